@@ -1,0 +1,77 @@
+"""What the engine is asked to execute, and what it answers: host data only, no tensors."""
+
+from dataclasses import dataclass, field
+
+from transport.sampling import SamplingParams, StopRule
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sequence's part of a batch: a prefill chunk or one decode token.
+
+    ``token_ids`` None is a decode row: the engine feeds the token it sampled last for
+    ``state_slot`` (it never left the device). ``start`` tokens are already in the cache; a row
+    with ``start`` 0 begins from an empty state, whatever the slot held before. ``block_table``
+    covers ``start + length`` tokens. ``sample`` is False for a chunk that is not the prompt's last.
+    """
+
+    state_slot: int
+    block_table: tuple[int, ...]
+    start: int
+    token_ids: tuple[int, ...] | None
+    sample: bool = True
+
+    @property
+    def length(self) -> int:
+        return 1 if self.token_ids is None else len(self.token_ids)
+
+
+@dataclass(frozen=True)
+class ForwardBatch:
+    """Rows computed together; any mix of prefill chunks and decode tokens."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(row.length for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What a state slot must know before its sequence's first sampled token.
+
+    ``prompt_ids`` and ``output_ids`` are what the sequence already has; the penalties count
+    them. ``output_ids`` is empty at prefill, at least one token at decode, whose last is fed to
+    the first decode row.
+    """
+
+    state_slot: int
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    sampling: SamplingParams
+    stop: StopRule
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Natural-log probabilities before temperature and penalties: the token's, the k best."""
+
+    chosen: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One row's outcome. ``token_id`` is None when the row's logits were not finite."""
+
+    token_id: int | None
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One entry per row of the batch, None for rows that did not sample."""
+
+    sampled: tuple[Sampled | None, ...]
+    seconds: float = field(default=0.0, compare=False)

@@ -1,0 +1,60 @@
+"""The error tree shared by every service.
+
+BatonError
+├── WireError            what arrived cannot be trusted
+│   ├── ProtocolMismatch     the two ends speak different wire versions
+│   ├── LayoutMismatch       the two ends shape their caches differently
+│   └── MalformedMessage     bytes that do not decode to a known struct
+├── PeerError            another process's memory
+│   ├── PeerGone             its memory can no longer be opened
+│   └── StaleGeneration      the slot was given to somebody else meanwhile
+├── DeadlineExceeded     who waited, for what, for how long, what arrived
+└── PoolExhausted        pages or state slots asked for beyond what is free
+"""
+
+
+class BatonError(Exception):
+    """Base of every error this system raises on purpose."""
+
+
+class WireError(BatonError):
+    """A message that cannot be trusted."""
+
+
+class ProtocolMismatch(WireError):
+    """Two ends of a channel speak different versions of the wire."""
+
+    def __init__(self, *, ours: str, theirs: str, peer: str) -> None:
+        super().__init__(f"wire version mismatch: this process speaks {ours}, {peer} {theirs}")
+        self.ours, self.theirs = ours, theirs
+
+
+class LayoutMismatch(WireError):
+    """Two ends of a handoff shape their caches differently."""
+
+
+class MalformedMessage(WireError):
+    """Bytes that do not decode to a struct of this channel."""
+
+
+class PeerError(BatonError):
+    """A fault of another process's exported memory."""
+
+
+class PeerGone(PeerError):
+    """The exporter is dead, so its memory cannot be opened any more."""
+
+
+class StaleGeneration(PeerError):
+    """The exporter gave the state slot to another sequence; what was copied is void."""
+
+
+class DeadlineExceeded(BatonError):
+    """A wait that ended without what it waited for."""
+
+    def __init__(self, *, who: str, waited_for: str, after_s: float, got: str) -> None:
+        super().__init__(f"{who} waited {after_s:.1f} s for {waited_for}; got {got}")
+
+
+class PoolExhausted(BatonError):
+    """More pages or state slots were asked for than are free."""

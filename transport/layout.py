@@ -1,0 +1,90 @@
+"""What one token and one sequence occupy in a cache: the shape both ends must share."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from transport.errors import LayoutMismatch
+
+CacheDtype = Literal["float32", "bfloat16"]
+DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
+
+CHUNK_ALIGNMENT = 64
+"""Prefill chunks end at multiples of this, so that a prompt cut into chunks computes the
+same numbers as the prompt in one piece (the DeltaNet kernel works in blocks of 64)."""
+
+
+class CacheLayout(Struct, frozen=True, forbid_unknown_fields=True):
+    """Shape of one page and of one state slot; independent of how many a pool holds.
+
+    A page is ``[num_attention_layers, 2, page_size, num_kv_heads, head_dim]`` of ``kv_dtype``
+    (index 0 of the second axis is K, 1 is V) and contiguous, so a handoff copies whole pages.
+    A state slot is a conv state ``[num_deltanet_layers, conv_channels, conv_state_len]`` of
+    ``kv_dtype`` and a recurrent state ``[num_deltanet_layers, num_v_heads, k_dim, v_dim]``,
+    always float32 (bf16 recurrent state loses accuracy on this model).
+    """
+
+    kv_dtype: CacheDtype
+    page_size: int
+    num_attention_layers: int
+    num_kv_heads: int
+    head_dim: int
+    num_deltanet_layers: int
+    conv_channels: int
+    conv_state_len: int
+    num_v_heads: int
+    k_dim: int
+    v_dim: int
+
+    def __post_init__(self) -> None:
+        if self.page_size < 1 or CHUNK_ALIGNMENT % self.page_size:
+            raise ValueError(f"page_size: {self.page_size} does not divide {CHUNK_ALIGNMENT}")
+
+    @property
+    def page_shape(self) -> tuple[int, ...]:
+        return (self.num_attention_layers, 2, self.page_size, self.num_kv_heads, self.head_dim)
+
+    @property
+    def conv_shape(self) -> tuple[int, ...]:
+        return (self.num_deltanet_layers, self.conv_channels, self.conv_state_len)
+
+    @property
+    def recurrent_shape(self) -> tuple[int, ...]:
+        return (self.num_deltanet_layers, self.num_v_heads, self.k_dim, self.v_dim)
+
+    @property
+    def page_bytes(self) -> int:
+        return _product(self.page_shape) * DTYPE_BYTES[self.kv_dtype]
+
+    @property
+    def state_slot_bytes(self) -> int:
+        conv = _product(self.conv_shape) * DTYPE_BYTES[self.kv_dtype]
+        return conv + _product(self.recurrent_shape) * DTYPE_BYTES["float32"]
+
+    def pages_for(self, num_tokens: int) -> int:
+        """Pages that hold ``num_tokens`` tokens."""
+        return -(-num_tokens // self.page_size)
+
+    def require_same(self, other: "CacheLayout", *, peer: str) -> None:
+        """Raise LayoutMismatch naming every field in which ``other`` differs, with both values."""
+        differences = [
+            f"{name} {getattr(self, name)!r} here, {getattr(other, name)!r} at {peer}"
+            for name in self.__struct_fields__
+            if getattr(self, name) != getattr(other, name)
+        ]
+        if differences:
+            raise LayoutMismatch("cache layout mismatch: " + "; ".join(differences))
+
+
+class PoolSize(Struct, frozen=True, forbid_unknown_fields=True):
+    """How many pages and state slots a worker's pools hold."""
+
+    num_pages: int
+    num_state_slots: int
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    result = 1
+    for dim in shape:
+        result *= dim
+    return result

@@ -1,0 +1,271 @@
+"""The wire: every struct that crosses between coordinator and workers, nothing else.
+
+One tagged union a direction. Workers (``FromWorker``) and the coordinator (``ToWorker``) talk
+over one ZeroMQ connection a worker; prefill and decode workers never talk to each other, decode
+only reads prefill's exported memory. Every frame carries ``PROTOCOL`` in front, compared before
+anything is decoded (channel.py). A request's ``attempt`` rises each time it is placed anew;
+what arrives about an older one is stale.
+
+A request's way through the messages:
+
+    coordinator ── Prefill ──► prefill worker ── Prefilled(first token, offer) ──► coordinator
+    coordinator ── Decode(offer) ──► decode worker: pulls ── Landed ──► coordinator
+    coordinator ── Release ──► prefill worker                decode worker ── Tokens … ──►
+"""
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from transport.layout import CacheLayout, PoolSize
+from transport.sampling import FinishReason, SamplingParams, StopRule
+
+PROTOCOL = "baton/1"
+
+Role = Literal["prefill", "decode"]
+MemoryKind = Literal["shm", "cuda-ipc"]
+
+
+class _Wire(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    pass
+
+
+class MemoryExport(_Wire):
+    """One worker's cache memory, as a peer can open it.
+
+    ``handle`` names a shared-memory segment, or is the hex of a CUDA IPC handle. The region's
+    inside follows from layout and size alone (transport/region.py).
+    """
+
+    kind: MemoryKind
+    handle: str
+    size_bytes: int
+    layout: CacheLayout
+    pools: PoolSize
+
+
+class Offer(_Wire):
+    """A finished prompt's pages and state, readable until released.
+
+    Valid only while the exporter's generation of ``state_slot`` equals ``generation``, which
+    the puller checks after its copy. ``num_tokens`` tokens are in the cache.
+    """
+
+    instance: str
+    block_table: tuple[int, ...]
+    state_slot: int
+    generation: int
+    num_tokens: int
+
+
+class LogprobsOut(_Wire):
+    """Natural-log probabilities: the sampled token's, and the most likely (id, logprob) pairs."""
+
+    chosen: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class TokenOut(_Wire):
+    """One output token. ``index`` counts a request's output from 0, across attempts."""
+
+    request_id: str
+    attempt: int
+    index: int
+    token_id: int
+    logprobs: LogprobsOut | None = None
+    finish: FinishReason | None = None
+
+
+class PoolGauges(_Wire):
+    """A worker's pools and queues at one moment."""
+
+    free_pages: int
+    free_state_slots: int
+    running: int = 0
+    waiting: int = 0
+    offered: int = 0
+    draining_slots: int = 0
+    stale_dropped: int = 0
+    books_error: str = ""
+
+
+# ---- worker → coordinator
+
+
+class Hello(_Wire, tag="hello"):
+    """First message of a worker: who it is, what it serves, what it exports.
+
+    ``model`` is a digest of the checkpoint's configuration and tensors' names, shapes and
+    dtypes: both ends of a handoff must serve the same. ``max_seq_len`` is the longest sequence
+    the worker's pool can hold, in tokens.
+    """
+
+    instance: str
+    role: Role
+    model: str
+    device: str
+    pid: int
+    max_seq_len: int
+    max_running: int
+    memory: MemoryExport
+
+
+class Heartbeat(_Wire, tag="heartbeat"):
+    """Sent every ``heartbeat_s`` from the worker's main loop, so a hung loop falls silent.
+
+    ``held`` lists every (request, attempt) the worker has: the coordinator compares it with
+    what it placed there, so a lost message cannot strand a request.
+    """
+
+    gauges: PoolGauges
+    held: tuple[tuple[str, int], ...] = ()
+
+
+class Prefilled(_Wire, tag="prefilled"):
+    """A prompt is done. ``offer`` is None when its first token already ended the request.
+
+    Times are Unix seconds of the worker's clock.
+    """
+
+    token: TokenOut
+    offer: Offer | None
+    started_at: float
+    finished_at: float
+
+
+class Landed(_Wire, tag="landed"):
+    """The puller has every byte, checked against the generation; the offer may go."""
+
+    request_id: str
+    attempt: int
+    num_bytes: int
+    pull_started_at: float
+    landed_at: float
+
+
+class Tokens(_Wire, tag="tokens"):
+    """All new tokens of one decode step."""
+
+    tokens: tuple[TokenOut, ...]
+    stepped_at: float
+
+
+FailureCode = Literal[
+    "stale_offer", "peer_gone", "pull_timeout", "offer_expired", "preempted", "draining",
+    "too_long", "not_finite", "digest_mismatch",
+]  # fmt: skip
+
+
+class Failed(_Wire, tag="failed"):
+    """The worker gave up on a request and holds nothing of it any more.
+
+    ``retry`` says whether placing it again can help (preempted, a stale offer) or not.
+    """
+
+    request_id: str
+    attempt: int
+    code: FailureCode
+    message: str
+    retry: bool
+
+
+class Goodbye(_Wire, tag="goodbye"):
+    """The worker leaves, holding nothing; or starts to drain when ``draining`` is set."""
+
+    draining: bool = False
+
+
+FromWorker = Hello | Heartbeat | Prefilled | Landed | Tokens | Failed | Goodbye
+
+
+# ---- coordinator → worker
+
+
+class Welcome(_Wire, tag="welcome"):
+    """The worker is in. It must be heard from every ``heartbeat_s``; either side takes the
+    other for dead after ``dead_after_s`` of silence."""
+
+    coordinator: str
+    heartbeat_s: float
+    dead_after_s: float
+
+
+class Refused(_Wire, tag="refused"):
+    """The worker may not join (or is fenced: taken for dead, its requests placed elsewhere)."""
+
+    reason: str
+
+
+class Alive(_Wire, tag="alive"):
+    """The coordinator's heartbeat. An unknown sender means: say hello again."""
+
+    coordinator: str
+
+
+class PeerJoined(_Wire, tag="peer-joined"):
+    """To decode workers: a prefill worker whose memory may be opened."""
+
+    instance: str
+    memory: MemoryExport
+
+
+class PeerLeft(_Wire, tag="peer-left"):
+    """To decode workers: an exporter that is gone; close its mapping once no pull uses it."""
+
+    instance: str
+
+
+class Prefill(_Wire, tag="prefill"):
+    """Compute ``token_ids`` (the prompt, plus output already sent when resuming).
+
+    ``num_prompt`` of them are the prompt; the token to sample has output index
+    ``len(token_ids) - num_prompt``.
+    """
+
+    request_id: str
+    attempt: int
+    token_ids: tuple[int, ...]
+    num_prompt: int
+    sampling: SamplingParams
+    stop: StopRule
+
+
+class Decode(_Wire, tag="decode"):
+    """Pull ``offer`` and go on. ``token_ids`` ends with a token the offer's cache lacks."""
+
+    request_id: str
+    attempt: int
+    token_ids: tuple[int, ...]
+    num_prompt: int
+    sampling: SamplingParams
+    stop: StopRule
+    offer: Offer
+
+
+class Cancel(_Wire, tag="cancel"):
+    """Drop everything held for the request, whichever attempt up to this one."""
+
+    request_id: str
+    attempt: int
+
+
+class Release(_Wire, tag="release"):
+    """The offer has landed or is void; ``generation`` must still be its own."""
+
+    request_id: str
+    attempt: int
+    generation: int
+
+
+ToWorker = (
+    Welcome | Refused | Alive | PeerJoined | PeerLeft | Prefill | Decode | Cancel | Release
+)  # fmt: skip
+
+
+def encode(message: FromWorker | ToWorker) -> bytes:
+    """MessagePack bytes of one message."""
+    return _ENCODER.encode(message)
+
+
+_ENCODER = msgspec.msgpack.Encoder()

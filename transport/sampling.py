@@ -1,0 +1,55 @@
+"""How the next token of a sequence is chosen, and when the sequence ends."""
+
+from typing import Literal
+
+from msgspec import Struct, field
+
+FinishReason = Literal["stop", "length"]
+
+
+class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
+    """Sampling of one sequence; validated at the HTTP edge, trusted behind it.
+
+    ``temperature`` 0 is greedy, ties to the lowest id. ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0
+    are off. ``repetition_penalty`` counts prompt and output, the other two only output.
+    ``logprobs``: None is off, k asks for the sampled token's and the k best.
+    ``seed`` and the token's position alone key the randomness, so a token does not depend on
+    batch, worker or retry.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
+
+    @property
+    def has_penalties(self) -> bool:
+        return (
+            self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+            or self.repetition_penalty != 1.0
+        )
+
+
+class StopRule(Struct, frozen=True, forbid_unknown_fields=True):
+    """When a sequence ends by its tokens alone; stop strings are the coordinator's affair.
+
+    ``stop_token_ids`` already holds the model's end-of-sequence ids unless the request
+    ignores them. Before ``min_tokens`` are out, they are masked at the sampler.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+
+    def finish_reason(self, *, num_output: int, token_id: int) -> FinishReason | None:
+        """The reason to end after ``token_id`` came out as output token ``num_output`` (from 1)."""
+        if token_id in self.stop_token_ids and num_output > self.min_tokens:
+            return "stop"
+        return "length" if num_output >= self.max_tokens else None
