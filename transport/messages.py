@@ -31,7 +31,7 @@ class _Wire(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     pass
 
 
-class MemoryExport(_Wire):
+class MemoryExport(_Wire, frozen=True):
     """One worker's cache memory, as a peer can open it.
 
     ``handle`` names a shared-memory segment, or is the hex of a CUDA IPC handle. The region's
@@ -45,7 +45,7 @@ class MemoryExport(_Wire):
     pools: PoolSize
 
 
-class Offer(_Wire):
+class Offer(_Wire, frozen=True):
     """A finished prompt's pages and state, readable until released.
 
     Valid only while the exporter's generation of ``state_slot`` equals ``generation``, which
@@ -59,14 +59,14 @@ class Offer(_Wire):
     num_tokens: int
 
 
-class LogprobsOut(_Wire):
+class LogprobsOut(_Wire, frozen=True):
     """Natural-log probabilities: the sampled token's, and the most likely (id, logprob) pairs."""
 
     chosen: float
     top: tuple[tuple[int, float], ...] = ()
 
 
-class TokenOut(_Wire):
+class TokenOut(_Wire, frozen=True):
     """One output token. ``index`` counts a request's output from 0, across attempts."""
 
     request_id: str
@@ -77,7 +77,7 @@ class TokenOut(_Wire):
     finish: FinishReason | None = None
 
 
-class PoolGauges(_Wire):
+class PoolGauges(_Wire, frozen=True):
     """A worker's pools and queues at one moment."""
 
     free_pages: int
@@ -93,7 +93,7 @@ class PoolGauges(_Wire):
 # ---- worker → coordinator
 
 
-class Hello(_Wire, tag="hello"):
+class Hello(_Wire, frozen=True, tag="hello"):
     """First message of a worker: who it is, what it serves, what it exports.
 
     ``model`` is a digest of the checkpoint's configuration and tensors' names, shapes and
@@ -111,7 +111,7 @@ class Hello(_Wire, tag="hello"):
     memory: MemoryExport
 
 
-class Heartbeat(_Wire, tag="heartbeat"):
+class Heartbeat(_Wire, frozen=True, tag="heartbeat"):
     """Sent every ``heartbeat_s`` from the worker's main loop, so a hung loop falls silent.
 
     ``held`` lists every (request, attempt) the worker has: the coordinator compares it with
@@ -122,7 +122,7 @@ class Heartbeat(_Wire, tag="heartbeat"):
     held: tuple[tuple[str, int], ...] = ()
 
 
-class Prefilled(_Wire, tag="prefilled"):
+class Prefilled(_Wire, frozen=True, tag="prefilled"):
     """A prompt is done. ``offer`` is None when its first token already ended the request.
 
     Times are Unix seconds of the worker's clock.
@@ -134,7 +134,7 @@ class Prefilled(_Wire, tag="prefilled"):
     finished_at: float
 
 
-class Landed(_Wire, tag="landed"):
+class Landed(_Wire, frozen=True, tag="landed"):
     """The puller has every byte, checked against the generation; the offer may go."""
 
     request_id: str
@@ -144,7 +144,7 @@ class Landed(_Wire, tag="landed"):
     landed_at: float
 
 
-class Tokens(_Wire, tag="tokens"):
+class Tokens(_Wire, frozen=True, tag="tokens"):
     """All new tokens of one decode step."""
 
     tokens: tuple[TokenOut, ...]
@@ -157,7 +157,7 @@ FailureCode = Literal[
 ]  # fmt: skip
 
 
-class Failed(_Wire, tag="failed"):
+class Failed(_Wire, frozen=True, tag="failed"):
     """The worker gave up on a request and holds nothing of it any more.
 
     ``retry`` says whether placing it again can help (preempted, a stale offer) or not.
@@ -170,7 +170,7 @@ class Failed(_Wire, tag="failed"):
     retry: bool
 
 
-class Goodbye(_Wire, tag="goodbye"):
+class Goodbye(_Wire, frozen=True, tag="goodbye"):
     """The worker leaves, holding nothing; or starts to drain when ``draining`` is set."""
 
     draining: bool = False
@@ -182,7 +182,7 @@ FromWorker = Hello | Heartbeat | Prefilled | Landed | Tokens | Failed | Goodbye
 # ---- coordinator → worker
 
 
-class Welcome(_Wire, tag="welcome"):
+class Welcome(_Wire, frozen=True, tag="welcome"):
     """The worker is in. It must be heard from every ``heartbeat_s``; either side takes the
     other for dead after ``dead_after_s`` of silence."""
 
@@ -191,32 +191,32 @@ class Welcome(_Wire, tag="welcome"):
     dead_after_s: float
 
 
-class Refused(_Wire, tag="refused"):
+class Refused(_Wire, frozen=True, tag="refused"):
     """The worker may not join (or is fenced: taken for dead, its requests placed elsewhere)."""
 
     reason: str
 
 
-class Alive(_Wire, tag="alive"):
+class Alive(_Wire, frozen=True, tag="alive"):
     """The coordinator's heartbeat. An unknown sender means: say hello again."""
 
     coordinator: str
 
 
-class PeerJoined(_Wire, tag="peer-joined"):
+class PeerJoined(_Wire, frozen=True, tag="peer-joined"):
     """To decode workers: a prefill worker whose memory may be opened."""
 
     instance: str
     memory: MemoryExport
 
 
-class PeerLeft(_Wire, tag="peer-left"):
+class PeerLeft(_Wire, frozen=True, tag="peer-left"):
     """To decode workers: an exporter that is gone; close its mapping once no pull uses it."""
 
     instance: str
 
 
-class Prefill(_Wire, tag="prefill"):
+class Prefill(_Wire, frozen=True, tag="prefill"):
     """Compute ``token_ids`` (the prompt, plus output already sent when resuming).
 
     ``num_prompt`` of them are the prompt; the token to sample has output index
@@ -231,7 +231,7 @@ class Prefill(_Wire, tag="prefill"):
     stop: StopRule
 
 
-class Decode(_Wire, tag="decode"):
+class Decode(_Wire, frozen=True, tag="decode"):
     """Pull ``offer`` and go on. ``token_ids`` ends with a token the offer's cache lacks."""
 
     request_id: str
@@ -243,14 +243,14 @@ class Decode(_Wire, tag="decode"):
     offer: Offer
 
 
-class Cancel(_Wire, tag="cancel"):
+class Cancel(_Wire, frozen=True, tag="cancel"):
     """Drop everything held for the request, whichever attempt up to this one."""
 
     request_id: str
     attempt: int
 
 
-class Release(_Wire, tag="release"):
+class Release(_Wire, frozen=True, tag="release"):
     """The offer has landed or is void; ``generation`` must still be its own."""
 
     request_id: str

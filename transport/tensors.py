@@ -1,0 +1,48 @@
+"""A cache region seen as tensors: the same four views at the exporter and at the puller."""
+
+from dataclasses import dataclass
+
+import torch
+
+from transport.layout import CacheLayout, PoolSize
+from transport.region import Region
+
+TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class CacheTensors:
+    """Views into one region; they keep ``buffer`` alive and are valid as long as it is.
+
+    ``generations`` [num_state_slots] int64, ``kv`` [num_pages, layers, 2, page_size, kv_heads,
+    head_dim], ``conv`` [num_state_slots, layers, channels, state_len], ``recurrent``
+    [num_state_slots, layers, v_heads, k_dim, v_dim] float32.
+    """
+
+    generations: torch.Tensor
+    kv: torch.Tensor
+    conv: torch.Tensor
+    recurrent: torch.Tensor
+
+    @classmethod
+    def over(cls, buffer: torch.Tensor, layout: CacheLayout, pools: PoolSize) -> "CacheTensors":
+        """Lay the views over ``buffer``, uint8 [size_bytes]; raises ValueError if it is short."""
+        region = Region.of(layout, pools)
+        if buffer.dtype != torch.uint8 or buffer.numel() < region.size_bytes:
+            raise ValueError(
+                f"cache region: {buffer.numel()} bytes of {buffer.dtype}, "
+                f"needs {region.size_bytes} of torch.uint8"
+            )
+        dtype = TORCH_DTYPES[layout.kv_dtype]
+        slots = pools.num_state_slots
+
+        def view(offset: int, shape: tuple[int, ...], of: torch.dtype) -> torch.Tensor:
+            num_bytes = torch.Size(shape).numel() * of.itemsize
+            return buffer[offset : offset + num_bytes].view(of).view(shape)
+
+        return cls(
+            generations=view(region.generations, (slots,), torch.int64),
+            kv=view(region.kv, (pools.num_pages, *layout.page_shape), dtype),
+            conv=view(region.conv, (slots, *layout.conv_shape), dtype),
+            recurrent=view(region.recurrent, (slots, *layout.recurrent_shape), torch.float32),
+        )
