@@ -1,0 +1,104 @@
+"""What the HTTP edge asks of the serving core, and what it hears back.
+
+The edge (api) turns an HTTP request into one ``Generation`` per choice; the core (hub) turns a
+generation into tokens. Neither knows the other's insides.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from transport.messages import LogprobsOut
+from transport.sampling import FinishReason, SamplingParams, StopRule
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One sequence to generate. ``request_id`` is unique among all that were ever accepted."""
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    stop: StopRule
+
+
+@dataclass(frozen=True)
+class Token:
+    """One output token, in order, exactly once. ``finish`` is set on the last one only."""
+
+    token_id: int
+    logprobs: LogprobsOut | None = None
+    finish: FinishReason | None = None
+
+
+@dataclass(frozen=True)
+class PoolStatus:
+    """One worker as the coordinator sees it now."""
+
+    instance: str
+    role: str
+    device: str
+    running: int
+    waiting: int
+    free_pages: int
+    num_pages: int
+    free_state_slots: int
+    num_state_slots: int
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """``problems`` says why no work can be taken; empty when ready."""
+
+    problems: tuple[str, ...]
+    draining: bool
+    queued: int
+    running: int
+    redis_connected: bool
+    workers: tuple[PoolStatus, ...] = field(default=())
+
+
+class GenerationFailed(Exception):
+    """The generation ended in ``failed``; ``code`` is stable, the message is for people."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Overloaded(Exception):
+    """Not accepted: queue full, draining, or no live worker. Try again after ``retry_after_s``."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class TokenStream(Protocol):
+    """The tokens of one accepted generation, as they come; end it by exactly one of the three:
+    exhaust it, ``stop_early`` (a stop string was found: finished) or ``cancel`` (the client
+    left: cancelled). Both are no-ops once it has ended."""
+
+    def __aiter__(self) -> "TokenStream": ...
+
+    async def __anext__(self) -> Token:
+        """Raises GenerationFailed, or StopAsyncIteration after the last token."""
+        ...
+
+    def stop_early(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+class Core(Protocol):
+    """The serving core, as the edge sees it; all on the event loop's thread."""
+
+    @property
+    def max_seq_len(self) -> int | None:
+        """Longest prompt + output that the live pools can hold; None while there is no worker."""
+        ...
+
+    def submit(self, generation: Generation) -> TokenStream:
+        """Accept a generation; raises Overloaded when it is not accepted."""
+        ...
+
+    def status(self) -> ServiceStatus: ...
