@@ -1,0 +1,118 @@
+"""One log line per event, with the request's id bound to it.
+
+    log = logging.getLogger(__name__)
+    log.info("placed", extra={"worker": instance, "attempt": 2})
+
+prints ``12:00:01.234 INFO coordinator placed request=ab12 worker=p0 attempt=2``, or the same as
+one JSON object. Prompt and output text never belong into a log call; what looks like a secret is
+masked here as a last line of defence.
+"""
+
+import json
+import logging
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TextIO
+
+_request_id: ContextVar[str] = ContextVar("baton_request_id", default="")
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_SECRET_NAME = re.compile(r"authorization|api_?key|password|passwd|secret|bearer", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"(\w+://[^\s/@]*?:)[^\s/@]+@")
+_BARE = re.compile(r"[\w.,:;/@%+*<>()\[\]{}!?&$#~^|'-]+\Z")
+_MAX_LEN = 8000
+
+
+@contextmanager
+def bind_request(request_id: str) -> Iterator[None]:
+    """Every line logged inside, in tasks started inside too, carries ``request=<id>``."""
+    token = _request_id.set(request_id)
+    try:
+        yield
+    finally:
+        _request_id.reset(token)
+
+
+def configure_logging(
+    service: str, level: str = "info", json: bool = False, stream: TextIO | None = None
+) -> None:
+    """Send all logging to one stream (stderr by default) in Baton's format.
+
+    Raises ValueError for an unknown ``level``. Calling it again replaces the former setting.
+    """
+    levels = logging.getLevelNamesMapping()
+    if level.upper() not in levels:
+        raise ValueError(f"log level must be one of debug, info, warning, error; got {level!r}")
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(JsonLines(service) if json else KeyValueLines(service))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(levels[level.upper()])
+
+
+class KeyValueLines(logging.Formatter):
+    """``time LEVEL service message key=value …`` on one line, whatever the values hold."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        head = f"{clock}.{int(record.msecs):03d} {record.levelname} {self._service}"
+        pairs = [f"{key}={_word(value)}" for key, value in _fields(self, record).items()]
+        return " ".join([head, _one_line(_masked(record.getMessage())), *pairs])
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: ts (Unix seconds), level, service, message and the fields."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "ts": round(record.created, 6),
+            "level": record.levelname.lower(),
+            "service": self._service,
+            "logger": record.name,
+            "message": _masked(record.getMessage()),
+            **_fields(self, record),
+        }
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def _fields(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if request_id := _request_id.get():
+        fields["request"] = request_id
+    for key, value in vars(record).items():
+        if key not in _STANDARD:
+            fields[key] = "***" if _SECRET_NAME.search(key) else _plain(value)
+    if record.exc_info:
+        fields["exception"] = _masked(formatter.formatException(record.exc_info))
+    return fields
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int | float | bool | None) else _masked(str(value))
+
+
+def _masked(text: str) -> str:
+    if len(text) > _MAX_LEN:
+        text = text[:_MAX_LEN] + "…"
+    return _URL_PASSWORD.sub(r"\1***@", text) if "://" in text else text
+
+
+def _word(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if _BARE.match(text) else json.dumps(text, ensure_ascii=False)
+
+
+def _one_line(text: str) -> str:
+    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)[1:-1]

@@ -1,0 +1,79 @@
+"""What a scrape of the metrics holds."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from telemetry.metrics import Metrics
+
+
+def scrape(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    families = text_string_to_metric_families(metrics.render().decode())
+    samples = [s for family in families for s in family.samples]
+    found = {(s.name, tuple(sorted(s.labels.items()))): s.value for s in samples}
+    assert len(found) == len(samples), "a series appears twice"
+    return found
+
+
+VLLM = (("engine", "0"), ("model_name", "tiny"))
+
+
+def test_every_promised_vllm_name_is_there() -> None:
+    names = {name for name, _ in scrape(Metrics("tiny"))}
+    for wanted in (
+        "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
+        "time_to_first_token_seconds_bucket", "inter_token_latency_seconds_count",
+        "e2e_request_latency_seconds_sum", "request_queue_time_seconds_bucket",
+        "request_prefill_time_seconds_bucket", "request_decode_time_seconds_bucket",
+        "prompt_tokens_total", "generation_tokens_total", "prefix_cache_queries_total",
+        "prefix_cache_hits_total",
+    ):  # fmt: skip
+        assert f"vllm:{wanted}" in names
+
+
+def test_aliases_repeat_the_own_numbers() -> None:
+    metrics = Metrics("tiny")
+    metrics.ttft_s.observe(0.03)
+    metrics.generation_tokens.inc(7)
+    metrics.running.set(3)
+    found = scrape(metrics)
+    assert found["vllm:generation_tokens_total", VLLM] == 7
+    assert found["baton_generation_tokens_total", ()] == 7
+    assert found["vllm:num_requests_running", VLLM] == 3
+    assert found["vllm:time_to_first_token_seconds_count", VLLM] == 1
+    le = (("engine", "0"), ("le", "0.04"), ("model_name", "tiny"))
+    assert found["vllm:time_to_first_token_seconds_bucket", le] == 1
+
+
+def test_success_counts_reasons_and_leaves_failures_out() -> None:
+    metrics = Metrics("tiny")
+    metrics.requests.labels("finished", "stop").inc(2)
+    metrics.requests.labels("finished", "length").inc()
+    metrics.requests.labels("cancelled", "client").inc()
+    metrics.requests.labels("cancelled", "drain").inc()
+    metrics.requests.labels("failed", "peer_gone").inc(9)
+    found = scrape(metrics)
+    by_reason = {
+        dict(labels)["finished_reason"]: value
+        for (name, labels), value in found.items()
+        if name == "vllm:request_success_total"
+    }
+    assert by_reason == {"stop": 2, "length": 1, "abort": 2}
+
+
+def test_cache_usage_is_that_of_the_workers_that_decode() -> None:
+    metrics = Metrics("tiny")
+    rest = {"num_state_slots": 4, "free_state_slots": 4, "running": 0, "waiting": 0}
+    assert scrape(metrics)["vllm:kv_cache_usage_perc", VLLM] == 0
+    metrics.set_worker("p0", "prefill", num_pages=100, free_pages=0, **rest)
+    metrics.set_worker("d0", "decode", num_pages=100, free_pages=75, **rest)
+    metrics.set_worker("d1", "both", num_pages=100, free_pages=25, **rest)
+    assert scrape(metrics)["vllm:kv_cache_usage_perc", VLLM] == 0.5
+
+
+def test_a_forgotten_worker_leaves_no_series() -> None:
+    metrics = Metrics("tiny")
+    rest = {"num_state_slots": 4, "free_state_slots": 4, "running": 0, "waiting": 0}
+    metrics.set_worker("d0", "decode", num_pages=8, free_pages=8, **rest)
+    assert any(("instance", "d0") in labels for _, labels in scrape(metrics))
+    metrics.forget_worker("d0", "decode")
+    metrics.forget_worker("never seen", "decode")
+    assert not any(("instance", "d0") in labels for _, labels in scrape(metrics))
