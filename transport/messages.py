@@ -49,7 +49,8 @@ class Offer(_Wire, frozen=True):
     """A finished prompt's pages and state, readable until released.
 
     Valid only while the exporter's generation of ``state_slot`` equals ``generation``, which
-    the puller checks after its copy. ``num_tokens`` tokens are in the cache.
+    the puller checks after its copy. ``num_tokens`` tokens are in the cache. ``digest`` hashes
+    them in the mode that verifies every handoff, and is empty otherwise.
     """
 
     instance: str
@@ -57,6 +58,7 @@ class Offer(_Wire, frozen=True):
     state_slot: int
     generation: int
     num_tokens: int
+    digest: str = ""
 
 
 class LogprobsOut(_Wire, frozen=True):
@@ -220,11 +222,13 @@ class Prefill(_Wire, frozen=True, tag="prefill"):
     """Compute ``token_ids`` (the prompt, plus output already sent when resuming).
 
     ``num_prompt`` of them are the prompt; the token to sample has output index
-    ``len(token_ids) - num_prompt``.
+    ``len(token_ids) - num_prompt``. ``arrival`` orders requests by their acceptance, whatever
+    the attempt: when memory is short, the youngest gives way.
     """
 
     request_id: str
     attempt: int
+    arrival: int
     token_ids: tuple[int, ...]
     num_prompt: int
     sampling: SamplingParams
@@ -236,6 +240,7 @@ class Decode(_Wire, frozen=True, tag="decode"):
 
     request_id: str
     attempt: int
+    arrival: int
     token_ids: tuple[int, ...]
     num_prompt: int
     sampling: SamplingParams

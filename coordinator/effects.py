@@ -1,0 +1,40 @@
+"""What the lifecycle wants done: plain values, carried out in order by the hub."""
+
+from dataclasses import dataclass
+
+from coordinator.contract import Token
+from coordinator.request import Request
+from transport.messages import ToWorker
+
+
+@dataclass(frozen=True)
+class Send:
+    """Give a worker a message."""
+
+    instance: str
+    message: ToWorker
+
+
+@dataclass(frozen=True)
+class Emit:
+    """Stream a token to the request's client."""
+
+    request: Request
+    token: Token
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The request changed: its record in Redis follows."""
+
+    request: Request
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The request reached its terminal state; emitted once."""
+
+    request: Request
+
+
+Effect = Send | Emit | Recorded | Ended

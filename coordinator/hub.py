@@ -1,0 +1,268 @@
+"""The serving core: one channel to all workers, one lifecycle, one stream a request.
+
+    submit    the HTTP edge's way in
+    receive   a worker's message → the lifecycle
+    tick      every heartbeat: say Alive, find silent workers and overdue requests
+    apply     what the lifecycle wants done: send, stream, record, end
+
+Everything runs on one event loop; nothing here waits for Redis.
+"""
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import assert_never
+
+from coordinator.contract import (
+    Generation,
+    GenerationFailed,
+    Overloaded,
+    ServiceStatus,
+)
+from coordinator.effects import Emit, Ended, Recorded, Send
+from coordinator.lifecycle import Lifecycle
+from coordinator.membership import Membership
+from coordinator.observer import Observer
+from coordinator.placement import PlacementLimits
+from coordinator.registry import Registry
+from coordinator.request import Request, State
+from coordinator.streams import Stream
+from transport.channel import CoordinatorChannel
+from transport.errors import WireError
+from transport.messages import (
+    Alive,
+    Failed,
+    FromWorker,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Landed,
+    Prefilled,
+    Tokens,
+    ToWorker,
+    Welcome,
+)
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 2.0
+
+
+@dataclass(frozen=True)
+class HubSettings:
+    """``dead_after_s`` of silence makes a worker dead; ``max_open`` requests are open at a time;
+    one that is older than ``request_timeout_s`` fails."""
+
+    heartbeat_s: float = 1.0
+    dead_after_s: float = 10.0
+    max_open: int = 16_384
+    request_timeout_s: float = 1_800.0
+
+    def __post_init__(self) -> None:
+        if self.heartbeat_s <= 0:
+            raise ValueError(f"heartbeat_s: {self.heartbeat_s} is not positive")
+        if self.dead_after_s < 2 * self.heartbeat_s:
+            raise ValueError(
+                f"dead_after_s: {self.dead_after_s} is under two heartbeats of {self.heartbeat_s}"
+            )
+        if self.max_open < 1:
+            raise ValueError(f"max_open: {self.max_open} < 1")
+        if self.request_timeout_s <= 0:
+            raise ValueError(f"request_timeout_s: {self.request_timeout_s} is not positive")
+
+
+class Hub:
+    """The Core that the HTTP edge talks to."""
+
+    def __init__(
+        self,
+        channel: CoordinatorChannel,
+        observer: Observer,
+        instance: str,
+        settings: HubSettings,
+        limits: PlacementLimits,
+    ) -> None:
+        self._channel = channel
+        self._observer = observer
+        self._welcome = Welcome(instance, settings.heartbeat_s, settings.dead_after_s)
+        self._settings = settings
+        self._registry = Registry()
+        self._lifecycle = Lifecycle(self._registry, limits, time.time)
+        self._membership = Membership(self._registry, self._lifecycle, observer)
+        self._streams: dict[str, Stream] = {}
+        self._draining = False
+        self._stopping = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    # ---- for the HTTP edge
+
+    @property
+    def max_seq_len(self) -> int | None:
+        """The shortest limit among the live pools: any of them may get the request."""
+        return min((w.hello.max_seq_len for w in self._registry.all()), default=None)
+
+    def submit(self, generation: Generation) -> Stream:
+        problems = self.status().problems
+        if problems:
+            raise Overloaded("; ".join(problems), retry_after_s=RETRY_AFTER_S)
+        received_at = time.time()
+        request_id = generation.request_id
+        stream = Stream(
+            stop_early=lambda: self._end_by_edge(request_id, stop_early=True),
+            cancel=lambda: self._end_by_edge(request_id, stop_early=False),
+        )
+        self._streams[request_id] = stream
+        self._idle.clear()
+        self._lifecycle.submit(generation, received_at)
+        self._apply()
+        return stream
+
+    def status(self) -> ServiceStatus:
+        num_open = len(self._lifecycle.requests)
+        problems = ["the coordinator is shutting down"] if self._draining else []
+        problems += [
+            f"no live {role} worker"
+            for role in ("prefill", "decode")
+            if not any(not worker.draining for worker in self._registry.of(role))
+        ]
+        if num_open >= self._settings.max_open:
+            problems.append(f"{num_open} requests are open, which is the most allowed")
+        return ServiceStatus(
+            problems=tuple(problems),
+            draining=self._draining,
+            queued=len(self._lifecycle.queue),
+            running=num_open - len(self._lifecycle.queue),
+            redis_connected=self._observer.redis_connected,
+            workers=tuple(worker.status() for worker in self._registry.all()),
+        )
+
+    # ---- its own life
+
+    async def run(self) -> None:
+        """Receive and tick until ``stop``."""
+        async with asyncio.TaskGroup() as tasks:
+            receiving = tasks.create_task(self._receive(), name="receive")
+            ticking = tasks.create_task(self._tick(), name="tick")
+            await self._stopping.wait()
+            receiving.cancel()
+            ticking.cancel()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no more work; wait for what is open, and fail what is left at the deadline."""
+        self._draining = True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), timeout_s)
+        for request in list(self._lifecycle.requests.values()):
+            self._lifecycle.fail(request, "shutting_down", "the coordinator is shutting down")
+        self._apply()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def _receive(self) -> None:
+        while True:
+            instance, message = await self._channel.receive()
+            try:
+                self._handle(instance, message)
+            except Exception:
+                # A bug in handling one message must not end every other stream.
+                log.exception("handling %s from %s", type(message).__name__, instance)
+            self._apply()
+
+    def _handle(self, instance: str, message: FromWorker | WireError) -> None:
+        if isinstance(message, WireError):
+            self._send(instance, self._membership.distrust(instance, message))
+            return
+        if isinstance(message, Hello):
+            self._send(instance, self._membership.admit(message, self._welcome))
+            self._lifecycle.introduce(instance)
+            return
+        worker = self._registry.get(instance)
+        if worker is None:
+            self._send(instance, self._membership.unknown(instance, self._welcome.coordinator))
+            return
+        worker.heard_at = time.time()
+        match message:
+            case Heartbeat(gauges=gauges, held=held):
+                worker.gauges = gauges
+                self._observer.heartbeat(worker)
+                grace_s = 3 * self._settings.heartbeat_s
+                self._lifecycle.reconcile(worker, set(held), grace_s)
+            case Prefilled():
+                self._lifecycle.prefilled(instance, message)
+            case Landed():
+                self._lifecycle.landed(instance, message)
+            case Tokens(tokens=tokens, stepped_at=stepped_at):
+                self._lifecycle.tokens(instance, tokens, stepped_at)
+            case Failed():
+                self._observer.worker_failed(message)
+                self._lifecycle.failed(instance, message)
+            case Goodbye(draining=True):
+                worker.draining = True
+            case Goodbye():
+                self._membership.left(worker)
+            case _:
+                assert_never(message)
+
+    async def _tick(self) -> None:
+        while True:
+            due_at = time.monotonic() + self._settings.heartbeat_s
+            await asyncio.sleep(self._settings.heartbeat_s)
+            lag_s = time.monotonic() - due_at
+            self._observer.tick(lag_s, self.status(), self._lifecycle.stale_dropped)
+            now = time.time()
+            for worker in self._registry.silent(now, self._settings.dead_after_s):
+                self._membership.fence(worker, f"silent for {now - worker.heard_at:.1f} s")
+            for worker in self._registry.all():
+                self._send(worker.instance, Alive(self._welcome.coordinator))
+            self._fail_overdue(now - self._settings.request_timeout_s)
+            self._apply()
+
+    def _fail_overdue(self, accepted_before: float) -> None:
+        limit_s = self._settings.request_timeout_s
+        for request in list(self._lifecycle.requests.values()):
+            if request.stages["received_at"] >= accepted_before:
+                break  # the rest were accepted later
+            self._lifecycle.fail(request, "timeout", f"not done after {limit_s:.0f} s")
+
+    # ---- effects
+
+    def _apply(self) -> None:
+        for effect in self._lifecycle.take_effects():
+            match effect:
+                case Send(instance=instance, message=message):
+                    self._send(instance, message)
+                case Emit(request=request, token=token):
+                    self._observer.token(request)
+                    self._streams[request.request_id].push(token)
+                case Recorded(request=request):
+                    self._observer.record(request)
+                case Ended(request=request):
+                    self._close_stream(request)
+                case _:
+                    assert_never(effect)
+
+    def _close_stream(self, request: Request) -> None:
+        self._observer.ended(request)
+        failed = request.state is State.FAILED
+        failure = GenerationFailed(request.code, request.message) if failed else None
+        self._streams.pop(request.request_id).end(failure)
+        if not self._streams:
+            self._idle.set()
+
+    def _end_by_edge(self, request_id: str, *, stop_early: bool) -> None:
+        request = self._lifecycle.requests.get(request_id)
+        if request is None:
+            return
+        if stop_early:
+            self._lifecycle.stop_early(request)
+        else:
+            self._lifecycle.cancel(request)
+        self._apply()
+
+    def _send(self, instance: str, message: ToWorker) -> None:
+        # A worker that cannot be reached falls silent, and is then taken for dead.
+        self._channel.send(instance, message)

@@ -1,0 +1,355 @@
+"""The life of every request: what happens when something arrives, ends or dies. Pure.
+
+Each method takes one event and leaves in the outbox what has to be done about it; the hub does
+it. The states and the events that lead on:
+
+    queued ─ placed ► prefilling ─ prefilled ► handoff ─ landed ► decoding ─ last ► finished
+      ▲                   │                      │                   │
+      └──── retry: worker lost, preempted, stale offer; attempt + 1 ─┘
+
+Any state may end as finished (a stop string), failed or cancelled. A request that is placed
+again carries the tokens already sent as part of its prompt, so its stream goes on where it was.
+Messages about anything but the current attempt at the current worker are stale: dropped and
+counted.
+"""
+
+from bisect import insort
+from collections.abc import Callable
+
+from coordinator.contract import Generation, Token
+from coordinator.effects import Effect, Emit, Ended, Recorded, Send
+from coordinator.placement import PlacementLimits, choose_decode, choose_prefill
+from coordinator.registry import Registry, Worker
+from coordinator.request import Request, State
+from transport.messages import (
+    Cancel,
+    Decode,
+    Failed,
+    Landed,
+    PeerJoined,
+    PeerLeft,
+    Prefill,
+    Prefilled,
+    Release,
+    TokenOut,
+    ToWorker,
+)
+
+NOT_FAULTS = frozenset({"preempted", "draining"})
+
+
+class Lifecycle:
+    """All open requests. ``clock`` gives Unix seconds."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        limits: PlacementLimits,
+        clock: Callable[[], float],
+        *,
+        max_faults: int = 4,
+    ) -> None:
+        self.requests: dict[str, Request] = {}
+        self.queue: list[Request] = []
+        self.handoffs: list[Request] = []
+        self.stale_dropped = 0
+        self._registry = registry
+        self._limits = limits
+        self._clock = clock
+        self._max_faults = max_faults
+        self._arrivals = 0
+        self._outbox: list[Effect] = []
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._outbox = self._outbox, []
+        return effects
+
+    # ---- the client's side
+
+    def submit(self, generation: Generation, received_at: float) -> Request:
+        assert generation.request_id not in self.requests, "a request id used twice"
+        self._arrivals += 1
+        request = Request(generation, self._arrivals, stages={"received_at": received_at})
+        self.requests[request.request_id] = request
+        self._enqueue(request)
+        self._dispatch()
+        return request
+
+    def stop_early(self, request: Request) -> None:
+        """Its text is complete: a stop string was found."""
+        if not request.state.terminal:
+            self._drop_at_workers(request)
+            request.finish_reason = "stop"
+            self._end(request, State.FINISHED)
+            self._dispatch()
+
+    def cancel(self, request: Request) -> None:
+        """Its client is gone."""
+        if not request.state.terminal:
+            self._drop_at_workers(request)
+            self._end(request, State.CANCELLED)
+            self._dispatch()
+
+    def fail(self, request: Request, code: str, message: str) -> None:
+        if not request.state.terminal:
+            self._drop_at_workers(request)
+            self._end(request, State.FAILED, code, message)
+            self._dispatch()
+
+    # ---- workers come and go
+
+    def introduce(self, instance: str) -> None:
+        """A worker has just been welcomed: tell the peers about each other, give it work."""
+        worker = self._registry.get(instance)
+        if worker is None:
+            return
+        if worker.hello.role == "prefill":
+            for decode in self._registry.of("decode"):
+                self._send(decode.instance, PeerJoined(instance, worker.hello.memory))
+        else:
+            for prefill in self._registry.of("prefill"):
+                self._send(instance, PeerJoined(prefill.instance, prefill.hello.memory))
+        self._dispatch()
+
+    def worker_lost(self, instance: str) -> None:
+        """It died, left, or fell silent. A pull from a dead prefill worker may still succeed."""
+        worker = self._registry.remove(instance)
+        if worker is None:
+            return
+        if worker.hello.role == "prefill":
+            for decode in self._registry.of("decode"):
+                self._send(decode.instance, PeerLeft(instance))
+        for request in list(worker.assigned.values()):
+            if request.decode_worker == instance:
+                self._decode_worker_lost(request)
+            elif not request.decode_worker:
+                self._retry(request, "worker_lost", f"{instance} was lost")
+        self._dispatch()
+
+    def reconcile(self, worker: Worker, held: set[tuple[str, int]], grace_s: float) -> None:
+        """Compare what a worker says it holds with what was placed there: nothing may be lost
+        with a message, and nothing kept for a request that is over."""
+        for request_id, attempt in held:
+            request = worker.assigned.get(request_id)
+            if request is None or request.attempt > attempt:
+                self._send(worker.instance, Cancel(request_id, attempt))
+        settled_before = self._clock() - grace_s
+        for request in list(worker.assigned.values()):
+            missing = (request.request_id, request.attempt) not in held
+            if missing and request.assigned_at < settled_before:
+                self._retry(request, "lost_at_worker", f"{worker.instance} no longer has it")
+        self._dispatch()
+
+    # ---- what workers say
+
+    def prefilled(self, instance: str, message: Prefilled) -> None:
+        token = message.token
+        request = self._current(instance, token.request_id, token.attempt, State.PREFILLING)
+        if request is None:
+            return
+        request.stages["prefill_started_at"] = message.started_at
+        request.stages["prefill_finished_at"] = message.finished_at
+        self._emit(request, token)
+        if token.finish is None:
+            assert message.offer is not None, "a prompt without an offer must have ended"
+            request.offer = message.offer
+            request.state = State.HANDOFF
+            insort(self.handoffs, request, key=lambda r: r.arrival)
+            self._record(request)
+        self._dispatch()
+
+    def landed(self, instance: str, message: Landed) -> None:
+        request = self._current(instance, message.request_id, message.attempt, State.HANDOFF)
+        if request is None:
+            return
+        request.stages["pull_started_at"] = message.pull_started_at
+        request.stages["landed_at"] = message.landed_at
+        request.bytes_moved += message.num_bytes
+        request.state = State.DECODING
+        self._release_offer(request)
+        self._record(request)
+        self._dispatch()
+
+    def tokens(self, instance: str, tokens: tuple[TokenOut, ...], stepped_at: float) -> None:
+        ended = False
+        for token in tokens:
+            request = self._current(instance, token.request_id, token.attempt, State.DECODING)
+            if request is None:
+                continue
+            request.stages.setdefault("first_decode_at", stepped_at)
+            self._emit(request, token)
+            ended = ended or request.state.terminal
+        if ended:
+            self._dispatch()
+
+    def failed(self, instance: str, message: Failed) -> None:
+        request = self.requests.get(message.request_id)
+        if request is None or request.attempt != message.attempt:
+            self.stale_dropped += 1
+            return
+        if instance != (request.decode_worker or request.prefill_worker):
+            # The prefill worker gave up an offer that a decode worker may still land.
+            if instance == request.prefill_worker:
+                self._forget_offer(request)
+            else:
+                self.stale_dropped += 1
+            return
+        if message.retry:
+            self._retry(request, message.code, message.message)
+        else:
+            self.fail(request, message.code, message.message)
+        self._dispatch()
+
+    # ---- inside
+
+    def _current(
+        self, instance: str, request_id: str, attempt: int, state: State
+    ) -> Request | None:
+        """The request, if this worker may speak about it now."""
+        request = self.requests.get(request_id)
+        if request is not None and request.attempt == attempt and request.state is state:
+            owner = request.prefill_worker if state is State.PREFILLING else request.decode_worker
+            if owner == instance:
+                return request
+        self.stale_dropped += 1
+        return None
+
+    def _dispatch(self) -> None:
+        """Place whatever can be placed, oldest first."""
+        while self.handoffs:
+            request = self.handoffs[0]
+            worker = choose_decode(self._registry.of("decode"), request.num_tokens)
+            if worker is None:
+                break
+            self._place_decode(self.handoffs.pop(0), worker)
+        while self.queue:
+            request = self.queue[0]
+            workers = self._registry.of("prefill")
+            worker = choose_prefill(workers, request.num_tokens, self._limits)
+            if worker is None:
+                break
+            self._place_prefill(self.queue.pop(0), worker)
+
+    def _place_prefill(self, request: Request, worker: Worker) -> None:
+        request.state = State.PREFILLING
+        request.prefill_worker = worker.instance
+        request.stages["placed_at"] = self._clock()
+        self._assign(request, worker)
+        generation = request.generation
+        message = Prefill(
+            request_id=request.request_id,
+            attempt=request.attempt,
+            arrival=request.arrival,
+            token_ids=request.token_ids,
+            num_prompt=len(generation.prompt_ids),
+            sampling=generation.sampling,
+            stop=generation.stop,
+        )
+        self._send(worker.instance, message)
+        self._record(request)
+
+    def _place_decode(self, request: Request, worker: Worker) -> None:
+        assert request.offer is not None, "handed off without an offer"
+        request.decode_worker = worker.instance
+        request.stages["handoff_placed_at"] = self._clock()
+        self._assign(request, worker)
+        generation = request.generation
+        message = Decode(
+            request_id=request.request_id,
+            attempt=request.attempt,
+            arrival=request.arrival,
+            token_ids=request.token_ids,
+            num_prompt=len(generation.prompt_ids),
+            sampling=generation.sampling,
+            stop=generation.stop,
+            offer=request.offer,
+        )
+        self._send(worker.instance, message)
+        self._record(request)
+
+    def _assign(self, request: Request, worker: Worker) -> None:
+        request.assigned_at = self._clock()
+        worker.assigned[request.request_id] = request
+        worker.num_placed += 1
+
+    def _unassign(self, request: Request, instance: str) -> None:
+        worker = self._registry.get(instance)
+        if worker is not None:
+            worker.assigned.pop(request.request_id, None)
+
+    def _decode_worker_lost(self, request: Request) -> None:
+        """Pull again if the prefill worker still offers the prompt, else compute it again."""
+        if request.offer is not None and self._registry.get(request.prefill_worker):
+            request.decode_worker = ""
+            insort(self.handoffs, request, key=lambda r: r.arrival)
+            self._record(request)
+        else:
+            self._retry(request, "worker_lost", f"{request.decode_worker} was lost")
+
+    def _retry(self, request: Request, code: str, message: str) -> None:
+        self._drop_at_workers(request)
+        request.faults += code not in NOT_FAULTS
+        if request.faults > self._max_faults:
+            text = f"gave up after {request.faults} faults; the last: {message}"
+            self._end(request, State.FAILED, code, text)
+        else:
+            self._enqueue(request)
+
+    def _enqueue(self, request: Request) -> None:
+        request.begin_attempt(self._clock())
+        insort(self.queue, request, key=lambda r: r.arrival)
+        self._record(request)
+
+    def _drop_at_workers(self, request: Request) -> None:
+        """Have every worker forget the request, and forget them."""
+        if request.state is State.QUEUED:
+            self.queue.remove(request)
+        elif request.state is State.HANDOFF and not request.decode_worker:
+            self.handoffs.remove(request)
+        for instance in (request.prefill_worker, request.decode_worker):
+            worker = self._registry.get(instance)
+            if worker is not None and request.request_id in worker.assigned:
+                self._send(instance, Cancel(request.request_id, request.attempt))
+                self._unassign(request, instance)
+        request.offer = None
+
+    def _release_offer(self, request: Request) -> None:
+        """The prefill worker may drop it, unless it already has."""
+        if request.offer is not None and self._registry.get(request.prefill_worker):
+            generation = request.offer.generation
+            release = Release(request.request_id, request.attempt, generation)
+            self._send(request.prefill_worker, release)
+        self._forget_offer(request)
+
+    def _forget_offer(self, request: Request) -> None:
+        self._unassign(request, request.prefill_worker)
+        request.offer = None
+
+    def _emit(self, request: Request, token: TokenOut) -> None:
+        if token.index != len(request.output_ids):
+            self.stale_dropped += 1
+            return
+        request.stages.setdefault("first_token_at", self._clock())
+        request.output_ids.append(token.token_id)
+        out = Token(token.token_id, token.logprobs, token.finish)
+        self._outbox.append(Emit(request, out))
+        if token.finish is not None:
+            request.finish_reason = token.finish
+            for instance in (request.prefill_worker, request.decode_worker):
+                self._unassign(request, instance)
+            self._end(request, State.FINISHED)
+
+    def _end(self, request: Request, state: State, code: str = "", message: str = "") -> None:
+        request.state = state
+        request.code, request.message = code, message
+        request.stages["ended_at"] = self._clock()
+        del self.requests[request.request_id]
+        self._record(request)
+        self._outbox.append(Ended(request))
+
+    def _send(self, instance: str, message: ToWorker) -> None:
+        self._outbox.append(Send(instance, message))
+
+    def _record(self, request: Request) -> None:
+        request.revision += 1
+        self._outbox.append(Recorded(request))

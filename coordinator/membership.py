@@ -1,0 +1,75 @@
+"""Who may join, and who is shut out.
+
+An instance that was once taken for dead is fenced for good: its requests were placed elsewhere,
+so whatever it says later is dropped, and it must come back as a new instance.
+"""
+
+import logging
+import time
+from collections import OrderedDict
+
+from coordinator.lifecycle import Lifecycle
+from coordinator.observer import Departure, Observer
+from coordinator.registry import Registry, Worker
+from transport.errors import LayoutMismatch, WireError
+from transport.messages import Alive, Hello, Refused, Welcome
+
+log = logging.getLogger(__name__)
+
+MAX_FENCED = 1_024
+
+
+class Membership:
+    """Admission of workers to the registry, and their departure from it."""
+
+    def __init__(self, registry: Registry, lifecycle: Lifecycle, observer: Observer) -> None:
+        self._registry = registry
+        self._lifecycle = lifecycle
+        self._observer = observer
+        self._fenced: OrderedDict[str, str] = OrderedDict()
+
+    def admit(self, hello: Hello, welcome: Welcome) -> Welcome | Refused:
+        """The answer to a Hello; said again by a worker that lost us, it starts it afresh."""
+        if hello.instance in self._fenced:
+            return Refused(f"fenced: {self._fenced[hello.instance]}")
+        known = self._registry.get(hello.instance)
+        if known is not None:
+            self._depart(known, "rejoined")
+        try:
+            self._registry.require_compatible(hello)
+        except LayoutMismatch as error:
+            log.warning("refused %s: %s", hello.instance, error)
+            return Refused(str(error))
+        worker = self._registry.add(hello, time.time())
+        self._observer.worker_joined(worker)
+        log.info("%s joined on %s", hello.instance, hello.device)
+        return welcome
+
+    def unknown(self, instance: str, coordinator: str) -> Alive | Refused:
+        """The answer to a message of somebody who has not been welcomed here."""
+        if instance in self._fenced:
+            return Refused(f"fenced: {self._fenced[instance]}")
+        return Alive(coordinator)
+
+    def distrust(self, instance: str, error: WireError) -> Refused:
+        """The answer to bytes that make no sense here."""
+        log.warning("refused %s: %s", instance, error)
+        self._observer.distrusted(error)
+        return Refused(str(error))
+
+    def fence(self, worker: Worker, reason: str) -> None:
+        """Take a worker for dead: its requests go elsewhere and it may not come back."""
+        log.warning("fenced %s: %s", worker.instance, reason)
+        self._fenced[worker.instance] = reason
+        while len(self._fenced) > MAX_FENCED:
+            self._fenced.popitem(last=False)
+        self._depart(worker, "silent")
+
+    def left(self, worker: Worker) -> None:
+        """A worker said goodbye."""
+        log.info("%s left", worker.instance)
+        self._depart(worker, "goodbye")
+
+    def _depart(self, worker: Worker, reason: Departure) -> None:
+        self._lifecycle.worker_lost(worker.instance)
+        self._observer.worker_gone(worker, reason)

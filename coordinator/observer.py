@@ -1,0 +1,162 @@
+"""What the core tells the outside: metrics, the record in Redis, the worker registry there.
+
+Nothing here can fail or slow a request; the hub calls it at each event and goes on.
+"""
+
+import time
+from typing import Literal, Protocol
+
+from msgspec import structs
+
+from coordinator.contract import ServiceStatus
+from coordinator.record import RequestRecord
+from coordinator.registry import Worker
+from coordinator.request import Request
+from telemetry.metrics import Metrics
+from transport.errors import WireError
+from transport.messages import Failed
+
+Departure = Literal["silent", "goodbye", "rejoined"]
+
+
+class Records(Protocol):
+    """The store, as the observer needs it: every call returns at once."""
+
+    @property
+    def connected(self) -> bool: ...
+
+    @property
+    def dropped(self) -> int: ...
+
+    def put(self, record: RequestRecord) -> None: ...
+
+    def register_worker(self, instance: str, fields: dict[str, str]) -> None: ...
+
+    def worker_gone(self, instance: str) -> None: ...
+
+
+class Observer:
+    """Observes one hub. ``instance`` is the coordinator's, written into every record."""
+
+    def __init__(self, metrics: Metrics, records: Records, instance: str) -> None:
+        self._metrics = metrics
+        self._records = records
+        self._instance = instance
+        self._token_at: dict[str, float] = {}
+        self._dropped = 0
+        self._stale = 0
+
+    @property
+    def redis_connected(self) -> bool:
+        return self._records.connected
+
+    # ---- requests
+
+    def record(self, request: Request) -> None:
+        self._records.put(to_record(request, self._instance))
+
+    def token(self, request: Request) -> None:
+        """One token is on its way to the client."""
+        metrics, now = self._metrics, time.time()
+        metrics.generation_tokens.inc()
+        before = self._token_at.get(request.request_id)
+        if before is None:
+            metrics.ttft_s.observe(now - request.stages["received_at"])
+        else:
+            metrics.itl_s.observe(now - before)
+        self._token_at[request.request_id] = now
+
+    def ended(self, request: Request) -> None:
+        metrics, stages = self._metrics, request.stages
+        self._token_at.pop(request.request_id, None)
+        reason = request.finish_reason or request.code or "disconnected"
+        metrics.requests.labels(request.state.value, reason).inc()
+        metrics.prompt_tokens.inc(len(request.generation.prompt_ids))
+        metrics.handoff_bytes.inc(request.bytes_moved)
+        metrics.e2e_s.observe(stages["ended_at"] - stages["received_at"])
+        for histogram, begin, end in (
+            (metrics.queue_s, "queued_at", "prefill_started_at"),
+            (metrics.prefill_s, "prefill_started_at", "prefill_finished_at"),
+            (metrics.handoff_wait_s, "prefill_finished_at", "pull_started_at"),
+            (metrics.handoff_s, "pull_started_at", "landed_at"),
+            (metrics.decode_s, "first_token_at", "ended_at"),
+        ):
+            if begin in stages and end in stages:
+                histogram.observe(max(0.0, stages[end] - stages[begin]))
+
+    # ---- workers
+
+    def worker_joined(self, worker: Worker) -> None:
+        hello = worker.hello
+        self._metrics.workers.labels(hello.role).inc()
+        fields = {
+            "role": hello.role,
+            "device": hello.device,
+            "pid": str(hello.pid),
+            "model": hello.model,
+            "num_pages": str(hello.memory.pools.num_pages),
+            "num_state_slots": str(hello.memory.pools.num_state_slots),
+            "joined_at": str(time.time()),
+        }
+        self._records.register_worker(worker.instance, fields)
+        self.heartbeat(worker)
+
+    def worker_gone(self, worker: Worker, reason: Departure) -> None:
+        role = worker.hello.role
+        self._metrics.workers.labels(role).dec()
+        self._metrics.forget_worker(worker.instance, role)
+        self._metrics.workers_lost.labels(role, reason).inc(reason != "goodbye")
+        self._records.worker_gone(worker.instance)
+
+    def heartbeat(self, worker: Worker) -> None:
+        gauges, pools = worker.gauges, worker.hello.memory.pools
+        self._metrics.set_worker(
+            worker.instance,
+            worker.hello.role,
+            num_pages=pools.num_pages,
+            free_pages=gauges.free_pages,
+            num_state_slots=pools.num_state_slots,
+            free_state_slots=gauges.free_state_slots,
+            running=gauges.running,
+            waiting=gauges.waiting,
+        )
+
+    def worker_failed(self, failed: Failed) -> None:
+        if failed.retry:
+            self._metrics.replacements.labels(failed.code).inc()
+
+    def distrusted(self, error: WireError) -> None:
+        self._metrics.stale_dropped.labels(type(error).__name__).inc()
+
+    # ---- the whole
+
+    def tick(self, lag_s: float, status: ServiceStatus, stale_dropped: int) -> None:
+        """Once a heartbeat: how late the event loop was, and what is open."""
+        metrics = self._metrics
+        metrics.event_loop_lag_s.observe(max(0.0, lag_s))
+        metrics.queued.set(status.queued)
+        metrics.running.set(status.running)
+        metrics.redis_connected.set(status.redis_connected)
+        metrics.redis_writes_dropped.inc(self._records.dropped - self._dropped)
+        metrics.stale_dropped.labels("worker").inc(stale_dropped - self._stale)
+        self._dropped, self._stale = self._records.dropped, stale_dropped
+
+
+def to_record(request: Request, coordinator: str) -> RequestRecord:
+    """The request as Redis keeps it."""
+    record = RequestRecord(
+        request_id=request.request_id,
+        coordinator=coordinator,
+        state=request.state.value,
+        attempt=request.attempt,
+        revision=request.revision,
+        prefill_worker=request.prefill_worker,
+        decode_worker=request.decode_worker,
+        num_prompt=len(request.generation.prompt_ids),
+        num_output=len(request.output_ids),
+        bytes_moved=request.bytes_moved,
+        finish_reason=request.finish_reason,
+        failure_code=request.code,
+        failure_message=request.message,
+    )
+    return structs.replace(record, **request.stages)

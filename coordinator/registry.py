@@ -1,0 +1,87 @@
+"""The workers as the coordinator knows them. Pure."""
+
+from dataclasses import dataclass, field
+
+from coordinator.contract import PoolStatus
+from coordinator.request import Request
+from transport.errors import LayoutMismatch
+from transport.layout import CacheLayout
+from transport.messages import Hello, PoolGauges, Role
+
+
+@dataclass(eq=False)
+class Worker:
+    """One welcomed worker. ``assigned`` holds the requests it is responsible for, which is
+    also how its memory is accounted for between two heartbeats."""
+
+    hello: Hello
+    gauges: PoolGauges
+    heard_at: float
+    draining: bool = False
+    num_placed: int = 0
+    assigned: dict[str, Request] = field(default_factory=dict)
+
+    @property
+    def instance(self) -> str:
+        return self.hello.instance
+
+    @property
+    def layout(self) -> CacheLayout:
+        return self.hello.memory.layout
+
+    def status(self) -> PoolStatus:
+        pools = self.hello.memory.pools
+        return PoolStatus(
+            instance=self.instance,
+            role=self.hello.role,
+            device=self.hello.device,
+            running=self.gauges.running,
+            waiting=self.gauges.waiting,
+            free_pages=self.gauges.free_pages,
+            num_pages=pools.num_pages,
+            free_state_slots=self.gauges.free_state_slots,
+            num_state_slots=pools.num_state_slots,
+        )
+
+    def pages_assigned(self) -> int:
+        """Pages its requests need now, counted from their lengths."""
+        return sum(self.layout.pages_for(r.num_tokens + 1) for r in self.assigned.values())
+
+
+class Registry:
+    """Every live worker, by instance."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, Worker] = {}
+
+    def add(self, hello: Hello, now: float) -> Worker:
+        size = hello.memory.pools
+        gauges = PoolGauges(free_pages=size.num_pages, free_state_slots=size.num_state_slots)
+        worker = Worker(hello, gauges, now)
+        self._workers[hello.instance] = worker
+        return worker
+
+    def remove(self, instance: str) -> Worker | None:
+        return self._workers.pop(instance, None)
+
+    def get(self, instance: str) -> Worker | None:
+        return self._workers.get(instance)
+
+    def all(self) -> list[Worker]:
+        return list(self._workers.values())
+
+    def of(self, role: Role) -> list[Worker]:
+        return [worker for worker in self._workers.values() if worker.hello.role == role]
+
+    def silent(self, now: float, dead_after_s: float) -> list[Worker]:
+        return [w for w in self._workers.values() if now - w.heard_at > dead_after_s]
+
+    def require_compatible(self, hello: Hello) -> None:
+        """Raise LayoutMismatch unless ``hello`` serves what the workers already here serve."""
+        for worker in self._workers.values():
+            if worker.hello.model != hello.model:
+                raise LayoutMismatch(
+                    f"model mismatch: {hello.model} at {hello.instance}, "
+                    f"{worker.hello.model} at {worker.instance}"
+                )
+            worker.layout.require_same(hello.memory.layout, peer=hello.instance)

@@ -1,0 +1,70 @@
+"""One accepted request, from queued to its single terminal state. Pure."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from coordinator.contract import Generation
+from transport.messages import Offer
+from transport.sampling import FinishReason
+
+
+class State(StrEnum):
+    """Where a request stands; the last three are terminal."""
+
+    QUEUED = "queued"
+    PREFILLING = "prefilling"
+    HANDOFF = "handoff"
+    DECODING = "decoding"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def terminal(self) -> bool:
+        return self in (State.FINISHED, State.FAILED, State.CANCELLED)
+
+
+@dataclass(eq=False)
+class Request:
+    """``attempt`` counts from 1 how often it was queued; ``faults`` the attempts that ended in a
+    fault rather than for want of memory. ``offer`` is set while a prefill worker keeps the
+    finished prompt. ``stages`` are Unix seconds of the newest attempt, except that
+    ``received_at`` and ``first_token_at`` are the client's. ``revision`` counts changes."""
+
+    generation: Generation
+    arrival: int
+    state: State = State.QUEUED
+    attempt: int = 0
+    faults: int = 0
+    prefill_worker: str = ""
+    decode_worker: str = ""
+    assigned_at: float = 0.0
+    offer: Offer | None = None
+    output_ids: list[int] = field(default_factory=list)
+    bytes_moved: int = 0
+    finish_reason: FinishReason | None = None
+    code: str = ""
+    message: str = ""
+    stages: dict[str, float] = field(default_factory=dict)
+    revision: int = 0
+
+    @property
+    def request_id(self) -> str:
+        return self.generation.request_id
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return (*self.generation.prompt_ids, *self.output_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.generation.prompt_ids) + len(self.output_ids)
+
+    def begin_attempt(self, now: float) -> None:
+        """Queue it, anew if it was before."""
+        self.attempt += 1
+        self.state = State.QUEUED
+        self.prefill_worker = self.decode_worker = ""
+        kept = ("received_at", "first_token_at")
+        self.stages = {name: at for name, at in self.stages.items() if name in kept}
+        self.stages["queued_at"] = now

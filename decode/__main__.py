@@ -1,0 +1,61 @@
+"""``python -m decode``: one decode worker."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from engine.config import EngineConfig
+from engine.runner import Engine
+
+from decode.pool import DecodePool
+from engine import options
+from engine.service import WorkerSettings, serve
+from transport.session import Session
+
+
+def main(
+    coordinator: options.Coordinator,
+    model: options.Model = Path("models/tiny"),
+    load_format: options.LoadFormat = "auto",
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    page_size: options.PageSize = 64,
+    num_pages: options.NumPages = 1024,
+    num_state_slots: options.NumStateSlots = 64,
+    pull_timeout: Annotated[
+        float, typer.Option(envvar="BATON_PULL_TIMEOUT", help="Seconds a copy may take.")
+    ] = 10.0,
+    lookahead: options.Lookahead = 0,
+    threads: options.Threads = 0,
+    drain_timeout: options.DrainTimeout = 30.0,
+    poison: options.Poison = False,
+    log_level: options.LogLevel = "info",
+    log_json: options.LogJson = False,
+) -> None:
+    """Pull finished prompts from prefill workers and decode them."""
+
+    def run() -> None:
+        if pull_timeout <= 0:
+            raise ValueError(f"pull_timeout: {pull_timeout} is not positive")
+        engine_config = EngineConfig(
+            model_dir=model,
+            load_format=load_format,
+            dtype=dtype,
+            device=device,
+            page_size=page_size,
+            num_pages=num_pages,
+            num_state_slots=num_state_slots,
+            poison=poison,
+        )
+        settings = WorkerSettings(coordinator, engine_config, lookahead, threads, drain_timeout)
+
+        def make_pool(engine: Engine, session: Session, instance: str) -> DecodePool:
+            return DecodePool(engine, session, pull_timeout_s=pull_timeout, lookahead=lookahead)
+
+        serve("decode", settings, make_pool)
+
+    options.run_service("decode", log_level, log_json, run)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,125 @@
+"""From a Decode message to a running sequence: room, pull, landed.
+
+    pending     accepted; no memory yet, the prefill worker still holds everything
+    receiving   has pages and a state slot, which the copy stream is writing
+
+Nothing is reserved before the pull can start, and a reserved slot is reused only after its copy
+is done, whatever became of the request meanwhile.
+"""
+
+from bisect import insort
+from dataclasses import dataclass
+
+from engine.cache.books import CacheBooks
+from engine.sequence import Sequence
+from transport.errors import PeerGone
+from transport.layout import CacheLayout
+from transport.memory import open_peer
+from transport.messages import MemoryExport, Offer
+from transport.pull import Pull, Puller
+from transport.tensors import CacheTensors
+
+
+@dataclass(eq=False)
+class Admission:
+    """A sequence on its way in. ``pull`` is None while pending."""
+
+    sequence: Sequence
+    offer: Offer
+    pull: Pull | None = None
+    deadline: float = 0.0
+
+
+class AdmissionQueue:
+    """Pending and receiving admissions, and the peers whose memory they come from."""
+
+    def __init__(
+        self, books: CacheBooks, layout: CacheLayout, puller: Puller, pull_timeout_s: float
+    ) -> None:
+        self._books = books
+        self._layout = layout
+        self._puller = puller
+        self._pull_timeout_s = pull_timeout_s
+        self._peers: dict[str, CacheTensors] = {}
+        self.pending: list[Admission] = []
+        self.receiving: list[Admission] = []
+
+    def add_peer(self, instance: str, memory: MemoryExport) -> None:
+        """Map a prefill worker's memory; raises PeerGone, LayoutMismatch."""
+        self._layout.require_same(memory.layout, peer=instance)
+        self._peers[instance] = open_peer(memory)
+
+    def drop_peer(self, instance: str) -> list[Sequence]:
+        """Forget a peer; pulls under way keep its mapping. Returns what can no longer come."""
+        self._peers.pop(instance, None)
+        lost = [a for a in self.pending if a.offer.instance == instance]
+        for admission in lost:
+            self.pending.remove(admission)
+        return [admission.sequence for admission in lost]
+
+    def drop_peers(self) -> None:
+        self._peers.clear()
+
+    def add(self, sequence: Sequence, offer: Offer) -> None:
+        """Queue an admission; raises PeerGone when the offer's worker is not known here."""
+        if offer.instance not in self._peers:
+            raise PeerGone(f"prefill worker {offer.instance} is not known here")
+        insort(self.pending, Admission(sequence, offer), key=lambda a: a.sequence.arrival)
+
+    def start_pulls(self, *, num_running: int, now: float) -> None:
+        """Start every pull there is room for, oldest first, keeping a page free for the growth
+        of each running sequence."""
+        while self.pending:
+            admission = self.pending[0]
+            sequence, offer = admission.sequence, admission.offer
+            num_pages = self._layout.pages_for(offer.num_tokens + 1)
+            active = num_running + len(self.receiving)
+            if not self._books.can_reserve(num_pages + active):
+                return
+            self.pending.pop(0)
+            sequence.holding = self._books.reserve(num_pages)
+            admission.pull = self._puller.pull(
+                self._peers[offer.instance],
+                offer,
+                block_table=tuple(sequence.holding.pages[: len(offer.block_table)]),
+                state_slot=sequence.holding.slot.id,
+            )
+            admission.deadline = now + self._pull_timeout_s
+            self.receiving.append(admission)
+
+    def landed(self) -> list[Admission]:
+        """Admissions whose copy is done, with or without success; they leave the queue."""
+        done = [a for a in self.receiving if a.pull is not None and a.pull.done()]
+        for admission in done:
+            self.receiving.remove(admission)
+        return done
+
+    def wait_for_a_copy(self, timeout_s: float) -> None:
+        """Wait until the oldest copy under way is done, at most ``timeout_s``."""
+        pull = self.receiving[0].pull
+        assert pull is not None, "receiving without a pull"
+        pull.wait(timeout_s)
+
+    def overdue(self, now: float) -> list[Sequence]:
+        """Sequences whose pull is past its deadline. They stay until the copy is done, since it
+        still writes their slots."""
+        return [a.sequence for a in self.receiving if now >= a.deadline and not a.sequence.ended]
+
+    def cancel(self, request_id: str, attempt: int) -> None:
+        """End the request's admissions up to ``attempt``; copies under way land into nothing."""
+        for admission in [*self.pending, *self.receiving]:
+            sequence = admission.sequence
+            if sequence.request_id == request_id and sequence.attempt <= attempt:
+                sequence.ended = True
+        self.pending = [a for a in self.pending if not a.sequence.ended]
+
+    def release(self, sequence: Sequence) -> None:
+        """Free what an admission held that will not run."""
+        assert sequence.holding is not None, "landed without pages"
+        self._books.release(sequence.holding)
+        sequence.holding = None
+
+    def sequences(self) -> list[Sequence]:
+        """Sequences on their way in that have not ended."""
+        admissions = [*self.pending, *self.receiving]
+        return [a.sequence for a in admissions if not a.sequence.ended]

@@ -1,0 +1,214 @@
+"""The decode worker's loop body. Queues a request passes through here:
+
+1 admission.pending     its cache still lies with the prefill worker
+2 admission.receiving   the copy stream writes its pages and state slot
+3 scheduler.running     takes part in every step
+4 launched              steps the engine is computing
+5 scheduler.draining    ended; waits for its last launched step
+"""
+
+import logging
+import time
+from collections import deque
+from typing import assert_never
+
+from engine.runner import Engine, Step
+
+from decode.admission import Admission, AdmissionQueue
+from decode.scheduler import DecodeScheduler
+from engine.batch import ForwardBatch
+from engine.cache.publish import books_for
+from engine.sequence import Scheduled, Sequence
+from transport.errors import LayoutMismatch, PeerGone, StaleGeneration
+from transport.messages import (
+    Cancel,
+    Decode,
+    Failed,
+    FailureCode,
+    Landed,
+    PeerJoined,
+    PeerLeft,
+    PoolGauges,
+    Prefill,
+    Release,
+    Tokens,
+)
+from transport.pull import Puller, digest
+from transport.session import Session, Work
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 60.0
+COPY_WAIT_S = 0.05
+
+
+class DecodePool:
+    """Pulls finished prompts and decodes them, all together, one token a step."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        session: Session,
+        *,
+        pull_timeout_s: float,
+        lookahead: int,
+    ) -> None:
+        self._engine = engine
+        self._session = session
+        self._lookahead = lookahead
+        self._books = books_for(engine)
+        self._puller = Puller(engine.cache)
+        self._admission = AdmissionQueue(self._books, engine.layout, self._puller, pull_timeout_s)
+        self._scheduler = DecodeScheduler(self._books, engine.layout)
+        self._launched: deque[tuple[Scheduled, Step]] = deque()
+        self._stale_dropped = 0
+
+    def step(self) -> None:
+        self._admit()
+        scheduled = self._scheduler.schedule()
+        self._report_preempted()
+        if scheduled is not None:
+            step = self._engine.launch(ForwardBatch(scheduled.rows))
+            self._launched.append((scheduled, step))
+        while len(self._launched) > (self._lookahead if scheduled else 0):
+            self._process(*self._launched.popleft())
+
+    def handle(self, message: Work) -> None:
+        match message:
+            case Decode():
+                self._accept(message)
+            case Cancel(request_id=request_id, attempt=attempt):
+                self._cancel(request_id, attempt)
+            case PeerJoined(instance=instance, memory=memory):
+                # A peer that died before it was opened is found again when an offer names it.
+                try:
+                    self._admission.add_peer(instance, memory)
+                except (PeerGone, LayoutMismatch) as error:
+                    log.warning("cannot open the memory of %s: %s", instance, error)
+            case PeerLeft(instance=instance):
+                for sequence in self._admission.drop_peer(instance):
+                    self._fail(sequence, "peer_gone", f"{instance} left", retry=True)
+            case Prefill() | Release():
+                raise AssertionError(f"a decode worker was sent {type(message).__name__}")
+            case _:
+                assert_never(message)
+
+    def wait_s(self) -> float:
+        if self._launched or self._scheduler.has_work:
+            return 0.0
+        if self._admission.receiving:
+            self._admission.wait_for_a_copy(COPY_WAIT_S)
+            return 0.0
+        return IDLE_S
+
+    def held(self) -> tuple[tuple[str, int], ...]:
+        sequences = [*self._admission.sequences(), *self._scheduler.running]
+        return tuple(sequence.key for sequence in sequences)
+
+    @property
+    def empty(self) -> bool:
+        queues = self._admission.pending, self._admission.receiving, self._scheduler.running
+        return not any(queues) and not self._launched
+
+    def gauges(self) -> PoolGauges:
+        return PoolGauges(
+            free_pages=self._books.free_pages,
+            free_state_slots=self._books.free_state_slots,
+            running=len(self._scheduler.running),
+            waiting=len(self._admission.pending) + len(self._admission.receiving),
+            draining_slots=len(self._scheduler.draining),
+            stale_dropped=self._stale_dropped,
+            books_error=self._books.check(),
+        )
+
+    def drop_all(self) -> None:
+        for sequence in self._admission.sequences():
+            self._admission.cancel(*sequence.key)
+        for sequence in list(self._scheduler.running):
+            self._scheduler.end(sequence)
+        self._admission.drop_peers()
+
+    def give_back(self) -> None:
+        for sequence in [*self._admission.sequences(), *self._scheduler.running]:
+            self._fail(sequence, "draining", "the worker is shutting down", retry=True)
+        self.drop_all()
+
+    def close(self) -> None:
+        """Wait for the copy under way, so that nothing writes the cache any more."""
+        self._puller.close()
+
+    def _accept(self, message: Decode) -> None:
+        sequence = Sequence.of(message)
+        sequence.num_cached = message.offer.num_tokens
+        self._cancel(sequence.request_id, sequence.attempt - 1)
+        try:
+            self._admission.add(sequence, message.offer)
+        except PeerGone as error:
+            self._fail(sequence, "peer_gone", str(error), retry=True)
+
+    def _cancel(self, request_id: str, attempt: int) -> None:
+        self._admission.cancel(request_id, attempt)
+        for sequence in list(self._scheduler.running):
+            if sequence.request_id == request_id and sequence.attempt <= attempt:
+                self._scheduler.end(sequence)
+
+    def _admit(self) -> None:
+        now = time.monotonic()
+        self._admission.start_pulls(num_running=len(self._scheduler.running), now=now)
+        for admission in self._admission.landed():
+            self._land(admission)
+        for sequence in self._admission.overdue(now):
+            sequence.ended = True
+            self._fail(sequence, "pull_timeout", "the copy did not finish in time", retry=True)
+
+    def _land(self, admission: Admission) -> None:
+        sequence, offer, pull = admission.sequence, admission.offer, admission.pull
+        assert pull is not None, "landed without a pull"
+        try:
+            copied = pull.result()
+        except StaleGeneration as error:
+            if not sequence.ended:
+                self._fail(sequence, "stale_offer", str(error), retry=True)
+            sequence.ended = True
+        if sequence.ended:
+            self._admission.release(sequence)
+            return
+        if offer.digest and offer.digest != self._digest(sequence, offer.num_tokens):
+            self._fail(sequence, "digest_mismatch", "the cache changed on its way", retry=False)
+            self._admission.release(sequence)
+            return
+        self._engine.bind(sequence.binding())
+        self._scheduler.add(sequence)
+        self._session.send(
+            Landed(*sequence.key, copied.num_bytes, copied.started_at, copied.landed_at)
+        )
+
+    def _digest(self, sequence: Sequence, num_tokens: int) -> str:
+        assert sequence.holding is not None, "landed without pages"
+        holding = sequence.holding
+        num_pages = self._engine.layout.pages_for(num_tokens)
+        pages = tuple(holding.pages[:num_pages])
+        return digest(self._engine.cache, pages, holding.slot.id, num_tokens)
+
+    def _report_preempted(self) -> None:
+        for sequence in self._scheduler.preempted:
+            self._fail(sequence, "preempted", "out of pages", retry=True)
+        self._scheduler.preempted.clear()
+
+    def _process(self, scheduled: Scheduled, step: Step) -> None:
+        tokens = []
+        for sequence, sampled in self._scheduler.retire(scheduled, step.result()):
+            if sampled.token_id is None:
+                self._scheduler.end(sequence)
+                message = "the logits were not finite"
+                self._fail(sequence, "not_finite", message, retry=False)
+                continue
+            token = sequence.append(sampled)
+            if token.finish is not None:
+                self._scheduler.end(sequence)
+            tokens.append(token)
+        if tokens:
+            self._session.send(Tokens(tokens=tuple(tokens), stepped_at=time.time()))
+
+    def _fail(self, sequence: Sequence, code: FailureCode, message: str, *, retry: bool) -> None:
+        self._session.send(Failed(*sequence.key, code, message, retry))

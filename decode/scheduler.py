@@ -1,0 +1,106 @@
+"""Which sequences take the next decode step: all of them, as long as there are pages.
+
+Pure: no tensors, sockets or clocks. A step may be launched before the previous one's tokens
+are known to the host (lookahead), so a sequence can turn out to have ended while a step for it
+is under way: its token is dropped, and its cache stays untouchable until that step has retired.
+When a page is missing, the youngest request gives way (``preempt``): it is computed again
+elsewhere or later, so the oldest always advances.
+"""
+
+from bisect import insort
+
+from engine.batch import Row, Sampled, StepResult
+from engine.cache.books import CacheBooks
+from engine.sequence import Scheduled, Sequence
+from transport.layout import CacheLayout
+
+
+class DecodeScheduler:
+    """Running sequences, oldest first, and those that drain."""
+
+    def __init__(self, books: CacheBooks, layout: CacheLayout) -> None:
+        self._books = books
+        self._layout = layout
+        self.running: list[Sequence] = []
+        self.draining: set[Sequence] = set()
+        self.preempted: list[Sequence] = []
+
+    def add(self, sequence: Sequence) -> None:
+        """Start decoding a landed sequence: all its tokens but the last are in the cache."""
+        assert sequence.holding is not None, "running without pages"
+        assert sequence.num_cached == len(sequence.token_ids) - 1, "cache and tokens differ"
+        insort(self.running, sequence, key=lambda running: running.arrival)
+
+    @property
+    def has_work(self) -> bool:
+        return any(self._wants_step(sequence) for sequence in self.running)
+
+    def schedule(self) -> Scheduled | None:
+        """The next step's rows; sequences that had to give way are left in ``preempted``."""
+        rows: list[Row] = []
+        sequences: list[Sequence] = []
+        for sequence in list(self.running):
+            if sequence.ended or not self._wants_step(sequence) or not self._grow(sequence):
+                continue
+            rows.append(self._row(sequence))
+            sequences.append(sequence)
+            sequence.in_flight += 1
+            sequence.num_cached += 1
+        return Scheduled(tuple(rows), tuple(sequences)) if rows else None
+
+    def retire(self, scheduled: Scheduled, result: StepResult) -> list[tuple[Sequence, Sampled]]:
+        """Take in a step's result; returns the tokens of sequences that are still running."""
+        alive = []
+        for sequence, _, sampled in scheduled.outcomes(result):
+            sequence.in_flight -= 1
+            if sequence.ended:
+                self._release_if_retired(sequence)
+            else:
+                assert sampled is not None, "a decode row did not sample"
+                alive.append((sequence, sampled))
+        return alive
+
+    def end(self, sequence: Sequence) -> None:
+        """No further step for it; its cache is free once its launched steps have retired."""
+        sequence.ended = True
+        self.running.remove(sequence)
+        self.draining.add(sequence)
+        self._release_if_retired(sequence)
+
+    def _wants_step(self, sequence: Sequence) -> bool:
+        return sequence.num_output + sequence.in_flight < sequence.stop.max_tokens
+
+    def _grow(self, sequence: Sequence) -> bool:
+        """Pages for one more token, taken from younger sequences if need be."""
+        assert sequence.holding is not None, "running without pages"
+        num_pages = self._layout.pages_for(sequence.num_cached + 1)
+        while num_pages > len(sequence.holding.pages) + self._books.free_pages:
+            youngest = self.running[-1]
+            # NOTE: with a step under way its pages come back only when that retires, so this
+            # sequence then sits the step out.
+            retired = youngest.in_flight == 0
+            self._preempt(youngest)
+            if youngest is sequence or not retired:
+                return False
+        self._books.grow(sequence.holding, num_pages)
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.end(sequence)
+        self.preempted.append(sequence)
+
+    def _row(self, sequence: Sequence) -> Row:
+        assert sequence.holding is not None, "running without pages"
+        return Row(
+            state_slot=sequence.holding.slot.id,
+            block_table=tuple(sequence.holding.pages),
+            start=sequence.num_cached,
+            token_ids=None,
+        )
+
+    def _release_if_retired(self, sequence: Sequence) -> None:
+        if sequence.in_flight == 0:
+            assert sequence.holding is not None, "draining without pages"
+            self.draining.remove(sequence)
+            self._books.release(sequence.holding)
+            sequence.holding = None

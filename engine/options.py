@@ -1,0 +1,53 @@
+"""Command-line options that both kinds of worker share, each also a BATON_* variable.
+
+Read here, in ``__main__``'s name, and nowhere else.
+"""
+
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from telemetry.logs import configure_logging
+from transport.errors import BatonError
+
+Coordinator = Annotated[
+    str, typer.Option(envvar="BATON_COORDINATOR", help="The coordinator's ZeroMQ endpoint.")
+]
+Model = Annotated[Path, typer.Option(envvar="BATON_MODEL", help="Checkpoint folder.")]
+LoadFormat = Annotated[
+    str, typer.Option(envvar="BATON_LOAD_FORMAT", help="auto, or dummy for random weights.")
+]
+Device = Annotated[str, typer.Option(envvar="BATON_DEVICE", help="auto, cpu or cuda.")]
+Dtype = Annotated[str, typer.Option(envvar="BATON_DTYPE", help="auto, float32 or bfloat16.")]
+PageSize = Annotated[int, typer.Option(envvar="BATON_PAGE_SIZE", help="Tokens a page.")]
+NumPages = Annotated[int, typer.Option(envvar="BATON_NUM_PAGES", help="Pages in the pool.")]
+NumStateSlots = Annotated[
+    int, typer.Option(envvar="BATON_NUM_STATE_SLOTS", help="Sequences the pool holds at most.")
+]
+Lookahead = Annotated[
+    int, typer.Option(envvar="BATON_LOOKAHEAD", help="Steps launched ahead of the host: 0 or 1.")
+]
+Threads = Annotated[int, typer.Option(envvar="BATON_THREADS", help="torch threads; 0: its own.")]
+DrainTimeout = Annotated[
+    float, typer.Option(envvar="BATON_DRAIN_TIMEOUT", help="Seconds to finish after SIGTERM.")
+]
+LogLevel = Annotated[str, typer.Option(envvar="BATON_LOG_LEVEL", help="debug, info, warning …")]
+LogJson = Annotated[bool, typer.Option(envvar="BATON_LOG_JSON", help="One JSON object a line.")]
+Poison = Annotated[
+    bool, typer.Option(envvar="BATON_POISON", help="Fill freed cache memory with NaN (tests).")
+]
+
+
+def run_service(service: str, log_level: str, log_json: bool, main: Callable[[], None]) -> None:
+    """Run ``main``; what a user can mend ends the process with one line and status 2."""
+    configure_logging(service, log_level, log_json)
+    try:
+        main()
+    except (ValueError, OSError, BatonError) as error:
+        logging.getLogger(service).debug("refused to go on", exc_info=True)
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        raise typer.Exit(2) from None

@@ -1,0 +1,88 @@
+"""One request on one worker: its tokens, what it holds, and the steps under way for it."""
+
+from dataclasses import dataclass
+
+from engine.batch import Binding, Row, Sampled, StepResult
+from engine.cache.books import Holding
+from transport.messages import Decode, LogprobsOut, Prefill, TokenOut
+from transport.sampling import SamplingParams, StopRule
+
+
+@dataclass(eq=False)
+class Sequence:
+    """Engine-side state of one attempt at one request.
+
+    ``token_ids`` are prompt and output as far as the host knows them. ``num_cached`` tokens are
+    in the cache once every launched step has retired; ``in_flight`` counts the steps that have
+    not. ``ended`` sequences are computed no further, and their holding is released when
+    ``in_flight`` falls to zero.
+    """
+
+    request_id: str
+    attempt: int
+    arrival: int
+    token_ids: list[int]
+    num_prompt: int
+    sampling: SamplingParams
+    stop: StopRule
+    holding: Holding | None = None
+    num_cached: int = 0
+    in_flight: int = 0
+    ended: bool = False
+    started_at: float = 0.0
+
+    @classmethod
+    def of(cls, message: Prefill | Decode) -> "Sequence":
+        return cls(
+            message.request_id,
+            message.attempt,
+            message.arrival,
+            list(message.token_ids),
+            message.num_prompt,
+            message.sampling,
+            message.stop,
+        )
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.request_id, self.attempt
+
+    @property
+    def num_output(self) -> int:
+        return len(self.token_ids) - self.num_prompt
+
+    def binding(self) -> Binding:
+        """What the engine must know of it before its first sampled token on this worker."""
+        assert self.holding is not None, "bound without a state slot"
+        return Binding(
+            state_slot=self.holding.slot.id,
+            prompt_ids=tuple(self.token_ids[: self.num_prompt]),
+            output_ids=tuple(self.token_ids[self.num_prompt :]),
+            sampling=self.sampling,
+            stop=self.stop,
+        )
+
+    def append(self, sampled: Sampled) -> TokenOut:
+        """Take in a sampled token; the answer says whether it was the last."""
+        assert sampled.token_id is not None, "appended a token that was not finite"
+        self.token_ids.append(sampled.token_id)
+        logprobs = sampled.logprobs
+        return TokenOut(
+            request_id=self.request_id,
+            attempt=self.attempt,
+            index=self.num_output - 1,
+            token_id=sampled.token_id,
+            logprobs=LogprobsOut(logprobs.chosen, logprobs.top) if logprobs else None,
+            finish=self.stop.finish_reason(num_output=self.num_output, token_id=sampled.token_id),
+        )
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A batch together with the sequences behind its rows, in the same order."""
+
+    rows: tuple[Row, ...]
+    sequences: tuple[Sequence, ...]
+
+    def outcomes(self, result: StepResult) -> list[tuple[Sequence, Row, Sampled | None]]:
+        return list(zip(self.sequences, self.rows, result.sampled, strict=True))

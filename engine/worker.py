@@ -1,0 +1,110 @@
+"""The life of a worker process, the same in both pools.
+
+join     say hello until welcomed
+serve    receive, step, heartbeat; the pool's ``step`` is the role's own loop body
+drain    after SIGTERM: finish what is held, or give it back at the deadline
+leave    say goodbye
+"""
+
+import logging
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Protocol
+
+from transport.messages import PoolGauges
+from transport.session import LOST, Session, Work
+
+JOIN_TIMEOUT_S = 60.0
+IDLE_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Pool(Protocol):
+    """A role's own part: what it does with a message, and one round of its loop."""
+
+    def handle(self, message: Work) -> None: ...
+
+    def step(self) -> None:
+        """Schedule, launch, process the previous result; returns at once without work."""
+        ...
+
+    def wait_s(self) -> float:
+        """How long the loop may sleep for a message: 0 with work at hand."""
+        ...
+
+    def drop_all(self) -> None:
+        """The coordinator is gone: end every request without a word."""
+        ...
+
+    def give_back(self) -> None:
+        """The drain's deadline: report every request as failed, to be retried elsewhere."""
+        ...
+
+    def gauges(self) -> PoolGauges: ...
+
+    def held(self) -> tuple[tuple[str, int], ...]:
+        """(request id, attempt) of every request not ended here."""
+        ...
+
+    @property
+    def empty(self) -> bool:
+        """Whether pages and state slots are all free."""
+        ...
+
+
+class WorkerLoop:
+    """Runs one pool under one session until it is told to stop."""
+
+    def __init__(
+        self,
+        session: Session,
+        pool: Pool,
+        *,
+        drain_timeout_s: float,
+        on_ready: Callable[[], None],
+        on_stopping: Callable[[], None],
+    ) -> None:
+        self._session = session
+        self._pool = pool
+        self._drain_timeout_s = drain_timeout_s
+        self._on_ready = on_ready
+        self._on_stopping = on_stopping
+        self._stop_requested = False
+        self._drain_deadline: float | None = None
+
+    def run(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._request_stop)
+        self._session.join(JOIN_TIMEOUT_S)
+        self._on_ready()
+        while not self._drained():
+            self._receive()
+            self._pool.step()
+            self._session.beat(self._pool.gauges, self._pool.held)
+        self._session.leave()
+
+    def _receive(self) -> None:
+        # NOTE: a signal that arrives just before the poll only shows after it, hence IDLE_S.
+        for message in self._session.receive(min(IDLE_S, self._pool.wait_s())):
+            if message == LOST:
+                self._pool.drop_all()
+            else:
+                self._pool.handle(message)
+
+    def _request_stop(self, number: int, frame: FrameType | None) -> None:
+        self._stop_requested = True
+
+    def _drained(self) -> bool:
+        if not self._stop_requested:
+            return False
+        if self._drain_deadline is None:
+            self._drain_deadline = time.monotonic() + self._drain_timeout_s
+            self._on_stopping()
+            self._session.leave(draining=True)
+        if time.monotonic() >= self._drain_deadline:
+            self._pool.give_back()
+            return True
+        return self._pool.empty

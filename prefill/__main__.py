@@ -1,0 +1,80 @@
+"""``python -m prefill``: one prefill worker."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from engine.config import EngineConfig
+from engine.runner import Engine
+
+from engine import options
+from engine.service import WorkerSettings, serve
+from prefill.pool import PrefillPool
+from prefill.scheduler import PrefillLimits
+from transport.session import Session
+
+
+def main(
+    coordinator: options.Coordinator,
+    model: options.Model = Path("models/tiny"),
+    load_format: options.LoadFormat = "auto",
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    page_size: options.PageSize = 64,
+    num_pages: options.NumPages = 1024,
+    num_state_slots: options.NumStateSlots = 64,
+    max_batch_tokens: Annotated[
+        int, typer.Option(envvar="BATON_MAX_BATCH_TOKENS", help="Prompt tokens a batch.")
+    ] = 2048,
+    max_batch_rows: Annotated[
+        int, typer.Option(envvar="BATON_MAX_BATCH_ROWS", help="Prompts a batch.")
+    ] = 16,
+    offer_ttl: Annotated[
+        float, typer.Option(envvar="BATON_OFFER_TTL", help="Seconds an offer may wait.")
+    ] = 600.0,
+    verify_handoff: Annotated[
+        bool, typer.Option(envvar="BATON_VERIFY_HANDOFF", help="Digest every handoff (tests).")
+    ] = False,
+    lookahead: options.Lookahead = 0,
+    threads: options.Threads = 0,
+    drain_timeout: options.DrainTimeout = 30.0,
+    poison: options.Poison = False,
+    log_level: options.LogLevel = "info",
+    log_json: options.LogJson = False,
+) -> None:
+    """Compute prompts and offer their cache to decode workers."""
+
+    def run() -> None:
+        limits = PrefillLimits(max_batch_tokens, max_batch_rows)
+        if offer_ttl <= 0:
+            raise ValueError(f"offer_ttl: {offer_ttl} is not positive")
+        engine_config = EngineConfig(
+            model_dir=model,
+            load_format=load_format,
+            dtype=dtype,
+            device=device,
+            page_size=page_size,
+            num_pages=num_pages,
+            num_state_slots=num_state_slots,
+            poison=poison,
+        )
+        settings = WorkerSettings(coordinator, engine_config, lookahead, threads, drain_timeout)
+
+        def make_pool(engine: Engine, session: Session, instance: str) -> PrefillPool:
+            return PrefillPool(
+                engine,
+                session,
+                instance,
+                limits,
+                offer_ttl_s=offer_ttl,
+                lookahead=lookahead,
+                verify_handoff=verify_handoff,
+            )
+
+        serve("prefill", settings, make_pool)
+
+    options.run_service("prefill", log_level, log_json, run)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,74 @@
+"""Finished prompts waiting to be pulled. Pure.
+
+An offer is readable by one puller at a time and leaves by a release that names its generation,
+by its request's end, or at its deadline, the last resort against a coordinator that forgot it.
+"""
+
+from dataclasses import dataclass
+
+from engine.cache.books import CacheBooks
+from engine.sequence import Sequence
+
+
+@dataclass(frozen=True)
+class Offered:
+    sequence: Sequence
+    expires_at: float
+
+
+class Offers:
+    """Every offered sequence of this worker, by request."""
+
+    def __init__(self, books: CacheBooks, ttl_s: float) -> None:
+        self._books = books
+        self._ttl_s = ttl_s
+        self._offered: dict[str, Offered] = {}
+
+    def __len__(self) -> int:
+        return len(self._offered)
+
+    def keys(self) -> list[tuple[str, int]]:
+        return [offered.sequence.key for offered in self._offered.values()]
+
+    def add(self, sequence: Sequence, now: float) -> None:
+        """Keep a finished prompt's cache until it leaves; any older attempt's goes first."""
+        self.withdraw(sequence.request_id, sequence.attempt)
+        self._offered[sequence.request_id] = Offered(sequence, now + self._ttl_s)
+
+    def release(self, request_id: str, attempt: int, generation: int) -> bool:
+        """Free a landed offer; False, changing nothing, for one that is not this very offer."""
+        offered = self._offered.get(request_id)
+        if offered is None or offered.sequence.attempt != attempt:
+            return False
+        holding = offered.sequence.holding
+        if holding is None or holding.slot.generation != generation:
+            return False
+        self._free(request_id)
+        return True
+
+    def withdraw(self, request_id: str, attempt: int) -> bool:
+        """Free the request's offer if it is of ``attempt`` or older."""
+        offered = self._offered.get(request_id)
+        if offered is None or offered.sequence.attempt > attempt:
+            return False
+        self._free(request_id)
+        return True
+
+    def expire(self, now: float) -> list[Sequence]:
+        """Free every offer past its deadline; returns their sequences."""
+        late = [o.sequence for o in self._offered.values() if o.expires_at <= now]
+        for sequence in late:
+            self._free(sequence.request_id)
+        return late
+
+    def withdraw_all(self) -> list[Sequence]:
+        sequences = [offered.sequence for offered in self._offered.values()]
+        for sequence in sequences:
+            self._free(sequence.request_id)
+        return sequences
+
+    def _free(self, request_id: str) -> None:
+        sequence = self._offered.pop(request_id).sequence
+        assert sequence.holding is not None, "an offer without pages"
+        self._books.release(sequence.holding)
+        sequence.holding = None

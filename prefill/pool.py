@@ -1,0 +1,197 @@
+"""The prefill worker's loop body. Queues a prompt passes through here:
+
+1 scheduler.waiting   accepted, no memory yet
+2 scheduler.filling   has pages and a state slot; chunks are being computed
+3 launched            batches the engine is computing
+4 offers              done, first token sent, readable until released
+"""
+
+import logging
+import time
+from collections import deque
+from typing import assert_never
+
+from engine.runner import Engine, Step
+
+from engine.batch import ForwardBatch, Sampled
+from engine.cache.publish import books_for
+from engine.sequence import Scheduled, Sequence
+from prefill.offers import Offers
+from prefill.scheduler import PrefillLimits, PrefillScheduler
+from transport.messages import (
+    Cancel,
+    Decode,
+    Failed,
+    FailureCode,
+    Offer,
+    PeerJoined,
+    PeerLeft,
+    PoolGauges,
+    Prefill,
+    Prefilled,
+    Release,
+    TokenOut,
+)
+from transport.pull import digest
+from transport.session import Session, Work
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 60.0
+
+
+class PrefillPool:
+    """Computes prompts, sends their first tokens, and offers their cache."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        session: Session,
+        instance: str,
+        limits: PrefillLimits,
+        *,
+        offer_ttl_s: float,
+        lookahead: int,
+        verify_handoff: bool,
+    ) -> None:
+        self._engine = engine
+        self._session = session
+        self._instance = instance
+        self._lookahead = lookahead
+        self._verify_handoff = verify_handoff
+        self._books = books_for(engine)
+        self._scheduler = PrefillScheduler(self._books, engine.layout, limits)
+        self._offers = Offers(self._books, offer_ttl_s)
+        self._launched: deque[tuple[Scheduled, Step]] = deque()
+        self._stale_dropped = 0
+
+    def step(self) -> None:
+        scheduled = self._scheduler.schedule()
+        if scheduled is not None:
+            self._launched.append((scheduled, self._launch(scheduled)))
+        while len(self._launched) > (self._lookahead if scheduled else 0):
+            self._process(*self._launched.popleft())
+        for sequence in self._offers.expire(time.monotonic()):
+            self._fail(sequence, "offer_expired", "nobody pulled the offer in time", retry=True)
+
+    def handle(self, message: Work) -> None:
+        match message:
+            case Prefill():
+                self._accept(Sequence.of(message))
+            case Cancel(request_id=request_id, attempt=attempt):
+                self._cancel(request_id, attempt)
+            case Release(request_id=request_id, attempt=attempt, generation=generation):
+                if not self._offers.release(request_id, attempt, generation):
+                    self._stale_dropped += 1
+            case Decode() | PeerJoined() | PeerLeft():
+                raise AssertionError(f"a prefill worker was sent {type(message).__name__}")
+            case _:
+                assert_never(message)
+
+    def wait_s(self) -> float:
+        return 0.0 if self._scheduler.has_work or self._launched else IDLE_S
+
+    def held(self) -> tuple[tuple[str, int], ...]:
+        active = [sequence.key for sequence in self._scheduler.sequences()]
+        return (*active, *self._offers.keys())
+
+    @property
+    def empty(self) -> bool:
+        return not self._scheduler.sequences() and not self._launched and not len(self._offers)
+
+    def gauges(self) -> PoolGauges:
+        return PoolGauges(
+            free_pages=self._books.free_pages,
+            free_state_slots=self._books.free_state_slots,
+            running=len(self._scheduler.filling),
+            waiting=len(self._scheduler.waiting),
+            offered=len(self._offers),
+            stale_dropped=self._stale_dropped,
+            books_error=self._books.check(),
+        )
+
+    def drop_all(self) -> None:
+        for sequence in self._scheduler.sequences():
+            self._scheduler.end(sequence)
+        self._offers.withdraw_all()
+
+    def give_back(self) -> None:
+        for sequence in self._scheduler.sequences():
+            self._scheduler.end(sequence)
+            self._fail(sequence, "draining", "the worker is shutting down", retry=True)
+        for sequence in self._offers.withdraw_all():
+            self._fail(sequence, "draining", "the worker is shutting down", retry=True)
+
+    def close(self) -> None:
+        """Nothing to wait for: only this loop writes the cache."""
+
+    def _accept(self, sequence: Sequence) -> None:
+        self._cancel(sequence.request_id, sequence.attempt - 1)
+        if self._scheduler.fits(sequence):
+            self._scheduler.add(sequence)
+        else:
+            message = (
+                f"{len(sequence.token_ids)} tokens do not fit into "
+                f"{self._books.size.num_pages} pages of {self._engine.layout.page_size}"
+            )
+            self._fail(sequence, "too_long", message, retry=False)
+
+    def _cancel(self, request_id: str, attempt: int) -> None:
+        for sequence in self._scheduler.sequences():
+            if sequence.request_id == request_id and sequence.attempt <= attempt:
+                self._scheduler.end(sequence)
+        self._offers.withdraw(request_id, attempt)
+
+    def _launch(self, scheduled: Scheduled) -> Step:
+        for row, sequence in zip(scheduled.rows, scheduled.sequences, strict=True):
+            if row.start == 0:
+                sequence.started_at = time.time()
+                self._engine.bind(sequence.binding())
+        return self._engine.launch(ForwardBatch(scheduled.rows))
+
+    def _process(self, scheduled: Scheduled, step: Step) -> None:
+        for sequence, sampled in self._scheduler.retire(scheduled, step.result()):
+            self._finish(sequence, sampled)
+
+    def _finish(self, sequence: Sequence, sampled: Sampled) -> None:
+        if sampled.token_id is None:
+            self._scheduler.end(sequence)
+            self._fail(sequence, "not_finite", "the logits were not finite", retry=False)
+            return
+        num_cached = len(sequence.token_ids)
+        token = sequence.append(sampled)
+        if token.finish is not None:
+            self._scheduler.end(sequence)
+            self._report(sequence, token, None)
+            return
+        self._report(sequence, token, self._offer(sequence, num_cached))
+        self._offers.add(sequence, time.monotonic())
+
+    def _offer(self, sequence: Sequence, num_cached: int) -> Offer:
+        holding = sequence.holding
+        assert holding is not None, "offered without pages"
+        pages = tuple(holding.pages)
+        verified = self._verify_handoff
+        return Offer(
+            instance=self._instance,
+            block_table=pages,
+            state_slot=holding.slot.id,
+            generation=holding.slot.generation,
+            num_tokens=num_cached,
+            digest=digest(self._engine.cache, pages, holding.slot.id, num_cached)
+            if verified
+            else "",
+        )
+
+    def _report(self, sequence: Sequence, token: TokenOut, offer: Offer | None) -> None:
+        self._session.send(
+            Prefilled(
+                token=token,
+                offer=offer,
+                started_at=sequence.started_at,
+                finished_at=time.time(),
+            )
+        )
+
+    def _fail(self, sequence: Sequence, code: FailureCode, message: str, *, retry: bool) -> None:
+        self._session.send(Failed(*sequence.key, code, message, retry))

@@ -1,0 +1,133 @@
+"""Which prompts to compute next: first come, first served, in chunks, several in a batch.
+
+Pure: no tensors, sockets or clocks. A prompt is admitted when all its pages and a state slot
+are free, so it can always be finished. Its chunks end at multiples of 64, except the last. The
+pool that finished prompts occupy until they are pulled is the back-pressure: while it is full,
+nothing new is admitted.
+"""
+
+from bisect import insort
+from dataclasses import dataclass
+
+from engine.batch import Row, Sampled, StepResult
+from engine.cache.books import CacheBooks
+from engine.sequence import Scheduled, Sequence
+from transport.layout import CHUNK_ALIGNMENT, CacheLayout
+
+
+@dataclass(frozen=True)
+class PrefillLimits:
+    """``max_batch_tokens`` bounds a batch's tokens, ``max_batch_rows`` its prompts."""
+
+    max_batch_tokens: int
+    max_batch_rows: int
+
+    def __post_init__(self) -> None:
+        if self.max_batch_tokens < CHUNK_ALIGNMENT:
+            raise ValueError(f"max_batch_tokens: {self.max_batch_tokens} < {CHUNK_ALIGNMENT}")
+        if self.max_batch_rows < 1:
+            raise ValueError(f"max_batch_rows: {self.max_batch_rows} < 1")
+
+
+class PrefillScheduler:
+    """Prompts waiting and prompts being filled."""
+
+    def __init__(self, books: CacheBooks, layout: CacheLayout, limits: PrefillLimits) -> None:
+        self._books = books
+        self._layout = layout
+        self._limits = limits
+        self.waiting: list[Sequence] = []
+        self.filling: list[Sequence] = []
+
+    def fits(self, sequence: Sequence) -> bool:
+        """Whether the pool could hold the prompt at all."""
+        return self._num_pages(sequence) <= self._books.size.num_pages
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a call to ``schedule`` could launch something now."""
+        if any(s.num_cached < len(s.token_ids) for s in self.filling):
+            return True
+        return bool(self.waiting) and self._books.can_reserve(self._num_pages(self.waiting[0]))
+
+    def sequences(self) -> list[Sequence]:
+        return [*self.waiting, *self.filling]
+
+    def add(self, sequence: Sequence) -> None:
+        insort(self.waiting, sequence, key=lambda waiting: waiting.arrival)
+
+    def schedule(self) -> Scheduled | None:
+        """The next batch, or None without anything to compute."""
+        budget = self._limits.max_batch_tokens
+        rows: list[Row] = []
+        sequences: list[Sequence] = []
+        for sequence in self._candidates():
+            length = self._chunk_length(sequence, budget)
+            if length == 0 or len(rows) == self._limits.max_batch_rows:
+                break
+            rows.append(self._row(sequence, length))
+            sequences.append(sequence)
+            budget -= length
+            sequence.in_flight += 1
+            sequence.num_cached += length
+        return Scheduled(tuple(rows), tuple(sequences)) if rows else None
+
+    def retire(self, scheduled: Scheduled, result: StepResult) -> list[tuple[Sequence, Sampled]]:
+        """Take in a batch's result; returns the prompts it finished, still holding their cache."""
+        finished = []
+        for sequence, row, sampled in scheduled.outcomes(result):
+            sequence.in_flight -= 1
+            if sequence.ended:
+                self._release_if_retired(sequence)
+            elif row.sample:
+                assert sampled is not None, "the last chunk of a prompt did not sample"
+                self.filling.remove(sequence)
+                finished.append((sequence, sampled))
+        return finished
+
+    def end(self, sequence: Sequence) -> None:
+        """Stop computing a sequence; its cache is free once its launched steps have retired."""
+        sequence.ended = True
+        if sequence in self.waiting:
+            self.waiting.remove(sequence)
+        elif sequence in self.filling:
+            self.filling.remove(sequence)
+        self._release_if_retired(sequence)
+
+    def _candidates(self) -> list[Sequence]:
+        """Prompts with something left to launch, oldest first, new ones admitted as they fit."""
+        unfinished = [s for s in self.filling if s.num_cached < len(s.token_ids)]
+        room = self._limits.max_batch_rows - len(unfinished)
+        while self.waiting and room > 0:
+            num_pages = self._num_pages(self.waiting[0])
+            if not self._books.can_reserve(num_pages):
+                break
+            sequence = self.waiting.pop(0)
+            sequence.holding = self._books.reserve(num_pages)
+            self.filling.append(sequence)
+            unfinished.append(sequence)
+            room -= 1
+        return unfinished
+
+    def _num_pages(self, sequence: Sequence) -> int:
+        return self._layout.pages_for(len(sequence.token_ids))
+
+    def _chunk_length(self, sequence: Sequence, budget: int) -> int:
+        rest = len(sequence.token_ids) - sequence.num_cached
+        return rest if rest <= budget else budget // CHUNK_ALIGNMENT * CHUNK_ALIGNMENT
+
+    def _row(self, sequence: Sequence, length: int) -> Row:
+        assert sequence.holding is not None, "scheduled without pages"
+        start, end = sequence.num_cached, sequence.num_cached + length
+        return Row(
+            state_slot=sequence.holding.slot.id,
+            block_table=tuple(sequence.holding.pages),
+            start=start,
+            token_ids=tuple(sequence.token_ids[start:end]),
+            sample=end == len(sequence.token_ids),
+        )
+
+    def _release_if_retired(self, sequence: Sequence) -> None:
+        if sequence.holding is not None and sequence.in_flight == 0:
+            self._books.release(sequence.holding)
+            sequence.holding = None

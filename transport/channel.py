@@ -1,0 +1,124 @@
+"""The typed ZeroMQ channel between the coordinator and its workers.
+
+A frame is ``[protocol, payload]``; the protocol is compared before the payload is decoded, so
+two versions can always tell each other apart, whatever happened to the structs. Order within a
+connection is kept. Queues are unbounded: what limits them is admission, not the socket.
+"""
+
+import asyncio
+from typing import TypeVar
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from transport.errors import MalformedMessage, ProtocolMismatch, WireError
+from transport.messages import PROTOCOL, FromWorker, ToWorker, encode
+
+T = TypeVar("T")
+
+_FROM_WORKER = msgspec.msgpack.Decoder(FromWorker)
+_TO_WORKER = msgspec.msgpack.Decoder(ToWorker)
+
+
+class WorkerChannel:
+    """A worker's end. ``instance`` is the identity under which the coordinator answers."""
+
+    def __init__(self, endpoint: str, instance: str, *, protocol: str = PROTOCOL) -> None:
+        self.endpoint = endpoint
+        self._protocol = protocol.encode()
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, instance.encode())
+        self._socket.setsockopt(zmq.LINGER, 2_000)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
+        self._socket.set_hwm(0)
+        self._socket.connect(endpoint)
+
+    def send(self, message: FromWorker) -> None:
+        self._socket.send_multipart((self._protocol, encode(message)))
+
+    def receive(self, timeout_s: float) -> list[ToWorker]:
+        """Everything that has come, waiting at most ``timeout_s`` for the first message.
+
+        Raises ProtocolMismatch or MalformedMessage.
+        """
+        if not self._socket.poll(max(0, round(timeout_s * 1000))):
+            return []
+        messages = []
+        while self._socket.poll(0):
+            frames = self._socket.recv_multipart()
+            payload = _payload(frames, peer="the coordinator", ours=self._protocol)
+            messages.append(_decode(_TO_WORKER, payload, peer="the coordinator"))
+        return messages
+
+    def close(self) -> None:
+        """Hand over what is still queued (two seconds at most) and close."""
+        self._socket.close()
+        self._context.term()
+
+
+class CoordinatorChannel:
+    """The coordinator's end; workers are addressed by their instance id."""
+
+    def __init__(self, endpoint: str, *, protocol: str = PROTOCOL) -> None:
+        """Bind ``endpoint``; raises ValueError naming it when that is not possible."""
+        self._protocol = protocol.encode()
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._socket.setsockopt(zmq.LINGER, 500)
+        self._socket.set_hwm(0)
+        try:
+            self._socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            raise ValueError(f"bind: cannot listen on {endpoint!r}: {error}") from error
+        self.endpoint: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def send(self, instance: str, message: ToWorker) -> bool:
+        """Queue a message; False when no such worker is connected any more."""
+        frames = (instance.encode(), self._protocol, encode(message))
+        sent = self._socket.send_multipart(frames)
+        assert isinstance(sent, asyncio.Future) and sent.done(), "an unbounded queue was full"
+        error = sent.exception()
+        if isinstance(error, zmq.ZMQError) and error.errno == zmq.EHOSTUNREACH:
+            return False
+        if error is not None:
+            raise error
+        return True
+
+    async def receive(self) -> tuple[str, FromWorker | WireError]:
+        """The next message and its sender. What cannot be trusted is returned, not raised: one
+        bad worker must not end the loop that serves the others."""
+        identity, *frames = await self._socket.recv_multipart()
+        instance = identity.decode(errors="replace")
+        try:
+            payload = _payload(frames, peer=instance, ours=self._protocol)
+            return instance, _decode(_FROM_WORKER, payload, peer=instance)
+        except WireError as error:
+            return instance, error
+
+    def close(self) -> None:
+        self._socket.close()
+        self._context.term()
+
+
+def _payload(frames: list[bytes], *, peer: str, ours: bytes) -> bytes:
+    if len(frames) != 2:
+        raise MalformedMessage(f"{len(frames)} frames from {peer}, not 2")
+    theirs, payload = frames
+    if theirs != ours:
+        raise ProtocolMismatch(
+            ours=ours.decode(), theirs=theirs[:40].decode(errors="replace"), peer=peer
+        )
+    return payload
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], payload: bytes, *, peer: str) -> T:
+    try:
+        return decoder.decode(payload)
+    except msgspec.DecodeError as error:
+        raise MalformedMessage(f"from {peer}: {error}") from error

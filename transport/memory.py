@@ -1,0 +1,80 @@
+"""A worker's own exported memory, and a peer's as this process sees it.
+
+One interface for POSIX shared memory (CPU) and CUDA IPC (GPU): allocate once, export once,
+never free while the process lives. What a peer wrote may change under a reader at any time;
+only an offer whose generation still holds after the copy says that the bytes were right.
+"""
+
+from typing import Protocol
+
+import torch
+
+from transport import shm
+from transport.messages import MemoryExport, MemoryKind
+from transport.tensors import CacheTensors
+
+
+class OwnMemory(Protocol):
+    """This worker's region: ``allocate`` may be called once, before anything is exported."""
+
+    @property
+    def kind(self) -> MemoryKind: ...
+
+    @property
+    def handle(self) -> str:
+        """What a peer needs to open the region."""
+        ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def allocate(self, size_bytes: int) -> torch.Tensor:
+        """The region as uint8 [size_bytes]; contents undefined."""
+        ...
+
+    def close(self) -> None:
+        """Withdraw the export; tensors over the region stay valid in this process."""
+        ...
+
+
+class SharedMemory:
+    """OwnMemory on the CPU."""
+
+    kind: MemoryKind = "shm"
+
+    def __init__(self, instance: str) -> None:
+        self._instance = instance
+        self._segment: shm.Segment | None = None
+
+    @property
+    def handle(self) -> str:
+        assert self._segment is not None, "exported before allocated"
+        return self._segment.handle
+
+    @property
+    def size_bytes(self) -> int:
+        assert self._segment is not None, "exported before allocated"
+        return self._segment.size_bytes
+
+    def allocate(self, size_bytes: int) -> torch.Tensor:
+        assert self._segment is None, "allocated twice"
+        self._segment = shm.Segment(self._instance, size_bytes)
+        return torch.frombuffer(self._segment.memory, dtype=torch.uint8)
+
+    def close(self) -> None:
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+
+
+def open_peer(export: MemoryExport) -> CacheTensors:
+    """A peer's region as tensors; the mapping closes when the last of them is dropped.
+
+    Raises PeerGone when the exporter's memory cannot be opened any more, ValueError for a kind
+    of memory this process cannot open.
+    """
+    if export.kind != "shm":
+        raise ValueError(f"memory kind {export.kind!r}: this worker can only open 'shm'")
+    mapping = shm.open_segment(export.handle, export.size_bytes)
+    buffer = torch.frombuffer(mapping, dtype=torch.uint8)
+    return CacheTensors.over(buffer, export.layout, export.pools)

@@ -1,0 +1,115 @@
+"""The handoff's data path: copy an offer's pages and state out of a peer's memory.
+
+The puller writes only slots that its own side reserved for this sequence and nobody else
+touches; the peer may die meanwhile without harm. After the copy it compares the exporter's
+generation of the state slot with the offer's: equal means that nothing was reused while it
+was being read (the exporter bumps the generation before it writes for somebody else).
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import torch
+
+from transport.errors import StaleGeneration
+from transport.messages import Offer
+from transport.tensors import CacheTensors
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A completed pull; times in Unix seconds."""
+
+    num_bytes: int
+    started_at: float
+    landed_at: float
+
+
+class Pull:
+    """A copy under way. The slots it writes must not be reused before ``done`` is True."""
+
+    def __init__(self, future: "Future[Copied]") -> None:
+        self._future = future
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until done, at most ``timeout_s``; returns whether it is."""
+        return bool(wait([self._future], timeout_s).done)
+
+    def result(self) -> Copied:
+        """The outcome of a pull that is done; raises StaleGeneration."""
+        assert self._future.done(), "result of a pull still under way"
+        return self._future.result()
+
+
+class Puller:
+    """The copy stream of a decode worker: pulls run in order, beside the decode steps."""
+
+    def __init__(self, own: CacheTensors, clock: Callable[[], float] = time.time) -> None:
+        self._own = own
+        self._clock = clock
+        self._stream = ThreadPoolExecutor(max_workers=1, thread_name_prefix="copy-stream")
+
+    def pull(
+        self, peer: CacheTensors, offer: Offer, *, block_table: tuple[int, ...], state_slot: int
+    ) -> Pull:
+        """Start copying ``offer`` from ``peer`` into this worker's pages and state slot."""
+        assert len(block_table) == len(offer.block_table), "pages at both ends differ in number"
+        return Pull(self._stream.submit(self._copy, peer, offer, block_table, state_slot))
+
+    def close(self) -> None:
+        """Wait for the pull under way and drop those not begun."""
+        self._stream.shutdown(wait=True, cancel_futures=True)
+
+    def _copy(
+        self, peer: CacheTensors, offer: Offer, block_table: tuple[int, ...], state_slot: int
+    ) -> Copied:
+        started_at = self._clock()
+        num_bytes = copy_sequence(
+            peer, offer.block_table, offer.state_slot, self._own, block_table, state_slot
+        )
+        generation = int(peer.generations[offer.state_slot])
+        if generation != offer.generation:
+            raise StaleGeneration(
+                f"state slot {offer.state_slot} of {offer.instance} has generation {generation}, "
+                f"the offer {offer.generation}"
+            )
+        return Copied(num_bytes, started_at, self._clock())
+
+
+def copy_sequence(
+    source: CacheTensors,
+    source_pages: tuple[int, ...],
+    source_slot: int,
+    target: CacheTensors,
+    target_pages: tuple[int, ...],
+    target_slot: int,
+) -> int:
+    """Copy whole pages and one state slot between regions; returns the bytes moved."""
+    pages = source.kv[torch.tensor(source_pages)]
+    target.kv[torch.tensor(target_pages)] = pages
+    target.conv[target_slot].copy_(source.conv[source_slot])
+    target.recurrent[target_slot].copy_(source.recurrent[source_slot])
+    return pages.nbytes + source.conv[source_slot].nbytes + source.recurrent[source_slot].nbytes
+
+
+def digest(cache: CacheTensors, pages: tuple[int, ...], state_slot: int, num_tokens: int) -> str:
+    """Hash of what a sequence of ``num_tokens`` tokens owns in ``cache``; equal at both ends of
+    a faithful handoff. Positions of the last page past the sequence are left out."""
+    hashed = blake2b(digest_size=16)
+    page_size = cache.kv.shape[3]
+    for index, page in enumerate(pages):
+        filled = min(page_size, num_tokens - index * page_size)
+        hashed.update(_bytes(cache.kv[page][:, :, :filled]))
+    hashed.update(_bytes(cache.conv[state_slot]))
+    hashed.update(_bytes(cache.recurrent[state_slot]))
+    return hashed.hexdigest()
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().view(torch.uint8).numpy().tobytes()

@@ -1,0 +1,129 @@
+"""A worker's membership: hello, welcome, heartbeats, and noticing that the coordinator is gone.
+
+1. Hello is said until a Welcome comes; a refusal ends the process.
+2. While welcomed, a Heartbeat goes out every ``heartbeat_s`` from the worker's own loop.
+3. When nothing was heard for ``dead_after_s``, or another coordinator answers, ``receive``
+   yields ``Lost``: the worker drops every request and says hello again.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final, Literal, assert_never
+
+from transport.channel import WorkerChannel
+from transport.errors import BatonError, DeadlineExceeded
+from transport.messages import (
+    Alive,
+    Cancel,
+    Decode,
+    FromWorker,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    PeerJoined,
+    PeerLeft,
+    PoolGauges,
+    Prefill,
+    Refused,
+    Release,
+    ToWorker,
+    Welcome,
+)
+
+Work = PeerJoined | PeerLeft | Prefill | Decode | Cancel | Release
+Lost = Literal["lost"]
+LOST: Final = "lost"
+HELLO_EVERY_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class JoinRefused(BatonError):
+    """The coordinator does not want this worker; the message says why."""
+
+
+class Session:
+    """One worker's standing with its coordinator. Not thread-safe: the worker's loop owns it."""
+
+    def __init__(self, channel: WorkerChannel, hello: Hello, clock: Callable[[], float]) -> None:
+        self._channel = channel
+        self._hello = hello
+        self._clock = clock
+        self._welcome: Welcome | None = None
+        self._heard_at = clock()
+        self._next_beat_at = clock()
+
+    @property
+    def welcomed(self) -> bool:
+        return self._welcome is not None
+
+    def join(self, timeout_s: float) -> None:
+        """Say hello until welcomed; raises JoinRefused, DeadlineExceeded, ProtocolMismatch."""
+        deadline = self._clock() + timeout_s
+        while not self.welcomed:
+            if self._clock() >= deadline:
+                raise DeadlineExceeded(
+                    who=self._hello.instance,
+                    waited_for=f"a welcome from the coordinator at {self._channel.endpoint}",
+                    after_s=timeout_s,
+                    got="no answer",
+                )
+            self.receive(min(HELLO_EVERY_S, timeout_s))
+
+    def send(self, message: FromWorker) -> None:
+        self._channel.send(message)
+
+    def receive(self, timeout_s: float) -> list[Work | Lost]:
+        """Work that has come, waiting at most ``timeout_s`` and never past the next heartbeat."""
+        if self._welcome is None:
+            self._say_hello()
+        until_beat_s = self._next_beat_at - self._clock()
+        work: list[Work | Lost] = []
+        for message in self._channel.receive(max(0.0, min(timeout_s, until_beat_s))):
+            self._heard_at = self._clock()
+            self._sort(message, work)
+        if self._welcome and self._clock() - self._heard_at > self._welcome.dead_after_s:
+            log.warning("nothing heard from coordinator %s", self._welcome.coordinator)
+            self._lose(work)
+        return work
+
+    def beat(
+        self, gauges: Callable[[], PoolGauges], held: Callable[[], tuple[tuple[str, int], ...]]
+    ) -> None:
+        """Send a heartbeat if one is due; the callables are only called then."""
+        if self._welcome is None or self._clock() < self._next_beat_at:
+            return
+        self._next_beat_at = self._clock() + self._welcome.heartbeat_s
+        self.send(Heartbeat(gauges=gauges(), held=held()))
+
+    def leave(self, *, draining: bool = False) -> None:
+        self.send(Goodbye(draining=draining))
+
+    def _say_hello(self) -> None:
+        if self._clock() >= self._next_beat_at:
+            self._next_beat_at = self._clock() + HELLO_EVERY_S
+            self.send(self._hello)
+
+    def _sort(self, message: ToWorker, work: list[Work | Lost]) -> None:
+        match message:
+            case Welcome():
+                self._welcome = message
+                self._next_beat_at = self._clock()
+                log.info("joined coordinator %s", message.coordinator)
+            case Refused(reason=reason):
+                raise JoinRefused(reason)
+            case Alive(coordinator=coordinator):
+                if self._welcome and coordinator != self._welcome.coordinator:
+                    log.warning("coordinator %s took over", coordinator)
+                    self._lose(work)
+            case PeerJoined() | PeerLeft() | Prefill() | Decode() | Cancel() | Release():
+                if self._welcome is not None:
+                    work.append(message)
+            case _:
+                assert_never(message)
+
+    def _lose(self, work: list[Work | Lost]) -> None:
+        self._welcome = None
+        self._next_beat_at = self._clock()
+        work.clear()
+        work.append(LOST)

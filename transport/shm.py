@@ -1,0 +1,88 @@
+"""Cache memory on a machine without GPUs: POSIX shared memory, named by its owner's instance.
+
+A segment is a file in ``/dev/shm`` that its owner holds under an exclusive ``flock`` as long as
+it lives. So a segment whose lock is free has a dead owner, whatever killed it, and ``sweep``
+may unlink it; a peer that still has it mapped keeps every byte until it closes.
+"""
+
+import fcntl
+import mmap
+import os
+from pathlib import Path
+
+from transport.errors import PeerGone
+
+DIRECTORY = Path("/dev/shm")
+PREFIX = "baton-"
+
+
+class Segment:
+    """One exported region, owned by this process; ``memory`` is valid until ``close``.
+
+    Raises OSError (ENOSPC) when shared memory is too small: all of it is reserved here, since
+    running out later would be a SIGBUS.
+    """
+
+    def __init__(self, instance: str, size_bytes: int) -> None:
+        self.handle = PREFIX + instance
+        self.size_bytes = size_bytes
+        self._path = DIRECTORY / self.handle
+        self._fd = self._create_locked()
+        try:
+            os.posix_fallocate(self._fd, 0, size_bytes)
+        except OSError as error:
+            self.close()
+            raise OSError(
+                error.errno, f"shared memory: cannot reserve {size_bytes} bytes in {DIRECTORY}"
+            ) from error
+        self.memory = mmap.mmap(self._fd, size_bytes)
+
+    def _create_locked(self) -> int:
+        while True:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fstat(fd).st_nlink:
+                return fd
+            os.close(fd)  # swept between creation and lock: make it again
+
+    def close(self) -> None:
+        """Unlink the name and let the lock go; mappings of it live on until they are closed."""
+        self._path.unlink(missing_ok=True)
+        os.close(self._fd)
+
+
+def open_segment(handle: str, size_bytes: int) -> mmap.mmap:
+    """Map a peer's segment; raises PeerGone when it is no longer there.
+
+    The mapping is read-write because torch has no read-only tensors; a puller only reads.
+    """
+    try:
+        fd = os.open(DIRECTORY / handle, os.O_RDWR)
+    except FileNotFoundError as error:
+        raise PeerGone(f"shared memory segment {handle} no longer exists") from error
+    try:
+        found = os.fstat(fd).st_size
+        if found != size_bytes:
+            raise PeerGone(f"shared memory segment {handle} has {found} bytes, not {size_bytes}")
+        return mmap.mmap(fd, size_bytes)
+    finally:
+        os.close(fd)
+
+
+def sweep() -> list[str]:
+    """Unlink every segment whose owner is dead; returns their names."""
+    swept = []
+    for path in DIRECTORY.glob(PREFIX + "*"):
+        try:
+            fd = os.open(path, os.O_RDWR)
+        except (FileNotFoundError, PermissionError):
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+            swept.append(path.name)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(fd)
+    return swept
