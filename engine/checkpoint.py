@@ -1,0 +1,117 @@
+"""A Hugging Face checkpoint folder: which tensors it holds and where, before any is read."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from engine.errors import CheckpointError
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+NOT_TEXT = re.compile(r"^(model\.)?(visual|mtp)\.")
+PREFIX = re.compile(r"^model\.(language_model\.)?")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One stored tensor: its full name, its file, its shape and dtype as the header has them."""
+
+    name: str
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def short_name(self) -> str:
+        """The name without the prefix that text-only and multimodal checkpoints differ in."""
+        return PREFIX.sub("", self.name)
+
+    @property
+    def num_bytes(self) -> int:
+        return torch.Size(self.shape).numel() * DTYPES[self.dtype].itemsize
+
+
+def read_entries(folder: Path) -> list[Entry]:
+    """Every text tensor of ``folder`` in file order; vision and MTP tensors are left out.
+
+    Raises CheckpointError for a missing or truncated file, an index that disagrees with its
+    shards, a tensor stored twice and a dtype the engine cannot load.
+    """
+    listed = _weight_map(folder)
+    found: dict[str, Entry] = {}
+    for file in dict.fromkeys(listed.values()) if listed else [folder / SINGLE]:
+        for entry in _file_entries(file):
+            if listed and entry.name not in listed:
+                raise CheckpointError(f"unexpected tensor {entry.name}: {file} has it, {INDEX} not")
+            if entry.name in found:
+                raise CheckpointError(
+                    f"duplicate tensor {entry.name}: in {found[entry.name].file} and {file}"
+                )
+            found[entry.name] = entry
+    for name, file in listed.items():
+        if name not in found or found[name].file != file:
+            raise CheckpointError(f"missing tensor {name}: {INDEX} expects it in {file}")
+    entries = [entry for entry in found.values() if not NOT_TEXT.match(entry.name)]
+    for entry in entries:
+        if entry.dtype not in DTYPES:
+            raise CheckpointError(
+                f"tensor {entry.name}: dtype {entry.dtype} in {entry.file}, "
+                f"expected one of {', '.join(DTYPES)}"
+            )
+    return entries
+
+
+@contextmanager
+def open_tensors(file: Path) -> Iterator[Any]:
+    """safetensors' reader over a mapped file; its faults become CheckpointError."""
+    if not file.is_file():
+        raise CheckpointError(f"missing file {file}")
+    try:
+        with safe_open(file, framework="pt") as reader:
+            yield reader
+    except (SafetensorError, OSError) as error:
+        size = file.stat().st_size
+        raise CheckpointError(f"cannot read {file} ({size} bytes): {error}") from error
+
+
+def fingerprint(config: object, entries: list[Entry]) -> str:
+    """16 hex digits that two workers share when they serve the same weights.
+
+    Covers the config (its repr: a frozen dataclass), every tensor's name, shape and dtype, and
+    the bytes of the final norm, which tell fine-tunes of one base apart.
+    """
+    digest = hashlib.sha256(repr(config).encode())
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        digest.update(f"{entry.name} {entry.shape} {entry.dtype}\n".encode())
+        if entry.short_name == "norm.weight":
+            with open_tensors(entry.file) as reader:
+                digest.update(bytes(reader.get_tensor(entry.name).view(torch.uint8).numpy()))
+    return digest.hexdigest()[:16]
+
+
+def _weight_map(folder: Path) -> dict[str, Path]:
+    """Tensor name to shard, from the index; empty when the folder has none."""
+    index = folder / INDEX
+    if not index.is_file():
+        return {}
+    try:
+        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return {name: folder / file for name, file in names.items()}
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{index} is no safetensors index: {error!r}") from error
+
+
+def _file_entries(file: Path) -> Iterator[Entry]:
+    with open_tensors(file) as reader:
+        for name in reader.keys():  # noqa: SIM118 - the reader is no mapping
+            header = reader.get_slice(name)
+            yield Entry(name, file, tuple(header.get_shape()), header.get_dtype())

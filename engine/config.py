@@ -1,0 +1,69 @@
+"""What an engine is started with: frozen, checked once, resolved against the device."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from transport.layout import CHUNK_ALIGNMENT, CacheDtype, PoolSize
+
+LoadFormat = Literal["auto", "dummy"]
+Dtype = Literal["auto", "float32", "bfloat16"]
+Device = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Settings of one engine; a bad one raises ValueError naming the setting.
+
+    ``load_format`` dummy draws weights from ``seed`` instead of reading tensors (the folder then
+    needs only ``config.json``). ``dtype`` auto is float32 on the CPU, bfloat16 on CUDA.
+    ``num_valid_ids``: ids from here on are padding of the vocabulary and are never sampled;
+    None: the tokenizer fills the vocabulary. ``poison`` starts all cache memory as NaN, so that a
+    read of something never written shows in the logits.
+    """
+
+    model_dir: Path
+    num_pages: int
+    num_state_slots: int
+    page_size: int = 64
+    load_format: LoadFormat = "auto"
+    dtype: Dtype = "auto"
+    device: Device = "cpu"
+    seed: int = 0
+    poison: bool = False
+    num_valid_ids: int | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("load_format", self.load_format, ("auto", "dummy"))
+        _one_of("dtype", self.dtype, ("auto", "float32", "bfloat16"))
+        _one_of("device", self.device, ("cpu", "cuda"))
+        for name in ("num_pages", "num_state_slots", "page_size"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"{name}: {value} is not at least 1")
+        if CHUNK_ALIGNMENT % self.page_size:
+            raise ValueError(f"page_size: {self.page_size} does not divide {CHUNK_ALIGNMENT}")
+        if self.num_valid_ids is not None and self.num_valid_ids < 1:
+            raise ValueError(f"num_valid_ids: {self.num_valid_ids} is not at least 1")
+
+    @property
+    def kv_dtype(self) -> CacheDtype:
+        """The compute dtype's name, which the KV pages and conv states share."""
+        if self.dtype != "auto":
+            return self.dtype
+        return "float32" if self.device == "cpu" else "bfloat16"
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return torch.float32 if self.kv_dtype == "float32" else torch.bfloat16
+
+    @property
+    def pools(self) -> PoolSize:
+        return PoolSize(num_pages=self.num_pages, num_state_slots=self.num_state_slots)
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}: {value!r} is not one of {', '.join(allowed)}")

@@ -1,0 +1,11 @@
+"""Errors of the engine, one branch of the tree in transport/errors.py.
+
+BatonError
+└── CheckpointError      a model folder that cannot be served as it is (also a ValueError)
+"""
+
+from transport.errors import BatonError
+
+
+class CheckpointError(BatonError, ValueError):
+    """A checkpoint's files or tensors are not what its config promises; names the culprit."""

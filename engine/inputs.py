@@ -1,0 +1,146 @@
+"""One forward pass as tensors: built once a pass, read by every layer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from engine.batch import Row
+from transport.layout import CacheLayout
+
+
+@dataclass
+class Rows:
+    """The rows of one kind (decode, or prefill) in a pass, in token order.
+
+    ``state_slots`` [rows], ``ends`` [rows] (tokens in the cache after this pass) and
+    ``block_tables`` [rows, pages] are int64 on the device; a short table is padded with its own
+    first page. ``starts`` and ``lens`` are the same facts on the host. A *KV row* is one token's
+    ``[num_kv_heads, head_dim]`` when the page pool is seen as ``[rows, kv_heads, head_dim]``;
+    those here are of K in the first attention layer, others lie at a constant distance.
+    """
+
+    state_slots: torch.Tensor
+    ends: torch.Tensor
+    block_tables: torch.Tensor
+    starts: tuple[int, ...]
+    lens: tuple[int, ...]
+    page_size: int
+    page_rows: int
+
+    @cached_property
+    def max_end(self) -> int:
+        return max(s + n for s, n in zip(self.starts, self.lens, strict=True))
+
+    @cached_property
+    def context_rows(self) -> torch.Tensor:
+        """KV rows of each row's tokens, int64 [rows, max_end].
+
+        Past a row's end its last token repeats, so memory never written is never read.
+        """
+        positions = torch.arange(self.max_end, device=self.ends.device)
+        positions = torch.minimum(positions, (self.ends - 1).unsqueeze(1))
+        pages = self.block_tables.gather(1, positions // self.page_size)
+        return pages * self.page_rows + positions % self.page_size
+
+    @cached_property
+    def new_rows(self) -> torch.Tensor:
+        """KV rows that this pass writes, int64 [tokens]."""
+        if len(self.lens) == 1:
+            return self.context_rows[0, self.starts[0] :]
+        if max(self.lens) == 1:
+            return self.context_rows.gather(1, (self.ends - 1).unsqueeze(1)).squeeze(1)
+        spans = zip(self.context_rows, self.starts, self.lens, strict=True)
+        return torch.cat([rows[start : start + length] for rows, start, length in spans])
+
+    @cached_property
+    def context_mask(self) -> torch.Tensor | None:
+        """True where a row has a token, bool [rows, 1, 1, max_end]; None when all are as long."""
+        if len({s + n for s, n in zip(self.starts, self.lens, strict=True)}) == 1:
+            return None
+        positions = torch.arange(self.max_end, device=self.ends.device)
+        return (positions < self.ends.unsqueeze(1))[:, None, None]
+
+
+@dataclass
+class Inputs:
+    """Tokens of one pass: decode rows first, then prefill chunks.
+
+    ``prefill_ids`` [prefill tokens], ``positions`` [tokens], ``sample_index`` [sampled rows] (the
+    tokens whose logits are wanted) and ``sample_slots`` [sampled rows] are int64 on the device;
+    ``sample_positions`` [sampled rows] is the index that each sampled token will have.
+    """
+
+    prefill_ids: torch.Tensor
+    positions: torch.Tensor
+    decode: Rows | None
+    prefill: Rows | None
+    sample_index: torch.Tensor
+    sample_slots: torch.Tensor
+    sample_positions: torch.Tensor
+
+    @property
+    def num_decode(self) -> int:
+        return len(self.decode.lens) if self.decode else 0
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], layout: CacheLayout, device: torch.device) -> "Inputs":
+        """Lay out ``rows``, whose decode rows come first; one transfer to the device."""
+        decode = [row for row in rows if row.token_ids is None]
+        prefill = [row for row in rows if row.token_ids is not None]
+        assert list(rows[: len(decode)]) == decode, "decode rows come first"
+        ids: list[int] = []
+        positions: list[int] = [row.start for row in decode]
+        last_tokens: list[int] = list(range(len(decode)))
+        for row in prefill:
+            ids.extend(row.token_ids or ())
+            positions.extend(range(row.start, row.start + row.length))
+            last_tokens.append(len(positions) - 1)
+        sampled = [(i, row) for i, row in zip(last_tokens, rows, strict=True) if row.sample]
+        parts = [
+            ids,
+            positions,
+            [i for i, _ in sampled],
+            [row.state_slot for _, row in sampled],
+            [row.start + row.length for _, row in sampled],
+            *_host_rows(decode, layout),
+            *_host_rows(prefill, layout),
+        ]
+        flat = torch.tensor([value for part in parts for value in part], dtype=torch.int64)
+        tensors = flat.to(device).split([len(part) for part in parts])
+        return cls(
+            prefill_ids=tensors[0],
+            positions=tensors[1],
+            sample_index=tensors[2],
+            sample_slots=tensors[3],
+            sample_positions=tensors[4],
+            decode=_device_rows(decode, layout, tensors[5:8]),
+            prefill=_device_rows(prefill, layout, tensors[8:11]),
+        )
+
+
+def _host_rows(rows: Sequence[Row], layout: CacheLayout) -> list[list[int]]:
+    width = max((layout.pages_for(row.start + row.length) for row in rows), default=0)
+    tables: list[int] = []
+    for row in rows:
+        pages = row.block_table[: layout.pages_for(row.start + row.length)]
+        tables.extend(pages + pages[:1] * (width - len(pages)))
+    return [[row.state_slot for row in rows], [row.start + row.length for row in rows], tables]
+
+
+def _device_rows(
+    rows: Sequence[Row], layout: CacheLayout, tensors: tuple[torch.Tensor, ...]
+) -> Rows | None:
+    if not rows:
+        return None
+    slots, ends, tables = tensors
+    return Rows(
+        state_slots=slots,
+        ends=ends,
+        block_tables=tables.view(len(rows), -1),
+        starts=tuple(row.start for row in rows),
+        lens=tuple(row.length for row in rows),
+        page_size=layout.page_size,
+        page_rows=layout.num_attention_layers * 2 * layout.page_size,
+    )

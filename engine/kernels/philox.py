@@ -1,0 +1,54 @@
+"""Philox4x32-10, the counter-based generator behind sampling.
+
+    10 rounds of (c0, c1, c2, c3) <- (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0))
+    with the key growing by (W0, W1) each round
+
+Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC11); Random123's
+known-answer vectors are in the tests. Words are 32-bit values held in int64.
+"""
+
+import torch
+
+M0, M1 = 0xD2511F53, 0xCD9E8D57
+W0, W1 = 0x9E3779B9, 0xBB67AE85
+MASK = 0xFFFFFFFF
+NOISE_STREAM = 0x42544E31
+"""Last counter word of sampling noise, so that other uses of a request's seed never collide."""
+
+Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def philox(counter: Words, key: tuple[torch.Tensor, torch.Tensor]) -> Words:
+    """Four random words for each counter; counter and key words broadcast, int64 in [0, 2^32)."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        # NOTE: the product wraps in int64, yet its bits are those of the unsigned one.
+        first, second = c0 * M0, c2 * M1
+        c0 = ((second >> 32) & MASK) ^ c1 ^ k0
+        c1 = second & MASK
+        c2 = ((first >> 32) & MASK) ^ c3 ^ k1
+        c3 = first & MASK
+        k0, k1 = (k0 + W0) & MASK, (k1 + W1) & MASK
+    return c0, c1, c2, c3
+
+
+def gumbel_noise(seeds: torch.Tensor, positions: torch.Tensor, num_ids: int) -> torch.Tensor:
+    """Gumbel(0, 1) noise for each row and token id, float32 [rows, num_ids].
+
+    ``seeds`` int64 [rows] (the 64 bits of a request's seed), ``positions`` int64 [rows] (the index
+    that the sampled token will have in its sequence). The noise of an id depends on seed,
+    position and id alone: counter (id // 4, position low, position high, NOISE_STREAM), word
+    id % 4, u = (word >> 9 + 1/2) 2^-23, noise = -log(-log(u)).
+
+    NOTE: 23 bits, because with 24 the half does not fit float32 and the largest u rounds to 1,
+    whose noise is infinite: some id of a large vocabulary would win against any logits.
+    """
+    blocks = torch.arange((num_ids + 3) // 4, device=seeds.device).unsqueeze(0)
+    seeds, positions = seeds.unsqueeze(1), positions.unsqueeze(1)
+    low, high = positions & MASK, (positions >> 32) & MASK
+    stream = torch.full_like(low, NOISE_STREAM)
+    words = philox((blocks, low, high, stream), (seeds & MASK, (seeds >> 32) & MASK))
+    word = torch.stack(words, -1).flatten(1)[:, :num_ids]
+    uniform = ((word >> 9).to(torch.float32) + 0.5) * 2.0**-23
+    return uniform.log_().neg_().log_().neg_()

@@ -1,0 +1,53 @@
+"""Routing and experts in plain PyTorch.
+
+    out += sum_{e in top_k} p_e * down_e (silu(gate_e x) * (up_e x)),   p = softmax over the chosen
+
+A softmax over all experts renormalised over the chosen is the same as one over the chosen.
+"""
+
+import torch
+import torch.nn.functional as F
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """[tokens, 2 * dim], gate first -> [tokens, dim]."""
+    dim = gate_up.shape[-1] // 2
+    return F.silu(gate_up[:, :dim]).mul_(gate_up[:, dim:])
+
+
+def route(router_logits: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The chosen experts' weights (in the logits' dtype) and ids, both [tokens, top_k]."""
+    values, ids = router_logits.float().topk(top_k)
+    return values.softmax(-1).to(router_logits.dtype), ids
+
+
+def add_experts(
+    out: torch.Tensor,
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    ids: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+) -> None:
+    """Add to ``out`` [tokens, hidden]. Reads the ids on the host: for the CPU only."""
+    num_tokens, top_k = ids.shape
+    if num_tokens == 1:
+        for j, expert in enumerate(ids[0].tolist()):
+            hidden = silu_mul(F.linear(x, gate_up[expert])).mul_(weights[:, j : j + 1])
+            out.addmm_(hidden, down[expert].t())
+        return
+    flat = ids.reshape(-1)
+    order = flat.argsort(stable=True)
+    counts = flat.bincount(minlength=gate_up.shape[0]).tolist()
+    tokens = order // top_k
+    sorted_x = x.index_select(0, tokens)
+    sorted_weights = weights.reshape(-1, 1).index_select(0, order)
+    results = torch.empty_like(sorted_x)
+    begin = 0
+    for expert, count in enumerate(counts):
+        if count:
+            end = begin + count
+            hidden = silu_mul(F.linear(sorted_x[begin:end], gate_up[expert]))
+            torch.mm(hidden, down[expert].t(), out=results[begin:end])
+            begin = end
+    out.index_add_(0, tokens, results.mul_(sorted_weights))

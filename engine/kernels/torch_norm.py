@@ -1,0 +1,45 @@
+"""RMS norms and rotary positions in plain PyTorch."""
+
+import torch
+import torch.nn.functional as F
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """``x * rsqrt(mean(x^2) + eps) * weight`` over the last axis, computed in float32.
+
+    ``weight`` broadcasts over the leading axes.
+    """
+    wide = x.float()
+    scale = wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
+    return (wide * scale).mul_(weight).to(x.dtype)
+
+
+def gated_rms_norm(
+    x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """The norm comes before the gate; both in float32, cast to the gate's dtype."""
+    wide = x.float()
+    scale = wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
+    return (wide * scale).mul_(weight).mul_(F.silu(gate.float())).to(gate.dtype)
+
+
+def rope_table(positions: torch.Tensor, inv_freq: torch.Tensor) -> torch.Tensor:
+    """[2, tokens, 1, rotary_dim]: cos, and sin signed for ``x * cos + roll(x) * sin``."""
+    angles = positions.to(torch.float32).unsqueeze(1) * inv_freq
+    cos, sin = angles.cos(), angles.sin()
+    return torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))).unsqueeze(2)
+
+
+def norm_rope(
+    x: torch.Tensor, weight: torch.Tensor, rope: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """RMS norm per head, then rotate pairs (i, i + rotary_dim / 2) of the first dims."""
+    wide = x.float()
+    scale = wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
+    normed = (wide * scale).mul_(weight)
+    cos, sin = rope[0], rope[1]
+    rotary_dim = cos.shape[-1]
+    rotated = normed[..., :rotary_dim]
+    swapped = rotated.roll(rotary_dim // 2, -1)
+    rotated.mul_(cos).addcmul_(swapped, sin)
+    return normed.to(x.dtype)

@@ -1,0 +1,322 @@
+"""Qwen3.5 mixture-of-experts, text only: the whole model in one file.
+
+    hidden = embed(ids)
+    each layer:  hidden += mixer(norm(hidden));  hidden += moe(norm(hidden))
+    mixer: Gated DeltaNet, or (by ``layer_types``) full attention with an output gate
+
+Source: the released checkpoints, and transformers' ``qwen3_5_moe``, which the tests compare with.
+Weights are fused where one matrix product then serves several tensors; ``_plan_*`` say which
+checkpoint tensor lands where. What the checkpoint stores as ``w`` for use as ``1 + w``, or as
+``A_log`` for use as ``-exp(A_log)``, is stored here in the form it is used in (``prepare``).
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from engine.inputs import Inputs
+from engine.kernels.interface import Kernels
+from engine.model.config import ModelConfig
+from engine.plan import Plan
+from transport.tensors import CacheTensors
+
+
+@dataclass(frozen=True)
+class DeltaNetWeights:
+    """Rows of ``in_proj``: q, k, v, then z, b, a."""
+
+    in_proj: torch.Tensor
+    conv: torch.Tensor
+    neg_exp_a: torch.Tensor
+    dt_bias: torch.Tensor
+    norm: torch.Tensor
+    out_proj: torch.Tensor
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """Rows of ``in_proj``: k, q, gate, v; k and q share one norm and rotation pass."""
+
+    in_proj: torch.Tensor
+    kq_norm: torch.Tensor
+    out_proj: torch.Tensor
+
+
+@dataclass(frozen=True)
+class MoeWeights:
+    """Rows of ``in_proj``: shared expert's gate and up, then the router, then the shared gate."""
+
+    in_proj: torch.Tensor
+    shared_down: torch.Tensor
+    gate_up: torch.Tensor
+    down: torch.Tensor
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    input_norm: torch.Tensor
+    mixer: DeltaNetWeights | AttentionWeights
+    post_norm: torch.Tensor
+    moe: MoeWeights
+
+
+@dataclass(frozen=True)
+class Weights:
+    embed: torch.Tensor
+    layers: tuple[LayerWeights, ...]
+    norm: torch.Tensor
+    lm_head: torch.Tensor
+    inv_freq: torch.Tensor
+
+
+class Qwen35:
+    """Weights of one model and its forward pass; stateless, the cache is passed in.
+
+    ``plan`` tells the loader where each checkpoint tensor goes; call ``prepare`` once after they
+    are all in. ``dtype`` is the compute dtype; norms and gates' parameters are float32.
+    """
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+        self.config = config
+        self.plan = Plan(
+            ignored=frozenset({"lm_head.weight"} if config.tie_word_embeddings else ())
+        )
+        self.weights = _Builder(config, self.plan, dtype, device).weights()
+
+    @torch.inference_mode()
+    def prepare(self) -> None:
+        """Turn stored parameters into the form the forward pass uses, in place."""
+        norms = [self.weights.norm]
+        for layer in self.weights.layers:
+            norms += [layer.input_norm, layer.post_norm]
+            if isinstance(layer.mixer, AttentionWeights):
+                norms.append(layer.mixer.kq_norm)
+            else:
+                layer.mixer.neg_exp_a.exp_().neg_()
+        for norm in norms:
+            norm.add_(1.0)
+
+    def forward(
+        self, inputs: Inputs, ids: torch.Tensor, cache: CacheTensors, kernels: Kernels
+    ) -> torch.Tensor:
+        """Run ``ids`` [tokens] through all layers -> normed hidden [sampled rows, hidden].
+
+        Updates the pages and state slots of the rows in ``inputs``.
+        """
+        config, weights = self.config, self.weights
+        rope = kernels.rope_table(inputs.positions, weights.inv_freq)
+        hidden = F.embedding(ids, weights.embed)
+        deltanet = attention = 0
+        for layer in weights.layers:
+            x = kernels.rms_norm(hidden, layer.input_norm, config.rms_norm_eps)
+            if isinstance(layer.mixer, DeltaNetWeights):
+                x = self._deltanet(x, layer.mixer, deltanet, cache, inputs, kernels)
+                deltanet += 1
+            else:
+                x = self._attention(x, layer.mixer, attention, rope, cache, inputs, kernels)
+                attention += 1
+            hidden = torch.addmm(hidden, x, layer.mixer.out_proj.t())
+            x = kernels.rms_norm(hidden, layer.post_norm, config.rms_norm_eps)
+            hidden = self._moe(hidden, x, layer.moe, kernels)
+        if inputs.sample_index.shape[0] != hidden.shape[0]:
+            hidden = hidden.index_select(0, inputs.sample_index)
+        return kernels.rms_norm(hidden, weights.norm, config.rms_norm_eps)
+
+    def logits(self, hidden: torch.Tensor, num_ids: int) -> torch.Tensor:
+        """[rows, hidden] -> float32 logits [rows, num_ids] of the first ``num_ids`` ids."""
+        return F.linear(hidden, self.weights.lm_head[:num_ids]).float()
+
+    def _deltanet(
+        self,
+        x: torch.Tensor,
+        weights: DeltaNetWeights,
+        index: int,
+        cache: CacheTensors,
+        inputs: Inputs,
+        kernels: Kernels,
+    ) -> torch.Tensor:
+        config = self.config
+        heads, dim = config.linear_num_value_heads, config.linear_value_head_dim
+        projected = F.linear(x, weights.in_proj)
+        qkv, z, b, a = projected.split(
+            (config.conv_channels, config.value_dim, heads, heads), dim=-1
+        )
+        qkv = kernels.causal_conv(qkv, weights.conv, cache.conv[:, index], inputs)
+        out = kernels.delta_rule(
+            qkv, b, a, weights.neg_exp_a, weights.dt_bias, cache.recurrent[:, index], inputs
+        )
+        z = z.unflatten(-1, (heads, dim))
+        return kernels.gated_rms_norm(out, z, weights.norm, config.rms_norm_eps).flatten(1)
+
+    def _attention(
+        self,
+        x: torch.Tensor,
+        weights: AttentionWeights,
+        index: int,
+        rope: torch.Tensor,
+        cache: CacheTensors,
+        inputs: Inputs,
+        kernels: Kernels,
+    ) -> torch.Tensor:
+        config = self.config
+        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        projected = F.linear(x, weights.in_proj).unflatten(-1, (-1, config.head_dim))
+        kq, gate, v = projected.split((kv_heads + heads, heads, kv_heads), dim=1)
+        kq = kernels.norm_rope(kq, weights.kq_norm, rope, config.rms_norm_eps)
+        out = kernels.attention(kq[:, kv_heads:], kq[:, :kv_heads], v, cache.kv, index, inputs)
+        return (out * gate.sigmoid()).flatten(1)
+
+    def _moe(
+        self, hidden: torch.Tensor, x: torch.Tensor, weights: MoeWeights, kernels: Kernels
+    ) -> torch.Tensor:
+        """``hidden`` + experts(x) + sigmoid(shared gate) * shared expert(x)."""
+        config = self.config
+        shared, router, gate = F.linear(x, weights.in_proj).split(
+            (2 * config.shared_expert_intermediate_size, config.num_experts, 1), dim=-1
+        )
+        shared = kernels.silu_mul(shared) * gate.sigmoid()
+        hidden = torch.addmm(hidden, shared, weights.shared_down.t())
+        kernels.add_experts(
+            hidden, x, router, config.num_experts_per_tok, weights.gate_up, weights.down
+        )
+        return hidden
+
+
+class _Builder:
+    """Allocates the weights and registers where each checkpoint tensor goes."""
+
+    def __init__(
+        self, config: ModelConfig, plan: Plan, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.config, self.plan, self.dtype, self.device = config, plan, dtype, device
+
+    def weights(self) -> Weights:
+        config = self.config
+        embed = self._matrix("embed_tokens.weight", config.vocab_size, config.hidden_size, std=1.0)
+        lm_head = embed
+        if not config.tie_word_embeddings:
+            lm_head = self._matrix("lm_head.weight", config.vocab_size, config.hidden_size)
+        half = torch.arange(0, config.rotary_dim, 2, dtype=torch.float32) / config.rotary_dim
+        return Weights(
+            embed=embed,
+            layers=tuple(self._layer(i) for i in range(len(config.layer_types))),
+            norm=self._vector("norm.weight", config.hidden_size),
+            lm_head=lm_head,
+            inv_freq=(1.0 / config.rope_theta**half).to(self.device),
+        )
+
+    def _layer(self, index: int) -> LayerWeights:
+        name = f"layers.{index}."
+        linear = self.config.layer_types[index] == "linear_attention"
+        return LayerWeights(
+            input_norm=self._vector(name + "input_layernorm.weight", self.config.hidden_size),
+            mixer=(
+                self._deltanet(name + "linear_attn.")
+                if linear
+                else self._attention(name + "self_attn.")
+            ),
+            post_norm=self._vector(
+                name + "post_attention_layernorm.weight", self.config.hidden_size
+            ),
+            moe=self._moe(name + "mlp."),
+        )
+
+    def _deltanet(self, name: str) -> DeltaNetWeights:
+        config = self.config
+        heads = config.linear_num_value_heads
+        channels, kernel = config.conv_channels, config.linear_conv_kernel_dim
+        conv = self._empty(channels, kernel)
+        self.plan.add(name + "conv1d.weight", conv.unsqueeze(1), std=kernel**-0.5)
+        return DeltaNetWeights(
+            in_proj=self._fused(
+                (name + "in_proj_qkv.weight", channels),
+                (name + "in_proj_z.weight", config.value_dim),
+                (name + "in_proj_b.weight", heads),
+                (name + "in_proj_a.weight", heads),
+            ),
+            conv=conv,
+            neg_exp_a=self._vector(name + "A_log", heads, mean=1.0, std=0.5),
+            dt_bias=self._vector(name + "dt_bias", heads, mean=1.0),
+            norm=self._vector(name + "norm.weight", config.linear_value_head_dim, mean=1.0),
+            out_proj=self._matrix(name + "out_proj.weight", config.hidden_size, config.value_dim),
+        )
+
+    def _attention(self, name: str) -> AttentionWeights:
+        config = self.config
+        heads, kv_heads, dim = (
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        )
+        in_proj = self._empty((2 * kv_heads + 2 * heads) * dim, config.hidden_size)
+        k, q_gate, v = in_proj.split((kv_heads * dim, 2 * heads * dim, kv_heads * dim))
+        std = config.hidden_size**-0.5
+        self.plan.add(name + "k_proj.weight", k, std=std)
+        self.plan.add(name + "v_proj.weight", v, std=std)
+        # The checkpoint has q and gate rows alternating head by head; here all q come first.
+        self.plan.add(
+            name + "q_proj.weight",
+            q_gate.view(2, heads, dim, -1).transpose(0, 1),
+            q_gate.shape,
+            view=(heads, 2, dim, config.hidden_size),
+            std=std,
+        )
+        kq_norm = torch.empty(kv_heads + heads, dim, device=self.device)
+        self.plan.add(name + "k_norm.weight", kq_norm[:kv_heads], (dim,))
+        self.plan.add(name + "q_norm.weight", kq_norm[kv_heads:], (dim,))
+        return AttentionWeights(
+            in_proj=in_proj,
+            kq_norm=kq_norm,
+            out_proj=self._matrix(name + "o_proj.weight", config.hidden_size, heads * dim),
+        )
+
+    def _moe(self, name: str) -> MoeWeights:
+        config = self.config
+        shared = config.shared_expert_intermediate_size
+        experts, dim, hidden = config.num_experts, config.moe_intermediate_size, config.hidden_size
+        gate_up, down = self._empty(experts, 2 * dim, hidden), self._empty(experts, hidden, dim)
+        fused = name + "experts."
+        self.plan.add(fused + "gate_up_proj", gate_up, std=hidden**-0.5)
+        self.plan.add(fused + "down_proj", down, std=dim**-0.5)
+        halves = (("gate_proj", gate_up[:, :dim]), ("up_proj", gate_up[:, dim:]))
+        self.plan.add_split(
+            fused + "gate_up_proj",
+            {f"{fused}{e}.{n}.weight": w[e] for n, w in halves for e in range(experts)},
+        )
+        self.plan.add_split(
+            fused + "down_proj",
+            {f"{fused}{e}.down_proj.weight": down[e] for e in range(experts)},
+        )
+        return MoeWeights(
+            in_proj=self._fused(
+                (name + "shared_expert.gate_proj.weight", shared),
+                (name + "shared_expert.up_proj.weight", shared),
+                (name + "gate.weight", experts),
+                (name + "shared_expert_gate.weight", 1),
+            ),
+            shared_down=self._matrix(name + "shared_expert.down_proj.weight", hidden, shared),
+            gate_up=gate_up,
+            down=down,
+        )
+
+    def _empty(self, *shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
+
+    def _matrix(self, name: str, rows: int, columns: int, std: float | None = None) -> torch.Tensor:
+        matrix = self._empty(rows, columns)
+        self.plan.add(name, matrix, std=columns**-0.5 if std is None else std)
+        return matrix
+
+    def _fused(self, *parts: tuple[str, int]) -> torch.Tensor:
+        """One matrix over the hidden states whose rows are several checkpoint tensors."""
+        columns = self.config.hidden_size
+        matrix = self._empty(sum(rows for _, rows in parts), columns)
+        for (name, _), into in zip(parts, matrix.split([rows for _, rows in parts]), strict=True):
+            self.plan.add(name, into, std=columns**-0.5)
+        return matrix
+
+    def _vector(self, name: str, size: int, *, mean: float = 0.0, std: float = 0.0) -> torch.Tensor:
+        vector = torch.empty(size, device=self.device)
+        self.plan.add(name, vector, mean=mean, std=std)
+        return vector

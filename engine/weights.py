@@ -1,0 +1,89 @@
+"""Fill a model's weights from a checkpoint, tensor by tensor, or from a seed."""
+
+from collections.abc import Callable
+from itertools import groupby
+
+import torch
+
+from engine.checkpoint import Entry, open_tensors
+from engine.errors import CheckpointError
+from engine.plan import Plan, Target
+
+Progress = Callable[[int, int], None]
+"""Called as (done_bytes, total_bytes) after each tensor."""
+
+
+def load(plan: Plan, entries: list[Entry], progress: Progress | None = None) -> None:
+    """Copy every tensor of ``entries`` to its place in ``plan``.
+
+    Files are mapped and tensors copied one at a time into their final dtype and device, so memory
+    never holds the model twice. Raises CheckpointError naming the tensor, before anything is
+    copied, when one is missing, unexpected, stored twice or of another shape than expected.
+    """
+    matched = _match(plan, entries)
+    total = sum(entry.num_bytes for entry, _ in matched)
+    done = 0
+    for file, group in groupby(matched, key=lambda pair: pair[0].file):
+        with open_tensors(file) as reader:
+            for entry, target in group:
+                target.copy(reader.get_tensor(entry.name))
+                done += entry.num_bytes
+                if progress is not None:
+                    progress(done, total)
+
+
+def draw(plan: Plan, seed: int) -> None:
+    """Dummy weights: scaled so that activations stay finite and routing near uniform."""
+    generators: dict[torch.device, torch.Generator] = {}
+    for target in plan.targets.values():
+        device = target.into.device
+        if device not in generators:
+            generators[device] = torch.Generator(device).manual_seed(seed)
+        target.draw(generators[device])
+
+
+def _match(plan: Plan, entries: list[Entry]) -> list[tuple[Entry, Target]]:
+    parts = {part: whole for whole, names in plan.split.items() for part in names}
+    matched: list[tuple[Entry, Target]] = []
+    seen: dict[str, Entry] = {}
+    for entry in entries:
+        name = entry.short_name
+        if name in plan.ignored:
+            continue
+        target = plan.targets.get(name) or plan.split.get(parts.get(name, ""), {}).get(name)
+        if target is None:
+            raise CheckpointError(f"unexpected tensor {entry.name} in {entry.file}")
+        if name in seen:
+            raise CheckpointError(
+                f"duplicate tensor {entry.name} in {entry.file}: "
+                f"{seen[name].name} in {seen[name].file} is the same one"
+            )
+        if entry.shape != target.shape:
+            raise CheckpointError(
+                f"tensor {entry.name} in {entry.file}: "
+                f"shape {list(entry.shape)}, expected {list(target.shape)}"
+            )
+        seen[name] = entry
+        matched.append((entry, target))
+    for whole in plan.targets:
+        _require(whole, plan, seen)
+    return matched
+
+
+def _require(whole: str, plan: Plan, seen: dict[str, Entry]) -> None:
+    """Raise unless ``whole`` is there, or all of its parts are, but not both."""
+    parts = plan.split.get(whole, {})
+    present = [part for part in parts if part in seen]
+    if whole in seen:
+        if present:
+            raise CheckpointError(
+                f"duplicate tensor {seen[present[0]].name}: {seen[whole].name} already holds it"
+            )
+    elif not present:
+        shape = list(plan.targets[whole].shape)
+        raise CheckpointError(f"missing tensor {whole}, expected with shape {shape}")
+    elif len(present) < len(parts):
+        part = next(part for part in parts if part not in seen)
+        raise CheckpointError(
+            f"missing tensor {part}, expected with shape {list(parts[part].shape)}"
+        )
