@@ -10,6 +10,8 @@ from engine.runner import Engine
 from decode.pool import DecodePool
 from engine import options
 from engine.service import WorkerSettings, serve
+from transport.memory import open_peer
+from transport.pull import CopyThread
 from transport.session import Session
 
 
@@ -50,7 +52,14 @@ def main(
         settings = WorkerSettings(coordinator, engine_config, lookahead, threads, drain_timeout)
 
         def make_pool(engine: Engine, session: Session, instance: str) -> DecodePool:
-            return DecodePool(engine, session, pull_timeout_s=pull_timeout, lookahead=lookahead)
+            return DecodePool(
+                engine,
+                session,
+                CopyThread(engine.cache),
+                open_peer,
+                pull_timeout_s=pull_timeout,
+                lookahead=lookahead,
+            )
 
         serve("decode", settings, make_pool)
 

@@ -8,15 +8,15 @@ is done, whatever became of the request meanwhile.
 """
 
 from bisect import insort
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.cache.books import CacheBooks
 from engine.sequence import Sequence
 from transport.errors import PeerGone
 from transport.layout import CacheLayout
-from transport.memory import open_peer
 from transport.messages import MemoryExport, Offer
-from transport.pull import Pull, Puller
+from transport.pull import CopyStream, Pull
 from transport.tensors import CacheTensors
 
 
@@ -34,11 +34,17 @@ class AdmissionQueue:
     """Pending and receiving admissions, and the peers whose memory they come from."""
 
     def __init__(
-        self, books: CacheBooks, layout: CacheLayout, puller: Puller, pull_timeout_s: float
+        self,
+        books: CacheBooks,
+        layout: CacheLayout,
+        puller: CopyStream,
+        open_peer: Callable[[MemoryExport], CacheTensors],
+        pull_timeout_s: float,
     ) -> None:
         self._books = books
         self._layout = layout
         self._puller = puller
+        self._open_peer = open_peer
         self._pull_timeout_s = pull_timeout_s
         self._peers: dict[str, CacheTensors] = {}
         self.pending: list[Admission] = []
@@ -47,7 +53,7 @@ class AdmissionQueue:
     def add_peer(self, instance: str, memory: MemoryExport) -> None:
         """Map a prefill worker's memory; raises PeerGone, LayoutMismatch."""
         self._layout.require_same(memory.layout, peer=instance)
-        self._peers[instance] = open_peer(memory)
+        self._peers[instance] = self._open_peer(memory)
 
     def drop_peer(self, instance: str) -> list[Sequence]:
         """Forget a peer; pulls under way keep its mapping. Returns what can no longer come."""

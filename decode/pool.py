@@ -10,6 +10,7 @@
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import assert_never
 
 from engine.runner import Engine, Step
@@ -26,6 +27,7 @@ from transport.messages import (
     Failed,
     FailureCode,
     Landed,
+    MemoryExport,
     PeerJoined,
     PeerLeft,
     PoolGauges,
@@ -33,8 +35,9 @@ from transport.messages import (
     Release,
     Tokens,
 )
-from transport.pull import Puller, digest
+from transport.pull import CopyStream, digest
 from transport.session import Session, Work
+from transport.tensors import CacheTensors
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +52,22 @@ class DecodePool:
         self,
         engine: Engine,
         session: Session,
+        puller: CopyStream,
+        open_peer: Callable[[MemoryExport], CacheTensors],
         *,
         pull_timeout_s: float,
         lookahead: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._session = session
         self._lookahead = lookahead
+        self._clock = clock
         self._books = books_for(engine)
-        self._puller = Puller(engine.cache)
-        self._admission = AdmissionQueue(self._books, engine.layout, self._puller, pull_timeout_s)
+        self._puller = puller
+        self._admission = AdmissionQueue(
+            self._books, engine.layout, puller, open_peer, pull_timeout_s
+        )
         self._scheduler = DecodeScheduler(self._books, engine.layout)
         self._launched: deque[tuple[Scheduled, Step]] = deque()
         self._stale_dropped = 0
@@ -153,7 +162,7 @@ class DecodePool:
                 self._scheduler.end(sequence)
 
     def _admit(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         self._admission.start_pulls(num_running=len(self._scheduler.running), now=now)
         for admission in self._admission.landed():
             self._land(admission)

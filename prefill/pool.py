@@ -9,6 +9,7 @@
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import assert_never
 
 from engine.runner import Engine, Step
@@ -53,12 +54,14 @@ class PrefillPool:
         offer_ttl_s: float,
         lookahead: int,
         verify_handoff: bool,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._session = session
         self._instance = instance
         self._lookahead = lookahead
         self._verify_handoff = verify_handoff
+        self._clock = clock
         self._books = books_for(engine)
         self._scheduler = PrefillScheduler(self._books, engine.layout, limits)
         self._offers = Offers(self._books, offer_ttl_s)
@@ -71,7 +74,7 @@ class PrefillPool:
             self._launched.append((scheduled, self._launch(scheduled)))
         while len(self._launched) > (self._lookahead if scheduled else 0):
             self._process(*self._launched.popleft())
-        for sequence in self._offers.expire(time.monotonic()):
+        for sequence in self._offers.expire(self._clock()):
             self._fail(sequence, "offer_expired", "nobody pulled the offer in time", retry=True)
 
     def handle(self, message: Work) -> None:
@@ -165,7 +168,7 @@ class PrefillPool:
             self._report(sequence, token, None)
             return
         self._report(sequence, token, self._offer(sequence, num_cached))
-        self._offers.add(sequence, time.monotonic())
+        self._offers.add(sequence, self._clock())
 
     def _offer(self, sequence: Sequence, num_cached: int) -> Offer:
         holding = sequence.holding

@@ -82,7 +82,8 @@ class CoordinatorChannel:
         """Queue a message; False when no such worker is connected any more."""
         frames = (instance.encode(), self._protocol, encode(message))
         sent = self._socket.send_multipart(frames)
-        assert isinstance(sent, asyncio.Future) and sent.done(), "an unbounded queue was full"
+        assert isinstance(sent, asyncio.Future), "an asyncio socket sends by futures"
+        assert sent.done(), "an unbounded queue was full"
         error = sent.exception()
         if isinstance(error, zmq.ZMQError) and error.errno == zmq.EHOSTUNREACH:
             return False

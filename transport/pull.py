@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Protocol
 
 import torch
 
@@ -28,8 +29,36 @@ class Copied:
     landed_at: float
 
 
-class Pull:
+class Pull(Protocol):
     """A copy under way. The slots it writes must not be reused before ``done`` is True."""
+
+    def done(self) -> bool: ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until done, at most ``timeout_s``; returns whether it is."""
+        ...
+
+    def result(self) -> Copied:
+        """The outcome of a pull that is done; raises StaleGeneration."""
+        ...
+
+
+class CopyStream(Protocol):
+    """Where a decode worker's pulls run, in order, beside its steps."""
+
+    def pull(
+        self, peer: CacheTensors, offer: Offer, *, block_table: tuple[int, ...], state_slot: int
+    ) -> Pull:
+        """Start copying ``offer`` from ``peer`` into this worker's pages and state slot."""
+        ...
+
+    def close(self) -> None:
+        """Wait for the pull under way and drop those not begun."""
+        ...
+
+
+class ThreadPull:
+    """A Pull on a copy thread."""
 
     def __init__(self, future: "Future[Copied]") -> None:
         self._future = future
@@ -38,17 +67,15 @@ class Pull:
         return self._future.done()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until done, at most ``timeout_s``; returns whether it is."""
         return bool(wait([self._future], timeout_s).done)
 
     def result(self) -> Copied:
-        """The outcome of a pull that is done; raises StaleGeneration."""
         assert self._future.done(), "result of a pull still under way"
         return self._future.result()
 
 
-class Puller:
-    """The copy stream of a decode worker: pulls run in order, beside the decode steps."""
+class CopyThread:
+    """The copy stream of a CPU worker: one thread."""
 
     def __init__(self, own: CacheTensors, clock: Callable[[], float] = time.time) -> None:
         self._own = own
@@ -58,28 +85,36 @@ class Puller:
     def pull(
         self, peer: CacheTensors, offer: Offer, *, block_table: tuple[int, ...], state_slot: int
     ) -> Pull:
-        """Start copying ``offer`` from ``peer`` into this worker's pages and state slot."""
         assert len(block_table) == len(offer.block_table), "pages at both ends differ in number"
-        return Pull(self._stream.submit(self._copy, peer, offer, block_table, state_slot))
+        copy = self._stream.submit(
+            copy_offer, self._own, peer, offer, block_table, state_slot, self._clock
+        )
+        return ThreadPull(copy)
 
     def close(self) -> None:
-        """Wait for the pull under way and drop those not begun."""
         self._stream.shutdown(wait=True, cancel_futures=True)
 
-    def _copy(
-        self, peer: CacheTensors, offer: Offer, block_table: tuple[int, ...], state_slot: int
-    ) -> Copied:
-        started_at = self._clock()
-        num_bytes = copy_sequence(
-            peer, offer.block_table, offer.state_slot, self._own, block_table, state_slot
+
+def copy_offer(
+    own: CacheTensors,
+    peer: CacheTensors,
+    offer: Offer,
+    block_table: tuple[int, ...],
+    state_slot: int,
+    clock: Callable[[], float] = time.time,
+) -> Copied:
+    """Copy an offer and check that it still held afterwards; raises StaleGeneration."""
+    started_at = clock()
+    num_bytes = copy_sequence(
+        peer, offer.block_table, offer.state_slot, own, block_table, state_slot
+    )
+    generation = int(peer.generations[offer.state_slot])
+    if generation != offer.generation:
+        raise StaleGeneration(
+            f"state slot {offer.state_slot} of {offer.instance} has generation {generation}, "
+            f"the offer {offer.generation}"
         )
-        generation = int(peer.generations[offer.state_slot])
-        if generation != offer.generation:
-            raise StaleGeneration(
-                f"state slot {offer.state_slot} of {offer.instance} has generation {generation}, "
-                f"the offer {offer.generation}"
-            )
-        return Copied(num_bytes, started_at, self._clock())
+    return Copied(num_bytes, started_at, clock())
 
 
 def copy_sequence(

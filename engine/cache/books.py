@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.cache.pages import PagePool
-from engine.cache.slots import StateSlot, StateSlotPool
+from engine.cache.slots import SlotPool, StateSlot
 from transport.layout import PoolSize
 
 
@@ -38,7 +38,7 @@ class CacheBooks:
     ) -> None:
         self.size = size
         self._pages = PagePool(size.num_pages)
-        self._slots = StateSlotPool(size.num_state_slots)
+        self._slots = SlotPool(size.num_state_slots)
         self._on_reserve = on_reserve
         self._on_release = on_release
         self._holdings: set[Holding] = set()

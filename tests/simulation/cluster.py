@@ -1,0 +1,317 @@
+"""A whole cluster in one thread: real lifecycle, pools, books and copies, with the network, the
+GPU's command queue and the copy stream advanced one random event at a time.
+
+The fake engine's cache holds real content: each token's id sits at its position of its page,
+the state slot is a running hash of all tokens. The next token is a function of what the cache
+holds, so a page or a state slot that was reused, zeroed, torn or swapped at any moment changes
+the text, and every text is compared with the one a lone engine would give.
+"""
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import torch
+
+from coordinator.contract import Generation
+from coordinator.effects import Emit, Ended, Send
+from coordinator.lifecycle import Lifecycle
+from coordinator.placement import PlacementLimits
+from coordinator.registry import Registry
+from coordinator.request import Request, State
+from decode.pool import DecodePool
+from engine.batch import Binding, ForwardBatch, Sampled, StepResult
+from prefill.pool import PrefillPool
+from prefill.scheduler import PrefillLimits
+from transport.errors import PeerGone
+from transport.layout import CacheLayout, PoolSize
+from transport.messages import Heartbeat, Hello, MemoryExport
+from transport.pull import copy_offer
+from transport.region import Region
+from transport.sampling import SamplingParams, StopRule
+from transport.tensors import CacheTensors
+
+EOS = 7
+VOCAB = 64
+LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+
+
+def advance(state: int, token: int) -> int:
+    return (state * 31 + token + 1) % 65_521
+
+
+def next_token(state: int, context: list[int]) -> int:
+    return (state + 13 * sum(context) + 5 * len(context)) % VOCAB
+
+
+def expected_output(prompt: tuple[int, ...], stop: StopRule) -> list[int]:
+    """What one engine alone would answer."""
+    tokens, state = list(prompt), 0
+    for token in tokens:
+        state = advance(state, token)
+    while True:
+        token = next_token(state, tokens)
+        tokens.append(token)
+        if stop.finish_reason(num_output=len(tokens) - len(prompt), token_id=token):
+            return tokens[len(prompt) :]
+        state = advance(state, token)
+
+
+class FakeEngine:
+    """Steps run late: in launch order, when the device gets to them or the host asks."""
+
+    def __init__(self, size: PoolSize) -> None:
+        self.layout, self.pools = LAYOUT, size
+        buffer = torch.zeros(Region.of(LAYOUT, size).size_bytes, dtype=torch.uint8)
+        self.cache = CacheTensors.over(buffer, LAYOUT, size)
+        self.next_token = [0] * size.num_state_slots
+        self.queue: deque[FakeStep] = deque()
+        self.poison(tuple(range(size.num_pages)), 0)
+        self.cache.recurrent.fill_(float("nan"))
+
+    def poison(self, pages: tuple[int, ...], state_slot: int) -> None:
+        self.cache.kv[list(pages)] = float("nan")
+        self.cache.conv[state_slot] = float("nan")
+        self.cache.recurrent[state_slot] = float("nan")
+
+    def bind(self, binding: Binding) -> None:
+        output = binding.output_ids
+        self.queue.append(FakeStep(self, None, (binding.state_slot, output[-1] if output else -1)))
+
+    def launch(self, batch: ForwardBatch) -> "FakeStep":
+        step = FakeStep(self, batch, None)
+        self.queue.append(step)
+        return step
+
+    def run_one(self) -> None:
+        self.queue.popleft().execute()
+
+
+@dataclass(eq=False)
+class FakeStep:
+    engine: FakeEngine
+    batch: ForwardBatch | None
+    bound: tuple[int, int] | None
+    sampled: list[Sampled | None] = field(default_factory=list)
+    executed: bool = False
+
+    def execute(self) -> None:
+        self.executed = True
+        if self.bound is not None:
+            self.engine.next_token[self.bound[0]] = self.bound[1]
+        for row in self.batch.rows if self.batch else ():
+            self.sampled.append(self._row(row))
+
+    def _row(self, row) -> Sampled | None:
+        engine = self.engine
+        cache, slot = engine.cache, row.state_slot
+        tokens = row.token_ids if row.token_ids is not None else (engine.next_token[slot],)
+        state = 0 if row.start == 0 else _int(cache.recurrent[slot].item())
+        for offset, token in enumerate(tokens):
+            position = row.start + offset
+            page = row.block_table[position // LAYOUT.page_size]
+            cache.kv[page, 0, :, position % LAYOUT.page_size] = float(token)
+            state = advance(state, token)
+        cache.recurrent[slot] = float(state)
+        cache.conv[slot] = float(tokens[-1])
+        if not row.sample:
+            return None
+        length = row.start + len(tokens)
+        pages = cache.kv[list(row.block_table), 0, 0].reshape(-1)[:length]
+        context = [_int(value) for value in pages.tolist()]
+        engine.next_token[slot] = next_token(state, context)
+        return Sampled(engine.next_token[slot])
+
+    def result(self) -> StepResult:
+        while not self.executed:
+            self.engine.run_one()
+        return StepResult(tuple(self.sampled))
+
+
+def _int(value: float) -> int:
+    """Poison reads as a token that nobody expects, as it would on a real device."""
+    return -1_000_003 if value != value else int(value)
+
+
+class LatePull:
+    def __init__(self, copy) -> None:
+        self._copy, self._outcome, self._error = copy, None, None
+        self._done = False
+
+    def execute(self) -> None:
+        self._done = True
+        try:
+            self._outcome = self._copy()
+        except Exception as error:
+            self._error = error
+
+    def done(self) -> bool:
+        return self._done
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._done
+
+    def result(self):
+        if self._error:
+            raise self._error
+        return self._outcome
+
+
+class LateCopies:
+    """The copy stream: pulls execute when the simulation gets to them."""
+
+    def __init__(self, own: CacheTensors) -> None:
+        self._own = own
+        self.queue: deque[LatePull] = deque()
+
+    def pull(self, peer, offer, *, block_table, state_slot) -> LatePull:
+        late = LatePull(lambda: copy_offer(self._own, peer, offer, block_table, state_slot))
+        self.queue.append(late)
+        return late
+
+    def close(self) -> None:
+        self.queue.clear()
+
+
+@dataclass(eq=False)
+class Node:
+    """One worker process: its pool, its mailboxes, its device."""
+
+    hello: Hello
+    engine: FakeEngine
+    pool: PrefillPool | DecodePool | None = None
+    copies: LateCopies | None = None
+    inbox: deque = field(default_factory=deque)
+    outbox: deque = field(default_factory=deque)
+
+
+class Cluster:
+    """Coordinator's lifecycle and its workers; ``tick`` lets one random thing happen."""
+
+    def __init__(self, rng: random.Random, *, lookahead: int, size: PoolSize) -> None:
+        self.rng, self.lookahead, self.size = rng, lookahead, size
+        self.now = 0.0
+        self.registry = Registry()
+        limits = PlacementLimits(max_tokens_ahead=256)
+        self.lifecycle = Lifecycle(self.registry, limits, lambda: self.now, max_faults=1_000)
+        self.nodes: dict[str, Node] = {}
+        self.memories: dict[str, CacheTensors] = {}
+        self.outputs: dict[str, list[int]] = {}
+        self.ends: dict[str, list[State]] = {}
+        self.open: dict[str, Request] = {}
+        self._count = 0
+
+    # ---- workers
+
+    def add_worker(self, role: str) -> None:
+        self._count += 1
+        instance = f"{role}-{self._count}"
+        engine = FakeEngine(self.size)
+        export = MemoryExport("shm", instance, 1, LAYOUT, self.size)
+        hello = Hello(instance, role, "m", "cpu", 1, 10_000, self.size.num_state_slots, export)
+        node = Node(hello, engine)
+        session = SimpleNamespace(send=node.outbox.append)
+        if role == "prefill":
+            node.pool = PrefillPool(
+                engine, session, instance, PrefillLimits(128, 4), offer_ttl_s=10_000.0,
+                lookahead=self.lookahead, verify_handoff=self.rng.random() < 0.5,
+                clock=lambda: self.now,
+            )  # fmt: skip
+        else:
+            node.copies = LateCopies(engine.cache)
+            node.pool = DecodePool(
+                engine, session, node.copies, self._open_peer, pull_timeout_s=10_000.0,
+                lookahead=self.lookahead, clock=lambda: self.now,
+            )  # fmt: skip
+        self.nodes[instance] = node
+        self.memories[instance] = engine.cache
+        self.registry.add(hello, self.now)
+        self.lifecycle.introduce(instance)
+        self._apply()
+
+    def _open_peer(self, export: MemoryExport) -> CacheTensors:
+        if export.handle not in self.nodes:
+            raise PeerGone(export.handle)
+        return self.memories[export.handle]
+
+    def kill_worker(self, instance: str) -> None:
+        """kill -9: what it had not sent is gone; its memory stays for those who mapped it."""
+        del self.nodes[instance]
+        self.lifecycle.worker_lost(instance)
+        self._apply()
+
+    # ---- clients
+
+    def submit(self, prompt: tuple[int, ...], stop: StopRule) -> str:
+        request_id = f"r{len(self.outputs)}"
+        self.outputs[request_id] = []
+        self.ends[request_id] = []
+        generation = Generation(request_id, prompt, SamplingParams(), stop)
+        self.open[request_id] = self.lifecycle.submit(generation, self.now)
+        self._apply()
+        return request_id
+
+    def cancel(self, request_id: str) -> None:
+        self.lifecycle.cancel(self.open[request_id])
+        self._apply()
+
+    # ---- time
+
+    def tick(self) -> None:
+        """One random event: a message delivered, a loop round, a device step, a copy."""
+        self.now += 0.001
+        node = self.rng.choice(list(self.nodes.values()))
+        events = [lambda: self._round(node)]
+        if node.inbox:
+            events.append(lambda: node.pool.handle(node.inbox.popleft()))
+        if node.outbox:
+            events.append(lambda: self._deliver(node))
+        if node.engine.queue:
+            events.append(node.engine.run_one)
+        if node.copies is not None and node.copies.queue:
+            events.append(lambda: node.copies.queue.popleft().execute())
+        if self.rng.random() < 0.02:
+            events.append(lambda: self._heartbeat(node))
+        self.rng.choice(events)()
+
+    def _round(self, node: Node) -> None:
+        # A process drains its socket before it steps.
+        while node.inbox and self.rng.random() < 0.8:
+            node.pool.handle(node.inbox.popleft())
+        node.pool.step()
+        assert node.pool.gauges().books_error == ""
+
+    def _heartbeat(self, node: Node) -> None:
+        node.outbox.append(Heartbeat(node.pool.gauges(), node.pool.held()))
+
+    def _deliver(self, node: Node) -> None:
+        instance, message = node.hello.instance, node.outbox.popleft()
+        match type(message).__name__:
+            case "Prefilled":
+                self.lifecycle.prefilled(instance, message)
+            case "Landed":
+                self.lifecycle.landed(instance, message)
+            case "Tokens":
+                self.lifecycle.tokens(instance, message.tokens, message.stepped_at)
+            case "Failed":
+                self.lifecycle.failed(instance, message)
+            case "Heartbeat":
+                worker = self.registry.get(instance)
+                # Any message still on its way is younger than this in simulated time.
+                self.lifecycle.reconcile(worker, set(message.held), grace_s=1_000.0)
+        self._apply()
+
+    def _apply(self) -> None:
+        for effect in self.lifecycle.take_effects():
+            match effect:
+                case Send(instance=instance, message=message):
+                    if instance in self.nodes:
+                        self.nodes[instance].inbox.append(message)
+                case Emit(request=request, token=token):
+                    self.outputs[request.request_id].append(token.token_id)
+                case Ended(request=request):
+                    self.ends[request.request_id].append(request.state)
+                    self.open.pop(request.request_id, None)
+        # A request ended inside its own submit was never in ``open`` when it ended.
+        self.open = {k: r for k, r in self.open.items() if not r.state.terminal}

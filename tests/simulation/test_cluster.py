@@ -1,0 +1,82 @@
+"""Whatever dies, aborts or comes late: every text exact, one end each, nothing leaked."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.request import State
+from tests.simulation.cluster import EOS, Cluster, expected_output
+from transport.layout import PoolSize
+from transport.sampling import StopRule
+
+MAX_EVENTS = 200_000
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_every_request_ends_once_with_the_right_text(lookahead: int, seed: int) -> None:
+    run_scenario(random.Random(seed), lookahead)
+
+
+def run_scenario(rng: random.Random, lookahead: int) -> None:
+    size = PoolSize(num_pages=rng.randint(20, 60), num_state_slots=rng.randint(2, 8))
+    cluster = Cluster(rng, lookahead=lookahead, size=size)
+    for role in ("prefill", "decode"):
+        for _ in range(rng.randint(1, 3)):
+            cluster.add_worker(role)
+    prompts, cancelled = {}, set()
+    for _ in range(MAX_EVENTS):
+        if len(prompts) < 25 and rng.random() < 0.02:
+            prompt = tuple(rng.randrange(64) for _ in range(rng.randint(1, 150)))
+            stop = StopRule(rng.randint(1, 60), stop_token_ids=(EOS,) if rng.random() < 0.7 else ())
+            prompts[cluster.submit(prompt, stop)] = prompt, stop
+        elif cluster.open and rng.random() < 0.002:
+            victim = rng.choice(list(cluster.open))
+            cancelled.add(victim)
+            cluster.cancel(victim)
+        elif rng.random() < 0.0007:
+            replace_worker(cluster, rng)
+        cluster.tick()
+        if len(prompts) == 25 and not cluster.open:
+            break
+    assert not cluster.open, f"{len(cluster.open)} requests never ended"
+    for request_id, (prompt, stop) in prompts.items():
+        expected = expected_output(prompt, stop)
+        output = cluster.outputs[request_id]
+        if request_id in cancelled:
+            assert cluster.ends[request_id] == [State.CANCELLED]
+            assert output == expected[: len(output)]
+        else:
+            assert cluster.ends[request_id] == [State.FINISHED]
+            assert output == expected
+    settle(cluster)
+    for node in cluster.nodes.values():
+        gauges = node.pool.gauges()
+        assert gauges.books_error == ""
+        assert (gauges.free_pages, gauges.free_state_slots) == (
+            size.num_pages,
+            size.num_state_slots,
+        )
+        assert node.pool.held() == ()
+
+
+def replace_worker(cluster: Cluster, rng: random.Random) -> None:
+    instance = rng.choice(list(cluster.nodes))
+    role = cluster.nodes[instance].hello.role
+    cluster.kill_worker(instance)
+    cluster.add_worker(role)
+
+
+def settle(cluster: Cluster) -> None:
+    """Deliver all that is under way, so that the books can be looked at."""
+    for _ in range(20_000):
+        cluster.tick()
+        if all(
+            not node.inbox and not node.engine.queue and not (node.copies and node.copies.queue)
+            for node in cluster.nodes.values()
+        ) and all(node.pool.empty for node in cluster.nodes.values()):
+            return
+    raise AssertionError("the cluster never became idle")
