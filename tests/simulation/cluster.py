@@ -159,15 +159,20 @@ class LatePull:
 
 
 class LateCopies:
-    """The copy stream: pulls execute when the simulation gets to them."""
+    """The copy stream: a pull executes at once, ahead of steps launched before it, or whenever
+    the simulation gets to it."""
 
-    def __init__(self, own: CacheTensors) -> None:
+    def __init__(self, own: CacheTensors, rng: random.Random) -> None:
         self._own = own
+        self._rng = rng
         self.queue: deque[LatePull] = deque()
 
     def pull(self, peer, offer, *, block_table, state_slot) -> LatePull:
         late = LatePull(lambda: copy_offer(self._own, peer, offer, block_table, state_slot))
-        self.queue.append(late)
+        if not self.queue and self._rng.random() < 0.3:
+            late.execute()
+        else:
+            self.queue.append(late)
         return late
 
     def close(self) -> None:
@@ -192,6 +197,7 @@ class Cluster:
     def __init__(self, rng: random.Random, *, lookahead: int, size: PoolSize) -> None:
         self.rng, self.lookahead, self.size = rng, lookahead, size
         self.now = 0.0
+        self.offer_ttl_s = rng.choice([0.15, 1.0, 10_000.0])
         self.registry = Registry()
         limits = PlacementLimits(max_tokens_ahead=256)
         self.lifecycle = Lifecycle(self.registry, limits, lambda: self.now, max_faults=1_000)
@@ -214,12 +220,12 @@ class Cluster:
         session = SimpleNamespace(send=node.outbox.append)
         if role == "prefill":
             node.pool = PrefillPool(
-                engine, session, instance, PrefillLimits(128, 4), offer_ttl_s=10_000.0,
+                engine, session, instance, PrefillLimits(128, 4), offer_ttl_s=self.offer_ttl_s,
                 lookahead=self.lookahead, verify_handoff=self.rng.random() < 0.5,
                 clock=lambda: self.now,
             )  # fmt: skip
         else:
-            node.copies = LateCopies(engine.cache)
+            node.copies = LateCopies(engine.cache, self.rng)
             node.pool = DecodePool(
                 engine, session, node.copies, self._open_peer, pull_timeout_s=10_000.0,
                 lookahead=self.lookahead, clock=lambda: self.now,
