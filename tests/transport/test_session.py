@@ -1,0 +1,115 @@
+"""Joining, heartbeats and noticing a dead coordinator, with a scripted channel and clock."""
+
+import pytest
+
+from transport.errors import DeadlineExceeded
+from transport.layout import CacheLayout, PoolSize
+from transport.messages import (
+    Alive,
+    Cancel,
+    Heartbeat,
+    Hello,
+    MemoryExport,
+    PoolGauges,
+    Refused,
+    Welcome,
+)
+from transport.session import LOST, JoinRefused, Session
+
+LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+HELLO = Hello(
+    "p-1", "prefill", "m", "cpu", 1, 64, 4, MemoryExport("shm", "h", 1, LAYOUT, PoolSize(4, 4))
+)
+GAUGES = PoolGauges(free_pages=4, free_state_slots=4)
+
+
+class ScriptedChannel:
+    endpoint = "ipc://scripted"
+
+    def __init__(self) -> None:
+        self.now, self.sent, self.answers = 0.0, [], []
+
+    def clock(self) -> float:
+        return self.now
+
+    def send(self, message) -> None:
+        self.sent.append(message)
+
+    def receive(self, timeout_s: float) -> list:
+        if self.answers:
+            return [self.answers.pop(0)]
+        self.now += max(timeout_s, 0.01)
+        return []
+
+
+@pytest.fixture
+def channel() -> ScriptedChannel:
+    return ScriptedChannel()
+
+
+@pytest.fixture
+def joined(channel: ScriptedChannel) -> Session:
+    session = Session(channel, HELLO, channel.clock)
+    channel.answers = [Welcome("c-1", 1.0, 5.0)]
+    session.join(10.0)
+    return session
+
+
+def test_join_says_hello_until_welcomed(channel: ScriptedChannel, joined: Session) -> None:
+    assert joined.welcomed
+    assert channel.sent == [HELLO]
+
+
+def test_join_without_an_answer_names_who_waited_for_what(channel: ScriptedChannel) -> None:
+    with pytest.raises(DeadlineExceeded, match=r"p-1 waited .* welcome .* ipc://scripted"):
+        Session(channel, HELLO, channel.clock).join(4.0)
+    assert channel.sent.count(HELLO) >= 3
+
+
+def test_a_refusal_carries_its_reason(channel: ScriptedChannel) -> None:
+    channel.answers = [Refused("model mismatch")]
+    with pytest.raises(JoinRefused, match="model mismatch"):
+        Session(channel, HELLO, channel.clock).join(4.0)
+
+
+def test_heartbeats_go_out_on_time_and_only_then(channel: ScriptedChannel, joined: Session) -> None:
+    for _ in range(50):
+        channel.now += 0.1
+        joined.beat(lambda: GAUGES, lambda: (("r", 1),))
+    beats = [m for m in channel.sent if isinstance(m, Heartbeat)]
+    assert len(beats) == 5
+    assert beats[0].held == (("r", 1),)
+
+
+def test_waiting_never_outlasts_the_next_heartbeat(
+    channel: ScriptedChannel, joined: Session
+) -> None:
+    joined.beat(lambda: GAUGES, lambda: ())
+    before = channel.now
+    joined.receive(60.0)
+    assert channel.now - before <= 1.0
+
+
+def test_silence_is_lost_once_then_hello_again(channel: ScriptedChannel, joined: Session) -> None:
+    channel.now += 5.1
+    assert joined.receive(0.0) == [LOST]
+    assert not joined.welcomed
+    channel.sent.clear()
+    channel.answers = [Cancel("r", 1)]
+    assert joined.receive(0.0) == [], "work of a coordinator that has not welcomed us"
+    assert channel.sent == [HELLO]
+
+
+def test_another_coordinator_is_lost_too(channel: ScriptedChannel, joined: Session) -> None:
+    channel.answers = [Alive("c-2")]
+    assert joined.receive(0.0) == [LOST]
+
+
+def test_the_same_coordinator_alive_keeps_the_session(
+    channel: ScriptedChannel, joined: Session
+) -> None:
+    for _ in range(10):
+        channel.now += 3.0
+        channel.answers = [Alive("c-1")]
+        assert joined.receive(0.0) == []
+    assert joined.welcomed

@@ -1,0 +1,72 @@
+"""Shared memory: found by peers, right bytes after the owner's death, never left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from secrets import token_hex
+
+import pytest
+
+from transport import shm
+from transport.errors import PeerGone
+
+EXPORTER = """
+import sys, transport.shm as shm
+segment = shm.Segment(sys.argv[1], 4096)
+segment.memory[:5] = b"baton"
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def instance() -> str:
+    return "test-" + token_hex(4)
+
+
+def start_exporter(instance: str) -> subprocess.Popen:
+    child = subprocess.Popen(
+        [sys.executable, "-c", EXPORTER, instance],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout.readline() == "up\n"
+    return child
+
+
+def test_a_peer_sees_what_the_owner_writes(instance: str) -> None:
+    segment = shm.Segment(instance, 8192)
+    peer = shm.open_segment(segment.handle, 8192)
+    segment.memory[100:105] = b"hello"
+    assert peer[100:105] == b"hello"
+    segment.close()
+    assert not (shm.DIRECTORY / segment.handle).exists()
+    assert peer[100:105] == b"hello", "an open mapping outlives the name"
+
+
+def test_a_killed_owner_leaves_its_bytes_to_peers_and_its_name_to_the_sweep(instance: str) -> None:
+    child = start_exporter(instance)
+    handle = shm.PREFIX + instance
+    peer = shm.open_segment(handle, 4096)
+    assert handle not in shm.sweep(), "swept a living owner's segment"
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait(10)
+    assert peer[:5] == b"baton"
+    assert handle in shm.sweep()
+    with pytest.raises(PeerGone, match=handle):
+        shm.open_segment(handle, 4096)
+
+
+def test_a_size_that_does_not_match_is_refused(instance: str) -> None:
+    segment = shm.Segment(instance, 4096)
+    with pytest.raises(PeerGone, match="4096 bytes, not 8192"):
+        shm.open_segment(segment.handle, 8192)
+    segment.close()
+
+
+def test_too_little_shared_memory_is_an_error_with_the_size(instance: str) -> None:
+    with pytest.raises(OSError, match=f"cannot reserve {2**50} bytes"):
+        shm.Segment(instance, 2**50)
+    assert not (shm.DIRECTORY / (shm.PREFIX + instance)).exists()
