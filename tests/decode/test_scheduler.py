@@ -1,0 +1,84 @@
+"""All run while there are pages; the youngest gives way; nothing is freed under a step."""
+
+from decode.scheduler import DecodeScheduler
+from engine.batch import Sampled, StepResult
+from engine.cache.books import CacheBooks
+from engine.sequence import Sequence
+from transport.layout import CacheLayout, PoolSize
+from transport.sampling import SamplingParams, StopRule
+
+LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+
+
+def running(plan, books, arrival: int, length: int = 16, max_tokens: int = 100) -> Sequence:
+    sequence = Sequence(
+        f"r{arrival}", 1, arrival, list(range(length)), length - 1, SamplingParams(),
+        StopRule(max_tokens, stop_token_ids=(7,)), num_cached=length - 1,
+    )  # fmt: skip
+    sequence.holding = books.reserve(LAYOUT.pages_for(length))
+    plan.add(sequence)
+    return sequence
+
+
+def setup(num_pages: int = 10):
+    books = CacheBooks(PoolSize(num_pages, 4))
+    return DecodeScheduler(books, LAYOUT), books
+
+
+def tokens(batch, token_id: int = 1) -> StepResult:
+    return StepResult(tuple(Sampled(token_id) for _ in batch.rows))
+
+
+def test_two_steps_may_be_under_way_and_rows_follow_each_other() -> None:
+    plan, books = setup()
+    sequence = running(plan, books, 1)
+    first, second = plan.schedule(), plan.schedule()
+    assert [first.rows[0].start, second.rows[0].start] == [15, 16]
+    assert len(second.rows[0].block_table) == 2, "grew into its next page"
+    assert sequence.in_flight == 2
+
+
+def test_no_step_is_launched_past_max_tokens() -> None:
+    plan, books = setup()
+    running(plan, books, 1, max_tokens=2)  # one of the two is its newest token
+    assert plan.schedule() is not None
+    assert plan.schedule() is None
+    assert not plan.has_work
+
+
+def test_an_ended_sequence_drains_until_its_last_step_retires() -> None:
+    plan, books = setup()
+    sequence = running(plan, books, 1)
+    first, second = plan.schedule(), plan.schedule()
+    assert len(plan.retire(first, tokens(first))) == 1
+    plan.end(sequence)
+    assert books.free_state_slots == 3, "freed under a launched step"
+    assert plan.retire(second, tokens(second)) == [], "a token after the end"
+    assert books.free_state_slots == 4
+    assert not plan.draining
+
+
+def test_the_youngest_gives_way_when_pages_run_out() -> None:
+    plan, books = setup(num_pages=3)
+    old = running(plan, books, 1)
+    middle = running(plan, books, 2)
+    young = running(plan, books, 3)
+    batch = plan.schedule()  # all need only the page they have
+    plan.retire(batch, tokens(batch))
+    for sequence in (old, middle, young):
+        sequence.token_ids.append(1)
+    batch = plan.schedule()  # now each needs a second page
+    assert plan.preempted == [young, middle]
+    assert batch.sequences == (old,)
+    assert books.check() == ""
+
+
+def test_a_lone_sequence_that_outgrows_the_pool_gives_way_itself() -> None:
+    plan, books = setup(num_pages=1)
+    alone = running(plan, books, 1)
+    batch = plan.schedule()
+    plan.retire(batch, tokens(batch))
+    alone.token_ids.append(1)
+    assert plan.schedule() is None
+    assert plan.preempted == [alone]
+    assert (books.free_pages, books.free_state_slots) == (1, 4)
