@@ -108,7 +108,7 @@ class Inputs:
             *_host_rows(prefill, layout),
         ]
         flat = torch.tensor([value for part in parts for value in part], dtype=torch.int64)
-        tensors = flat.to(device).split([len(part) for part in parts])
+        tensors = flat.to(device).split_with_sizes([len(part) for part in parts])
         return cls(
             prefill_ids=tensors[0],
             positions=tensors[1],
@@ -130,7 +130,7 @@ def _host_rows(rows: Sequence[Row], layout: CacheLayout) -> list[list[int]]:
 
 
 def _device_rows(
-    rows: Sequence[Row], layout: CacheLayout, tensors: tuple[torch.Tensor, ...]
+    rows: Sequence[Row], layout: CacheLayout, tensors: Sequence[torch.Tensor]
 ) -> Rows | None:
     if not rows:
         return None

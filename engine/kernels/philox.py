@@ -1,7 +1,6 @@
 """Philox4x32-10, the counter-based generator behind sampling.
 
-    10 rounds of (c0, c1, c2, c3) <- (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0))
-    with the key growing by (W0, W1) each round
+    ten times:  c <- (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0));  k <- k + W
 
 Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC11); Random123's
 known-answer vectors are in the tests. Words are 32-bit values held in int64.

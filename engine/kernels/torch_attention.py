@@ -38,7 +38,7 @@ def attend_prefill(
     """Chunks back to back, each over its cached prefix and itself: q [tokens, heads, head_dim]."""
     outputs = []
     num_groups = q.shape[1] // k_rows.shape[1]
-    for i, (part, start) in enumerate(zip(q.split(rows.lens), rows.starts, strict=True)):
+    for i, (part, start) in enumerate(zip(q.split_with_sizes(rows.lens), rows.starts, strict=True)):
         end = start + part.shape[0]
         index = rows.context_rows[i, :end]
         k = k_rows.index_select(0, index).transpose(0, 1)

@@ -27,7 +27,7 @@ def conv_prefill(
     """Chunks of any length back to back: x [tokens, channels], state as in ``conv_decode``."""
     taps = weight.t()
     outputs = []
-    for i, (part, start) in enumerate(zip(x.split(rows.lens), rows.starts, strict=True)):
+    for i, (part, start) in enumerate(zip(x.split_with_sizes(rows.lens), rows.starts, strict=True)):
         slot = rows.state_slots[i : i + 1]
         if start:
             history = state.index_select(0, slot)[0].t()

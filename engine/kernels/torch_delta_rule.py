@@ -25,7 +25,7 @@ BLOCK = 64
 def split_qk(
     qkv: torch.Tensor, num_v_heads: int, k_dim: int, v_dim: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q, k [tokens, v_heads, k_dim] of unit length (q also / sqrt(k_dim)), v [tokens, v_heads, v_dim].
+    """Unit-length q, k [tokens, v_heads, k_dim] (q also / sqrt(k_dim)), v [tokens, v_heads, v_dim].
 
     A key head serves ``v_heads / k_heads`` value heads in a row.
     """
@@ -79,12 +79,13 @@ def chunked(
 
     Blocks are counted from each row's start. ``g`` (log decay) and ``beta`` [tokens, v_heads].
     """
-    parts = zip(*(x.split(rows.lens) for x in (q, k, v, g, beta)), strict=True)
+    parts = zip(*(x.split_with_sizes(rows.lens) for x in (q, k, v, g, beta)), strict=True)
     outputs = []
-    for i, (part, start) in enumerate(zip(parts, rows.starts, strict=True)):
+    for i, (row_q, row_k, row_v, row_g, row_beta) in enumerate(parts):
         slot = rows.state_slots[i : i + 1]
-        s = state.index_select(0, slot)[0] if start else state.new_zeros(state.shape[1:])
-        out, s = _blocks(*part, s)
+        empty = rows.starts[i] == 0
+        s = state.new_zeros(state.shape[1:]) if empty else state.index_select(0, slot)[0]
+        out, s = _blocks(row_q, row_k, row_v, row_g, row_beta, s)
         state.index_copy_(0, slot, s.unsqueeze(0))
         outputs.append(out)
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
@@ -117,7 +118,7 @@ def _blocks(
     system = (weighted @ keys).mul_(decay)
     right = torch.cat((v * beta, weighted * grown), -1)
     solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
-    u, w = solved.split((v.shape[-1], k.shape[-1]), -1)
+    u, w = solved.split_with_sizes((v.shape[-1], k.shape[-1]), -1)
     within = (q @ keys).mul_(decay)
     q = q * grown
     last = total[:, :, -1:]

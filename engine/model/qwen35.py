@@ -139,14 +139,14 @@ class Qwen35:
         config = self.config
         heads, dim = config.linear_num_value_heads, config.linear_value_head_dim
         projected = F.linear(x, weights.in_proj)
-        qkv, z, b, a = projected.split(
+        qkv, z, b, a = projected.split_with_sizes(
             (config.conv_channels, config.value_dim, heads, heads), dim=-1
         )
         qkv = kernels.causal_conv(qkv, weights.conv, cache.conv[:, index], inputs)
         out = kernels.delta_rule(
             qkv, b, a, weights.neg_exp_a, weights.dt_bias, cache.recurrent[:, index], inputs
         )
-        z = z.unflatten(-1, (heads, dim))
+        z = z.reshape(-1, heads, dim)
         return kernels.gated_rms_norm(out, z, weights.norm, config.rms_norm_eps).flatten(1)
 
     def _attention(
@@ -161,8 +161,8 @@ class Qwen35:
     ) -> torch.Tensor:
         config = self.config
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-        projected = F.linear(x, weights.in_proj).unflatten(-1, (-1, config.head_dim))
-        kq, gate, v = projected.split((kv_heads + heads, heads, kv_heads), dim=1)
+        projected = F.linear(x, weights.in_proj).view(x.shape[0], -1, config.head_dim)
+        kq, gate, v = projected.split_with_sizes((kv_heads + heads, heads, kv_heads), dim=1)
         kq = kernels.norm_rope(kq, weights.kq_norm, rope, config.rms_norm_eps)
         out = kernels.attention(kq[:, kv_heads:], kq[:, :kv_heads], v, cache.kv, index, inputs)
         return (out * gate.sigmoid()).flatten(1)
@@ -172,7 +172,7 @@ class Qwen35:
     ) -> torch.Tensor:
         """``hidden`` + experts(x) + sigmoid(shared gate) * shared expert(x)."""
         config = self.config
-        shared, router, gate = F.linear(x, weights.in_proj).split(
+        shared, router, gate = F.linear(x, weights.in_proj).split_with_sizes(
             (2 * config.shared_expert_intermediate_size, config.num_experts, 1), dim=-1
         )
         shared = kernels.silu_mul(shared) * gate.sigmoid()
@@ -250,7 +250,7 @@ class _Builder:
             config.head_dim,
         )
         in_proj = self._empty((2 * kv_heads + 2 * heads) * dim, config.hidden_size)
-        k, q_gate, v = in_proj.split((kv_heads * dim, 2 * heads * dim, kv_heads * dim))
+        k, q_gate, v = in_proj.split_with_sizes((kv_heads * dim, 2 * heads * dim, kv_heads * dim))
         std = config.hidden_size**-0.5
         self.plan.add(name + "k_proj.weight", k, std=std)
         self.plan.add(name + "v_proj.weight", v, std=std)
@@ -312,7 +312,9 @@ class _Builder:
         """One matrix over the hidden states whose rows are several checkpoint tensors."""
         columns = self.config.hidden_size
         matrix = self._empty(sum(rows for _, rows in parts), columns)
-        for (name, _), into in zip(parts, matrix.split([rows for _, rows in parts]), strict=True):
+        for (name, _), into in zip(
+            parts, matrix.split_with_sizes([rows for _, rows in parts]), strict=True
+        ):
             self.plan.add(name, into, std=columns**-0.5)
         return matrix
 

@@ -1,0 +1,162 @@
+"""The engine: weights, cache and kernels of one device, executing batches.
+
+engine = Engine.load(config, buffer_factory)     weights in, cache laid over the buffer
+engine.bind(binding)                             before a sequence's first sampled token
+step = engine.launch(batch)                      enqueue; sampled tokens feed the next launch
+result = step.result()                           wait, and read what was sampled
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from engine import checkpoint, weights
+from engine.batch import Binding, ForwardBatch, Sampled, StepResult
+from engine.config import EngineConfig
+from engine.inputs import Inputs
+from engine.kernels.interface import Kernels
+from engine.kernels.reference import ReferenceKernels
+from engine.model.config import ModelConfig
+from engine.model.qwen35 import Qwen35
+from engine.model.registry import build
+from engine.passes import Pass, check, passes
+from engine.sampler import Draw, Sampler, SampleRow
+from transport.layout import CacheLayout, PoolSize
+from transport.region import Region
+from transport.tensors import CacheTensors
+
+BufferFactory = Callable[[int], torch.Tensor]
+"""From a size in bytes to uint8 memory on the engine's device, kept alive by the tensor."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launched batch. Nothing of it is known on the host before ``result``."""
+
+    num_rows: int
+    draws: tuple[tuple[tuple[int, ...], Draw], ...]
+    launched_at_s: float
+
+    def result(self) -> StepResult:
+        """Wait for the step and read it; ``seconds`` runs from its launch."""
+        sampled: list[Sampled | None] = [None] * self.num_rows
+        for indices, draw in self.draws:
+            for index, outcome in zip(indices, draw.to_host(), strict=True):
+                sampled[index] = outcome
+        return StepResult(tuple(sampled), time.perf_counter() - self.launched_at_s)
+
+
+class Engine:
+    """Executes ``ForwardBatch``es over one cache region.
+
+    ``layout``, ``pools`` and ``fingerprint`` are what a peer must match to exchange sequences;
+    ``cache`` is the region, whose pages and state slots others may read between steps. One
+    thread calls it. State slots and pages are the caller's to hand out: the engine writes exactly
+    those that a batch names, and never reads what its rows did not write.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: Qwen35,
+        cache: CacheTensors,
+        layout: CacheLayout,
+        fingerprint: str,
+        kernels: Kernels,
+    ) -> None:
+        self.config = config
+        self.model_config = model.config
+        self.layout = layout
+        self.pools: PoolSize = config.pools
+        self.cache = cache
+        self.fingerprint = fingerprint
+        self.num_ids = config.num_valid_ids or model.config.vocab_size
+        self._model = model
+        self._kernels = kernels
+        self._device = torch.device(config.device)
+        self._sampler = Sampler(config.num_state_slots, self.num_ids, self._device)
+
+    @classmethod
+    @torch.inference_mode()
+    def load(
+        cls,
+        config: EngineConfig,
+        buffer_factory: BufferFactory,
+        *,
+        progress: weights.Progress | None = None,
+        kernels: Kernels | None = None,
+    ) -> "Engine":
+        """Read the model of ``config.model_dir`` and lay the cache over a buffer.
+
+        Raises ValueError naming the setting for a folder or config that cannot be served, and
+        CheckpointError (a ValueError) naming the tensor or file for a bad checkpoint.
+        """
+        model_config = ModelConfig.read(config.model_dir)
+        if config.num_valid_ids is not None and config.num_valid_ids > model_config.vocab_size:
+            raise ValueError(
+                f"num_valid_ids: {config.num_valid_ids} exceeds the vocabulary of "
+                f"{model_config.vocab_size}"
+            )
+        layout = model_config.cache_layout(config.kv_dtype, config.page_size)
+        model = build(model_config, config.torch_dtype, torch.device(config.device))
+        if config.load_format == "dummy":
+            weights.draw(model.plan, config.seed)
+            fingerprint = checkpoint.fingerprint((model_config, "dummy", config.seed), [])
+        else:
+            entries = checkpoint.read_entries(config.model_dir)
+            weights.load(model.plan, entries, progress)
+            fingerprint = checkpoint.fingerprint(model_config, entries)
+        model.prepare()
+        buffer = buffer_factory(Region.of(layout, config.pools).size_bytes)
+        cache = CacheTensors.over(buffer, layout, config.pools)
+        cache.generations.zero_()
+        engine = cls(config, model, cache, layout, fingerprint, kernels or ReferenceKernels())
+        if config.poison:
+            for tensor in (cache.kv, cache.conv, cache.recurrent):
+                tensor.fill_(float("nan"))
+        return engine
+
+    def bind(self, binding: Binding) -> None:
+        """Tell a state slot how its sequence samples; ordered after every earlier launch."""
+        self._sampler.bind(binding)
+
+    @torch.inference_mode()
+    def launch(self, batch: ForwardBatch) -> Step:
+        """Compute ``batch`` and sample; the chosen ids feed later decode rows by themselves.
+
+        Asserts its preconditions (engine/passes.py), and that rows that sample are bound.
+        """
+        check(batch, self.layout, self.pools, self.model_config.max_position_embeddings)
+        launched_at_s = time.perf_counter()
+        draws = [
+            (part.sampled, draw)
+            for part in passes(batch, self._kernels.prefill_block)
+            if (draw := self._run(part)) is not None
+        ]
+        return Step(len(batch.rows), tuple(draws), launched_at_s)
+
+    def poison_pages(self, ids: Iterable[int]) -> None:
+        """Fill freed pages with NaN, so that whoever reads them without writing shows."""
+        self.cache.kv[list(ids)] = float("nan")
+
+    def poison_slot(self, state_slot: int) -> None:
+        """Fill a freed state slot with NaN."""
+        self.cache.conv[state_slot] = float("nan")
+        self.cache.recurrent[state_slot] = float("nan")
+
+    def _run(self, part: Pass) -> Draw | None:
+        inputs = Inputs.of(part.rows, self.layout, self._device)
+        ids = inputs.prefill_ids
+        if inputs.decode:
+            fed = self._sampler.next_token.index_select(0, inputs.decode.state_slots)
+            ids = torch.cat((fed, ids)) if inputs.prefill else fed
+        hidden = self._model.forward(inputs, ids, self.cache, self._kernels)
+        if not part.sampled:
+            return None
+        logits = self._model.logits(hidden, self.num_ids)
+        rows = [
+            SampleRow(row.state_slot, row.start + row.length) for row in part.rows if row.sample
+        ]
+        return self._sampler.sample(logits, inputs.sample_slots, inputs.sample_positions, rows)

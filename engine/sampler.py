@@ -1,0 +1,264 @@
+"""Choose each row's next token, reproducibly.
+
+Order, per row (vLLM's, so that the same request means the same there and here):
+
+1. logprobs, if asked for: log_softmax of the raw logits
+2. repetition, then presence and frequency penalty
+3. logit_bias
+4. stop ids masked while fewer than min_tokens are out
+5. temperature 0: argmax, ties to the lowest id. Else divide by temperature
+6. top_k, top_p, min_p
+7. argmax of logits + Gumbel noise, keyed by (seed, position, id) alone (kernels/philox.py):
+   a draw from the softmax that depends on neither batch nor worker nor retry
+
+What a row does not ask for costs it nothing: the host knows each state slot's settings and
+launches only what some row needs. Values live in tables indexed by state slot, on the device,
+so that a captured graph can read them. Ids past the tokenizer's never get logits at all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.batch import Binding, Sampled, TokenLogprobs
+from engine.kernels import torch_sampling
+from engine.kernels.philox import gumbel_noise
+from transport.sampling import SamplingParams
+
+TEMPERATURE, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY = range(6)
+SEED, TOP_K, NUM_PROMPT, MIN_TOKENS = range(4)
+
+
+@dataclass(frozen=True)
+class SampleRow:
+    """Host facts of one sampled row; ``position`` is the index its new token will have."""
+
+    state_slot: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Sampled rows still on the device: ``ids`` int64 [rows], -1 where logits were not finite.
+
+    ``logprobs`` of the rows ``logprob_rows``: chosen [n], best values and ids [n, k].
+    """
+
+    ids: torch.Tensor
+    logprob_rows: tuple[tuple[int, int], ...] = ()
+    logprobs: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+
+    def to_host(self) -> list[Sampled]:
+        """One entry a row; waits for the device."""
+        ids = self.ids.tolist()
+        found: dict[int, TokenLogprobs] = {}
+        if self.logprobs is not None:
+            chosen, values, best = (tensor.tolist() for tensor in self.logprobs)
+            for i, (row, k) in enumerate(self.logprob_rows):
+                top = tuple(zip(best[i][:k], values[i][:k], strict=True))
+                found[row] = TokenLogprobs(chosen[i], top)
+        return [
+            Sampled(token_id, found.get(row)) if token_id >= 0 else Sampled(None)
+            for row, token_id in enumerate(ids)
+        ]
+
+
+class Sampler:
+    """Sampling settings and penalty counts of every state slot.
+
+    ``next_token`` int64 [state slots] is what the next decode row of a slot feeds: the last
+    output token given to ``bind``, then whatever ``sample`` chose.
+    """
+
+    def __init__(self, num_state_slots: int, num_ids: int, device: torch.device) -> None:
+        self._num_slots, self._num_ids, self._device = num_state_slots, num_ids, device
+        self.next_token = torch.zeros(num_state_slots, dtype=torch.int64, device=device)
+        self._floats = torch.zeros(num_state_slots, 6, device=device)
+        self._ints = torch.zeros(num_state_slots, 4, dtype=torch.int64, device=device)
+        self._bound: dict[int, Binding] = {}
+        # Tables of [state slots, ids] exist from the first sequence that needs them.
+        self._in_prompt: torch.Tensor | None = None
+        self._counts: torch.Tensor | None = None
+        self._bias: torch.Tensor | None = None
+        self._stops: torch.Tensor | None = None
+
+    @torch.inference_mode()
+    def bind(self, binding: Binding) -> None:
+        """Give ``binding.state_slot`` to a sequence; replaces what the slot had before."""
+        slot, params, stop = binding.state_slot, binding.sampling, binding.stop
+        assert 0 <= slot < self._num_slots, slot
+        self._floats[slot] = torch.tensor(
+            [
+                params.temperature,
+                params.top_p,
+                params.min_p,
+                params.repetition_penalty,
+                params.presence_penalty,
+                params.frequency_penalty,
+            ]
+        )
+        seed = (params.seed + 2**63) % 2**64 - 2**63
+        self._ints[slot] = torch.tensor(
+            [seed, params.top_k, len(binding.prompt_ids), stop.min_tokens]
+        )
+        if binding.output_ids:
+            self.next_token[slot] = binding.output_ids[-1]
+        if params.has_penalties:
+            self._count(slot, binding)
+        had_bias = slot in self._bound and bool(self._bound[slot].sampling.logit_bias)
+        if params.logit_bias or had_bias:
+            self._bias = self._write(self._bias, torch.float32, slot, params.logit_bias)
+        if stop.min_tokens:
+            stops = dict.fromkeys(stop.stop_token_ids, 1)
+            self._stops = self._write(self._stops, torch.bool, slot, stops)
+        self._bound[slot] = binding
+
+    @torch.inference_mode()
+    def sample(
+        self,
+        logits: torch.Tensor,
+        slots: torch.Tensor,
+        positions: torch.Tensor,
+        rows: Sequence[SampleRow],
+    ) -> Draw:
+        """Choose a token for each row of ``logits`` (float32 [rows, ids]) and feed it onward.
+
+        ``slots`` and ``positions`` (int64 [rows]) say on the device what ``rows`` says on the
+        host. Writes ``next_token`` and, for rows with penalties, their counts.
+        """
+        bindings = [self._bound[row.state_slot] for row in rows]
+        settings = [binding.sampling for binding in bindings]
+        finite = logits.sum(-1).isfinite()
+        adjusted = self._adjusted(logits, slots, positions, rows, bindings)
+        if all(params.temperature == 0.0 for params in settings):
+            ids = adjusted.argmax(-1)
+        else:
+            ids = self._drawn(adjusted, slots, positions, settings)
+        self.next_token.index_copy_(0, slots, ids)
+        if any(params.has_penalties for params in settings):
+            assert self._counts is not None
+            self._counts[slots, ids] += 1
+        return self._with_logprobs(logits, ids, torch.where(finite, ids, -1), settings)
+
+    def _adjusted(
+        self,
+        logits: torch.Tensor,
+        slots: torch.Tensor,
+        positions: torch.Tensor,
+        rows: Sequence[SampleRow],
+        bindings: Sequence[Binding],
+    ) -> torch.Tensor:
+        """Steps 2 to 4. Rows that did not ask have neutral values in the tables."""
+        if any(binding.sampling.has_penalties for binding in bindings):
+            assert self._in_prompt is not None
+            assert self._counts is not None
+            values = self._floats.index_select(0, slots)
+            logits = torch_sampling.penalised(
+                logits,
+                self._in_prompt.index_select(0, slots),
+                self._counts.index_select(0, slots),
+                *values[:, REPETITION : FREQUENCY + 1].unbind(1),
+            )
+        if any(binding.sampling.logit_bias for binding in bindings):
+            assert self._bias is not None
+            logits = logits + self._bias.index_select(0, slots)
+        if any(
+            row.position - len(binding.prompt_ids) < binding.stop.min_tokens
+            for row, binding in zip(rows, bindings, strict=True)
+        ):
+            assert self._stops is not None
+            integers = self._ints.index_select(0, slots)
+            early = positions - integers[:, NUM_PROMPT] < integers[:, MIN_TOKENS]
+            masked = self._stops.index_select(0, slots) & early.unsqueeze(1)
+            logits = logits.masked_fill(masked, float("-inf"))
+        return logits
+
+    def _drawn(
+        self,
+        logits: torch.Tensor,
+        slots: torch.Tensor,
+        positions: torch.Tensor,
+        settings: Sequence[SamplingParams],
+    ) -> torch.Tensor:
+        """Steps 5 to 7 -> ids int64 [rows]."""
+        floats = self._floats.index_select(0, slots)
+        integers = self._ints.index_select(0, slots)
+        temperature = floats[:, TEMPERATURE]
+        greedy = temperature == 0.0
+        scaled = logits / torch.where(greedy, 1.0, temperature).unsqueeze(1)
+        filtered = [
+            row
+            for row, params in enumerate(settings)
+            if params.top_k or params.top_p < 1.0 or params.min_p > 0.0
+        ]
+        short = {row for row in filtered if 0 < settings[row].top_k <= torch_sampling.SHORT_TOP_K}
+        for group in ([r for r in filtered if r in short], [r for r in filtered if r not in short]):
+            if not group:
+                continue
+            index = torch.tensor(group, device=self._device)
+            part = scaled.index_select(0, index)
+            lowest = torch_sampling.threshold(
+                part,
+                integers[index, TOP_K],
+                floats[index, TOP_P],
+                floats[index, MIN_P],
+                short=group[0] in short,
+            )
+            part.masked_fill_(part < lowest.unsqueeze(1), float("-inf"))
+            scaled.index_copy_(0, index, part)
+        noise = gumbel_noise(integers[:, SEED], positions, logits.shape[1])
+        ids = noise.add_(scaled).argmax(-1)
+        if any(params.temperature == 0.0 for params in settings):
+            ids = torch.where(greedy, logits.argmax(-1), ids)
+        return ids
+
+    def _with_logprobs(
+        self,
+        logits: torch.Tensor,
+        ids: torch.Tensor,
+        checked_ids: torch.Tensor,
+        settings: Sequence[SamplingParams],
+    ) -> Draw:
+        wanted = tuple(
+            (row, params.logprobs)
+            for row, params in enumerate(settings)
+            if params.logprobs is not None
+        )
+        if not wanted:
+            return Draw(checked_ids)
+        index = torch.tensor([row for row, _ in wanted], device=self._device)
+        logprobs = logits.index_select(0, index).log_softmax(-1)
+        chosen = logprobs.gather(1, ids.index_select(0, index).unsqueeze(1)).squeeze(1)
+        best = logprobs.topk(min(max(k for _, k in wanted), logits.shape[1]))
+        return Draw(checked_ids, wanted, (chosen, best.values, best.indices))
+
+    def _count(self, slot: int, binding: Binding) -> None:
+        if self._counts is None or self._in_prompt is None:
+            shape = (self._num_slots, self._num_ids)
+            self._counts = torch.zeros(shape, dtype=torch.int32, device=self._device)
+            self._in_prompt = torch.zeros(shape, dtype=torch.bool, device=self._device)
+        prompt = torch.tensor(binding.prompt_ids, dtype=torch.int64)
+        output = torch.tensor(binding.output_ids, dtype=torch.int64)
+        in_prompt = torch.zeros(self._num_ids, dtype=torch.bool)
+        in_prompt[prompt[prompt < self._num_ids]] = True
+        counts = output[output < self._num_ids].bincount(minlength=self._num_ids)
+        self._in_prompt[slot] = in_prompt.to(self._device)
+        self._counts[slot] = counts.to(self._device, torch.int32)
+
+    def _write(
+        self,
+        table: torch.Tensor | None,
+        dtype: torch.dtype,
+        slot: int,
+        values: dict[int, float] | dict[int, int],
+    ) -> torch.Tensor:
+        """Replace ``slot``'s row of a lazy [state slots, ids] table; unknown ids are left out."""
+        if table is None:
+            table = torch.zeros(self._num_slots, self._num_ids, dtype=dtype, device=self._device)
+        row = torch.zeros(self._num_ids, dtype=dtype)
+        for token_id, value in values.items():
+            if 0 <= token_id < self._num_ids:
+                row[token_id] = value
+        table[slot] = row.to(self._device)
+        return table
