@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from engine.config import EngineConfig
-from engine.runner import Engine
 
 from decode.pool import DecodePool
 from engine import options
+from engine.runner import Engine
 from engine.service import WorkerSettings, serve
 from transport.memory import open_peer
 from transport.pull import CopyThread
@@ -39,15 +38,8 @@ def main(
     def run() -> None:
         if pull_timeout <= 0:
             raise ValueError(f"pull_timeout: {pull_timeout} is not positive")
-        engine_config = EngineConfig(
-            model_dir=model,
-            load_format=load_format,
-            dtype=dtype,
-            device=device,
-            page_size=page_size,
-            num_pages=num_pages,
-            num_state_slots=num_state_slots,
-            poison=poison,
+        engine_config = options.engine_config(
+            model, load_format, device, dtype, page_size, num_pages, num_state_slots, poison
         )
         settings = WorkerSettings(coordinator, engine_config, lookahead, threads, drain_timeout)
 

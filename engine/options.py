@@ -3,14 +3,19 @@
 Read here, in ``__main__``'s name, and nowhere else.
 """
 
+import json
 import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
+from engine.config import Device as DeviceName
+from engine.config import Dtype as DtypeName
+from engine.config import EngineConfig
+from engine.config import LoadFormat as LoadFormatName
 from telemetry.logs import configure_logging
 from transport.errors import BatonError
 
@@ -40,6 +45,47 @@ LogJson = Annotated[bool, typer.Option(envvar="BATON_LOG_JSON", help="One JSON o
 Poison = Annotated[
     bool, typer.Option(envvar="BATON_POISON", help="Fill freed cache memory with NaN (tests).")
 ]
+
+
+def engine_config(
+    model: Path,
+    load_format: str,
+    device: str,
+    dtype: str,
+    page_size: int,
+    num_pages: int,
+    num_state_slots: int,
+    poison: bool,
+) -> EngineConfig:
+    """The engine's settings as the command line gave them; raises ValueError naming one."""
+    if device == "cuda":
+        raise ValueError("device: 'cuda' is not supported yet; use 'cpu' or 'auto'")
+    return EngineConfig(
+        model_dir=model,
+        load_format=cast(LoadFormatName, load_format),
+        dtype=cast(DtypeName, dtype),
+        device=cast(DeviceName, "cpu" if device == "auto" else device),
+        page_size=page_size,
+        num_pages=num_pages,
+        num_state_slots=num_state_slots,
+        poison=poison,
+        num_valid_ids=num_tokenizer_ids(model),
+    )
+
+
+def num_tokenizer_ids(model: Path) -> int | None:
+    """One more than the highest id of the folder's ``tokenizer.json``; None without one. Ids
+    from there on are padding of the vocabulary."""
+    path = model / "tokenizer.json"
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_bytes())
+        ids = [*content["model"]["vocab"].values()]
+        ids += [token["id"] for token in content.get("added_tokens", ())]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"model: {path} is not a readable tokenizer: {error}") from None
+    return int(max(ids)) + 1
 
 
 def run_service(service: str, log_level: str, log_json: bool, main: Callable[[], None]) -> None:

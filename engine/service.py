@@ -102,7 +102,7 @@ def _hello(role: Role, instance: str, engine: Engine, memory: SharedMemory) -> H
         instance=instance,
         role=role,
         model=engine.fingerprint,
-        device=str(engine.device),
+        device=engine.config.device,
         pid=os.getpid(),
         max_seq_len=min(engine.model_config.max_position_embeddings, pool_tokens),
         max_running=pools.num_state_slots,

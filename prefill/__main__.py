@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from engine.config import EngineConfig
-from engine.runner import Engine
 
 from engine import options
+from engine.runner import Engine
 from engine.service import WorkerSettings, serve
 from prefill.pool import PrefillPool
 from prefill.scheduler import PrefillLimits
@@ -48,15 +47,8 @@ def main(
         limits = PrefillLimits(max_batch_tokens, max_batch_rows)
         if offer_ttl <= 0:
             raise ValueError(f"offer_ttl: {offer_ttl} is not positive")
-        engine_config = EngineConfig(
-            model_dir=model,
-            load_format=load_format,
-            dtype=dtype,
-            device=device,
-            page_size=page_size,
-            num_pages=num_pages,
-            num_state_slots=num_state_slots,
-            poison=poison,
+        engine_config = options.engine_config(
+            model, load_format, device, dtype, page_size, num_pages, num_state_slots, poison
         )
         settings = WorkerSettings(coordinator, engine_config, lookahead, threads, drain_timeout)
 

@@ -20,7 +20,9 @@ def books_for(engine: Engine) -> CacheBooks:
 
     def withdraw(holding: Holding) -> None:
         generations[holding.slot.id] = FREE_GENERATION
-        engine.poison(tuple(holding.pages), holding.slot.id)
+        if engine.config.poison:
+            engine.poison_pages(holding.pages)
+            engine.poison_slot(holding.slot.id)
 
     generations.fill_(FREE_GENERATION)
     return CacheBooks(engine.pools, on_reserve=publish, on_release=withdraw)

@@ -67,11 +67,14 @@ class FakeEngine:
         self.cache = CacheTensors.over(buffer, LAYOUT, size)
         self.next_token = [0] * size.num_state_slots
         self.queue: deque[FakeStep] = deque()
-        self.poison(tuple(range(size.num_pages)), 0)
-        self.cache.recurrent.fill_(float("nan"))
+        self.config = SimpleNamespace(poison=True)
+        for tensor in (self.cache.kv, self.cache.conv, self.cache.recurrent):
+            tensor.fill_(float("nan"))
 
-    def poison(self, pages: tuple[int, ...], state_slot: int) -> None:
-        self.cache.kv[list(pages)] = float("nan")
+    def poison_pages(self, ids: list[int]) -> None:
+        self.cache.kv[ids] = float("nan")
+
+    def poison_slot(self, state_slot: int) -> None:
         self.cache.conv[state_slot] = float("nan")
         self.cache.recurrent[state_slot] = float("nan")
 

@@ -1,0 +1,72 @@
+"""``python -m coordinator``: HTTP for clients, ZeroMQ for workers."""
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from coordinator.edge_settings import EdgeSettings
+from coordinator.hub import HubSettings
+from coordinator.server import CoordinatorSettings, serve
+from telemetry.logs import configure_logging
+from transport.errors import BatonError
+
+
+def main(
+    model: Annotated[
+        Path, typer.Option(envvar="BATON_MODEL", help="Checkpoint folder with the tokenizer.")
+    ],
+    redis_url: Annotated[
+        str, typer.Option(envvar="BATON_REDIS_URL", help="redis://, rediss:// or unix://")
+    ],
+    bind: Annotated[
+        str, typer.Option(envvar="BATON_BIND", help="ZeroMQ endpoint for the workers.")
+    ] = "tcp://127.0.0.1:5555",
+    host: Annotated[str, typer.Option(envvar="BATON_HOST", help="HTTP address.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(envvar="BATON_PORT", help="HTTP port; 0: any.")] = 8000,
+    served_model_name: Annotated[
+        str, typer.Option(envvar="BATON_SERVED_MODEL_NAME", help="Default: the folder's name.")
+    ] = "",
+    heartbeat: Annotated[
+        float, typer.Option(envvar="BATON_HEARTBEAT", help="Seconds between heartbeats.")
+    ] = 1.0,
+    dead_after: Annotated[
+        float, typer.Option(envvar="BATON_DEAD_AFTER", help="Seconds of silence that mean dead.")
+    ] = 10.0,
+    max_open: Annotated[
+        int, typer.Option(envvar="BATON_MAX_OPEN", help="Requests open at a time; beyond: 503.")
+    ] = 16_384,
+    request_timeout: Annotated[
+        float, typer.Option(envvar="BATON_REQUEST_TIMEOUT", help="Seconds a request may take.")
+    ] = 1_800.0,
+    drain_timeout: Annotated[
+        float, typer.Option(envvar="BATON_DRAIN_TIMEOUT", help="Seconds to finish after SIGTERM.")
+    ] = 30.0,
+    log_level: Annotated[str, typer.Option(envvar="BATON_LOG_LEVEL")] = "info",
+    log_json: Annotated[bool, typer.Option(envvar="BATON_LOG_JSON")] = False,
+) -> None:
+    """Serve the OpenAI API, assign requests to the pools, keep their record in Redis."""
+    try:
+        configure_logging("coordinator", log_level, log_json)
+        settings = CoordinatorSettings(
+            host=host,
+            port=port,
+            bind=bind,
+            redis_url=redis_url,
+            model=model,
+            edge=EdgeSettings(served_model_name or model.resolve().name),
+            hub=HubSettings(heartbeat, dead_after, max_open, request_timeout),
+            drain_timeout_s=drain_timeout,
+        )
+        uvloop.run(serve(settings))
+    except (ValueError, OSError, BatonError) as error:
+        logging.getLogger("coordinator").debug("refused to go on", exc_info=True)
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        raise typer.Exit(2) from None
+
+
+if __name__ == "__main__":
+    typer.run(main)

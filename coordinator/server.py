@@ -1,0 +1,123 @@
+"""The coordinator process.
+
+open     sockets, Redis record, tokenizer: whatever is wrong shows before anything is served
+serve    HTTP on one side, workers on the other, one event loop
+drain    after SIGTERM: refuse new requests, finish the open ones, fail what is left
+close    HTTP, channel, record
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_hex
+
+import uvicorn
+from fastapi import FastAPI
+from telemetry.notify import notify
+
+from coordinator.api import create_app
+from coordinator.edge_settings import EdgeSettings
+from coordinator.hub import Hub, HubSettings
+from coordinator.observer import Observer
+from coordinator.placement import PlacementLimits
+from coordinator.store import Store
+from coordinator.tokenizer import Tokenizer
+from telemetry.metrics import Metrics
+from transport.channel import CoordinatorChannel
+from transport.messages import PROTOCOL
+
+log = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class CoordinatorSettings:
+    """``bind`` is the ZeroMQ endpoint for workers, ``model`` the folder with the tokenizer."""
+
+    host: str
+    port: int
+    bind: str
+    redis_url: str
+    model: Path
+    edge: EdgeSettings
+    hub: HubSettings = field(default_factory=HubSettings)
+    limits: PlacementLimits = field(default_factory=PlacementLimits)
+    drain_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65_535:
+            raise ValueError(f"port: {self.port} is not between 0 and 65535")
+        if self.drain_timeout_s < 0:
+            raise ValueError(f"drain_timeout_s: {self.drain_timeout_s} is negative")
+
+
+async def serve(settings: CoordinatorSettings) -> None:
+    """Run until SIGTERM or SIGINT. Raises ValueError, OSError or BatonError before serving."""
+    instance = f"coordinator-{token_hex(4)}"
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as stack:
+        listener = stack.enter_context(_listen(settings.host, settings.port))
+        tokenizer = Tokenizer.load(settings.model)
+        stack.callback(tokenizer.close)
+        channel = CoordinatorChannel(settings.bind)
+        stack.callback(channel.close)
+        store = Store(settings.redis_url, instance, PROTOCOL, endpoint=channel.endpoint)
+        await store.start()
+        stack.push_async_callback(store.close, CLOSE_TIMEOUT_S)
+        metrics = Metrics(settings.edge.served_model_name)
+        observer = Observer(metrics, store, instance)
+        hub = Hub(channel, observer, instance, settings.hub, settings.limits)
+        app = create_app(hub, tokenizer, settings.edge, metrics)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(hub.run(), name="hub")
+            http = _HttpServer(app)
+            tasks.create_task(http.serve(sockets=[listener]), name="http")
+            notify(READY="1", STATUS=f"listening on {settings.host}:{listener.getsockname()[1]}")
+            log.info("%s listens on %s:%d", instance, *listener.getsockname()[:2])
+            await stop.wait()
+            notify(STOPPING="1")
+            await hub.drain(settings.drain_timeout_s)
+            http.should_exit = True
+            hub.stop()
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn without its own signal handling: draining comes before closing."""
+
+    def __init__(self, app: FastAPI) -> None:
+        config = uvicorn.Config(
+            app,
+            loop="uvloop",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=int(CLOSE_TIMEOUT_S),
+            backlog=4096,
+        )
+        super().__init__(config)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=4096)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(f"port: cannot listen on {host}:{port}: {reason}") from None
