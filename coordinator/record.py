@@ -1,0 +1,118 @@
+"""The record of one request: what happened to it, where and when.
+
+Pure values. A request's records are totally ordered by (ended?, attempt, state, revision), and
+the highest one holds, whatever order they arrive in and however often: applying a transition
+twice changes nothing, and none leads back. What an older attempt still reports can never win
+over a newer one, and nothing wins over an end.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct, structs
+
+from transport.errors import MalformedMessage
+from transport.sampling import FinishReason
+
+State = Literal["queued", "prefilling", "handoff", "decoding", "finished", "failed", "cancelled"]
+
+# Ends come last. A coordinator ends a request once; two ends only meet when another coordinator
+# took it for dead and wrote `failed`. Then the owner's verdict is the truth, so it ranks higher.
+_RANK: Final[Mapping[State, int]] = {
+    "queued": 0, "prefilling": 1, "handoff": 2, "decoding": 3,
+    "failed": 5, "cancelled": 6, "finished": 7,
+}  # fmt: skip
+_TERMINAL: Final = frozenset({"finished", "failed", "cancelled"})
+
+
+class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Times are Unix seconds, None until reached; those of the stages are the newest attempt's.
+
+    ``http_id`` is the client's X-Request-Id, ``coordinator`` the instance that owns the request.
+    ``failure_code`` is stable, ``failure_message`` for people. ``revision`` counts the changes.
+    """
+
+    request_id: str
+    coordinator: str
+    http_id: str = ""
+    state: State = "queued"
+    attempt: int = 1
+    revision: int = 0
+    prefill_worker: str = ""
+    decode_worker: str = ""
+    num_prompt: int = 0
+    num_output: int = 0
+    bytes_moved: int = 0
+    finish_reason: FinishReason | None = None
+    failure_code: str = ""
+    failure_message: str = ""
+    received_at: float | None = None
+    queued_at: float | None = None
+    placed_at: float | None = None
+    prefill_started_at: float | None = None
+    prefill_finished_at: float | None = None
+    first_token_at: float | None = None
+    handoff_placed_at: float | None = None
+    pull_started_at: float | None = None
+    landed_at: float | None = None
+    first_decode_at: float | None = None
+    ended_at: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.state in _TERMINAL
+
+    @property
+    def order(self) -> str:
+        """The order key, fixed-width digits so that it compares as text, in Lua too:
+        ended (1), attempt (9), rank of the state (1), revision (9)."""
+        return f"{self.ended:d}{self.attempt:09d}{_RANK[self.state]:d}{self.revision:09d}"
+
+    def advance(self, state: State, /, **changes: Any) -> "RequestRecord":
+        """This request one transition later, with ``changes`` to its fields.
+
+        Returns this very record when it has ended, when nothing would change, and when the
+        transition would lead back; so a late or doubled event needs no check by the caller.
+        """
+        after = structs.replace(self, state=state, **changes)
+        if self.ended or after == self:
+            return self
+        after = structs.replace(after, revision=self.revision + 1)
+        return after if after.order > self.order else self
+
+    def next_attempt(self, *, at: float) -> "RequestRecord":
+        """Queued again at ``at``: workers and stage times start anew. When the request came,
+        and when its client saw the first token, stay."""
+        return self.advance(
+            "queued", attempt=self.attempt + 1, queued_at=at, placed_at=None,
+            prefill_worker="", decode_worker="", prefill_started_at=None,
+            prefill_finished_at=None, handoff_placed_at=None, pull_started_at=None,
+            landed_at=None, first_decode_at=None,
+        )  # fmt: skip
+
+    def to_fields(self) -> dict[str, str]:
+        """The Redis hash: every field that is set, and ``order``, as UTF-8-safe text."""
+        fields = {
+            name: _text(value)
+            for name, value in structs.asdict(self).items()
+            if value is not None and value != ""
+        }
+        return fields | {"order": self.order}
+
+    @staticmethod
+    def from_fields(fields: Mapping[str, str]) -> "RequestRecord":
+        """The inverse of ``to_fields``. Raises MalformedMessage."""
+        try:
+            return msgspec.convert(dict(fields), RequestRecord, strict=False)
+        except msgspec.ValidationError as error:
+            raise MalformedMessage(f"a request's record in Redis is unreadable: {error}") from None
+
+
+def _text(value: object) -> str:
+    return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def latest(one: RequestRecord, other: RequestRecord) -> RequestRecord:
+    """The one of a request's two records that holds."""
+    return other if other.order > one.order else one
