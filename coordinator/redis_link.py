@@ -59,8 +59,8 @@ class RedisLink:
         except TimeoutError:
             raise self.silent(self._call_timeout_s) from None
         except (RedisError, OSError) as error:
-            # Its cause can hold the connection's settings, so none is chained.
-            final = isinstance(error, AuthenticationError)
+            # NOTE: redis-py wraps an AuthenticationError in a plain ConnectionError.
+            final = any(isinstance(e, AuthenticationError) for e in (error, error.__context__))
             raise RedisUnavailable(self._url, f"failed: {error}", final=final) from None
 
     async def ask(self, command: Command) -> Any:

@@ -18,50 +18,18 @@ import logging
 import random
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from redis.exceptions import ResponseError
 
 from coordinator import keys, scripts
 from coordinator.outbox import Outbox
+from coordinator.presence import Presence
 from coordinator.record import RequestRecord
 from coordinator.redis_link import RedisLink, RedisUnavailable
+from coordinator.store_limits import StoreCounters, StoreLimits
 from transport.errors import BatonError
 
 log = logging.getLogger(__name__)
-
-
-class ProtocolConflict(BatonError):
-    """Another live coordinator keeps its record in the same Redis in another version."""
-
-
-@dataclass(frozen=True)
-class StoreLimits:
-    """``batch_window_s`` is how late a record may be for the sake of its batch;
-    ``max_records`` bounds the memory, live requests included."""
-
-    batch_window_s: float = 0.01
-    max_batch: int = 64
-    call_timeout_s: float = 2.0
-    start_timeout_s: float = 1.0
-    heartbeat_s: float = 2.0
-    presence_ttl_s: float = keys.PRESENCE_TTL_S
-    retain_s: float = 300.0
-    max_records: int = 20_000
-    backoff_min_s: float = 0.05
-    backoff_max_s: float = 2.0
-
-
-@dataclass
-class StoreCounters:
-    """Since the start. ``superseded``: Redis already had the record, or a newer one."""
-
-    writes: int = 0
-    superseded: int = 0
-    failures: int = 0
-    reconnects: int = 0
-    rewrites: int = 0
-    lost_failed: int = 0
 
 
 class Store:
@@ -81,20 +49,19 @@ class Store:
         limits: StoreLimits | None = None,
     ) -> None:
         self.limits = limits = limits or StoreLimits()
-        self.instance, self.protocol = instance, protocol
+        self.instance = instance
         self.counters = StoreCounters()
-        self._fields = {"started_at": str(time.time()), "endpoint": endpoint}
         self._link = RedisLink(redis_url, call_timeout_s=limits.call_timeout_s)
         # Readers have connections of their own: however many come, the writer is not held up.
         self._reader = RedisLink(redis_url, call_timeout_s=limits.call_timeout_s)
         self._outbox = Outbox(capacity=limits.max_records, retain_s=limits.retain_s)
-        self._workers: dict[str, dict[str, str]] = {}
-        self._dirty_workers: set[str] = set()
+        self._presence = Presence(
+            self._link, instance, protocol, endpoint, ttl_s=limits.presence_ttl_s
+        )
         self._changed = asyncio.Event()
         self._full = asyncio.Event()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._run_id: str | None = None
         self._next_heartbeat = 0.0
         self._connected = False
 
@@ -138,6 +105,7 @@ class Store:
                 except TimeoutError:
                     raise last or self._link.silent(self.limits.start_timeout_s) from None
         except BaseException:
+            self._connected = False
             await self._link.close()
             raise
         self._task = asyncio.create_task(self._run(), name="store")
@@ -149,14 +117,12 @@ class Store:
 
     def register_worker(self, instance: str, fields: Mapping[str, str]) -> None:
         """Keep a worker's hash alive until ``worker_gone``; again to change its fields."""
-        self._workers[instance] = {**fields, "coordinator": self.instance}
-        self._dirty_workers.add(instance)
+        self._presence.register_worker(instance, fields)
         self._note_change()
 
     def worker_gone(self, instance: str) -> None:
-        if self._workers.pop(instance, None) is not None:
-            self._dirty_workers.add(instance)
-            self._note_change()
+        self._presence.worker_gone(instance)
+        self._note_change()
 
     async def get(self, request_id: str) -> RequestRecord | None:
         """The newest record of any coordinator's request; None when it is unknown or long over.
@@ -194,7 +160,7 @@ class Store:
                     await self._meet()
                     failed_in_a_row = 0
                 await self._serve()
-                await self._leave()
+                await self._presence.leave()
                 return
             except BatonError as error:
                 if self._connected:
@@ -208,9 +174,9 @@ class Store:
             await self._back_off(failed_in_a_row)
 
     async def _serve(self) -> None:
-        while self._outbox.num_dirty or self._dirty_workers or not self._closing.is_set():
+        while self._outbox.num_dirty or self._presence.dirty or not self._closing.is_set():
             await self._wait_for_changes()
-            await self._write_workers()
+            await self._presence.write_workers()
             await self._write_records()
             if time.monotonic() >= self._next_heartbeat:
                 await self._meet()
@@ -224,6 +190,7 @@ class Store:
         self._full.clear()
 
     async def _write_records(self) -> None:
+        """Write what is dirty now; what comes meanwhile may gather for a batch of its own."""
         while batch := self._outbox.take(self.limits.max_batch):
             refused: ResponseError | None = None
             forgotten = False
@@ -247,51 +214,26 @@ class Store:
                 raise self._link.refused(refused)
             if forgotten:
                 await self._meet()
-
-    async def _write_workers(self) -> None:
-        changed = self._dirty_workers
-        self._dirty_workers = set()
-        ttl_s = self.limits.presence_ttl_s
-        # What fails here is not tried again by itself: meeting the server anew writes all
-        # workers, and the hash of one that is gone expires.
-        for instance in changed:
-            fields = self._workers.get(instance, {})
-            await self._link.ask(scripts.replace(keys.worker(instance), fields, ttl_s))
+            if len(batch) < self.limits.max_batch:
+                return
 
     async def _meet(self) -> None:
         """Greet the server: refresh what says that we live, and see whether it still knows us."""
-        ttl_s = self.limits.presence_ttl_s
-        join = scripts.join(self.instance, self.protocol, self._fields, ttl_s)
-        answer, *others = await self._link.ask(join)
-        if answer == "conflict":
-            raise ProtocolConflict(
-                f"coordinator {self.instance} speaks {self.protocol}, but coordinator {others[0]} "
-                f"in the same Redis, heard of within {ttl_s:g} s, speaks {others[1]}"
-            )
-        run_id: str = (await self._link.ask(("INFO", "server"))).get("run_id", "")
-        if self._run_id is not None and (answer == "new" or run_id != self._run_id):
+        had_met = self._presence.has_met
+        if await self._presence.meet():
             log.warning("Redis has lost data; writing all %d known records", len(self._outbox))
             self.counters.rewrites += 1
             self._outbox.rewrite_all()
-        self.counters.reconnects += self._run_id is not None and not self._connected
-        self._run_id, self._connected = run_id, True
-        self._dirty_workers.update(self._workers)
+        if had_met and not self._connected:
+            log.warning("Redis is back; writing %d records", self.num_unwritten)
+            self.counters.reconnects += 1
+        self._connected = True
         self._outbox.expire(time.monotonic())
         self._next_heartbeat = time.monotonic() + self.limits.heartbeat_s
         self._note_change()
-        for dead in others:
-            await self._fail_lost(dead)
-
-    async def _fail_lost(self, dead: str) -> None:
-        left = True
-        while left:
-            most = self.limits.max_batch
-            failed, left = await self._link.ask(scripts.fail_lost(dead, time.time(), most))
+        for dead in self._presence.dead:
+            failed = await self._presence.fail_lost(dead, batch=self.limits.max_batch)
             self.counters.lost_failed += failed
-
-    async def _leave(self) -> None:
-        workers: list[scripts.Command] = [("DEL", keys.worker(name)) for name in self._workers]
-        await self._link.run([*workers, scripts.leave(self.instance)])
 
     async def _back_off(self, failed_in_a_row: int) -> None:
         # Not cut short by `closing`: a server that comes back before close's deadline still

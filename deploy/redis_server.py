@@ -123,7 +123,7 @@ class LocalRedis:
         not started, or is stopped."""
         if self._keeper is None:
             return
-        self._launched.wait()  # no deadline: fork and exec, nothing else, come before it
+        self._launched.wait(10.0)  # fork and exec, nothing else, come before it
         if self._process is not None:
             self._process.terminate()
             try:

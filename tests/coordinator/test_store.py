@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from coordinator import keys, scripts
+from coordinator.presence import ProtocolConflict
 from coordinator.record import RequestRecord, latest
 from coordinator.redis_link import RedisUnavailable
 from coordinator.redis_url import safe_url
-from coordinator.store import ProtocolConflict, Store, StoreLimits
+from coordinator.store import Store
+from coordinator.store_limits import StoreLimits
 from deploy.redis_server import LocalRedis
 
 FAST = StoreLimits(
@@ -118,12 +120,12 @@ async def test_a_burst_is_written_in_few_batches(redis: Redis, make_store: MakeS
 async def test_workers_live_as_long_as_they_are_refreshed(
     redis: Redis, make_store: MakeStore
 ) -> None:
-    store = await make_store(limits=limits(presence_ttl_s=0.3, heartbeat_s=0.05))
+    store = await make_store(limits=limits(presence_ttl_s=1.0))
     store.register_worker("p1", {"role": "prefill", "device": "cpu"})
     await eventually(lambda: redis.exists(keys.worker("p1")))
     expected = {"role": "prefill", "device": "cpu", "coordinator": "c1"}
     assert redis.hgetall(keys.worker("p1")) == expected
-    seen_until = time.monotonic() + 0.6
+    seen_until = time.monotonic() + 1.3
     await eventually(lambda: time.monotonic() > seen_until or not redis.exists(keys.worker("p1")))
     assert redis.exists(keys.worker("p1"), keys.coordinator("c1")) == 2
     store.worker_gone("p1")
@@ -154,10 +156,10 @@ async def test_close_writes_the_rest_and_takes_its_keys(
 async def test_a_stalled_server_slows_nobody(
     server: LocalRedis, redis: Redis, make_store: MakeStore
 ) -> None:
-    store = await make_store()
+    store = await make_store(limits=limits(call_timeout_s=1.0))
     os.kill(server.pid, signal.SIGSTOP)
     took_s, final = [], {}
-    until = time.monotonic() + 1.0
+    until = time.monotonic() + 1.3
     for n in itertools.count():
         record = new(f"r{n % 200}", attempt=1 + n // 200).advance("decoding", num_output=n)
         began = time.perf_counter()
@@ -171,7 +173,7 @@ async def test_a_stalled_server_slows_nobody(
         if time.monotonic() > until:
             break
     assert sorted(took_s)[len(took_s) * 99 // 100] < 0.001
-    assert max(took_s) < 0.25  # far below the store's own deadline: nothing waited for it
+    assert max(took_s) < 0.9  # had anything waited for Redis, it would be the call's 1.0
     await eventually(lambda: not store.connected)
     with pytest.raises(RedisUnavailable, match="did not answer"):
         await store.get("somebody else's")
@@ -183,19 +185,25 @@ async def test_a_stalled_server_slows_nobody(
     assert store.dropped == 0
 
 
-async def test_a_server_that_comes_back_empty_is_told_everything(
-    server: LocalRedis, tmp_path: Path, make_store: MakeStore
-) -> None:
-    store = await make_store()
+@pytest.mark.parametrize("loses", ["everything", "its last writes"])
+async def test_a_server_that_comes_back_is_told_what_it_lost(tmp_path: Path, loses: str) -> None:
+    first = LocalRedis(tmp_path / "run", keep_data=loses != "everything")
+    first.start()
+    store = Store(first.url, "c1", "baton/1", limits=FAST)
+    await store.start()
     store.register_worker("d1", {"role": "decode"})
-    before = [new("old", state="finished"), new("live", state="decoding")]
-    for record in before:
-        store.put(record)
+    old, live = new("old", state="finished"), new("live", state="decoding")
+    store.put(old)
+    store.put(live)
     await eventually(lambda: store.counters.writes == 2)
 
-    os.kill(server.pid, signal.SIGKILL)
-    server.stop()
-    during = [new("meanwhile"), before[1].advance("decoding", num_output=5)]
+    if loses == "everything":
+        os.kill(first.pid, signal.SIGKILL)
+    else:  # it still knows the coordinator
+        with Redis.from_url(first.url) as redis:
+            redis.delete(keys.request("old"), keys.request("live"), keys.open_requests("c1"))
+    first.stop()
+    during = [new("meanwhile"), live.advance("decoding", num_output=5)]
     for record in during:
         store.put(record)
     await eventually(lambda: not store.connected)
@@ -203,12 +211,12 @@ async def test_a_server_that_comes_back_empty_is_told_everything(
     again.start()
     try:
         with Redis.from_url(again.url, decode_responses=True) as redis:
-            await eventually(lambda: store.connected and store.num_unwritten == 0)
-            for record in (before[0], *during):
+            for record in (old, *during):
                 await eventually(lambda r=record: stored(redis, r.request_id) == r)
+            await eventually(lambda: redis.exists(keys.worker("d1"), keys.coordinator("c1")) == 2)
             assert redis.smembers(keys.open_requests("c1")) == {"live", "meanwhile"}
-            await eventually(lambda: redis.exists(keys.worker("d1")))
-            assert store.counters.rewrites >= 1
+            assert store.connected
+            assert (store.counters.rewrites, store.dropped) == (1, 0)
             await store.close(1.0)
     finally:
         again.stop()
@@ -245,6 +253,7 @@ async def test_close_without_a_server_ends_in_time(
     store.put(new())
     began = time.monotonic()
     await store.close(0.2)
+    os.kill(server.pid, signal.SIGCONT)
     assert time.monotonic() - began < 1.0
     assert "1 records unwritten" in caplog.text
 
@@ -253,7 +262,7 @@ async def test_close_without_a_server_ends_in_time(
 
 
 async def test_what_the_dead_left_open_fails_once(redis: Redis, make_store: MakeStore) -> None:
-    dead = await make_store("dead")
+    dead = await make_store("dead", limits=limits(heartbeat_s=60.0))
     left = [new(f"r{n}", "dead", attempt=2).advance("decoding") for n in range(150)]
     for record in [*left, new("done", "dead", state="finished")]:
         dead.put(record)
@@ -351,7 +360,9 @@ async def test_somebody_listens_and_says_nothing() -> None:
 async def test_a_wrong_password(server: LocalRedis, redis: Redis) -> None:
     redis.config_set("requirepass", "right")
     for credentials in ("", ":s3cret@"):
+        began = time.monotonic()
         said = await start_fails(server.url.replace("unix://", f"unix://{credentials}"))
+        assert time.monotonic() - began < 0.8  # it does not try again until the deadline
         assert "s3cret" not in said
         assert "redis.sock" in said
     store = Store(server.url.replace("unix://", "unix://:right@"), "c1", "baton/1")
