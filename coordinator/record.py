@@ -93,8 +93,12 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def to_fields(self) -> dict[str, str]:
         """The Redis hash: every field that is set, and ``order``, as UTF-8-safe text."""
-        fields = {name: _text(value) for name, value in structs.asdict(self).items() if value}
-        return fields | {"state": self.state, "order": self.order}
+        fields = {
+            name: _text(value)
+            for name, value in structs.asdict(self).items()
+            if value is not None and value != ""
+        }
+        return fields | {"order": self.order}
 
     @staticmethod
     def from_fields(fields: Mapping[str, str]) -> "RequestRecord":

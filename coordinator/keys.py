@@ -1,0 +1,44 @@
+"""Every key Baton keeps in Redis. All are written by the coordinator, through store.py.
+
+key                             type  holds                                   expires after
+baton:request:{request_id}      hash  RequestRecord's fields (record.py), and  24 h while open,
+                                      `order`, by which writes are compared    1 h once ended
+baton:open:{coordinator}        set   ids of that coordinator's requests that  24 h
+                                      have not ended
+baton:worker:{instance}         hash  what `register_worker` was given, and    15 s, refreshed
+                                      `coordinator`
+baton:coordinator:{instance}    hash  protocol, started_at (Unix s), endpoint  15 s, refreshed
+baton:coordinators              set   instances that may have open requests    48 h, refreshed
+baton:lease:gpu:{uuid}          -     kept free for the leases of GPUs
+
+A coordinator is alive while its hash exists. An instance listed in `baton:coordinators` without
+a hash is dead: any live coordinator fails what its open set lists, then unlists it. A hash of
+one's own that is missing means that the server lost its data: all that is known is written anew.
+"""
+
+from typing import Final
+
+REQUEST_PREFIX: Final = "baton:request:"
+COORDINATOR_PREFIX: Final = "baton:coordinator:"
+COORDINATORS: Final = "baton:coordinators"
+
+OPEN_TTL_S: Final = 24 * 3600
+ENDED_TTL_S: Final = 3600
+PRESENCE_TTL_S: Final = 15.0
+COORDINATORS_TTL_S: Final = 48 * 3600
+
+
+def request(request_id: str) -> str:
+    return REQUEST_PREFIX + request_id
+
+
+def open_requests(coordinator: str) -> str:
+    return "baton:open:" + coordinator
+
+
+def worker(instance: str) -> str:
+    return "baton:worker:" + instance
+
+
+def coordinator(instance: str) -> str:
+    return COORDINATOR_PREFIX + instance

@@ -1,0 +1,105 @@
+"""What Redis has yet to hear, and what it would have to hear again if it lost its data.
+
+Pure. Of each request only the newest record is kept, in one of three places:
+
+    open        not ended
+    unwritten   ended, Redis has not confirmed it
+    retained    ended and confirmed; kept a while in case the server comes back empty
+
+Memory is bounded by ``capacity`` records. Over it, the oldest retained one goes first, then the
+oldest unwritten, then the oldest open; the last two are counted in ``dropped``.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from coordinator.record import RequestRecord
+
+
+class Outbox:
+    """Every operation is O(1) a record."""
+
+    def __init__(self, *, capacity: int, retain_s: float) -> None:
+        self.capacity, self.retain_s = capacity, retain_s
+        self.dropped = 0
+        self._open: OrderedDict[str, RequestRecord] = OrderedDict()
+        self._unwritten: OrderedDict[str, RequestRecord] = OrderedDict()
+        self._retained: OrderedDict[str, tuple[RequestRecord, float]] = OrderedDict()
+        self._dirty: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open) + len(self._unwritten) + len(self._retained)
+
+    @property
+    def num_dirty(self) -> int:
+        return len(self._dirty)
+
+    def get(self, request_id: str) -> RequestRecord | None:
+        """The newest record that is still kept."""
+        if (record := self._open.get(request_id) or self._unwritten.get(request_id)) is not None:
+            return record
+        retained = self._retained.get(request_id)
+        return None if retained is None else retained[0]
+
+    def put(self, record: RequestRecord) -> bool:
+        """Keep ``record`` to be written, unless one at least as new is known."""
+        request_id = record.request_id
+        known = self.get(request_id)
+        if known is not None and record.order <= known.order:
+            return False
+        if record.ended:
+            self._open.pop(request_id, None)
+            self._retained.pop(request_id, None)
+            self._unwritten[request_id] = record
+        else:
+            self._open[request_id] = record
+        self._dirty[request_id] = None
+        while len(self) > self.capacity:
+            self._drop_oldest()
+        return True
+
+    def take(self, most: int) -> list[RequestRecord]:
+        """Up to ``most`` records to write now; ``settle`` or ``give_back`` each of them."""
+        taken: list[RequestRecord] = []
+        while self._dirty and len(taken) < most:
+            record = self.get(self._dirty.popitem(last=False)[0])
+            assert record is not None, "a dirty record is always kept"
+            taken.append(record)
+        return taken
+
+    def settle(self, record: RequestRecord, now: float) -> None:
+        """Redis has this record, or a newer one."""
+        if record.ended and self._unwritten.get(record.request_id) is record:
+            del self._unwritten[record.request_id]
+            self._retained[record.request_id] = (record, now)
+
+    def give_back(self, records: Iterable[RequestRecord]) -> None:
+        """These could not be written; what is still the newest is dirty again."""
+        for record in records:
+            if self.get(record.request_id) is record:
+                self._dirty[record.request_id] = None
+
+    def rewrite_all(self) -> None:
+        """Redis lost its data: everything that is kept is dirty."""
+        for place in (self._open, self._unwritten, self._retained):
+            self._dirty.update(dict.fromkeys(place))
+
+    def expire(self, now: float) -> None:
+        """Forget what has been retained for ``retain_s``."""
+        while self._retained:
+            request_id, (_, settled_at) = next(iter(self._retained.items()))
+            if now - settled_at < self.retain_s:
+                return
+            self._forget_retained(request_id)
+
+    def _forget_retained(self, request_id: str) -> None:
+        del self._retained[request_id]
+        self._dirty.pop(request_id, None)
+
+    def _drop_oldest(self) -> None:
+        if self._retained:
+            self._forget_retained(next(iter(self._retained)))
+            return
+        request_id, _ = (self._unwritten or self._open).popitem(last=False)
+        self._dirty.pop(request_id, None)
+        self.dropped += 1

@@ -1,0 +1,90 @@
+"""Who lives, as Redis sees it: this coordinator, its workers, and the coordinators that died."""
+
+import time
+from collections.abc import Mapping
+
+from coordinator import keys, scripts
+from coordinator.redis_link import RedisLink
+from transport.errors import BatonError
+
+
+class ProtocolConflict(BatonError):
+    """Another live coordinator keeps its record in the same Redis in another version."""
+
+
+class Presence:
+    """Keeps the keys of one coordinator and its workers alive for ``ttl_s`` a time.
+
+    What talks to Redis raises RedisUnavailable.
+    """
+
+    def __init__(
+        self, link: RedisLink, instance: str, protocol: str, endpoint: str, *, ttl_s: float
+    ) -> None:
+        self._link, self._instance, self._protocol = link, instance, protocol
+        self._fields = {"started_at": str(time.time()), "endpoint": endpoint}
+        self._ttl_s = ttl_s
+        self._run_id: str | None = None
+        self._workers: dict[str, dict[str, str]] = {}
+        self._dirty_workers: set[str] = set()
+        self.dead: list[str] = []
+
+    @property
+    def dirty(self) -> bool:
+        """Whether ``write_workers`` has something to do."""
+        return bool(self._dirty_workers)
+
+    @property
+    def has_met(self) -> bool:
+        return self._run_id is not None
+
+    def register_worker(self, instance: str, fields: Mapping[str, str]) -> None:
+        self._workers[instance] = {**fields, "coordinator": self._instance}
+        self._dirty_workers.add(instance)
+
+    def worker_gone(self, instance: str) -> None:
+        if self._workers.pop(instance, None) is not None:
+            self._dirty_workers.add(instance)
+
+    async def meet(self) -> bool:
+        """Refresh our own hash, list in ``dead`` the coordinators that have none any more, and
+        mark every worker to be refreshed. True when the server has lost data since the last
+        time: it does not know us, or is another run. Raises ProtocolConflict."""
+        join = scripts.join(self._instance, self._protocol, self._fields, self._ttl_s)
+        answer, *others = await self._link.ask(join)
+        if answer == "conflict":
+            raise ProtocolConflict(
+                f"coordinator {self._instance} speaks {self._protocol}, but coordinator "
+                f"{others[0]} in the same Redis, heard of within {self._ttl_s:g} s, speaks "
+                f"{others[1]}"
+            )
+        run_id: str = (await self._link.ask(("INFO", "server"))).get("run_id", "")
+        lost_data = self.has_met and (answer == "new" or run_id != self._run_id)
+        self._run_id, self.dead = run_id, others
+        self._dirty_workers.update(self._workers)
+        return lost_data
+
+    async def write_workers(self) -> None:
+        """Write the hashes of workers that came or changed, remove those of workers gone.
+
+        What fails here is not tried again by itself: meeting the server anew marks all workers,
+        and the hash of one that is gone expires.
+        """
+        changed, self._dirty_workers = self._dirty_workers, set()
+        for instance in changed:
+            fields = self._workers.get(instance, {})
+            key = keys.worker(instance)
+            await self._link.ask(scripts.replace(key, fields, self._ttl_s))
+
+    async def fail_lost(self, dead: str, *, batch: int) -> int:
+        """Fail what a dead coordinator left open, ``batch`` requests a script; how many."""
+        num_failed, left = 0, True
+        while left:
+            failed, left = await self._link.ask(scripts.fail_lost(dead, time.time(), batch))
+            num_failed += failed
+        return num_failed
+
+    async def leave(self) -> None:
+        """Remove the keys of this coordinator and its workers."""
+        workers: list[scripts.Command] = [("DEL", keys.worker(name)) for name in self._workers]
+        await self._link.run([*workers, scripts.leave(self._instance)])

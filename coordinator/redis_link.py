@@ -1,0 +1,90 @@
+"""The wire to Redis: every call has a deadline, none is retried, all fail in one way."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
+
+from coordinator.redis_url import check_redis_url, safe_url
+from coordinator.scripts import SOURCES, Command
+from transport.errors import BatonError
+
+_CLOSE_TIMEOUT_S: Final = 0.2
+
+
+class RedisUnavailable(BatonError):
+    """Redis did not do what was asked within the deadline; the record may lag behind.
+
+    ``final`` when asking again cannot help: it answered, and turned our credentials down.
+    """
+
+    def __init__(self, url: str, cause: str, *, final: bool = False) -> None:
+        super().__init__(f"Redis at {safe_url(url)} {cause}")
+        self.final = final
+
+
+class RedisLink:
+    """A pool of connections to ``url``. Connects when first used. Raises ValueError for a URL
+    that cannot be one."""
+
+    def __init__(self, url: str, *, call_timeout_s: float) -> None:
+        check_redis_url(url)
+        self._url, self._call_timeout_s = url, call_timeout_s
+        # RESP2 needs no handshake. NOTE: by default redis-py sends a command again after a
+        # timeout, which the server may already have run.
+        self._redis: Redis = Redis.from_url(
+            url, protocol=2, decode_responses=True, encoding_errors="backslashreplace",
+            socket_timeout=call_timeout_s, socket_connect_timeout=call_timeout_s,
+            retry=Retry(NoBackoff(), 0), health_check_interval=10,
+        )  # fmt: skip
+
+    async def run(self, commands: Sequence[Command]) -> list[Any]:
+        """The replies to ``commands``, sent together; one the server refused replies with its
+        ResponseError. Raises RedisUnavailable, and then any of them may have run or not."""
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                replies = await self._pipeline(commands)
+                missing = [i for i, r in enumerate(replies) if isinstance(r, NoScriptError)]
+                if missing:
+                    await self._pipeline([("SCRIPT LOAD", source) for source in SOURCES])
+                    again = await self._pipeline([commands[i] for i in missing])
+                    for i, reply in zip(missing, again, strict=True):
+                        replies[i] = reply
+                return replies
+        except TimeoutError:
+            raise self.silent(self._call_timeout_s) from None
+        except (RedisError, OSError) as error:
+            # NOTE: redis-py wraps an AuthenticationError in a plain ConnectionError.
+            final = any(isinstance(e, AuthenticationError) for e in (error, error.__context__))
+            raise RedisUnavailable(self._url, f"failed: {error}", final=final) from None
+
+    async def ask(self, command: Command) -> Any:
+        """The reply to one command; being refused raises RedisUnavailable too."""
+        (reply,) = await self.run([command])
+        if isinstance(reply, ResponseError):
+            raise self.refused(reply)
+        return reply
+
+    def refused(self, reply: ResponseError) -> RedisUnavailable:
+        return RedisUnavailable(self._url, f"refused: {reply}")
+
+    def silent(self, after_s: float) -> RedisUnavailable:
+        return RedisUnavailable(self._url, f"did not answer within {after_s:.1f} s")
+
+    async def close(self) -> None:
+        """Drop every connection; the next call opens a new one. Does not raise."""
+        # A stalled server keeps what we sent in our buffers: close, but do not wait for those.
+        with suppress(RedisError, OSError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._redis.connection_pool.disconnect()
+
+    async def _pipeline(self, commands: Sequence[Command]) -> list[Any]:
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            return await pipeline.execute(raise_on_error=False)
