@@ -109,8 +109,10 @@ class Engine:
             weights.load(model.plan, entries, progress)
             fingerprint = checkpoint.fingerprint(model_config, entries)
         model.prepare()
-        buffer = buffer_factory(Region.of(layout, config.pools).size_bytes)
-        cache = CacheTensors.over(buffer, layout, config.pools)
+        # NOTE: an inference tensor could not be written by the copy thread or the books.
+        with torch.inference_mode(False):
+            buffer = buffer_factory(Region.of(layout, config.pools).size_bytes)
+            cache = CacheTensors.over(buffer, layout, config.pools)
         cache.generations.zero_()
         engine = cls(config, model, cache, layout, fingerprint, kernels or ReferenceKernels())
         if config.poison:
