@@ -1,0 +1,49 @@
+"""The OpenAI-compatible HTTP API over a serving core.
+
+The life of a request:
+
+1. Middleware gives it an id and bounds its body.
+2. Its body is validated, its prompts tokenized off the event loop, its length checked.
+3. Each choice is one ``Generation``, submitted to the core; all are accepted or none goes on.
+4. Tokens come back as a stream, become text, and leave as JSON or as events.
+"""
+
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from coordinator.contract import Core
+from coordinator.edge import Edge
+from coordinator.edge_settings import EdgeSettings
+from coordinator.errors import install_error_handlers
+from coordinator.middleware import BodyLimit, Observed, RequestId
+from coordinator.openapi import install_openapi
+from coordinator.responses import ChatCompletionChunk
+from coordinator.routes_generate import generate_routes
+from coordinator.routes_info import info_routes
+from coordinator.tokenizer import Tokenizer
+from telemetry.metrics import Metrics
+
+
+def create_app(
+    core: Core, tokenizer: Tokenizer, settings: EdgeSettings, metrics: Metrics | None = None
+) -> FastAPI:
+    """The ASGI app. ``metrics`` is the object that the core feeds too; a fresh one if None.
+
+    The caller owns core and tokenizer, and closes both.
+    """
+    metrics = metrics or Metrics(settings.served_model_name)
+    edge = Edge(core, tokenizer, settings, metrics)
+    app = FastAPI(
+        title="Baton", version=version("baton"), docs_url=None, redoc_url=None,
+        redirect_slashes=False,
+    )  # fmt: skip
+    app.include_router(generate_routes(edge))
+    app.include_router(info_routes(edge))
+    install_error_handlers(app)
+    install_openapi(app, ChatCompletionChunk)
+    # NOTE: what is added last is outermost.
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(Observed, metrics=metrics)
+    app.add_middleware(RequestId)
+    return app

@@ -1,0 +1,31 @@
+"""Settings of the HTTP edge."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EdgeSettings:
+    """What the edge serves and the most it takes. Raises ValueError that names the setting.
+
+    ``max_stops`` and ``max_stop_len`` (characters) bound a request's stop strings; ``max_choices``
+    bounds n, and prompts × n; a body must arrive within ``body_timeout_s``; a client that reads
+    nothing for ``write_timeout_s`` has left.
+    """
+
+    served_model_name: str
+    max_body_bytes: int = 32 * 1024 * 1024
+    max_n: int = 128
+    max_choices: int = 1024
+    max_stops: int = 64
+    max_stop_len: int = 1024
+    max_stop_token_ids: int = 1024
+    max_logit_bias: int = 1024
+    body_timeout_s: float = 60.0
+    write_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.served_model_name or not self.served_model_name.isprintable():
+            raise ValueError(f"served_model_name is {self.served_model_name!r}; give it a name")
+        for name, value in vars(self).items():
+            if not isinstance(value, str) and not value > 0:
+                raise ValueError(f"{name} must be above 0, got {value!r}")

@@ -1,0 +1,138 @@
+"""From a checked request to its response, the same for both shapes."""
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from coordinator.choice import Choice
+from coordinator.connection import ClientLeft, while_connected
+from coordinator.contract import Generation, TokenStream
+from coordinator.detokenizer import Detokenizer
+from coordinator.edge import Edge
+from coordinator.errors import CLIENT_LEFT, invalid, json_response
+from coordinator.merge import collected
+from coordinator.prompts import room_for_output
+from coordinator.sampling import check_caps, sampling_params, seeds, stop_rule
+from coordinator.schemas import GenerationRequest
+from coordinator.sse import EventStream
+from coordinator.stops import StopStrings
+from coordinator.writer import Usage, Writer
+
+log = logging.getLogger(__name__)
+
+
+def check(edge: Edge, request: GenerationRequest, num_prompts: int = 1) -> None:
+    """What can be refused before anything is tokenized; raises ApiError."""
+    edge.check_model(request.model)
+    check_caps(request, edge.settings)
+    num_choices = num_prompts * (request.n or 1)
+    if num_choices > edge.settings.max_choices:
+        cap = edge.settings.max_choices
+        raise invalid("prompt", f"prompts × n may be at most {cap}, got {num_choices}")
+
+
+def generations(
+    edge: Edge,
+    request: GenerationRequest,
+    generation_id: str,
+    prompts: Sequence[Sequence[int]],
+    *,
+    prompt_param: str,
+    logprobs: int | None,
+) -> list[Generation]:
+    """One for each choice, in the order of their indices: n of the first prompt, and so on."""
+    n = request.n or 1
+    asked, asked_param = request.max_tokens, "max_tokens"
+    if request.max_completion_tokens is not None:
+        asked, asked_param = request.max_completion_tokens, "max_completion_tokens"
+    sampling = sampling_params(request, edge.tokenizer, logprobs=logprobs)
+    found: list[Generation] = []
+    for prompt in prompts:
+        max_tokens = room_for_output(
+            len(prompt), asked, edge.max_model_len,
+            prompt_param=prompt_param, asked_param=asked_param,
+        )  # fmt: skip
+        stop = stop_rule(request, edge.tokenizer, max_tokens=max_tokens)
+        prompt_ids = tuple(prompt)
+        for seed in seeds(request.seed, n):
+            suffix = f"-{len(found)}" if n * len(prompts) > 1 else ""
+            seeded = msgspec.structs.replace(sampling, seed=seed)
+            found.append(Generation(generation_id + suffix, prompt_ids, seeded, stop))
+    return found
+
+
+async def respond(
+    edge: Edge,
+    http: Request,
+    request: GenerationRequest,
+    accepted: Sequence[Generation],
+    writer: Writer,
+    *,
+    role_first: bool,
+) -> Response:
+    """Submit, then stream or collect. Raises Overloaded when one of them is not accepted, and
+    GenerationFailed; in every case nothing goes on that the client does not wait for."""
+    n = request.n or 1
+    usage = Usage(prompt_tokens=sum(len(g.prompt_ids) for g in accepted[::n]))
+    streams = _submit(edge, accepted)
+    stops = StopStrings(request.stop or ())
+    skip_special = request.skip_special_tokens is not False
+    choices = [
+        Choice(
+            stream,
+            Detokenizer(
+                edge.tokenizer.token_bytes,
+                edge.tokenizer.special_ids if skip_special else frozenset(),
+            ),
+            stops.matcher(),
+            stop_ids=frozenset(generation.stop.stop_token_ids),
+            min_tokens=generation.stop.min_tokens,
+            include_stop=bool(request.include_stop_str_in_output),
+            role_first=role_first and bool(request.stream),
+        )
+        for stream, generation in zip(streams, accepted, strict=True)
+    ]
+    if request.stream:
+        options = request.stream_options
+        return EventStream(
+            choices,
+            writer,
+            usage,
+            include_usage=bool(options and options.include_usage),
+            continuous_usage=bool(options and options.continuous_usage_stats),
+            write_timeout_s=edge.settings.write_timeout_s,
+        )
+    try:
+        outputs = await while_connected(collected(choices), http.receive)
+    except ClientLeft as left:
+        log.info("request abandoned", extra={"reason": str(left)})
+        return Response(status_code=CLIENT_LEFT)
+    finally:
+        _cancel(streams)
+    usage.completion_tokens = sum(len(output.tokens) for output in outputs)
+    return json_response(writer.body(outputs, usage))
+
+
+def _submit(edge: Edge, accepted: Sequence[Generation]) -> list[TokenStream]:
+    streams: list[TokenStream] = []
+    try:
+        for generation in accepted:
+            streams.append(edge.core.submit(generation))  # noqa: PERF401, kept for the except
+    except BaseException:
+        _cancel(streams)
+        raise
+    fields = {
+        "generation": accepted[0].request_id,
+        "choices": len(accepted),
+        "prompt_len": len(accepted[0].prompt_ids),
+    }
+    log.info("accepted", extra=fields)
+    return streams
+
+
+def _cancel(streams: Sequence[TokenStream]) -> None:
+    for stream in streams:
+        stream.cancel()

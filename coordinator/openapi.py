@@ -1,0 +1,64 @@
+"""A truthful ``/openapi.json``: FastAPI's, plus the bodies that the routes parse themselves."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from coordinator.responses import ErrorBody
+from coordinator.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+
+_BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+_REF = "#/components/schemas/{model}"
+_OF_EVERY_BODY = {
+    "408": "The body took too long to arrive.",
+    "413": "The body is too large.",
+    "500": "The generation failed, or the server has a bug.",
+}
+
+
+def request_body(model: type[BaseModel]) -> dict[str, Any]:
+    """``openapi_extra`` of a route that reads its body as ``model``."""
+    schema = {"$ref": _REF.format(model=model.__name__)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def streamed(whole: type[BaseModel], chunk: type[BaseModel]) -> dict[str, Any]:
+    """The 200 of a route that answers whole, or as events with a chunk each."""
+    events = {
+        "schema": {"type": "string"},
+        "x-event-data": {"$ref": _REF.format(model=chunk.__name__)},
+    }
+    return {"model": whole, "content": {"text/event-stream": events}}
+
+
+def install_openapi(app: FastAPI, *chunks: type[BaseModel]) -> None:
+    """Complete the app's schema; ``chunks`` are the events' data, which no body refers to."""
+
+    def build() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _completed(app, chunks)
+        return app.openapi_schema
+
+    app.openapi = build  # type: ignore[method-assign]
+
+
+def _completed(app: FastAPI, chunks: tuple[type[BaseModel], ...]) -> dict[str, Any]:
+    schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    components = schema.setdefault("components", {}).setdefault("schemas", {})
+    models = [*((m, "validation") for m in _BODIES), *((m, "serialization") for m in chunks)]
+    _, more = models_json_schema(models, ref_template=_REF)  # type: ignore[arg-type]
+    components |= more["$defs"]
+    for unused in ("HTTPValidationError", "ValidationError"):  # we never answer 422
+        components.pop(unused, None)
+    error = {"application/json": {"schema": {"$ref": _REF.format(model=ErrorBody.__name__)}}}
+    for path in schema["paths"].values():
+        for operation in path.values():
+            operation["responses"].pop("422", None)
+            if "requestBody" in operation:
+                for status, description in _OF_EVERY_BODY.items():
+                    entry = {"description": description, "content": error}
+                    operation["responses"].setdefault(status, entry)
+    return schema

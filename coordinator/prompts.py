@@ -1,0 +1,80 @@
+"""Prompts of a request as token ids, and how much output they leave room for."""
+
+from collections.abc import Collection, Sequence
+
+from coordinator.chat_template import TemplateRefused
+from coordinator.contract import Core
+from coordinator.errors import ApiError, invalid
+from coordinator.schemas import ChatMessage, Prompt
+from coordinator.tokenizer import Tokenizer
+
+
+def max_model_len(core: Core, tokenizer: Tokenizer) -> int:
+    """Most tokens of prompt and output together: the model's limit or the live pools', whichever
+    is less."""
+    pools = core.max_seq_len
+    limit = tokenizer.info.max_position
+    return limit if pools is None else min(limit, pools)
+
+
+async def chat_prompt(
+    tokenizer: Tokenizer,
+    messages: Sequence[ChatMessage],
+    *,
+    add_generation_prompt: bool | None,
+    variables: dict[str, object] | None,
+    max_len: int | None,
+) -> list[int]:
+    """Token ids of a conversation; a refusal of the template is a 400."""
+    try:
+        return await tokenizer.run(
+            tokenizer.encode_chat,
+            [message.rendered() for message in messages],
+            add_generation_prompt=add_generation_prompt is not False,
+            variables=variables,
+            max_len=max_len,
+        )
+    except TemplateRefused as error:
+        message = f"the chat template refused: {error}"
+        raise invalid("messages", message, "template_refused") from error
+
+
+async def completion_prompt(
+    tokenizer: Tokenizer, prompt: Prompt, *, add_special_tokens: bool | None, max_len: int
+) -> list[int]:
+    """Token ids of one of the prompts; raises ApiError for ids that the model lacks."""
+    if isinstance(prompt, str):
+        return await tokenizer.run(
+            tokenizer.encode,
+            prompt,
+            add_special_tokens=add_special_tokens is not False,
+            max_len=max_len,
+        )
+    check_token_ids("prompt", prompt, tokenizer)
+    return prompt
+
+
+def check_token_ids(param: str, ids: Collection[int], tokenizer: Tokenizer) -> None:
+    """Raises ApiError unless the tokenizer could have made ``ids``."""
+    if ids and not (min(ids) >= 0 and max(ids) < tokenizer.num_valid_ids):
+        raise invalid(param, f"token ids must be 0 to {tokenizer.num_valid_ids - 1}")
+
+
+def room_for_output(
+    prompt_len: int, asked: int | None, max_len: int, *, prompt_param: str, asked_param: str
+) -> int:
+    """The output's max_tokens; raises ApiError when prompt and output do not fit together."""
+    if prompt_len == 0:
+        raise invalid(prompt_param, "has no tokens; at least one is needed")
+    left = max_len - prompt_len
+    if left < 1 or (asked is not None and asked > left):
+        many = "at least " if prompt_len > max_len else ""
+        output = f" and {asked} output tokens are asked for" if asked is not None else ""
+        raise ApiError(
+            400,
+            f"This model's maximum context length is {max_len} tokens, but the prompt has "
+            f"{many}{prompt_len} tokens{output}. Shorten the prompt or lower max_tokens.",
+            param=prompt_param if left < 1 else asked_param,
+            code="context_length_exceeded",
+        )
+    return left if asked is None else asked

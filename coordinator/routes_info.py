@@ -1,0 +1,122 @@
+"""The endpoints that tell about the service: models, health, metrics, tokens."""
+
+import dataclasses
+from importlib.metadata import version
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from coordinator import body
+from coordinator.edge import Edge
+from coordinator.errors import ApiError, json_response
+from coordinator.openapi import request_body
+from coordinator.prompts import chat_prompt, check_token_ids
+from coordinator.responses import (
+    Detokenized,
+    Health,
+    Model,
+    ModelList,
+    Ready,
+    Status,
+    Tokenized,
+    Version,
+    errors,
+)
+from coordinator.schemas import DetokenizeRequest, TokenizeRequest
+from telemetry.metrics import CONTENT_TYPE
+
+_RETRY_AFTER_S = 2.0
+
+
+def info_routes(edge: Edge) -> APIRouter:
+    router = APIRouter(tags=["service"])
+    core, tokenizer, settings = edge.core, edge.tokenizer, edge.settings
+
+    def model() -> dict[str, object]:
+        return {
+            "id": settings.served_model_name,
+            "object": "model",
+            "created": edge.started_at,
+            "owned_by": "baton",
+            "root": tokenizer.info.root,
+            "parent": None,
+            "max_model_len": edge.max_model_len,
+        }
+
+    @router.get("/v1/models", responses={200: {"model": ModelList}})
+    async def models() -> Response:
+        return json_response({"object": "list", "data": [model()]})
+
+    @router.get("/v1/models/{model_id:path}", responses={200: {"model": Model}, **errors(404)})
+    async def one_model(model_id: str) -> Response:
+        edge.check_model(model_id)
+        return json_response(model())
+
+    @router.get("/health", responses={200: {"model": Health}})
+    async def health() -> Response:
+        """The process is alive."""
+        return json_response({"status": "ok"})
+
+    @router.get("/ready", responses={200: {"model": Ready}, **errors(503)})
+    async def ready() -> Response:
+        """The service can take work; 503 says why not."""
+        status = core.status()
+        redis = {"redis_connected": status.redis_connected}
+        if not status.problems and not status.draining:
+            return json_response({"ready": True, "problems": [], **redis})
+        problems = list(status.problems) or ["draining"]
+        error = ApiError(503, "; ".join(problems), code="not_ready", retry_after_s=_RETRY_AFTER_S)
+        answer = {**error.body(), "ready": False, "problems": problems, **redis}
+        return json_response(answer, status=503, headers=error.headers)
+
+    @router.get("/status", responses={200: {"model": Status}})
+    async def status() -> Response:
+        """Queues and workers as they are now."""
+        return json_response(dataclasses.asdict(core.status()))
+
+    @router.get("/metrics", responses={200: {"content": {"text/plain": {}}}})
+    async def metrics() -> Response:
+        """Prometheus text."""
+        return Response(edge.metrics.render(), media_type=CONTENT_TYPE)
+
+    @router.get("/version", responses={200: {"model": Version}})
+    async def get_version() -> Response:
+        return json_response({"version": version("baton")})
+
+    @router.post(
+        "/tokenize",
+        responses={200: {"model": Tokenized}, **errors(400, 404)},
+        openapi_extra=request_body(TokenizeRequest),
+    )
+    async def tokenize(http: Request) -> Response:
+        """Token ids of a text or of a conversation."""
+        request = await body.read(TokenizeRequest, http, settings.body_timeout_s)
+        edge.check_model(request.model)
+        if request.messages is not None:
+            ids = await chat_prompt(
+                tokenizer,
+                request.messages,
+                add_generation_prompt=request.add_generation_prompt,
+                variables=request.chat_template_kwargs,
+                max_len=None,
+            )
+        else:
+            special = request.add_special_tokens is not False
+            ids = await tokenizer.run(tokenizer.encode, request.prompt, add_special_tokens=special)
+        answer = {"count": len(ids), "max_model_len": edge.max_model_len, "tokens": ids}
+        return json_response(answer)
+
+    @router.post(
+        "/detokenize",
+        responses={200: {"model": Detokenized}, **errors(400, 404)},
+        openapi_extra=request_body(DetokenizeRequest),
+    )
+    async def detokenize(http: Request) -> Response:
+        """The text of token ids, special tokens included."""
+        request = await body.read(DetokenizeRequest, http, settings.body_timeout_s)
+        edge.check_model(request.model)
+        check_token_ids("tokens", request.tokens, tokenizer)
+        text = await tokenizer.run(tokenizer.decode, request.tokens, skip_special_tokens=False)
+        return json_response({"prompt": text})
+
+    return router

@@ -1,0 +1,124 @@
+"""A streamed response: one server-sent event for each delta, at once."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from coordinator.choice import Choice
+from coordinator.connection import ClientLeft, while_connected
+from coordinator.contract import GenerationFailed
+from coordinator.errors import ApiError, from_core, internal_error
+from coordinator.merge import merged
+from coordinator.writer import Usage, Writer
+
+log = logging.getLogger(__name__)
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+_encode = msgspec.json.Encoder().encode
+
+
+class EventStream(Response):
+    """The life of a stream:
+
+    1. Nothing is sent before the first delta, so an early failure still gets its own status.
+    2. Each delta is one ``data:`` event; a failure from here on is an event too.
+    3. ``data: [DONE]`` always ends it, unless the client left.
+    4. However it ends, no choice goes on: what has not ended is cancelled.
+    """
+
+    def __init__(
+        self,
+        choices: Sequence[Choice],
+        writer: Writer,
+        usage: Usage,
+        *,
+        include_usage: bool,
+        continuous_usage: bool,
+        write_timeout_s: float,
+    ) -> None:
+        self._choices = choices
+        self._writer = writer
+        self._usage = usage
+        self._include_usage = include_usage
+        self._continuous_usage = continuous_usage
+        self._write_timeout_s = write_timeout_s
+        self._sending_since: float | None = None
+        self._started = False
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        clock = asyncio.get_running_loop().time
+
+        def stalled() -> bool:
+            since = self._sending_since
+            return since is not None and clock() - since > self._write_timeout_s
+
+        async def timed_send(message: dict[str, Any]) -> None:
+            self._sending_since = clock()
+            await send(message)
+            self._sending_since = None
+
+        try:
+            await while_connected(
+                self._deliver(scope, receive, timed_send),
+                receive,
+                stalled=stalled,
+                check_s=self._write_timeout_s / 4,
+            )
+        except ClientLeft as left:
+            log.info("stream abandoned", extra={"reason": str(left)})
+        finally:
+            for choice in self._choices:
+                choice.stream.cancel()
+
+    async def _deliver(self, scope: Scope, receive: Receive, send: Any) -> None:
+        try:
+            await self._send_deltas(send)
+        except Exception as error:
+            answer = _answer(error)
+            if not self._started:
+                await answer.response()(scope, receive, send)
+                return
+            await send(_event(answer.body()))
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+    async def _send_deltas(self, send: Any) -> None:
+        usage, writer = self._usage, self._writer
+        async for index, delta in merged(self._choices):
+            usage.completion_tokens += len(delta.tokens)
+            chunk = writer.chunk(index, delta)
+            if self._continuous_usage:
+                chunk["usage"] = usage.json()
+            elif self._include_usage:
+                chunk["usage"] = None
+            if not self._started:
+                self._started = True
+                await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await send(_event(chunk))
+        if self._include_usage:
+            await send(_event({**writer.head(), "choices": [], "usage": usage.json()}))
+
+
+def _answer(error: Exception) -> ApiError:
+    if isinstance(error, GenerationFailed):
+        log.warning("generation failed", extra={"code": error.code, "why": str(error)})
+        return from_core(error)
+    log.error("error while streaming", exc_info=error)
+    return internal_error()
+
+
+def _event(body: Any) -> dict[str, Any]:
+    return {
+        "type": "http.response.body",
+        "body": b"data: %b\n\n" % _encode(body),
+        "more_body": True,
+    }

@@ -1,0 +1,59 @@
+"""A tokenizer, and apps over scripted cores."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import settings as hypothesis_settings
+
+from coordinator.api import create_app
+from coordinator.edge_settings import EdgeSettings
+from coordinator.tokenizer import Tokenizer
+from tests.coordinator.checkpoint_folder import write_checkpoint
+from tests.coordinator.fake_core import FakeCore
+
+# A busy machine is no reason to fail.
+hypothesis_settings.register_profile("unhurried", deadline=None)
+hypothesis_settings.load_profile("unhurried")
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tokenizer(checkpoint: Path) -> Iterator[Tokenizer]:
+    tokenizer = Tokenizer.load(checkpoint)
+    yield tokenizer
+    tokenizer.close()
+
+
+@pytest.fixture
+def says(tokenizer: Tokenizer) -> Callable[..., FakeCore]:
+    """A core that answers every prompt with a text and the end-of-turn token."""
+
+    def make(text: str = "Hello, wörld! 🙂", **settings: Any) -> FakeCore:
+        ids = [*tokenizer.encode(text), tokenizer.info.eos_ids[0]]
+        return FakeCore(lambda _: ids, **settings)
+
+    return make
+
+
+@pytest.fixture
+async def client_of(tokenizer: Tokenizer) -> AsyncIterator[Callable[..., httpx.AsyncClient]]:
+    """An HTTP client of an app over a core, without a socket."""
+    async with AsyncExitStack() as stack:
+
+        def make(core: FakeCore, **settings: Any) -> httpx.AsyncClient:
+            app = create_app(core, tokenizer, EdgeSettings("tiny", **settings))
+            client = httpx.AsyncClient(
+                transport=httpx.ASGITransport(app, raise_app_exceptions=True), base_url="http://t"
+            )
+            stack.push_async_callback(client.aclose)
+            return client
+
+        yield make

@@ -1,0 +1,100 @@
+"""A serving core that says what a test tells it to say."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from coordinator.contract import (
+    Generation,
+    GenerationFailed,
+    Overloaded,
+    ServiceStatus,
+    Token,
+)
+from transport.messages import LogprobsOut
+
+Script = Callable[[Generation], Sequence[int]]
+
+
+@dataclass
+class FakeStream:
+    """Tokens of a script, then the end that StopRule gives. ``outcome`` is how it ended."""
+
+    generation: Generation
+    script: Sequence[int]
+    failure: GenerationFailed | None
+    gate: asyncio.Semaphore | None
+    outcome: str = ""
+    num_sent: int = 0
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __aiter__(self) -> "FakeStream":
+        return self
+
+    async def __anext__(self) -> Token:
+        if self.outcome:
+            raise StopAsyncIteration
+        if self.gate is not None:
+            await self.gate.acquire()
+        if self.num_sent == -1:
+            self._end("finished")
+            raise StopAsyncIteration
+        if self.num_sent >= len(self.script):
+            if self.failure is not None:
+                self._end("failed")
+                raise self.failure
+            raise AssertionError("the script is shorter than max_tokens")
+        token_id = self.script[self.num_sent]
+        self.num_sent += 1
+        stop = self.generation.stop
+        finish = stop.finish_reason(num_output=self.num_sent, token_id=token_id)
+        logprobs = None
+        if (top := self.generation.sampling.logprobs) is not None:
+            pairs = [(token_id + i, -0.5 - i) for i in range(top)]
+            logprobs = LogprobsOut(-0.5, tuple(pairs))
+        if finish:
+            self.num_sent, sent = -1, self.num_sent
+            self.total = sent
+        return Token(token_id, logprobs, finish)
+
+    def stop_early(self) -> None:
+        if not self.outcome:
+            self._end("stopped")
+
+    def cancel(self) -> None:
+        if not self.outcome:
+            self._end("cancelled")
+
+    def _end(self, outcome: str) -> None:
+        self.outcome = outcome
+        self.ended.set()
+
+
+@dataclass
+class FakeCore:
+    """``script`` gives a generation's tokens; ``gate`` lets them out one by one; ``accept`` is
+    how many are accepted before Overloaded; ``failure`` comes when the script is over."""
+
+    script: Script
+    max_seq_len: int | None = 512
+    gate: asyncio.Semaphore | None = None
+    accept: int = 10**9
+    failure: GenerationFailed | None = None
+    problems: tuple[str, ...] = ()
+    streams: list[FakeStream] = field(default_factory=list)
+
+    def submit(self, generation: Generation) -> FakeStream:
+        if len(self.streams) >= self.accept:
+            raise Overloaded("the queue is full", retry_after_s=2.5)
+        ids = {stream.generation.request_id for stream in self.streams}
+        assert generation.request_id not in ids, "an id was used twice"
+        stream = FakeStream(generation, self.script(generation), self.failure, self.gate)
+        self.streams.append(stream)
+        return stream
+
+    def status(self) -> ServiceStatus:
+        return ServiceStatus(self.problems, False, 0, 0, True)
+
+    @property
+    def outcomes(self) -> list[str]:
+        return [stream.outcome for stream in self.streams]
