@@ -30,6 +30,9 @@ class Display(Protocol):
     def ready(self, lines: list[str]) -> None:
         """Start-up is over; ``lines`` go to stdout, the ready line last."""
 
+    def close(self) -> None:
+        """Nothing moves any more; lines may still come."""
+
 
 def display() -> Display:
     """The display that suits where stderr goes."""
@@ -61,13 +64,18 @@ class Plain:
         with contextlib.suppress(OSError):
             print("\n".join(lines), flush=True)
 
+    def close(self) -> None:
+        pass
+
 
 class Moving:
     """A table that moves during start-up, redrawn at each report (no thread draws it)."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live: Live | None = Live(console=console, auto_refresh=False)
+        self._live: Live | None = Live(
+            console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
         self._rows: dict[str, tuple[str, float | None]] = {}
         self._live.start()
 
@@ -86,11 +94,11 @@ class Moving:
         self._print(line, "bold")
 
     def ready(self, lines: list[str]) -> None:
-        self._stop_moving()
+        self.close()
         with contextlib.suppress(OSError):
             print("\n".join(lines), flush=True)
 
-    def _stop_moving(self) -> None:
+    def close(self) -> None:
         if self._live is not None:
             with contextlib.suppress(OSError):
                 self._live.stop()

@@ -18,7 +18,7 @@ class Post:
         self.child: Child | None = None
         self.status = ""
         self.ready_at: float | None = None
-        self._heard_at = 0.0
+        self._overdue_at: float | None = None
         self._start_at: float | None = None
 
     @property
@@ -29,15 +29,15 @@ class Post:
     def deadline(self) -> float | None:
         """When something is due here: the next start, or a sign of progress."""
         if self.child is not None and self.ready_at is None:
-            return self._heard_at + SILENCE_S
+            return self._overdue_at
         return self._start_at
 
     def taken(self, child: Child, now: float) -> None:
         self.child, self.status = child, "starting"
-        self.ready_at, self._heard_at, self._start_at = None, now, None
+        self.ready_at, self._overdue_at, self._start_at = None, now + SILENCE_S, None
 
     def heard(self, notice: Notice, now: float) -> None:
-        self._heard_at = now
+        self._overdue_at = now + SILENCE_S
         self.status = notice.fields.get("STATUS", self.status)
         if notice.ready and self.ready_at is None:
             self.ready_at = now
@@ -47,7 +47,7 @@ class Post:
         assert self.child is not None
         self.child.error = f"not ready and silent for {SILENCE_S:g} s, last at: {self.status}"
         self.child.kill()
-        self._heard_at = float("inf")
+        self._overdue_at = None
 
     def vacated(self, now: float) -> float | None:
         """The process is gone; seconds until the next start, None if there is none."""

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 class Restarts:
     """Delays double from ``first_s`` to ``max_s``, and from the start after ``steady_s`` of life.
 
-    After ``max_failed_starts`` in a row that never got ready there is no next time;
-    None: always one more.
+    After ``max_failed_starts`` in a row that never got ready there is no next time; None: always.
     """
 
     first_s: float = 0.5
     max_s: float = 30.0
     steady_s: float = 60.0
     max_failed_starts: int | None = 3
-    _num_quick_deaths: int = 0
+    _last_s: float = 0.0
     _num_failed_starts: int = 0
 
     def died(self, *, ready_for_s: float | None) -> float | None:
@@ -24,10 +23,9 @@ class Restarts:
         ``ready_for_s`` is how long the process had been ready, None if it never was.
         """
         self._num_failed_starts = self._num_failed_starts + 1 if ready_for_s is None else 0
-        if ready_for_s is not None and ready_for_s >= self.steady_s:
-            self._num_quick_deaths = 0
-        if self.max_failed_starts is not None and self._num_failed_starts >= self.max_failed_starts:
+        if self._num_failed_starts == self.max_failed_starts:
             return None
-        delay_s: float = min(self.first_s * 2.0**self._num_quick_deaths, self.max_s)
-        self._num_quick_deaths += 1
-        return delay_s
+        steady = ready_for_s is not None and ready_for_s >= self.steady_s
+        last_s = 0.0 if steady else self._last_s
+        self._last_s = min(last_s * 2 or self.first_s, self.max_s)
+        return self._last_s

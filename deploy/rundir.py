@@ -1,6 +1,6 @@
 """The private folder of one ``baton up``: sockets, Redis's files; gone when it is gone.
 
-The folder belongs to whoever holds the flock on its ``lock`` file, which the kernel lets go
+The folder belongs to whoever holds the flock on its ``baton.lock``, which the kernel lets go
 when the owner dies, however it dies. A folder whose lock is free is therefore litter, and the
 next start sweeps it.
 """
@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PREFIX = "baton-"
+_LOCK = "baton.lock"
+_UNBORN_LOCK = "baton.lock.new"
 # A unix socket's path has at most 107 bytes; leave room for the longest name put inside.
 _MAX_DIR_BYTES = 107 - len("/baton-12345678") - 40
 _BIRTH_S = 3600.0
@@ -27,10 +29,10 @@ class RunDir:
         """Raises OSError if ``base`` cannot take it."""
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
         # Locked before it gets its name: a lock that is visible and free has lost its owner.
-        newborn = self.path / "lock.new"
+        newborn = self.path / _UNBORN_LOCK
         self._lock_fd = os.open(newborn, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock_fd, fcntl.LOCK_EX)
-        newborn.rename(self.path / "lock")
+        newborn.rename(self.path / _LOCK)
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -65,7 +67,7 @@ def _is_ours(path: Path) -> bool:
 
 def _remove_dead(path: Path) -> bool:
     try:
-        lock_fd = os.open(path / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock_fd = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return _remove_unborn(path)
     except OSError:
@@ -83,7 +85,7 @@ def _remove_dead(path: Path) -> bool:
 def _remove_unborn(path: Path) -> bool:
     """A folder without its lock is about to get it, or died before; nobody takes an hour."""
     try:
-        if not set(os.listdir(path)) <= {"lock.new"}:
+        if not set(os.listdir(path)) <= {_UNBORN_LOCK}:
             return False  # somebody else's that happens to have our prefix
         if time.time() - path.stat().st_mtime < _BIRTH_S:
             return False

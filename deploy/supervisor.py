@@ -80,6 +80,7 @@ class Supervisor:
     def run(self) -> int:
         """Serve until told to stop or unable to go on; returns the exit code."""
         with ExitStack() as cleanup:
+            cleanup.callback(self._display.close)
             cleanup.callback(self._notices.close)
             cleanup.callback(self._selector.close)
             self._watch(self._notices.fileno(), self._on_notices)
