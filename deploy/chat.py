@@ -65,10 +65,14 @@ def _talk(client: ChatClient, messages: list[dict[str, str]]) -> None:
         messages.append({"role": "user", "content": question})
         try:
             answer, _ = _answer(client, messages)
-            messages.append({"role": "assistant", "content": answer})
         except ChatError as error:
             messages.pop()
             print(f"error: {error}", file=sys.stderr)
+            continue
+        if answer:
+            messages.append({"role": "assistant", "content": answer})
+        else:  # stopped before it began: as if never asked
+            messages.pop()
 
 
 def _answer(client: ChatClient, messages: list[dict[str, str]]) -> tuple[str, bool]:

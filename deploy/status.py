@@ -11,7 +11,7 @@ from rich.table import Table
 NOT_READY = 1
 NO_ANSWER = 2
 _TIMEOUT_S = 5.0
-_COLUMNS = ("role", "instance", "device", "running", "waiting", "pages", "state slots")
+_NAMES = ("role", "instance", "device", "running", "waiting", "pages", "state_slots")
 
 
 def status(
@@ -36,7 +36,7 @@ def status(
         _draw(rows)
     else:
         for cells in rows:
-            print("  ".join(f"{name}={cell}" for name, cell in zip(_COLUMNS, cells, strict=True)))
+            print("  ".join(f"{name}={cell}" for name, cell in zip(_NAMES, cells, strict=True)))
     if found["problems"] or found["draining"]:
         raise typer.Exit(NOT_READY)
 
@@ -66,8 +66,8 @@ def row(worker: dict[str, Any]) -> tuple[str, ...]:
 
 def _draw(rows: list[tuple[str, ...]]) -> None:
     table = Table()
-    for name in _COLUMNS:
-        table.add_column(name)
+    for name in _NAMES:
+        table.add_column(name.replace("_", " "))
     for cells in rows:
         table.add_row(*cells)
     Console().print(table)
