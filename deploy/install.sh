@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 stamp=$1
 extras=$2
 venv=.venv
-torch=2.13.0
+torch=$(sed -nE 's/.*"torch==([0-9.]+)".*/\1/p' pyproject.toml)
 cpu_index=https://download.pytorch.org/whl/cpu
 fresh_after=(pyproject.toml deploy/install.sh)
 
