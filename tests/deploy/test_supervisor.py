@@ -3,9 +3,14 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
-from tests.deploy.running import Up, all_dead
+from deploy.notify_socket import Notice
+from deploy.post import SILENCE_S, Post
+from deploy.services import Service
+from tests.deploy.running import ROOT, Up, all_dead
 
 SEGMENTS = Path("/dev/shm")
 
@@ -88,6 +93,45 @@ def test_second_signal_stops_at_once(up):
     assert baton.exit_code() == 1
     assert all_dead(baton.pids())
     assert baton.leftovers() == []
+
+
+def test_who_misses_the_drain_deadline_is_killed(up):
+    baton = up("--drain-timeout", "0.1", STUB_COORDINATOR="stubborn ready")
+    baton.until_ready()
+    baton.signal(signal.SIGTERM)
+    assert baton.exit_code() == 1
+    assert "coordinator: still there; killing it" in baton.text
+    assert set(baton.stops()) == {"prefill-1", "decode-1"}
+    assert baton.leftovers() == []
+
+
+def test_lifeline_notices_a_parent_gone_too_early():
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(ROOT / "deploy/lifeline.py"), "KILL", "1", "echo", "hi"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the parent 1 is gone already" in done.stderr
+
+
+def test_silent_start_ends_with_last_words():
+    class Hung:
+        error = ""
+        killed = False
+
+        def kill(self) -> None:
+            self.killed = True
+
+    post, hung = Post(Service("decode-1", (), {})), Hung()
+    post.taken(hung, now=5.0)
+    post.heard(Notice("decode-1", 1, {"STATUS": "loading weights 40%"}), now=7.0)
+    assert post.deadline == 7.0 + SILENCE_S
+    post.overdue()
+    assert hung.killed
+    assert hung.error == "not ready and silent for 600 s, last at: loading weights 40%"
+    assert post.deadline is None
 
 
 def test_nothing_outlives_a_killed_supervisor(up):
