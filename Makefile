@@ -1,0 +1,48 @@
+# `make up` on a fresh machine: everything is set up in .venv/, then Baton serves.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+export PYTHON
+# Settings of `make up`: make up PORT=8123 ARGS="--decode 2"
+PORT ?=
+ARGS ?=
+
+.PHONY: help setup up test test-gpu check bench clean
+
+help:  ## what there is to make
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup: $(VENV)/.stamp-dev  ## install everything, run nothing
+
+# The server takes the recipe's place, so signals reach it; and it drains when make is gone.
+up: $(VENV)/.stamp-up  ## set up and serve; PORT=8123 ARGS="--decode 2" pass on
+	@exec $(PY) -I -S deploy/lifeline.py TERM $$PPID \
+	    $(VENV)/bin/baton up $(if $(PORT),--port $(PORT)) $(ARGS)
+
+test: $(VENV)/.stamp-dev  ## run all tests; ARGS passes on to pytest
+	@$(PY) -m pytest $(ARGS)
+
+test-gpu: $(VENV)/.stamp-dev  ## run the tests that need a GPU
+	@$(PY) -m pytest -m gpu $(ARGS)
+
+check: $(VENV)/.stamp-dev  ## format, lint, types, imports
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports
+
+bench: $(VENV)/.stamp-up  ## the benchmark on the CPU; ARGS passes on
+	@$(PY) -m bench $(ARGS)
+
+clean:  ## remove the virtual environment and the caches
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	    .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.stamp-up: pyproject.toml deploy/install.sh
+	@deploy/install.sh $@ redis-server
+
+$(VENV)/.stamp-dev: pyproject.toml deploy/install.sh
+	@deploy/install.sh $@ redis-server,dev

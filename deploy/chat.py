@@ -1,0 +1,90 @@
+"""``baton chat``: talk to a model in the terminal."""
+
+import contextlib
+import sys
+from typing import Annotated
+
+import typer
+
+from deploy.chat_client import ChatClient, ChatError
+
+FAILED = 1
+INTERRUPTED = 130
+
+
+def chat(
+    message: Annotated[
+        str | None, typer.Argument(help="Ask this alone; without it, talk, or read stdin.")
+    ] = None,
+    url: Annotated[
+        str, typer.Option(envvar="BATON_URL", help="Where the coordinator listens.")
+    ] = "http://127.0.0.1:8000",
+    model: Annotated[str | None, typer.Option(help="The model's name; the first served.")] = None,
+    system: Annotated[str | None, typer.Option(help="A system message to begin with.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="The server's own if not given.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="At most so many tokens an answer.")
+    ] = None,
+) -> None:
+    """Chat with the model. Ctrl-C stops an answer, Ctrl-D ends.
+
+    With a message, or with stdin from elsewhere than a terminal, prints one answer. Exit code:
+    0, or 1 when the server cannot be reached or refuses.
+    """
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  (gives input() its line editing)
+    try:
+        with ChatClient(url, model, temperature=temperature, max_tokens=max_tokens) as client:
+            messages = [{"role": "system", "content": system}] if system else []
+            if message is None and sys.stdin.isatty():
+                _talk(client, messages)
+            else:
+                question = sys.stdin.read().strip() if message is None else message
+                if not _answer(client, [*messages, {"role": "user", "content": question}])[1]:
+                    raise typer.Exit(INTERRUPTED)
+    except ChatError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(FAILED) from error
+
+
+def _talk(client: ChatClient, messages: list[dict[str, str]]) -> None:
+    print(f"{client.model} at {client.url} (Ctrl-C stops an answer, Ctrl-D ends)")
+    while True:
+        try:
+            question = input("> ").strip()
+        except KeyboardInterrupt:
+            print()
+            continue
+        except EOFError:
+            print()
+            return
+        if not question:
+            continue
+        messages.append({"role": "user", "content": question})
+        try:
+            answer, _ = _answer(client, messages)
+        except ChatError as error:
+            messages.pop()
+            print(f"error: {error}", file=sys.stderr)
+            continue
+        if answer:
+            messages.append({"role": "assistant", "content": answer})
+        else:  # stopped before it began: as if never asked
+            messages.pop()
+
+
+def _answer(client: ChatClient, messages: list[dict[str, str]]) -> tuple[str, bool]:
+    """Print an answer as it comes; returns it, and whether it was let finish."""
+    parts: list[str] = []
+    finished = True
+    try:
+        for part in client.stream(messages):
+            parts.append(part)
+            print(part, end="", flush=True)
+    except KeyboardInterrupt:
+        finished = False
+    finally:
+        print(flush=True)
+    return "".join(parts), finished

@@ -1,0 +1,96 @@
+"""One process of a service, from spawn to reaped."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from deploy.services import Service
+
+_LIFELINE = Path(__file__).resolve().parent / "lifeline.py"
+_READ_BYTES = 64 * 1024
+_MAX_LINE_BYTES = 64 * 1024
+
+
+class Child:
+    """A running process in a group of its own; it dies with this process (lifeline.py).
+
+    ``pidfd`` is readable once it is dead, ``output`` (non-blocking) when it has printed. Both
+    are valid until ``reap``. Must be made on the main thread, see lifeline.py.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_LIFELINE), "KILL", str(os.getpid()), *service.argv],
+            env=service.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,  # a Ctrl-C in the terminal is for the supervisor alone
+        )
+        assert self._process.stdout is not None
+        self.pid = self._process.pid
+        self.pidfd = os.pidfd_open(self.pid)
+        self.output = self._process.stdout.fileno()
+        os.set_blocking(self.output, False)
+        self.error = ""  # the last "error: …" line, without the prefix
+        self.output_ended = False
+        self._partial = b""
+
+    def read_lines(self) -> list[str]:
+        """Whole lines printed since the last call; sets ``output_ended`` at the end."""
+        try:
+            chunk = os.read(self.output, _READ_BYTES)
+        except BlockingIOError:
+            return []
+        self.output_ended = not chunk
+        *whole, self._partial = (self._partial + chunk).split(b"\n")
+        if self.output_ended or len(self._partial) >= _MAX_LINE_BYTES:
+            whole, self._partial = [*whole, self._partial], b""
+        lines = [line.decode(errors="replace").rstrip() for line in whole if line.strip()]
+        for line in lines:
+            if line.startswith("error: "):
+                self.error = line.removeprefix("error: ")
+        return lines
+
+    def read_rest(self) -> list[str]:
+        """What a dead child still had to say. A helper that holds its output is not waited for."""
+        lines: list[str] = []
+        while not self.output_ended and select.select([self.output], [], [], 0)[0]:
+            lines += self.read_lines()
+        return lines
+
+    def terminate(self) -> None:
+        """Ask the service to end; its helpers are its own to end."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the process and its helpers now. Safe until ``reap``: a zombie keeps its number."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def reap(self) -> int:
+        """Collect a dead child, ending helpers it left; minus the signal's number if killed."""
+        self.kill()
+        code = self._process.wait()
+        os.close(self.pidfd)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return code
+
+
+def describe_exit(code: int) -> str:
+    """What happened, for people.
+
+    >>> describe_exit(-9)
+    'killed by SIGKILL'
+    """
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

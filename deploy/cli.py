@@ -1,0 +1,21 @@
+"""The ``baton`` command: one file for each of its commands."""
+
+import typer
+
+from deploy import chat, status, up
+
+app = typer.Typer(
+    name="baton",
+    help="Disaggregated prefill/decode serving of large language models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("up")(up.up)
+app.command("status")(status.status)
+app.command("chat")(chat.chat)
+
+
+if __name__ == "__main__":
+    app()

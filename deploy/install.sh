@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Makes .venv hold what pyproject.toml asks for: `deploy/install.sh STAMP EXTRAS`, e.g.
+# `deploy/install.sh .venv/.stamp-dev redis-server,dev`. STAMP is touched only after success.
+#
+# PYTHON names the interpreter (default: the first suitable of python3.12 python3.11 python3).
+# An interrupted run leaves .venv/.installing behind, and the next run starts over: a half
+# written package cannot be told from a whole one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+stamp=$1
+extras=$2
+venv=.venv
+torch=$(sed -nE 's/.*"torch==([0-9.]+)".*/\1/p' pyproject.toml)
+cpu_index=https://download.pytorch.org/whl/cpu
+fresh_after=(pyproject.toml deploy/install.sh)
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { printf 'error: %s\n' "$*" >&2; exit 2; }
+
+suitable() {
+    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null
+}
+
+find_python() {
+    local name
+    if [[ -n ${PYTHON:-} ]]; then
+        suitable "$PYTHON" || die "PYTHON=$PYTHON is not Python 3.11 or 3.12"
+        printf '%s' "$PYTHON"
+        return
+    fi
+    for name in python3.12 python3.11 python3; do
+        if suitable "$name"; then printf '%s' "$name"; return; fi
+    done
+    die "no Python 3.11 or 3.12 found (tried python3.12, python3.11, python3); install one or set PYTHON=/path/to/python"
+}
+
+make_venv() {
+    local python
+    python=$(find_python)
+    "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+        die "$python cannot make virtual environments; install its venv package (Debian, Ubuntu: apt install python3-venv)"
+    say "creating $venv with $("$python" --version)"
+    "$python" -m venv --clear "$venv"
+}
+
+pip() { "$venv/bin/python" -m pip --disable-pip-version-check --no-input -qq "$@"; }
+
+has_gpu() { command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'; }
+
+# The CPU build is a tenth of the size, but not on PyPI. The first try is short, so that an
+# index out of reach does not hold up an install whose wheel comes from elsewhere.
+install_cpu_torch() {
+    local installed
+    installed=$("$venv/bin/python" -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null || true)
+    [[ ${installed%%+*} == "$torch" ]] && return
+    say "installing torch $torch, the CPU build (about 200 MB)"
+    local wanted=(install --no-deps "torch==$torch+cpu" --extra-index-url "$cpu_index")
+    pip "${wanted[@]}" --retries 0 --timeout 10 2>/dev/null || pip "${wanted[@]}" ||
+        die "could not install torch==$torch+cpu (see above)"
+}
+
+up_to_date() {
+    local source
+    [[ -e $stamp && ! -e $venv/.installing ]] || return 1
+    for source in "${fresh_after[@]}"; do [[ $stamp -nt $source ]] || return 1; done
+}
+
+# One install at a time: the lock is on this file itself, so it leaves nothing behind.
+exec 9<"$0"
+if command -v flock >/dev/null; then flock 9; fi
+up_to_date && exit 0
+
+if [[ -e $venv/.installing ]]; then
+    say "an earlier install was interrupted; starting over"
+    make_venv
+elif ! suitable "$venv/bin/python" || ! pip --version >/dev/null 2>&1; then
+    make_venv
+fi
+touch "$venv/.installing"
+has_gpu || install_cpu_torch
+say "installing baton and what it needs ($extras)"
+pip install -e ".[$extras]" || die "could not install the dependencies (see above)"
+rm "$venv/.installing"
+touch "$stamp"
+say "done in $SECONDS s"

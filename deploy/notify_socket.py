@@ -1,0 +1,64 @@
+"""The listening end of telemetry/notify.py: what the services say about themselves."""
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_MAX_DATAGRAM_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One datagram: which service's which process sent what."""
+
+    service: str
+    pid: int
+    fields: Mapping[str, str]
+
+    @property
+    def ready(self) -> bool:
+        return self.fields.get("READY") == "1"
+
+    @property
+    def fraction(self) -> float | None:
+        try:
+            return float(self.fields["X_BATON_PROGRESS"])
+        except (KeyError, ValueError):
+            return None
+
+
+class NotifySocket:
+    """A datagram socket bound at ``path`` in a private folder; readable when a notice waits."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.bind(str(path))
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def receive(self) -> list[Notice]:
+        """All notices that wait, in order; what is not one is dropped."""
+        notices: list[Notice] = []
+        while True:
+            try:
+                datagram = self._socket.recv(_MAX_DATAGRAM_BYTES)
+            except BlockingIOError:
+                return notices
+            if (notice := parse(datagram)) is not None:
+                notices.append(notice)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def parse(datagram: bytes) -> Notice | None:
+    """The notice in a datagram; None if it does not say who sent it."""
+    lines = datagram.decode(errors="replace").split("\n")
+    fields = dict(line.split("=", 1) for line in lines if "=" in line)
+    try:
+        return Notice(fields["X_BATON_SERVICE"], int(fields["X_BATON_PID"]), fields)
+    except (KeyError, ValueError):
+        return None

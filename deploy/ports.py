@@ -1,0 +1,38 @@
+"""The address to serve on: is it free, and how is it written in a URL?"""
+
+import errno
+import socket
+
+
+def claim_port(host: str, port: int) -> int:
+    """``port`` if it can be listened on at ``host``, a free one for 0.
+
+    Raises ValueError naming the setting. Another process may still take it in the meantime;
+    the coordinator's own bind has the last word.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise ValueError(f"--host: cannot resolve {host}: {error}") from error
+    with socket.socket(family, kind, proto) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            raise ValueError(_refusal(host, port, error)) from error
+        return int(probe.getsockname()[1])
+
+
+def base_url(host: str, port: int) -> str:
+    """``http://HOST:PORT``, IPv6 addresses in brackets."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _refusal(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"--port: {port} on {host} is in use by another process; choose another"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"--host: {host} is not an address of this machine"
+    return f"--port: cannot listen on {port} on {host}: {error.strerror}"

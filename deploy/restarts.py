@@ -1,0 +1,31 @@
+"""When a service that died may start again. Pure: told the time, keeps no clock."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Restarts:
+    """Delays double from ``first_s`` to ``max_s``, and from the start after ``steady_s`` of life.
+
+    After ``max_failed_starts`` in a row that never got ready there is no next time; None: always.
+    """
+
+    first_s: float = 0.5
+    max_s: float = 30.0
+    steady_s: float = 60.0
+    max_failed_starts: int | None = 3
+    _last_s: float = 0.0
+    _num_failed_starts: int = 0
+
+    def died(self, *, ready_for_s: float | None) -> float | None:
+        """Seconds to wait before the next start; None to give up.
+
+        ``ready_for_s`` is how long the process had been ready, None if it never was.
+        """
+        self._num_failed_starts = self._num_failed_starts + 1 if ready_for_s is None else 0
+        if self._num_failed_starts == self.max_failed_starts:
+            return None
+        steady = ready_for_s is not None and ready_for_s >= self.steady_s
+        last_s = 0.0 if steady else self._last_s
+        self._last_s = min(last_s * 2 or self.first_s, self.max_s)
+        return self._last_s

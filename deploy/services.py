@@ -1,0 +1,74 @@
+"""Which services ``baton up`` starts and what each is told.
+
+Settings travel in the environment alone: a command line is there for every user to read, and
+the Redis URL may hold a password.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.settings import UpSettings
+
+_CODE = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Service:
+    """One process to run: its name in logs, its command, its whole environment."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+    @property
+    def is_coordinator(self) -> bool:
+        return self.name == "coordinator"
+
+
+def services(
+    settings: UpSettings, *, port: int, run_dir: Path, redis_url: str, inherited: Mapping[str, str]
+) -> list[Service]:
+    """The coordinator, then prefill workers, then decode workers.
+
+    ``inherited`` (our own environment) passes on under the settings, so what only a service
+    knows, as a pool's size, can be set for all.
+    """
+    endpoint = f"ipc://{run_dir / 'coordinator.sock'}"
+    num_workers = settings.num_prefill + settings.num_decode
+    num_threads = max(1, (os.cpu_count() or 1) // num_workers)
+    # PYTHONSAFEPATH: a folder named "decode" where the user happens to stand is not ours.
+    path = [inherited.get("PYTHONPATH", ""), str(_CODE)]
+    shared = {
+        "BATON_THREADS": str(num_threads),
+        **inherited,
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONUNBUFFERED": "1",
+        "NOTIFY_SOCKET": str(run_dir / "notify.sock"),
+        "BATON_MODEL": str(settings.model),
+        "BATON_SERVED_MODEL_NAME": settings.served_model_name,
+        "BATON_REDIS_URL": redis_url,
+        "BATON_LOAD_FORMAT": settings.load_format,
+        "BATON_DEVICE": settings.device,
+    }
+    front = {
+        "BATON_HOST": settings.host,
+        "BATON_PORT": str(port),
+        "BATON_BIND": endpoint,
+        "BATON_DRAIN_TIMEOUT": f"{settings.drain_timeout_s:g}",
+    }
+    worker = {"BATON_COORDINATOR": endpoint}
+    planned = [("coordinator", "coordinator", front)]
+    planned += [(f"prefill-{i}", "prefill", worker) for i in range(1, settings.num_prefill + 1)]
+    planned += [(f"decode-{i}", "decode", worker) for i in range(1, settings.num_decode + 1)]
+    return [
+        Service(
+            name=name,
+            argv=(sys.executable, "-m", module),
+            env={**shared, **own, "BATON_SERVICE_NAME": name},
+        )
+        for name, module, own in planned
+    ]

@@ -1,0 +1,129 @@
+"""The settings of ``baton up``, resolved and checked once.
+
+``resolve`` turns what was asked for (None: not said) into what will be started. Every
+complaint is a ValueError that begins with the name of the setting.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+LoadFormat = Literal["auto", "dummy"]
+Device = Literal["auto", "cpu", "cuda"]
+Role = Literal["split", "both"]
+
+BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "tiny"
+
+
+@dataclass(frozen=True)
+class UpSettings:
+    """What ``baton up`` starts. ``device`` is never "auto", ``redis_url`` None: our own Redis."""
+
+    model: Path
+    served_model_name: str
+    load_format: LoadFormat
+    device: Literal["cpu", "cuda"]
+    num_prefill: int
+    num_decode: int
+    host: str
+    port: int
+    redis_url: str | None
+    drain_timeout_s: float
+
+
+def resolve(
+    *,
+    num_gpus: int,
+    model: Path | None = None,
+    served_model_name: str | None = None,
+    load_format: LoadFormat = "auto",
+    device: Device = "auto",
+    prefill: int | None = None,
+    decode: int | None = None,
+    role: Role = "split",
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    redis_url: str | None = None,
+    drain_timeout_s: float = 30.0,
+) -> UpSettings:
+    """Fill in what was not said, for a machine with ``num_gpus`` GPUs. Raises ValueError."""
+    if role != "split":
+        raise ValueError("--role: 'both' is not there yet; leave it at 'split'")
+    if not 0 <= port <= 65535:
+        raise ValueError(f"--port: {port} is not between 0 (any free port) and 65535")
+    if not host:
+        raise ValueError("--host: must not be empty")
+    if drain_timeout_s <= 0:
+        raise ValueError(f"--drain-timeout: must be more than 0 seconds, not {drain_timeout_s:g}")
+    if redis_url is not None:
+        _check_redis_url(redis_url)
+    if served_model_name == "":
+        raise ValueError("--served-model-name: must not be empty")
+    model = _checkpoint(model)
+    on = _device(device, num_gpus)
+    num_prefill, num_decode = _split(prefill, decode, num_gpus if on == "cuda" else 0)
+    return UpSettings(
+        model=model,
+        served_model_name=served_model_name or model.name,
+        load_format=load_format,
+        device=on,
+        num_prefill=num_prefill,
+        num_decode=num_decode,
+        host=host,
+        port=port,
+        redis_url=redis_url,
+        drain_timeout_s=drain_timeout_s,
+    )
+
+
+def _check_redis_url(url: str) -> None:
+    # The URL may hold a password, so the message does not repeat it.
+    if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
+        raise ValueError("--redis-url: must begin with redis://, rediss:// or unix://")
+
+
+def _checkpoint(model: Path | None) -> Path:
+    path = (model or BUNDLED_MODEL).expanduser().absolute()
+    if not path.is_dir():
+        hint = "the bundled model is missing" if model is None else "give a checkpoint's folder"
+        raise ValueError(f"--model: {path} is not a folder ({hint})")
+    if not (path / "config.json").is_file():
+        raise ValueError(f"--model: {path} is not a checkpoint (it has no config.json)")
+    return path
+
+
+def _device(device: Device, num_gpus: int) -> Literal["cpu", "cuda"]:
+    if device == "auto":
+        return "cuda" if num_gpus else "cpu"
+    if device == "cuda" and not num_gpus:
+        raise ValueError("--device: 'cuda' was asked for, but no NVIDIA GPU is visible here")
+    return device
+
+
+def _split(prefill: int | None, decode: int | None, num_gpus: int) -> tuple[int, int]:
+    """Workers of each pool: one a GPU, a quarter of them prefill (2 + 6 of 8); 1 + 1 on the CPU.
+
+    A single GPU is shared only when both numbers are given: two copies of a large model do
+    not fit, so nobody gets that by default.
+    """
+    for name, number in (("--prefill", prefill), ("--decode", decode)):
+        if number is not None and number < 1:
+            raise ValueError(f"{name}: needs at least 1 worker, not {number}")
+    if not num_gpus:
+        return prefill or 1, decode or 1
+    if num_gpus == 1 and (prefill is None or decode is None):
+        raise ValueError(
+            "--device: one GPU has no room for a prefill and a decode worker by default; "
+            "say --prefill 1 --decode 1 to share it, or --device cpu"
+        )
+    if prefill is None:
+        prefill = (num_gpus + 2) // 4 or 1 if decode is None else max(num_gpus - decode, 1)
+    if decode is None:
+        decode = max(num_gpus - prefill, 1)
+    if num_gpus > 1 and prefill + decode > num_gpus:
+        raise ValueError(
+            f"--prefill, --decode: {prefill} + {decode} workers need a GPU each, "
+            f"and {num_gpus} are visible"
+        )
+    return prefill, decode

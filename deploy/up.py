@@ -1,0 +1,156 @@
+"""``baton up``: serve on this machine, in the foreground."""
+
+import json
+import os
+import shlex
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deploy.console import display
+from deploy.gpus import count_gpus
+from deploy.guardian import Guardian
+from deploy.ports import base_url, claim_port
+from deploy.redis_post import ForeignRedis, OwnRedis, RedisPost
+from deploy.rundir import RunDir, base_dir, sweep
+from deploy.services import services
+from deploy.settings import Device, LoadFormat, Role, UpSettings, resolve
+from deploy.signals import StopSignals
+from deploy.supervisor import CANNOT_START, Supervisor
+from transport import shm
+from transport.errors import BatonError
+
+_GUARDIAN_STOP_S = 10.0
+_QUESTION = (
+    "Nina has 13 shells. Diana gives Nina 46 shells. She loses 11 of them. "
+    "How many shells does Nina have now?"
+)
+
+
+def up(
+    model: Annotated[
+        Path | None,
+        typer.Option(envvar="BATON_MODEL", help="A checkpoint's folder; the bundled tiny model."),
+    ] = None,
+    load_format: Annotated[
+        LoadFormat,
+        typer.Option(envvar="BATON_LOAD_FORMAT", help="dummy: random weights, nothing is read."),
+    ] = "auto",
+    device: Annotated[
+        Device, typer.Option(envvar="BATON_DEVICE", help="auto: cuda where there is a GPU.")
+    ] = "auto",
+    prefill: Annotated[
+        int | None,
+        typer.Option(envvar="BATON_PREFILL", help="Prefill workers; 2 of 8 GPUs, 1 on the CPU."),
+    ] = None,
+    decode: Annotated[
+        int | None,
+        typer.Option(envvar="BATON_DECODE", help="Decode workers; 6 of 8 GPUs, 1 on the CPU."),
+    ] = None,
+    role: Annotated[
+        Role, typer.Option(envvar="BATON_ROLE", help="split: prefill and decode apart.")
+    ] = "split",
+    host: Annotated[
+        str, typer.Option(envvar="BATON_HOST", help="The address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(envvar="BATON_PORT", help="The port to listen on; 0: any free one.")
+    ] = 8000,
+    redis_url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="BATON_REDIS_URL",
+            help="A Redis to use; without it one is started. One with a password belongs in "
+            "the environment: others can read a command line.",
+        ),
+    ] = None,
+    served_model_name: Annotated[
+        str | None,
+        typer.Option(envvar="BATON_SERVED_MODEL_NAME", help="The model's name; the folder's."),
+    ] = None,
+    drain_timeout: Annotated[
+        float,
+        typer.Option(
+            envvar="BATON_DRAIN_TIMEOUT",
+            help="Seconds that running requests get to finish once told to stop.",
+        ),
+    ] = 30.0,
+) -> None:
+    """Serve on this machine until Ctrl-C or SIGTERM, which drain (a second one stops at once).
+
+    Exit code: 0 drained, 1 stopped at once, 2 could not start.
+    """
+    signals = StopSignals()
+    try:
+        settings = resolve(
+            num_gpus=0 if device == "cpu" else count_gpus(),
+            model=model,
+            served_model_name=served_model_name,
+            load_format=load_format,
+            device=device,
+            prefill=prefill,
+            decode=decode,
+            role=role,
+            host=host,
+            port=port,
+            redis_url=redis_url,
+            drain_timeout_s=drain_timeout,
+        )
+        claimed = claim_port(settings.host, settings.port)
+        code = _serve(settings, claimed, base_dir(os.environ), signals)
+    except (ValueError, BatonError) as error:
+        typer.echo(f"error: {error}", err=True)
+        code = CANNOT_START
+    raise typer.Exit(code)
+
+
+def _serve(settings: UpSettings, port: int, base: Path, signals: StopSignals) -> int:
+    sweep(base)
+    with ExitStack() as cleanup:
+        cleanup.callback(shm.sweep)
+        run_dir = RunDir(base)
+        cleanup.callback(run_dir.remove)
+        guardian = Guardian(run_dir.path)
+        cleanup.callback(guardian.close, _GUARDIAN_STOP_S)
+        redis: RedisPost = OwnRedis(run_dir.path / "redis")
+        if settings.redis_url is not None:
+            redis = ForeignRedis(settings.redis_url)
+        supervisor = Supervisor(
+            services(
+                settings,
+                port=port,
+                run_dir=run_dir.path,
+                redis_url=redis.url,
+                inherited=os.environ,
+            ),
+            redis=redis,
+            run_dir=run_dir.path,
+            signals=signals,
+            guardian=guardian,
+            display=display(),
+            ready_lines=[_curl(settings, port), _ready_line(settings, port)],
+            drain_timeout_s=settings.drain_timeout_s,
+        )
+        return supervisor.run()
+
+
+def _ready_line(settings: UpSettings, port: int) -> str:
+    """Others read this line: its form is a contract."""
+    return (
+        f"ready: {base_url(settings.host, port)} ({settings.num_prefill} prefill, "
+        f"{settings.num_decode} decode, {settings.device}, {settings.served_model_name})"
+    )
+
+
+def _curl(settings: UpSettings, port: int) -> str:
+    anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+    url = base_url(anywhere.get(settings.host, settings.host), port) + "/v1/chat/completions"
+    body = {
+        "model": settings.served_model_name,
+        "messages": [{"role": "user", "content": _QUESTION}],
+        "max_tokens": 200,
+    }
+    parts = ["curl", "-sS", url, "-H", "Content-Type: application/json", "-d", json.dumps(body)]
+    return "try it:\n  " + shlex.join(parts)

@@ -1,0 +1,40 @@
+"""What a service tells whoever started it, in the sd_notify protocol (sd_notify(3)).
+
+One datagram of ``KEY=value`` lines to the socket named by ``NOTIFY_SOCKET``; without one,
+nothing happens. Works under systemd as under ``baton up``, which also sets
+``BATON_SERVICE_NAME`` to tell its children apart. Known keys: ``STATUS`` (a line for people),
+``READY=1``, ``STOPPING=1``; our own begin with ``X_BATON_``.
+"""
+
+import os
+import socket
+
+_SEND_TIMEOUT_S = 1.0
+
+
+def notify(**fields: str | int | float) -> None:
+    """Send ``fields``; never raises, waits at most a second for a full queue.
+
+    >>> notify(READY=1, STATUS="serving")
+    """
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):  # Linux's abstract namespace
+        address = "\0" + address[1:]
+    fields = {**fields, "X_BATON_PID": os.getpid()}
+    if name := os.environ.get("BATON_SERVICE_NAME"):
+        fields["X_BATON_SERVICE"] = name
+    lines = [f"{key}={str(value).replace(chr(10), ' ')}" for key, value in fields.items()]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.settimeout(_SEND_TIMEOUT_S)
+            sock.sendto("\n".join(lines).encode(), address)
+    except OSError:
+        pass  # telling how it goes must not stop it from going
+
+
+def progress(text: str, fraction: float) -> None:
+    """How far a long step has come: ``fraction`` from 0 to 1."""
+    fraction = min(max(fraction, 0.0), 1.0)
+    notify(STATUS=f"{text} {fraction:.0%}", X_BATON_PROGRESS=f"{fraction:.3f}")

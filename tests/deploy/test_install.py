@@ -1,0 +1,131 @@
+"""Set-up by make, with a Python that only writes down what it was asked to do."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.running import ROOT
+
+FAKE_PYTHON = """#!/bin/bash
+echo "$*" >> "$FAKE_LOG"
+case "$*" in
+    *ensurepip*) exit ${FAKE_ENSUREPIP:-0} ;;
+    *importlib.metadata*) echo "$FAKE_TORCH" ;;
+    *"-m venv"*) mkdir -p .venv/bin; rm -f .venv/.installing; cp "$0" .venv/bin/python ;;
+    *"pip"*" -e "*) exit ${FAKE_PIP:-0} ;;
+esac
+"""
+
+
+class Checkout:
+    """A folder with just enough to set up; ``asked`` is what Python was asked since last time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "log"
+        (folder / "deploy").mkdir()
+        (folder / "bin").mkdir()
+        for name in ("Makefile", "pyproject.toml", "deploy/install.sh"):
+            shutil.copy(ROOT / name, folder / name)
+        self.tool("python3.11", FAKE_PYTHON)
+        for name in ("python3.12", "python3", "nvidia-smi"):
+            self.tool(name, "#!/bin/sh\nexit 1\n")
+
+    def tool(self, name: str, text: str) -> None:
+        (self.folder / "bin" / name).write_text(text)
+        (self.folder / "bin" / name).chmod(0o755)
+
+    def make(self, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        path = f"{self.folder / 'bin'}:/usr/bin:/bin"
+        return subprocess.run(
+            ["make", "--no-print-directory", *args],
+            env={"PATH": path, "FAKE_LOG": str(self.log), **environ},
+            cwd=self.folder, capture_output=True, text=True, timeout=20, check=False,
+        )  # fmt: skip
+
+    def asked(self) -> list[str]:
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return lines
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+def installs(asked: list[str]) -> list[str]:
+    return [line.split(" install ")[1] for line in asked if " install " in line]
+
+
+def test_without_gpu_the_cpu_build_of_torch_comes_first(checkout):
+    done = checkout.make(".venv/.stamp-up")
+    assert done.returncode == 0, done.stderr
+    torch, rest = installs(checkout.asked())
+    assert torch.startswith("--no-deps torch==2.13.0+cpu --extra-index-url https://download.py")
+    assert rest == "-e .[redis-server]"
+    assert checkout.make(".venv/.stamp-up").returncode == 0
+    assert checkout.asked() == [], "up to date: nothing to ask"
+
+
+def test_with_gpu_torch_comes_as_it_is(checkout):
+    checkout.tool("nvidia-smi", "#!/bin/sh\necho 'GPU 0: NVIDIA H200'\n")
+    assert checkout.make("setup").returncode == 0
+    assert installs(checkout.asked()) == ["-e .[redis-server,dev]"]
+
+
+def test_newer_settings_install_again_into_the_same_environment(checkout):
+    checkout.make(".venv/.stamp-up")
+    checkout.asked()
+    now = (checkout.folder / ".venv/.stamp-up").stat().st_mtime
+    os.utime(checkout.folder / "pyproject.toml", (now + 1, now + 1))
+    checkout.make(".venv/.stamp-up", FAKE_TORCH="2.13.0+cpu")
+    asked = checkout.asked()
+    assert installs(asked) == ["-e .[redis-server]"]
+    assert not any("-m venv" in line for line in asked)
+
+
+def test_interrupted_install_starts_over(checkout):
+    checkout.make(".venv/.stamp-up")
+    checkout.asked()
+    (checkout.folder / ".venv/.installing").touch()
+    (checkout.folder / ".venv/.stamp-up").unlink()
+    done = checkout.make(".venv/.stamp-up")
+    assert "interrupted; starting over" in done.stderr
+    assert any("-m venv --clear .venv" in line for line in checkout.asked())
+
+
+def test_failed_install_leaves_no_stamp(checkout):
+    done = checkout.make(".venv/.stamp-up", FAKE_PIP="1")
+    assert done.returncode == 2
+    assert "error: could not install" in done.stderr
+    assert not (checkout.folder / ".venv/.stamp-up").exists()
+
+
+def test_no_suitable_python_is_told(checkout):
+    checkout.tool("python3.11", "#!/bin/sh\nexit 1\n")
+    done = checkout.make("setup")
+    assert done.returncode == 2
+    assert "error: no Python 3.11 or 3.12 found" in done.stderr
+    done = checkout.make("setup", "PYTHON=python3.12")
+    assert "error: PYTHON=python3.12 is not Python 3.11 or 3.12" in done.stderr
+
+
+def test_missing_venv_package_is_told(checkout):
+    done = checkout.make("setup", FAKE_ENSUREPIP="1")
+    assert done.returncode == 2
+    assert "python3-venv" in done.stderr
+
+
+def test_settings_of_make_up_pass_on(checkout):
+    shown = checkout.make("-n", "up", "PORT=8123", "ARGS=--decode 2").stdout
+    assert shown.splitlines()[-1].strip() == ".venv/bin/baton up --port 8123 --decode 2"
+
+
+def test_help_lists_the_targets(checkout):
+    shown = checkout.make("help").stdout
+    for target in ("up", "test", "check", "bench", "test-gpu", "setup", "clean", "help"):
+        assert f"make {target} " in shown

@@ -1,0 +1,62 @@
+"""A service's notices, from telemetry/notify.py to the supervisor's socket."""
+
+import os
+import select
+import socket
+
+import pytest
+
+from deploy.notify_socket import NotifySocket, parse
+from telemetry.notify import notify, progress
+
+
+@pytest.fixture
+def heard(short_dir, monkeypatch):
+    path = short_dir / "notify.sock"
+    monkeypatch.setenv("NOTIFY_SOCKET", str(path))
+    monkeypatch.setenv("BATON_SERVICE_NAME", "decode-1")
+    listening = NotifySocket(path)
+    yield listening
+    listening.close()
+
+
+def test_notices_arrive_in_order_and_say_who_sent_them(heard):
+    assert heard.receive() == []
+    progress("loading weights", 0.4)
+    notify(READY=1, STATUS="two\nlines")
+    assert select.select([heard], [], [], 1.0)[0]
+    first, second = heard.receive()
+    assert (first.service, first.pid, first.ready) == ("decode-1", os.getpid(), False)
+    assert (first.fields["STATUS"], first.fraction) == ("loading weights 40%", 0.4)
+    assert (second.fields["STATUS"], second.ready, second.fraction) == ("two lines", True, None)
+
+
+@pytest.mark.parametrize(
+    "datagram", [b"", b"\xff\xfe", b"READY=1", b"X_BATON_SERVICE=a\nX_BATON_PID=b"]
+)
+def test_anonymous_notice_is_dropped(datagram):
+    assert parse(datagram) is None
+
+
+def test_fraction_stays_between_its_ends(heard):
+    progress("far", 7.0)
+    (notice,) = heard.receive()
+    assert notice.fields["STATUS"] == "far 100%"
+
+
+def test_nobody_listening_is_no_reason_to_fail(heard, monkeypatch):
+    heard.close()
+    notify(READY=1)
+    monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere/at/all")
+    notify(READY=1)
+    monkeypatch.delenv("NOTIFY_SOCKET")
+    notify(READY=1)
+
+
+def test_abstract_address(monkeypatch):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind("")  # the kernel picks an abstract name
+        monkeypatch.setenv("NOTIFY_SOCKET", "@" + systemd.getsockname()[1:].decode())
+        notify(READY=1)
+        systemd.settimeout(1.0)
+        assert systemd.recv(1000).startswith(b"READY=1\n")

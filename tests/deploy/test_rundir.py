@@ -1,0 +1,63 @@
+"""Run folders: private, owned by a lock, swept when the owner is dead."""
+
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from deploy.rundir import RunDir, base_dir, sweep
+
+
+def test_folder_is_private_and_goes(tmp_path):
+    run_dir = RunDir(tmp_path)
+    assert stat.S_IMODE(run_dir.path.stat().st_mode) == 0o700
+    (run_dir.path / "redis").mkdir()
+    run_dir.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_living_owners_folder_stays(tmp_path):
+    run_dir = RunDir(tmp_path)
+    assert sweep(tmp_path) == []
+    assert run_dir.path.is_dir()
+    run_dir.remove()
+
+
+def test_dead_owners_folder_is_swept(tmp_path):
+    code = "import sys, pathlib, os, deploy.rundir as r; r.RunDir(pathlib.Path(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", f"{code}; os._exit(9)", str(tmp_path)], check=False)
+    (litter,) = tmp_path.iterdir()
+    (litter / "redis").mkdir()
+    assert sweep(tmp_path) == [litter]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_about_to_be_locked_stays_for_an_hour(tmp_path):
+    newborn = tmp_path / "baton-newborn"
+    newborn.mkdir()
+    assert sweep(tmp_path) == []
+    os.utime(newborn, (0, 0))
+    assert sweep(tmp_path) == [newborn]
+
+
+def test_what_only_looks_like_one_stays(tmp_path):
+    (tmp_path / "baton-file").touch()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "baton-link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "baton-notes").mkdir()
+    (tmp_path / "baton-notes" / "mine.txt").touch()
+    os.utime(tmp_path / "baton-notes", (0, 0))
+    assert sweep(tmp_path) == []
+    assert (tmp_path / "baton-notes" / "mine.txt").exists()
+
+
+def test_base_is_where_a_sockets_path_fits(short_dir, monkeypatch):
+    assert base_dir({"XDG_RUNTIME_DIR": str(short_dir)}) == short_dir
+    long = short_dir / ("x" * 80)
+    long.mkdir()
+    assert base_dir({"XDG_RUNTIME_DIR": str(long)}) != long
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(ValueError, match=r"^TMPDIR"):
+        base_dir({})

@@ -1,0 +1,132 @@
+"""What ``baton up`` makes of what it is told."""
+
+from pathlib import Path
+
+import pytest
+
+from deploy import gpus
+from deploy.ports import base_url, claim_port
+from deploy.services import services
+from deploy.settings import resolve
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = tmp_path / "some-model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "asked", "expected"),
+    [
+        (0, {}, ("cpu", 1, 1)),
+        (0, {"decode": 3}, ("cpu", 1, 3)),
+        (2, {}, ("cuda", 1, 1)),
+        (3, {}, ("cuda", 1, 2)),
+        (4, {}, ("cuda", 1, 3)),
+        (6, {}, ("cuda", 2, 4)),
+        (8, {}, ("cuda", 2, 6)),
+        (8, {"prefill": 3}, ("cuda", 3, 5)),
+        (8, {"decode": 2}, ("cuda", 6, 2)),
+        (8, {"prefill": 1, "decode": 1}, ("cuda", 1, 1)),
+        (8, {"device": "cpu"}, ("cpu", 1, 1)),
+        (1, {"prefill": 1, "decode": 1}, ("cuda", 1, 1)),
+    ],
+)
+def test_pools_fit_the_machine(checkpoint, num_gpus, asked, expected):
+    settings = resolve(num_gpus=num_gpus, model=checkpoint, **asked)
+    assert (settings.device, settings.num_prefill, settings.num_decode) == expected
+
+
+@pytest.mark.parametrize(
+    ("setting", "num_gpus", "asked"),
+    [
+        ("--role", 0, {"role": "both"}),
+        ("--port", 0, {"port": 70000}),
+        ("--host", 0, {"host": ""}),
+        ("--drain-timeout", 0, {"drain_timeout_s": 0}),
+        ("--redis-url", 0, {"redis_url": "http://:secret@there"}),
+        ("--served-model-name", 0, {"served_model_name": ""}),
+        ("--model", 0, {"model": Path("/nowhere")}),
+        ("--model", 0, {"model": Path(__file__).parent}),
+        ("--device", 0, {"device": "cuda"}),
+        ("--device", 1, {}),
+        ("--prefill", 0, {"prefill": 0}),
+        ("--decode", 0, {"decode": -1}),
+        ("--prefill", 8, {"prefill": 4, "decode": 5}),
+        ("--prefill", 8, {"decode": 8}),
+    ],
+)
+def test_complaints_name_their_setting(checkpoint, setting, num_gpus, asked):
+    with pytest.raises(ValueError, match=f"^{setting}") as told:
+        resolve(num_gpus=num_gpus, **{"model": checkpoint, **asked})
+    assert "secret" not in str(told.value)
+
+
+def test_model_is_served_under_its_folders_name_unless_told(checkpoint):
+    assert resolve(num_gpus=0, model=checkpoint).served_model_name == "some-model"
+    named = resolve(num_gpus=0, model=checkpoint, served_model_name="it")
+    assert named.served_model_name == "it"
+
+
+def test_services_are_told_by_environment_alone(checkpoint):
+    settings = resolve(num_gpus=0, model=checkpoint, decode=2, served_model_name="it")
+    told = services(
+        settings,
+        port=8123,
+        run_dir=Path("/run/x"),
+        redis_url="redis://:secret@there",
+        inherited={"BATON_NUM_PAGES": "64", "BATON_MODEL": "overridden", "PYTHONPATH": "/mine"},
+    )
+    coordinator, prefill, *decode = told
+    assert [one.name for one in told] == ["coordinator", "prefill-1", "decode-1", "decode-2"]
+    assert [one.argv[1:] for one in told[:3]] == [
+        ("-m", "coordinator"),
+        ("-m", "prefill"),
+        ("-m", "decode"),
+    ]
+    assert coordinator.env["BATON_BIND"] == prefill.env["BATON_COORDINATOR"]
+    assert coordinator.env["BATON_BIND"] == "ipc:///run/x/coordinator.sock"
+    assert (coordinator.env["BATON_HOST"], coordinator.env["BATON_PORT"]) == ("127.0.0.1", "8123")
+    for one in told:
+        assert one.env["BATON_REDIS_URL"] == "redis://:secret@there"
+        assert one.env["BATON_MODEL"] == str(checkpoint)
+        assert one.env["BATON_SERVICE_NAME"] == one.name
+        assert one.env["BATON_NUM_PAGES"] == "64"
+        assert one.env["PYTHONPATH"].startswith("/mine:")
+    assert int(decode[0].env["BATON_THREADS"]) >= 1
+
+
+@pytest.mark.parametrize(("visible", "expected"), [(None, 2), ("", 0), ("1", 1), ("-1", 0)])
+def test_gpus_are_counted_as_listed_and_visible(tmp_path, monkeypatch, visible, expected):
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text(
+        "#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: a)'\necho 'GPU 1: H200 (UUID: b)'\n"
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpus.count_gpus() == expected
+
+
+def test_no_driver_means_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpus.count_gpus() == 0
+
+
+def test_port_zero_becomes_a_free_one():
+    assert claim_port("127.0.0.1", 0) > 0
+
+
+def test_address_of_another_machine_is_refused():
+    with pytest.raises(ValueError, match=r"^--host: 192\.0\.2\.1 is not an address"):
+        claim_port("192.0.2.1", 0)
+
+
+def test_urls_bracket_ipv6():
+    assert base_url("127.0.0.1", 80) == "http://127.0.0.1:80"
+    assert base_url("::1", 80) == "http://[::1]:80"
