@@ -79,7 +79,6 @@ class Engine:
         self._sampler = Sampler(config.num_state_slots, self.num_ids, self._device)
 
     @classmethod
-    @torch.inference_mode()
     def load(
         cls,
         config: EngineConfig,
