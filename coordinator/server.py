@@ -18,7 +18,6 @@ from secrets import token_hex
 
 import uvicorn
 from fastapi import FastAPI
-from telemetry.notify import notify
 
 from coordinator.api import create_app
 from coordinator.edge_settings import EdgeSettings
@@ -28,6 +27,7 @@ from coordinator.placement import PlacementLimits
 from coordinator.store import Store
 from coordinator.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
+from telemetry.notify import notify
 from transport.channel import CoordinatorChannel
 from transport.messages import PROTOCOL
 

@@ -30,7 +30,7 @@ class WorkerChannel:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, instance.encode())
-        self._socket.setsockopt(zmq.LINGER, 2_000)
+        self._socket.setsockopt(zmq.LINGER, 300)
         self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
         self._socket.set_hwm(0)
@@ -54,7 +54,7 @@ class WorkerChannel:
         return messages
 
     def close(self) -> None:
-        """Hand over what is still queued (two seconds at most) and close."""
+        """Hand over what is still queued (0.3 s at most) and close."""
         self._socket.close()
         self._context.term()
 
