@@ -1,0 +1,213 @@
+"""The lifecycle's answers to single events; tests/simulation covers their interleavings."""
+
+from coordinator.contract import Generation
+from coordinator.effects import Emit, Ended, Send
+from coordinator.lifecycle import Lifecycle
+from coordinator.placement import PlacementLimits
+from coordinator.registry import Registry
+from coordinator.request import State
+from transport.layout import CacheLayout, PoolSize
+from transport.messages import (
+    Cancel,
+    Decode,
+    Failed,
+    Hello,
+    Landed,
+    MemoryExport,
+    Offer,
+    Prefill,
+    Prefilled,
+    Release,
+    TokenOut,
+)
+from transport.sampling import SamplingParams, StopRule
+
+LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+
+
+class Desk:
+    """A lifecycle with workers p-1, p-2, d-1, d-2 and a clock that the test turns."""
+
+    def __init__(self, **options) -> None:
+        self.now = 100.0
+        self.registry = Registry()
+        self.life = Lifecycle(self.registry, PlacementLimits(), lambda: self.now, **options)
+        for instance in ("p-1", "p-2", "d-1", "d-2"):
+            self.join(instance)
+
+    def join(self, instance: str) -> None:
+        role = "prefill" if instance.startswith("p") else "decode"
+        export = MemoryExport("shm", instance, 1, LAYOUT, PoolSize(64, 4))
+        self.registry.add(Hello(instance, role, "m", "cpu", 1, 1024, 4, export), self.now)
+        self.life.introduce(instance)
+        self.life.take_effects()
+
+    def submit(self, request_id: str = "r", length: int = 10):
+        generation = Generation(
+            request_id, tuple(range(length)), SamplingParams(), StopRule(8, stop_token_ids=(7,))
+        )
+        return self.life.submit(generation, self.now)
+
+    def sent(self) -> list[tuple[str, object]]:
+        effects = self.life.take_effects()
+        return [(e.instance, e.message) for e in effects if isinstance(e, Send)]
+
+    def prefill(self, request, token: int = 1, finish=None) -> None:
+        offer = Offer(request.prefill_worker, (0,), 2, 3, request.num_tokens)
+        out = TokenOut(request.request_id, request.attempt, len(request.output_ids), token,
+                       finish=finish)  # fmt: skip
+        message = Prefilled(out, None if finish else offer, 1.0, 2.0)
+        self.life.prefilled(request.prefill_worker, message)
+
+    def land(self, request) -> None:
+        landed = Landed(request.request_id, request.attempt, 100, 2.0, 3.0)
+        self.life.landed(request.decode_worker, landed)
+
+    def step(self, request, token: int = 2, finish=None) -> None:
+        out = TokenOut(request.request_id, request.attempt, len(request.output_ids), token,
+                       finish=finish)  # fmt: skip
+        self.life.tokens(request.decode_worker, (out,), 4.0)
+
+
+def test_a_request_runs_through_both_pools_and_ends_once() -> None:
+    desk = Desk()
+    request = desk.submit()
+    ((prefill_at, prefill),) = desk.sent()
+    assert isinstance(prefill, Prefill)
+    desk.prefill(request)
+    ((decode_at, decode),) = desk.sent()
+    assert isinstance(decode, Decode)
+    assert decode.token_ids == (*range(10), 1)
+    assert request.state is State.HANDOFF
+    desk.land(request)
+    assert desk.sent() == [(prefill_at, Release("r", 1, generation=3))]
+    desk.step(request, token=7, finish="stop")
+    assert request.state is State.FINISHED
+    assert request.output_ids == [1, 7]
+    assert not desk.registry.get(decode_at).assigned
+    assert not desk.registry.get(prefill_at).assigned
+    assert sum(isinstance(e, Ended) for e in desk.life.take_effects()) == 1
+
+
+def test_low_load_spreads_evenly_over_both_pools() -> None:
+    desk = Desk()
+    prefills, decodes = [], []
+    for number in range(4):
+        request = desk.submit(f"r{number}")
+        prefills.append(request.prefill_worker)
+        desk.prefill(request)
+        decodes.append(request.decode_worker)
+        desk.land(request)
+        desk.step(request, finish="length")
+    assert sorted(prefills) == ["p-1", "p-1", "p-2", "p-2"]
+    assert sorted(decodes) == ["d-1", "d-1", "d-2", "d-2"]
+
+
+def test_a_lost_decode_worker_before_landing_costs_no_second_prefill() -> None:
+    desk = Desk()
+    request = desk.submit()
+    desk.prefill(request)
+    first = request.decode_worker
+    desk.sent()
+    desk.life.worker_lost(first)
+    ((second, message),) = desk.sent()
+    assert isinstance(message, Decode)
+    assert second == request.decode_worker != first
+    assert request.attempt == 1
+
+
+def test_a_lost_decode_worker_mid_stream_is_resumed_from_the_tokens_sent() -> None:
+    desk = Desk()
+    request = desk.submit()
+    desk.prefill(request, token=1)
+    desk.land(request)
+    desk.step(request, token=2)
+    desk.sent()
+    desk.life.worker_lost(request.decode_worker)
+    ((_, message),) = desk.sent()
+    assert isinstance(message, Prefill)
+    assert (message.token_ids, message.num_prompt, message.attempt) == ((*range(10), 1, 2), 10, 2)
+
+
+def test_a_lost_prefill_worker_leaves_a_pull_under_way_alone() -> None:
+    desk = Desk()
+    request = desk.submit()
+    desk.prefill(request)
+    desk.life.worker_lost(request.prefill_worker)
+    assert request.state is State.HANDOFF
+    desk.land(request)
+    assert request.state is State.DECODING
+
+
+def test_stale_messages_are_dropped_and_counted() -> None:
+    desk = Desk()
+    request = desk.submit()
+    desk.prefill(request)
+    desk.land(request)
+    old_worker = request.decode_worker
+    desk.life.worker_lost(old_worker)
+    desk.life.take_effects()
+    desk.life.tokens(old_worker, (TokenOut("r", 1, 1, 9),), 5.0)
+    desk.life.failed(old_worker, Failed("r", 1, "preempted", "", True))
+    desk.life.landed("d-9", Landed("r", 2, 1, 1.0, 1.0))
+    desk.life.tokens("d-1", (TokenOut("nobody", 1, 0, 9),), 5.0)
+    assert desk.life.stale_dropped == 4
+    assert not any(isinstance(e, Emit) for e in desk.life.take_effects())
+
+
+def test_faults_are_bounded_but_preemptions_are_not() -> None:
+    desk = Desk(max_faults=2)
+    request = desk.submit()
+    for _ in range(10):
+        failed = Failed("r", request.attempt, "preempted", "out of pages", True)
+        desk.life.failed(request.prefill_worker, failed)
+    assert request.state is State.PREFILLING
+    for _ in range(3):
+        failed = Failed("r", request.attempt, "stale_offer", "changed hands", True)
+        desk.life.failed(request.prefill_worker, failed)
+    assert request.state is State.FAILED
+    assert request.code == "stale_offer"
+    assert "gave up after 3 faults" in request.message
+
+
+def test_a_cancel_reaches_whoever_holds_the_request() -> None:
+    desk = Desk()
+    request = desk.submit()
+    desk.prefill(request)
+    desk.sent()
+    desk.life.cancel(request)
+    told = {(instance, type(message)) for instance, message in desk.sent()}
+    assert told == {(request.prefill_worker, Cancel), (request.decode_worker, Cancel)}
+    assert request.state is State.CANCELLED
+
+
+def test_a_heartbeat_reveals_what_a_lost_message_stranded() -> None:
+    desk = Desk()
+    request = desk.submit()
+    worker = desk.registry.get(request.prefill_worker)
+    desk.sent()
+    desk.now += 1.0
+    desk.life.reconcile(worker, set(), grace_s=3.0)
+    assert request.attempt == 1, "its message may still be on the way"
+    desk.now += 5.0
+    desk.life.reconcile(worker, set(), grace_s=3.0)
+    assert request.attempt == 2
+
+
+def test_a_heartbeat_with_a_request_that_is_over_is_answered_with_cancel() -> None:
+    desk = Desk()
+    worker = desk.registry.get("d-1")
+    desk.life.reconcile(worker, {("long gone", 3)}, grace_s=3.0)
+    assert desk.sent() == [("d-1", Cancel("long gone", 3))]
+
+
+def test_without_room_for_decode_the_prompt_waits_in_the_prefill_pool() -> None:
+    desk = Desk()
+    desk.life.worker_lost("d-2")
+    requests = [desk.submit(f"r{n}") for n in range(5)]
+    for request in requests:
+        desk.prefill(request)
+    assert [r.decode_worker for r in requests] == ["d-1"] * 4 + [""]
+    desk.land(requests[0])
+    desk.step(requests[0], finish="length")
+    assert requests[4].decode_worker == "d-1"

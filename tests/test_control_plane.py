@@ -1,0 +1,25 @@
+"""The control plane runs without torch: its processes stay small and start fast."""
+
+import subprocess
+import sys
+
+import pytest
+
+CONTROL_PLANE = [
+    "coordinator.__main__",
+    "deploy.cli",
+    "telemetry.logs",
+    "transport.channel",
+    "transport.session",
+    "transport.shm",
+]
+
+
+@pytest.mark.parametrize("module", CONTROL_PLANE)
+def test_imports_no_torch(module: str) -> None:
+    code = (
+        f"import importlib, sys; importlib.import_module({module!r})\n"
+        "print(sorted({'torch', 'cupy', 'triton', 'transformers'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
