@@ -1,9 +1,7 @@
 """Answers of the two generating endpoints, whole and streamed."""
 
 import asyncio
-import functools
 import json
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -150,14 +148,7 @@ async def test_token_ids_on_request(says: Says, client_of: ClientOf) -> None:
     assert whole["choices"][0]["token_ids"] == stream.script
     assert whole["prompt_token_ids"] == list(stream.generation.prompt_ids)
     chunks = await events(client, CHAT, messages=USER, return_token_ids=True)
-<<<<<<< HEAD
-    assert (
-        functools.reduce(operator.iadd, (c["choices"][0]["token_ids"] for c in chunks), [])
-        == stream.script
-    )
-=======
     assert [i for c in chunks for i in c["choices"][0]["token_ids"]] == stream.script
->>>>>>> api
     assert [("prompt_token_ids" in c) for c in chunks] == [True] + [False] * (len(chunks) - 1)
 
 
