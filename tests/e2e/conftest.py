@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.redis_server import LocalRedis
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
 
@@ -23,6 +24,15 @@ def start() -> Iterator[Start]:
     yield begin
     for stack in stacks:
         stack.close()
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[LocalRedis]:
+    """A Redis that outlives the services that use it."""
+    server = LocalRedis(tmp_path / "redis")
+    server.start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="session")

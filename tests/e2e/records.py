@@ -9,6 +9,8 @@ from coordinator import keys
 from tests.e2e.streams import Stream
 from tests.e2e.waiting import eventually
 
+Records = dict[str, dict[str, Any]]
+
 TERMINAL = {"finished", "failed", "cancelled"}
 
 
@@ -19,13 +21,13 @@ def request_ids(server: "redis.Redis[str]") -> set[str]:
 
 async def settled(
     server: "redis.Redis[str]", expected: dict[str, str], deadline_s: float = 10.0
-) -> dict[str, dict[str, Any]]:
+) -> Records:
     """Wait until each of these requests is in the state expected of it; returns their records.
 
     Then no coordinator has anything open, and every request Redis knows has ended.
     """
 
-    async def check() -> dict[str, dict[str, Any]]:
+    async def check() -> Records:
         records = {key: server.hgetall(keys.request(key)) for key in request_ids(server)}
         states = {key: record["state"] for key, record in records.items()}
         wrong = {k: (states.get(k), v) for k, v in expected.items() if states.get(k) != v}

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from deploy.redis_server import LocalRedis
-from tests.e2e.records import outcomes, request_ids, settled
+from tests.e2e.records import Records, outcomes, request_ids, settled
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
 from tests.e2e.streams import Stream, all_ended
@@ -57,10 +57,10 @@ class Site:
             for i, prompt in enumerate(prompts)
         ]
 
-    async def whole(self, expected: dict[str, str], deadline_s: float = 20.0) -> None:
+    async def whole(self, expected: dict[str, str], deadline_s: float = 20.0) -> Records:
         await self.baton.idle(NUM_WORKERS, deadline_s)
         with self.baton.redis() as server:
-            await settled(server, expected, deadline_s)
+            return await settled(server, expected, deadline_s)
 
     def close(self) -> None:
         self.baton.close()
@@ -87,12 +87,14 @@ async def undisturbed(site: Site) -> Seen:
     return site.undisturbed
 
 
-async def check_undisturbed(site: Site, streams: list[Stream], seen: Seen) -> None:
+async def check_undisturbed(site: Site, streams: list[Stream], seen: Seen) -> int:
+    """Wait for the end; nothing may differ. Returns how many requests were placed anew."""
     await all_ended(streams)
     assert [stream.error for stream in streams] == [None] * len(streams)
     for stream, expected in zip(streams, seen, strict=True):
         assert stream.seen == expected
-    await site.whole(outcomes(streams))
+    records = await site.whole(outcomes(streams))
+    return sum(int(records[stream.request_id]["attempt"]) > 1 for stream in streams)
 
 
 async def test_prefill_worker_killed(site: Site, undisturbed: Seen) -> None:
@@ -100,7 +102,7 @@ async def test_prefill_worker_killed(site: Site, undisturbed: Seen) -> None:
     await asyncio.wait([asyncio.ensure_future(s.reaches(1)) for s in streams],
                        return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
     site.baton.kill("prefill-1")
-    await check_undisturbed(site, streams, undisturbed)
+    assert await check_undisturbed(site, streams, undisturbed) > 0
 
 
 async def test_decode_worker_killed_mid_stream(site: Site, undisturbed: Seen) -> None:
@@ -108,7 +110,7 @@ async def test_decode_worker_killed_mid_stream(site: Site, undisturbed: Seen) ->
     for stream in streams:
         await stream.reaches(20)
     site.baton.kill("decode-1")
-    await check_undisturbed(site, streams, undisturbed)
+    assert await check_undisturbed(site, streams, undisturbed) >= 4
 
 
 async def test_decode_worker_hangs_and_wakes(site: Site, undisturbed: Seen) -> None:
@@ -121,7 +123,7 @@ async def test_decode_worker_hangs_and_wakes(site: Site, undisturbed: Seen) -> N
     await all_ended(streams)  # without the one that hangs
     site.baton.kill("decode-2", signal.SIGCONT)
     await asyncio.to_thread(site.baton.until, "decode-2: fenced: silent for", 10.0, since)
-    await check_undisturbed(site, streams, undisturbed)
+    assert await check_undisturbed(site, streams, undisturbed) >= 4
     assert site.baton.pids()["decode-2"] != before
 
 
@@ -186,7 +188,7 @@ async def test_clients_leave(site: Site, undisturbed: Seen) -> None:
         new = request_ids(server) - before
     known = outcomes(streams)
     assert len(new) == len(streams) + len(waiting)
-    await site.whole(known | {key: "cancelled" for key in new - set(known)}, deadline_s=2.0)
+    await site.whole(known | dict.fromkeys(new - set(known), "cancelled"), deadline_s=2.0)
 
 
 async def _complete(url: str, **params: Any) -> httpx.Response:
