@@ -1,5 +1,6 @@
 """The end of ``baton up``: orderly, or by SIGKILL."""
 
+import asyncio
 import signal
 
 from deploy.redis_server import LocalRedis
@@ -32,7 +33,7 @@ async def test_sigterm_fails_what_cannot_finish(start: Start, redis_server: Loca
         streams = [Stream(baton.url, [1, 2, i], max_tokens=1000) for i in range(8)]
         for stream in streams:
             await stream.reaches(10)
-        assert baton.stop() == 0
+        assert await asyncio.to_thread(baton.stop) == 0
         await all_ended(streams)
         assert {stream.outcome for stream in streams} == {"failed"}
         assert {(stream.error or {})["code"] for stream in streams} == {"shutting_down"}
