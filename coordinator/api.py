@@ -12,11 +12,12 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
+from coordinator.body_limit import BodyLimit
 from coordinator.contract import Core
 from coordinator.edge import Edge
 from coordinator.edge_settings import EdgeSettings
 from coordinator.errors import install_error_handlers
-from coordinator.middleware import BodyLimit, Observed, RequestId
+from coordinator.middleware import Observed, RequestId
 from coordinator.openapi import install_openapi
 from coordinator.responses import ChatCompletionChunk
 from coordinator.routes_generate import generate_routes

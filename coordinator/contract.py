@@ -13,12 +13,14 @@ from transport.sampling import FinishReason, SamplingParams, StopRule
 
 @dataclass(frozen=True)
 class Generation:
-    """One sequence to generate. ``request_id`` is unique among all that were ever accepted."""
+    """One sequence to generate. ``request_id`` is unique among all that were ever accepted;
+    ``http_id`` is the X-Request-Id of the HTTP request it belongs to."""
 
     request_id: str
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     stop: StopRule
+    http_id: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What every request passes before it reaches a route, as plain ASGI.
 
-``RequestId(Observed(BodyLimit(app)))``: outermost first.
+``RequestId(Observed(BodyLimit(app)))``: outermost first; the last is in body_limit.py.
 """
 
 import logging
@@ -8,16 +8,17 @@ import re
 import time
 import uuid
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordinator.errors import CLIENT_LEFT, ApiError, internal_error
+from coordinator.errors import CLIENT_LEFT, internal_error
 from telemetry.logs import bind_request
 from telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@#~-]{1,128}\Z")
+_METHODS = frozenset({"GET", "POST", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_QUIET_ROUTES = frozenset({"/health", "/ready", "/metrics"})
 
 
 class RequestId:
@@ -84,47 +85,3 @@ class Observed:
         level = logging.DEBUG if route in _QUIET_ROUTES and status < 400 else logging.INFO
         fields = {"status": status, "took_ms": round(took_s * 1000, 1)}
         log.log(level, "%s %s", scope["method"], scope["path"], extra=fields)
-
-
-class BodyLimit:
-    """Refuses a body over ``max_bytes`` with 413: by its declared length before any of it is
-    read, else as soon as too much has come."""
-
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self._app = app
-        self._max_bytes = max_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        declared = Headers(scope=scope).get("content-length", "0")
-        if not declared.isascii() or not declared.isdigit():
-            await ApiError(400, "Content-Length is not a number").response()(scope, receive, send)
-            return
-        if len(declared) > 18 or int(declared) > self._max_bytes:
-            await self._too_large().response()(scope, receive, send)
-            return
-        num_bytes = 0
-
-        async def receive_counted() -> Message:
-            nonlocal num_bytes
-            message = await receive()
-            num_bytes += len(message.get("body", b""))
-            if num_bytes > self._max_bytes:
-                raise self._too_large()
-            return message
-
-        await self._app(scope, receive_counted, send)
-
-    def _too_large(self) -> ApiError:
-        return ApiError(
-            413,
-            f"the body is larger than {self._max_bytes} bytes",
-            code="body_too_large",
-            headers={"connection": "close"},  # what is left of the body will not be read
-        )
-
-
-_METHODS = frozenset({"GET", "POST", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_QUIET_ROUTES = frozenset({"/health", "/ready", "/metrics"})

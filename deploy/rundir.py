@@ -14,11 +14,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-PREFIX = "baton-"
+PREFIX = "baton-run-"
 _LOCK = "baton.lock"
 _UNBORN_LOCK = "baton.lock.new"
 # A unix socket's path has at most 107 bytes; leave room for the longest name put inside.
-_MAX_DIR_BYTES = 107 - len("/baton-12345678") - 40
+_MAX_DIR_BYTES = 107 - len(f"/{PREFIX}12345678") - 40
 _BIRTH_S = 3600.0
 
 

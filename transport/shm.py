@@ -75,7 +75,7 @@ def sweep() -> list[str]:
     for path in DIRECTORY.glob(PREFIX + "*"):
         try:
             fd = os.open(path, os.O_RDWR)
-        except (FileNotFoundError, PermissionError):
+        except OSError:  # gone meanwhile, another user's, or no segment at all
             continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

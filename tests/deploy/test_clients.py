@@ -3,7 +3,7 @@
 import json
 import os
 import pty
-import re
+import select
 import signal
 import subprocess
 import sys
@@ -175,21 +175,22 @@ def test_chat_tells_the_servers_refusal_plainly(stub):
 def test_conversation_survives_ctrl_c_and_remembers(stub):
     stub.hangs = True
     here, there = pty.openpty()
+    screen = Screen(here)
     talk = subprocess.Popen(
         [sys.executable, "-m", "deploy.cli", "chat", "--url", stub.url],
         stdin=there, stdout=there, stderr=there, cwd=ROOT, start_new_session=True,
     )  # fmt: skip
     os.close(there)
     try:
-        until(here, "> ")
+        screen.until("> ")
         os.write(here, b"first?\n")
-        until(here, "42")
+        screen.until("42")
         talk.send_signal(signal.SIGINT)
         assert stub.client_left.wait(DEADLINE_S), "the request was not cancelled"
-        until(here, "> ")
+        screen.until("> ")
         os.write(here, b"second?\n")
-        until(here, "42")
-        until(here, "> ")
+        screen.until("42")
+        screen.until("> ")
         os.write(here, b"\x04")
         assert talk.wait(DEADLINE_S) == 0
     finally:
@@ -200,8 +201,15 @@ def test_conversation_survives_ctrl_c_and_remembers(stub):
     ]  # fmt: skip
 
 
-def until(terminal: int, text: str) -> None:
-    """Read the terminal until ``text`` has come."""
-    seen = ""
-    while text not in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen):
-        seen += os.read(terminal, 1000).decode()
+class Screen:
+    """The other side of a terminal, read step by step."""
+
+    def __init__(self, terminal: int) -> None:
+        self.terminal, self.unread = terminal, ""
+
+    def until(self, text: str) -> None:
+        """Read on past the next ``text``, and no further."""
+        while text not in self.unread:
+            assert select.select([self.terminal], [], [], DEADLINE_S)[0], (text, self.unread)
+            self.unread += os.read(self.terminal, 1000).decode()
+        self.unread = self.unread.split(text, 1)[1]

@@ -35,7 +35,7 @@ def test_dead_owners_folder_is_swept(tmp_path):
 
 
 def test_folder_about_to_be_locked_stays_for_an_hour(tmp_path):
-    newborn = tmp_path / "baton-newborn"
+    newborn = tmp_path / "baton-run-newborn"
     newborn.mkdir()
     assert sweep(tmp_path) == []
     os.utime(newborn, (0, 0))
@@ -43,14 +43,14 @@ def test_folder_about_to_be_locked_stays_for_an_hour(tmp_path):
 
 
 def test_what_only_looks_like_one_stays(tmp_path):
-    (tmp_path / "baton-file").touch()
+    (tmp_path / "baton-run-file").touch()
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "baton-link").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "baton-notes").mkdir()
-    (tmp_path / "baton-notes" / "mine.txt").touch()
-    os.utime(tmp_path / "baton-notes", (0, 0))
+    (tmp_path / "baton-run-link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "baton-run-notes").mkdir()
+    (tmp_path / "baton-run-notes" / "mine.txt").touch()
+    os.utime(tmp_path / "baton-run-notes", (0, 0))
     assert sweep(tmp_path) == []
-    assert (tmp_path / "baton-notes" / "mine.txt").exists()
+    assert (tmp_path / "baton-run-notes" / "mine.txt").exists()
 
 
 def test_base_is_where_a_sockets_path_fits(short_dir, monkeypatch):

@@ -1,0 +1,331 @@
+"""Everything a client can get wrong: a quick 4xx of the right shape, and the service goes on."""
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.coordinator.fake_core import FakeCore
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+USER = [{"role": "user", "content": "Hi"}]
+
+Says = Callable[..., FakeCore]
+ClientOf = Callable[..., httpx.AsyncClient]
+
+
+def check_error(response: httpx.Response, status: int, param: str | None = None) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    assert len(response.content) < 4096
+    assert response.headers["x-request-id"]
+    assert set(response.json()) == {"error"}
+    error: dict[str, Any] = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    if param is not None:
+        assert error["param"] == param
+    return error
+
+
+@pytest.fixture
+async def client(says: Says, client_of: ClientOf) -> AsyncIterator[httpx.AsyncClient]:
+    """Checks after the test that the service still answers."""
+    core = says()
+    client = client_of(core)
+    yield client
+    assert core.streams == [], "a bad request reached the core"
+    response = await client.post(CHAT, json={"messages": USER})
+    assert response.status_code == 200
+    assert core.outcomes == ["finished"]
+
+
+RAW = {
+    "empty": b"",
+    "malformed": b'{"messages": [}',
+    "cut off": b'{"messages": [{"role": "user", "content": "a',
+    "trailing": b"{} {}",
+    "not an object": b"[]",
+    "a string": b'"hello"',
+    "null": b"null",
+    "NaN temperature": b'{"messages": [{"role":"user","content":"a"}], "temperature": NaN}',
+    "Infinity": b'{"messages": [{"role":"user","content":"a"}], "top_p": Infinity}',
+    "overflow to infinity": b'{"messages":[{"role":"user","content":"a"}],"temperature":1e999}',
+    "NaN where nobody looks": b'{"messages":[{"role":"user","content":"a"}],"metadata":[NaN]}',
+    "invalid UTF-8": b'{"messages": [{"role": "user", "content": "\xff\xfe"}]}',
+    "overlong UTF-8": b'{"messages": [{"role": "user", "content": "\xc0\x80"}]}',
+    "lone surrogate": b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+    "lone low surrogate": b'{"messages": [{"role": "user", "content": "\\udc00x"}]}',
+    "surrogate in a stop": b'{"messages":[{"role":"user","content":"a"}],"stop":"\\ud800"}',
+    "surrogate in a key": b'{"messages":[{"role":"user","content":"a"}],"\\ud800":1}',
+    "deep list": b'{"messages":' + b"[" * 100_000,
+    "deep balanced": b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "deep object": b'{"a":' * 100_000,
+    "a number of 100,000 digits": b'{"n":' + b"1" * 100_000 + b"}",
+    "UTF-16": '{"messages": []}'.encode("utf-16"),
+    "compressed": b"\x1f\x8b\x08\x00\x00\x00\x00\x00",
+}
+
+
+@pytest.mark.parametrize("name", RAW)
+async def test_bytes_that_are_no_request(client: httpx.AsyncClient, name: str) -> None:
+    started = time.perf_counter()
+    response = await client.post(CHAT, content=RAW[name])
+    assert time.perf_counter() - started < 1
+    check_error(response, 400)
+
+
+async def test_nan_inside_a_string_is_just_text(says: Says, client_of: ClientOf) -> None:
+    content = [{"role": "user", "content": 'NaN and "Infinity"'}]
+    response = await client_of(says()).post(CHAT, json={"messages": content})
+    assert response.status_code == 200
+
+
+FIELDS: list[tuple[str, Any]] = [
+    ("messages", []),
+    ("messages", "hello"),
+    ("messages", {}),
+    ("messages", None),
+    ("messages[0]", [1]),
+    ("messages[0].role", [{"content": "a"}]),
+    ("messages[0].role", [{"role": "wizard", "content": "a"}]),
+    ("messages[0].role", [{"role": 5, "content": "a"}]),
+    ("messages[0].role", [{"role": "tool", "content": "a"}]),
+    ("messages[0]", [{"role": "user"}]),
+    ("messages[0].content", [{"role": "user", "content": 5}]),
+    ("messages[0].content", [{"role": "user", "content": [5]}]),
+    ("messages[0].content", [{"role": "user", "content": [{"type": "text"}]}]),
+    ("messages[0].content", [{"role": "user", "content": [{"type": "image_url"}]}]),
+    ("messages[0].tool_calls", [{"role": "assistant", "tool_calls": [{"id": "1"}]}]),
+    ("messages", [*USER, {"role": "system", "content": "late"}]),
+    ("max_tokens", 0),
+    ("max_tokens", -1),
+    ("max_tokens", 10**9),
+    ("max_tokens", 10**100),
+    ("max_tokens", "5"),
+    ("max_tokens", 5.0),
+    ("max_tokens", True),
+    ("max_completion_tokens", 0),
+    ("max_completion_tokens", 10**9),
+    ("min_tokens", -1),
+    ("min_tokens", 10**6),
+    ("temperature", -0.1),
+    ("temperature", 2.1),
+    ("temperature", "hot"),
+    ("top_p", 0),
+    ("top_p", 1.5),
+    ("top_k", -2),
+    ("top_k", 1.5),
+    ("min_p", -1),
+    ("min_p", 2),
+    ("seed", 2**63),
+    ("seed", "x"),
+    ("presence_penalty", 3),
+    ("frequency_penalty", -3),
+    ("repetition_penalty", 0),
+    ("repetition_penalty", -1),
+    ("n", 0),
+    ("n", 10**9),
+    ("n", 129),
+    ("best_of", 4),
+    ("stop", 5),
+    ("stop[0]", ""),
+    ("stop", ["x"] * 10_000),
+    ("stop", ["x" * 2000]),
+    ("stop[1]", ["a", ""]),
+    ("stop[0]", [5]),
+    ("stop_token_ids", "5"),
+    ("stop_token_ids", [-1]),
+    ("stop_token_ids", [10**30]),
+    ("stop_token_ids[0]", [True]),
+    ("logit_bias", {"-1": 1}),
+    ("logit_bias", {"100000": 1}),
+    ("logit_bias", [1]),
+    ("logit_bias.x", {"x": 1}),
+    ("logit_bias.5", {"5": 101}),
+    ("logit_bias.5", {"5": "a"}),
+    ("logprobs", 3),
+    ("top_logprobs", 21),
+    ("top_logprobs", -1),
+    ("top_logprobs", 3),
+    ("stream", "yes"),
+    ("stream_options", {"include_usage": True}),
+    ("stream_options", "usage"),
+    ("chat_template_kwargs", "x"),
+    ("ignore_eos", 1),
+    ("return_token_ids", "yes"),
+    ("model", 5),
+]
+
+
+@pytest.mark.parametrize(("param", "value"), FIELDS)
+async def test_a_wrong_field_is_named(client: httpx.AsyncClient, param: str, value: object) -> None:
+    field = param.partition("[")[0].partition(".")[0]
+    started = time.perf_counter()
+    response = await client.post(CHAT, json={"messages": USER, field: value})
+    assert time.perf_counter() - started < 1
+    error = check_error(response, 400, param)
+    assert error["type"] == "invalid_request_error"
+
+
+LATER: list[tuple[str, str, Any]] = [
+    (CHAT, "tools", [{"type": "function"}]),
+    (CHAT, "tool_choice", "required"),
+    (CHAT, "functions", [{"name": "f"}]),
+    (CHAT, "response_format", {"type": "json_object"}),
+    (CHAT, "audio", {"voice": "alloy"}),
+    (CHAT, "modalities", ["text", "audio"]),
+    (CHAT, "prompt_logprobs", 1),
+    (CHAT, "priority", 3),
+    (CHAT, "guided_json", {"type": "object"}),
+    (CHAT, "echo", True),
+    (COMPLETIONS, "suffix", "end"),
+    (COMPLETIONS, "response_format", {"type": "json_schema"}),
+    (COMPLETIONS, "prompt_logprobs", 0),
+]
+
+
+@pytest.mark.parametrize(("path", "param", "value"), LATER)
+async def test_what_is_not_supported_yet_is_refused_by_name(
+    client: httpx.AsyncClient, path: str, param: str, value: object
+) -> None:
+    body = {"messages": USER} if path == CHAT else {"prompt": "a"}
+    response = await client.post(path, json={**body, param: value})
+    assert check_error(response, 400, param)["code"] == "unsupported_parameter"
+
+
+async def test_logprobs_of_an_echoed_prompt_are_not_supported_yet(
+    client: httpx.AsyncClient,
+) -> None:
+    body = {"prompt": [65], "echo": True, "logprobs": 1, "max_tokens": 1}
+    error = check_error(await client.post(COMPLETIONS, json=body), 400, "echo")
+    assert error["code"] == "unsupported_parameter"
+
+
+async def test_harmless_defaults_pass(says: Says, client_of: ClientOf) -> None:
+    body = {
+        "messages": USER, "tools": None, "tool_choice": "none", "functions": [],
+        "response_format": {"type": "text"}, "modalities": ["text"], "prompt_logprobs": None,
+        "priority": 0, "n": None, "best_of": 1, "stop": None, "logit_bias": None, "user": "me",
+        "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "request_id": "abc",
+        "parallel_tool_calls": True, "unknown": [1], "stream": False, "stream_options": None,
+        "echo": False, "top_logprobs": 0, "logprobs": False, "seed": None, "stop_token_ids": [],
+    }  # fmt: skip
+    response = await client_of(says()).post(CHAT, json=body)
+    assert response.status_code == 200, response.text
+
+
+PROMPTS: list[Any] = [
+    "", [], [[]], [""], None, {"a": 1}, 5, True,
+    [True], [1.0], [1, "a"], ["a", 1], [[1], "a"], [[1], ["a"]], [[1.5]], [[[1]]], [[True]],
+    [-1], [10**6], [10**400], [[1], [-5]], [2**63], [None],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("prompt", PROMPTS, ids=lambda p: str(p)[:20])
+async def test_a_wrong_prompt(client: httpx.AsyncClient, prompt: object) -> None:
+    check_error(await client.post(COMPLETIONS, json={"prompt": prompt}), 400, "prompt")
+
+
+async def test_a_missing_prompt(client: httpx.AsyncClient) -> None:
+    check_error(await client.post(COMPLETIONS, json={}), 400, "prompt")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "fox " * 600}]}, "messages"),
+        (CHAT, {"messages": [{"role": "user", "content": "fox " * 2_000_000}]}, "messages"),
+        (CHAT, {"messages": USER, "max_tokens": 600}, "max_tokens"),
+        (COMPLETIONS, {"prompt": "fox " * 600}, "prompt"),
+        (COMPLETIONS, {"prompt": [65] * 512}, "prompt"),
+        (COMPLETIONS, {"prompt": [65] * 1_000_000}, "prompt"),
+        (COMPLETIONS, {"prompt": [[65], [65] * 512]}, "prompt"),
+        (COMPLETIONS, {"prompt": [65] * 500, "max_tokens": 13}, "max_tokens"),
+    ],
+)
+async def test_what_does_not_fit_the_context(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any], param: str
+) -> None:
+    content = json.dumps(body).encode()
+    started = time.perf_counter()
+    error = check_error(await client.post(path, content=content), 400, param)
+    assert time.perf_counter() - started < 1
+    assert error["code"] == "context_length_exceeded"
+    assert "512" in error["message"]
+
+
+async def test_the_whole_context_may_be_used(says: Says, client_of: ClientOf) -> None:
+    response = await client_of(says()).post(
+        COMPLETIONS, json={"prompt": [65] * 500, "max_tokens": 12}
+    )
+    assert response.status_code == 200
+
+
+async def test_too_many_choices_in_all(client: httpx.AsyncClient) -> None:
+    body = {"prompt": ["a"] * 100, "n": 128}
+    check_error(await client.post(COMPLETIONS, json=body), 400, "prompt")
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, "/tokenize", "/detokenize"])
+async def test_an_unknown_model(client: httpx.AsyncClient, path: str) -> None:
+    body = {"messages": USER, "prompt": "a", "tokens": [1], "model": "gpt-9" + "x" * 10_000}
+    if path == "/tokenize":
+        del body["messages"]
+    error = check_error(await client.post(path, json=body), 404, "model")
+    assert error["code"] == "model_not_found"
+
+
+async def test_long_input_is_echoed_only_in_part(client: httpx.AsyncClient) -> None:
+    evil = '\x00\u202e🙂\\"' * 5000
+    check_error(await client.post(CHAT, json={"messages": USER, "model": evil}), 404, "model")
+    body = {"messages": USER, "logit_bias": {evil: 1}}
+    check_error(await client.post(CHAT, json=body), 400)
+
+
+async def test_template_variables_cannot_break_the_service(client: httpx.AsyncClient) -> None:
+    roles = [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]
+    error = check_error(await client.post(CHAT, json={"messages": roles}), 400, "messages")
+    assert error["code"] == "template_refused"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nothing/here", 404),
+        ("GET", "/", 404),
+        ("POST", "/v1/chat/completions/", 404),
+        ("GET", "/v1/models/other/model", 404),
+        ("GET", CHAT, 405),
+        ("DELETE", "/v1/models", 405),
+        ("POST", "/health", 405),
+        ("BREW", "/health", 405),
+    ],
+)
+async def test_unknown_paths_and_methods(
+    client: httpx.AsyncClient, method: str, path: str, status: int
+) -> None:
+    response = await client.request(method, path)
+    check_error(response, status)
+    assert ("allow" in response.headers) == (status == 405)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {}, {"prompt": "a", "messages": USER}, {"prompt": 5}, {"messages": []},
+        {"messages": [{"role": "wizard", "content": "a"}]},
+    ],
+)  # fmt: skip
+async def test_bad_tokenize(client: httpx.AsyncClient, body: dict[str, Any]) -> None:
+    check_error(await client.post("/tokenize", json=body), 400)
+
+
+@pytest.mark.parametrize(
+    "tokens", [None, "a", 5, [-1], [10**6], [10**40], [True], [1.5], ["a"], [[1]]]
+)
+async def test_bad_detokenize(client: httpx.AsyncClient, tokens: object) -> None:
+    check_error(await client.post("/detokenize", json={"tokens": tokens}), 400)

@@ -1,0 +1,118 @@
+"""Models, health, readiness, metrics, tokens and the API's own description."""
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from coordinator.edge_settings import EdgeSettings
+from coordinator.responses import (
+    Detokenized,
+    ErrorBody,
+    Health,
+    Model,
+    ModelList,
+    Ready,
+    Status,
+    Tokenized,
+    Version,
+)
+from coordinator.tokenizer import Tokenizer
+from tests.coordinator.fake_core import FakeCore
+
+Says = Callable[..., FakeCore]
+ClientOf = Callable[..., httpx.AsyncClient]
+
+
+async def test_models(says: Says, client_of: ClientOf, tokenizer: Tokenizer) -> None:
+    client = client_of(says())
+    listed = ModelList.model_validate_json((await client.get("/v1/models")).content)
+    assert [m.id for m in listed.data] == ["tiny"]
+    assert listed.data[0].root == tokenizer.info.root
+    assert listed.data[0].max_model_len == 512
+    one = Model.model_validate_json((await client.get("/v1/models/tiny")).content)
+    assert one == listed.data[0]
+
+
+async def test_a_model_id_may_hold_slashes(says: Says, tokenizer: Tokenizer) -> None:
+    from coordinator.api import create_app
+
+    app = create_app(says(), tokenizer, EdgeSettings("Qwen/Qwen3.5-35B-A3B"))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://t") as client:
+        for path in ("Qwen/Qwen3.5-35B-A3B", "Qwen%2FQwen3.5-35B-A3B"):
+            assert (await client.get(f"/v1/models/{path}")).status_code == 200
+
+
+async def test_health_version_status(says: Says, client_of: ClientOf) -> None:
+    client = client_of(says())
+    Health.model_validate_json((await client.get("/health")).content)
+    Version.model_validate_json((await client.get("/version")).content)
+    Status.model_validate_json((await client.get("/status")).content)
+
+
+async def test_ready_or_why_not(says: Says, client_of: ClientOf) -> None:
+    core = says()
+    client = client_of(core)
+    Ready.model_validate_json((await client.get("/ready")).content)
+    core.problems = ("no live decode worker", "redis is gone")
+    response = await client.get("/ready")
+    assert response.status_code == 503
+    assert int(response.headers["retry-after"]) >= 1
+    assert response.json()["problems"] == list(core.problems)
+    assert "no live decode worker" in ErrorBody.model_validate_json(response.content).error.message
+    assert (await client.get("/health")).status_code == 200
+
+
+async def test_metrics_count_responses_by_route_not_by_path(
+    says: Says, client_of: ClientOf
+) -> None:
+    client = client_of(says())
+    for path in ("/v1/models/a", "/v1/models/b", "/x", "/y"):
+        await client.get(path)
+    response = await client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    counts = {
+        (sample.labels["route"], sample.labels["status"]): sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+        if sample.name == "baton_http_responses_total"
+    }
+    assert counts == {("/v1/models/{model_id:path}", "404"): 2, ("unmatched", "404"): 2}
+
+
+async def test_tokenize_and_back(says: Says, client_of: ClientOf, tokenizer: Tokenizer) -> None:
+    client = client_of(says())
+    text = "héllo 🙂<|im_end|>"
+    response = await client.post("/tokenize", json={"prompt": text})
+    found = Tokenized.model_validate_json(response.content)
+    assert found.count == len(found.tokens)
+    assert found.max_model_len == 512
+    response = await client.post("/detokenize", json={"tokens": found.tokens})
+    assert Detokenized.model_validate_json(response.content).prompt == text
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+    response = await client.post("/tokenize", json={"messages": messages})
+    rendered = tokenizer.encode_chat([{"role": "user", "content": "Hi"}])
+    assert response.json()["tokens"] == rendered
+    assert (await client.post("/detokenize", json={"tokens": []})).json() == {"prompt": ""}
+
+
+async def test_openapi_is_truthful(says: Says, client_of: ClientOf) -> None:
+    schema = (await client_of(says()).get("/openapi.json")).json()
+    chat = schema["paths"]["/v1/chat/completions"]["post"]
+    assert set(chat["responses"]) == {"200", "400", "404", "408", "413", "500", "503"}
+    body = schema["components"]["schemas"]["ChatRequest"]
+    assert {"messages", "stream", "max_tokens", "tools"} <= set(body["properties"])
+    assert body["required"] == ["messages"]
+    text = str(schema)
+    assert "'422'" not in text
+    refs = {part.split("'")[0] for part in text.split("#/components/schemas/")[1:]}
+    assert refs <= set(schema["components"]["schemas"])
+
+
+def test_a_bad_setting_is_named() -> None:
+    with pytest.raises(ValueError, match="max_n"):
+        EdgeSettings("tiny", max_n=0)
+    with pytest.raises(ValueError, match="served_model_name"):
+        EdgeSettings("")

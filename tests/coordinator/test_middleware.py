@@ -1,0 +1,214 @@
+"""Request ids, the body's cap and deadline, and our own bugs, seen as plain ASGI."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import httpx
+import pytest
+
+from coordinator.api import create_app
+from coordinator.connection import ClientLeft, while_connected
+from coordinator.edge_settings import EdgeSettings
+from coordinator.tokenizer import Tokenizer
+from tests.coordinator.fake_core import FakeCore
+
+Says = Callable[..., FakeCore]
+ClientOf = Callable[..., httpx.AsyncClient]
+Message = MutableMapping[str, Any]
+
+
+def post_scope(path: str, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
+    return {
+        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
+        "headers": headers, "query_string": b"", "asgi": {"version": "3.0"}, "scheme": "http",
+        "root_path": "", "http_version": "1.1",
+    }  # fmt: skip
+
+
+async def call(
+    app: Any, scope: dict[str, Any], receive: Callable[[], Awaitable[Message]]
+) -> tuple[int, bytes, dict[bytes, bytes]]:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async with asyncio.timeout(5):
+        await app(scope, receive, send)
+    body = b"".join(message.get("body", b"") for message in sent[1:])
+    return sent[0]["status"], body, dict(sent[0]["headers"])
+
+
+@pytest.mark.parametrize("given", ["abc", "A-1_b.c:d/e", "x" * 128])
+async def test_a_clients_id_comes_back(says: Says, client_of: ClientOf, given: str) -> None:
+    client = client_of(says())
+    for path in ("/health", "/nothing", "/v1/chat/completions"):
+        response = await client.get(path, headers={"x-request-id": given})
+        assert response.headers.get_list("x-request-id") == [given]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [[b""], [b"x" * 129], [b"a b"], [b"a\x00b"], [b"a\r\nb"], [b"\xff"], [b'"'], [b"a", b"b"]],
+)
+async def test_an_unsafe_or_doubled_id_is_replaced(
+    says: Says, client_of: ClientOf, given: list[bytes]
+) -> None:
+    headers = [(b"x-request-id", value) for value in given]
+    response = await client_of(says()).get("/health", headers=headers)
+    (made,) = response.headers.get_list("x-request-id")
+    assert made.isalnum()
+    assert made.encode() not in given
+
+
+async def oversized(app: Any, headers: list[tuple[bytes, bytes]]) -> tuple[int, bytes, int]:
+    """Status and body of the answer to an endless upload, and how many bytes were read first."""
+    num_read = read_at_answer = 0
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        nonlocal num_read
+        await asyncio.sleep(0)
+        num_read += 300
+        return {"type": "http.request", "body": b"x" * 300, "more_body": True}
+
+    async def send(message: Message) -> None:
+        nonlocal read_at_answer
+        sent.append(message)
+        if len(sent) == 2:
+            read_at_answer = num_read
+
+    async with asyncio.timeout(5):
+        await app(post_scope("/v1/completions", headers), receive, send)
+    assert dict(sent[0]["headers"])[b"connection"] == b"close"
+    assert not sent[-1].get("more_body")
+    return sent[0]["status"], sent[1]["body"], read_at_answer
+
+
+async def test_a_declared_body_over_the_cap_is_refused_before_it_comes(
+    says: Says, tokenizer: Tokenizer
+) -> None:
+    app = create_app(says(), tokenizer, EdgeSettings("tiny"))
+    headers = [(b"content-length", str(100 * 2**20).encode())]
+    status, body, num_read = await oversized(app, headers)
+    assert (status, num_read) == (413, 0)
+    assert b'"code":"body_too_large"' in body
+
+
+async def test_an_undeclared_body_is_read_up_to_the_cap(says: Says, tokenizer: Tokenizer) -> None:
+    app = create_app(says(), tokenizer, EdgeSettings("tiny", max_body_bytes=1000))
+    status, body, num_read = await oversized(app, [])
+    assert (status, num_read) == (413, 1200)
+    assert b'"code":"body_too_large"' in body
+
+
+@pytest.mark.parametrize("value", [b"-1", b"1e3", b"\xb2", b"9" * 5000])
+async def test_a_strange_content_length(says: Says, tokenizer: Tokenizer, value: bytes) -> None:
+    app = create_app(says(), tokenizer, EdgeSettings("tiny"))
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"{}"}
+
+    scope = post_scope("/v1/completions", [(b"content-length", value)])
+    status, body, _ = await call(app, scope, receive)
+    assert status in (400, 413)
+    assert body.startswith(b'{"error":')
+
+
+async def test_a_body_that_does_not_come(says: Says, tokenizer: Tokenizer) -> None:
+    app = create_app(says(), tokenizer, EdgeSettings("tiny", body_timeout_s=0.05))
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    status, body, _ = await call(app, post_scope("/v1/completions", []), receive)
+    assert status == 408
+    assert b"did not arrive" in body
+
+
+async def test_a_client_that_leaves_before_its_body_is_whole(
+    says: Says, tokenizer: Tokenizer
+) -> None:
+    core = says()
+    app = create_app(core, tokenizer, EdgeSettings("tiny"))
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    status, _, _ = await call(app, post_scope("/v1/completions", []), receive)
+    assert status == 499
+    assert core.streams == []
+
+
+async def test_our_own_bug_is_a_500_without_details(
+    tokenizer: Tokenizer, client_of: ClientOf
+) -> None:
+    def broken(_: object) -> list[int]:
+        raise ZeroDivisionError("secret detail")
+
+    client = client_of(FakeCore(broken))
+    for body in ({"prompt": "x"}, {"prompt": "x", "stream": True}):
+        response = await client.post("/v1/completions", json=body)
+        assert response.status_code == 500
+        assert response.json()["error"]["code"] == "internal_error"
+        assert "secret" not in response.text
+        assert response.headers["x-request-id"]
+    assert 'baton_http_responses_total{method="POST",route="/v1/completions",status="500"} 2.0' in (
+        (await client.get("/metrics")).text
+    )
+
+
+async def test_a_bug_in_the_middle_of_a_stream_is_an_event(
+    says: Says, tokenizer: Tokenizer, client_of: ClientOf
+) -> None:
+    core = FakeCore(lambda _: tokenizer.encode("a b c"))  # the fake asserts when it runs out
+    response = await client_of(core).post("/v1/completions", json={"prompt": "x", "stream": True})
+    assert response.status_code == 200
+    *_, error, done, rest = response.text.split("\n\n")
+    assert '"internal_error"' in error
+    assert (done, rest) == ("data: [DONE]", "")
+    assert core.outcomes == ["cancelled"]
+
+
+async def test_a_client_that_reads_nothing_has_left(says: Says, tokenizer: Tokenizer) -> None:
+    core = says("one two three")
+    app = create_app(core, tokenizer, EdgeSettings("tiny", write_timeout_s=0.05))
+    bodies = [b'{"prompt": "x", "stream": true}']
+
+    async def receive() -> Message:
+        if bodies:
+            return {"type": "http.request", "body": bodies.pop()}
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    async with asyncio.timeout(5):
+        await app(post_scope("/v1/completions", []), receive, send)
+    assert core.outcomes == ["cancelled"]
+
+
+async def test_work_is_over_before_the_departure_is_reported() -> None:
+    cleaned = False
+    left = asyncio.Event()
+
+    async def work() -> None:
+        nonlocal cleaned
+        try:
+            left.set()
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned = True
+
+    async def receive() -> Message:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    with pytest.raises(ClientLeft):
+        await while_connected(work(), receive)
+    assert cleaned
