@@ -34,7 +34,7 @@ class Token:
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """One worker as the coordinator sees it now."""
+    """One worker as its last heartbeat told. ``books_error`` is empty while its books balance."""
 
     instance: str
     role: str
@@ -45,6 +45,7 @@ class PoolStatus:
     num_pages: int
     free_state_slots: int
     num_state_slots: int
+    books_error: str
 
 
 @dataclass(frozen=True)
