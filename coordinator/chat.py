@@ -32,15 +32,16 @@ class ChatWriter:
         return self._head("chat.completion.chunk")
 
     def chunk(self, index: int, delta: Delta) -> Json:
-        first_of_all = not self._started
+        first_of_all, first = not self._started, index not in self._started
         message: Json = {}
-        if index not in self._started:
+        if first:
             self._started.add(index)
             message = {"role": "assistant", "content": delta.text}
         elif delta.text:
             message = {"content": delta.text}
         chunk = self.head()
-        chunk["choices"] = [self._choice(index, delta, "delta", message)]
+        chunk["choices"] = [self._choice(index, delta, "delta", message, first=first)]
+        # vLLM has the prompt's ids beside a chat's choices, and in the choices of a completion.
         if first_of_all and self._prompt_ids is not None:
             chunk["prompt_token_ids"] = self._prompt_ids
         return chunk
@@ -67,7 +68,9 @@ class ChatWriter:
             "model": self._model,
         }
 
-    def _choice(self, index: int, delta: Delta, key: str, message: Json) -> Json:
+    def _choice(
+        self, index: int, delta: Delta, key: str, message: Json, *, first: bool = True
+    ) -> Json:
         tokens = delta.tokens
         choice = {
             "index": index,
@@ -77,4 +80,6 @@ class ChatWriter:
         }
         if self._prompt_ids is not None:
             choice["token_ids"] = [token.token_id for token in tokens]
+            if first:
+                choice["prompt_token_ids"] = self._prompt_ids
         return choice

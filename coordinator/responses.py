@@ -59,6 +59,7 @@ class ChatChoice(_Body):
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length"]
     token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class ChatCompletion(_Body):
@@ -82,6 +83,7 @@ class ChatChunkChoice(_Body):
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length"] | None
     token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class ChatCompletionChunk(_Body):

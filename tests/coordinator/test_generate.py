@@ -147,6 +147,7 @@ async def test_token_ids_on_request(says: Says, client_of: ClientOf) -> None:
     stream = core.streams[0]
     assert whole["choices"][0]["token_ids"] == stream.script
     assert whole["prompt_token_ids"] == list(stream.generation.prompt_ids)
+    assert whole["choices"][0]["prompt_token_ids"] == whole["prompt_token_ids"]
     chunks = await events(client, CHAT, messages=USER, return_token_ids=True)
     assert [i for c in chunks for i in c["choices"][0]["token_ids"]] == stream.script
     assert [("prompt_token_ids" in c) for c in chunks] == [True] + [False] * (len(chunks) - 1)

@@ -1,0 +1,102 @@
+"""The bundled model answers held-out word problems through the whole system, and exactly as
+transformers would with the same checkpoint."""
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.e2e.stack import ROOT, Stack
+
+TINY = ROOT / "models" / "tiny"
+HELDOUT = [json.loads(line) for line in (ROOT / "models/heldout.jsonl").read_text().splitlines()]
+GATE = 0.90
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Iterator[Stack]:
+    stack = Stack(TINY, verify_handoff=True).start()
+    yield stack
+    try:
+        assert stack.stop() == 0
+    finally:
+        stack.close()
+
+
+async def ask_all(url: str, concurrency: int) -> list[dict]:
+    limit = asyncio.Semaphore(concurrency)
+    async with httpx.AsyncClient(base_url=url, timeout=60.0) as http:
+
+        async def ask(problem: dict) -> dict:
+            body = {
+                "model": "tiny",
+                "messages": [{"role": "user", "content": problem["question"]}],
+                "temperature": 0,
+                "max_tokens": 200,
+                "return_token_ids": True,
+            }
+            async with limit:
+                answer = await http.post("/v1/chat/completions", json=body)
+            assert answer.status_code == 200, answer.text
+            return answer.json()["choices"][0]
+
+        return await asyncio.gather(*map(ask, HELDOUT))
+
+
+def final_number(text: str) -> str:
+    found = re.search(r"#### (-?[\d.]+)", text)
+    return found.group(1) if found else ""
+
+
+async def test_held_out_problems_at_concurrency_8(tiny: Stack) -> None:
+    choices = await ask_all(tiny.url, concurrency=8)
+    assert {choice["finish_reason"] for choice in choices} == {"stop"}
+    right = [
+        final_number(choice["message"]["content"]) == str(problem["final"])
+        for choice, problem in zip(choices, HELDOUT, strict=True)
+    ]
+    assert len(right) == 200
+    assert sum(right) >= GATE * len(right), f"{sum(right)} of {len(right)} right"
+    await asyncio.to_thread(compare_with_transformers, TINY, choices)
+
+
+@torch.inference_mode()
+def compare_with_transformers(model_dir: Path, choices: list[dict]) -> None:
+    """Feed prompt and answer to the reference: at every position of the answer its most likely
+    token must be ours, which is what its own greedy decoding would have given."""
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+    texts = [choice["prompt_token_ids"] + choice["token_ids"] for choice in choices]
+    for begin in range(0, len(texts), 25):
+        # Padding on the right: a causal model's earlier positions do not see it.
+        width = max(map(len, texts[begin : begin + 25]))
+        rows = [text + [0] * (width - len(text)) for text in texts[begin : begin + 25]]
+        greedy = model(torch.tensor(rows)).logits.argmax(-1).tolist()
+        for choice, row in zip(choices[begin : begin + 25], greedy, strict=True):
+            first = len(choice["prompt_token_ids"]) - 1
+            answer = choice["token_ids"]
+            assert row[first : first + len(answer)] == answer, choice["message"]["content"]
+
+
+async def test_the_pasted_curl_is_answered_plainly_and_as_a_stream(tiny: Stack) -> None:
+    body = tiny.until(r"-d '(\{.*\})'$", 1.0).group(1)
+    request = json.loads(body)
+    question = request["messages"][0]["content"]
+    async with httpx.AsyncClient(base_url=tiny.url, timeout=60.0) as http:
+        plain = (await http.post("/v1/chat/completions", json=request)).json()
+        text = plain["choices"][0]["message"]["content"]
+        streamed = ""
+        async with http.stream(
+            "POST", "/v1/chat/completions", json=request | {"stream": True}
+        ) as events:
+            async for line in events.aiter_lines():
+                if line.startswith("data: {"):
+                    streamed += json.loads(line[6:])["choices"][0]["delta"].get("content") or ""
+    assert "#### 48" in text, f"{question}\n{text}"
+    assert streamed == text
