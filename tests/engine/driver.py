@@ -11,13 +11,15 @@ from engine.batch import Binding, ForwardBatch, Row, Sampled
 from engine.cache.pages import PagePool
 from engine.cache.slots import SlotPool, StateSlot
 from engine.config import EngineConfig
+from engine.kernels.interface import Kernels
 from engine.runner import Engine
 from transport.sampling import SamplingParams, StopRule
 
 GREEDY = SamplingParams(temperature=0.0)
+UNLIMITED = StopRule(max_tokens=1 << 30)
 
 
-def load_engine(folder: Path, **overrides: Any) -> Engine:
+def load_engine(folder: Path, kernels: Kernels | None = None, **overrides: Any) -> Engine:
     """A poisoned CPU engine over plain memory full of NaN bytes."""
     settings: dict[str, Any] = {
         "num_pages": 256,
@@ -26,7 +28,7 @@ def load_engine(folder: Path, **overrides: Any) -> Engine:
         "poison": True,
     }
     config = EngineConfig(model_dir=folder, **settings | overrides)
-    return Engine.load(config, lambda n: torch.full((n,), 255, dtype=torch.uint8))
+    return Engine.load(config, lambda n: torch.full((n,), 255, dtype=torch.uint8), kernels=kernels)
 
 
 @dataclass
@@ -34,7 +36,7 @@ class Request:
     prompt: tuple[int, ...]
     num_tokens: int
     sampling: SamplingParams = GREEDY
-    stop: StopRule = StopRule(max_tokens=1 << 30)
+    stop: StopRule = UNLIMITED
     outcomes: list[Sampled] = field(default_factory=list)
 
     @property

@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 import torch
 
+from engine.kernels.reference import ReferenceKernels
 from tests.engine.checkpoints import SHAPES, checkpoint, reference
 from tests.engine.driver import GREEDY, Driver, Request, load_engine
 from transport.sampling import SamplingParams
@@ -67,6 +68,24 @@ def test_mixed_batch_of_16(name: str) -> None:
         torch.testing.assert_close(
             logprobs(request, expected.shape[1]), expected, atol=1e-4, rtol=0
         )
+
+
+class PackedKernels(ReferenceKernels):
+    """All rows of a batch in one pass, as on a GPU: exercises the variable-length kernels."""
+
+    prefill_block = None
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_one_pass_for_all_rows(name: str) -> None:
+    engine = load_engine(checkpoint(name), kernels=PackedKernels())
+    requests = [Request(prompt(n), 8, ALL_LOGPROBS) for n in LENGTHS * 2]
+    Driver(engine, budget=256).run(requests)
+    for request, length in zip(requests, LENGTHS * 2, strict=True):
+        tokens, expected = truth(name, length)
+        assert request.tokens == tokens[:8]
+        got = logprobs(request, expected.shape[1])
+        torch.testing.assert_close(got, expected[:8], atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("page_size", [1, 8, 64])

@@ -1,0 +1,147 @@
+"""What the engine promises beyond parity: bits, poison, preconditions."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engine.batch import Binding, ForwardBatch, Row, Sampled
+from engine.runner import Engine
+from tests.engine.checkpoints import SHAPES, checkpoint
+from tests.engine.driver import GREEDY, UNLIMITED, Driver, Request, load_engine
+from transport.sampling import SamplingParams, StopRule
+
+PROMPT = tuple(random.Random(1).randrange(260) for _ in range(64 * 4 + 5))
+
+
+def prefill(engine: Engine, slot: int, pages: tuple[int, ...], cuts: list[int]) -> Sampled | None:
+    """Compute ``PROMPT`` cut at ``cuts``; what its last chunk sampled."""
+    params = SamplingParams(temperature=0.0, logprobs=263)
+    engine.bind(Binding(slot, PROMPT, (), params, UNLIMITED))
+    ends = [*cuts, len(PROMPT)]
+    for start, end in zip([0, *cuts], ends, strict=True):
+        row = Row(slot, pages, start, PROMPT[start:end], sample=end == len(PROMPT))
+        outcome = engine.launch(ForwardBatch((row,))).result().sampled[0]
+    return outcome
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("cuts", [[64], [128, 192], [64, 128, 192, 256]])
+def test_chunks_equal_one_piece_bit_for_bit(name: str, cuts: list[int]) -> None:
+    engine = load_engine(checkpoint(name))
+    whole = prefill(engine, 0, tuple(range(20)), [])
+    parts = prefill(engine, 1, tuple(range(60, 40, -1)), cuts)
+    assert whole == parts
+    cache = engine.cache
+    assert torch.equal(cache.conv[0], cache.conv[1])
+    assert torch.equal(cache.recurrent[0], cache.recurrent[1])
+    num_pages = len(PROMPT) // engine.layout.page_size
+    kv = cache.kv[:num_pages], cache.kv[range(60, 60 - num_pages, -1)]
+    assert torch.equal(*kv)
+
+
+def test_company_does_not_change_a_prompt() -> None:
+    engine = load_engine(checkpoint("per_expert"))
+    alone = prefill(engine, 0, tuple(range(20)), [])
+    engine.bind(Binding(1, PROMPT, (), SamplingParams(temperature=0.0, logprobs=263), UNLIMITED))
+    engine.bind(Binding(2, (9,), (4,), GREEDY, UNLIMITED))
+    rows = (
+        Row(1, tuple(range(20, 40)), 0, PROMPT),
+        Row(2, (60,), 0, (9,)),
+    )
+    assert engine.launch(ForwardBatch(rows)).result().sampled[0] == alone
+
+
+def test_a_start_at_zero_forgets_the_slot() -> None:
+    engine = load_engine(checkpoint("lean"))
+    first = prefill(engine, 3, tuple(range(20)), [])
+    again = prefill(engine, 3, tuple(range(20)), [])
+    engine.poison_slot(3)
+    engine.poison_pages(range(20))
+    assert first == again == prefill(engine, 3, tuple(range(20)), [])
+
+
+def test_reading_poison_shows() -> None:
+    """Decoding over memory that was freed gives no token rather than a wrong one."""
+    engine = load_engine(checkpoint("per_expert"))
+    prefill(engine, 0, tuple(range(20)), [])
+    engine.poison_pages([2])
+    decode = Row(0, tuple(range(20)), len(PROMPT), None)
+    assert engine.launch(ForwardBatch((decode,))).result().sampled == (Sampled(None),)
+
+
+def test_binding_for_decode_feeds_its_last_output() -> None:
+    """A sequence continued from a binding alone, as after a handoff, goes on identically."""
+    engine = load_engine(checkpoint("fused"))
+    request = Request(PROMPT, 6, GREEDY)
+    Driver(engine).run([request])
+    pages = tuple(range(20))
+    first = prefill(engine, 0, pages, [])
+    assert first is not None
+    assert first.token_id == request.tokens[0]
+    tokens = [request.tokens[0]]
+    engine.bind(Binding(0, PROMPT, tuple(tokens), GREEDY, UNLIMITED))
+    for i in range(5):
+        step = engine.launch(ForwardBatch((Row(0, pages, len(PROMPT) + i, None),)))
+        outcome = step.result().sampled[0]
+        assert outcome is not None
+        assert outcome.token_id is not None
+        tokens.append(outcome.token_id)
+    assert tokens == request.tokens
+
+
+def test_steps_may_run_ahead_of_their_results() -> None:
+    engine = load_engine(checkpoint("fused"))
+    request = Request(PROMPT, 4, GREEDY)
+    Driver(engine).run([request])
+    prefill(engine, 0, tuple(range(20)), [])
+    rows = [Row(0, tuple(range(20)), len(PROMPT) + i, None) for i in range(3)]
+    steps = [engine.launch(ForwardBatch((row,))) for row in rows]
+    ids = [outcome.token_id for step in steps if (outcome := step.result().sampled[0])]
+    assert ids == request.tokens[1:]
+
+
+def test_seeded_sampling_repeats_in_any_company() -> None:
+    def request(seed: int) -> Request:
+        params = SamplingParams(temperature=1.0, top_k=20, top_p=0.95, seed=seed)
+        return Request(PROMPT[: 3 + seed], 12, params, StopRule(max_tokens=99, min_tokens=3))
+
+    engine = load_engine(checkpoint("per_expert"))
+    together = [request(seed) for seed in range(16)]
+    Driver(engine).run(together)
+    for seed in (0, 7, 15):
+        alone = request(seed)
+        Driver(engine).run([alone])
+        assert alone.tokens == together[seed].tokens
+
+
+def test_padding_ids_are_never_sampled() -> None:
+    engine = load_engine(checkpoint("per_expert"), num_valid_ids=10)
+    requests = [Request(PROMPT[:9], 30, SamplingParams(temperature=5.0, seed=s)) for s in range(4)]
+    Driver(engine).run(requests)
+    assert {token for request in requests for token in request.tokens} <= set(range(10))
+
+
+GOOD = Row(0, (0, 1, 2, 3), 0, PROMPT[:64], sample=False)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ((), "empty"),
+        ((GOOD, GOOD), "twice"),
+        ((replace(GOOD, token_ids=PROMPT[:63]),), "unaligned end"),
+        ((replace(GOOD, start=1, token_ids=PROMPT[:63]),), "unaligned start"),
+        ((replace(GOOD, block_table=(0, 1, 2)),), "3 of 4 pages"),
+        ((replace(GOOD, block_table=(0, 1, 2, 256)),), "page ids"),
+        ((replace(GOOD, state_slot=20),), "state slot 20"),
+        ((replace(GOOD, token_ids=()),), "no tokens"),
+        ((replace(GOOD, token_ids=None, sample=True),), "without a prompt"),
+        ((replace(GOOD, start=1024, block_table=tuple(range(99))),), "beyond 1024"),
+    ],
+)
+def test_preconditions(rows: tuple[Row, ...], message: str) -> None:
+    engine = load_engine(checkpoint("per_expert"))
+    with pytest.raises(AssertionError, match=message):
+        engine.launch(ForwardBatch(rows))
