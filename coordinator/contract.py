@@ -13,12 +13,14 @@ from transport.sampling import FinishReason, SamplingParams, StopRule
 
 @dataclass(frozen=True)
 class Generation:
-    """One sequence to generate. ``request_id`` is unique among all that were ever accepted."""
+    """One sequence to generate. ``request_id`` is unique among all that were ever accepted;
+    ``http_id`` is the X-Request-Id of the HTTP request it belongs to."""
 
     request_id: str
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     stop: StopRule
+    http_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Token:
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """One worker as the coordinator sees it now."""
+    """One worker as its last heartbeat told. ``books_error`` is empty while its books balance."""
 
     instance: str
     role: str
@@ -43,6 +45,7 @@ class PoolStatus:
     num_pages: int
     free_state_slots: int
     num_state_slots: int
+    books_error: str
 
 
 @dataclass(frozen=True)

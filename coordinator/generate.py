@@ -20,6 +20,7 @@ from coordinator.schemas import GenerationRequest
 from coordinator.sse import EventStream
 from coordinator.stops import StopStrings
 from coordinator.writer import Usage, Writer
+from telemetry.logs import bound_request
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,8 @@ def generations(
         for seed in seeds(request.seed, n):
             suffix = f"-{len(found)}" if n * len(prompts) > 1 else ""
             seeded = msgspec.structs.replace(sampling, seed=seed)
-            found.append(Generation(generation_id + suffix, prompt_ids, seeded, stop))
+            request_id = generation_id + suffix
+            found.append(Generation(request_id, prompt_ids, seeded, stop, bound_request()))
     return found
 
 

@@ -187,6 +187,8 @@ class Hub:
         worker.heard_at = time.time()
         match message:
             case Heartbeat(gauges=gauges, held=held):
+                if gauges.books_error and gauges.books_error != worker.gauges.books_error:
+                    log.error("the books of %s do not balance: %s", instance, gauges.books_error)
                 worker.gauges = gauges
                 self._observer.heartbeat(worker)
                 grace_s = 3 * self._settings.heartbeat_s

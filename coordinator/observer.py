@@ -147,6 +147,7 @@ def to_record(request: Request, coordinator: str) -> RequestRecord:
     record = RequestRecord(
         request_id=request.request_id,
         coordinator=coordinator,
+        http_id=request.generation.http_id,
         state=request.state.value,
         attempt=request.attempt,
         revision=request.revision,

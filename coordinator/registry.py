@@ -41,6 +41,7 @@ class Worker:
             num_pages=pools.num_pages,
             free_state_slots=self.gauges.free_state_slots,
             num_state_slots=pools.num_state_slots,
+            books_error=self.gauges.books_error,
         )
 
     def pages_assigned(self) -> int:

@@ -154,6 +154,7 @@ class Worker(_Body):
     num_pages: int
     free_state_slots: int
     num_state_slots: int
+    books_error: str
 
 
 class Status(_Body):

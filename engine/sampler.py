@@ -164,7 +164,7 @@ class Sampler:
             assert self._bias is not None
             logits = logits + self._bias.index_select(0, slots)
         if any(
-            row.position - len(binding.prompt_ids) < binding.stop.min_tokens
+            binding.stop.min_tokens > max(0, row.position - len(binding.prompt_ids))
             for row, binding in zip(rows, bindings, strict=True)
         ):
             assert self._stops is not None

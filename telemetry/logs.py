@@ -37,6 +37,11 @@ def bind_request(request_id: str) -> Iterator[None]:
         _request_id.reset(token)
 
 
+def bound_request() -> str:
+    """The id that ``bind_request`` bound, empty outside of it."""
+    return _request_id.get()
+
+
 def configure_logging(
     service: str, level: str = "info", json: bool = False, stream: TextIO | None = None
 ) -> None:

@@ -52,6 +52,7 @@ class Session:
         self._welcome: Welcome | None = None
         self._heard_at = clock()
         self._next_beat_at = clock()
+        self._early: list[Work | Lost] = []  # came with the welcome, while joining
 
     @property
     def welcomed(self) -> bool:
@@ -68,7 +69,7 @@ class Session:
                     after_s=timeout_s,
                     got="no answer",
                 )
-            self.receive(min(HELLO_EVERY_S, timeout_s))
+            self._early = self.receive(min(HELLO_EVERY_S, timeout_s))
 
     def send(self, message: FromWorker) -> None:
         self._channel.send(message)
@@ -77,8 +78,8 @@ class Session:
         """Work that has come, waiting at most ``timeout_s`` and never past the next heartbeat."""
         if self._welcome is None:
             self._say_hello()
-        until_beat_s = self._next_beat_at - self._clock()
-        work: list[Work | Lost] = []
+        work, self._early = self._early, []
+        until_beat_s = 0.0 if work else self._next_beat_at - self._clock()
         for message in self._channel.receive(max(0.0, min(timeout_s, until_beat_s))):
             self._heard_at = self._clock()
             self._sort(message, work)

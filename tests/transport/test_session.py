@@ -60,6 +60,16 @@ def test_join_says_hello_until_welcomed(channel: ScriptedChannel, joined: Sessio
     assert channel.sent == [HELLO]
 
 
+def test_work_that_comes_with_the_welcome_is_kept(
+    channel: ScriptedChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [[Welcome("c-1", 1.0, 5.0), Cancel("r", 1)], [Cancel("r", 2)]]
+    monkeypatch.setattr(channel, "receive", lambda timeout_s: batches.pop(0))
+    session = Session(channel, HELLO, channel.clock)
+    session.join(10.0)
+    assert session.receive(60.0) == [Cancel("r", 1), Cancel("r", 2)]
+
+
 def test_join_without_an_answer_names_who_waited_for_what(channel: ScriptedChannel) -> None:
     with pytest.raises(DeadlineExceeded, match=r"p-1 waited .* welcome .* ipc://scripted"):
         Session(channel, HELLO, channel.clock).join(4.0)

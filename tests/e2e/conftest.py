@@ -1,0 +1,46 @@
+"""Stacks, one at a time where it can be: the machine may be small."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.redis_server import LocalRedis
+from tests.e2e.served import served
+from tests.e2e.stack import Stack
+
+Start = Callable[..., Stack]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a stack with ``start(model, *args, **settings)``; it ends with the test."""
+    stacks: list[Stack] = []
+
+    def begin(model: Path, *args: str, **settings: object) -> Stack:
+        stacks.append(Stack(model, *args, **settings))
+        return stacks[-1].start()
+
+    yield begin
+    for stack in stacks:
+        stack.close()
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[LocalRedis]:
+    """A Redis that outlives the services that use it."""
+    server = LocalRedis(tmp_path / "redis")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def baton() -> Iterator[Stack]:
+    """One prefill and one decode worker with ample room, for tests that break nothing."""
+    stack = Stack(served("per_expert"), heartbeat=0.25, page_size=16, num_pages=2048).start()
+    yield stack
+    try:
+        assert stack.stop() == 0
+    finally:
+        stack.close()

@@ -1,0 +1,32 @@
+"""Random checkpoints that can be served: tests/engine/checkpoints.py plus a tokenizer.
+
+The tokenizer's ids are the 256 bytes and seven added tokens, just as many as the vocabulary of
+those checkpoints has, so every id a model can choose has a text.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from tests.coordinator.checkpoint_folder import PLAIN, SPECIAL, TEMPLATE
+from tests.engine.checkpoints import BASE, checkpoint
+
+
+@cache
+def served(name: str) -> Path:
+    """The folder of checkpoint ``name``, with its tokenizer and chat template."""
+    folder = checkpoint(name)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({text: i for i, text in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
+    backend.add_tokens([AddedToken(t, special=False, normalized=False) for t in PLAIN])
+    assert backend.get_vocab_size() == BASE["vocab_size"]
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    config = {"eos_token": "<|im_end|>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder

@@ -1,0 +1,197 @@
+"""Processes die, hang and leave while streams run; the clients see only time.
+
+After every case the pools are whole, the books balance, and Redis tells of each request what
+its client saw.
+"""
+
+import asyncio
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from deploy.redis_server import LocalRedis
+from tests.e2e.records import Records, outcomes, request_ids, settled
+from tests.e2e.served import served
+from tests.e2e.stack import Stack
+from tests.e2e.streams import Stream, all_ended
+from tests.e2e.waiting import eventually
+
+NUM_TOKENS = 250
+NUM_WORKERS = 4
+DEAD_AFTER_S = 2.0
+SETTINGS: dict[str, Any] = {
+    "heartbeat": 0.25,
+    "dead_after": DEAD_AFTER_S,
+    "page_size": 16,
+    "num_pages": 1024,
+    "max_batch_tokens": 128,
+    "poison": True,
+    "verify_handoff": True,
+}
+Seen = list[tuple[list[int], str, str | None]]
+
+
+class Site:
+    """A stack with two workers of each kind, and a Redis that outlives its services."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.undisturbed: Seen = []
+        self.redis = LocalRedis(folder)
+        self.redis.start()
+        args = ("--prefill", "2", "--decode", "2", "--redis-url", self.redis.url)
+        self.baton = Stack(served("per_expert"), *args, **SETTINGS).start()
+
+    def streams(self) -> list[Stream]:
+        """Twelve long streams, greedy and sampled, the same every time."""
+        draw = random.Random(7)
+        lengths = [5, 64, 200, 17, 330, 90] * 2
+        prompts = [[draw.randrange(260) for _ in range(n)] for n in lengths]
+        return [
+            Stream(self.baton.url, prompt, max_tokens=NUM_TOKENS, seed=i, temperature=float(i % 2))
+            for i, prompt in enumerate(prompts)
+        ]
+
+    async def whole(self, expected: dict[str, str], deadline_s: float = 20.0) -> Records:
+        await self.baton.idle(NUM_WORKERS, deadline_s)
+        with self.baton.redis() as server:
+            return await settled(server, expected, deadline_s)
+
+    def close(self) -> None:
+        self.baton.close()
+        self.redis.stop()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("redis")
+    folder.chmod(0o700)
+    site = Site(folder)
+    yield site
+    site.close()
+
+
+@pytest.fixture
+async def undisturbed(site: Site) -> Seen:
+    """What ``site.streams`` yields when nothing happens; asked for once."""
+    if not site.undisturbed:
+        streams = await all_ended(site.streams())
+        assert {stream.finish for stream in streams} == {"length"}
+        site.undisturbed = [stream.seen for stream in streams]
+    await site.whole({})
+    return site.undisturbed
+
+
+async def check_undisturbed(site: Site, streams: list[Stream], seen: Seen) -> int:
+    """Wait for the end; nothing may differ. Returns how many requests were placed anew."""
+    await all_ended(streams)
+    assert [stream.error for stream in streams] == [None] * len(streams)
+    for stream, expected in zip(streams, seen, strict=True):
+        assert stream.seen == expected
+    records = await site.whole(outcomes(streams))
+    return sum(int(records[stream.request_id]["attempt"]) > 1 for stream in streams)
+
+
+async def test_prefill_worker_killed(site: Site, undisturbed: Seen) -> None:
+    streams = site.streams()
+    await asyncio.wait([asyncio.ensure_future(s.reaches(1)) for s in streams],
+                       return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+    site.baton.kill("prefill-1")
+    assert await check_undisturbed(site, streams, undisturbed) > 0
+
+
+async def test_decode_worker_killed_mid_stream(site: Site, undisturbed: Seen) -> None:
+    streams = site.streams()
+    for stream in streams:
+        await stream.reaches(20)
+    site.baton.kill("decode-1")
+    assert await check_undisturbed(site, streams, undisturbed) >= 4
+
+
+async def test_decode_worker_hangs_and_wakes(site: Site, undisturbed: Seen) -> None:
+    streams = site.streams()
+    for stream in streams:
+        await stream.reaches(20)
+    since = len(site.baton.text)
+    before = site.baton.pids()["decode-2"]
+    site.baton.kill("decode-2", signal.SIGSTOP)
+    await all_ended(streams)  # without the one that hangs
+    site.baton.kill("decode-2", signal.SIGCONT)
+    await asyncio.to_thread(site.baton.until, "decode-2: fenced: silent for", 10.0, since)
+    assert await check_undisturbed(site, streams, undisturbed) >= 4
+    assert site.baton.pids()["decode-2"] != before
+
+
+async def test_coordinator_killed(site: Site, undisturbed: Seen) -> None:
+    streams = site.streams()
+    for stream in streams:
+        await stream.reaches(20)
+    site.baton.kill("coordinator")
+    await all_ended(streams)
+    assert {stream.outcome for stream in streams} == {""}, "a broken connection is no end"
+    for stream, (token_ids, *_) in zip(streams, undisturbed, strict=True):
+        assert stream.token_ids == token_ids[: len(stream.token_ids)]
+    await site.baton.idle(NUM_WORKERS)
+    again = site.streams()
+    lost = {stream.request_id: "failed" for stream in streams}
+    await check_undisturbed(site, again, undisturbed)
+    # A coordinator is known to be dead when what it left in Redis has expired.
+    await site.whole(lost, deadline_s=30.0)
+
+
+async def test_redis_gone_and_back_empty(site: Site, undisturbed: Seen) -> None:
+    streams = site.streams()
+    for stream in streams:
+        await stream.reaches(20)
+    site.redis.stop(0.0)
+    await all_ended(streams)
+    later = Stream(site.baton.url, [1, 2, 3], max_tokens=5)
+    assert (await later.ended()).outcome == "finished"
+    await eventually(lambda: redis_is(site, connected=False), "Redis missed")
+    site.redis = LocalRedis(site.folder)
+    site.redis.start()
+    await eventually(lambda: redis_is(site, connected=True), "Redis back")
+    await check_undisturbed(site, [*streams], undisturbed)
+    await site.whole(outcomes([later]))
+
+
+async def redis_is(site: Site, *, connected: bool) -> None:
+    async with httpx.AsyncClient(base_url=site.baton.url, timeout=5.0) as http:
+        ready = await http.get("/ready")
+        metrics = await http.get("/metrics")
+    assert ready.status_code == 200
+    assert ready.json()["redis_connected"] is connected
+    assert f"baton_redis_connected {float(connected)}" in metrics.text
+
+
+async def test_clients_leave(site: Site, undisturbed: Seen) -> None:
+    with site.baton.redis() as server:
+        before = request_ids(server)
+        streams = site.streams()
+        waiting = [
+            asyncio.create_task(_complete(site.baton.url, stream=False)) for _ in range(4)
+        ]  # answered only at the end
+        for stream in streams[::2]:
+            await stream.reaches(20)
+        assert (await site.baton.status())["running"] == len(streams) + len(waiting)
+        for stream in streams[::2]:
+            await stream.disconnect()
+        for task in waiting:
+            task.cancel()
+        stayed = await all_ended(streams[1::2])
+        assert [stream.seen for stream in stayed] == undisturbed[1::2]
+        new = request_ids(server) - before
+    known = outcomes(streams)
+    assert len(new) == len(streams) + len(waiting)
+    await site.whole(known | dict.fromkeys(new - set(known), "cancelled"), deadline_s=2.0)
+
+
+async def _complete(url: str, **params: Any) -> httpx.Response:
+    body = {"prompt": [1] * 300, "max_tokens": 600, "ignore_eos": True, **params}
+    async with httpx.AsyncClient(timeout=60.0) as http:
+        return await http.post(f"{url}/v1/completions", json=body)

@@ -1,0 +1,30 @@
+"""The training forward equals transformers' own."""
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from models.recipe.architecture import CONFIG  # noqa: E402
+from models.recipe.forward import logits_and_balance, unit_lower_inverse  # noqa: E402
+
+
+def test_logits_equal_transformers() -> None:
+    torch.manual_seed(0)
+    config = transformers.Qwen3_5MoeTextConfig(**{**CONFIG, "initializer_range": 0.06})
+    model = transformers.Qwen3_5MoeForCausalLM(config).float()
+    ids = torch.randint(0, 1300, (2, 64))
+    with torch.no_grad():
+        ours, balance = logits_and_balance(model, ids)
+        torch.testing.assert_close(ours, model(ids).logits, atol=1e-4, rtol=1e-3)
+    assert balance >= 1
+
+
+def test_inverse_and_its_gradient() -> None:
+    torch.manual_seed(0)
+    matrix = 0.3 * torch.randn(2, 16, 16, dtype=torch.float64).tril(-1)
+    matrix = (matrix + torch.eye(16)).requires_grad_()
+    weight = torch.randn_like(matrix)
+    ours = torch.autograd.grad((unit_lower_inverse(matrix) * weight).sum(), matrix)
+    theirs = torch.autograd.grad((torch.linalg.inv(matrix) * weight).sum(), matrix)
+    torch.testing.assert_close(ours, theirs)
