@@ -1,11 +1,12 @@
 """One forward pass as tensors: built once a pass, read by every layer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 
+from engine import ragged
 from engine.batch import Row
 from transport.layout import CacheLayout
 
@@ -28,10 +29,27 @@ class Rows:
     lens: tuple[int, ...]
     page_size: int
     page_rows: int
+    _behind: ragged.BehindHistory | None = field(default=None, init=False)
 
     @cached_property
     def max_end(self) -> int:
         return max(s + n for s, n in zip(self.starts, self.lens, strict=True))
+
+    @cached_property
+    def fresh(self) -> torch.Tensor | None:
+        """True where a row begins from an empty state, bool [rows]; None when none does."""
+        if 0 not in self.starts:
+            return None
+        return torch.tensor([start == 0 for start in self.starts], device=self.ends.device)
+
+    @cached_property
+    def blocks(self) -> ragged.Blocks:
+        return ragged.Blocks.of(self.lens, self.ends.device)
+
+    def behind_history(self, num_history: int) -> ragged.BehindHistory:
+        if self._behind is None or self._behind.num_history != num_history:
+            self._behind = ragged.BehindHistory.of(self.lens, num_history, self.ends.device)
+        return self._behind
 
     @cached_property
     def context_rows(self) -> torch.Tensor:

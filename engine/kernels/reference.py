@@ -5,13 +5,17 @@ import torch.nn.functional as F
 
 from engine.inputs import Inputs
 from engine.kernels import torch_attention, torch_conv, torch_delta_rule, torch_experts, torch_norm
-from engine.kernels.torch_delta_rule import BLOCK
 
 
 class ReferenceKernels:
-    """``engine.kernels.interface.Kernels`` in plain PyTorch; see there for the contracts."""
+    """``engine.kernels.interface.Kernels`` in plain PyTorch; see there for the contracts.
 
-    prefill_block: int | None = BLOCK
+    With ``prefill_block`` 64 a prompt's bits depend neither on its chunks nor on its company, at
+    the price of one pass for each 64 tokens.
+    """
+
+    def __init__(self, prefill_block: int | None = None) -> None:
+        self.prefill_block = prefill_block
 
     rms_norm = staticmethod(torch_norm.rms_norm)
     gated_rms_norm = staticmethod(torch_norm.gated_rms_norm)

@@ -25,19 +25,20 @@ def conv_prefill(
     x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: Rows
 ) -> torch.Tensor:
     """Chunks of any length back to back: x [tokens, channels], state as in ``conv_decode``."""
-    taps = weight.t().float()
-    outputs = []
-    for i, (part, start) in enumerate(zip(x.split_with_sizes(rows.lens), rows.starts, strict=True)):
-        slot = rows.state_slots[i : i + 1]
-        if start:
-            history = state.index_select(0, slot)[0].t()
-        else:
-            history = part.new_zeros(state.shape[2], state.shape[1])
-        padded = torch.cat((history, part))
-        wide = padded.float()
-        out = wide[: part.shape[0]] * taps[0]
-        for j in range(1, taps.shape[0]):
-            out.addcmul_(wide[j : j + part.shape[0]], taps[j])
-        state.index_copy_(0, slot, padded[part.shape[0] :].t().unsqueeze(0))
-        outputs.append(F.silu(out).to(x.dtype))
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    taps, kept = weight.t().float(), state.shape[2]
+    history = state.index_select(0, rows.state_slots).transpose(1, 2)
+    if rows.fresh is not None:
+        history = history.masked_fill(rows.fresh[:, None, None], 0.0)
+    layout = rows.behind_history(kept)
+    inputs = x.new_empty(x.shape[0] + layout.history.shape[0], x.shape[1])
+    inputs.index_copy_(0, layout.history, history.flatten(0, 1))
+    inputs.index_copy_(0, layout.tokens, x)
+    wide = inputs.float()
+    # Windows that reach into the chunk before are computed too, and left out below.
+    num_windows = inputs.shape[0] - kept
+    out = wide[:num_windows] * taps[0]
+    for j in range(1, taps.shape[0]):
+        out.addcmul_(wide[j : j + num_windows], taps[j])
+    last = inputs.index_select(0, layout.last).view(-1, kept, x.shape[1])
+    state.index_copy_(0, rows.state_slots, last.transpose(1, 2))
+    return F.silu(out.index_select(0, layout.tokens - kept)).to(x.dtype)

@@ -15,12 +15,8 @@ Everything is float32, the state above all: bf16 states lose accuracy on this mo
 """
 
 import torch
-import torch.nn.functional as F
 
 from engine.inputs import Rows
-
-BLOCK = 64
-
 
 def split_qk(
     qkv: torch.Tensor, num_v_heads: int, k_dim: int, v_dim: int
@@ -79,38 +75,20 @@ def chunked(
 
     Blocks are counted from each row's start. ``g`` (log decay) and ``beta`` [tokens, v_heads].
     """
-    parts = zip(*(x.split_with_sizes(rows.lens) for x in (q, k, v, g, beta)), strict=True)
-    outputs = []
-    for i, (row_q, row_k, row_v, row_g, row_beta) in enumerate(parts):
-        slot = rows.state_slots[i : i + 1]
-        empty = rows.starts[i] == 0
-        s = state.new_zeros(state.shape[1:]) if empty else state.index_select(0, slot)[0]
-        out, s = _blocks(row_q, row_k, row_v, row_g, row_beta, s)
-        state.index_copy_(0, slot, s.unsqueeze(0))
-        outputs.append(out)
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-
-
-def _blocks(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    g: torch.Tensor,
-    beta: torch.Tensor,
-    s: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """One sequence's tokens from state ``s`` -> (outputs, the state after them)."""
-    num_tokens, num_heads = g.shape
-    padding = -num_tokens % BLOCK
+    num_heads, blocks = g.shape[1], rows.blocks
+    size = blocks.size
 
     def blocked(x: torch.Tensor) -> torch.Tensor:
-        """[tokens, heads, dim] -> [blocks, heads, BLOCK, dim]; padding tokens change nothing."""
-        x = F.pad(x, (0, 0, 0, 0, 0, padding)) if padding else x
-        return x.reshape(-1, BLOCK, num_heads, x.shape[-1]).transpose(1, 2)
+        """[tokens, heads, dim] -> [blocks, heads, size, dim]."""
+        x = x.index_select(0, blocks.tokens)
+        return x.view(-1, size, num_heads, x.shape[-1]).transpose(1, 2)
 
-    q, k, v = blocked(q), blocked(k), blocked(v)
-    beta, total = blocked(beta.unsqueeze(-1)), blocked(g.unsqueeze(-1)).cumsum(2)
-    future = torch.ones(BLOCK, BLOCK, dtype=torch.bool, device=q.device).triu(1)
+    gates = blocked(torch.stack((g, beta), -1))
+    if blocks.padding is not None:  # a token without decay and beta changes no state
+        gates = gates.masked_fill(blocks.padding[:, None, :, None], 0.0)
+    q, k, v, beta = blocked(q), blocked(k), blocked(v), gates[..., 1:]
+    total = gates[..., :1].cumsum(2)
+    future = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
     decay = (total - total.transpose(2, 3)).masked_fill_(future, float("-inf")).exp_()
     grown = total.exp()
     keys = k.transpose(2, 3)
@@ -122,11 +100,21 @@ def _blocks(
     within = (q @ keys).mul_(decay)
     q = q * grown
     last = total[:, :, -1:]
-    k = k * (last - total).exp()
-    outputs = []
-    for i in range(q.shape[0]):
-        values = u[i] - w[i] @ s
-        outputs.append(q[i] @ s + within[i] @ values)
-        s = s * last[i].exp() + k[i].transpose(1, 2) @ values
-    out = torch.stack(outputs).transpose(1, 2).reshape(-1, num_heads, v.shape[-1])
-    return out[:num_tokens], s
+    k = (k * (last - total).exp()).transpose(2, 3)
+    leave = last.exp()
+
+    slots = rows.state_slots.index_select(0, blocks.order)
+    s = state.index_select(0, slots)
+    if rows.fresh is not None:
+        s.masked_fill_(rows.fresh.index_select(0, blocks.order)[:, None, None, None], 0.0)
+    outputs, begin = [], 0
+    for num_active in blocks.active:
+        part = slice(begin, begin + num_active)
+        entry = s[:num_active]
+        values = u[part] - w[part] @ entry
+        outputs.append(q[part] @ entry + within[part] @ values)
+        entry.mul_(leave[part]).add_(k[part] @ values)
+        begin += num_active
+    state.index_copy_(0, slots, s)
+    out = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return out.transpose(1, 2).flatten(0, 1).index_select(0, blocks.places)

@@ -70,15 +70,9 @@ def test_mixed_batch_of_16(name: str) -> None:
         )
 
 
-class PackedKernels(ReferenceKernels):
-    """All rows of a batch in one pass, as on a GPU: exercises the variable-length kernels."""
-
-    prefill_block = None
-
-
 @pytest.mark.parametrize("name", SHAPES)
-def test_one_pass_for_all_rows(name: str) -> None:
-    engine = load_engine(checkpoint(name), kernels=PackedKernels())
+def test_block_by_block(name: str) -> None:
+    engine = load_engine(checkpoint(name), kernels=ReferenceKernels(prefill_block=64))
     requests = [Request(prompt(n), 8, ALL_LOGPROBS) for n in LENGTHS * 2]
     Driver(engine, budget=256).run(requests)
     for request, length in zip(requests, LENGTHS * 2, strict=True):

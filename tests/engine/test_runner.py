@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from engine.batch import Binding, ForwardBatch, Row, Sampled
+from engine.kernels.reference import ReferenceKernels
 from engine.runner import Engine
 from tests.engine.checkpoints import SHAPES, checkpoint
 from tests.engine.driver import GREEDY, UNLIMITED, Driver, Request, load_engine
@@ -15,10 +16,18 @@ from transport.sampling import SamplingParams, StopRule
 PROMPT = tuple(random.Random(1).randrange(260) for _ in range(64 * 4 + 5))
 
 
+ALL_LOGPROBS = SamplingParams(temperature=0.0, logprobs=263)
+
+
+def by_id(sampled: Sampled | None) -> dict[int, float]:
+    assert sampled is not None
+    assert sampled.logprobs is not None
+    return dict(sampled.logprobs.top)
+
+
 def prefill(engine: Engine, slot: int, pages: tuple[int, ...], cuts: list[int]) -> Sampled | None:
     """Compute ``PROMPT`` cut at ``cuts``; what its last chunk sampled."""
-    params = SamplingParams(temperature=0.0, logprobs=263)
-    engine.bind(Binding(slot, PROMPT, (), params, UNLIMITED))
+    engine.bind(Binding(slot, PROMPT, (), ALL_LOGPROBS, UNLIMITED))
     ends = [*cuts, len(PROMPT)]
     for start, end in zip([0, *cuts], ends, strict=True):
         row = Row(slot, pages, start, PROMPT[start:end], sample=end == len(PROMPT))
@@ -29,7 +38,7 @@ def prefill(engine: Engine, slot: int, pages: tuple[int, ...], cuts: list[int]) 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("cuts", [[64], [128, 192], [64, 128, 192, 256]])
 def test_chunks_equal_one_piece_bit_for_bit(name: str, cuts: list[int]) -> None:
-    engine = load_engine(checkpoint(name))
+    engine = load_engine(checkpoint(name), kernels=ReferenceKernels(prefill_block=64))
     whole = prefill(engine, 0, tuple(range(20)), [])
     parts = prefill(engine, 1, tuple(range(60, 40, -1)), cuts)
     assert whole == parts
@@ -41,10 +50,25 @@ def test_chunks_equal_one_piece_bit_for_bit(name: str, cuts: list[int]) -> None:
     assert torch.equal(*kv)
 
 
+@pytest.mark.parametrize("name", SHAPES)
+def test_chunks_beside_other_prompts_stay_close(name: str) -> None:
+    """Without blocks the same numbers up to rounding, whatever the chunks and the company."""
+    engine = load_engine(checkpoint(name))
+    whole = prefill(engine, 0, tuple(range(20)), [])
+    parts = prefill(engine, 1, tuple(range(60, 40, -1)), [64, 192])
+    engine.bind(Binding(2, PROMPT, (), ALL_LOGPROBS, UNLIMITED))
+    engine.bind(Binding(3, PROMPT[:9], (), GREEDY, UNLIMITED))
+    rows = (Row(3, (60,), 0, PROMPT[:9]), Row(2, tuple(range(20, 40)), 0, PROMPT))
+    beside = engine.launch(ForwardBatch(rows)).result().sampled[1]
+    for other in (parts, beside):
+        assert by_id(other).keys() == by_id(whole).keys()
+        assert by_id(other) == pytest.approx(by_id(whole), abs=1e-4)
+
+
 def test_company_does_not_change_a_prompt() -> None:
-    engine = load_engine(checkpoint("per_expert"))
+    engine = load_engine(checkpoint("per_expert"), kernels=ReferenceKernels(prefill_block=64))
     alone = prefill(engine, 0, tuple(range(20)), [])
-    engine.bind(Binding(1, PROMPT, (), SamplingParams(temperature=0.0, logprobs=263), UNLIMITED))
+    engine.bind(Binding(1, PROMPT, (), ALL_LOGPROBS, UNLIMITED))
     engine.bind(Binding(2, (9,), (4,), GREEDY, UNLIMITED))
     rows = (
         Row(1, tuple(range(20, 40)), 0, PROMPT),

@@ -1,0 +1,58 @@
+"""Formulas, and nothing but: from measured numbers to the figures that are reported."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Linear between neighbours, as numpy's default; ``share`` in [0, 1]."""
+    assert values, "a percentile of nothing"
+    ordered = sorted(values)
+    at = share * (len(ordered) - 1)
+    low, high = ordered[math.floor(at)], ordered[math.ceil(at)]
+    return low + (high - low) * (at - math.floor(at))
+
+
+def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
+    """Of the least-squares line; 0 where all ``xs`` are the same."""
+    x_mean, y_mean = fmean(xs), fmean(ys)
+    spread = sum((x - x_mean) ** 2 for x in xs)
+    if spread == 0:
+        return 0.0
+    return sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True)) / spread
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Memory over a run, after the warm-up."""
+
+    first_mib: float
+    last_mib: float
+    slope_mib_per_1000: float
+
+    @property
+    def mib(self) -> float:
+        return self.last_mib - self.first_mib
+
+    @property
+    def share(self) -> float:
+        return self.mib / self.first_mib
+
+
+def growth(requests: Sequence[int], mib: Sequence[float], warm_up: int) -> Growth:
+    """From samples of memory after so many ``requests``; the ends are medians of three."""
+    pairs = [(n, size) for n, size in zip(requests, mib, strict=True) if n >= warm_up]
+    xs, ys = [float(n) for n, _ in pairs], [size for _, size in pairs]
+    return Growth(median(ys[:3]), median(ys[-3:]), 1000 * slope(xs, ys))
+
+
+def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The median of the ratios round by round: what slows a whole round cancels out."""
+    return median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def outside_model_s(total_s: float, prefill_s: float, num_steps: int, step_s: float) -> float:
+    """What is left of a request's time without its prefill and its decode steps."""
+    return total_s - prefill_s - num_steps * step_s

@@ -1,0 +1,180 @@
+"""The measurements of the CPU benchmark: each takes a running stack, each returns its figures."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from statistics import median
+from typing import Any
+
+from bench.client import Completion, Connection, at_once, one_by_one
+from bench.measures import growth, outside_model_s, paired_ratio, percentile
+from bench.reference import Reference
+from bench.stack import Stack
+
+Prompts = Sequence[Sequence[int]]
+Send = Callable[[str, Sequence[dict[str, Any]]], Awaitable[list[Completion]]]
+MS = 1000.0
+
+
+def bodies(prompts: Prompts, num_tokens: int, **more: Any) -> list[dict[str, Any]]:
+    """Greedy requests that go on to exactly ``num_tokens`` tokens."""
+    fixed = {"max_tokens": num_tokens, "temperature": 0, "ignore_eos": True, **more}
+    return [{"prompt": list(prompt), **fixed} for prompt in prompts]
+
+
+def throughput(
+    stack: Stack,
+    references: dict[int, Reference],
+    prompts: Prompts,
+    *,
+    together: bool,
+    num_tokens: int,
+    num_rounds: int,
+) -> dict[str, Any]:
+    """Tokens a second against transformers, in turns; its better number of threads counts.
+
+    ``together`` sends all prompts at once, to transformers as one batch; else one by one.
+    """
+    send: Send = at_once if together else one_by_one
+    batches = [prompts] if together else [[prompt] for prompt in prompts]
+    requests = bodies(prompts, num_tokens)
+    ours: list[float] = []
+    theirs: dict[int, list[float]] = {threads: [] for threads in references}
+    for round_ in range(num_rounds + 1):
+        for threads, reference in references.items():
+            runs = [reference.generate(batch, num_tokens) for batch in batches]
+            seconds = sum(run.seconds for run in runs)
+            if round_:  # the first one warms up
+                theirs[threads].append(len(prompts) * num_tokens / seconds)
+        done = asyncio.run(send(stack.url, requests))
+        seconds = max(c.done_at_s for c in done) - min(c.sent_at_s for c in done)
+        if round_:
+            ours.append(sum(c.usage["completion_tokens"] for c in done) / seconds)
+    best = max(theirs, key=lambda threads: median(theirs[threads]))
+    return {
+        "requests": len(prompts),
+        "prompt_tokens": sum(map(len, prompts)),
+        "new_tokens_each": num_tokens,
+        "baton_tokens_per_s": median(ours),
+        "transformers_tokens_per_s": median(theirs[best]),
+        "transformers_threads": best,
+        "ratio": paired_ratio(ours, theirs[best]),
+        "rounds": {
+            "baton": ours,
+            **{f"transformers, {threads} threads": values for threads, values in theirs.items()},
+        },
+    }
+
+
+OUTSIDE_MODEL = (
+    "a request of 2 tokens, alone: time until its stream has ended, as the client sees it, less "
+    "prefill_finished - prefill_started (baton_prefill_seconds), less one decode step (the median "
+    "time between two tokens of a long stream, alone). What remains is HTTP, tokenizer, placement, "
+    "messages, handoff and Redis"
+)
+
+
+def outside_model(stack: Stack, prompt: Sequence[int], *, num_requests: int) -> dict[str, Any]:
+    """What a request spends outside the model: see ``OUTSIDE_MODEL``."""
+
+    async def run() -> tuple[list[float], list[float], list[float]]:
+        connection = Connection(stack.url)
+        (long,) = bodies([prompt], 128)
+        steps = [s for _ in range(3) for s in (await connection.complete(**long)).itl_s[8:]]
+        step_s = median(steps)
+        (short,) = bodies([prompt], 2)
+        totals, outside = [], []
+        before = _prefill_seconds(await connection.get("/metrics"))
+        for _ in range(num_requests):
+            completion = await connection.complete(**short)
+            after = _prefill_seconds(await connection.get("/metrics"))
+            totals.append(completion.seconds)
+            outside.append(outside_model_s(completion.seconds, after - before, 1, step_s))
+            before = after
+        connection.close()
+        return steps, totals, outside
+
+    steps, totals, outside = asyncio.run(run())
+    return {
+        "definition": OUTSIDE_MODEL,
+        "requests": num_requests,
+        "p50_ms": MS * percentile(outside, 0.5),
+        "p95_ms": MS * percentile(outside, 0.95),
+        "total_p50_ms": MS * percentile(totals, 0.5),
+        "decode_step_p50_ms": MS * percentile(steps, 0.5),
+    }
+
+
+def streams(stack: Stack, prompts: Prompts, *, num_tokens: int) -> dict[str, Any]:
+    """All prompts at once, each stream compared with the same prompt run alone before."""
+    requests = bodies(prompts, num_tokens, return_token_ids=True)
+    alone = asyncio.run(one_by_one(stack.url, requests))
+    cpu_before = stack.cpu_s()
+    together = asyncio.run(at_once(stack.url, requests))
+    cpu_s = {name: used - cpu_before[name] for name, used in stack.cpu_s().items()}
+    seconds = max(c.done_at_s for c in together) - min(c.sent_at_s for c in together)
+    complete = [
+        len(c.token_ids) == num_tokens
+        and c.finish_reason == "length"
+        and c.usage["completion_tokens"] == num_tokens
+        and c.usage["prompt_tokens"] == len(prompt)
+        for c, prompt in zip(together, prompts, strict=True)
+    ]
+    same = [a.token_ids == b.token_ids for a, b in zip(alone, together, strict=True)]
+    itl = [gap for c in together for gap in c.itl_s]
+    ttft = [c.ttft_s for c in together]
+    num_all = num_tokens * len(prompts)
+    return {
+        "streams": len(prompts),
+        "new_tokens_each": num_tokens,
+        "lost": complete.count(False),
+        "different_from_alone": same.count(False),
+        "tokens_per_s": num_all / seconds,
+        "ttft_p50_ms": MS * percentile(ttft, 0.5),
+        "ttft_p99_ms": MS * percentile(ttft, 0.99),
+        "itl_p50_ms": MS * percentile(itl, 0.5),
+        "itl_p99_ms": MS * percentile(itl, 0.99),
+        "coordinator_us_per_token": 1e6 * cpu_s["coordinator"] / num_all,
+    }
+
+
+def memory(
+    stack: Stack, prompts: Prompts, *, num_requests: int, sample_every: int, warm_up: int
+) -> dict[str, Any]:
+    """Resident memory of each service over many requests, 16 at a time."""
+    seen: list[int] = []
+    samples: dict[str, list[float]] = {name: [] for name in stack.processes()}
+    cpu_before = stack.cpu_s()
+    for sent in range(0, num_requests, sample_every):
+        part = [prompts[(sent + i) % len(prompts)] for i in range(sample_every)]
+        requests = [body for i, p in enumerate(part) for body in bodies([p], 1 + i % 16)]
+        done = asyncio.run(at_once(stack.url, requests, concurrency=16))
+        assert len(done) == sample_every, "a request without an answer"
+        seen.append(sent + sample_every)
+        for name, mib in stack.memory_mib().items():
+            samples[name].append(mib)
+    cpu_s = {name: used - cpu_before[name] for name, used in stack.cpu_s().items()}
+    grown = {name: growth(seen, mib, warm_up) for name, mib in samples.items()}
+    return {
+        "requests": num_requests,
+        "warm_up_requests": warm_up,
+        "services": {
+            name: {
+                "first_mib": g.first_mib,
+                "last_mib": g.last_mib,
+                "growth_mib": g.mib,
+                "growth_share": g.share,
+                "slope_mib_per_1000_requests": g.slope_mib_per_1000,
+                "samples_mib": samples[name],
+            }
+            for name, g in grown.items()
+        },
+        "worst_growth_share": max(g.share for g in grown.values()),
+        "coordinator_ms_per_request": MS * cpu_s["coordinator"] / num_requests,
+    }
+
+
+def _prefill_seconds(metrics: str) -> float:
+    for line in metrics.splitlines():
+        if line.startswith("baton_prefill_seconds_sum"):
+            return float(line.split()[-1])
+    raise AssertionError("the server has no metric baton_prefill_seconds")
