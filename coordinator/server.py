@@ -84,7 +84,7 @@ async def serve(settings: CoordinatorSettings) -> None:
             notify(READY="1", STATUS=f"listening on {settings.host}:{listener.getsockname()[1]}")
             log.info("%s listens on %s:%d", instance, *listener.getsockname()[:2])
             await stop.wait()
-            notify(STOPPING="1")
+            notify(STOPPING="1", STATUS="draining")
             await hub.drain(settings.drain_timeout_s)
             http.should_exit = True
             hub.stop()

@@ -83,7 +83,7 @@ def serve(
                 pool,
                 drain_timeout_s=settings.drain_timeout_s,
                 on_ready=lambda: notify(READY="1", STATUS="serving"),
-                on_stopping=lambda: notify(STOPPING="1"),
+                on_stopping=lambda: notify(STOPPING="1", STATUS="draining"),
             )
             try:
                 loop.run()
