@@ -13,12 +13,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import assert_never
 
-from engine.runner import Engine, Step
-
 from decode.admission import Admission, AdmissionQueue
 from decode.scheduler import DecodeScheduler
 from engine.batch import ForwardBatch
 from engine.cache.publish import books_for
+from engine.runner import Engine, Step
 from engine.sequence import Scheduled, Sequence
 from transport.errors import LayoutMismatch, PeerGone, StaleGeneration
 from transport.messages import (

@@ -79,5 +79,7 @@ class BehindHistory:
             tokens += range(first, end)
             last += range(end - num_history, end)
             begin = end
-        places = (torch.tensor(x, dtype=torch.int64, device=device) for x in (tokens, history, last))
+        places = (
+            torch.tensor(x, dtype=torch.int64, device=device) for x in (tokens, history, last)
+        )
         return cls(num_history, *places)

@@ -156,7 +156,7 @@ class Engine:
         hidden = self._model.forward(inputs, ids, self.cache, self._kernels)
         if not part.sampled:
             return None
-        logits = self._model.logits(hidden, self.num_ids)
+        logits = self._model.logits(hidden, self.num_ids, self._kernels)
         rows = [
             SampleRow(row.state_slot, row.start + row.length) for row in part.rows if row.sample
         ]

@@ -15,11 +15,11 @@ from secrets import token_hex
 from typing import Protocol
 
 import torch
-from telemetry.notify import notify, progress
 
 from engine.config import EngineConfig
 from engine.runner import Engine
 from engine.worker import Pool, WorkerLoop
+from telemetry.notify import notify, progress
 from transport.channel import WorkerChannel
 from transport.memory import SharedMemory
 from transport.messages import Hello, MemoryExport, Role

@@ -12,10 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import assert_never
 
-from engine.runner import Engine, Step
-
 from engine.batch import ForwardBatch, Sampled
 from engine.cache.publish import books_for
+from engine.runner import Engine, Step
 from engine.sequence import Scheduled, Sequence
 from prefill.offers import Offers
 from prefill.scheduler import PrefillLimits, PrefillScheduler

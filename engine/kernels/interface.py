@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 
 from engine.inputs import Inputs
+from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 
 
 class Kernels(Protocol):
@@ -24,82 +25,82 @@ class Kernels(Protocol):
     block, so that a prompt cut into chunks computes the bits of the prompt in one piece.
     """
 
+    def rope_table(self, positions: torch.Tensor, inv_freq: torch.Tensor) -> torch.Tensor:
+        """[2, tokens, 1, rotary_dim] float32: cosines, and sines negated in the first half."""
+        ...
+
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """``x / rms(x) * weight`` over the last axis, in float32, cast to ``x``'s dtype.
 
         ``weight`` is float32 and already the ``1 + w`` of the checkpoint.
         """
+        ...
 
-    def gated_rms_norm(
-        self, x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, eps: float
+    def norm_linear(
+        self, hidden: torch.Tensor, norm: torch.Tensor, eps: float, weight: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``x = rms_norm(hidden)`` and ``x @ weight.T`` -> [tokens, hidden], [tokens, rows]."""
+        ...
+
+    def linear_add(
+        self, hidden: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
     ) -> torch.Tensor:
-        """``rms_norm(x, weight) * silu(gate)``; x, gate [tokens, heads, dim]; weight [dim]."""
+        """``hidden + x @ weight.T``; may reuse ``hidden``'s memory."""
+        ...
 
-    def norm_rope(
-        self, x: torch.Tensor, weight: torch.Tensor, rope: torch.Tensor, eps: float
-    ) -> torch.Tensor:
-        """RMS norm per head, then rotate the first ``rotary_dim`` dims, halves paired.
-
-        x [tokens, heads, head_dim]; weight [heads, head_dim] float32; rope from ``rope_table``.
-        """
-
-    def rope_table(self, positions: torch.Tensor, inv_freq: torch.Tensor) -> torch.Tensor:
-        """[2, tokens, 1, rotary_dim] float32: cosines, and sines negated in the first half."""
-
-    def causal_conv(
-        self, x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, inputs: Inputs
-    ) -> torch.Tensor:
-        """Depthwise causal conv over each row's history, then silu.
-
-        x [tokens, channels]; weight [channels, kernel]; state [state slots, channels, kernel - 1]
-        holds the last inputs, oldest first.
-        """
-
-    def delta_rule(
+    def deltanet(
         self,
-        qkv: torch.Tensor,
-        b: torch.Tensor,
-        a: torch.Tensor,
-        neg_exp_a: torch.Tensor,
-        dt_bias: torch.Tensor,
-        state: torch.Tensor,
+        projected: torch.Tensor,
+        weights: DeltaNetWeights,
+        eps: float,
+        conv: torch.Tensor,
+        recurrent: torch.Tensor,
         inputs: Inputs,
     ) -> torch.Tensor:
-        """Gated delta rule -> [tokens, v_heads, v_dim].
+        """Gated DeltaNet between its projections -> [tokens, v_heads * v_dim].
 
-        qkv [tokens, 2 * key_dim + value_dim]; b, a [tokens, v_heads]; neg_exp_a, dt_bias
-        [v_heads] float32; state [state slots, v_heads, k_dim, v_dim] float32.
+        projected [tokens, q | k | v | z | b | a]. Depthwise causal conv and silu over q, k, v;
+        unit q and k; the gated delta rule; RMS norm per head, times ``silu(z)``. conv [state
+        slots, channels, kernel - 1] holds the last conv inputs, oldest first; recurrent [state
+        slots, v_heads, k_dim, v_dim] float32. Value head j uses key head ``j // (v_heads /
+        k_heads)``.
         """
+        ...
 
     def attention(
         self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        projected: torch.Tensor,
+        weights: AttentionWeights,
+        eps: float,
+        rope: torch.Tensor,
         kv: torch.Tensor,
         layer: int,
         inputs: Inputs,
     ) -> torch.Tensor:
-        """Write k, v to attention layer ``layer``'s pages, attend causally -> like q.
+        """Gated causal attention between its projections -> [tokens, heads * head_dim].
 
-        q [tokens, heads, head_dim]; k, v [tokens, kv_heads, head_dim]; kv is the page pool
-        [pages, layers, 2, page_size, kv_heads, head_dim].
+        projected [tokens, (k | q | gate | v) heads * head_dim]. Norm and rotate k and q, write k
+        and v to attention layer ``layer``'s pages, attend, times ``sigmoid(gate)``. kv is the page
+        pool [pages, layers, 2, page_size, kv_heads, head_dim].
         """
+        ...
 
-    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """``silu(gate) * up`` of [tokens, 2 * dim], gate first -> [tokens, dim]."""
-
-    def add_experts(
+    def moe_add(
         self,
-        out: torch.Tensor,
+        hidden: torch.Tensor,
         x: torch.Tensor,
-        router_logits: torch.Tensor,
+        projected: torch.Tensor,
+        weights: MoeWeights,
         top_k: int,
-        gate_up: torch.Tensor,
-        down: torch.Tensor,
-    ) -> None:
-        """Add the ``top_k`` experts' weighted outputs for ``x`` to ``out``, both [tokens, hidden].
+    ) -> torch.Tensor:
+        """``hidden`` + the ``top_k`` experts of ``x`` + sigmoid(shared gate) * shared expert.
 
-        router_logits [tokens, experts]; weights are a float32 softmax over the chosen, cast to
-        the compute dtype. gate_up [experts, 2 * dim, hidden]; down [experts, hidden, dim].
+        projected [tokens, shared gate | shared up | router | shared gate's logit]; the chosen
+        experts' weights are a float32 softmax over them, cast to the compute dtype. May reuse
+        ``hidden``'s memory.
         """
+        ...
+
+    def logits(self, hidden: torch.Tensor, lm_head: torch.Tensor) -> torch.Tensor:
+        """``hidden @ lm_head.T`` in float32 -> [rows, ids]."""
+        ...

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 
 from engine.inputs import Inputs
 from engine.kernels import torch_attention, torch_conv, torch_delta_rule, torch_experts, torch_norm
+from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 
 
 class ReferenceKernels:
@@ -17,13 +18,77 @@ class ReferenceKernels:
     def __init__(self, prefill_block: int | None = None) -> None:
         self.prefill_block = prefill_block
 
-    rms_norm = staticmethod(torch_norm.rms_norm)
-    gated_rms_norm = staticmethod(torch_norm.gated_rms_norm)
-    norm_rope = staticmethod(torch_norm.norm_rope)
     rope_table = staticmethod(torch_norm.rope_table)
-    silu_mul = staticmethod(torch_experts.silu_mul)
+    rms_norm = staticmethod(torch_norm.rms_norm)
 
-    def causal_conv(
+    def norm_linear(
+        self, hidden: torch.Tensor, norm: torch.Tensor, eps: float, weight: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch_norm.rms_norm(hidden, norm, eps)
+        return x, F.linear(x, weight)
+
+    def linear_add(
+        self, hidden: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
+    ) -> torch.Tensor:
+        return torch.addmm(hidden, x, weight.t())
+
+    def deltanet(
+        self,
+        projected: torch.Tensor,
+        weights: DeltaNetWeights,
+        eps: float,
+        conv: torch.Tensor,
+        recurrent: torch.Tensor,
+        inputs: Inputs,
+    ) -> torch.Tensor:
+        heads, _, dim = recurrent.shape[1:]
+        sizes = (weights.conv.shape[0], heads * dim, heads, heads)
+        qkv, z, b, a = projected.split_with_sizes(sizes, dim=-1)
+        out = self._delta_rule(
+            self._causal_conv(qkv, weights.conv, conv, inputs), b, a, weights, recurrent, inputs
+        )
+        return torch_norm.gated_rms_norm(out, z.reshape(-1, heads, dim), weights.norm, eps).flatten(
+            1
+        )
+
+    def attention(
+        self,
+        projected: torch.Tensor,
+        weights: AttentionWeights,
+        eps: float,
+        rope: torch.Tensor,
+        kv: torch.Tensor,
+        layer: int,
+        inputs: Inputs,
+    ) -> torch.Tensor:
+        kv_heads, head_dim = kv.shape[-2:]
+        heads = weights.kq_norm.shape[0] - kv_heads
+        projected = projected.view(projected.shape[0], -1, head_dim)
+        kq, gate, v = projected.split_with_sizes((kv_heads + heads, heads, kv_heads), dim=1)
+        kq = torch_norm.norm_rope(kq, weights.kq_norm, rope, eps)
+        out = self._attend(kq[:, kv_heads:], kq[:, :kv_heads], v, kv, layer, inputs)
+        return (out * gate.sigmoid()).flatten(1)
+
+    def moe_add(
+        self,
+        hidden: torch.Tensor,
+        x: torch.Tensor,
+        projected: torch.Tensor,
+        weights: MoeWeights,
+        top_k: int,
+    ) -> torch.Tensor:
+        shared_dim, num_experts = weights.shared_down.shape[1], weights.gate_up.shape[0]
+        shared, router, gate = projected.split_with_sizes((2 * shared_dim, num_experts, 1), dim=-1)
+        shared = torch_experts.silu_mul(shared) * gate.sigmoid()
+        hidden = torch.addmm(hidden, shared, weights.shared_down.t())
+        chosen, ids = torch_experts.route(router, top_k)
+        torch_experts.add_experts(hidden, x, chosen, ids, weights.gate_up, weights.down)
+        return hidden
+
+    def logits(self, hidden: torch.Tensor, lm_head: torch.Tensor) -> torch.Tensor:
+        return F.linear(hidden, lm_head).float()
+
+    def _causal_conv(
         self, x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, inputs: Inputs
     ) -> torch.Tensor:
         n = inputs.num_decode
@@ -34,20 +99,19 @@ class ReferenceKernels:
             parts.append(torch_conv.conv_prefill(x[n:], weight, state, inputs.prefill))
         return _joined(parts)
 
-    def delta_rule(
+    def _delta_rule(
         self,
         qkv: torch.Tensor,
         b: torch.Tensor,
         a: torch.Tensor,
-        neg_exp_a: torch.Tensor,
-        dt_bias: torch.Tensor,
+        weights: DeltaNetWeights,
         state: torch.Tensor,
         inputs: Inputs,
     ) -> torch.Tensor:
         n = inputs.num_decode
         q, k, v = torch_delta_rule.split_qk(qkv, *state.shape[1:])
         beta = b.float().sigmoid()
-        g = F.softplus(a.float() + dt_bias).mul_(neg_exp_a)
+        g = F.softplus(a.float() + weights.dt_bias).mul_(weights.neg_exp_a)
         parts = []
         if inputs.decode:
             decode = (q[:n], k[:n], v[:n], g[:n].exp(), beta[:n])
@@ -57,7 +121,7 @@ class ReferenceKernels:
             parts.append(torch_delta_rule.chunked(*prefill, state, inputs.prefill))
         return _joined(parts)
 
-    def attention(
+    def _attend(
         self,
         q: torch.Tensor,
         k: torch.Tensor,
@@ -78,18 +142,6 @@ class ReferenceKernels:
             v_rows.index_copy_(0, inputs.prefill.new_rows, v[n:])
             parts.append(torch_attention.attend_prefill(q[n:], k_rows, v_rows, inputs.prefill))
         return _joined(parts)
-
-    def add_experts(
-        self,
-        out: torch.Tensor,
-        x: torch.Tensor,
-        router_logits: torch.Tensor,
-        top_k: int,
-        gate_up: torch.Tensor,
-        down: torch.Tensor,
-    ) -> None:
-        weights, ids = torch_experts.route(router_logits, top_k)
-        torch_experts.add_experts(out, x, weights, ids, gate_up, down)
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:

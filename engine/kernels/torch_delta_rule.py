@@ -18,6 +18,7 @@ import torch
 
 from engine.inputs import Rows
 
+
 def split_qk(
     qkv: torch.Tensor, num_v_heads: int, k_dim: int, v_dim: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

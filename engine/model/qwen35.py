@@ -10,64 +10,21 @@ checkpoint tensor lands where. What the checkpoint stores as ``w`` for use as ``
 ``A_log`` for use as ``-exp(A_log)``, is stored here in the form it is used in (``prepare``).
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 
 from engine.inputs import Inputs
 from engine.kernels.interface import Kernels
 from engine.model.config import ModelConfig
+from engine.model.weights import (
+    AttentionWeights,
+    DeltaNetWeights,
+    LayerWeights,
+    MoeWeights,
+    Weights,
+)
 from engine.plan import Plan
 from transport.tensors import CacheTensors
-
-
-@dataclass(frozen=True)
-class DeltaNetWeights:
-    """Rows of ``in_proj``: q, k, v, then z, b, a."""
-
-    in_proj: torch.Tensor
-    conv: torch.Tensor
-    neg_exp_a: torch.Tensor
-    dt_bias: torch.Tensor
-    norm: torch.Tensor
-    out_proj: torch.Tensor
-
-
-@dataclass(frozen=True)
-class AttentionWeights:
-    """Rows of ``in_proj``: k, q, gate, v; k and q share one norm and rotation pass."""
-
-    in_proj: torch.Tensor
-    kq_norm: torch.Tensor
-    out_proj: torch.Tensor
-
-
-@dataclass(frozen=True)
-class MoeWeights:
-    """Rows of ``in_proj``: shared expert's gate and up, then the router, then the shared gate."""
-
-    in_proj: torch.Tensor
-    shared_down: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
-
-
-@dataclass(frozen=True)
-class LayerWeights:
-    input_norm: torch.Tensor
-    mixer: DeltaNetWeights | AttentionWeights
-    post_norm: torch.Tensor
-    moe: MoeWeights
-
-
-@dataclass(frozen=True)
-class Weights:
-    embed: torch.Tensor
-    layers: tuple[LayerWeights, ...]
-    norm: torch.Tensor
-    lm_head: torch.Tensor
-    inv_freq: torch.Tensor
 
 
 class Qwen35:
@@ -105,82 +62,30 @@ class Qwen35:
         Updates the pages and state slots of the rows in ``inputs``.
         """
         config, weights = self.config, self.weights
+        eps = config.rms_norm_eps
         rope = kernels.rope_table(inputs.positions, weights.inv_freq)
         hidden = F.embedding(ids, weights.embed)
         deltanet = attention = 0
         for layer in weights.layers:
-            x = kernels.rms_norm(hidden, layer.input_norm, config.rms_norm_eps)
-            if isinstance(layer.mixer, DeltaNetWeights):
-                x = self._deltanet(x, layer.mixer, deltanet, cache, inputs, kernels)
+            mixer, moe = layer.mixer, layer.moe
+            _, projected = kernels.norm_linear(hidden, layer.input_norm, eps, mixer.in_proj)
+            if isinstance(mixer, DeltaNetWeights):
+                conv, recurrent = cache.conv[:, deltanet], cache.recurrent[:, deltanet]
+                mixed = kernels.deltanet(projected, mixer, eps, conv, recurrent, inputs)
                 deltanet += 1
             else:
-                x = self._attention(x, layer.mixer, attention, rope, cache, inputs, kernels)
+                mixed = kernels.attention(projected, mixer, eps, rope, cache.kv, attention, inputs)
                 attention += 1
-            hidden = torch.addmm(hidden, x, layer.mixer.out_proj.t())
-            x = kernels.rms_norm(hidden, layer.post_norm, config.rms_norm_eps)
-            hidden = self._moe(hidden, x, layer.moe, kernels)
+            hidden = kernels.linear_add(hidden, mixed, mixer.out_proj)
+            x, projected = kernels.norm_linear(hidden, layer.post_norm, eps, moe.in_proj)
+            hidden = kernels.moe_add(hidden, x, projected, moe, config.num_experts_per_tok)
         if inputs.sample_index.shape[0] != hidden.shape[0]:
             hidden = hidden.index_select(0, inputs.sample_index)
-        return kernels.rms_norm(hidden, weights.norm, config.rms_norm_eps)
+        return kernels.rms_norm(hidden, weights.norm, eps)
 
-    def logits(self, hidden: torch.Tensor, num_ids: int) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, num_ids: int, kernels: Kernels) -> torch.Tensor:
         """[rows, hidden] -> float32 logits [rows, num_ids] of the first ``num_ids`` ids."""
-        return F.linear(hidden, self.weights.lm_head[:num_ids]).float()
-
-    def _deltanet(
-        self,
-        x: torch.Tensor,
-        weights: DeltaNetWeights,
-        index: int,
-        cache: CacheTensors,
-        inputs: Inputs,
-        kernels: Kernels,
-    ) -> torch.Tensor:
-        config = self.config
-        heads, dim = config.linear_num_value_heads, config.linear_value_head_dim
-        projected = F.linear(x, weights.in_proj)
-        qkv, z, b, a = projected.split_with_sizes(
-            (config.conv_channels, config.value_dim, heads, heads), dim=-1
-        )
-        qkv = kernels.causal_conv(qkv, weights.conv, cache.conv[:, index], inputs)
-        out = kernels.delta_rule(
-            qkv, b, a, weights.neg_exp_a, weights.dt_bias, cache.recurrent[:, index], inputs
-        )
-        z = z.reshape(-1, heads, dim)
-        return kernels.gated_rms_norm(out, z, weights.norm, config.rms_norm_eps).flatten(1)
-
-    def _attention(
-        self,
-        x: torch.Tensor,
-        weights: AttentionWeights,
-        index: int,
-        rope: torch.Tensor,
-        cache: CacheTensors,
-        inputs: Inputs,
-        kernels: Kernels,
-    ) -> torch.Tensor:
-        config = self.config
-        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-        projected = F.linear(x, weights.in_proj).view(x.shape[0], -1, config.head_dim)
-        kq, gate, v = projected.split_with_sizes((kv_heads + heads, heads, kv_heads), dim=1)
-        kq = kernels.norm_rope(kq, weights.kq_norm, rope, config.rms_norm_eps)
-        out = kernels.attention(kq[:, kv_heads:], kq[:, :kv_heads], v, cache.kv, index, inputs)
-        return (out * gate.sigmoid()).flatten(1)
-
-    def _moe(
-        self, hidden: torch.Tensor, x: torch.Tensor, weights: MoeWeights, kernels: Kernels
-    ) -> torch.Tensor:
-        """``hidden`` + experts(x) + sigmoid(shared gate) * shared expert(x)."""
-        config = self.config
-        shared, router, gate = F.linear(x, weights.in_proj).split_with_sizes(
-            (2 * config.shared_expert_intermediate_size, config.num_experts, 1), dim=-1
-        )
-        shared = kernels.silu_mul(shared) * gate.sigmoid()
-        hidden = torch.addmm(hidden, shared, weights.shared_down.t())
-        kernels.add_experts(
-            hidden, x, router, config.num_experts_per_tok, weights.gate_up, weights.down
-        )
-        return hidden
+        return kernels.logits(hidden, self.weights.lm_head[:num_ids])
 
 
 class _Builder:

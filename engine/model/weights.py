@@ -1,0 +1,53 @@
+"""The weights of a Qwen3.5 model, fused where one matrix product serves several tensors."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class DeltaNetWeights:
+    """Rows of ``in_proj``: q, k, v, then z, b, a."""
+
+    in_proj: torch.Tensor
+    conv: torch.Tensor
+    neg_exp_a: torch.Tensor
+    dt_bias: torch.Tensor
+    norm: torch.Tensor
+    out_proj: torch.Tensor
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """Rows of ``in_proj``: k, q, gate, v; k and q share one norm and rotation pass."""
+
+    in_proj: torch.Tensor
+    kq_norm: torch.Tensor
+    out_proj: torch.Tensor
+
+
+@dataclass(frozen=True)
+class MoeWeights:
+    """Rows of ``in_proj``: shared expert's gate and up, then the router, then the shared gate."""
+
+    in_proj: torch.Tensor
+    shared_down: torch.Tensor
+    gate_up: torch.Tensor
+    down: torch.Tensor
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    input_norm: torch.Tensor
+    mixer: DeltaNetWeights | AttentionWeights
+    post_norm: torch.Tensor
+    moe: MoeWeights
+
+
+@dataclass(frozen=True)
+class Weights:
+    embed: torch.Tensor
+    layers: tuple[LayerWeights, ...]
+    norm: torch.Tensor
+    lm_head: torch.Tensor
+    inv_freq: torch.Tensor
