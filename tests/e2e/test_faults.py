@@ -5,6 +5,7 @@ its client saw.
 """
 
 import asyncio
+import os
 import random
 import signal
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from tests.e2e.waiting import eventually
 
 NUM_TOKENS = 250
 NUM_WORKERS = 4
-DEAD_AFTER_S = 2.0
+DEAD_AFTER_S = 3.0
 SETTINGS: dict[str, Any] = {
     "heartbeat": 0.25,
     "dead_after": DEAD_AFTER_S,
@@ -109,7 +110,10 @@ async def test_decode_worker_killed_mid_stream(site: Site, undisturbed: Seen) ->
     streams = site.streams()
     for stream in streams:
         await stream.reaches(20)
+    since = len(site.baton.text)
     site.baton.kill("decode-1")
+    gone = r"fenced decode-\w+: its connection is closed"  # at once, not by silence
+    await asyncio.to_thread(site.baton.until, gone, DEAD_AFTER_S, since)
     assert await check_undisturbed(site, streams, undisturbed) >= 4
 
 
@@ -142,6 +146,35 @@ async def test_coordinator_killed(site: Site, undisturbed: Seen) -> None:
     await check_undisturbed(site, again, undisturbed)
     # A coordinator is known to be dead when what it left in Redis has expired.
     await site.whole(lost, deadline_s=30.0)
+
+
+async def test_coordinator_stalls_and_wakes(site: Site, undisturbed: Seen) -> None:
+    """Whoever did not listen has no right to call others silent."""
+    streams = site.streams()
+    for stream in streams:
+        await stream.reaches(20)
+    workers = site.baton.pids()
+    since = len(site.baton.text)
+    site.baton.kill("coordinator", signal.SIGSTOP)
+    for name in ("prefill-1", "prefill-2", "decode-1", "decode-2"):
+        missed = rf"^{name} .*nothing heard from coordinator"
+        await asyncio.to_thread(site.baton.until, missed, 20.0, since)
+    site.baton.kill("coordinator", signal.SIGCONT)
+    await check_undisturbed(site, streams, undisturbed)
+    assert site.baton.pids() == workers
+
+
+async def test_redis_stalls_and_wakes(site: Site, undisturbed: Seen) -> None:
+    streams = site.streams()
+    for stream in streams:
+        await stream.reaches(20)
+    os.kill(site.redis.pid, signal.SIGSTOP)
+    try:
+        await all_ended(streams)
+        await eventually(lambda: redis_is(site, connected=False), "Redis missed")
+    finally:
+        os.kill(site.redis.pid, signal.SIGCONT)
+    await check_undisturbed(site, streams, undisturbed)
 
 
 async def test_redis_gone_and_back_empty(site: Site, undisturbed: Seen) -> None:
