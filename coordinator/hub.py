@@ -184,7 +184,8 @@ class Hub:
         if worker is None:
             self._send(instance, self._membership.unknown(instance, self._welcome.coordinator))
             return
-        worker.heard_at = time.time()
+        worker.heard_at = time.monotonic()
+        worker.settled = True
         match message:
             case Heartbeat(gauges=gauges, held=held):
                 if gauges.books_error and gauges.books_error != worker.gauges.books_error:
@@ -215,13 +216,24 @@ class Hub:
             await asyncio.sleep(self._settings.heartbeat_s)
             lag_s = time.monotonic() - due_at
             self._observer.tick(lag_s, self.status(), self._lifecycle.stale_dropped)
-            now = time.time()
-            for worker in self._registry.silent(now, self._settings.dead_after_s):
-                self._membership.fence(worker, f"silent for {now - worker.heard_at:.1f} s")
-            for worker in self._registry.all():
-                self._send(worker.instance, Alive(self._welcome.coordinator))
-            self._fail_overdue(now - self._settings.request_timeout_s)
+            self._fence_the_dead(lag_s)
+            self._fail_overdue(time.time() - self._settings.request_timeout_s)
             self._apply()
+
+    def _fence_the_dead(self, lag_s: float) -> None:
+        """Shut out who is silent, and who has been unreachable for two heartbeats: a dead
+        process's connection closes at once, a live one has reconnected by then."""
+        if lag_s > self._settings.heartbeat_s:
+            log.warning("this process stood still for %.1f s", lag_s)
+            self._registry.excuse(lag_s)
+        now = time.monotonic()
+        for worker in self._registry.silent(now, self._settings.dead_after_s):
+            self._membership.fence(worker, f"silent for {now - worker.heard_at:.1f} s")
+        for worker in self._registry.all():
+            reached = self._channel.send(worker.instance, Alive(self._welcome.coordinator))
+            worker.unreached = 0 if reached else worker.unreached + 1
+            if worker.unreached == 2:
+                self._membership.fence(worker, "its connection is closed")
 
     def _fail_overdue(self, accepted_before: float) -> None:
         limit_s = self._settings.request_timeout_s
@@ -266,5 +278,5 @@ class Hub:
         self._apply()
 
     def _send(self, instance: str, message: ToWorker) -> None:
-        # A worker that cannot be reached falls silent, and is then taken for dead.
+        # A worker that cannot be reached is found out by the next heartbeats.
         self._channel.send(instance, message)

@@ -29,10 +29,16 @@ class Membership:
         self._fenced: OrderedDict[str, str] = OrderedDict()
 
     def admit(self, hello: Hello, welcome: Welcome) -> Welcome | Refused:
-        """The answer to a Hello; said again by a worker that lost us, it starts it afresh."""
+        """The answer to a Hello; said again by a worker that lost us, it starts it afresh.
+
+        A worker repeats its hello until it is answered. Of those that queued while we did not
+        listen only the first one counts.
+        """
         if hello.instance in self._fenced:
             return Refused(f"fenced: {self._fenced[hello.instance]}")
         known = self._registry.get(hello.instance)
+        if known is not None and not known.settled:
+            return welcome
         if known is not None:
             self._depart(known, "rejoined")
         try:
@@ -40,7 +46,7 @@ class Membership:
         except LayoutMismatch as error:
             log.warning("refused %s: %s", hello.instance, error)
             return Refused(str(error))
-        worker = self._registry.add(hello, time.time())
+        worker = self._registry.add(hello, time.monotonic())
         self._observer.worker_joined(worker)
         log.info("%s joined on %s", hello.instance, hello.device)
         return welcome

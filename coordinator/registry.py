@@ -12,12 +12,19 @@ from transport.messages import Hello, PoolGauges, Role
 @dataclass(eq=False)
 class Worker:
     """One welcomed worker. ``assigned`` holds the requests it is responsible for, which is
-    also how its memory is accounted for between two heartbeats."""
+    also how its memory is accounted for between two heartbeats.
+
+    ``heard_at`` is of the monotonic clock: a step of the system's must not look like silence.
+    ``settled``: it has said more than hello. ``unreached`` counts how often in a row it could
+    not be sent to, its connection being closed.
+    """
 
     hello: Hello
     gauges: PoolGauges
     heard_at: float
     draining: bool = False
+    settled: bool = False
+    unreached: int = 0
     num_placed: int = 0
     assigned: dict[str, Request] = field(default_factory=dict)
 
@@ -76,6 +83,11 @@ class Registry:
 
     def silent(self, now: float, dead_after_s: float) -> list[Worker]:
         return [w for w in self._workers.values() if now - w.heard_at > dead_after_s]
+
+    def excuse(self, absent_s: float) -> None:
+        """Take back ``absent_s`` of silence: it was us who did not listen."""
+        for worker in self._workers.values():
+            worker.heard_at += absent_s
 
     def require_compatible(self, hello: Hello) -> None:
         """Raise LayoutMismatch unless ``hello`` serves what the workers already here serve."""

@@ -78,7 +78,9 @@ class WorkerLoop:
     def run(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._request_stop)
-        self._session.join(JOIN_TIMEOUT_S)
+        self._session.join(JOIN_TIMEOUT_S, give_up=lambda: self._stop_requested)
+        if not self._session.welcomed:
+            return
         self._on_ready()
         while not self._drained():
             self._receive()

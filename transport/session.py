@@ -58,10 +58,13 @@ class Session:
     def welcomed(self) -> bool:
         return self._welcome is not None
 
-    def join(self, timeout_s: float) -> None:
-        """Say hello until welcomed; raises JoinRefused, DeadlineExceeded, ProtocolMismatch."""
+    def join(self, timeout_s: float, *, give_up: Callable[[], bool] = lambda: False) -> None:
+        """Say hello until welcomed, or until ``give_up``, which is asked every ``HELLO_EVERY_S``.
+
+        Raises JoinRefused, DeadlineExceeded, ProtocolMismatch.
+        """
         deadline = self._clock() + timeout_s
-        while not self.welcomed:
+        while not self.welcomed and not give_up():
             if self._clock() >= deadline:
                 raise DeadlineExceeded(
                     who=self._hello.instance,

@@ -4,12 +4,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from deploy.redis_server import LocalRedis
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
 
 Start = Callable[..., Stack]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

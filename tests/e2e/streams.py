@@ -4,10 +4,13 @@ import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
+from uuid import uuid4
 
 import httpx
 
 TIMEOUT_S = 60.0
+
+Seen = tuple[list[int], str, str | None]  # token ids, text, finish reason
 
 
 class Stream:
@@ -22,7 +25,7 @@ class Stream:
             "prompt": prompt, "stream": True, "return_token_ids": True, "temperature": 0,
             "ignore_eos": True, **params,
         }  # fmt: skip
-        self.request_id = ""
+        self.http_id = uuid4().hex
         self.token_ids: list[int] = []
         self.text = ""
         self.logprobs: list[float] = []
@@ -39,7 +42,7 @@ class Stream:
         return "finished" if self.finish else "failed" if self.error else ""
 
     @property
-    def seen(self) -> tuple[list[int], str, str | None]:
+    def seen(self) -> Seen:
         return self.token_ids, self.text, self.finish
 
     async def ended(self) -> "Stream":
@@ -63,7 +66,8 @@ class Stream:
         await asyncio.wait({self._task})
 
     async def _run(self) -> None:
-        async with httpx.AsyncClient(timeout=TIMEOUT_S) as http:
+        headers = {"X-Request-Id": self.http_id}
+        async with httpx.AsyncClient(timeout=TIMEOUT_S, headers=headers) as http:
             try:
                 async with http.stream("POST", f"{self._url}/v1/completions", json=self._body) as r:
                     if r.status_code != 200:
@@ -82,7 +86,6 @@ class Stream:
             self.error = event["error"]
             return
         (choice,) = event["choices"]
-        self.request_id = event["id"].removeprefix("cmpl-")
         assert self.finish is None, "tokens after the end"
         self.token_ids += choice["token_ids"]
         self.text += choice["text"]

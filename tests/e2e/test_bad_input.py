@@ -153,6 +153,24 @@ async def test_coordinator_of_another_wire_version(tmp_path: Path) -> None:
         channel.close()
 
 
+async def test_worker_is_told_to_stop_before_anybody_welcomed_it(tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path}/c.sock"
+    channel = CoordinatorChannel(endpoint)
+    settings = environment(coordinator=endpoint, model=served("per_expert"))
+    command = (sys.executable, "-m", "decode")
+    worker = await asyncio.create_subprocess_exec(*command, env=settings, cwd=ROOT)
+    try:
+        async with asyncio.timeout(EXIT_S):
+            await channel.receive()
+        worker.terminate()
+        async with asyncio.timeout(4.0):
+            assert await worker.wait() == 0
+    finally:
+        if worker.returncode is None:
+            worker.kill()
+        channel.close()
+
+
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 async def test_worker_with_another_cache_layout(baton: Stack, role: str) -> None:
     settings = {"model": served("per_expert"), "coordinator": baton.endpoint, "page_size": 32}

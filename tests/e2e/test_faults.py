@@ -5,6 +5,7 @@ its client saw.
 """
 
 import asyncio
+import os
 import random
 import signal
 from collections.abc import Iterator
@@ -15,15 +16,15 @@ import httpx
 import pytest
 
 from deploy.redis_server import LocalRedis
-from tests.e2e.records import Records, outcomes, request_ids, settled
+from tests.e2e.records import Records, outcomes, settled
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
-from tests.e2e.streams import Stream, all_ended
+from tests.e2e.streams import Seen, Stream, all_ended
 from tests.e2e.waiting import eventually
 
 NUM_TOKENS = 250
 NUM_WORKERS = 4
-DEAD_AFTER_S = 2.0
+DEAD_AFTER_S = 3.0
 SETTINGS: dict[str, Any] = {
     "heartbeat": 0.25,
     "dead_after": DEAD_AFTER_S,
@@ -33,7 +34,6 @@ SETTINGS: dict[str, Any] = {
     "poison": True,
     "verify_handoff": True,
 }
-Seen = list[tuple[list[int], str, str | None]]
 
 
 class Site:
@@ -41,7 +41,7 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.undisturbed: Seen = []
+        self.undisturbed: list[Seen] = []
         self.redis = LocalRedis(folder)
         self.redis.start()
         args = ("--prefill", "2", "--decode", "2", "--redis-url", self.redis.url)
@@ -77,7 +77,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture
-async def undisturbed(site: Site) -> Seen:
+async def undisturbed(site: Site) -> list[Seen]:
     """What ``site.streams`` yields when nothing happens; asked for once."""
     if not site.undisturbed:
         streams = await all_ended(site.streams())
@@ -87,17 +87,17 @@ async def undisturbed(site: Site) -> Seen:
     return site.undisturbed
 
 
-async def check_undisturbed(site: Site, streams: list[Stream], seen: Seen) -> int:
+async def check_undisturbed(site: Site, streams: list[Stream], seen: list[Seen]) -> int:
     """Wait for the end; nothing may differ. Returns how many requests were placed anew."""
     await all_ended(streams)
     assert [stream.error for stream in streams] == [None] * len(streams)
     for stream, expected in zip(streams, seen, strict=True):
         assert stream.seen == expected
     records = await site.whole(outcomes(streams))
-    return sum(int(records[stream.request_id]["attempt"]) > 1 for stream in streams)
+    return sum(int(records[stream.http_id]["attempt"]) > 1 for stream in streams)
 
 
-async def test_prefill_worker_killed(site: Site, undisturbed: Seen) -> None:
+async def test_prefill_worker_killed(site: Site, undisturbed: list[Seen]) -> None:
     streams = site.streams()
     await asyncio.wait([asyncio.ensure_future(s.reaches(1)) for s in streams],
                        return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
@@ -105,15 +105,18 @@ async def test_prefill_worker_killed(site: Site, undisturbed: Seen) -> None:
     assert await check_undisturbed(site, streams, undisturbed) > 0
 
 
-async def test_decode_worker_killed_mid_stream(site: Site, undisturbed: Seen) -> None:
+async def test_decode_worker_killed_mid_stream(site: Site, undisturbed: list[Seen]) -> None:
     streams = site.streams()
     for stream in streams:
         await stream.reaches(20)
+    since = len(site.baton.text)
     site.baton.kill("decode-1")
+    gone = r"fenced decode-\w+: its connection is closed"  # at once, not by silence
+    await asyncio.to_thread(site.baton.until, gone, DEAD_AFTER_S, since)
     assert await check_undisturbed(site, streams, undisturbed) >= 4
 
 
-async def test_decode_worker_hangs_and_wakes(site: Site, undisturbed: Seen) -> None:
+async def test_decode_worker_hangs_and_wakes(site: Site, undisturbed: list[Seen]) -> None:
     streams = site.streams()
     for stream in streams:
         await stream.reaches(20)
@@ -127,7 +130,7 @@ async def test_decode_worker_hangs_and_wakes(site: Site, undisturbed: Seen) -> N
     assert site.baton.pids()["decode-2"] != before
 
 
-async def test_coordinator_killed(site: Site, undisturbed: Seen) -> None:
+async def test_coordinator_killed(site: Site, undisturbed: list[Seen]) -> None:
     streams = site.streams()
     for stream in streams:
         await stream.reaches(20)
@@ -138,13 +141,42 @@ async def test_coordinator_killed(site: Site, undisturbed: Seen) -> None:
         assert stream.token_ids == token_ids[: len(stream.token_ids)]
     await site.baton.idle(NUM_WORKERS)
     again = site.streams()
-    lost = {stream.request_id: "failed" for stream in streams}
+    lost = {stream.http_id: "failed" for stream in streams}
     await check_undisturbed(site, again, undisturbed)
     # A coordinator is known to be dead when what it left in Redis has expired.
     await site.whole(lost, deadline_s=30.0)
 
 
-async def test_redis_gone_and_back_empty(site: Site, undisturbed: Seen) -> None:
+async def test_coordinator_stalls_and_wakes(site: Site, undisturbed: list[Seen]) -> None:
+    """Whoever did not listen has no right to call others silent."""
+    streams = site.streams()
+    for stream in streams:
+        await stream.reaches(20)
+    workers = site.baton.pids()
+    since = len(site.baton.text)
+    site.baton.kill("coordinator", signal.SIGSTOP)
+    for name in ("prefill-1", "prefill-2", "decode-1", "decode-2"):
+        missed = rf"^{name} .*nothing heard from coordinator"
+        await asyncio.to_thread(site.baton.until, missed, 20.0, since)
+    site.baton.kill("coordinator", signal.SIGCONT)
+    await check_undisturbed(site, streams, undisturbed)
+    assert site.baton.pids() == workers
+
+
+async def test_redis_stalls_and_wakes(site: Site, undisturbed: list[Seen]) -> None:
+    streams = site.streams()
+    for stream in streams:
+        await stream.reaches(20)
+    os.kill(site.redis.pid, signal.SIGSTOP)
+    try:
+        await all_ended(streams)
+        await eventually(lambda: redis_is(site, connected=False), "Redis missed")
+    finally:
+        os.kill(site.redis.pid, signal.SIGCONT)
+    await check_undisturbed(site, streams, undisturbed)
+
+
+async def test_redis_gone_and_back_empty(site: Site, undisturbed: list[Seen]) -> None:
     streams = site.streams()
     for stream in streams:
         await stream.reaches(20)
@@ -169,29 +201,24 @@ async def redis_is(site: Site, *, connected: bool) -> None:
     assert f"baton_redis_connected {float(connected)}" in metrics.text
 
 
-async def test_clients_leave(site: Site, undisturbed: Seen) -> None:
-    with site.baton.redis() as server:
-        before = request_ids(server)
-        streams = site.streams()
-        waiting = [
-            asyncio.create_task(_complete(site.baton.url, stream=False)) for _ in range(4)
-        ]  # answered only at the end
-        for stream in streams[::2]:
-            await stream.reaches(20)
-        assert (await site.baton.status())["running"] == len(streams) + len(waiting)
-        for stream in streams[::2]:
-            await stream.disconnect()
-        for task in waiting:
-            task.cancel()
-        stayed = await all_ended(streams[1::2])
-        assert [stream.seen for stream in stayed] == undisturbed[1::2]
-        new = request_ids(server) - before
-    known = outcomes(streams)
-    assert len(new) == len(streams) + len(waiting)
-    await site.whole(known | dict.fromkeys(new - set(known), "cancelled"), deadline_s=2.0)
+async def test_clients_leave(site: Site, undisturbed: list[Seen]) -> None:
+    streams = site.streams()
+    plain = [asyncio.create_task(_unstreamed(site.baton.url, f"plain-{i}")) for i in range(4)]
+    for stream in streams[::2]:
+        await stream.reaches(20)
+    assert (await site.baton.status())["running"] == len(streams) + len(plain)
+    for stream in streams[::2]:
+        await stream.disconnect()
+    for task in plain:
+        task.cancel()
+    stayed = await all_ended(streams[1::2])
+    assert [stream.seen for stream in stayed] == undisturbed[1::2]
+    left = {f"plain-{i}": "cancelled" for i in range(4)}
+    await site.whole(outcomes(streams) | left, deadline_s=2.0)
 
 
-async def _complete(url: str, **params: Any) -> httpx.Response:
-    body = {"prompt": [1] * 300, "max_tokens": 600, "ignore_eos": True, **params}
-    async with httpx.AsyncClient(timeout=60.0) as http:
+async def _unstreamed(url: str, http_id: str) -> httpx.Response:
+    """A client that gets nothing before the end."""
+    body = {"prompt": [1] * 300, "max_tokens": 600, "ignore_eos": True}
+    async with httpx.AsyncClient(timeout=60.0, headers={"X-Request-Id": http_id}) as http:
         return await http.post(f"{url}/v1/completions", json=body)

@@ -1,14 +1,15 @@
 """Far less memory than the requests want: they wait and give way, and all finish right."""
 
 import random
+from collections.abc import Iterator
 
 import httpx
+import pytest
 
-from tests.e2e.conftest import Start
-from tests.e2e.records import outcomes, settled
+from tests.e2e.records import outcomes, records, settled
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
-from tests.e2e.streams import Stream, all_ended
+from tests.e2e.streams import Seen, Stream, all_ended
 
 PAGE_SIZE = 16
 NUM_PAGES = 24
@@ -32,9 +33,9 @@ def streams(url: str) -> list[Stream]:
     ]
 
 
-async def test_all_finish_as_with_plenty(start: Start, baton: Stack) -> None:
-    plenty = await all_ended(streams(baton.url))
-    small = start(
+@pytest.fixture(scope="module")
+def small() -> Iterator[Stack]:
+    stack = Stack(
         served("per_expert"),
         heartbeat=0.25,
         page_size=PAGE_SIZE,
@@ -43,17 +44,57 @@ async def test_all_finish_as_with_plenty(start: Start, baton: Stack) -> None:
         max_batch_tokens=128,
         poison=True,
         verify_handoff=True,
-    )
+    ).start()
+    yield stack
+    try:
+        assert stack.stop() == 0
+    finally:
+        stack.close()
+
+
+@pytest.fixture(scope="module")
+def plenty() -> list[Seen]:
+    """What ``streams`` yields with room for all; filled by the first test that asks."""
+    return []
+
+
+@pytest.fixture
+async def expected(baton: Stack, plenty: list[Seen]) -> list[Seen]:
+    if not plenty:
+        plenty += [answer.seen for answer in await all_ended(streams(baton.url))]
+    return plenty
+
+
+async def test_all_finish_as_with_plenty(small: Stack, expected: list[Seen]) -> None:
     answers = await all_ended(streams(small.url))
     assert [answer.error for answer in answers] == [None] * len(answers)
-    assert [answer.seen for answer in answers] == [answer.seen for answer in plenty]
+    assert [answer.seen for answer in answers] == expected
     await small.idle(num_workers=2)
     with small.redis() as server:
-        records = await settled(server, outcomes(answers))
-    assert sum(int(record["attempt"]) > 1 for record in records.values()) > 0, "none gave way"
+        known = await settled(server, outcomes(answers))
+    assert sum(int(record["attempt"]) > 1 for record in known.values()) > 0, "none gave way"
+
+
+async def test_clients_leave_while_they_wait(small: Stack, expected: list[Seen]) -> None:
+    clients = streams(small.url)
+    await clients[0].reaches(5)
+    with small.redis() as server:
+        queued = {k for k, record in records(server).items() if record["state"] == "queued"}
+        gone = [client for client in clients if client.http_id in queued]
+        assert gone
+        for client in gone:
+            await client.disconnect()
+        await all_ended(clients)
+        for client, seen in zip(clients, expected, strict=True):
+            assert client in gone or client.seen == seen
+        assert {client.outcome for client in gone} == {"cancelled"}
+        await small.idle(num_workers=2, deadline_s=2.0)
+        await settled(server, outcomes(clients), deadline_s=2.0)
+
+
+async def test_what_can_never_fit_is_refused(small: Stack) -> None:
     async with httpx.AsyncClient(base_url=small.url) as http:
         body = {"prompt": [1] * (NUM_PAGES * PAGE_SIZE - 99), "max_tokens": 100}
         refused = await http.post("/v1/completions", json=body)
     assert refused.status_code == 400
     assert str(NUM_PAGES * PAGE_SIZE) in refused.json()["error"]["message"]
-    assert small.stop() == 0

@@ -1,0 +1,53 @@
+"""Hellos that repeat, and silence that is our own."""
+
+from unittest.mock import Mock
+
+from coordinator.contract import Generation
+from coordinator.lifecycle import Lifecycle
+from coordinator.membership import Membership
+from coordinator.placement import PlacementLimits
+from coordinator.registry import Registry
+from transport.layout import CacheLayout, PoolSize
+from transport.messages import Hello, MemoryExport, Welcome
+from transport.sampling import SamplingParams, StopRule
+
+LAYOUT = CacheLayout("float32", 16, *[1] * 9)
+MEMORY = MemoryExport("shm", "h", 1, LAYOUT, PoolSize(8, 8))
+HELLO = Hello("p-1", "prefill", "m", "cpu", 1, 128, 8, MEMORY)
+WELCOME = Welcome("c-1", 1.0, 5.0)
+GENERATION = Generation("r", (1, 2, 3), SamplingParams(), StopRule(max_tokens=4))
+
+
+def site() -> tuple[Registry, Lifecycle, Membership]:
+    registry = Registry()
+    lifecycle = Lifecycle(registry, PlacementLimits(), lambda: 0.0)
+    return registry, lifecycle, Membership(registry, lifecycle, Mock())
+
+
+def test_hellos_that_queued_up_count_as_one() -> None:
+    registry, lifecycle, membership = site()
+    membership.admit(HELLO, WELCOME)
+    lifecycle.submit(GENERATION, 0.0)
+    for _ in range(10):
+        assert membership.admit(HELLO, WELCOME) == WELCOME
+    request = lifecycle.requests["r"]
+    assert (request.attempt, request.faults, request.prefill_worker) == (1, 0, "p-1")
+    assert len(registry.all()) == 1
+
+
+def test_hello_of_a_worker_that_lost_us_starts_afresh() -> None:
+    registry, lifecycle, membership = site()
+    membership.admit(HELLO, WELCOME)
+    registry.all()[0].settled = True
+    lifecycle.submit(GENERATION, 0.0)
+    assert membership.admit(HELLO, WELCOME) == WELCOME
+    lifecycle.introduce("p-1")
+    assert lifecycle.requests["r"].attempt == 2
+
+
+def test_silence_is_not_held_against_a_worker_while_we_were_absent() -> None:
+    registry, _, _ = site()
+    registry.add(HELLO, now=100.0)
+    assert registry.silent(112.0, dead_after_s=10.0)
+    registry.excuse(11.0)
+    assert not registry.silent(112.0, dead_after_s=10.0)
