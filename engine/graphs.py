@@ -1,0 +1,122 @@
+"""Decode steps as CUDA graphs: one a batch bucket, from the fed tokens to the logits.
+
+A batch runs in the smallest bucket that holds it; the rows beyond it have state slot -1, which
+every kernel skips. What a graph reads lies in static memory: state slots and ends of the step,
+copied in before each replay, and one block table a state slot, to which only new pages are added.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from engine.batch import Row
+from engine.inputs import Inputs, Rows
+from engine.kernels.interface import Kernels
+from engine.model.qwen35 import Qwen35
+from transport.layout import CacheLayout
+from transport.tensors import CacheTensors
+
+BUCKETS = (1, 2, 4, 8, 11, 16, 21, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+
+
+class DecodeGraphs:
+    """Captured decode steps. ``next_token`` [state slots] int64 is what the rows feed."""
+
+    def __init__(
+        self,
+        model: Qwen35,
+        cache: CacheTensors,
+        layout: CacheLayout,
+        kernels: Kernels,
+        next_token: torch.Tensor,
+        num_ids: int,
+        max_seq_len: int,
+    ) -> None:
+        self._model, self._cache, self._layout = model, cache, layout
+        self._kernels, self._next_token, self._num_ids = kernels, next_token, num_ids
+        self._device = next_token.device
+        num_slots = next_token.shape[0]
+        self.buckets = (*tuple(b for b in BUCKETS if b < num_slots), min(num_slots, BUCKETS[-1]))
+        width = layout.pages_for(max_seq_len)
+        self._tables = torch.zeros(num_slots, width, dtype=torch.int32, device=self._device)
+        self._num_known = [0] * num_slots
+        self._step = torch.zeros(2, self.buckets[-1], dtype=torch.int32, device=self._device)
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Compile every kernel and capture every bucket, largest first, in one memory pool."""
+        pool = None
+        for bucket in reversed(self.buckets):
+            self._write_step(bucket, (), ())
+            for _ in range(2):
+                self._forward(bucket)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool):
+                logits = self._forward(bucket)
+            self._graphs[bucket] = graph, logits
+            pool = pool or graph.pool()
+
+    def forget(self, state_slot: int) -> None:
+        """The slot has a new owner: its block table starts anew."""
+        self._num_known[state_slot] = 0
+
+    def launch(self, rows: Sequence[Row]) -> torch.Tensor:
+        """Enqueue one step of ``rows``, all decode -> logits [rows, ids], valid until the next
+        launch. Everything is ordered on the current stream."""
+        bucket = next(b for b in self.buckets if b >= len(rows))
+        self._add_pages(rows)
+        self._write_step(bucket, [row.state_slot for row in rows], [row.start + 1 for row in rows])
+        graph, logits = self._graphs[bucket]
+        graph.replay()
+        return logits[: len(rows)]
+
+    def _write_step(self, bucket: int, slots: Sequence[int], ends: Sequence[int]) -> None:
+        padding = bucket - len(slots)
+        values = [[*slots, *[-1] * padding], [*ends, *[0] * padding]]
+        # A fresh pinned tensor a step: the one before may still be on its way.
+        host = torch.tensor(values, dtype=torch.int32).pin_memory()
+        self._step[:, :bucket].copy_(host, non_blocking=True)
+
+    def _add_pages(self, rows: Sequence[Row]) -> None:
+        places: list[int] = []
+        pages: list[int] = []
+        width = self._tables.shape[1]
+        for row in rows:
+            known, needed = self._num_known[row.state_slot], len(row.block_table)
+            if known < needed:
+                first = row.state_slot * width
+                places.extend(range(first + known, first + needed))
+                pages.extend(row.block_table[known:needed])
+                self._num_known[row.state_slot] = needed
+        if places:
+            host = torch.tensor([places, pages], dtype=torch.int64).pin_memory()
+            new = host.to(self._device, non_blocking=True)
+            self._tables.view(-1).index_copy_(0, new[0], new[1].int())
+
+    def _forward(self, bucket: int) -> torch.Tensor:
+        slots, ends = self._step[0, :bucket], self._step[1, :bucket]
+        held = slots.clamp(min=0).long()
+        rows = Rows(
+            state_slots=slots,
+            ends=ends,
+            block_tables=self._tables.index_select(0, held),
+            starts=(0,) * bucket,
+            lens=(1,) * bucket,
+            page_size=self._layout.page_size,
+            page_rows=self._layout.num_attention_layers * 2 * self._layout.page_size,
+        )
+        nothing = torch.empty(0, dtype=torch.int64, device=self._device)
+        inputs = Inputs(
+            prefill_ids=nothing,
+            positions=(ends - 1).clamp(min=0).long(),
+            decode=rows,
+            prefill=None,
+            sample_index=held,
+            sample_slots=held,
+            sample_positions=ends.long(),
+        )
+        ids = self._next_token.index_select(0, held)
+        hidden = self._model.forward(inputs, ids, self._cache, self._kernels)
+        return self._model.logits(hidden, self._num_ids, self._kernels)
