@@ -33,7 +33,7 @@ check: $(VENV)/.stamp-dev  ## format, lint, types, imports
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
 
-bench: $(VENV)/.stamp-up  ## the benchmark on the CPU; ARGS passes on
+bench: $(VENV)/.stamp-dev  ## the benchmark on the CPU; ARGS passes on
 	@$(PY) -m bench $(ARGS)
 
 clean:  ## remove the virtual environment and the caches

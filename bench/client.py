@@ -140,7 +140,8 @@ class _Response:
         token_at_s: list[float] = []
         texts: list[str] = []
         token_ids: list[int] = []
-        finish_reason, usage, ended = None, {}, False
+        usage: dict[str, int] = {}
+        finish_reason, ended = None, False
         for at_s, event in self._events():
             if event == b"[DONE]":
                 ended = True

@@ -83,9 +83,11 @@ def main(folder: str, num_threads: int) -> None:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    logging.set_verbosity_error()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.set_num_threads(num_threads)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model.eval()
     model.generation_config.eos_token_id = None
     for line in sys.stdin:
         question = json.loads(line)

@@ -1,7 +1,7 @@
 """The measurements of the CPU benchmark: each takes a running stack, each returns its figures."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from statistics import median
 from typing import Any
 
@@ -11,7 +11,7 @@ from bench.reference import Reference
 from bench.stack import Stack
 
 Prompts = Sequence[Sequence[int]]
-Send = Callable[[str, Sequence[dict[str, Any]]], Awaitable[list[Completion]]]
+Send = Callable[[str, Sequence[dict[str, Any]]], Coroutine[Any, Any, list[Completion]]]
 MS = 1000.0
 
 
@@ -32,35 +32,43 @@ def throughput(
 ) -> dict[str, Any]:
     """Tokens a second against transformers, in turns; its better number of threads counts.
 
-    ``together`` sends all prompts at once, to transformers as one batch; else one by one.
+    ``together`` sends all prompts at once, to transformers as one batch; else one by one. A
+    number of threads that is not half as fast as the other in the warm-up is given up.
     """
     send: Send = at_once if together else one_by_one
     batches = [prompts] if together else [[prompt] for prompt in prompts]
     requests = bodies(prompts, num_tokens)
-    ours: list[float] = []
-    theirs: dict[int, list[float]] = {threads: [] for threads in references}
-    for round_ in range(num_rounds + 1):
-        for threads, reference in references.items():
-            runs = [reference.generate(batch, num_tokens) for batch in batches]
-            seconds = sum(run.seconds for run in runs)
-            if round_:  # the first one warms up
-                theirs[threads].append(len(prompts) * num_tokens / seconds)
+
+    def theirs(reference: Reference) -> float:
+        runs = [reference.generate(batch, num_tokens) for batch in batches]
+        return len(prompts) * num_tokens / sum(run.seconds for run in runs)
+
+    def ours() -> float:
         done = asyncio.run(send(stack.url, requests))
         seconds = max(c.done_at_s for c in done) - min(c.sent_at_s for c in done)
-        if round_:
-            ours.append(sum(c.usage["completion_tokens"] for c in done) / seconds)
-    best = max(theirs, key=lambda threads: median(theirs[threads]))
+        return sum(c.usage["completion_tokens"] for c in done) / seconds
+
+    ours()
+    for reference in references.values():
+        reference.generate(batches[0], num_tokens)
+    warm = {threads: theirs(reference) for threads, reference in references.items()}
+    kept = [threads for threads in warm if 2 * warm[threads] >= max(warm.values())]
+    rounds = [(ours(), {n: theirs(references[n]) for n in kept}) for _ in range(num_rounds)]
+    baton = [own for own, _ in rounds]
+    transformers = {n: [other[n] for _, other in rounds] for n in kept}
+    best = max(kept, key=lambda n: median(transformers[n]))
     return {
         "requests": len(prompts),
         "prompt_tokens": sum(map(len, prompts)),
         "new_tokens_each": num_tokens,
-        "baton_tokens_per_s": median(ours),
-        "transformers_tokens_per_s": median(theirs[best]),
+        "baton_tokens_per_s": median(baton),
+        "transformers_tokens_per_s": median(transformers[best]),
         "transformers_threads": best,
-        "ratio": paired_ratio(ours, theirs[best]),
+        "ratio": paired_ratio(baton, transformers[best]),
         "rounds": {
-            "baton": ours,
-            **{f"transformers, {threads} threads": values for threads, values in theirs.items()},
+            "baton": baton,
+            **{f"transformers, {n} threads": found for n, found in transformers.items()},
+            "transformers, warm-up, by threads": warm,
         },
     }
 

@@ -61,6 +61,9 @@ def services(
         "BATON_DRAIN_TIMEOUT": f"{settings.drain_timeout_s:g}",
     }
     worker = {"BATON_COORDINATOR": endpoint}
+    if settings.device == "cpu":
+        # A core is busy with that many, and the first prompts of a burst need not wait for all.
+        worker["BATON_MAX_BATCH_TOKENS"] = inherited.get("BATON_MAX_BATCH_TOKENS", "256")
     planned = [("coordinator", "coordinator", front)]
     planned += [(f"prefill-{i}", "prefill", worker) for i in range(1, settings.num_prefill + 1)]
     planned += [(f"decode-{i}", "decode", worker) for i in range(1, settings.num_decode + 1)]

@@ -17,7 +17,7 @@ def conv_decode(
     """One token a row: x [rows, channels], state [state slots, channels, kernel - 1] in place."""
     history = state.index_select(0, rows.state_slots)
     window = torch.cat((history, x.unsqueeze(-1)), -1)
-    state.index_copy_(0, rows.state_slots, window[..., 1:])
+    state.index_copy_(0, rows.state_slots, window[..., 1:].contiguous())
     return F.silu((window.float() * weight).sum(-1)).to(x.dtype)
 
 

@@ -38,16 +38,9 @@ def add_experts(
         return
     flat = ids.reshape(-1)
     order = flat.argsort(stable=True)
-    counts = flat.bincount(minlength=gate_up.shape[0]).tolist()
+    ends = flat.bincount(minlength=gate_up.shape[0]).cumsum(0).to(torch.int32)
     tokens = order // top_k
     sorted_x = x.index_select(0, tokens)
-    sorted_weights = weights.reshape(-1, 1).index_select(0, order)
-    results = torch.empty_like(sorted_x)
-    begin = 0
-    for expert, count in enumerate(counts):
-        if count:
-            end = begin + count
-            hidden = silu_mul(F.linear(sorted_x[begin:end], gate_up[expert]))
-            torch.mm(hidden, down[expert].t(), out=results[begin:end])
-            begin = end
-    out.index_add_(0, tokens, results.mul_(sorted_weights))
+    hidden = silu_mul(F.grouped_mm(sorted_x, gate_up.transpose(1, 2), offs=ends))
+    hidden.mul_(weights.reshape(-1, 1).index_select(0, order))
+    out.index_add_(0, tokens, F.grouped_mm(hidden, down.transpose(1, 2), offs=ends))
