@@ -22,7 +22,7 @@ from engine.kernels.triton_overlap import (
     prefetch,
     wait_for_inputs,
 )
-from engine.kernels.triton_plan import num_tiles, plan, tile_of
+from engine.kernels.triton_plan import plan
 
 BLOCK_M = 16
 
@@ -33,6 +33,48 @@ class Tiles:
     k: int
     stages: int
     warps: int
+    prefetched: int = 0
+
+
+@triton.jit
+def _all_tokens(p_ids, pair, expert, num_tokens, TOP_K: tl.constexpr, BLOCK_M: tl.constexpr):
+    """(whether ``pair`` is the first that chose the expert, row t's pair or -1)."""
+    o_m = tl.arange(0, BLOCK_M)
+    o_pair = o_m[:, None] * TOP_K + tl.arange(0, TOP_K)[None, :]
+    b_ids = tl.load(p_ids + o_pair, mask=(o_m < num_tokens)[:, None], other=-1)
+    b_pair = tl.max(tl.where(b_ids == expert, o_pair, -1), axis=1)
+    first = tl.min(tl.where(b_pair >= 0, b_pair, BLOCK_M * TOP_K), axis=0)
+    return first == pair, b_pair
+
+
+@triton.jit
+def _gate_up_band(
+    p_x,
+    p_band,
+    p_h,
+    b_pair,
+    o_n,
+    K: tl.constexpr,
+    DIM: tl.constexpr,
+    TOP_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    valid = (b_pair >= 0)[:, None]
+    o_k = tl.arange(0, BLOCK_K)[None, :]
+    p_rows = p_x + (tl.maximum(b_pair, 0) // TOP_K)[:, None] * K + o_k
+    p_band += o_k
+    b_gate = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    b_up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in tl.range(0, K, BLOCK_K):
+        b_x = tl.load(p_rows + k, mask=valid, other=0.0)
+        b_wg = tl.load(p_band + k)
+        b_wu = tl.load(p_band + DIM * K + k)
+        b_gate = dot(b_x, tl.trans(b_wg), b_gate)
+        b_up = dot(b_x, tl.trans(b_wu), b_up)
+    b_h = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
+    tl.store(p_h + b_pair[:, None] * DIM + o_n[None, :], b_h.to(p_h.dtype.element_ty), mask=valid)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -46,41 +88,72 @@ def _gate_up_kernel(
     num_tokens,
     K: tl.constexpr,
     DIM: tl.constexpr,
-    EXPERTS: tl.constexpr,
-    BLOCK_E: tl.constexpr,
     TOP_K: tl.constexpr,
-    BLOCK_P: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    PREFETCHED: tl.constexpr,
     PLANNED: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    tile = tl.program_id(1)
+    o_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     wait_for_inputs(PDL)
     # After the wait: the down projection may then read ids and lists before its own.
     dependents_may_launch(PDL)
-    expert, b_pair = tile_of(
-        p_ids, p_lists, p_counts, tl.program_id(1), num_tokens,
-        EXPERTS, BLOCK_E, TOP_K, BLOCK_P, BLOCK_M, PLANNED,
-    )  # fmt: skip
-    if expert < 0:
-        return
-    valid = (b_pair >= 0)[:, None]
+    if PLANNED:
+        expert = tile
+        count = tl.load(p_counts + expert)
+        if count == 0:
+            return
+    else:
+        expert = tl.load(p_ids + tile)
+        if expert < 0:
+            return
+    p_band = p_w + expert.to(tl.int64) * (2 * DIM * K) + o_n[:, None] * K
+    LINES: tl.constexpr = PREFETCHED * BLOCK_K // 64
+    if LINES > 0:
+        p_lines = p_band + tl.arange(0, LINES)[None, :] * 64
+        prefetch(p_lines, PDL)
+        prefetch(p_lines + DIM * K, PDL)
+    if PLANNED:
+        p_list = p_lists + expert * num_tokens
+        for start in range(0, count, BLOCK_M):
+            place = start + tl.arange(0, BLOCK_M)
+            b_pair = tl.load(p_list + place, mask=place < count, other=-1)
+            _gate_up_band(p_x, p_band, p_h, b_pair, o_n, K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K)
+    else:
+        first, b_pair = _all_tokens(p_ids, tile, expert, num_tokens, TOP_K, BLOCK_M)
+        if first:
+            _gate_up_band(p_x, p_band, p_h, b_pair, o_n, K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K)
+
+
+@triton.jit
+def _down_band(
+    p_h,
+    p_band,
+    p_y,
+    b_row,
+    b_out,
+    b_scale,
+    o_n,
+    HIDDEN: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    valid = (b_row >= 0)[:, None]
     o_k = tl.arange(0, BLOCK_K)[None, :]
-    o_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    p_x += (tl.maximum(b_pair, 0) // TOP_K)[:, None] * K + o_k
-    p_w += expert.to(tl.int64) * (2 * DIM * K) + o_n[:, None] * K + o_k
-    b_gate = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    b_up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in tl.range(0, K, BLOCK_K):
-        b_x = tl.load(p_x + k, mask=valid, other=0.0)
-        b_wg = tl.load(p_w + k)
-        b_wu = tl.load(p_w + DIM * K + k)
-        b_gate = dot(b_x, tl.trans(b_wg), b_gate)
-        b_up = dot(b_x, tl.trans(b_wu), b_up)
-    b_h = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
-    p_h += b_pair[:, None] * DIM + o_n[None, :]
-    tl.store(p_h, b_h.to(p_h.dtype.element_ty), mask=valid)
+    p_rows = p_h + tl.maximum(b_row, 0)[:, None] * DIM + o_k
+    p_band += o_k
+    b_y = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in tl.range(0, DIM, BLOCK_K):
+        b_h = tl.load(p_rows + k, mask=valid, other=0.0)
+        b_w = tl.load(p_band + k)
+        b_y = dot(b_h, tl.trans(b_w), b_y)
+    p_y += b_out.to(tl.int64)[:, None] * HIDDEN + o_n[None, :]
+    tl.store(p_y, (b_y * b_scale[:, None]).to(p_y.dtype.element_ty), mask=valid)
 
 
 @triton.jit(do_not_specialize=["num_tokens", "shared_tiles"])
@@ -98,56 +171,64 @@ def _down_kernel(
     shared_tiles,
     HIDDEN: tl.constexpr,
     DIM: tl.constexpr,
-    EXPERTS: tl.constexpr,
-    BLOCK_E: tl.constexpr,
     TOP_K: tl.constexpr,
     SLOTS: tl.constexpr,
-    BLOCK_P: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PLANNED: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    tile = tl.program_id(1)
-    o_k = tl.arange(0, BLOCK_K)[None, :]
+    tile = tl.program_id(1) - shared_tiles
+    o_m = tl.arange(0, BLOCK_M)
     o_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     dependents_may_launch(PDL)
-    if tile < shared_tiles:
-        b_token = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-        valid = (b_token < num_tokens)[:, None]
-        b_scale = tl.full((BLOCK_M,), 1.0, tl.float32)
-        p_band = p_shared_w
-        p_row = p_shared_h + tl.minimum(b_token, num_tokens - 1)[:, None] * DIM
-        b_out = b_token * SLOTS + TOP_K
-        expert = 0
-    else:
-        expert, b_pair = tile_of(
-            p_ids, p_lists, p_counts, tile - shared_tiles, num_tokens,
-            EXPERTS, BLOCK_E, TOP_K, BLOCK_P, BLOCK_M, PLANNED,
-        )  # fmt: skip
-        valid = (b_pair >= 0)[:, None]
-        b_scale = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
+    expert, count = 0, 1
+    p_band = p_shared_w
+    if tile >= 0:
+        if PLANNED:
+            expert = tile
+            count = tl.load(p_counts + expert)
+        else:
+            expert = tl.load(p_ids + tile)
+            count = expert + 1
         p_band = p_w + tl.maximum(expert, 0).to(tl.int64) * (HIDDEN * DIM)
-        p_row = p_h + tl.maximum(b_pair, 0)[:, None] * DIM
-        b_out = b_pair // TOP_K * SLOTS + b_pair % TOP_K
-    if expert < 0:
+    if count == 0:
         # One program waits whatever happens: this kernel's end must not precede its inputs'.
-        if tile == shared_tiles:
+        if tile == 0:
             wait_for_inputs(PDL)
         return
+    p_band += o_n[:, None] * DIM
     LINES: tl.constexpr = (DIM + 63) // 64
-    p_rows = p_band + o_n[:, None] * DIM
-    prefetch(p_rows + tl.arange(0, LINES)[None, :] * 64, PDL)
-    wait_for_inputs(PDL)
-    b_y = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in tl.range(0, DIM, BLOCK_K):
-        b_h = tl.load(p_row + (k + o_k), mask=valid, other=0.0)
-        b_w = tl.load(p_rows + (k + o_k))
-        b_y = dot(b_h, tl.trans(b_w), b_y)
-    b_y *= b_scale[:, None]
-    p_y += b_out.to(tl.int64)[:, None] * HIDDEN + o_n[None, :]
-    tl.store(p_y, b_y.to(p_y.dtype.element_ty), mask=valid)
+    prefetch(p_band + tl.arange(0, LINES)[None, :] * 64, PDL)
+    if tile < 0:
+        b_token = (tile + shared_tiles) * BLOCK_M + o_m
+        b_row = tl.where(b_token < num_tokens, b_token, -1)
+        b_scale = tl.full((BLOCK_M,), 1.0, tl.float32)
+        wait_for_inputs(PDL)
+        _down_band(
+            p_shared_h, p_band, p_y, b_row, b_token * SLOTS + TOP_K, b_scale, o_n,
+            HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+    elif PLANNED:
+        wait_for_inputs(PDL)
+        p_list = p_lists + expert * num_tokens
+        for start in range(0, count, BLOCK_M):
+            b_pair = tl.load(p_list + start + o_m, mask=start + o_m < count, other=-1)
+            b_scale = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
+            _down_band(
+                p_h, p_band, p_y, b_pair, b_pair // TOP_K * SLOTS + b_pair % TOP_K, b_scale, o_n,
+                HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K,
+            )  # fmt: skip
+    else:
+        first, b_pair = _all_tokens(p_ids, tile, expert, num_tokens, TOP_K, BLOCK_M)
+        b_scale = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
+        wait_for_inputs(PDL)
+        if first:
+            _down_band(
+                p_h, p_band, p_y, b_pair, b_pair // TOP_K * SLOTS + b_pair % TOP_K, b_scale, o_n,
+                HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K,
+            )  # fmt: skip
 
 
 def experts(
@@ -183,15 +264,12 @@ def experts(
 
     planned = num_tokens > BLOCK_M
     lists, counts = plan(ids, num_experts) if planned else (ids, ids)
-    grid_m = num_tiles(num_tokens, top_k, num_experts, BLOCK_M) if planned else ids.numel()
+    grid_m = num_experts if planned else ids.numel()
     h = torch.empty((num_tokens * top_k, dim), dtype=x.dtype, device=x.device)
     y = torch.empty((num_tokens, slots, hidden), dtype=torch.float32, device=x.device)
     shape = {
         "DIM": dim,
-        "EXPERTS": num_experts,
-        "BLOCK_E": triton.next_power_of_2(num_experts),
         "TOP_K": top_k,
-        "BLOCK_P": BLOCK_M * top_k,
         "BLOCK_M": BLOCK_M,
         "PLANNED": planned,
     }
@@ -206,6 +284,7 @@ def experts(
         K=hidden,
         BLOCK_N=in_tiles.rows,
         BLOCK_K=in_tiles.k,
+        PREFETCHED=in_tiles.prefetched,
         num_warps=in_tiles.warps,
         num_stages=in_tiles.stages,
         **shape,
