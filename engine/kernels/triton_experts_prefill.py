@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from engine.kernels.triton_dot import dot
 from engine.kernels.triton_overlap import dependents_may_launch, overlap, wait_for_inputs
-from engine.kernels.triton_plan import num_tiles, plan, tile_of
+from engine.kernels.triton_plan import plan, plan_tiles
 
 
 @dataclass(frozen=True)
@@ -25,96 +26,170 @@ class Tiles:
     k: int
     stages: int
     warps: int
+    bands: int = 1
+    """Bands of ``rows`` that one program works through."""
+    tail: int = 0
+    """A list's last tile with no more pairs than this is multiplied as so many."""
 
 
-@triton.jit(do_not_specialize=["num_tokens"])
+@triton.jit
+def _gate_up_tile(
+    p_x,
+    w_desc,
+    p_h,
+    b_pair,
+    w_row,
+    o_band,
+    K: tl.constexpr,
+    DIM: tl.constexpr,
+    TOP_K: tl.constexpr,
+    BANDS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    HALF: tl.constexpr = BLOCK_N // 2
+    # Rows without a pair read token 0: a mask would cost every row of every tile.
+    p_rows = p_x + (tl.maximum(b_pair, 0) // TOP_K)[:, None] * K + tl.arange(0, BLOCK_K)[None, :]
+    valid = (b_pair >= 0)[:, None]
+    for band in range(BANDS):
+        b_gate = tl.zeros((BLOCK_M, HALF), tl.float32)
+        b_up = tl.zeros((BLOCK_M, HALF), tl.float32)
+        row = w_row + o_band + band * HALF
+        for k in tl.range(0, K, BLOCK_K):
+            b_x = tl.load(p_rows + k)
+            b_gate = dot(b_x, tl.trans(w_desc.load([row, k])), b_gate)
+            b_up = dot(b_x, tl.trans(w_desc.load([row + DIM, k])), b_up)
+        b_h = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
+        o_n = o_band + band * HALF + tl.arange(0, HALF)
+        p_out = p_h + b_pair[:, None].to(tl.int64) * DIM + o_n[None, :]
+        tl.store(p_out, b_h.to(p_h.dtype.element_ty), mask=valid)
+
+
+@triton.jit(do_not_specialize=["num_tokens", "num_tiles"])
 def _gate_up_kernel(
     p_x,
     p_lists,
     p_counts,
-    p_w,
+    p_tiles,
+    w_desc,
     p_h,
     num_tokens,
+    num_tiles,
     K: tl.constexpr,
     DIM: tl.constexpr,
-    EXPERTS: tl.constexpr,
-    BLOCK_E: tl.constexpr,
     TOP_K: tl.constexpr,
+    BANDS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    TAIL: tl.constexpr,
     PDL: tl.constexpr,
 ):
     wait_for_inputs(PDL)
     dependents_may_launch(PDL)
-    bands: tl.constexpr = 2 * DIM // BLOCK_N
-    HALF: tl.constexpr = BLOCK_N // 2
-    expert, b_pair = tile_of(
-        p_lists, p_lists, p_counts, tl.program_id(0) // bands, num_tokens,
-        EXPERTS, BLOCK_E, TOP_K, 0, BLOCK_M, True,
-    )  # fmt: skip
-    if expert < 0:
+    GROUPS: tl.constexpr = 2 * DIM // (BLOCK_N * BANDS)
+    tile = tl.program_id(0) // GROUPS
+    o_band = tl.program_id(0) % GROUPS * (BANDS * BLOCK_N // 2)
+    expert = tl.load(p_tiles + tile)
+    start = tl.load(p_tiles + num_tiles + tile)
+    if start < 0:
         return
+    count = tl.load(p_counts + expert)
+    p_list = p_lists + expert.to(tl.int64) * num_tokens
+    w_row = expert * (2 * DIM)
+    if count - start > TAIL:
+        place = start + tl.arange(0, BLOCK_M)
+        b_pair = tl.load(p_list + place, mask=place < count, other=-1)
+        _gate_up_tile(
+            p_x, w_desc, p_h, b_pair, w_row, o_band,
+            K, DIM, TOP_K, BANDS, BLOCK_M, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+    elif TAIL > 0:
+        rest = start + tl.arange(0, TAIL)
+        b_rest = tl.load(p_list + rest, mask=rest < count, other=-1)
+        _gate_up_tile(
+            p_x, w_desc, p_h, b_rest, w_row, o_band,
+            K, DIM, TOP_K, BANDS, TAIL, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+
+
+@triton.jit
+def _down_tile(
+    p_h,
+    w_desc,
+    p_weights,
+    p_y,
+    b_pair,
+    w_row,
+    o_band,
+    HIDDEN: tl.constexpr,
+    DIM: tl.constexpr,
+    BANDS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    valid = b_pair >= 0
     o_k = tl.arange(0, BLOCK_K)
-    o_band = tl.program_id(0) % bands * HALF
-    # One product for both: gate rows in the first half of the tile, up rows in the second.
-    o_n = tl.arange(0, BLOCK_N)
-    rows = o_band + o_n % HALF + o_n // HALF * DIM
-    # Rows without a pair read token 0: a mask would cost every row of every tile.
-    p_x += (tl.maximum(b_pair, 0) // TOP_K)[:, None] * K + o_k[None, :]
-    p_w += expert.to(tl.int64) * (2 * DIM * K) + rows[None, :] * K + o_k[:, None]
-    b_y = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in tl.range(0, K, BLOCK_K):
-        b_x = tl.load(p_x + k)
-        b_w = tl.load(p_w + k)
-        b_y = dot(b_x, b_w, b_y)
-    b_gate, b_up = tl.split(b_y.reshape(BLOCK_M, 2, HALF).permute(0, 2, 1))
-    b_h = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
-    p_h += b_pair[:, None].to(tl.int64) * DIM + (o_band + tl.arange(0, HALF))[None, :]
-    tl.store(p_h, b_h.to(p_h.dtype.element_ty), mask=(b_pair >= 0)[:, None])
+    p_rows = p_h + tl.maximum(b_pair, 0)[:, None].to(tl.int64) * DIM + o_k[None, :]
+    b_scale = tl.load(p_weights + b_pair, mask=valid, other=0.0)[:, None]
+    for band in range(BANDS):
+        b_y = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        row = o_band + band * BLOCK_N
+        for k in tl.range(0, DIM, BLOCK_K):
+            b_y = dot(tl.load(p_rows + k), tl.trans(w_desc.load([w_row + row, k])), b_y)
+        o_n = row + tl.arange(0, BLOCK_N)
+        p_out = p_y + b_pair[:, None].to(tl.int64) * HIDDEN + o_n[None, :]
+        tl.store(p_out, (b_y * b_scale).to(p_y.dtype.element_ty), mask=valid[:, None])
 
 
-@triton.jit(do_not_specialize=["num_tokens"])
+@triton.jit(do_not_specialize=["num_tokens", "num_tiles"])
 def _down_kernel(
     p_h,
     p_lists,
     p_counts,
+    p_tiles,
     p_weights,
-    p_w,
+    w_desc,
     p_y,
     num_tokens,
+    num_tiles,
     HIDDEN: tl.constexpr,
     DIM: tl.constexpr,
-    EXPERTS: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-    TOP_K: tl.constexpr,
+    BANDS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    TAIL: tl.constexpr,
     PDL: tl.constexpr,
 ):
     wait_for_inputs(PDL)
     dependents_may_launch(PDL)
-    bands: tl.constexpr = HIDDEN // BLOCK_N
-    expert, b_pair = tile_of(
-        p_lists, p_lists, p_counts, tl.program_id(0) // bands, num_tokens,
-        EXPERTS, BLOCK_E, TOP_K, 0, BLOCK_M, True,
-    )  # fmt: skip
-    if expert < 0:
+    GROUPS: tl.constexpr = HIDDEN // (BLOCK_N * BANDS)
+    tile = tl.program_id(0) // GROUPS
+    o_band = tl.program_id(0) % GROUPS * (BANDS * BLOCK_N)
+    expert = tl.load(p_tiles + tile)
+    start = tl.load(p_tiles + num_tiles + tile)
+    if start < 0:
         return
-    o_k = tl.arange(0, BLOCK_K)
-    o_n = tl.program_id(0) % bands * BLOCK_N + tl.arange(0, BLOCK_N)
-    p_h += tl.maximum(b_pair, 0)[:, None].to(tl.int64) * DIM + o_k[None, :]
-    p_w += expert.to(tl.int64) * (HIDDEN * DIM) + o_n[None, :] * DIM + o_k[:, None]
-    b_scale = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
-    b_y = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in tl.range(0, DIM, BLOCK_K):
-        b_h = tl.load(p_h + k)
-        b_w = tl.load(p_w + k)
-        b_y = dot(b_h, b_w, b_y)
-    b_y *= b_scale[:, None]
-    p_y += b_pair[:, None].to(tl.int64) * HIDDEN + o_n[None, :]
-    tl.store(p_y, b_y.to(p_y.dtype.element_ty), mask=(b_pair >= 0)[:, None])
+    count = tl.load(p_counts + expert)
+    p_list = p_lists + expert.to(tl.int64) * num_tokens
+    w_row = expert * HIDDEN
+    if count - start > TAIL:
+        place = start + tl.arange(0, BLOCK_M)
+        b_pair = tl.load(p_list + place, mask=place < count, other=-1)
+        _down_tile(
+            p_h, w_desc, p_weights, p_y, b_pair, w_row, o_band,
+            HIDDEN, DIM, BANDS, BLOCK_M, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+    elif TAIL > 0:
+        rest = start + tl.arange(0, TAIL)
+        b_rest = tl.load(p_list + rest, mask=rest < count, other=-1)
+        _down_tile(
+            p_h, w_desc, p_weights, p_y, b_rest, w_row, o_band,
+            HIDDEN, DIM, BANDS, TAIL, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
 
 
 def experts_prefill(
@@ -136,50 +211,57 @@ def experts_prefill(
     assert ids.shape == weights.shape == (num_tokens, top_k) and weights.dtype == torch.float32
     assert all(t.is_contiguous() for t in (x, ids, weights, gate_up, down))
     in_tiles, out_tiles = tiles or _tiles(num_tokens)
-    assert (2 * dim) % in_tiles.rows == hidden % in_tiles.k == 0
-    assert hidden % out_tiles.rows == dim % out_tiles.k == 0
+    assert (2 * dim) % (in_tiles.rows * in_tiles.bands) == hidden % in_tiles.k == 0
+    assert hidden % (out_tiles.rows * out_tiles.bands) == dim % out_tiles.k == 0
     lists, counts = plan(ids, num_experts)
     h = torch.empty((num_tokens * top_k, dim), dtype=x.dtype, device=x.device)
     y = torch.empty((num_tokens, top_k, hidden), dtype=x.dtype, device=x.device)
-    shape = {
-        "DIM": dim,
-        "EXPERTS": num_experts,
-        "BLOCK_E": triton.next_power_of_2(num_experts),
-        "TOP_K": top_k,
-    }
-    grid_m = num_tiles(num_tokens, top_k, num_experts, in_tiles.pairs)
-    _gate_up_kernel[(grid_m * (2 * dim // in_tiles.rows),)](
+    in_plan = plan_tiles(counts, num_tokens, top_k, in_tiles.pairs)
+    out_plan = in_plan
+    if out_tiles.pairs != in_tiles.pairs:
+        out_plan = plan_tiles(counts, num_tokens, top_k, out_tiles.pairs)
+    groups = 2 * dim // (in_tiles.rows * in_tiles.bands)
+    _gate_up_kernel[(in_plan.shape[1] * groups,)](
         x,
         lists,
         counts,
-        gate_up,
+        in_plan,
+        TensorDescriptor.from_tensor(gate_up.view(-1, hidden), [in_tiles.rows // 2, in_tiles.k]),
         h,
         num_tokens,
+        in_plan.shape[1],
         K=hidden,
+        DIM=dim,
+        TOP_K=top_k,
+        BANDS=in_tiles.bands,
         BLOCK_M=in_tiles.pairs,
         BLOCK_N=in_tiles.rows,
         BLOCK_K=in_tiles.k,
+        TAIL=in_tiles.tail,
         num_warps=in_tiles.warps,
         num_stages=in_tiles.stages,
-        **shape,
         **overlap(x),
     )
-    grid_m = num_tiles(num_tokens, top_k, num_experts, out_tiles.pairs)
-    _down_kernel[(grid_m * (hidden // out_tiles.rows),)](
+    groups = hidden // (out_tiles.rows * out_tiles.bands)
+    _down_kernel[(out_plan.shape[1] * groups,)](
         h,
         lists,
         counts,
+        out_plan,
         weights,
-        down,
+        TensorDescriptor.from_tensor(down.view(-1, dim), [out_tiles.rows, out_tiles.k]),
         y,
         num_tokens,
+        out_plan.shape[1],
         HIDDEN=hidden,
+        DIM=dim,
+        BANDS=out_tiles.bands,
         BLOCK_M=out_tiles.pairs,
         BLOCK_N=out_tiles.rows,
         BLOCK_K=out_tiles.k,
+        TAIL=out_tiles.tail,
         num_warps=out_tiles.warps,
         num_stages=out_tiles.stages,
-        **shape,
         **overlap(x),
     )
     return y.transpose(0, 1)

@@ -64,52 +64,56 @@ def plan(ids: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tenso
     return lists, counts
 
 
-@triton.jit
-def tile_of(
-    p_ids,
-    p_lists,
+@triton.jit(do_not_specialize=["num_tiles"])
+def _tiles_kernel(
     p_counts,
-    tile,
-    num_tokens,
+    p_tiles,
+    num_tiles,
     EXPERTS: tl.constexpr,
     BLOCK_E: tl.constexpr,
-    TOP_K: tl.constexpr,
-    BLOCK_P: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    PLANNED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    """(expert, pairs [BLOCK_M]) of a tile; expert -1 for a tile with nothing to do, pair -1 for
-    a row.
+    tiles = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    o_e = tl.arange(0, BLOCK_E)
+    wait_for_inputs(PDL)
+    dependents_may_launch(PDL)
+    b_counts = tl.load(p_counts + o_e, mask=o_e < EXPERTS, other=0)
+    b_ends = tl.cumsum((b_counts + BLOCK_M - 1) // BLOCK_M, axis=0)[None, :]
+    b_before = b_ends <= tiles[:, None]
+    b_expert = tl.sum(b_before.to(tl.int32), axis=1)
+    b_first = tl.max(tl.where(b_before, b_ends, 0), axis=1)
+    b_start = tl.where(b_expert < EXPERTS, (tiles - b_first) * BLOCK_M, -1)
+    tl.store(p_tiles + tiles, b_expert, mask=tiles < num_tiles)
+    tl.store(p_tiles + num_tiles + tiles, b_start, mask=tiles < num_tiles)
 
-    Planned: tile i is the i-th of all experts' lists cut into BLOCK_M. Else, for at most BLOCK_M
-    tokens: tile i is the expert of pair i, if that is its first, and row t is token t.
+
+def plan_tiles(counts: torch.Tensor, num_tokens: int, top_k: int, block_m: int) -> torch.Tensor:
+    """[2, tiles] int32: all lists cut into ``block_m``, as (expert, its first place in the list).
+
+    The number of tiles holds any routing: known without looking at the counts. The place is -1
+    for a tile that this routing does not need.
     """
-    o_m = tl.arange(0, BLOCK_M)
-    if PLANNED:
-        o_e = tl.arange(0, BLOCK_E)
-        b_counts = tl.load(p_counts + o_e, mask=o_e < EXPERTS, other=0)
-        b_tiles = (b_counts + BLOCK_M - 1) // BLOCK_M
-        b_ends = tl.cumsum(b_tiles, axis=0)
-        expert = tl.sum((b_ends <= tile).to(tl.int32), axis=0)
-        here = o_e == expert
-        place = (tile - tl.sum(tl.where(here, b_ends - b_tiles, 0), axis=0)) * BLOCK_M + o_m
-        count = tl.sum(tl.where(here, b_counts, 0), axis=0)
-        expert = tl.where(expert < EXPERTS, expert, -1)
-        p_list = p_lists + expert.to(tl.int64) * num_tokens + place
-        b_pair = tl.load(p_list, mask=place < count, other=-1)
-    else:
-        expert = tl.load(p_ids + tile)
-        o_pair = o_m[:, None] * TOP_K + tl.arange(0, TOP_K)[None, :]
-        b_ids = tl.load(p_ids + o_pair, mask=(o_m < num_tokens)[:, None], other=-1)
-        hit = b_ids == expert
-        b_pair = tl.max(tl.where(hit, o_pair, -1), axis=1)
-        first = tl.min(tl.min(tl.where(hit, o_pair, BLOCK_P), axis=1), axis=0)
-        expert = tl.where(first == tile, expert, -1)
-    return expert, b_pair
+    num_experts = counts.shape[0]
+    tiles = max_tiles(num_tokens, top_k, num_experts, block_m)
+    out = torch.empty((2, tiles), dtype=torch.int32, device=counts.device)
+    _tiles_kernel[(triton.cdiv(tiles, 32),)](
+        counts,
+        out,
+        tiles,
+        EXPERTS=num_experts,
+        BLOCK_E=triton.next_power_of_2(num_experts),
+        BLOCK_M=block_m,
+        BLOCK=32,
+        num_warps=4,
+        **overlap(counts),
+    )
+    return out
 
 
-def num_tiles(num_tokens: int, top_k: int, num_experts: int, block_m: int) -> int:
-    """The most tiles that a plan can have: known without looking at the ids."""
+def max_tiles(num_tokens: int, top_k: int, num_experts: int, block_m: int) -> int:
+    """The most tiles that any routing of ``num_tokens`` can need."""
     num_pairs = num_tokens * top_k
     started = min(num_pairs, num_experts)
     return started + (num_pairs - started) // block_m

@@ -10,7 +10,7 @@ from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_prefill import Tiles as PrefillTiles
 from engine.kernels.triton_experts_prefill import experts_prefill
 from engine.kernels.triton_linear import Tiles, stream_linear
-from engine.kernels.triton_plan import num_tiles, plan
+from engine.kernels.triton_plan import max_tiles, plan, plan_tiles
 from engine.kernels.triton_route import route, route_shared
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -139,15 +139,19 @@ def test_plan(num_tokens: int) -> None:
         pairs = (flat == expert).nonzero().flatten()
         assert counts[expert] == len(pairs)
         assert torch.equal(lists[expert, : len(pairs)].long(), pairs)
-    tiles = -(-counts // 16)
-    assert tiles.sum() <= num_tiles(num_tokens, TOP_K, NUM_EXPERTS, 16)
+    expected = [
+        (expert, start)
+        for expert, count in enumerate(counts.tolist())
+        for start in range(0, count, 4)
+    ]
+    tiles = plan_tiles(counts, num_tokens, TOP_K, 4).t().tolist()
+    assert [(expert, start) for expert, start in tiles if start >= 0] == expected
 
 
 def test_the_bound_on_tiles_holds_for_any_routing() -> None:
-    assert num_tiles(1, 8, 256, 16) == 8
-    assert num_tiles(17, 2, 2, 16) == 4
+    assert max_tiles(1, 8, 256, 16) == 8
     for num_tokens in (1, 16, 17, 40):
-        bound = num_tiles(num_tokens, 2, 4, 16)
+        bound = max_tiles(num_tokens, 2, 4, 16)
         for first in range(num_tokens + 1):
             counts = (first, num_tokens - first, num_tokens, 0)
             assert sum(-(-count // 16) for count in counts) <= bound
@@ -179,7 +183,7 @@ def test_experts_prefill(num_tokens: int, dtype: torch.dtype) -> None:
     gate_up = draw(NUM_EXPERTS, 2 * DIM, HIDDEN, dtype=dtype)
     down = draw(NUM_EXPERTS, HIDDEN, DIM, dtype=dtype)
     ids, weights = some_ids(num_tokens, num_padded), torch.rand(num_tokens, TOP_K).to(DEVICE)
-    tiles = PrefillTiles(16, 32, 32, 2, 4), PrefillTiles(16, 32, 32, 2, 4)
+    tiles = PrefillTiles(8, 32, 32, 2, 4, 2, 4), PrefillTiles(16, 32, 32, 2, 4)
     y = experts_prefill(x, ids, weights, gate_up, down, tiles)
     truth = true_contributions(x, ids, weights, gate_up, down)
     num_live = num_tokens - num_padded
