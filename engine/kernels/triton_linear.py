@@ -125,3 +125,39 @@ def stream_linear(x: torch.Tensor, w: torch.Tensor, splits: int, tiles: Tiles) -
         **overlap(x),
     )
     return y[..., :num_rows]
+
+
+def linear_parts(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """``x @ w.T`` as slices to be added: [parts, tokens, rows], one part beyond 64 tokens."""
+    num_tokens, (num_rows, k) = x.shape[0], w.shape
+    if num_tokens > MAX_STREAMED:
+        return F.linear(x, w).unsqueeze(0)
+    splits = _splits(num_rows, k)
+    return stream_linear(x, w, splits, _tiles(num_tokens, num_rows, k, splits))
+
+
+def linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """``x @ w.T`` [tokens, rows] in ``x``'s dtype."""
+    num_tokens, (num_rows, k) = x.shape[0], w.shape
+    if num_tokens > MAX_STREAMED:
+        return F.linear(x, w)
+    return stream_linear(x, w, 1, _tiles(num_tokens, num_rows, k, 1))[0]
+
+
+MAX_STREAMED = 64
+
+
+def _splits(num_rows: int, k: int) -> int:
+    """Enough programs to fill 132 multiprocessors, each with 64 KiB of weights or more."""
+    if num_rows >= 8192:
+        return 1
+    return 4
+
+
+def _tiles(num_tokens: int, num_rows: int, k: int, splits: int) -> Tiles:
+    """As measured on an H200."""
+    if splits > 1:
+        return Tiles(64, 128, 6, 4, True)
+    if num_rows > 65536:
+        return Tiles(64, 128, 4, 4, True) if num_tokens <= 32 else Tiles(64, 64, 6, 4, True)
+    return Tiles(64, 64, 6, 4, True) if num_tokens <= 32 else Tiles(128, 64, 5, 4, True)
