@@ -1,0 +1,97 @@
+"""Residual add and RMS norm in one pass.
+
+    hidden' = bf16(hidden + Σ_p delta_p);   x = hidden' / rms(hidden') * weight
+
+Computed in float32, the sum over the parts in their order. The parts are whatever the producer
+left unreduced: split-K slices of a linear layer, or the experts' contributions to a token. Here
+they cost no launch of their own, and the sum's order does not depend on who finished first.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from engine.kernels.triton_overlap import dependents_may_launch, overlap, wait_for_inputs
+
+
+@triton.jit
+def _add_rms_norm_kernel(
+    p_hidden,
+    p_delta,
+    p_weight,
+    p_x,
+    p_live,
+    stride_part,
+    stride_delta,
+    eps,
+    NUM_PARTS: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HAS_LIVE: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    dims = tl.arange(0, BLOCK)
+    mask = dims < DIM
+    b_weight = tl.load(p_weight + dims, mask=mask, other=0.0)
+    dependents_may_launch(PDL)
+    wait_for_inputs(PDL)
+    if HAS_LIVE:
+        if token >= tl.load(p_live):
+            return
+    b_hidden = tl.load(p_hidden + token * DIM + dims, mask=mask, other=0.0).to(tl.float32)
+    if NUM_PARTS > 0:
+        p_delta += token * stride_delta
+        b_delta = tl.load(p_delta + dims, mask=mask, other=0.0).to(tl.float32)
+        for part in tl.static_range(1, NUM_PARTS):
+            b_part = tl.load(p_delta + part * stride_part + dims, mask=mask, other=0.0)
+            b_delta += b_part.to(tl.float32)
+        b_sum = (b_hidden + b_delta).to(p_hidden.dtype.element_ty)
+        tl.store(p_hidden + token * DIM + dims, b_sum, mask=mask)
+        b_hidden = b_sum.to(tl.float32)
+    b_scale = tl.rsqrt(tl.sum(b_hidden * b_hidden, axis=0) / DIM + eps)
+    b_x = b_hidden * b_scale * b_weight
+    tl.store(p_x + token * DIM + dims, b_x.to(p_x.dtype.element_ty), mask=mask)
+
+
+def add_rms_norm(
+    hidden: torch.Tensor,
+    delta: torch.Tensor | None,
+    weight: torch.Tensor,
+    eps: float,
+    live: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(``hidden`` with ``delta`` added in place, its norm), both [tokens, dim].
+
+    delta [tokens, dim] or [parts, tokens, dim], any float dtype, rows contiguous; None adds
+    nothing. weight [dim] float32, already ``1 + w``. Rows from ``live`` (int32 [1], on the
+    device) on are left alone: their norm is undefined.
+    """
+    num_tokens, dim = hidden.shape
+    assert hidden.is_contiguous() and weight.is_contiguous()
+    assert weight.shape == (dim,) and weight.dtype == torch.float32
+    num_parts, stride_part, stride_delta = 0, 0, 0
+    if delta is not None:
+        delta = delta if delta.dim() == 3 else delta.unsqueeze(0)
+        num_parts = delta.shape[0]
+        assert delta.shape == (num_parts, num_tokens, dim) and delta.stride(2) == 1
+        stride_part, stride_delta = delta.stride(0), delta.stride(1)
+    x = torch.empty_like(hidden)
+    if num_tokens:
+        _add_rms_norm_kernel[(num_tokens,)](
+            hidden,
+            delta if delta is not None else hidden,
+            weight,
+            x,
+            live if live is not None else hidden,
+            stride_part,
+            stride_delta,
+            eps,
+            NUM_PARTS=num_parts,
+            DIM=dim,
+            BLOCK=triton.next_power_of_2(dim),
+            HAS_LIVE=live is not None,
+            num_warps=8 if num_tokens <= 256 else 4,
+            **overlap(hidden),
+        )
+    return hidden, x

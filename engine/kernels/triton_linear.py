@@ -1,0 +1,163 @@
+"""Linear layers whose time is the reading of their weights: a few tokens at a time.
+
+    y[t, n] = Σ_k x[t, k] w[n, k]
+
+A program streams a band of rows of ``w`` past all tokens; the products run on the tensor cores,
+tokens padded to 16. ``splits`` cuts k among programs, for layers with too few rows to fill the
+GPU; the slices come back unreduced, for the consumer to add in order. How a token's sum is formed
+depends on the layer's shape alone, never on the other tokens.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+from engine.kernels.triton_dot import dot
+from engine.kernels.triton_overlap import (
+    dependents_may_launch,
+    overlap,
+    prefetch,
+    wait_for_inputs,
+)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """rows and k of a tile of the weights; tiles in flight; where the tokens stand in the dot."""
+
+    rows: int
+    k: int
+    stages: int
+    warps: int
+    weights_first: bool
+    """dot(w, xᵀ) on 64-row wgmma; else dot(x, wᵀ)."""
+    prefetched: int = 4
+    """Tiles brought towards the L2 cache while the predecessor finishes."""
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def _linear_kernel(
+    p_x,
+    p_w,
+    p_y,
+    num_tokens,
+    num_rows,
+    stride_x,
+    stride_split,
+    stride_y,
+    K: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr,
+    PREFETCHED: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    split = tl.program_id(1)
+    K_SPLIT: tl.constexpr = K // SPLITS
+    o_k = tl.arange(0, BLOCK_K)
+    rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    tokens = tl.program_id(2) * BLOCK_T + tl.arange(0, BLOCK_T)
+    # Past the last row read the last one again: no mask on the stream of weights.
+    p_w += tl.minimum(rows, num_rows - 1).to(tl.int64)[:, None] * K + split * K_SPLIT
+    p_x += tokens[:, None] * stride_x + split * K_SPLIT
+    in_batch = tokens[:, None] < num_tokens
+    if PREFETCHED > 0:
+        LINES: tl.constexpr = PREFETCHED * BLOCK_K // 64
+        prefetch(p_w + tl.arange(0, LINES)[None, :] * 64, PDL)
+    dependents_may_launch(PDL)
+    wait_for_inputs(PDL)
+    if WEIGHTS_FIRST:
+        b_y = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
+    else:
+        b_y = tl.zeros((BLOCK_T, BLOCK_N), tl.float32)
+    for k in tl.range(0, K_SPLIT, BLOCK_K):
+        b_w = tl.load(p_w + (k + o_k)[None, :])
+        b_x = tl.load(p_x + (k + o_k)[None, :], mask=in_batch, other=0.0)
+        if WEIGHTS_FIRST:
+            b_y = dot(b_w, tl.trans(b_x), b_y)
+        else:
+            b_y = dot(b_x, tl.trans(b_w), b_y)
+    if WEIGHTS_FIRST:
+        b_y = tl.trans(b_y)
+    p_y += split.to(tl.int64) * stride_split + tokens[:, None] * stride_y + rows[None, :]
+    mask = in_batch & (rows[None, :] < num_rows)
+    tl.store(p_y, b_y.to(p_y.dtype.element_ty), mask=mask)
+
+
+def stream_linear(x: torch.Tensor, w: torch.Tensor, splits: int, tiles: Tiles) -> torch.Tensor:
+    """``x @ w.T`` as [splits, tokens, rows]: float32 slices, or ``x``'s dtype if splits is 1.
+
+    x [tokens, k], w [rows, k], rows contiguous; k a multiple of ``splits * tiles.k``.
+    """
+    (num_tokens, k), num_rows = x.shape, w.shape[0]
+    assert w.shape == (num_rows, k) and w.is_contiguous() and x.stride(1) == 1
+    assert x.dtype == w.dtype and k % (splits * tiles.k) == 0
+    # Rows of the result are aligned, whatever their number.
+    padded = triton.cdiv(num_rows, 16) * 16
+    dtype = x.dtype if splits == 1 else torch.float32
+    y = torch.empty((splits, num_tokens, padded), dtype=dtype, device=x.device)
+    block_t = min(max(16, triton.next_power_of_2(num_tokens)), 64)
+    grid = (triton.cdiv(num_rows, tiles.rows), splits, triton.cdiv(num_tokens, block_t))
+    prefetched = min(tiles.prefetched, k // splits // tiles.k)
+    _linear_kernel[grid](
+        x,
+        w,
+        y,
+        num_tokens,
+        num_rows,
+        x.stride(0),
+        y.stride(0),
+        y.stride(1),
+        K=k,
+        SPLITS=splits,
+        BLOCK_T=block_t,
+        BLOCK_N=tiles.rows,
+        BLOCK_K=tiles.k,
+        WEIGHTS_FIRST=tiles.weights_first,
+        PREFETCHED=triton.next_power_of_2(prefetched) if prefetched else 0,
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
+        **overlap(x),
+    )
+    return y[..., :num_rows]
+
+
+def linear_parts(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """``x @ w.T`` as slices to be added: [parts, tokens, rows], one part beyond 64 tokens."""
+    num_tokens, (num_rows, k) = x.shape[0], w.shape
+    if num_tokens > MAX_STREAMED:
+        return F.linear(x, w).unsqueeze(0)
+    splits = _splits(num_rows, k)
+    return stream_linear(x, w, splits, _tiles(num_tokens, num_rows, k, splits))
+
+
+def linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """``x @ w.T`` [tokens, rows] in ``x``'s dtype."""
+    num_tokens, (num_rows, k) = x.shape[0], w.shape
+    if num_tokens > MAX_STREAMED:
+        return F.linear(x, w)
+    return stream_linear(x, w, 1, _tiles(num_tokens, num_rows, k, 1))[0]
+
+
+MAX_STREAMED = 64
+
+
+def _splits(num_rows: int, k: int) -> int:
+    """Enough programs to fill 132 multiprocessors, each with 64 KiB of weights or more."""
+    if num_rows >= 8192:
+        return 1
+    return 4
+
+
+def _tiles(num_tokens: int, num_rows: int, k: int, splits: int) -> Tiles:
+    """As measured on an H200."""
+    if splits > 1:
+        return Tiles(64, 128, 6, 4, True)
+    if num_rows > 65536:
+        return Tiles(64, 128, 4, 4, True) if num_tokens <= 32 else Tiles(64, 64, 6, 4, True)
+    return Tiles(64, 64, 6, 4, True) if num_tokens <= 32 else Tiles(128, 64, 5, 4, True)

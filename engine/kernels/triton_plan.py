@@ -1,0 +1,119 @@
+"""The tokens of each expert, as lists that fill tiles of a grouped matrix product.
+
+    lists[e] = [t * top_k + j : ids[t, j] = e],   in the order of t;   counts[e] = |lists[e]|
+
+A token chooses an expert at most once, so [experts, tokens] holds every list: no offsets have to
+be known before a list is written, and expert e's program needs no other's result. A *pair* is
+such a ``t * top_k + j``; results stay where the pair says, so nothing is permuted back.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from engine.kernels.triton_overlap import dependents_may_launch, overlap, wait_for_inputs
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def _plan_kernel(
+    p_ids,
+    p_lists,
+    p_counts,
+    num_tokens,
+    TOP_K: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    expert = tl.program_id(0)
+    o_k = tl.arange(0, TOP_K)[None, :]
+    wait_for_inputs(PDL)
+    dependents_may_launch(PDL)
+    count = 0
+    for start in range(0, num_tokens, BLOCK_T):
+        tokens = start + tl.arange(0, BLOCK_T)
+        o_pair = tokens[:, None] * TOP_K + o_k
+        b_ids = tl.load(p_ids + o_pair, mask=(tokens < num_tokens)[:, None], other=-1)
+        b_pair = tl.max(tl.where(b_ids == expert, o_pair, -1), axis=1)
+        hit = (b_pair >= 0).to(tl.int32)
+        place = count + tl.cumsum(hit, axis=0) - 1
+        p_list = p_lists + expert.to(tl.int64) * num_tokens + place
+        tl.store(p_list, b_pair, mask=hit == 1)
+        count += tl.sum(hit, axis=0)
+    tl.store(p_counts + expert, count)
+
+
+def plan(ids: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(lists [experts, tokens], counts [experts]), int32, of ids [tokens, top_k] int32.
+
+    An id of -1 is in no list. top_k is a power of two. Past a list's count its row is undefined.
+    """
+    num_tokens, top_k = ids.shape
+    assert ids.is_contiguous() and ids.dtype == torch.int32
+    lists = torch.empty((num_experts, num_tokens), dtype=torch.int32, device=ids.device)
+    counts = torch.empty((num_experts,), dtype=torch.int32, device=ids.device)
+    _plan_kernel[(num_experts,)](
+        ids,
+        lists,
+        counts,
+        num_tokens,
+        TOP_K=top_k,
+        BLOCK_T=min(triton.next_power_of_2(num_tokens), 2048),
+        num_warps=8 if num_tokens > 512 else 1,
+        **overlap(ids),
+    )
+    return lists, counts
+
+
+@triton.jit(do_not_specialize=["num_tiles"])
+def _tiles_kernel(
+    p_counts,
+    p_tiles,
+    num_tiles,
+    EXPERTS: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    tiles = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    o_e = tl.arange(0, BLOCK_E)
+    wait_for_inputs(PDL)
+    dependents_may_launch(PDL)
+    b_counts = tl.load(p_counts + o_e, mask=o_e < EXPERTS, other=0)
+    b_ends = tl.cumsum((b_counts + BLOCK_M - 1) // BLOCK_M, axis=0)[None, :]
+    b_before = b_ends <= tiles[:, None]
+    b_expert = tl.sum(b_before.to(tl.int32), axis=1)
+    b_first = tl.max(tl.where(b_before, b_ends, 0), axis=1)
+    b_start = tl.where(b_expert < EXPERTS, (tiles - b_first) * BLOCK_M, -1)
+    tl.store(p_tiles + tiles, b_expert, mask=tiles < num_tiles)
+    tl.store(p_tiles + num_tiles + tiles, b_start, mask=tiles < num_tiles)
+
+
+def plan_tiles(counts: torch.Tensor, num_tokens: int, top_k: int, block_m: int) -> torch.Tensor:
+    """[2, tiles] int32: all lists cut into ``block_m``, as (expert, its first place in the list).
+
+    The number of tiles holds any routing: known without looking at the counts. The place is -1
+    for a tile that this routing does not need.
+    """
+    num_experts = counts.shape[0]
+    tiles = max_tiles(num_tokens, top_k, num_experts, block_m)
+    out = torch.empty((2, tiles), dtype=torch.int32, device=counts.device)
+    _tiles_kernel[(triton.cdiv(tiles, 32),)](
+        counts,
+        out,
+        tiles,
+        EXPERTS=num_experts,
+        BLOCK_E=triton.next_power_of_2(num_experts),
+        BLOCK_M=block_m,
+        BLOCK=32,
+        num_warps=4,
+        **overlap(counts),
+    )
+    return out
+
+
+def max_tiles(num_tokens: int, top_k: int, num_experts: int, block_m: int) -> int:
+    """The most tiles that any routing of ``num_tokens`` can need."""
+    num_pairs = num_tokens * top_k
+    started = min(num_pairs, num_experts)
+    return started + (num_pairs - started) // block_m

@@ -1,0 +1,201 @@
+"""The weight-bound Triton kernels against plain PyTorch in float32, at odd shapes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from engine.kernels.triton_add_norm import add_rms_norm
+from engine.kernels.triton_experts import Tiles as DecodeTiles
+from engine.kernels.triton_experts import experts
+from engine.kernels.triton_experts_prefill import Tiles as PrefillTiles
+from engine.kernels.triton_experts_prefill import experts_prefill
+from engine.kernels.triton_linear import Tiles, stream_linear
+from engine.kernels.triton_plan import max_tiles, plan, plan_tiles
+from engine.kernels.triton_route import route, route_shared
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+NUM_EXPERTS, TOP_K, HIDDEN, DIM = 12, 4, 64, 32
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return (torch.randn(shape) * shape[-1] ** -0.25).to(DEVICE, dtype)
+
+
+def assert_close(ours: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> None:
+    error = (ours.float() - truth.float()).norm() / truth.float().norm()
+    assert error < (1e-5 if dtype == torch.float32 else 8e-3)
+
+
+def live_of(num_live: int) -> torch.Tensor:
+    return torch.tensor([num_live], dtype=torch.int32, device=DEVICE)
+
+
+def some_ids(num_tokens: int, num_padded: int = 0) -> torch.Tensor:
+    ids = torch.rand(num_tokens, NUM_EXPERTS).argsort(1)[:, :TOP_K].int()
+    ids[num_tokens - num_padded :] = -1
+    return ids.to(DEVICE)
+
+
+def true_contributions(
+    x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+) -> torch.Tensor:
+    """[top_k, tokens, hidden] float32; NaN where there is no expert."""
+    x, gate_up, down = x.float(), gate_up.float(), down.float()
+    out = torch.full((ids.shape[1], *x.shape), torch.nan, device=x.device)
+    for t, row in enumerate(ids.tolist()):
+        for j, expert in enumerate(row):
+            if expert >= 0:
+                gate, up = F.linear(x[t], gate_up[expert]).chunk(2)
+                out[j, t] = weights[t, j] * F.linear(F.silu(gate) * up, down[expert])
+    return out
+
+
+@dtypes
+@pytest.mark.parametrize(("num_tokens", "dim", "parts"), [(1, 64, 0), (3, 72, 1), (5, 40, 9)])
+def test_add_rms_norm(num_tokens: int, dim: int, parts: int, dtype: torch.dtype) -> None:
+    hidden, weight = draw(num_tokens, dim, dtype=dtype), 1 + draw(dim)
+    # Parts as the experts leave them: a token's next to each other.
+    delta = draw(num_tokens, parts, dim).transpose(0, 1) if parts else None
+    total = hidden.float() + (delta.sum(0) if delta is not None else 0.0)
+    truth = F.rms_norm(total.to(dtype).float(), (dim,), weight, 1e-6)
+    out, x = add_rms_norm(hidden, delta, weight, 1e-6)
+    assert out is hidden
+    assert_close(hidden, total, dtype)
+    assert_close(x, truth, dtype)
+
+
+def test_add_rms_norm_leaves_padding_alone() -> None:
+    hidden, before = draw(4, 32), None
+    before = hidden.clone()
+    delta = draw(4, 32)
+    delta[3:] = torch.nan
+    add_rms_norm(hidden, delta, torch.ones(32, device=DEVICE), 1e-6, live_of(3))
+    assert torch.equal(hidden[3], before[3])
+    assert not torch.equal(hidden[2], before[2])
+
+
+@dtypes
+@pytest.mark.parametrize("weights_first", [False, True])
+@pytest.mark.parametrize(("num_tokens", "rows", "splits"), [(1, 33, 1), (5, 64, 4), (70, 97, 2)])
+def test_linear(
+    num_tokens: int, rows: int, splits: int, weights_first: bool, dtype: torch.dtype
+) -> None:
+    x, w = draw(num_tokens, 256, dtype=dtype), draw(rows, 256, dtype=dtype)
+    y = stream_linear(x, w, splits, Tiles(32, 32, 2, 4, weights_first))
+    assert y.shape == (splits, num_tokens, rows)
+    assert_close(y.sum(0), x.float() @ w.float().t(), dtype)
+
+
+@pytest.mark.parametrize(("num_tokens", "num_experts"), [(1, 8), (7, 12), (5, 256)])
+def test_route(num_tokens: int, num_experts: int) -> None:
+    logits = draw(num_tokens, num_experts) * 3
+    ids, weights = route(logits, 8)
+    truth, true_ids = logits.softmax(-1).topk(8)
+    assert torch.equal(ids.long(), true_ids)
+    assert_close(weights, truth / truth.sum(-1, keepdim=True), torch.float32)
+
+
+def test_route_breaks_ties_by_the_lowest_id() -> None:
+    logits = torch.zeros(2, 12, device=DEVICE)
+    logits[0, ::2] = -0.0
+    logits[1, 5:9] = 1.0
+    ids, weights = route(logits, 4, live_of(2))
+    assert ids.tolist() == [[0, 1, 2, 3], [5, 6, 7, 8]]
+    assert weights.eq(0.25).all()
+
+
+def test_route_gives_padding_no_expert() -> None:
+    logits = draw(3, 12)
+    logits[2] = torch.nan
+    ids, weights = route(logits, 4, live_of(2))
+    assert ids[2].eq(-1).all()
+    assert weights[2].eq(0).all()
+    assert ids[:2].ge(0).all()
+
+
+@dtypes
+def test_route_shared(dtype: torch.dtype) -> None:
+    projected = draw(2, 5, 2 * DIM + NUM_EXPERTS + 1)
+    ids, weights, hidden = route_shared(projected, NUM_EXPERTS, TOP_K, dtype)
+    gate, up, logits, scale = projected.sum(0).split([DIM, DIM, NUM_EXPERTS, 1], dim=-1)
+    true_ids, true_weights = route(logits.contiguous(), TOP_K)
+    assert torch.equal(ids, true_ids)
+    assert_close(weights, true_weights, torch.float32)
+    assert_close(hidden, F.silu(gate) * up * scale.sigmoid(), dtype)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5, 33])
+def test_plan(num_tokens: int) -> None:
+    ids = some_ids(num_tokens, num_tokens // 4)
+    lists, counts = plan(ids, NUM_EXPERTS)
+    flat = ids.flatten()
+    for expert in range(NUM_EXPERTS):
+        pairs = (flat == expert).nonzero().flatten()
+        assert counts[expert] == len(pairs)
+        assert torch.equal(lists[expert, : len(pairs)].long(), pairs)
+    expected = [
+        (expert, start)
+        for expert, count in enumerate(counts.tolist())
+        for start in range(0, count, 4)
+    ]
+    tiles = plan_tiles(counts, num_tokens, TOP_K, 4).t().tolist()
+    assert [(expert, start) for expert, start in tiles if start >= 0] == expected
+
+
+def test_the_bound_on_tiles_holds_for_any_routing() -> None:
+    assert max_tiles(1, 8, 256, 16) == 8
+    for num_tokens in (1, 16, 17, 40):
+        bound = max_tiles(num_tokens, 2, 4, 16)
+        for first in range(num_tokens + 1):
+            counts = (first, num_tokens - first, num_tokens, 0)
+            assert sum(-(-count // 16) for count in counts) <= bound
+
+
+@dtypes
+@pytest.mark.parametrize("num_tokens", [1, 5, 16, 37])
+def test_experts(num_tokens: int, dtype: torch.dtype) -> None:
+    num_padded = num_tokens // 4
+    x = draw(num_tokens, HIDDEN, dtype=dtype)
+    gate_up = draw(NUM_EXPERTS, 2 * DIM, HIDDEN, dtype=dtype)
+    down = draw(NUM_EXPERTS, HIDDEN, DIM, dtype=dtype)
+    ids, weights = some_ids(num_tokens, num_padded), torch.rand(num_tokens, TOP_K).to(DEVICE)
+    shared = draw(num_tokens, DIM, dtype=dtype), draw(HIDDEN, DIM, dtype=dtype)
+    tiles = DecodeTiles(16, 32, 2, 4), DecodeTiles(32, 16, 2, 4)
+    y = experts(x, ids, weights, gate_up, down, shared, tiles)
+    truth = true_contributions(x, ids, weights, gate_up, down)
+    num_live = num_tokens - num_padded
+    assert y.shape == (TOP_K + 1, num_tokens, HIDDEN)
+    assert_close(y[:TOP_K, :num_live], truth[:, :num_live], dtype)
+    assert_close(y[TOP_K], shared[0].float() @ shared[1].float().t(), dtype)
+
+
+@dtypes
+@pytest.mark.parametrize("num_tokens", [3, 45])
+def test_experts_prefill(num_tokens: int, dtype: torch.dtype) -> None:
+    num_padded = num_tokens // 4
+    x = draw(num_tokens, HIDDEN, dtype=dtype)
+    gate_up = draw(NUM_EXPERTS, 2 * DIM, HIDDEN, dtype=dtype)
+    down = draw(NUM_EXPERTS, HIDDEN, DIM, dtype=dtype)
+    ids, weights = some_ids(num_tokens, num_padded), torch.rand(num_tokens, TOP_K).to(DEVICE)
+    tiles = PrefillTiles(8, 32, 32, 2, 4, 2, 4), PrefillTiles(16, 32, 32, 2, 4)
+    y = experts_prefill(x, ids, weights, gate_up, down, tiles)
+    truth = true_contributions(x, ids, weights, gate_up, down)
+    num_live = num_tokens - num_padded
+    assert_close(y[:, :num_live], truth[:, :num_live], dtype)
+
+
+def test_a_tokens_result_does_not_depend_on_its_batch() -> None:
+    x = draw(20, HIDDEN, dtype=torch.bfloat16)
+    gate_up = draw(NUM_EXPERTS, 2 * DIM, HIDDEN, dtype=torch.bfloat16)
+    down = draw(NUM_EXPERTS, HIDDEN, DIM, dtype=torch.bfloat16)
+    ids, weights = some_ids(20), torch.rand(20, TOP_K).to(DEVICE)
+    tiles = DecodeTiles(16, 32, 2, 4), DecodeTiles(32, 16, 2, 4)
+    packed = experts(x, ids, weights, gate_up, down, tiles=tiles)
+    alone = experts(x[2:3], ids[2:3], weights[2:3], gate_up, down, tiles=tiles)
+    assert torch.equal(packed[:, 2], alone[:, 0])
