@@ -48,11 +48,11 @@ def conv_qkv(
     blocks = (plan.block_firsts, plan.block_rows)
     _conv_kernel[(2 * num_k_heads, num_blocks)](
         *common, *blocks, q, k, *strides, 0, k_dim**-0.5,
-        NUM_HEADS=num_k_heads, DIM=k_dim, BLOCK=BLOCK, UNIT=True, num_warps=4,
+        NUM_HEADS=num_k_heads, DIM=k_dim, BLOCK=BLOCK, UNIT=True, num_warps=8,
     )  # fmt: skip
     _conv_kernel[(num_v_heads, num_blocks)](
         *common, *blocks, v, v, *strides, 2 * key_dim, 1.0,
-        NUM_HEADS=num_v_heads, DIM=v_dim, BLOCK=BLOCK, UNIT=False, num_warps=4,
+        NUM_HEADS=num_v_heads, DIM=v_dim, BLOCK=BLOCK, UNIT=False, num_warps=8,
     )  # fmt: skip
     block_channels = min(1024, triton.next_power_of_2(channels))
     _history_kernel[(triton.cdiv(channels, block_channels), plan.starts.shape[0])](
@@ -100,14 +100,13 @@ def _conv_kernel(
         p_j = p_x + o_j.to(tl.int64)[:, None] * x_stride + o_c[None, :]
         b_x = tl.load(p_j, mask=m_j[:, None], other=0.0).to(tl.float32)
         b_y += b_x * tl.load(p_weight + o_c * 4 + j).to(tl.float32)[None, :]
-    if block == 0:
-        if tl.load(p_starts + row) > 0:
-            p_state += tl.load(p_slots + row).to(tl.int64) * slot_stride
-            for j in tl.static_range(3):
-                o_j = o_t + j
-                p_j = p_state + o_c[None, :] * 3 + o_j[:, None]
-                b_h = tl.load(p_j, mask=(o_j < 3)[:, None], other=0.0).to(tl.float32)
-                b_y += b_h * tl.load(p_weight + o_c * 4 + j).to(tl.float32)[None, :]
+    if (block == 0) & (tl.load(p_starts + row) > 0):
+        p_state += tl.load(p_slots + row).to(tl.int64) * slot_stride
+        for j in tl.static_range(3):
+            o_j = o_t + j
+            p_j = p_state + o_c[None, :] * 3 + o_j[:, None]
+            b_h = tl.load(p_j, mask=(o_j < 3)[:, None], other=0.0).to(tl.float32)
+            b_y += b_h * tl.load(p_weight + o_c * 4 + j).to(tl.float32)[None, :]
     b_y = b_y * tl.sigmoid(b_y)
     if UNIT:
         b_y = b_y.to(p_x.dtype.element_ty).to(tl.float32)

@@ -40,7 +40,9 @@ def delta_prefill(
     num_warps: int = 4,
     num_stages: int = 2,
 ) -> torch.Tensor:
-    """-> [tokens, v_heads, v_dim] like ``v``; ``state`` [state slots, v_heads, k_dim, v_dim] float32.
+    """-> [tokens, v_heads, v_dim] like ``v``; ``state`` [state slots, v_heads, k_dim, v_dim].
+
+    ``state`` is float32 and updated in place at ``state_slots`` [rows].
 
     q, k, v from ``conv_qkv``; b, a [tokens, v_heads] may be columns of a wider matrix; neg_exp_a,
     dt_bias [v_heads] float32. A row that starts at 0 begins from zeros without reading its slot.

@@ -1,4 +1,4 @@
-"""How the packed prefill chunks of a pass are cut into programs: built once, read by every layer."""
+"""How the prefill chunks of a pass are cut into programs: built once, read by every layer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
