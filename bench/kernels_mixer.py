@@ -142,7 +142,7 @@ def rows_of(slots: torch.Tensor, starts: list[int], lens: list[int]) -> Rows:
 def delta_decode_cases(quick: bool) -> Iterator[Case]:
     layers, slots = 30, 128
     layer = DeltaLayer(slots, layers)
-    workspace = DeltaWorkspace.allocate(slots, K_HEADS, VALUE_DIM, torch.device("cuda"))
+    workspace = DeltaWorkspace.allocate(slots, CHANNELS, V_HEADS, DELTA_DIM, torch.device("cuda"))
 
     def call(
         projected: torch.Tensor, index: int, rows: torch.Tensor, columns: int, warps: int
@@ -155,7 +155,7 @@ def delta_decode_cases(quick: bool) -> Iterator[Case]:
 
     variants = [(0, 0)]
     if not quick:
-        variants += [(32, 1), (32, 2), (64, 2), (64, 4), (128, 4), (128, 8), (256, 8), (256, 16)]
+        variants += [(32, 1), (32, 2), (64, 2), (64, 4), (128, 8)]
     slot_ids = torch.randperm(slots, device="cuda")[:5]
     projected = layer.projected(5)
     for columns, warps in variants:
@@ -190,7 +190,7 @@ def delta_prefill_cases(quick: bool) -> Iterator[Case]:
     slot_ids = torch.tensor([2, 5, 0, 3], device="cuda")
     projected = layer.projected(sum(lens))
     conv, state = layer.conv_state[:, 0].clone(), layer.state[:, 0].clone()
-    for columns, warps, stages in ((64, 4, 2), (32, 4, 2), (128, 8, 2)):
+    for columns, warps, stages in ((64, 4, 3), (32, 4, 3)):
         layer.conv_state[:, 0], layer.state[:, 0] = conv, state
         true_state = state.clone()
         truth = layer.truth(projected, conv, true_state, rows_of(slot_ids, starts, lens))
@@ -218,9 +218,9 @@ def delta_prefill_cases(quick: bool) -> Iterator[Case]:
                 p, layer.conv, layer.conv_state[:, 0], s, plan, K_HEADS, DELTA_DIM, DELTA_DIM
             )] * 4, 2 * moved,
         )  # fmt: skip
-        variants = [(64, 4, 2)]
+        variants = [(64, 4, 3)]
         if not quick:
-            variants += [(64, 4, 3), (64, 8, 2), (32, 4, 2), (32, 4, 3), (128, 8, 2), (32, 2, 3)]
+            variants += [(64, 4, 2), (32, 4, 3)]
         for columns, warps, stages in variants:
 
             def rule(
@@ -353,9 +353,7 @@ def attention_decode_cases(quick: bool) -> Iterator[Case]:
         num_bytes = num_rows * (length * 4.0 * KV_HEADS * HEAD_DIM + 3 * 2 * HEADS * HEAD_DIM)
         case = f"B={num_rows} len={length}"
         for splits in split_choices(num_rows, length):
-            for block, warps, stages in ((64, 4, 2), (32, 4, 3), (32, 4, 4), (64, 8, 2))[
-                : 1 if quick else 4
-            ]:
+            for block, warps, stages in ((64, 4, 2), (64, 4, 3), (64, 8, 3))[: 1 if quick else 3]:
 
                 def call(
                     i: int, q: Any = q, gate: Any = gate, some: Any = some, ends: Any = ends,
@@ -400,7 +398,7 @@ def attention_prefill_cases(quick: bool) -> Iterator[Case]:
     device = torch.device("cuda")
     variants = [(16, 64, 8, 2)]
     if not quick:
-        variants += [(16, 32, 8, 3), (8, 64, 4, 2), (16, 64, 8, 1), (16, 32, 8, 4), (8, 32, 4, 3)]
+        variants += [(32, 64, 8, 2)]
     starts, lens = [0, 33, 500], [300, 1, 129]
     tables = pages.tables(3, 1024)
     rows = pages.rows(tables, starts, lens)
@@ -456,15 +454,15 @@ def sampling_cases(quick: bool) -> Iterator[Case]:
                 same = int((ids == wide.argmax(-1)).sum())
                 case = f"B={num_rows} {dtype} t={temperature}"
                 print(json.dumps({"kernel": "draw", "case": case, "same_tokens": same}), flush=True)
-                for warps in (4,) if quick else (4, 8, 2):
+                for tiles, warps in ((0, 8),) if quick else ((0, 8), (2, 8), (1, 16), (8, 16)):
                     calls = [
-                        lambda x=x, args=args, w=warps: draw(
-                            x, VALID_IDS, *args, next_token=next_token, num_warps=w
+                        lambda x=x, args=args, w=warps, n=tiles: draw(
+                            x, VALID_IDS, *args, next_token=next_token, tiles_each=n, num_warps=w
                         )
                         for x in logits
                     ]
                     num_bytes = float(num_rows * VALID_IDS * dtype.itemsize)
-                    yield Case("draw", case, f"warps={warps}", calls, num_bytes)
+                    yield Case("draw", case, f"{tiles}x{warps}", calls, num_bytes)
 
 
 SECTIONS = {

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 MIN_HEADS = 16
 """Rows of the smallest tensor-core tile; a smaller group of heads is padded to it."""
@@ -77,17 +78,21 @@ def attention_decode(
     if num_rows == 0:
         return out
     group = num_heads // num_kv_heads
+    early = {"launch_pdl": True} if q.is_cuda else {}
     _split_kernel[(num_splits, num_kv_heads, num_rows)](
         q, kv, block_tables, ends, workspace.partials, workspace.stats,
         block_tables.stride(0), kv.stride(0), layer * kv.stride(1), kv.stride(2),
         head_dim**-0.5 * 1.4426950408889634,
         HEADS=num_heads, KV_HEADS=num_kv_heads, GROUP=group, ROWS=max(MIN_HEADS, group),
-        DIM=head_dim, PAGE=page_size, BLOCK=block, STAGES=num_stages, num_warps=num_warps,
+        DIM=head_dim, PAGE=page_size, BLOCK=block, STAGES=num_stages, ON_GPU=q.is_cuda,
+        num_warps=num_warps, **early,
     )  # fmt: skip
-    splits_each = min(16, triton.next_power_of_2(num_splits))
-    _merge_kernel[(num_heads, num_rows)](
+    splits_each = triton.next_power_of_2(num_splits)
+    dims_each = head_dim if splits_each <= 16 else min(64, head_dim)
+    _merge_kernel[(num_heads * head_dim // dims_each, num_rows)](
         workspace.partials, workspace.stats, gate, ends, out, gate.stride(0), num_splits,
-        HEADS=num_heads, DIM=head_dim, SPLITS=splits_each, BLOCK=block, num_warps=4,
+        HEADS=num_heads, DIM=head_dim, DIMS=dims_each, SPLITS=splits_each, BLOCK=block,
+        ON_GPU=q.is_cuda, num_warps=4, **early,
     )  # fmt: skip
     return out
 
@@ -113,7 +118,11 @@ def _split_kernel(
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
+    ON_GPU: tl.constexpr,
 ):
+    if ON_GPU:
+        gdc_launch_dependents()
+        gdc_wait()
     split, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     num_splits = tl.num_programs(0)
     end = tl.load(p_ends + row).to(tl.int32)
@@ -165,32 +174,28 @@ def _merge_kernel(
     num_splits,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
+    DIMS: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
+    ON_GPU: tl.constexpr,
 ):
-    """One head of one row, SPLITS splits at a time."""
-    head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    o_d = tl.arange(0, DIM)
+    """DIMS dims of one head of one row."""
+    column, row = tl.program_id(0) * DIMS, tl.program_id(1).to(tl.int64)
+    head = column // DIM
+    o_d = column % DIM + tl.arange(0, DIMS)
     num_blocks = tl.cdiv(tl.load(p_ends + row).to(tl.int32), BLOCK)
     used = tl.cdiv(num_blocks, tl.maximum(tl.cdiv(num_blocks, num_splits), 1))
     b_gate = tl.load(p_gate + row * gate_stride + head * DIM + o_d).to(tl.float32)
-    b_o = tl.zeros([DIM], tl.float32)
-    b_max = tl.full([], float("-inf"), tl.float32)
-    b_sum = tl.zeros([], tl.float32)
-    for first in range(0, used, SPLITS):
-        o_s = first + tl.arange(0, SPLITS)
-        m_s = o_s < used
-        o_in = (row * num_splits + o_s) * HEADS + head
-        b_m = tl.load(p_stats + o_in * 2, mask=m_s, other=float("-inf"))
-        b_l = tl.load(p_stats + o_in * 2 + 1, mask=m_s, other=0.0)
-        b_part = tl.load(
-            p_partials + o_in[:, None] * DIM + o_d[None, :], mask=m_s[:, None], other=0.0
-        )
-        b_new = tl.maximum(b_max, tl.max(b_m, 0))
-        b_weight = tl.exp2(b_m - b_new)
-        b_shrink = tl.exp2(b_max - b_new)
-        b_o = b_o * b_shrink + tl.sum(b_part * b_weight[:, None], 0)
-        b_sum = b_sum * b_shrink + tl.sum(b_l * b_weight, 0)
-        b_max = b_new
-    b_o = tl.where(used > 0, b_o / b_sum * tl.sigmoid(b_gate), 0.0)
+    o_s = tl.arange(0, SPLITS)
+    m_s = o_s < used
+    o_in = (row * num_splits + o_s) * HEADS + head
+    if ON_GPU:
+        gdc_wait()
+    b_max = tl.load(p_stats + o_in * 2, mask=m_s, other=float("-inf"))
+    b_sum = tl.load(p_stats + o_in * 2 + 1, mask=m_s, other=0.0)
+    p_o = p_partials + o_in[:, None] * DIM + o_d[None, :]
+    b_o = tl.load(p_o, mask=m_s[:, None], other=0.0)
+    b_weight = tl.exp2(b_max - tl.max(b_max, 0))
+    b_o = tl.sum(b_o * b_weight[:, None], 0) / tl.sum(b_sum * b_weight, 0)
+    b_o = tl.where(used > 0, b_o * tl.sigmoid(b_gate), 0.0)
     tl.store(p_out + (row * HEADS + head) * DIM + o_d, b_o.to(p_out.dtype.element_ty))

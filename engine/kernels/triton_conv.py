@@ -42,23 +42,22 @@ def conv_qkv(
     q = projected.new_empty(num_tokens, num_k_heads, k_dim)
     k = torch.empty_like(q)
     v = projected.new_empty(num_tokens, num_v_heads, v_dim)
-    num_blocks = plan.block_rows.shape[0]
-    common = (projected, weight, conv_state, state_slots, plan.firsts, plan.starts)
-    strides = (projected.stride(0), conv_state.stride(0))
+    num_rows = plan.starts.shape[0]
+    args = (projected, weight, conv_state, state_slots, plan.firsts, plan.starts)
     blocks = (plan.block_firsts, plan.block_rows)
-    _conv_kernel[(2 * num_k_heads, num_blocks)](
-        *common, *blocks, q, k, *strides, 0, k_dim**-0.5,
-        NUM_HEADS=num_k_heads, DIM=k_dim, BLOCK=BLOCK, UNIT=True, num_warps=8,
-    )  # fmt: skip
-    _conv_kernel[(num_v_heads, num_blocks)](
-        *common, *blocks, v, v, *strides, 2 * key_dim, 1.0,
-        NUM_HEADS=num_v_heads, DIM=v_dim, BLOCK=BLOCK, UNIT=False, num_warps=8,
-    )  # fmt: skip
-    block_channels = min(1024, triton.next_power_of_2(channels))
-    _history_kernel[(triton.cdiv(channels, block_channels), plan.starts.shape[0])](
-        projected, conv_state, state_slots, plan.firsts, plan.starts, *strides, channels,
-        BLOCK=block_channels,
-    )  # fmt: skip
+    strides = (projected.stride(0), conv_state.stride(0))
+    # The first tokens of a row that has history are written twice, the second time with it.
+    for programs, block, edge in ((plan.block_rows.shape[0], BLOCK, False), (num_rows, 4, True)):
+        _conv_kernel[(2 * num_k_heads, programs)](
+            *args, *blocks, q, k, *strides, 0, k_dim**-0.5,
+            HEADS=num_k_heads, DIM=k_dim, BLOCK=block, UNIT=True, EDGE=edge,
+            num_warps=1 if edge else 4,
+        )  # fmt: skip
+        _conv_kernel[(num_v_heads, programs)](
+            *args, *blocks, v, v, *strides, 2 * key_dim, 1.0,
+            HEADS=num_v_heads, DIM=v_dim, BLOCK=block, UNIT=False, EDGE=edge,
+            num_warps=1 if edge else 4,
+        )  # fmt: skip
     return q, k, v
 
 
@@ -78,82 +77,64 @@ def _conv_kernel(
     slot_stride,
     channel,
     scale,
-    NUM_HEADS: tl.constexpr,
+    HEADS: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK: tl.constexpr,
     UNIT: tl.constexpr,
+    EDGE: tl.constexpr,
 ):
-    """One head of one block; heads past NUM_HEADS go to the second output, unscaled."""
+    """One head of one block; heads past HEADS go to the second output, unscaled.
+
+    EDGE: of the first three tokens of a row, with its history, which then moves on.
+    """
     head = tl.program_id(0)
-    row = tl.load(p_block_rows + tl.program_id(1))
-    block = tl.program_id(1) - tl.load(p_block_firsts + row)
+    row = tl.program_id(1)
+    block = 0
+    if not EDGE:
+        row = tl.load(p_block_rows + tl.program_id(1))
+        block = tl.program_id(1) - tl.load(p_block_firsts + row)
     first = tl.load(p_firsts + row)
     length = tl.load(p_firsts + row + 1) - first
     o_d = tl.arange(0, DIM)
     o_c = channel + head * DIM + o_d
     o_t = block * BLOCK + tl.arange(0, BLOCK)
+    m_t = o_t < length
     p_x += first.to(tl.int64) * x_stride
+    p_x += o_t.to(tl.int64)[:, None] * x_stride + o_c[None, :]
     b_y = tl.zeros([BLOCK, DIM], tl.float32)
     for j in tl.static_range(4):
-        o_j = o_t + (j - 3)
-        m_j = (o_j >= 0) & (o_j < length)
-        p_j = p_x + o_j.to(tl.int64)[:, None] * x_stride + o_c[None, :]
-        b_x = tl.load(p_j, mask=m_j[:, None], other=0.0).to(tl.float32)
+        m_j = (o_t >= 3 - j) & (o_t + (j - 3) < length)
+        b_x = tl.load(p_x + (j - 3) * x_stride, mask=m_j[:, None], other=0.0).to(tl.float32)
         b_y += b_x * tl.load(p_weight + o_c * 4 + j).to(tl.float32)[None, :]
-    if (block == 0) & (tl.load(p_starts + row) > 0):
-        p_state += tl.load(p_slots + row).to(tl.int64) * slot_stride
+    if EDGE:
+        p_h = p_state + tl.load(p_slots + row).to(tl.int64) * slot_stride
+        started = tl.load(p_starts + row) > 0
         for j in tl.static_range(3):
-            o_j = o_t + j
-            p_j = p_state + o_c[None, :] * 3 + o_j[:, None]
-            b_h = tl.load(p_j, mask=(o_j < 3)[:, None], other=0.0).to(tl.float32)
+            m_j = (o_t + j < 3) & started
+            p_j = p_h + o_c[None, :] * 3 + (o_t + j)[:, None]
+            b_h = tl.load(p_j, mask=m_j[:, None], other=0.0).to(tl.float32)
             b_y += b_h * tl.load(p_weight + o_c * 4 + j).to(tl.float32)[None, :]
+        # Row i becomes input ``length - 3 + i``: the row's own, or the old state's i + length.
+        o_new = length - 3 + o_t
+        p_x += (length - 3).to(tl.int64) * x_stride
+        b_new = tl.load(p_x, mask=((o_t < 3) & (o_new >= 0))[:, None], other=0.0)
+        p_h += o_c[None, :] * 3
+        m_kept = (o_t < 3) & (o_new < 0) & started
+        b_old = tl.load(p_h + (o_t + length)[:, None], mask=m_kept[:, None], other=0.0)
+        b_new = tl.where((o_new >= 0)[:, None], b_new, b_old)
+        # NOTE: every thread has loaded before any stores.
+        tl.debug_barrier()
+        tl.store(p_h + o_t[:, None], b_new, mask=(o_t < 3)[:, None])
+        m_t = m_t & (o_t < 3) & started
     b_y = b_y * tl.sigmoid(b_y)
     if UNIT:
         b_y = b_y.to(p_x.dtype.element_ty).to(tl.float32)
         b_y *= tl.rsqrt(tl.sum(b_y * b_y, 1) + 1e-6)[:, None]
     p_out = p_first_half
-    if head >= NUM_HEADS:
+    if head >= HEADS:
         p_out = p_second_half
-        head -= NUM_HEADS
+        head -= HEADS
     else:
         b_y *= scale
-    p_out += ((first + o_t).to(tl.int64)[:, None] * NUM_HEADS + head) * DIM + o_d[None, :]
-    tl.store(p_out, b_y.to(p_x.dtype.element_ty), mask=(o_t < length)[:, None])
-
-
-@triton.jit
-def _history_kernel(
-    p_x,
-    p_state,
-    p_slots,
-    p_firsts,
-    p_starts,
-    x_stride,
-    slot_stride,
-    channels,
-    BLOCK: tl.constexpr,
-):
-    """The last three inputs of each row become its state; a short row keeps part of the old."""
-    row = tl.program_id(1)
-    o_c = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    m_c = o_c < channels
-    first = tl.load(p_firsts + row)
-    length = tl.load(p_firsts + row + 1) - first
-    started = tl.load(p_starts + row) > 0
-    p_h = p_state + tl.load(p_slots + row).to(tl.int64) * slot_stride + o_c * 3
-    p_x += first.to(tl.int64) * x_stride + o_c
-    b_0 = _input(p_x, p_h, length - 3, x_stride, started, m_c)
-    b_1 = _input(p_x, p_h, length - 2, x_stride, started, m_c)
-    b_2 = _input(p_x, p_h, length - 1, x_stride, started, m_c)
-    tl.debug_barrier()
-    tl.store(p_h, b_0, mask=m_c)
-    tl.store(p_h + 1, b_1, mask=m_c)
-    tl.store(p_h + 2, b_2, mask=m_c)
-
-
-@triton.jit
-def _input(p_x, p_h, t, x_stride, started, m_c):
-    """Input ``t`` of a row: its own, the state's for t < 0, zero if there is none."""
-    b_old = tl.load(p_h + 3 + t, mask=m_c & (t < 0) & started, other=0.0)
-    b_new = tl.load(p_x + t.to(tl.int64) * x_stride, mask=m_c & (t >= 0), other=0.0)
-    return tl.where(t < 0, b_old, b_new)
+    p_out += ((first + o_t).to(tl.int64)[:, None] * HEADS + head) * DIM + o_d[None, :]
+    tl.store(p_out, b_y.to(p_x.dtype.element_ty), mask=m_t[:, None])

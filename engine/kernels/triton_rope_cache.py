@@ -8,6 +8,7 @@ for every head of k and q (``weight`` is already the checkpoint's 1 + w); r is t
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
 
 
 def rope_cache(
@@ -53,6 +54,7 @@ def rope_cache(
         layer * kv.stride(1), kv.stride(2), eps,
         HEADS=num_heads, KV_HEADS=num_kv_heads, DIM=head_dim, HALF=rotary_dim // 2,
         PAGE=page_size, TOKENS=tokens_each, OWN_ROW=token_rows is None,
+        ON_GPU=q.is_cuda,
         num_warps=1 if tokens_each == 1 else 4,
     )  # fmt: skip
     return q
@@ -82,8 +84,11 @@ def _rope_kernel(
     PAGE: tl.constexpr,
     TOKENS: tl.constexpr,
     OWN_ROW: tl.constexpr,
+    ON_GPU: tl.constexpr,
 ):
     """One head of k, q or v (in this order) of TOKENS tokens."""
+    if ON_GPU:
+        gdc_launch_dependents()
     head = tl.program_id(0)
     o_t = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     m_t = o_t < num_tokens

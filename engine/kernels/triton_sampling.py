@@ -3,9 +3,9 @@
     noise(id) = -log(-log(u)),   u from Philox4x32-10 of (seed, position, id)   (philox.py)
 
 The first kernel takes a run of ids of one row and keeps its best value and lowest such id; the
-second takes the best run. A greedy row draws no noise. The random words are philox.py's bit for
-bit; the logarithm is correct to 0.85 ulp, so noise may differ from another library's in the last
-bit.
+second takes the best run, so the length of runs changes nothing. A greedy row draws no noise. The
+random words are philox.py's bit for bit; the logarithm is correct to 0.85 ulp, so noise may differ
+from another library's in the last bit.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-RUN = 4096
-"""Ids of one program."""
+TILE = 4096
+"""Ids that a program takes at a time."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class SamplingWorkspace:
 
     @classmethod
     def allocate(cls, max_rows: int, num_ids: int, device: torch.device) -> "SamplingWorkspace":
-        shape = (max_rows, triton.cdiv(num_ids, RUN))
+        shape = (max_rows, triton.cdiv(num_ids, TILE))
         return cls(
             torch.empty(shape, device=device), torch.empty(shape, dtype=torch.int32, device=device)
         )
@@ -44,11 +44,13 @@ def draw(
     *,
     next_token: torch.Tensor | None = None,
     lowest: torch.Tensor | None = None,
-    num_warps: int = 4,
+    tiles_each: int = 0,
+    num_warps: int = 8,
 ) -> torch.Tensor:
     """-> ids int64 [rows], -1 where a valid id's logit is NaN or infinite.
 
-    logits [rows, ids] bfloat16 or float32, of which the first ``num_valid_ids`` count. temperatures
+    logits [rows, ids] bfloat16 or float32, of which the first ``num_valid_ids`` count (rounded up to 4
+    they must exist). temperatures
     (float32, 0 is greedy) and seeds (int64) are columns [state slots] of the settings' tables;
     state_slots [rows]; positions int64 [rows] is the index that each new token will have. Where
     given, ``next_token`` int64 [state slots] receives the choice, also of rows that yield -1;
@@ -56,9 +58,11 @@ def draw(
     and -inf logits are then no error. Rows whose slot is -1 yield -1 and write nothing else.
     """
     num_rows, num_ids = logits.shape
-    num_runs = triton.cdiv(num_valid_ids, RUN)
+    tiles_each = tiles_each or (1 if num_rows <= 8 else 4)
+    num_runs = triton.cdiv(num_valid_ids, TILE * tiles_each)
     assert 0 < num_valid_ids <= num_ids, (num_valid_ids, num_ids)
     assert logits.stride(1) == 1, logits.stride()
+    assert triton.cdiv(num_valid_ids, 4) * 4 <= num_ids, (num_valid_ids, num_ids)
     assert positions.dtype == seeds.dtype == torch.int64, (positions.dtype, seeds.dtype)
     assert temperatures.dtype == torch.float32, temperatures.dtype
     assert state_slots.shape == positions.shape == (num_rows,), (state_slots.shape, num_rows)
@@ -75,7 +79,7 @@ def draw(
         logits, temperatures, seeds, state_slots, positions,
         temperatures if lowest is None else lowest, workspace.values, workspace.ids,
         logits.stride(0), temperatures.stride(0), seeds.stride(0), run_stride, num_valid_ids,
-        RUN=RUN, FILTERED=lowest is not None, num_warps=num_warps,
+        TILE=TILE, TILES=tiles_each, FILTERED=lowest is not None, num_warps=num_warps,
     )  # fmt: skip
     _pick_kernel[(num_rows,)](
         workspace.values, workspace.ids, state_slots, ids,
@@ -106,8 +110,10 @@ def _log(b_x):
     tl.log is approximate, and worst near 1: at the largest u, whose noise decides the draw.
     """
     b_bits = b_x.to(tl.int32, bitcast=True)
-    b_exponent = (b_bits - 0x3F2AAAAB) & -0x800000
-    b_f = (b_bits - b_exponent).to(tl.float32, bitcast=True) - 1.0
+    b_exponent = b_bits - 0x3F2AAAAB
+    b_f = (b_bits - (b_exponent & -0x800000)).to(tl.float32, bitcast=True) - 1.0
+    # The exponent as a float, without a slow conversion: 0x4B400000 is 1.5 * 2^23.
+    b_e = ((b_exponent >> 23) + 0x4B400000).to(tl.float32, bitcast=True) - 12582912.0
     b_s = b_f * b_f
     b_r = tl.fma(b_s, -0.130310059, -0.121483512)
     b_t = tl.fma(b_s, 0.140869141, 0.139814854)
@@ -118,7 +124,7 @@ def _log(b_x):
     b_r = tl.fma(b_r, b_f, 0.333331972)
     b_r = tl.fma(b_r, b_f, -0.5)
     b_r = tl.fma(b_r, b_s, b_f)
-    return tl.fma(b_exponent.to(tl.float32), 0.693147182 * 1.1920929e-07, b_r)
+    return tl.fma(b_e, 0.693147182, b_r)
 
 
 @triton.jit
@@ -136,49 +142,61 @@ def _run_kernel(
     seed_stride,
     run_stride,
     num_valid_ids,
-    RUN: tl.constexpr,
+    TILE: tl.constexpr,
+    TILES: tl.constexpr,
     FILTERED: tl.constexpr,
 ):
     run, row = tl.program_id(0), tl.program_id(1)
     slot = tl.load(p_slots + row).to(tl.int64)
     if slot < 0:
         return
-    BLOCKS: tl.constexpr = RUN // 4
-    o_block = run * BLOCKS + tl.arange(0, BLOCKS)
-    o_id = o_block[:, None] * 4 + tl.arange(0, 4)[None, :]
-    m_id = o_id < num_valid_ids
+    BLOCKS: tl.constexpr = TILE // 4
     p_logits += row.to(tl.int64) * logits_stride
-    b_value = tl.load(p_logits + o_id, mask=m_id, other=0.0).to(tl.float32)
-    bad = tl.abs(b_value) == float("inf")
-    if FILTERED:
-        bad = b_value == float("inf")
-    num_bad = tl.sum(tl.sum((bad | (b_value != b_value)).to(tl.int32), 1), 0)
-
     temperature = tl.load(p_temperatures + slot * temperature_stride)
-    if temperature != 0.0:
-        b_value = tl.div_rn(b_value, tl.zeros_like(b_value) + temperature)
+    inverse = tl.div_rn(1.0, temperature)
+    seed = tl.load(p_seeds + slot * seed_stride)
+    position = tl.load(p_positions + row)
+    b_best = tl.full([BLOCKS, 4], float("-inf"), tl.float32)
+    b_best_id = tl.full([BLOCKS, 4], 0x7FFFFFFF, tl.int32)
+    b_bad = tl.zeros([BLOCKS, 4], tl.int32)
+    for tile in range(run * TILES, (run + 1) * TILES):
+        o_block = tile * BLOCKS + tl.arange(0, BLOCKS)
+        o_id = o_block[:, None] * 4 + tl.arange(0, 4)[None, :]
+        m_id = o_id < num_valid_ids
+        # Whole blocks of four, so that they are loaded as vectors.
+        m_block = (o_block * 4 < num_valid_ids)[:, None]
+        b_value = tl.load(p_logits + o_id, mask=m_block, other=0.0).to(tl.float32)
         if FILTERED:
-            b_value = tl.where(b_value < tl.load(p_lowest + row), float("-inf"), b_value)
-        seed = tl.load(p_seeds + slot * seed_stride)
-        position = tl.load(p_positions + row)
-        b_0 = o_block.to(tl.uint32)
-        b_zero = tl.zeros_like(b_0)
-        b_0, b_1, b_2, b_3 = _philox(
-            b_0,
-            b_zero + position.to(tl.uint32),
-            b_zero + (position >> 32).to(tl.uint32),
-            b_zero + 0x42544E31,
-            b_zero + seed.to(tl.uint32),
-            b_zero + (seed >> 32).to(tl.uint32),
-        )
-        b_word = tl.reshape(tl.join(tl.join(b_0, b_2), tl.join(b_1, b_3)), [BLOCKS, 4])
-        b_u = ((b_word >> 9).to(tl.int32).to(tl.float32) + 0.5) * 1.1920928955078125e-07
-        b_value -= _log(-_log(b_u))
-
-    b_value = tl.where(m_id & (b_value == b_value), b_value, float("-inf"))
-    best = tl.max(tl.max(b_value, 1), 0)
-    b_best = tl.where((b_value == best) & m_id, o_id, 0x7FFFFFFF)
-    best_id = tl.min(tl.min(b_best, 1), 0)
+            bad = (b_value == float("inf")) | (b_value != b_value)
+        else:
+            bad = (b_value - b_value) != 0.0
+        b_bad |= (bad & m_id).to(tl.int32)
+        if temperature != 0.0:
+            # Correctly rounded b_value / temperature (Markstein), as the inverse is.
+            b_ratio = b_value * inverse
+            b_value = tl.fma(tl.fma(-b_ratio, temperature, b_value), inverse, b_ratio)
+            if FILTERED:
+                b_value = tl.where(b_value < tl.load(p_lowest + row), float("-inf"), b_value)
+            b_0 = o_block.to(tl.uint32)
+            b_zero = tl.zeros_like(b_0)
+            b_0, b_1, b_2, b_3 = _philox(
+                b_0,
+                b_zero + position.to(tl.uint32),
+                b_zero + (position >> 32).to(tl.uint32),
+                b_zero + 0x42544E31,
+                seed.to(tl.uint32),
+                (seed >> 32).to(tl.uint32),
+            )
+            b_word = tl.reshape(tl.join(tl.join(b_0, b_2), tl.join(b_1, b_3)), [BLOCKS, 4])
+            # The high 23 bits as a float in [1, 2); what follows is exact.
+            b_u = ((b_word >> 9) | 0x3F800000).to(tl.float32, bitcast=True)
+            b_value -= _log(-_log((b_u - 1.0) + 5.9604644775390625e-08))
+        better = (b_value > b_best) & m_id
+        b_best = tl.where(better, b_value, b_best)
+        b_best_id = tl.where(better, o_id, b_best_id)
+    best = tl.max(tl.max(b_best, 1), 0)
+    best_id = tl.min(tl.min(tl.where(b_best == best, b_best_id, 0x7FFFFFFF), 1), 0)
+    num_bad = tl.max(tl.max(b_bad, 1), 0)
     # A run with a bad logit says so by a negative id.
     p_run = row * run_stride + run
     tl.store(p_values + p_run, best)

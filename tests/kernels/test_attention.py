@@ -12,7 +12,8 @@ from engine.kernels.triton_rope_cache import rope_cache
 from tests.kernels.closeness import relative_error
 
 HEADS, KV_HEADS, DIM, PAGE, EPS, LAYER = 8, 2, 32, 16, 1e-6, 1
-BOUND = {torch.float32: 1e-4, torch.bfloat16: 8e-3}
+# The GPU multiplies float32 tiles in tf32.
+BOUND = {torch.float32: 2e-3 if torch.cuda.is_available() else 1e-4, torch.bfloat16: 8e-3}
 
 
 class Cache:
