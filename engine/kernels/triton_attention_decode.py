@@ -1,0 +1,201 @@
+"""Attention of one query a row over its pages, split along the context, then the output gate.
+
+    o = sum_j softmax_j(q . k_j / sqrt(head_dim)) v_j;   out = o * sigmoid(gate)
+
+Split s of a row takes the s-th of ``num_splits`` equal runs of blocks and keeps (m, l, o): the
+largest score, the sum of exp(score - m) and that of exp(score - m) v (Flash-Decoding). A second
+kernel adds the splits up in order, so the result depends on the row's length and ``num_splits``
+alone. Scores are in units of log 2. A split without tokens has m = -inf and is not read further.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+MIN_HEADS = 16
+"""Rows of the smallest tensor-core tile; a smaller group of heads is padded to it."""
+
+
+@dataclass(frozen=True)
+class AttentionWorkspace:
+    """Scratch of ``attention_decode``; calls on one stream may share it.
+
+    ``partials`` [rows * splits, heads, head_dim] and ``stats`` [rows * splits, heads, 2] float32.
+    """
+
+    partials: torch.Tensor
+    stats: torch.Tensor
+
+    @classmethod
+    def allocate(
+        cls, max_rows_splits: int, num_heads: int, head_dim: int, device: torch.device
+    ) -> "AttentionWorkspace":
+        return cls(
+            torch.empty(max_rows_splits, num_heads, head_dim, device=device),
+            torch.empty(max_rows_splits, num_heads, 2, device=device),
+        )
+
+
+def attention_decode(
+    q: torch.Tensor,
+    gate: torch.Tensor,
+    kv: torch.Tensor,
+    layer: int,
+    block_tables: torch.Tensor,
+    ends: torch.Tensor,
+    num_splits: int,
+    workspace: AttentionWorkspace,
+    *,
+    block: int = 64,
+    num_warps: int = 4,
+    num_stages: int = 2,
+) -> torch.Tensor:
+    """-> [rows, heads * head_dim] in ``q``'s dtype.
+
+    q [rows, heads, head_dim]; gate [rows, heads * head_dim], which may be columns of a wider
+    matrix; kv [pages, layers, 2, page_size, kv_heads, head_dim]; block_tables [rows, pages]; ends
+    [rows] is the tokens in the cache, this step's among them. Rows with end 0 yield zeros. Memory
+    past a row's end is not read.
+    """
+    num_rows, num_heads, head_dim = q.shape
+    page_size, num_kv_heads = kv.shape[3:5]
+    assert kv.shape[5] == head_dim, (kv.shape, q.shape)
+    assert q.is_contiguous()
+    assert kv[0].is_contiguous()
+    assert gate.shape == (num_rows, num_heads * head_dim), (gate.shape, q.shape)
+    assert gate.stride(1) == 1, gate.stride()
+    assert block_tables.stride(1) == 1, block_tables.stride()
+    assert ends.shape == (num_rows,), ends.shape
+    assert ends.is_contiguous()
+    block = min(block, page_size)
+    assert page_size % block == 0, (page_size, block)
+    assert workspace.partials.shape[0] >= num_rows * num_splits, workspace.partials.shape
+    assert workspace.partials.shape[1:] == (num_heads, head_dim), workspace.partials.shape
+    out = q.new_empty(num_rows, num_heads * head_dim)
+    if num_rows == 0:
+        return out
+    group = num_heads // num_kv_heads
+    early = {"launch_pdl": True} if q.is_cuda else {}
+    _split_kernel[(num_splits, num_kv_heads, num_rows)](
+        q, kv, block_tables, ends, workspace.partials, workspace.stats,
+        block_tables.stride(0), kv.stride(0), layer * kv.stride(1), kv.stride(2),
+        head_dim**-0.5 * 1.4426950408889634,
+        HEADS=num_heads, KV_HEADS=num_kv_heads, GROUP=group, ROWS=max(MIN_HEADS, group),
+        DIM=head_dim, PAGE=page_size, BLOCK=block, STAGES=num_stages, ON_GPU=q.is_cuda,
+        num_warps=num_warps, **early,
+    )  # fmt: skip
+    splits_each = triton.next_power_of_2(num_splits)
+    dims_each = head_dim if splits_each <= 16 else min(64, head_dim)
+    _merge_kernel[(num_heads * head_dim // dims_each, num_rows)](
+        workspace.partials, workspace.stats, gate, ends, out, gate.stride(0), num_splits,
+        HEADS=num_heads, DIM=head_dim, DIMS=dims_each, SPLITS=splits_each, BLOCK=block,
+        ON_GPU=q.is_cuda, num_warps=4, **early,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _split_kernel(
+    p_q,
+    p_kv,
+    p_tables,
+    p_ends,
+    p_partials,
+    p_stats,
+    table_stride,
+    page_stride,
+    layer_offset,
+    v_offset,
+    scale,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIM: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+    ON_GPU: tl.constexpr,
+):
+    if ON_GPU:
+        gdc_launch_dependents()
+        gdc_wait()
+    split, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    num_splits = tl.num_programs(0)
+    end = tl.load(p_ends + row).to(tl.int32)
+    blocks_each = tl.cdiv(tl.cdiv(end, BLOCK), num_splits)
+    low = split * blocks_each * BLOCK
+    high = tl.minimum(low + blocks_each * BLOCK, end)
+    if low >= high:
+        return
+    o_g = tl.arange(0, ROWS)
+    m_g = o_g < GROUP
+    o_d = tl.arange(0, DIM)
+    o_head = kv_head * GROUP + o_g
+    p_q += (row.to(tl.int64) * HEADS + o_head)[:, None] * DIM + o_d[None, :]
+    b_q = tl.load(p_q, mask=m_g[:, None], other=0.0)
+    b_o = tl.zeros([ROWS, DIM], tl.float32)
+    b_max = tl.full([ROWS], float("-inf"), tl.float32)
+    b_sum = tl.zeros([ROWS], tl.float32)
+    p_tables += row.to(tl.int64) * table_stride
+    o_j = tl.arange(0, BLOCK)
+    o_kv = layer_offset + (o_j * KV_HEADS + kv_head)[:, None] * DIM + o_d[None, :]
+    for j in tl.range(low, high, BLOCK, num_stages=STAGES):
+        page = tl.load(p_tables + j // PAGE).to(tl.int64)
+        p_k = p_kv + page * page_stride + (j % PAGE) * (KV_HEADS * DIM) + o_kv
+        m_j = j + o_j < high
+        b_k = tl.load(p_k, mask=m_j[:, None], other=0.0)
+        b_v = tl.load(p_k + v_offset, mask=m_j[:, None], other=0.0)
+        b_score = tl.dot(b_q, tl.trans(b_k)) * scale
+        b_score = tl.where(m_j[None, :], b_score, float("-inf"))
+        b_new = tl.maximum(b_max, tl.max(b_score, 1))
+        b_p = tl.exp2(b_score - b_new[:, None])
+        b_shrink = tl.exp2(b_max - b_new)
+        b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
+        b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_shrink[:, None])
+        b_max = b_new
+    o_out = (row.to(tl.int64) * num_splits + split) * HEADS + o_head
+    tl.store(p_partials + o_out[:, None] * DIM + o_d[None, :], b_o, mask=m_g[:, None])
+    tl.store(p_stats + o_out * 2, b_max, mask=m_g)
+    tl.store(p_stats + o_out * 2 + 1, b_sum, mask=m_g)
+
+
+@triton.jit
+def _merge_kernel(
+    p_partials,
+    p_stats,
+    p_gate,
+    p_ends,
+    p_out,
+    gate_stride,
+    num_splits,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    DIMS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ON_GPU: tl.constexpr,
+):
+    """DIMS dims of one head of one row."""
+    column, row = tl.program_id(0) * DIMS, tl.program_id(1).to(tl.int64)
+    head = column // DIM
+    o_d = column % DIM + tl.arange(0, DIMS)
+    num_blocks = tl.cdiv(tl.load(p_ends + row).to(tl.int32), BLOCK)
+    used = tl.cdiv(num_blocks, tl.maximum(tl.cdiv(num_blocks, num_splits), 1))
+    b_gate = tl.load(p_gate + row * gate_stride + head * DIM + o_d).to(tl.float32)
+    o_s = tl.arange(0, SPLITS)
+    m_s = o_s < used
+    o_in = (row * num_splits + o_s) * HEADS + head
+    if ON_GPU:
+        gdc_wait()
+    b_max = tl.load(p_stats + o_in * 2, mask=m_s, other=float("-inf"))
+    b_sum = tl.load(p_stats + o_in * 2 + 1, mask=m_s, other=0.0)
+    p_o = p_partials + o_in[:, None] * DIM + o_d[None, :]
+    b_o = tl.load(p_o, mask=m_s[:, None], other=0.0)
+    b_weight = tl.exp2(b_max - tl.max(b_max, 0))
+    b_o = tl.sum(b_o * b_weight[:, None], 0) / tl.sum(b_sum * b_weight, 0)
+    b_o = tl.where(used > 0, b_o * tl.sigmoid(b_gate), 0.0)
+    tl.store(p_out + (row * HEADS + head) * DIM + o_d, b_o.to(p_out.dtype.element_ty))

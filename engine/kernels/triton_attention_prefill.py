@@ -1,0 +1,167 @@
+"""Causal attention of packed prefill chunks over their pages, then the output gate.
+
+    o_i = sum_{j <= i} softmax_j(q_i . k_j / sqrt(head_dim)) v_j;   out = o * sigmoid(gate)
+
+A program takes ``tile_len`` queries of one row with all heads that share a KV head, as one tile of
+matrix rows, and walks the row's pages with an online softmax (FlashAttention-2). Blocks that every
+query sees whole come first, without masks; then the diagonal. Scores are in units of log 2.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from engine.kernels.triton_prefill_plan import PrefillPlan
+
+
+def attention_prefill(
+    q: torch.Tensor,
+    gate: torch.Tensor,
+    kv: torch.Tensor,
+    layer: int,
+    block_tables: torch.Tensor,
+    plan: PrefillPlan,
+    *,
+    block: int = 64,
+    num_warps: int = 8,
+    num_stages: int = 2,
+) -> torch.Tensor:
+    """-> [tokens, heads * head_dim] in ``q``'s dtype.
+
+    q [tokens, heads, head_dim] of the rows in ``plan``, whose k and v already lie in the pages;
+    gate [tokens, heads * head_dim], which may be columns of a wider matrix; kv [pages, layers, 2,
+    page_size, kv_heads, head_dim]; block_tables [rows, pages]. A prefix of any length may come
+    before a chunk. Memory past a row's last token is not read into a result.
+    """
+    num_tokens, num_heads, head_dim = q.shape
+    page_size, num_kv_heads = kv.shape[3:5]
+    group = num_heads // num_kv_heads
+    assert kv.shape[5] == head_dim, (kv.shape, q.shape)
+    assert num_tokens == plan.num_tokens, (num_tokens, plan.num_tokens)
+    assert q.is_contiguous()
+    assert kv[0].is_contiguous()
+    assert gate.shape == (num_tokens, num_heads * head_dim), (gate.shape, q.shape)
+    assert gate.stride(1) == 1, gate.stride()
+    assert block_tables.stride(1) == 1, block_tables.stride()
+    block = min(block, page_size)
+    assert page_size % block == 0, (page_size, block)
+    assert group * plan.tile_len >= 16, (group, plan.tile_len)
+    out = q.new_empty(num_tokens, num_heads * head_dim)
+    _prefill_kernel[(num_kv_heads, plan.tiles.shape[0])](
+        q, gate, kv, out, block_tables, plan.firsts, plan.starts, plan.tiles,
+        gate.stride(0), block_tables.stride(0), kv.stride(0),
+        layer * kv.stride(1), kv.stride(2), head_dim**-0.5 * 1.4426950408889634,
+        HEADS=num_heads, KV_HEADS=num_kv_heads, GROUP=group, DIM=head_dim, PAGE=page_size,
+        TILE=plan.tile_len, BLOCK=block, STAGES=num_stages, num_warps=num_warps,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _attend(
+    b_q,
+    b_o,
+    b_max,
+    b_sum,
+    b_position,
+    p_k,
+    p_tables,
+    page_stride,
+    v_offset,
+    scale,
+    low,
+    high,
+    end,
+    KV_STRIDE: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Keys low to high, a multiple of BLOCK apart; MASKED cuts at each query and at ``end``."""
+    o_j = tl.arange(0, BLOCK)
+    for j in tl.range(low, high, BLOCK, num_stages=STAGES):
+        page = tl.load(p_tables + j // PAGE).to(tl.int64)
+        p_block = p_k + page * page_stride + (j % PAGE) * KV_STRIDE
+        if MASKED:
+            m_j = (j + o_j < end)[:, None]
+            b_k = tl.load(p_block, mask=m_j, other=0.0)
+            b_v = tl.load(p_block + v_offset, mask=m_j, other=0.0)
+        else:
+            b_k = tl.load(p_block)
+            b_v = tl.load(p_block + v_offset)
+        b_score = tl.dot(b_q, tl.trans(b_k))
+        if MASKED:
+            m_seen = j + o_j[None, :] <= b_position[:, None]
+            b_score = tl.where(m_seen, b_score, float("-inf"))
+        b_new = tl.maximum(b_max, tl.max(b_score, 1) * scale)
+        b_p = tl.exp2(b_score * scale - b_new[:, None])
+        b_shrink = tl.exp2(b_max - b_new)
+        b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
+        b_o = b_o * b_shrink[:, None]
+        b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o)
+        b_max = b_new
+    return b_o, b_max, b_sum
+
+
+@triton.jit
+def _prefill_kernel(
+    p_q,
+    p_gate,
+    p_kv,
+    p_out,
+    p_tables,
+    p_firsts,
+    p_starts,
+    p_tiles,
+    gate_stride,
+    table_stride,
+    page_stride,
+    layer_offset,
+    v_offset,
+    scale,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    PAGE: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    kv_head = tl.program_id(0)
+    p_tile = p_tiles + tl.program_id(1) * 2
+    row, query = tl.load(p_tile), tl.load(p_tile + 1)
+    first = tl.load(p_firsts + row)
+    length = tl.load(p_firsts + row + 1) - first
+    start = tl.load(p_starts + row)
+    o_row = tl.arange(0, TILE * GROUP)
+    o_query = query + o_row // GROUP
+    m_query = (o_query < length)[:, None]
+    b_position = start + o_query
+    o_d = tl.arange(0, DIM)
+    o_token = (first + o_query).to(tl.int64)
+    o_column = (kv_head * GROUP + o_row % GROUP)[:, None] * DIM + o_d[None, :]
+    o_q = o_token[:, None] * (HEADS * DIM) + o_column
+    b_q = tl.load(p_q + o_q, mask=m_query, other=0.0)
+
+    p_tables += row.to(tl.int64) * table_stride
+    o_kv = (tl.arange(0, BLOCK) * KV_HEADS + kv_head)[:, None] * DIM + o_d[None, :]
+    p_k = p_kv + layer_offset + o_kv
+    b_o = tl.zeros([TILE * GROUP, DIM], tl.float32)
+    b_max = tl.full([TILE * GROUP], float("-inf"), tl.float32)
+    b_sum = tl.zeros([TILE * GROUP], tl.float32)
+    # The first query of the tile sees every key of the blocks before ``whole``.
+    whole = (start + query + 1) // BLOCK * BLOCK
+    end = start + tl.minimum(query + TILE, length)
+    b_o, b_max, b_sum = _attend(
+        b_q, b_o, b_max, b_sum, b_position, p_k, p_tables, page_stride, v_offset, scale,
+        0, whole, end, KV_HEADS * DIM, PAGE, BLOCK, STAGES, False,
+    )  # fmt: skip
+    b_o, b_max, b_sum = _attend(
+        b_q, b_o, b_max, b_sum, b_position, p_k, p_tables, page_stride, v_offset, scale,
+        whole, end, end, KV_HEADS * DIM, PAGE, BLOCK, STAGES, True,
+    )  # fmt: skip
+    b_gate = tl.load(p_gate + o_token[:, None] * gate_stride + o_column, mask=m_query, other=0.0)
+    b_o = b_o / b_sum[:, None] * tl.sigmoid(b_gate.to(tl.float32))
+    tl.store(p_out + o_q, b_o.to(p_out.dtype.element_ty), mask=m_query)

@@ -1,0 +1,140 @@
+"""Norm and rotate q and k, and write k and v to their pages: one kernel before attention.
+
+    x <- x / rms(x) * weight;   (x_i, x_{i+r/2}) <- rotated by position * inv_freq_i,  i < r/2
+
+for every head of k and q (``weight`` is already the checkpoint's 1 + w); r is the rotary_dim.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
+
+
+def rope_cache(
+    projected: torch.Tensor,
+    weight: torch.Tensor,
+    inv_freq: torch.Tensor,
+    positions: torch.Tensor,
+    token_rows: torch.Tensor | None,
+    block_tables: torch.Tensor,
+    kv: torch.Tensor,
+    layer: int,
+    eps: float,
+) -> torch.Tensor:
+    """Write attention layer ``layer``'s k and v of each token -> q [tokens, heads, head_dim].
+
+    projected [tokens, k | q | gate | v] in heads of head_dim; weight [kv_heads + heads, head_dim]
+    float32, k first; inv_freq [rotary_dim / 2] float32; positions [tokens], where -1 marks padding
+    (nothing is read or written, its q is zero); token_rows [tokens] is each token's row of
+    block_tables [rows, pages], None if token i is row i; kv is the page pool
+    [pages, layers, 2, page_size, kv_heads, head_dim].
+    """
+    num_tokens, width = projected.shape
+    page_size, num_kv_heads, head_dim = kv.shape[3:]
+    num_heads = weight.shape[0] - num_kv_heads
+    assert weight.shape[1] == head_dim, (weight.shape, kv.shape)
+    assert width == 2 * (num_heads + num_kv_heads) * head_dim, (width, weight.shape)
+    assert projected.stride(1) == 1, projected.stride()
+    assert positions.shape == (num_tokens,), positions.shape
+    assert positions.is_contiguous()
+    assert block_tables.stride(1) == 1, block_tables.stride()
+    assert kv[0].is_contiguous()
+    assert kv.dtype == projected.dtype, (kv.dtype, projected.dtype)
+    rotary_dim = 2 * inv_freq.shape[0]
+    assert rotary_dim & (rotary_dim - 1) == 0, rotary_dim
+    q = projected.new_empty(num_tokens, num_heads, head_dim)
+    if num_tokens == 0:
+        return q
+    tokens_each = 1 if num_tokens <= 128 else 16
+    _rope_kernel[(num_heads + 2 * num_kv_heads, triton.cdiv(num_tokens, tokens_each))](
+        projected, weight, inv_freq, positions,
+        positions if token_rows is None else token_rows, block_tables, q, kv,
+        num_tokens, projected.stride(0), block_tables.stride(0), kv.stride(0),
+        layer * kv.stride(1), kv.stride(2), eps,
+        HEADS=num_heads, KV_HEADS=num_kv_heads, DIM=head_dim, HALF=rotary_dim // 2,
+        PAGE=page_size, TOKENS=tokens_each, OWN_ROW=token_rows is None,
+        ON_GPU=q.is_cuda,
+        num_warps=1 if tokens_each == 1 else 4,
+    )  # fmt: skip
+    return q
+
+
+@triton.jit
+def _rope_kernel(
+    p_x,
+    p_weight,
+    p_inv_freq,
+    p_positions,
+    p_token_rows,
+    p_tables,
+    p_q,
+    p_kv,
+    num_tokens,
+    x_stride,
+    table_stride,
+    page_stride,
+    layer_offset,
+    v_offset,
+    eps,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    HALF: tl.constexpr,
+    PAGE: tl.constexpr,
+    TOKENS: tl.constexpr,
+    OWN_ROW: tl.constexpr,
+    ON_GPU: tl.constexpr,
+):
+    """One head of k, q or v (in this order) of TOKENS tokens."""
+    if ON_GPU:
+        gdc_launch_dependents()
+    head = tl.program_id(0)
+    o_t = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
+    m_t = o_t < num_tokens
+    b_position = tl.load(p_positions + o_t, mask=m_t, other=-1).to(tl.int32)
+    m_live = b_position >= 0
+    o_d = tl.arange(0, DIM)
+    o_t = o_t.to(tl.int64)
+    is_v = head >= HEADS + KV_HEADS
+    column = head * DIM
+    if is_v:
+        column += HEADS * DIM
+    p_x += o_t[:, None] * x_stride + column
+    b_x = tl.load(p_x + o_d[None, :], mask=m_live[:, None], other=0.0)
+
+    is_q = (head >= KV_HEADS) & (head < HEADS + KV_HEADS)
+    if is_q:
+        p_out = p_q + ((o_t * HEADS + head - KV_HEADS) * DIM)[:, None]
+        m_out = m_t[:, None]
+    else:
+        row = o_t
+        if not OWN_ROW:
+            row = tl.load(p_token_rows + o_t, mask=m_t, other=0).to(tl.int64)
+        p_page = p_tables + row * table_stride + b_position // PAGE
+        page = tl.load(p_page, mask=m_live, other=0).to(tl.int64)
+        kv_head = head % KV_HEADS
+        if is_v:
+            kv_head = (head - HEADS - KV_HEADS) % KV_HEADS
+        o_page = page * page_stride + layer_offset + is_v.to(tl.int64) * v_offset
+        p_out = p_kv + (o_page + ((b_position % PAGE) * KV_HEADS + kv_head) * DIM)[:, None]
+        m_out = m_live[:, None]
+
+    if is_v:
+        tl.store(p_out + o_d[None, :], b_x, mask=m_out)
+    else:
+        b_wide = b_x.to(tl.float32)
+        b_scale = tl.rsqrt(tl.sum(b_wide * b_wide, 1) / DIM + eps)[:, None]
+        p_w = p_weight + head * DIM
+        b_y = (b_wide * b_scale * tl.load(p_w + o_d)[None, :]).to(b_x.dtype)
+        tl.store(p_out + o_d[None, :], b_y, mask=m_out & (o_d >= 2 * HALF)[None, :])
+        o_r = tl.arange(0, HALF)
+        b_1 = tl.load(p_x + o_r[None, :], mask=m_live[:, None], other=0.0).to(tl.float32)
+        b_2 = tl.load(p_x + HALF + o_r[None, :], mask=m_live[:, None], other=0.0).to(tl.float32)
+        b_1 *= b_scale * tl.load(p_w + o_r)[None, :]
+        b_2 *= b_scale * tl.load(p_w + HALF + o_r)[None, :]
+        b_angle = b_position.to(tl.float32)[:, None] * tl.load(p_inv_freq + o_r)[None, :]
+        b_cos, b_sin = tl.cos(b_angle), tl.sin(b_angle)
+        tl.store(p_out + o_r[None, :], (b_1 * b_cos - b_2 * b_sin).to(b_x.dtype), mask=m_out)
+        p_out += HALF
+        tl.store(p_out + o_r[None, :], (b_2 * b_cos + b_1 * b_sin).to(b_x.dtype), mask=m_out)

@@ -1,0 +1,234 @@
+"""Draw each row's token: argmax of the logits, or of logits / temperature + Gumbel noise.
+
+    noise(id) = -log(-log(u)),   u from Philox4x32-10 of (seed, position, id)   (philox.py)
+
+The first kernel takes a run of ids of one row and keeps its best value and lowest such id; the
+second takes the best run, so the length of runs changes nothing. A greedy row draws no noise. The
+random words are philox.py's bit for bit; the logarithm is correct to 0.85 ulp, so noise may differ
+from another library's in the last bit.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+TILE = 4096
+"""Ids that a program takes at a time."""
+
+
+@dataclass(frozen=True)
+class SamplingWorkspace:
+    """Scratch of ``draw``; calls on one stream may share it. Both [rows, runs]."""
+
+    values: torch.Tensor
+    ids: torch.Tensor
+
+    @classmethod
+    def allocate(cls, max_rows: int, num_ids: int, device: torch.device) -> "SamplingWorkspace":
+        shape = (max_rows, triton.cdiv(num_ids, TILE))
+        return cls(
+            torch.empty(shape, device=device), torch.empty(shape, dtype=torch.int32, device=device)
+        )
+
+
+def draw(
+    logits: torch.Tensor,
+    num_valid_ids: int,
+    temperatures: torch.Tensor,
+    seeds: torch.Tensor,
+    state_slots: torch.Tensor,
+    positions: torch.Tensor,
+    workspace: SamplingWorkspace,
+    *,
+    next_token: torch.Tensor | None = None,
+    lowest: torch.Tensor | None = None,
+    tiles_each: int = 0,
+    num_warps: int = 8,
+) -> torch.Tensor:
+    """-> ids int64 [rows], -1 where a valid id's logit is NaN or infinite.
+
+    logits [rows, ids] bfloat16 or float32, of which the first ``num_valid_ids`` count (rounded up to 4
+    they must exist). temperatures
+    (float32, 0 is greedy) and seeds (int64) are columns [state slots] of the settings' tables;
+    state_slots [rows]; positions int64 [rows] is the index that each new token will have. Where
+    given, ``next_token`` int64 [state slots] receives the choice, also of rows that yield -1;
+    ``lowest`` float32 [rows] drops ids whose logit / temperature is below it (not of greedy rows),
+    and -inf logits are then no error. Rows whose slot is -1 yield -1 and write nothing else.
+    """
+    num_rows, num_ids = logits.shape
+    tiles_each = tiles_each or (1 if num_rows <= 8 else 4)
+    num_runs = triton.cdiv(num_valid_ids, TILE * tiles_each)
+    assert 0 < num_valid_ids <= num_ids, (num_valid_ids, num_ids)
+    assert logits.stride(1) == 1, logits.stride()
+    assert triton.cdiv(num_valid_ids, 4) * 4 <= num_ids, (num_valid_ids, num_ids)
+    assert positions.dtype == seeds.dtype == torch.int64, (positions.dtype, seeds.dtype)
+    assert temperatures.dtype == torch.float32, temperatures.dtype
+    assert state_slots.shape == positions.shape == (num_rows,), (state_slots.shape, num_rows)
+    assert workspace.values.shape[0] >= num_rows, workspace.values.shape
+    assert workspace.values.shape[1] >= num_runs, (workspace.values.shape, num_runs)
+    assert state_slots.is_contiguous()
+    assert positions.is_contiguous()
+    assert lowest is None or lowest.is_contiguous()
+    ids = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
+    if num_rows == 0:
+        return ids
+    run_stride = workspace.values.stride(0)
+    _run_kernel[(num_runs, num_rows)](
+        logits, temperatures, seeds, state_slots, positions,
+        temperatures if lowest is None else lowest, workspace.values, workspace.ids,
+        logits.stride(0), temperatures.stride(0), seeds.stride(0), run_stride, num_valid_ids,
+        TILE=TILE, TILES=tiles_each, FILTERED=lowest is not None, num_warps=num_warps,
+    )  # fmt: skip
+    _pick_kernel[(num_rows,)](
+        workspace.values, workspace.ids, state_slots, ids,
+        ids if next_token is None else next_token, run_stride, num_runs,
+        RUNS=triton.next_power_of_2(num_runs), FEED=next_token is not None, num_warps=1,
+    )  # fmt: skip
+    return ids
+
+
+@triton.jit
+def _philox(b_0, b_1, b_2, b_3, k_0, k_1):
+    """Four random words (uint32) of counters b_0 … b_3 under key (k_0, k_1)."""
+    for _ in tl.static_range(10):
+        first, third = b_0, b_2
+        b_0 = tl.umulhi(third, tl.full([], 0xCD9E8D57, tl.uint32)) ^ b_1 ^ k_0
+        b_1 = third * tl.full([], 0xCD9E8D57, tl.uint32)
+        b_2 = tl.umulhi(first, tl.full([], 0xD2511F53, tl.uint32)) ^ b_3 ^ k_1
+        b_3 = first * tl.full([], 0xD2511F53, tl.uint32)
+        k_0 += tl.full([], 0x9E3779B9, tl.uint32)
+        k_1 += tl.full([], 0xBB67AE85, tl.uint32)
+    return b_0, b_1, b_2, b_3
+
+
+@triton.jit
+def _log(b_x):
+    """Natural log of positive normal floats to 0.85 ulp.
+
+    tl.log is approximate, and worst near 1: at the largest u, whose noise decides the draw.
+    """
+    b_bits = b_x.to(tl.int32, bitcast=True)
+    b_exponent = b_bits - 0x3F2AAAAB
+    b_f = (b_bits - (b_exponent & -0x800000)).to(tl.float32, bitcast=True) - 1.0
+    # The exponent as a float, without a slow conversion: 0x4B400000 is 1.5 * 2^23.
+    b_e = ((b_exponent >> 23) + 0x4B400000).to(tl.float32, bitcast=True) - 12582912.0
+    b_s = b_f * b_f
+    b_r = tl.fma(b_s, -0.130310059, -0.121483512)
+    b_t = tl.fma(b_s, 0.140869141, 0.139814854)
+    b_r = tl.fma(b_r, b_s, -0.166846126)
+    b_t = tl.fma(b_t, b_s, 0.200120345)
+    b_r = tl.fma(b_r, b_s, -0.249996200)
+    b_r = tl.fma(b_t, b_f, b_r)
+    b_r = tl.fma(b_r, b_f, 0.333331972)
+    b_r = tl.fma(b_r, b_f, -0.5)
+    b_r = tl.fma(b_r, b_s, b_f)
+    return tl.fma(b_e, 0.693147182, b_r)
+
+
+@triton.jit
+def _run_kernel(
+    p_logits,
+    p_temperatures,
+    p_seeds,
+    p_slots,
+    p_positions,
+    p_lowest,
+    p_values,
+    p_ids,
+    logits_stride,
+    temperature_stride,
+    seed_stride,
+    run_stride,
+    num_valid_ids,
+    TILE: tl.constexpr,
+    TILES: tl.constexpr,
+    FILTERED: tl.constexpr,
+):
+    run, row = tl.program_id(0), tl.program_id(1)
+    slot = tl.load(p_slots + row).to(tl.int64)
+    if slot < 0:
+        return
+    BLOCKS: tl.constexpr = TILE // 4
+    p_logits += row.to(tl.int64) * logits_stride
+    temperature = tl.load(p_temperatures + slot * temperature_stride)
+    inverse = tl.div_rn(1.0, temperature)
+    seed = tl.load(p_seeds + slot * seed_stride)
+    position = tl.load(p_positions + row)
+    b_best = tl.full([BLOCKS, 4], float("-inf"), tl.float32)
+    b_best_id = tl.full([BLOCKS, 4], 0x7FFFFFFF, tl.int32)
+    b_bad = tl.zeros([BLOCKS, 4], tl.int32)
+    for tile in range(run * TILES, (run + 1) * TILES):
+        o_block = tile * BLOCKS + tl.arange(0, BLOCKS)
+        o_id = o_block[:, None] * 4 + tl.arange(0, 4)[None, :]
+        m_id = o_id < num_valid_ids
+        # Whole blocks of four, so that they are loaded as vectors.
+        m_block = (o_block * 4 < num_valid_ids)[:, None]
+        b_value = tl.load(p_logits + o_id, mask=m_block, other=0.0).to(tl.float32)
+        if FILTERED:
+            bad = (b_value == float("inf")) | (b_value != b_value)
+        else:
+            bad = (b_value - b_value) != 0.0
+        b_bad |= (bad & m_id).to(tl.int32)
+        if temperature != 0.0:
+            # Correctly rounded b_value / temperature (Markstein), as the inverse is.
+            b_ratio = b_value * inverse
+            b_value = tl.fma(tl.fma(-b_ratio, temperature, b_value), inverse, b_ratio)
+            if FILTERED:
+                b_value = tl.where(b_value < tl.load(p_lowest + row), float("-inf"), b_value)
+            b_0 = o_block.to(tl.uint32)
+            b_zero = tl.zeros_like(b_0)
+            b_0, b_1, b_2, b_3 = _philox(
+                b_0,
+                b_zero + position.to(tl.uint32),
+                b_zero + (position >> 32).to(tl.uint32),
+                b_zero + 0x42544E31,
+                seed.to(tl.uint32),
+                (seed >> 32).to(tl.uint32),
+            )
+            b_word = tl.reshape(tl.join(tl.join(b_0, b_2), tl.join(b_1, b_3)), [BLOCKS, 4])
+            # The high 23 bits as a float in [1, 2); what follows is exact.
+            b_u = ((b_word >> 9) | 0x3F800000).to(tl.float32, bitcast=True)
+            b_value -= _log(-_log((b_u - 1.0) + 5.9604644775390625e-08))
+        better = (b_value > b_best) & m_id
+        b_best = tl.where(better, b_value, b_best)
+        b_best_id = tl.where(better, o_id, b_best_id)
+    best = tl.max(tl.max(b_best, 1), 0)
+    best_id = tl.min(tl.min(tl.where(b_best == best, b_best_id, 0x7FFFFFFF), 1), 0)
+    num_bad = tl.max(tl.max(b_bad, 1), 0)
+    # A run with a bad logit says so by a negative id.
+    p_run = row * run_stride + run
+    tl.store(p_values + p_run, best)
+    tl.store(p_ids + p_run, tl.where(num_bad > 0, -1 - best_id, best_id))
+
+
+@triton.jit
+def _pick_kernel(
+    p_values,
+    p_ids,
+    p_slots,
+    p_out,
+    p_next_token,
+    run_stride,
+    num_runs,
+    RUNS: tl.constexpr,
+    FEED: tl.constexpr,
+):
+    row = tl.program_id(0)
+    slot = tl.load(p_slots + row).to(tl.int64)
+    if slot < 0:
+        tl.store(p_out + row, tl.full([], -1, tl.int64))
+        return
+    o_run = tl.arange(0, RUNS)
+    m_run = o_run < num_runs
+    b_value = tl.load(p_values + row * run_stride + o_run, mask=m_run, other=float("-inf"))
+    b_id = tl.load(p_ids + row * run_stride + o_run, mask=m_run, other=0x7FFFFFFF)
+    num_bad = tl.sum((b_id < 0).to(tl.int32), 0)
+    b_id = tl.where(b_id < 0, -1 - b_id, b_id)
+    best = tl.max(b_value, 0)
+    best_id = tl.min(tl.where(b_value == best, b_id, 0x7FFFFFFF), 0).to(tl.int64)
+    if FEED:
+        # NOTE: an id within the vocabulary even if all logits are NaN: the next step embeds it.
+        tl.store(p_next_token + slot, tl.where(best_id < 0x7FFFFFFF, best_id, 0))
+    tl.store(p_out + row, tl.where(num_bad > 0, -1, best_id))

@@ -1,0 +1,117 @@
+"""Attention kernels against plain PyTorch, at odd shapes; unwritten memory is NaN."""
+
+import pytest
+import torch
+
+from engine.inputs import Rows
+from engine.kernels import torch_attention, torch_norm
+from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
+from engine.kernels.triton_attention_prefill import attention_prefill
+from engine.kernels.triton_prefill_plan import PrefillPlan
+from engine.kernels.triton_rope_cache import rope_cache
+from tests.kernels.closeness import relative_error
+
+HEADS, KV_HEADS, DIM, PAGE, EPS, LAYER = 8, 2, 32, 16, 1e-6, 1
+# The GPU multiplies float32 tiles in tf32.
+BOUND = {torch.float32: 2e-3 if torch.cuda.is_available() else 1e-4, torch.bfloat16: 8e-3}
+
+
+class Cache:
+    """Pages of rows with a random prefix, everything else NaN, and a pass over new tokens."""
+
+    def __init__(
+        self, starts: list[int], lens: list[int], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        ends = [start + length for start, length in zip(starts, lens, strict=True)]
+        counts = [-(-end // PAGE) for end in ends]
+        pages = torch.randperm(sum(counts) + 2)
+        tables = torch.zeros(len(ends), max(counts) + 1, dtype=torch.int64)
+        used = 0
+        for row, count in enumerate(counts):
+            tables[row] = pages[used]
+            tables[row, :count] = pages[used : used + count]
+            used += count
+        self.dtype, self.device = dtype, device
+        self.rows = Rows(
+            torch.arange(len(ends), device=device),
+            torch.tensor(ends, device=device),
+            tables.to(device),
+            tuple(starts),
+            tuple(lens),
+            PAGE,
+            2 * 2 * PAGE,
+        )
+        self.kv = torch.full(
+            (len(pages), 2, 2, PAGE, KV_HEADS, DIM), float("nan"), dtype=dtype, device=device
+        )
+        for rows in torch_attention.layer_rows(self.kv, LAYER):
+            for i, start in enumerate(starts):
+                old = self.rows.context_rows[i, :start]
+                rows[old] = torch.randn(start, KV_HEADS, DIM, device=device).to(dtype)
+        self.weight = torch.rand(KV_HEADS + HEADS, DIM, device=device) + 0.5
+        self.inv_freq = 1e7 ** -(torch.arange(4, device=device) / 4)
+        positions = [p for s, e in zip(starts, ends, strict=True) for p in range(s, e)]
+        self.positions = torch.tensor(positions, device=device)
+        width = 2 * (HEADS + KV_HEADS) * DIM
+        self.projected = torch.randn(len(positions), width, device=device).to(dtype)
+
+    @property
+    def gate(self) -> torch.Tensor:
+        return self.projected[:, (KV_HEADS + HEADS) * DIM : (KV_HEADS + 2 * HEADS) * DIM]
+
+    def truth(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """-> gated output, the pages after it, and q."""
+        x = self.projected.view(len(self.positions), -1, DIM)
+        kq, gate, v = x.split_with_sizes((KV_HEADS + HEADS, HEADS, KV_HEADS), 1)
+        rope = torch_norm.rope_table(self.positions, self.inv_freq)
+        kq = torch_norm.norm_rope(kq, self.weight, rope, EPS)
+        kv = self.kv.clone()
+        k_rows, v_rows = torch_attention.layer_rows(kv, LAYER)
+        k_rows[self.rows.new_rows], v_rows[self.rows.new_rows] = kq[:, :KV_HEADS], v
+        decode = max(self.rows.lens) == 1
+        attend = torch_attention.attend_decode if decode else torch_attention.attend_prefill
+        q = kq[:, KV_HEADS:]
+        out = attend(q.float(), k_rows.float(), v_rows.float(), self.rows)
+        return (out * gate.float().sigmoid()).flatten(1), kv, q
+
+
+def same_pages(kv: torch.Tensor, truth: torch.Tensor) -> bool:
+    return torch.allclose(kv.float(), truth.float(), rtol=8e-3, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_decode(dtype: torch.dtype, num_splits: int, device: torch.device) -> None:
+    cache = Cache([0, 15, 16, 77], [1, 1, 1, 1], dtype, device)
+    truth, pages, true_q = cache.truth()
+    ends = torch.cat((cache.rows.ends, cache.rows.ends.new_zeros(1))).int()
+    tables = torch.cat((cache.rows.block_tables, cache.rows.block_tables[:1] + 10**6)).int()
+    projected = torch.cat((cache.projected, torch.full_like(cache.projected[:1], float("nan"))))
+    q = rope_cache(
+        projected, cache.weight, cache.inv_freq, ends - 1, None, tables, cache.kv, LAYER, EPS
+    )
+    assert same_pages(cache.kv, pages)
+    assert relative_error(q[:-1], true_q) < BOUND[dtype]
+    assert not q[-1].any()
+    workspace = AttentionWorkspace.allocate(5 * num_splits, HEADS, DIM, device)
+    workspace.partials.fill_(float("nan"))
+    workspace.stats.fill_(float("nan"))
+    gate = projected[:, (KV_HEADS + HEADS) * DIM : (KV_HEADS + 2 * HEADS) * DIM]
+    gate[-1] = 0.0
+    out = attention_decode(q, gate, cache.kv, LAYER, tables, ends, num_splits, workspace, block=16)
+    assert relative_error(out[:-1], truth) < BOUND[dtype]
+    assert not out[-1].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_prefill(dtype: torch.dtype, device: torch.device) -> None:
+    cache = Cache([0, 31, 5, 64], [37, 1, 18, 16], dtype, device)
+    truth, pages, _ = cache.truth()
+    plan = PrefillPlan.of(cache.rows.starts, cache.rows.lens, device, tile_len=8)
+    q = rope_cache(
+        cache.projected, cache.weight, cache.inv_freq, cache.positions, plan.token_rows,
+        cache.rows.block_tables, cache.kv, LAYER, EPS,
+    )  # fmt: skip
+    assert same_pages(cache.kv, pages)
+    out = attention_prefill(q, cache.gate, cache.kv, LAYER, cache.rows.block_tables, plan)
+    assert relative_error(out, truth) < BOUND[dtype]

@@ -1,0 +1,138 @@
+"""Gated DeltaNet kernels against plain PyTorch, at odd shapes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from engine.inputs import Rows
+from engine.kernels import torch_conv, torch_delta_rule, torch_norm
+from engine.kernels.triton_conv import conv_qkv
+from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode
+from engine.kernels.triton_delta_prefill import delta_prefill
+from engine.kernels.triton_gated_norm import gated_rms_norm
+from engine.kernels.triton_prefill_plan import PrefillPlan
+from tests.kernels.closeness import relative_error
+
+EPS = 1e-6
+# The GPU multiplies float32 tiles in tf32.
+BOUND = {torch.float32: 2e-3 if torch.cuda.is_available() else 1e-4, torch.bfloat16: 8e-3}
+
+
+class Layer:
+    """Random weights and state of one layer, a view into a cache of two."""
+
+    def __init__(
+        self, k_heads: int, v_heads: int, dim: int, slots: int, dtype: torch.dtype, device: object
+    ) -> None:
+        self.k_heads, self.v_heads, self.dim, self.dtype = k_heads, v_heads, dim, dtype
+        self.channels = (2 * k_heads + v_heads) * dim
+        self.value_dim = v_heads * dim
+        torch.set_default_device(device)
+        self.conv = (torch.randn(self.channels, 4) / 2).to(dtype)
+        self.neg_exp_a = -torch.rand(v_heads).exp()
+        self.dt_bias = torch.randn(v_heads)
+        self.norm = torch.rand(dim) + 0.5
+        self.conv_state = torch.randn(slots, 2, self.channels, 3).to(dtype)[:, 1]
+        self.state = torch.randn(slots, 2, v_heads, dim, dim)[:, 1]
+        torch.set_default_device(None)
+
+    def projected(self, tokens: int) -> torch.Tensor:
+        width = self.channels + self.value_dim + 2 * self.v_heads
+        return torch.randn(tokens, width, device=self.conv.device).to(self.dtype)
+
+    def truth(
+        self, projected: torch.Tensor, rows: Rows, conv: torch.Tensor, state: torch.Tensor
+    ) -> torch.Tensor:
+        """What the PyTorch kernels make of it, in float32 except where activations are rounded."""
+        sizes = (self.channels, self.value_dim, self.v_heads, self.v_heads)
+        qkv, z, b, a = projected.float().split_with_sizes(sizes, -1)
+        decode = max(rows.lens) == 1 and min(rows.starts) > 0
+        convolve = torch_conv.conv_decode if decode else torch_conv.conv_prefill
+        history = conv.float()
+        qkv = convolve(qkv, self.conv.float(), history, rows).to(self.dtype)
+        conv.copy_(history)
+        q, k, v = torch_delta_rule.split_qk(qkv, self.v_heads, self.dim, self.dim)
+        beta, g = b.sigmoid(), F.softplus(a + self.dt_bias) * self.neg_exp_a
+        if decode:
+            out = torch_delta_rule.recurrent(q, k, v, g.exp(), beta, state, rows)
+        else:
+            out = torch_delta_rule.chunked(q, k, v, g, beta, state, rows)
+        z = z.view(out.shape)
+        return torch_norm.gated_rms_norm(out, z, self.norm, EPS).flatten(1)
+
+
+def rows_of(slots: list[int], starts: list[int], lens: list[int], device: torch.device) -> Rows:
+    empty = torch.zeros(len(slots), 1, dtype=torch.int64, device=device)
+    index = torch.tensor(slots, device=device)
+    return Rows(index, empty[:, 0], empty, tuple(starts), tuple(lens), 64, 64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("columns", [8, 16])
+def test_decode(dtype: torch.dtype, columns: int, device: torch.device) -> None:
+    layer = Layer(3, 6, 16, 5, dtype, device)
+    rows = rows_of([3, 0, 4], [9, 9, 9], [1, 1, 1], device)
+    conv, state = layer.conv_state.clone(), layer.state.clone()
+    workspace = DeltaWorkspace.allocate(4, layer.channels, 6, 16, device)
+    slots = torch.tensor([3, 0, -1, 4], dtype=torch.int32, device=device)
+    for _ in range(2):
+        projected = layer.projected(4)
+        out = delta_decode(
+            projected, layer.conv, layer.conv_state, layer.neg_exp_a, layer.dt_bias, layer.norm,
+            layer.state, slots, EPS, workspace, block_columns=columns, num_warps=2,
+        )  # fmt: skip
+        live = torch.tensor([0, 1, 3], device=device)
+        truth = layer.truth(projected[live], rows, conv, state)
+        assert relative_error(out[live], truth) < BOUND[dtype]
+        assert not out[2].any()
+        assert torch.equal(layer.conv_state, conv)
+        assert relative_error(layer.state, state) < BOUND[dtype] / 4
+        assert not workspace.arrivals.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_prefill(dtype: torch.dtype, device: torch.device) -> None:
+    starts, lens = [0, 64, 0, 128], [70, 2, 1, 130]
+    layer = Layer(2, 4, 16, 6, dtype, device)
+    rows = rows_of([2, 5, 0, 3], starts, lens, device)
+    # What belongs to a row that starts at 0 must not be read.
+    for slot in (0, 2):
+        layer.state[slot] = float("nan")
+        layer.conv_state[slot] = float("nan")
+    conv, state = layer.conv_state.clone(), layer.state.clone()
+    projected = layer.projected(sum(lens))
+    plan = PrefillPlan.of(starts, lens, device)
+    q, k, v = conv_qkv(
+        projected, layer.conv, layer.conv_state, rows.state_slots, plan, 2, layer.dim, layer.dim
+    )
+    z = projected[:, layer.channels : layer.channels + layer.value_dim]
+    b, a = projected[:, layer.channels + layer.value_dim :].split(layer.v_heads, 1)
+    out = delta_prefill(
+        q, k, v, b, a, layer.neg_exp_a, layer.dt_bias, layer.state, rows.state_slots, plan
+    )
+    out = gated_rms_norm(out, z, layer.norm, EPS)
+    truth = layer.truth(projected, rows, conv, state)
+    assert relative_error(out, truth) < 1.5 * BOUND[dtype]
+    assert torch.equal(layer.conv_state, conv)
+    assert relative_error(layer.state, state) < BOUND[dtype]
+
+
+def test_prefill_in_two_chunks_is_the_same(device: torch.device) -> None:
+    layer = Layer(1, 2, 16, 1, torch.bfloat16, device)
+    projected = layer.projected(150)
+    slots = torch.zeros(1, dtype=torch.int64, device=device)
+    sizes = (layer.channels, layer.value_dim, 2, 2)
+
+    def run(start: int, end: int) -> torch.Tensor:
+        part = projected[start:end]
+        plan = PrefillPlan.of([start], [end - start], device)
+        q, k, v = conv_qkv(part, layer.conv, layer.conv_state, slots, plan, 1, 16, 16)
+        _, _, b, a = part.split_with_sizes(sizes, 1)
+        return delta_prefill(
+            q, k, v, b, a, layer.neg_exp_a, layer.dt_bias, layer.state, slots, plan
+        )
+
+    whole = run(0, 150)
+    state = layer.state.clone()
+    assert torch.equal(torch.cat((run(0, 64), run(64, 150))), whole)
+    assert torch.equal(layer.state, state)
