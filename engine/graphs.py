@@ -40,7 +40,8 @@ class DecodeGraphs:
         width = layout.pages_for(max_seq_len)
         self._tables = torch.zeros(num_slots, width, dtype=torch.int32, device=self._device)
         self._num_known = [0] * num_slots
-        self._step = torch.zeros(2, self.buckets[-1], dtype=torch.int32, device=self._device)
+        # State slots, ends, and (first column) how many rows are live.
+        self._step = torch.zeros(3, self.buckets[-1], dtype=torch.int32, device=self._device)
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
 
     @torch.inference_mode()
@@ -62,19 +63,22 @@ class DecodeGraphs:
         """The slot has a new owner: its block table starts anew."""
         self._num_known[state_slot] = 0
 
-    def launch(self, rows: Sequence[Row]) -> torch.Tensor:
-        """Enqueue one step of ``rows``, all decode -> logits [rows, ids], valid until the next
-        launch. Everything is ordered on the current stream."""
+    def launch(self, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Enqueue one step of ``rows``, all decode -> logits [rows, ids], and int64 [rows] state
+        slots and positions of the tokens to come. Valid for what is enqueued before the next
+        launch: everything is ordered on the current stream."""
         bucket = next(b for b in self.buckets if b >= len(rows))
         self._add_pages(rows)
         self._write_step(bucket, [row.state_slot for row in rows], [row.start + 1 for row in rows])
         graph, logits = self._graphs[bucket]
         graph.replay()
-        return logits[: len(rows)]
+        slots, ends = self._step[:2, : len(rows)].long()
+        return logits[: len(rows)], slots, ends
 
     def _write_step(self, bucket: int, slots: Sequence[int], ends: Sequence[int]) -> None:
         padding = bucket - len(slots)
-        values = [[*slots, *[-1] * padding], [*ends, *[0] * padding]]
+        live = [len(slots), *[0] * (bucket - 1)]
+        values = [[*slots, *[-1] * padding], [*ends, *[0] * padding], live]
         # A fresh pinned tensor a step: the one before may still be on its way.
         host = torch.tensor(values, dtype=torch.int32).pin_memory()
         self._step[:, :bucket].copy_(host, non_blocking=True)
@@ -110,12 +114,13 @@ class DecodeGraphs:
         nothing = torch.empty(0, dtype=torch.int64, device=self._device)
         inputs = Inputs(
             prefill_ids=nothing,
-            positions=(ends - 1).clamp(min=0).long(),
+            positions=ends - 1,
             decode=rows,
             prefill=None,
             sample_index=held,
             sample_slots=held,
             sample_positions=ends.long(),
+            num_live=self._step[2, :1],
         )
         ids = self._next_token.index_select(0, held)
         hidden = self._model.forward(inputs, ids, self._cache, self._kernels)

@@ -1,14 +1,17 @@
 """One forward pass as tensors: built once a pass, read by every layer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 
 from engine import ragged
 from engine.batch import Row
 from transport.layout import CacheLayout
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -88,6 +91,8 @@ class Inputs:
     ``prefill_ids`` [prefill tokens], ``positions`` [tokens], ``sample_index`` [sampled rows] (the
     tokens whose logits are wanted) and ``sample_slots`` [sampled rows] are int64 on the device;
     ``sample_positions`` [sampled rows] is the index that each sampled token will have.
+    ``num_live`` (int32 [1] on the device) says how many rows are not padding; None: all. Padding
+    rows come last, with state slot -1, end 0 and position -1.
     """
 
     prefill_ids: torch.Tensor
@@ -97,6 +102,15 @@ class Inputs:
     sample_index: torch.Tensor
     sample_slots: torch.Tensor
     sample_positions: torch.Tensor
+    num_live: torch.Tensor | None = None
+    _made: dict[str, Any] = field(default_factory=dict)
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """What a kernel set derives from this pass, made at its first use."""
+        if name not in self._made:
+            self._made[name] = make()
+        found: T = self._made[name]
+        return found
 
     @property
     def num_decode(self) -> int:

@@ -15,8 +15,10 @@ import torch
 from engine import checkpoint, weights
 from engine.batch import Binding, ForwardBatch, Sampled, StepResult
 from engine.config import EngineConfig
+from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
 from engine.kernels.interface import Kernels
+from engine.kernels.choice import kernels_for
 from engine.kernels.reference import ReferenceKernels
 from engine.model.config import ModelConfig
 from engine.model.qwen35 import Qwen35
@@ -76,7 +78,11 @@ class Engine:
         self._model = model
         self._kernels = kernels
         self._device = torch.device(config.device)
-        self._sampler = Sampler(config.num_state_slots, self.num_ids, self._device)
+        self._graphs: DecodeGraphs | None = None
+        if self._device.type == "cuda":
+            self._sampler, self._graphs = self._on_cuda()
+        else:
+            self._sampler = Sampler(config.num_state_slots, self.num_ids, self._device)
 
     @classmethod
     def load(
@@ -113,7 +119,8 @@ class Engine:
             buffer = buffer_factory(Region.of(layout, config.pools).size_bytes)
             cache = CacheTensors.over(buffer, layout, config.pools)
         cache.generations.zero_()
-        engine = cls(config, model, cache, layout, fingerprint, kernels or ReferenceKernels())
+        kernels = kernels or kernels_for(model_config, config.torch_dtype, config.device)
+        engine = cls(config, model, cache, layout, fingerprint, kernels)
         if config.poison:
             for tensor in (cache.kv, cache.conv, cache.recurrent):
                 tensor.fill_(float("nan"))
@@ -122,6 +129,8 @@ class Engine:
     def bind(self, binding: Binding) -> None:
         """Tell a state slot how its sequence samples; ordered after every earlier launch."""
         self._sampler.bind(binding)
+        if self._graphs is not None:
+            self._graphs.forget(binding.state_slot)
 
     @torch.inference_mode()
     def launch(self, batch: ForwardBatch) -> Step:
@@ -147,7 +156,34 @@ class Engine:
         self.cache.conv[state_slot] = float("nan")
         self.cache.recurrent[state_slot] = float("nan")
 
+    def _on_cuda(self) -> "tuple[Sampler, DecodeGraphs | None]":
+        """A sampler, and graphs of the decode step if the kernels can be captured."""
+        from engine.cuda_sampler import CudaSampler
+
+        sampler = CudaSampler(self.config.num_state_slots, self.num_ids, self._device)
+        if isinstance(self._kernels, ReferenceKernels):
+            return sampler, None
+        graphs = DecodeGraphs(
+            self._model,
+            self.cache,
+            self.layout,
+            self._kernels,
+            sampler.next_token,
+            self.num_ids,
+            self.model_config.max_position_embeddings,
+        )
+        graphs.capture()
+        return sampler, graphs
+
+    def _run_graph(self, part: Pass) -> Draw:
+        assert self._graphs is not None
+        logits, slots, positions = self._graphs.launch(part.rows)
+        rows = [SampleRow(row.state_slot, row.start + 1) for row in part.rows]
+        return self._sampler.sample(logits, slots, positions, rows)
+
     def _run(self, part: Pass) -> Draw | None:
+        if self._graphs is not None and all(row.token_ids is None for row in part.rows):
+            return self._run_graph(part)
         inputs = Inputs.of(part.rows, self.layout, self._device)
         ids = inputs.prefill_ids
         if inputs.decode:

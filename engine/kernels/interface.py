@@ -25,27 +25,25 @@ class Kernels(Protocol):
     block, so that a prompt cut into chunks computes the bits of the prompt in one piece.
     """
 
-    def rope_table(self, positions: torch.Tensor, inv_freq: torch.Tensor) -> torch.Tensor:
-        """[2, tokens, 1, rotary_dim] float32: cosines, and sines negated in the first half."""
-        ...
-
-    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """``x / rms(x) * weight`` over the last axis, in float32, cast to ``x``'s dtype.
-
-        ``weight`` is float32 and already the ``1 + w`` of the checkpoint.
-        """
-        ...
-
     def norm_linear(
-        self, hidden: torch.Tensor, norm: torch.Tensor, eps: float, weight: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """``x = rms_norm(hidden)`` and ``x @ weight.T`` -> [tokens, hidden], [tokens, rows]."""
+        self,
+        hidden: torch.Tensor,
+        pending: torch.Tensor | None,
+        norm: torch.Tensor,
+        eps: float,
+        weight: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """``hidden + pending``, its RMS norm ``x``, and ``x @ weight.T``.
+
+        ``pending`` is what ``linear_add`` or ``moe_add`` left unadded; it is taken up here. The
+        projection is for the same set's next call alone, which knows its shape.
+        """
         ...
 
     def linear_add(
         self, hidden: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
-    ) -> torch.Tensor:
-        """``hidden + x @ weight.T``; may reuse ``hidden``'s memory."""
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """``hidden + x @ weight.T``, or its summands: (hidden, pending)."""
         ...
 
     def deltanet(
@@ -72,7 +70,7 @@ class Kernels(Protocol):
         projected: torch.Tensor,
         weights: AttentionWeights,
         eps: float,
-        rope: torch.Tensor,
+        inv_freq: torch.Tensor,
         kv: torch.Tensor,
         layer: int,
         inputs: Inputs,
@@ -81,7 +79,8 @@ class Kernels(Protocol):
 
         projected [tokens, (k | q | gate | v) heads * head_dim]. Norm and rotate k and q, write k
         and v to attention layer ``layer``'s pages, attend, times ``sigmoid(gate)``. kv is the page
-        pool [pages, layers, 2, page_size, kv_heads, head_dim].
+        pool [pages, layers, 2, page_size, kv_heads, head_dim]; inv_freq [rotary_dim / 2] float32
+        are the rotations a position, halves of ``rotary_dim`` paired.
         """
         ...
 
@@ -92,13 +91,25 @@ class Kernels(Protocol):
         projected: torch.Tensor,
         weights: MoeWeights,
         top_k: int,
-    ) -> torch.Tensor:
-        """``hidden`` + the ``top_k`` experts of ``x`` + sigmoid(shared gate) * shared expert.
+        inputs: Inputs,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """``hidden`` + the ``top_k`` experts of ``x`` + sigmoid(shared gate) * shared expert, or
+        its summands: (hidden, pending).
 
         projected [tokens, shared gate | shared up | router | shared gate's logit]; the chosen
-        experts' weights are a float32 softmax over them, cast to the compute dtype. May reuse
-        ``hidden``'s memory.
+        experts' weights are a float32 softmax over them.
         """
+        ...
+
+    def final_norm(
+        self,
+        hidden: torch.Tensor,
+        pending: torch.Tensor | None,
+        norm: torch.Tensor,
+        eps: float,
+        index: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """RMS norm of ``hidden + pending`` at the tokens ``index`` (all if None)."""
         ...
 
     def logits(self, hidden: torch.Tensor, lm_head: torch.Tensor) -> torch.Tensor:

@@ -18,19 +18,22 @@ class ReferenceKernels:
     def __init__(self, prefill_block: int | None = None) -> None:
         self.prefill_block = prefill_block
 
-    rope_table = staticmethod(torch_norm.rope_table)
-    rms_norm = staticmethod(torch_norm.rms_norm)
-
     def norm_linear(
-        self, hidden: torch.Tensor, norm: torch.Tensor, eps: float, weight: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self,
+        hidden: torch.Tensor,
+        pending: torch.Tensor | None,
+        norm: torch.Tensor,
+        eps: float,
+        weight: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        assert pending is None, "this set leaves nothing unadded"
         x = torch_norm.rms_norm(hidden, norm, eps)
-        return x, F.linear(x, weight)
+        return hidden, x, F.linear(x, weight)
 
     def linear_add(
         self, hidden: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
-    ) -> torch.Tensor:
-        return torch.addmm(hidden, x, weight.t())
+    ) -> tuple[torch.Tensor, None]:
+        return torch.addmm(hidden, x, weight.t()), None
 
     def deltanet(
         self,
@@ -56,7 +59,7 @@ class ReferenceKernels:
         projected: torch.Tensor,
         weights: AttentionWeights,
         eps: float,
-        rope: torch.Tensor,
+        inv_freq: torch.Tensor,
         kv: torch.Tensor,
         layer: int,
         inputs: Inputs,
@@ -65,6 +68,7 @@ class ReferenceKernels:
         heads = weights.kq_norm.shape[0] - kv_heads
         projected = projected.view(projected.shape[0], -1, head_dim)
         kq, gate, v = projected.split_with_sizes((kv_heads + heads, heads, kv_heads), dim=1)
+        rope = inputs.once("rope", lambda: torch_norm.rope_table(inputs.positions, inv_freq))
         kq = torch_norm.norm_rope(kq, weights.kq_norm, rope, eps)
         out = self._attend(kq[:, kv_heads:], kq[:, :kv_heads], v, kv, layer, inputs)
         return (out * gate.sigmoid()).flatten(1)
@@ -76,14 +80,27 @@ class ReferenceKernels:
         projected: torch.Tensor,
         weights: MoeWeights,
         top_k: int,
-    ) -> torch.Tensor:
+        inputs: Inputs,
+    ) -> tuple[torch.Tensor, None]:
         shared_dim, num_experts = weights.shared_down.shape[1], weights.gate_up.shape[0]
         shared, router, gate = projected.split_with_sizes((2 * shared_dim, num_experts, 1), dim=-1)
         shared = torch_experts.silu_mul(shared) * gate.sigmoid()
         hidden = torch.addmm(hidden, shared, weights.shared_down.t())
         chosen, ids = torch_experts.route(router, top_k)
         torch_experts.add_experts(hidden, x, chosen, ids, weights.gate_up, weights.down)
-        return hidden
+        return hidden, None
+
+    def final_norm(
+        self,
+        hidden: torch.Tensor,
+        pending: torch.Tensor | None,
+        norm: torch.Tensor,
+        eps: float,
+        index: torch.Tensor | None,
+    ) -> torch.Tensor:
+        assert pending is None, "this set leaves nothing unadded"
+        chosen = hidden if index is None else hidden.index_select(0, index)
+        return torch_norm.rms_norm(chosen, norm, eps)
 
     def logits(self, hidden: torch.Tensor, lm_head: torch.Tensor) -> torch.Tensor:
         return F.linear(hidden, lm_head).float()

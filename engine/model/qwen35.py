@@ -63,25 +63,32 @@ class Qwen35:
         """
         config, weights = self.config, self.weights
         eps = config.rms_norm_eps
-        rope = kernels.rope_table(inputs.positions, weights.inv_freq)
-        hidden = F.embedding(ids, weights.embed)
+        hidden, pending = F.embedding(ids, weights.embed), None
         deltanet = attention = 0
         for layer in weights.layers:
             mixer, moe = layer.mixer, layer.moe
-            _, projected = kernels.norm_linear(hidden, layer.input_norm, eps, mixer.in_proj)
+            hidden, _, projected = kernels.norm_linear(
+                hidden, pending, layer.input_norm, eps, mixer.in_proj
+            )
             if isinstance(mixer, DeltaNetWeights):
                 conv, recurrent = cache.conv[:, deltanet], cache.recurrent[:, deltanet]
                 mixed = kernels.deltanet(projected, mixer, eps, conv, recurrent, inputs)
                 deltanet += 1
             else:
-                mixed = kernels.attention(projected, mixer, eps, rope, cache.kv, attention, inputs)
+                mixed = kernels.attention(
+                    projected, mixer, eps, weights.inv_freq, cache.kv, attention, inputs
+                )
                 attention += 1
-            hidden = kernels.linear_add(hidden, mixed, mixer.out_proj)
-            x, projected = kernels.norm_linear(hidden, layer.post_norm, eps, moe.in_proj)
-            hidden = kernels.moe_add(hidden, x, projected, moe, config.num_experts_per_tok)
-        if inputs.sample_index.shape[0] != hidden.shape[0]:
-            hidden = hidden.index_select(0, inputs.sample_index)
-        return kernels.rms_norm(hidden, weights.norm, eps)
+            hidden, pending = kernels.linear_add(hidden, mixed, mixer.out_proj)
+            hidden, x, projected = kernels.norm_linear(
+                hidden, pending, layer.post_norm, eps, moe.in_proj
+            )
+            hidden, pending = kernels.moe_add(
+                hidden, x, projected, moe, config.num_experts_per_tok, inputs
+            )
+        index = inputs.sample_index
+        every = index.shape[0] == hidden.shape[0]
+        return kernels.final_norm(hidden, pending, weights.norm, eps, None if every else index)
 
     def logits(self, hidden: torch.Tensor, num_ids: int, kernels: Kernels) -> torch.Tensor:
         """[rows, hidden] -> float32 logits [rows, num_ids] of the first ``num_ids`` ids."""

@@ -1,0 +1,72 @@
+"""``python -m bench.profile_step``: one decode step, kernel by kernel, at several batch sizes.
+
+Times are the GPU's own (CUPTI) inside graph replays; ``idle`` is what the sum of the kernels
+leaves of the step. Kernels overlap where programmatic dependent launch lets them, so shares may
+add up to more than the step.
+"""
+
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from torch.profiler import ProfilerActivity, profile
+
+from bench.step import FULL_SIZE, Bench, Run
+from engine.config import EngineConfig
+from engine.runner import Engine
+from transport.cuda import CudaMemory
+
+NUM_STEPS = 10
+
+
+def main(
+    model: Annotated[Path, typer.Option(help="Checkpoint folder or config.")] = FULL_SIZE,
+    batches: Annotated[str, typer.Option(help="Batch sizes.")] = "1,16,64",
+    input_len: int = 1024,
+    prefill: Annotated[bool, typer.Option(help="Profile a prefill batch as well.")] = False,
+) -> None:
+    sizes = [int(size) for size in batches.split(",")]
+    pages_each = -(-(input_len + 64) // 64)
+    config = EngineConfig(
+        model_dir=model,
+        load_format="dummy",
+        device="cuda",
+        num_pages=pages_each * max(sizes),
+        num_state_slots=max(sizes),
+    )
+    bench = Bench(Engine.load(config, CudaMemory().allocate))
+    for size in sizes:
+        run = Run(size, input_len, 0, pages_each)
+        bench.prefill(run, 16_384)
+        bench.decode(run, NUM_STEPS)
+        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+            began = time.perf_counter()
+            bench.decode(run, NUM_STEPS)
+            seconds = time.perf_counter() - began
+        show(f"decode, batch {size}", profiled, NUM_STEPS + 8, seconds)
+    if prefill:
+        run = Run(16, input_len, 0, pages_each)
+        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+            seconds = bench.prefill(run, 16_384)
+        show(f"prefill, 16 x {input_len}", profiled, 1, seconds)
+
+
+def show(title: str, profiled: profile, num_steps: int, seconds: float) -> None:
+    """Print kernels by their share of a step."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for event in profiled.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            times[event.name[:60]].append(event.time_range.elapsed_us())
+    total = sum(map(sum, times.values())) / num_steps
+    print(f"\n{title}: {1e3 * seconds / num_steps:.3f} ms a step, kernels {total / 1e3:.3f} ms")
+    print("   us/step  calls  us each  kernel")
+    for name, each in sorted(times.items(), key=lambda item: -sum(item[1]))[:24]:
+        calls = len(each) / num_steps
+        print(f"{sum(each) / num_steps:10.1f} {calls:6.1f} {sum(each) / len(each):8.2f}  {name}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

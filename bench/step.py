@@ -1,0 +1,182 @@
+"""``python -m bench.step``: prefill and decode speed of one engine on one GPU, without a server.
+
+Full-size model, random weights, temperature 1 so that routing stays near uniform. Each batch size
+gets fresh random prompts; decode runs one step ahead of the host, as a worker does. A step's time
+is the whole run's over its steps, host work included.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from bench.environment import describe
+from engine.batch import Binding, ForwardBatch, Row
+from engine.config import EngineConfig
+from engine.runner import Engine, Step
+from transport.cuda import CudaMemory
+from transport.sampling import SamplingParams, StopRule
+
+FULL_SIZE = Path("bench/models/qwen3.5-35b-a3b")
+BANDWIDTH = 4.3e12
+FLOOR_MS = {1: 1.41, 2: 1.89, 4: 2.83, 8: 4.54, 16: 7.43, 32: 11.58, 64: 16.15}
+VLLM_MS = {1: 3.8, 2: 4.8, 4: 5.7, 8: 7.8, 16: 10.8, 32: 14.9, 64: 19.9}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One batch size: prompts in, tokens out."""
+
+    batch: int
+    input_len: int
+    output_len: int
+    pages_each: int
+
+
+class Bench:
+    """Drives an engine the way the two pools do, with all sequences in step."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._generator = torch.Generator().manual_seed(0)
+
+    def prefill(self, run: Run, max_batch_tokens: int) -> float:
+        """Seconds to compute every prompt and sample its first token."""
+        each = max(1, max_batch_tokens // run.input_len)
+        prompts = torch.randint(
+            0, self._engine.num_ids, (run.batch, run.input_len), generator=self._generator
+        ).tolist()
+        for slot, prompt in enumerate(prompts):
+            self._bind(slot, tuple(prompt))
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        steps = []
+        for first in range(0, run.batch, each):
+            slots = range(first, min(first + each, run.batch))
+            if run.input_len <= max_batch_tokens:
+                rows = [self._row(run, slot, 0, tuple(prompts[slot])) for slot in slots]
+                steps.append(self._engine.launch(ForwardBatch(tuple(rows))))
+                continue
+            for start in range(0, run.input_len, max_batch_tokens):
+                chunk = tuple(prompts[first][start : start + max_batch_tokens])
+                row = self._row(run, first, start, chunk)
+                steps.append(self._engine.launch(ForwardBatch((row,))))
+        for step in steps:
+            step.result()
+        return time.perf_counter() - began
+
+    def decode(self, run: Run, num_steps: int) -> float:
+        """Seconds a step, after the prompts."""
+        pending: Step | None = None
+        began = 0.0
+        for step in range(num_steps + 8):
+            if step == 8:
+                torch.cuda.synchronize()
+                began = time.perf_counter()
+            rows = [self._row(run, slot, run.input_len + step, None) for slot in range(run.batch)]
+            launched = self._engine.launch(ForwardBatch(tuple(rows)))
+            if pending is not None:
+                sampled = pending.result().sampled
+                assert all(s is not None and s.token_id is not None for s in sampled), "NaN"
+            pending = launched
+        assert pending is not None, "no steps"
+        pending.result()
+        return (time.perf_counter() - began) / num_steps
+
+    def _bind(self, slot: int, prompt: tuple[int, ...]) -> None:
+        sampling = SamplingParams(temperature=1.0, seed=slot)
+        self._engine.bind(Binding(slot, prompt, (), sampling, StopRule(1 << 20)))
+
+    def _row(self, run: Run, slot: int, start: int, tokens: tuple[int, ...] | None) -> Row:
+        pages = tuple(range(slot * run.pages_each, (slot + 1) * run.pages_each))
+        last = tokens is None or start + len(tokens) == run.input_len
+        return Row(slot, pages, start, tokens, sample=last)
+
+
+def main(
+    model: Annotated[Path, typer.Option(help="Checkpoint folder or config.")] = FULL_SIZE,
+    batches: Annotated[str, typer.Option(help="Batch sizes.")] = "1,2,4,8,16,32,64",
+    input_len: int = 1024,
+    output_len: int = 1024,
+    max_batch_tokens: int = 16_384,
+    long_input_len: Annotated[
+        int, typer.Option(help="Length of the long prompts; 0: none.")
+    ] = 8192,
+    out: Annotated[Path, typer.Option(help="Result file.")] = Path("bench/results/step.json"),
+    commit: Annotated[str, typer.Option(help="Where the code is not a git checkout.")] = "",
+) -> None:
+    sizes = [int(size) for size in batches.split(",")]
+    pages_each = -(-(max(input_len, long_input_len) + output_len + 16) // 64)
+    began = time.perf_counter()
+    config = EngineConfig(
+        model_dir=model,
+        load_format="dummy",
+        device="cuda",
+        num_pages=pages_each * max(sizes),
+        num_state_slots=max(sizes),
+    )
+    engine = Engine.load(config, CudaMemory().allocate)
+    ready_s = time.perf_counter() - began
+    free, total = torch.cuda.mem_get_info()
+    print(f"ready in {ready_s:.1f} s; {(total - free) / 2**30:.1f} GiB of GPU memory in use")
+    bench = Bench(engine)
+    results = []
+    print("batch  step ms  x floor  x vLLM  decode tok/s  prefill tok/s")
+    for size in sizes:
+        run = Run(size, input_len, output_len, pages_each)
+        bench.prefill(run, max_batch_tokens)
+        prefill_s = bench.prefill(run, max_batch_tokens)
+        step_ms = 1e3 * bench.decode(run, output_len)
+        row = {
+            "batch": size,
+            "step_ms": round(step_ms, 3),
+            "times_floor": round(step_ms / FLOOR_MS.get(size, float("nan")), 2),
+            "times_vllm": round(step_ms / VLLM_MS.get(size, float("nan")), 2),
+            "decode_tokens_per_s": round(size / step_ms * 1e3),
+            "prefill_tokens_per_s": round(size * input_len / prefill_s),
+        }
+        results.append(row)
+        print("{:5} {:8} {:8} {:7} {:13} {:14}".format(*row.values()), flush=True)
+    long_prompts = None
+    if long_input_len:
+        run = Run(2, long_input_len, 0, pages_each)
+        bench.prefill(run, max_batch_tokens)
+        seconds = bench.prefill(run, max_batch_tokens)
+        long_prompts = {"input_len": long_input_len, "tokens_per_s": 2 * long_input_len / seconds}
+        print(f"prompts of {long_input_len}: {long_prompts['tokens_per_s']:.0f} tok/s")
+    report = {
+        "environment": describe(sys.argv[1:]) | _gpu() | ({"commit": commit} if commit else {}),
+        "ready_s": round(ready_s, 1),
+        "input_len": input_len,
+        "output_len": output_len,
+        "batches": results,
+        "long_prompts": long_prompts,
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def _gpu() -> dict[str, str]:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
+    name, _, driver = (
+        subprocess.run(query, capture_output=True, text=True, check=True)
+        .stdout.strip()
+        .partition(", ")
+    )
+    return {
+        "gpu": name,
+        "driver": driver,
+        "cuda": torch.version.cuda or "",
+        "triton": version("triton"),
+    }
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,248 @@
+"""The Triton kernel set: CUDA, bfloat16, and the shapes that its kernels are made for.
+
+Sums are left pending for the next norm to take up (``add_rms_norm``), so split-K slices and the
+experts' contributions cost no launch of their own.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from engine.inputs import Inputs, Rows
+from engine.kernels.triton_add_norm import add_rms_norm
+from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
+from engine.kernels.triton_attention_prefill import attention_prefill
+from engine.kernels.triton_conv import conv_qkv
+from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode
+from engine.kernels.triton_delta_prefill import delta_prefill
+from engine.kernels.triton_experts import experts
+from engine.kernels.triton_experts_prefill import experts_prefill
+from engine.kernels.triton_gated_norm import gated_rms_norm
+from engine.kernels.triton_linear import linear, linear_parts
+from engine.kernels.triton_prefill_plan import PrefillPlan
+from engine.kernels.triton_rope_cache import rope_cache
+from engine.kernels.triton_route import route_shared
+from engine.model.config import ModelConfig
+from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
+
+MAX_DECODE_ROWS = 256
+NUM_PROCESSORS = 132
+MAX_SPLITS = 64
+
+
+def unsupported(config: ModelConfig, dtype: torch.dtype) -> str:
+    """Why the set cannot compute this model; empty if it can."""
+    problems = []
+    if dtype != torch.bfloat16:
+        problems.append(f"dtype {dtype}")
+    if config.linear_conv_kernel_dim != 4:
+        problems.append(f"linear_conv_kernel_dim {config.linear_conv_kernel_dim}")
+    if config.moe_intermediate_size != config.shared_expert_intermediate_size:
+        problems.append("experts and shared expert of different sizes")
+    sizes = {"hidden_size": config.hidden_size, "moe": config.moe_intermediate_size}
+    problems += [
+        f"{name} {size} not a multiple of 512" for name, size in sizes.items() if size % 512
+    ]
+    return ", ".join(problems)
+
+
+@dataclass
+class RowsOnGpu:
+    """int32 versions of what the kernels read for one kind of rows."""
+
+    slots: torch.Tensor
+    ends: torch.Tensor
+    tables: torch.Tensor
+
+    @classmethod
+    def of(cls, rows: Rows) -> "RowsOnGpu":
+        return cls(rows.state_slots.int(), rows.ends.int(), rows.block_tables.int())
+
+
+class TritonKernels:
+    """``engine.kernels.interface.Kernels``; one stream uses it at a time."""
+
+    prefill_block: int | None = None
+
+    def __init__(self, config: ModelConfig, device: torch.device) -> None:
+        self._config = config
+        self._device = device
+
+    @cached_property
+    def _delta_workspace(self) -> DeltaWorkspace:
+        config = self._config
+        return DeltaWorkspace.allocate(
+            MAX_DECODE_ROWS,
+            config.conv_channels,
+            config.linear_num_value_heads,
+            config.linear_value_head_dim,
+            self._device,
+        )
+
+    @cached_property
+    def _attention_workspace(self) -> AttentionWorkspace:
+        config = self._config
+        return AttentionWorkspace.allocate(
+            4 * MAX_DECODE_ROWS, config.num_attention_heads, config.head_dim, self._device
+        )
+
+    def norm_linear(
+        self,
+        hidden: torch.Tensor,
+        pending: torch.Tensor | None,
+        norm: torch.Tensor,
+        eps: float,
+        weight: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        hidden, x = add_rms_norm(hidden, pending, norm, eps)
+        parts = linear_parts(x, weight)
+        return hidden, x, parts[0] if parts.shape[0] == 1 else parts
+
+    def linear_add(
+        self, hidden: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return hidden, linear_parts(x, weight)
+
+    def deltanet(
+        self,
+        projected: torch.Tensor,
+        weights: DeltaNetWeights,
+        eps: float,
+        conv: torch.Tensor,
+        recurrent: torch.Tensor,
+        inputs: Inputs,
+    ) -> torch.Tensor:
+        n = inputs.num_decode
+        parts = []
+        if inputs.decode:
+            rows = self._rows(inputs, "decode")
+            parts.append(
+                delta_decode(
+                    projected[:n],
+                    weights.conv,
+                    conv,
+                    weights.neg_exp_a,
+                    weights.dt_bias,
+                    weights.norm,
+                    recurrent,
+                    rows.slots,
+                    eps,
+                    self._delta_workspace,
+                )
+            )
+        if inputs.prefill:
+            parts.append(
+                self._deltanet_prefill(projected[n:], weights, eps, conv, recurrent, inputs)
+            )
+        return _joined(parts)
+
+    def _deltanet_prefill(
+        self,
+        projected: torch.Tensor,
+        weights: DeltaNetWeights,
+        eps: float,
+        conv: torch.Tensor,
+        recurrent: torch.Tensor,
+        inputs: Inputs,
+    ) -> torch.Tensor:
+        heads, k_dim, v_dim = recurrent.shape[1:]
+        channels = weights.conv.shape[0]
+        key_heads = (channels - heads * v_dim) // (2 * k_dim)
+        _, z, b, a = projected.split_with_sizes((channels, heads * v_dim, heads, heads), dim=-1)
+        rows, plan = self._rows(inputs, "prefill"), self._plan(inputs)
+        q, k, v = conv_qkv(projected, weights.conv, conv, rows.slots, plan, key_heads, k_dim, v_dim)
+        out = delta_prefill(
+            q, k, v, b, a, weights.neg_exp_a, weights.dt_bias, recurrent, rows.slots, plan
+        )
+        return gated_rms_norm(out, z, weights.norm, eps)
+
+    def attention(
+        self,
+        projected: torch.Tensor,
+        weights: AttentionWeights,
+        eps: float,
+        inv_freq: torch.Tensor,
+        kv: torch.Tensor,
+        layer: int,
+        inputs: Inputs,
+    ) -> torch.Tensor:
+        kv_heads, head_dim = kv.shape[-2:]
+        heads = weights.kq_norm.shape[0] - kv_heads
+        begin = (kv_heads + heads) * head_dim
+        gate = projected[:, begin : begin + heads * head_dim]
+        n = inputs.num_decode
+        positions = inputs.once("positions", inputs.positions.int)
+        parts = []
+        if inputs.decode:
+            rows = self._rows(inputs, "decode")
+            q = rope_cache(
+                projected[:n], weights.kq_norm, inv_freq, positions[:n], None,
+                rows.tables, kv, layer, eps,
+            )  # fmt: skip
+            parts.append(
+                attention_decode(
+                    q, gate[:n], kv, layer, rows.tables, rows.ends,
+                    _num_splits(n, kv_heads), self._attention_workspace,
+                )
+            )  # fmt: skip
+        if inputs.prefill:
+            rows, plan = self._rows(inputs, "prefill"), self._plan(inputs)
+            q = rope_cache(
+                projected[n:], weights.kq_norm, inv_freq, positions[n:], plan.token_rows,
+                rows.tables, kv, layer, eps,
+            )  # fmt: skip
+            parts.append(attention_prefill(q, gate[n:], kv, layer, rows.tables, plan))
+        return _joined(parts)
+
+    def moe_add(
+        self,
+        hidden: torch.Tensor,
+        x: torch.Tensor,
+        projected: torch.Tensor,
+        weights: MoeWeights,
+        top_k: int,
+        inputs: Inputs,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        num_experts = weights.gate_up.shape[0]
+        ids, chosen, shared = route_shared(projected, num_experts, top_k, x.dtype, inputs.num_live)
+        if x.shape[0] <= MAX_DECODE_ROWS:
+            both = (shared, weights.shared_down)
+            return hidden, experts(x, ids, chosen, weights.gate_up, weights.down, both)
+        hidden = torch.addmm(hidden, shared, weights.shared_down.t())
+        return hidden, experts_prefill(x, ids, chosen, weights.gate_up, weights.down)
+
+    def final_norm(
+        self,
+        hidden: torch.Tensor,
+        pending: torch.Tensor | None,
+        norm: torch.Tensor,
+        eps: float,
+        index: torch.Tensor | None,
+    ) -> torch.Tensor:
+        if index is not None:
+            hidden = hidden.index_select(0, index)
+            pending = None if pending is None else pending.index_select(-2, index)
+        return add_rms_norm(hidden, pending, norm, eps)[1]
+
+    def logits(self, hidden: torch.Tensor, lm_head: torch.Tensor) -> torch.Tensor:
+        return linear(hidden, lm_head)
+
+    def _rows(self, inputs: Inputs, kind: str) -> RowsOnGpu:
+        rows = inputs.decode if kind == "decode" else inputs.prefill
+        assert rows is not None, kind
+        return inputs.once(kind, lambda: RowsOnGpu.of(rows))
+
+    def _plan(self, inputs: Inputs) -> PrefillPlan:
+        rows = inputs.prefill
+        assert rows is not None, "a plan without prefill rows"
+        return inputs.once("plan", lambda: PrefillPlan.of(rows.starts, rows.lens, self._device))
+
+
+def _num_splits(num_rows: int, kv_heads: int) -> int:
+    """Two programs a multiprocessor; fixed for a bucket, so that a row's sums are too."""
+    return max(1, min(MAX_SPLITS, 2 * NUM_PROCESSORS // (num_rows * kv_heads)))
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
