@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """The tokens of each expert, as lists that fill tiles of a grouped matrix product.
 
     lists[e] = [t * top_k + j : ids[t, j] = e],   in the order of t;   counts[e] = |lists[e]|
@@ -11,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_overlap import dependents_may_launch, overlap, wait_for_inputs
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -27,7 +28,6 @@ def _plan_kernel(
     expert = tl.program_id(0)
     o_k = tl.arange(0, TOP_K)[None, :]
     wait_for_inputs(PDL)
-    dependents_may_launch(PDL)
     count = 0
     for start in range(0, num_tokens, BLOCK_T):
         tokens = start + tl.arange(0, BLOCK_T)
@@ -48,7 +48,8 @@ def plan(ids: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tenso
     An id of -1 is in no list. top_k is a power of two. Past a list's count its row is undefined.
     """
     num_tokens, top_k = ids.shape
-    assert ids.is_contiguous() and ids.dtype == torch.int32
+    assert ids.is_contiguous()
+    assert ids.dtype == torch.int32
     lists = torch.empty((num_experts, num_tokens), dtype=torch.int32, device=ids.device)
     counts = torch.empty((num_experts,), dtype=torch.int32, device=ids.device)
     _plan_kernel[(num_experts,)](
@@ -78,7 +79,6 @@ def _tiles_kernel(
     tiles = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     o_e = tl.arange(0, BLOCK_E)
     wait_for_inputs(PDL)
-    dependents_may_launch(PDL)
     b_counts = tl.load(p_counts + o_e, mask=o_e < EXPERTS, other=0)
     b_ends = tl.cumsum((b_counts + BLOCK_M - 1) // BLOCK_M, axis=0)[None, :]
     b_before = b_ends <= tiles[:, None]
