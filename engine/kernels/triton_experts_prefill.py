@@ -3,9 +3,10 @@
 
     h[p] = silu(gate_e x_t) * (up_e x_t);   y[p] = p[p] * down_e h[p],   pair p = (t, j), e = ids[p]
 
-Tiles of pairs of one expert (``plan``) gather their rows of ``x`` and ``h`` and put their results
-in the pair's place. The bands of an expert's weights follow one another in the grid, so its tiles
-find rows and weights in the L2 cache.
+Tiles of pairs of one expert (``plan``) gather their rows of ``x``; ``h`` lies in the order of the
+lists, so that the copy engine fetches it like the weights, and ``y`` in the pairs' places. The
+bands of an expert's weights follow one another in the grid, so its tiles find rows and weights in
+the L2 cache.
 """
 
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ def _gate_up_tile(
     w_desc,
     p_h,
     b_pair,
+    h_row,
     w_row,
     o_band,
     K: tl.constexpr,
@@ -67,7 +69,8 @@ def _gate_up_tile(
             b_up = dot(b_x, tl.trans(w_desc.load([row + DIM, k])), b_up)
         b_h = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
         o_n = o_band + band * HALF + tl.arange(0, HALF)
-        p_out = p_h + b_pair[:, None].to(tl.int64) * DIM + o_n[None, :]
+        o_h = h_row + tl.arange(0, BLOCK_M)
+        p_out = p_h + o_h[:, None].to(tl.int64) * DIM + o_n[None, :]
         tl.store(p_out, b_h.to(p_h.dtype.element_ty), mask=valid)
 
 
@@ -97,6 +100,7 @@ def _gate_up_kernel(
     o_band = tl.program_id(0) % GROUPS * (BANDS * BLOCK_N // 2)
     expert = tl.load(p_tiles + tile)
     start = tl.load(p_tiles + num_tiles + tile)
+    h_row = tl.load(p_tiles + 2 * num_tiles + tile)
     if start < 0:
         return
     count = tl.load(p_counts + expert)
@@ -106,25 +110,26 @@ def _gate_up_kernel(
         place = start + tl.arange(0, BLOCK_M)
         b_pair = tl.load(p_list + place, mask=place < count, other=-1)
         _gate_up_tile(
-            p_x, w_desc, p_h, b_pair, w_row, o_band,
+            p_x, w_desc, p_h, b_pair, h_row, w_row, o_band,
             K, DIM, TOP_K, BANDS, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
     elif TAIL > 0:
         rest = start + tl.arange(0, TAIL)
         b_rest = tl.load(p_list + rest, mask=rest < count, other=-1)
         _gate_up_tile(
-            p_x, w_desc, p_h, b_rest, w_row, o_band,
+            p_x, w_desc, p_h, b_rest, h_row, w_row, o_band,
             K, DIM, TOP_K, BANDS, TAIL, BLOCK_N, BLOCK_K,
         )  # fmt: skip
 
 
 @triton.jit
 def _down_tile(
-    p_h,
+    h_desc,
     w_desc,
     p_weights,
     p_y,
     b_pair,
+    h_row,
     w_row,
     o_band,
     HIDDEN: tl.constexpr,
@@ -135,14 +140,12 @@ def _down_tile(
     BLOCK_K: tl.constexpr,
 ):
     valid = b_pair >= 0
-    o_k = tl.arange(0, BLOCK_K)
-    p_rows = p_h + tl.maximum(b_pair, 0)[:, None].to(tl.int64) * DIM + o_k[None, :]
     b_scale = tl.load(p_weights + b_pair, mask=valid, other=0.0)[:, None]
     for band in range(BANDS):
         b_y = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         row = o_band + band * BLOCK_N
         for k in tl.range(0, DIM, BLOCK_K):
-            b_y = dot(tl.load(p_rows + k), tl.trans(w_desc.load([w_row + row, k])), b_y)
+            b_y = dot(h_desc.load([h_row, k]), tl.trans(w_desc.load([w_row + row, k])), b_y)
         o_n = row + tl.arange(0, BLOCK_N)
         p_out = p_y + b_pair[:, None].to(tl.int64) * HIDDEN + o_n[None, :]
         tl.store(p_out, (b_y * b_scale).to(p_y.dtype.element_ty), mask=valid[:, None])
@@ -150,7 +153,8 @@ def _down_tile(
 
 @triton.jit(do_not_specialize=["num_tokens", "num_tiles"])
 def _down_kernel(
-    p_h,
+    h_desc,
+    h_rest_desc,
     p_lists,
     p_counts,
     p_tiles,
@@ -174,6 +178,7 @@ def _down_kernel(
     o_band = tl.program_id(0) % GROUPS * (BANDS * BLOCK_N)
     expert = tl.load(p_tiles + tile)
     start = tl.load(p_tiles + num_tiles + tile)
+    h_row = tl.load(p_tiles + 2 * num_tiles + tile)
     if start < 0:
         return
     count = tl.load(p_counts + expert)
@@ -183,14 +188,14 @@ def _down_kernel(
         place = start + tl.arange(0, BLOCK_M)
         b_pair = tl.load(p_list + place, mask=place < count, other=-1)
         _down_tile(
-            p_h, w_desc, p_weights, p_y, b_pair, w_row, o_band,
+            h_desc, w_desc, p_weights, p_y, b_pair, h_row, w_row, o_band,
             HIDDEN, DIM, BANDS, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
     elif TAIL > 0:
         rest = start + tl.arange(0, TAIL)
         b_rest = tl.load(p_list + rest, mask=rest < count, other=-1)
         _down_tile(
-            p_h, w_desc, p_weights, p_y, b_rest, w_row, o_band,
+            h_rest_desc, w_desc, p_weights, p_y, b_rest, h_row, w_row, o_band,
             HIDDEN, DIM, BANDS, TAIL, BLOCK_N, BLOCK_K,
         )  # fmt: skip
 
@@ -249,7 +254,8 @@ def experts_prefill(
     )
     groups = hidden // (out_tiles.rows * out_tiles.bands)
     _down_kernel[(out_plan.shape[1] * groups,)](
-        h,
+        TensorDescriptor.from_tensor(h, [out_tiles.pairs, out_tiles.k]),
+        TensorDescriptor.from_tensor(h, [out_tiles.tail or out_tiles.pairs, out_tiles.k]),
         lists,
         counts,
         out_plan,

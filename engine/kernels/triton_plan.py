@@ -85,19 +85,22 @@ def _tiles_kernel(
     b_expert = tl.sum(b_before.to(tl.int32), axis=1)
     b_first = tl.max(tl.where(b_before, b_ends, 0), axis=1)
     b_start = tl.where(b_expert < EXPERTS, (tiles - b_first) * BLOCK_M, -1)
+    b_row = tl.sum(tl.where(o_e[None, :] < b_expert[:, None], b_counts[None, :], 0), axis=1)
     tl.store(p_tiles + tiles, b_expert, mask=tiles < num_tiles)
     tl.store(p_tiles + num_tiles + tiles, b_start, mask=tiles < num_tiles)
+    tl.store(p_tiles + 2 * num_tiles + tiles, b_row + b_start, mask=tiles < num_tiles)
 
 
 def plan_tiles(counts: torch.Tensor, num_tokens: int, top_k: int, block_m: int) -> torch.Tensor:
-    """[2, tiles] int32: all lists cut into ``block_m``, as (expert, its first place in the list).
+    """[3, tiles] int32: all lists cut into ``block_m``, as (expert, first place in its list, row).
 
-    The number of tiles holds any routing: known without looking at the counts. The place is -1
-    for a tile that this routing does not need.
+    The row is the first place's among all lists, one after another. The number of tiles holds any
+    routing: known without looking at the counts. The place is -1 for a tile that this routing
+    does not need.
     """
     num_experts = counts.shape[0]
     tiles = max_tiles(num_tokens, top_k, num_experts, block_m)
-    out = torch.empty((2, tiles), dtype=torch.int32, device=counts.device)
+    out = torch.empty((3, tiles), dtype=torch.int32, device=counts.device)
     _tiles_kernel[(triton.cdiv(tiles, 32),)](
         counts,
         out,

@@ -149,7 +149,9 @@ def test_plan(num_tokens: int) -> None:
         for start in range(0, count, 4)
     ]
     tiles = plan_tiles(counts, num_tokens, TOP_K, 4).t().tolist()
-    assert [(expert, start) for expert, start in tiles if start >= 0] == expected
+    assert [(expert, start) for expert, start, _ in tiles if start >= 0] == expected
+    before = (counts.cumsum(0) - counts).tolist()
+    assert all(row == before[expert] + start for expert, start, row in tiles if start >= 0)
 
 
 def test_the_bound_on_tiles_holds_for_any_routing() -> None:
