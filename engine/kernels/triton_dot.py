@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """A tensor-core product that Triton's interpreter computes too: it takes bf16 bits for integers."""
 
 import triton

@@ -1,12 +1,13 @@
-"""Experts for a few tokens, where the time is the reading of each touched expert's weights, once.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""Experts for up to about 1,000 tokens: the time is the reading of each touched expert's weights.
 
     h[t, j] = silu(gate_e x_t) * (up_e x_t);   y[t, j] = p[t, j] * down_e h[t, j],   e = ids[t, j]
 
 Up to 16 tokens no sort is needed: tensor cores take 16 rows anyway, so a program multiplies its
 band of an expert's weights with all tokens and keeps the rows that chose the expert. Beyond that
-``plan`` packs each expert's tokens. Either way a row's sum is formed in the same order: a token's
-result does not depend on its batch. The contributions come back per token in a fixed order, the
-shared expert's last, for ``add_rms_norm`` to add: no atomics.
+``plan`` lists each expert's tokens. Up to 512 tokens a row's sum is formed in one order, so a
+token's result does not depend on its batch. The contributions come back per token in a fixed
+order, the shared expert's last, for ``add_rms_norm`` to add: no atomics.
 """
 
 from dataclasses import dataclass
@@ -17,14 +18,10 @@ import triton.language as tl
 
 from engine.kernels.triton_dot import dot
 from engine.kernels.triton_overlap import (
-    dependents_may_launch,
     overlap,
-    prefetch,
     wait_for_inputs,
 )
 from engine.kernels.triton_plan import plan
-
-BLOCK_M = 16
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,6 @@ class Tiles:
     k: int
     stages: int
     warps: int
-    prefetched: int = 0
 
 
 @triton.jit
@@ -92,15 +88,12 @@ def _gate_up_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    PREFETCHED: tl.constexpr,
     PLANNED: tl.constexpr,
     PDL: tl.constexpr,
 ):
     tile = tl.program_id(1)
     o_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     wait_for_inputs(PDL)
-    # After the wait: the down projection may then read ids and lists before its own.
-    dependents_may_launch(PDL)
     if PLANNED:
         expert = tile
         count = tl.load(p_counts + expert)
@@ -111,11 +104,6 @@ def _gate_up_kernel(
         if expert < 0:
             return
     p_band = p_w + expert.to(tl.int64) * (2 * DIM * K) + o_n[:, None] * K
-    LINES: tl.constexpr = PREFETCHED * BLOCK_K // 64
-    if LINES > 0:
-        p_lines = p_band + tl.arange(0, LINES)[None, :] * 64
-        prefetch(p_lines, PDL)
-        prefetch(p_lines + DIM * K, PDL)
     if PLANNED:
         p_list = p_lists + expert * num_tokens
         for start in range(0, count, BLOCK_M):
@@ -182,7 +170,6 @@ def _down_kernel(
     tile = tl.program_id(1) - shared_tiles
     o_m = tl.arange(0, BLOCK_M)
     o_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    dependents_may_launch(PDL)
     expert, count = 0, 1
     p_band = p_shared_w
     if tile >= 0:
@@ -199,8 +186,6 @@ def _down_kernel(
             wait_for_inputs(PDL)
         return
     p_band += o_n[:, None] * DIM
-    LINES: tl.constexpr = (DIM + 63) // 64
-    prefetch(p_band + tl.arange(0, LINES)[None, :] * 64, PDL)
     if tile < 0:
         b_token = (tile + shared_tiles) * BLOCK_M + o_m
         b_row = tl.where(b_token < num_tokens, b_token, -1)
@@ -248,21 +233,26 @@ def experts(
     """
     (num_tokens, hidden), (num_experts, _, dim) = x.shape, down.shape
     top_k = ids.shape[1]
-    assert gate_up.shape == (num_experts, 2 * dim, hidden) and down.shape[1] == hidden
-    assert ids.shape == weights.shape == (num_tokens, top_k) and ids.dtype == torch.int32
+    assert gate_up.shape == (num_experts, 2 * dim, hidden)
+    assert down.shape[1] == hidden
+    assert ids.shape == weights.shape == (num_tokens, top_k)
+    assert ids.dtype == torch.int32
     assert weights.dtype == torch.float32
     assert all(t.is_contiguous() for t in (x, ids, weights, gate_up, down))
     in_tiles, out_tiles = tiles or _tiles(num_tokens)
+    block_m = _block_m(num_tokens)
     assert dim % in_tiles.rows == hidden % in_tiles.k == 0
     assert hidden % out_tiles.rows == dim % out_tiles.k == 0
     slots, shared_tiles, shared_h, shared_w = top_k, 0, x, down
     if shared is not None:
         shared_h, shared_w = shared
-        assert shared_h.shape == (num_tokens, dim) and shared_w.shape == (hidden, dim)
-        assert shared_h.is_contiguous() and shared_w.is_contiguous()
-        slots, shared_tiles = top_k + 1, triton.cdiv(num_tokens, BLOCK_M)
+        assert shared_h.shape == (num_tokens, dim)
+        assert shared_w.shape == (hidden, dim)
+        assert shared_h.is_contiguous()
+        assert shared_w.is_contiguous()
+        slots, shared_tiles = top_k + 1, triton.cdiv(num_tokens, block_m)
 
-    planned = num_tokens > BLOCK_M
+    planned = num_tokens > block_m or block_m > 16
     lists, counts = plan(ids, num_experts) if planned else (ids, ids)
     grid_m = num_experts if planned else ids.numel()
     h = torch.empty((num_tokens * top_k, dim), dtype=x.dtype, device=x.device)
@@ -270,7 +260,7 @@ def experts(
     shape = {
         "DIM": dim,
         "TOP_K": top_k,
-        "BLOCK_M": BLOCK_M,
+        "BLOCK_M": block_m,
         "PLANNED": planned,
     }
     _gate_up_kernel[(dim // in_tiles.rows, grid_m)](
@@ -284,7 +274,6 @@ def experts(
         K=hidden,
         BLOCK_N=in_tiles.rows,
         BLOCK_K=in_tiles.k,
-        PREFETCHED=in_tiles.prefetched,
         num_warps=in_tiles.warps,
         num_stages=in_tiles.stages,
         **shape,
@@ -316,4 +305,11 @@ def experts(
 
 def _tiles(num_tokens: int) -> tuple[Tiles, Tiles]:
     """(for gate_up, for down), as measured on an H200."""
-    return Tiles(32, 128, 4, 4), Tiles(64, 128, 4, 4)
+    if num_tokens <= 256:
+        return Tiles(32, 256, 3, 4), Tiles(128, 128, 3, 4)
+    return Tiles(64, 128, 3, 4), Tiles(128, 64, 4, 4)
+
+
+def _block_m(num_tokens: int) -> int:
+    """Rows of a product: at 256 experts of which 8 are chosen, most lists fit in one."""
+    return 16 if num_tokens <= 256 else 32 if num_tokens <= 512 else 64

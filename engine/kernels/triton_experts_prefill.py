@@ -1,10 +1,12 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """Experts for many tokens: grouped matrix products at the tensor cores' speed.
 
     h[p] = silu(gate_e x_t) * (up_e x_t);   y[p] = p[p] * down_e h[p],   pair p = (t, j), e = ids[p]
 
-Tiles of pairs of one expert (``plan``) gather their rows of ``x`` and ``h`` and put their results
-in the pair's place. The bands of an expert's weights follow one another in the grid, so its tiles
-find rows and weights in the L2 cache.
+Tiles of pairs of one expert (``plan``) gather their rows of ``x``; ``h`` lies in the order of the
+lists, so that the copy engine fetches it like the weights, and ``y`` in the pairs' places. The
+bands of an expert's weights follow one another in the grid, so its tiles find rows and weights in
+the L2 cache.
 """
 
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from engine.kernels.triton_dot import dot
-from engine.kernels.triton_overlap import dependents_may_launch, overlap, wait_for_inputs
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_plan import plan, plan_tiles
 
 
@@ -32,12 +34,17 @@ class Tiles:
     """A list's last tile with no more pairs than this is multiplied as so many."""
 
 
+TILES = Tiles(128, 256, 64, 4, 8, 1, 64), Tiles(128, 256, 64, 4, 8, 1, 64)
+"""For gate_up and for down, as measured on an H200."""
+
+
 @triton.jit
 def _gate_up_tile(
     p_x,
     w_desc,
     p_h,
     b_pair,
+    h_row,
     w_row,
     o_band,
     K: tl.constexpr,
@@ -62,7 +69,8 @@ def _gate_up_tile(
             b_up = dot(b_x, tl.trans(w_desc.load([row + DIM, k])), b_up)
         b_h = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
         o_n = o_band + band * HALF + tl.arange(0, HALF)
-        p_out = p_h + b_pair[:, None].to(tl.int64) * DIM + o_n[None, :]
+        o_h = h_row + tl.arange(0, BLOCK_M)
+        p_out = p_h + o_h[:, None].to(tl.int64) * DIM + o_n[None, :]
         tl.store(p_out, b_h.to(p_h.dtype.element_ty), mask=valid)
 
 
@@ -87,12 +95,12 @@ def _gate_up_kernel(
     PDL: tl.constexpr,
 ):
     wait_for_inputs(PDL)
-    dependents_may_launch(PDL)
     GROUPS: tl.constexpr = 2 * DIM // (BLOCK_N * BANDS)
     tile = tl.program_id(0) // GROUPS
     o_band = tl.program_id(0) % GROUPS * (BANDS * BLOCK_N // 2)
     expert = tl.load(p_tiles + tile)
     start = tl.load(p_tiles + num_tiles + tile)
+    h_row = tl.load(p_tiles + 2 * num_tiles + tile)
     if start < 0:
         return
     count = tl.load(p_counts + expert)
@@ -102,25 +110,26 @@ def _gate_up_kernel(
         place = start + tl.arange(0, BLOCK_M)
         b_pair = tl.load(p_list + place, mask=place < count, other=-1)
         _gate_up_tile(
-            p_x, w_desc, p_h, b_pair, w_row, o_band,
+            p_x, w_desc, p_h, b_pair, h_row, w_row, o_band,
             K, DIM, TOP_K, BANDS, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
     elif TAIL > 0:
         rest = start + tl.arange(0, TAIL)
         b_rest = tl.load(p_list + rest, mask=rest < count, other=-1)
         _gate_up_tile(
-            p_x, w_desc, p_h, b_rest, w_row, o_band,
+            p_x, w_desc, p_h, b_rest, h_row, w_row, o_band,
             K, DIM, TOP_K, BANDS, TAIL, BLOCK_N, BLOCK_K,
         )  # fmt: skip
 
 
 @triton.jit
 def _down_tile(
-    p_h,
+    h_desc,
     w_desc,
     p_weights,
     p_y,
     b_pair,
+    h_row,
     w_row,
     o_band,
     HIDDEN: tl.constexpr,
@@ -131,14 +140,12 @@ def _down_tile(
     BLOCK_K: tl.constexpr,
 ):
     valid = b_pair >= 0
-    o_k = tl.arange(0, BLOCK_K)
-    p_rows = p_h + tl.maximum(b_pair, 0)[:, None].to(tl.int64) * DIM + o_k[None, :]
     b_scale = tl.load(p_weights + b_pair, mask=valid, other=0.0)[:, None]
     for band in range(BANDS):
         b_y = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         row = o_band + band * BLOCK_N
         for k in tl.range(0, DIM, BLOCK_K):
-            b_y = dot(tl.load(p_rows + k), tl.trans(w_desc.load([w_row + row, k])), b_y)
+            b_y = dot(h_desc.load([h_row, k]), tl.trans(w_desc.load([w_row + row, k])), b_y)
         o_n = row + tl.arange(0, BLOCK_N)
         p_out = p_y + b_pair[:, None].to(tl.int64) * HIDDEN + o_n[None, :]
         tl.store(p_out, (b_y * b_scale).to(p_y.dtype.element_ty), mask=valid[:, None])
@@ -146,7 +153,8 @@ def _down_tile(
 
 @triton.jit(do_not_specialize=["num_tokens", "num_tiles"])
 def _down_kernel(
-    p_h,
+    h_desc,
+    h_rest_desc,
     p_lists,
     p_counts,
     p_tiles,
@@ -165,12 +173,12 @@ def _down_kernel(
     PDL: tl.constexpr,
 ):
     wait_for_inputs(PDL)
-    dependents_may_launch(PDL)
     GROUPS: tl.constexpr = HIDDEN // (BLOCK_N * BANDS)
     tile = tl.program_id(0) // GROUPS
     o_band = tl.program_id(0) % GROUPS * (BANDS * BLOCK_N)
     expert = tl.load(p_tiles + tile)
     start = tl.load(p_tiles + num_tiles + tile)
+    h_row = tl.load(p_tiles + 2 * num_tiles + tile)
     if start < 0:
         return
     count = tl.load(p_counts + expert)
@@ -180,14 +188,14 @@ def _down_kernel(
         place = start + tl.arange(0, BLOCK_M)
         b_pair = tl.load(p_list + place, mask=place < count, other=-1)
         _down_tile(
-            p_h, w_desc, p_weights, p_y, b_pair, w_row, o_band,
+            h_desc, w_desc, p_weights, p_y, b_pair, h_row, w_row, o_band,
             HIDDEN, DIM, BANDS, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
     elif TAIL > 0:
         rest = start + tl.arange(0, TAIL)
         b_rest = tl.load(p_list + rest, mask=rest < count, other=-1)
         _down_tile(
-            p_h, w_desc, p_weights, p_y, b_rest, w_row, o_band,
+            h_rest_desc, w_desc, p_weights, p_y, b_rest, h_row, w_row, o_band,
             HIDDEN, DIM, BANDS, TAIL, BLOCK_N, BLOCK_K,
         )  # fmt: skip
 
@@ -207,10 +215,12 @@ def experts_prefill(
     """
     (num_tokens, hidden), (num_experts, _, dim) = x.shape, down.shape
     top_k = ids.shape[1]
-    assert gate_up.shape == (num_experts, 2 * dim, hidden) and down.shape[1] == hidden
-    assert ids.shape == weights.shape == (num_tokens, top_k) and weights.dtype == torch.float32
+    assert gate_up.shape == (num_experts, 2 * dim, hidden)
+    assert down.shape[1] == hidden
+    assert ids.shape == weights.shape == (num_tokens, top_k)
+    assert weights.dtype == torch.float32
     assert all(t.is_contiguous() for t in (x, ids, weights, gate_up, down))
-    in_tiles, out_tiles = tiles or _tiles(num_tokens)
+    in_tiles, out_tiles = tiles or TILES
     assert (2 * dim) % (in_tiles.rows * in_tiles.bands) == hidden % in_tiles.k == 0
     assert hidden % (out_tiles.rows * out_tiles.bands) == dim % out_tiles.k == 0
     lists, counts = plan(ids, num_experts)
@@ -244,7 +254,8 @@ def experts_prefill(
     )
     groups = hidden // (out_tiles.rows * out_tiles.bands)
     _down_kernel[(out_plan.shape[1] * groups,)](
-        h,
+        TensorDescriptor.from_tensor(h, [out_tiles.pairs, out_tiles.k]),
+        TensorDescriptor.from_tensor(h, [out_tiles.tail or out_tiles.pairs, out_tiles.k]),
         lists,
         counts,
         out_plan,
@@ -265,8 +276,3 @@ def experts_prefill(
         **overlap(x),
     )
     return y.transpose(0, 1)
-
-
-def _tiles(num_tokens: int) -> tuple[Tiles, Tiles]:
-    """(for gate_up, for down), as measured on an H200."""
-    return Tiles(128, 256, 64, 3, 8), Tiles(128, 256, 64, 3, 8)

@@ -1,11 +1,11 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """Programmatic dependent launch: a kernel starts while its predecessor still runs.
 
-    prefetch(weights);  dependents_may_launch();  wait_for_inputs();  …the kernel…
+    what needs no input;  wait_for_inputs();  the rest
 
-Before ``wait_for_inputs`` a kernel may touch only what no running kernel writes: weights. Every
-kernel waits, so a kernel that has waited sees all of its predecessors' results, not only the
-last one's. A kernel that calls ``dependents_may_launch`` after its own wait lets its successor
-read, before waiting, everything that the successor's successor-in-reverse (two back) wrote.
+The wait ends when the predecessor has ended and its writes can be read. Every kernel waits, and
+lets its successor launch only then. So, before its own wait, a kernel may read weights, and what
+was written by its predecessor's predecessor or earlier; after it, everything.
 
 Source: PTX ``griddepcontrol``; CUDA programming guide, programmatic dependent launch.
 """
@@ -27,22 +27,18 @@ def overlap(x: torch.Tensor) -> dict[str, Any]:
 def wait_for_inputs(PDL: tl.constexpr):
     if PDL:
         gdc_wait()
-
-
-@triton.jit
-def dependents_may_launch(PDL: tl.constexpr):
-    if PDL:
+        # Launched before the wait, successors of successors would take the multiprocessors' room.
         gdc_launch_dependents()
 
 
 @triton.jit
-def prefetch(p, PDL: tl.constexpr):
-    """Ask for the 128-byte lines at the pointers ``p`` to be brought into the L2 cache."""
-    if PDL:
+def prefetch(p, BYTES: tl.constexpr, PDL: tl.constexpr):
+    """Have ``BYTES`` (a multiple of 16) from each of the pointers ``p`` on brought into L2."""
+    if PDL and BYTES > 0:
         tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
-            "=r,l",
-            [p.to(tl.int64)],
+            "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",
+            "=r,l,r",
+            [p.to(tl.int64), BYTES],
             dtype=tl.int32,
             is_pure=False,
             pack=1,

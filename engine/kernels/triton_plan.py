@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """The tokens of each expert, as lists that fill tiles of a grouped matrix product.
 
     lists[e] = [t * top_k + j : ids[t, j] = e],   in the order of t;   counts[e] = |lists[e]|
@@ -11,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_overlap import dependents_may_launch, overlap, wait_for_inputs
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -27,7 +28,6 @@ def _plan_kernel(
     expert = tl.program_id(0)
     o_k = tl.arange(0, TOP_K)[None, :]
     wait_for_inputs(PDL)
-    dependents_may_launch(PDL)
     count = 0
     for start in range(0, num_tokens, BLOCK_T):
         tokens = start + tl.arange(0, BLOCK_T)
@@ -48,7 +48,8 @@ def plan(ids: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tenso
     An id of -1 is in no list. top_k is a power of two. Past a list's count its row is undefined.
     """
     num_tokens, top_k = ids.shape
-    assert ids.is_contiguous() and ids.dtype == torch.int32
+    assert ids.is_contiguous()
+    assert ids.dtype == torch.int32
     lists = torch.empty((num_experts, num_tokens), dtype=torch.int32, device=ids.device)
     counts = torch.empty((num_experts,), dtype=torch.int32, device=ids.device)
     _plan_kernel[(num_experts,)](
@@ -78,26 +79,28 @@ def _tiles_kernel(
     tiles = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     o_e = tl.arange(0, BLOCK_E)
     wait_for_inputs(PDL)
-    dependents_may_launch(PDL)
     b_counts = tl.load(p_counts + o_e, mask=o_e < EXPERTS, other=0)
     b_ends = tl.cumsum((b_counts + BLOCK_M - 1) // BLOCK_M, axis=0)[None, :]
     b_before = b_ends <= tiles[:, None]
     b_expert = tl.sum(b_before.to(tl.int32), axis=1)
     b_first = tl.max(tl.where(b_before, b_ends, 0), axis=1)
     b_start = tl.where(b_expert < EXPERTS, (tiles - b_first) * BLOCK_M, -1)
+    b_row = tl.sum(tl.where(o_e[None, :] < b_expert[:, None], b_counts[None, :], 0), axis=1)
     tl.store(p_tiles + tiles, b_expert, mask=tiles < num_tiles)
     tl.store(p_tiles + num_tiles + tiles, b_start, mask=tiles < num_tiles)
+    tl.store(p_tiles + 2 * num_tiles + tiles, b_row + b_start, mask=tiles < num_tiles)
 
 
 def plan_tiles(counts: torch.Tensor, num_tokens: int, top_k: int, block_m: int) -> torch.Tensor:
-    """[2, tiles] int32: all lists cut into ``block_m``, as (expert, its first place in the list).
+    """[3, tiles] int32: all lists cut into ``block_m``, as (expert, first place in its list, row).
 
-    The number of tiles holds any routing: known without looking at the counts. The place is -1
-    for a tile that this routing does not need.
+    The row is the first place's among all lists, one after another. The number of tiles holds any
+    routing: known without looking at the counts. The place is -1 for a tile that this routing
+    does not need.
     """
     num_experts = counts.shape[0]
     tiles = max_tiles(num_tokens, top_k, num_experts, block_m)
-    out = torch.empty((2, tiles), dtype=torch.int32, device=counts.device)
+    out = torch.empty((3, tiles), dtype=torch.int32, device=counts.device)
     _tiles_kernel[(triton.cdiv(tiles, 32),)](
         counts,
         out,

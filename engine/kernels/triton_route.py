@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """Which experts a token goes to, and the shared expert's activation, from one projection.
 
     p = softmax(logits);   ids = the top_k of p, ties to the lowest id;   weights = p / Σ_chosen p
@@ -9,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_overlap import dependents_may_launch, overlap, wait_for_inputs
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
 
 
 @triton.jit
@@ -49,8 +50,8 @@ def _route_kernel(
     HAS_LIVE: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    """Program (i, 0) routes a block of tokens, program (i, 1) does their shared activation."""
     tokens = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
-    dependents_may_launch(PDL)
     wait_for_inputs(PDL)
     num_live = num_tokens
     if HAS_LIVE:
@@ -58,43 +59,43 @@ def _route_kernel(
     live = (tokens < num_live)[:, None]
     rows = tokens.to(tl.int64)[:, None] * stride_token
 
-    o_e = tl.arange(0, BLOCK_E)[None, :]
-    mask = live & (o_e < EXPERTS)
-    # + 0.0 makes one zero of the two. Order by value, then by the lowest id.
-    b_logits = _sum_parts(p_logits + rows + o_e, mask, stride_part, NUM_PARTS) + 0.0
-    b_order = _flip(b_logits.to(tl.int32, bitcast=True)).to(tl.int64)
-    b_key = (b_order << 32) | (BLOCK_E - 1 - o_e).to(tl.int64)
-    b_key = tl.where(o_e < EXPERTS, b_key, -0x8000000000000000)
-    o_k = tl.arange(0, BLOCK_K)[None, :]
-    b_best = tl.zeros((BLOCK_T, BLOCK_K), tl.int64)
-    for j in tl.static_range(TOP_K):
-        b_max = tl.max(b_key, axis=1)[:, None]
-        b_best = tl.where(o_k == j, b_max, b_best)
-        b_key = tl.where(b_key == b_max, -0x8000000000000000, b_key)
-    chosen = o_k < TOP_K
-    b_value = _flip((b_best >> 32).to(tl.int32)).to(tl.float32, bitcast=True)
-    b_value = tl.where(chosen, b_value, float("-inf"))
-    b_exp = tl.exp(b_value - tl.max(b_value, axis=1)[:, None])
-    b_weights = b_exp / tl.sum(b_exp, axis=1)[:, None]
-    b_ids = BLOCK_E - 1 - (b_best & 0xFFFFFFFF).to(tl.int32)
-    o_out = tokens[:, None] * TOP_K + o_k
-    stored = (tokens < num_tokens)[:, None] & chosen
-    tl.store(p_ids + o_out, tl.where(live, b_ids, -1), mask=stored)
-    tl.store(p_weights + o_out, tl.where(live, b_weights, 0.0), mask=stored)
-
-    if SHARED_DIM > 0:
+    if tl.program_id(1) == 0:
+        o_e = tl.arange(0, BLOCK_E)[None, :]
+        mask = live & (o_e < EXPERTS)
+        # + 0.0 makes one zero of the two. Order by value, then by the lowest id.
+        b_logits = _sum_parts(p_logits + rows + o_e, mask, stride_part, NUM_PARTS) + 0.0
+        b_order = _flip(b_logits.to(tl.int32, bitcast=True)).to(tl.int64)
+        b_key = (b_order << 32) | (BLOCK_E - 1 - o_e).to(tl.int64)
+        b_key = tl.where(o_e < EXPERTS, b_key, -0x8000000000000000)
+        o_k = tl.arange(0, BLOCK_K)[None, :]
+        b_best = tl.zeros((BLOCK_T, BLOCK_K), tl.int64)
+        for j in tl.static_range(TOP_K):
+            b_max = tl.max(b_key, axis=1)[:, None]
+            b_best = tl.where(o_k == j, b_max, b_best)
+            b_key = tl.where(b_key == b_max, -0x8000000000000000, b_key)
+        chosen = o_k < TOP_K
+        b_value = _flip((b_best >> 32).to(tl.int32)).to(tl.float32, bitcast=True)
+        b_value = tl.where(chosen, b_value, float("-inf"))
+        b_exp = tl.exp(b_value - tl.max(b_value, axis=1)[:, None])
+        b_weights = b_exp / tl.sum(b_exp, axis=1)[:, None]
+        b_ids = BLOCK_E - 1 - (b_best & 0xFFFFFFFF).to(tl.int32)
+        o_out = tokens[:, None] * TOP_K + o_k
+        stored = (tokens < num_tokens)[:, None] & chosen
+        tl.store(p_ids + o_out, tl.where(live, b_ids, -1), mask=stored)
+        tl.store(p_weights + o_out, tl.where(live, b_weights, 0.0), mask=stored)
+    elif SHARED_DIM > 0:
         o_d = tl.arange(0, BLOCK_D)[None, :]
-        mask = live & (o_d < SHARED_DIM)
-        p_shared += rows + o_d
-        b_gate = _sum_parts(p_shared, mask, stride_part, NUM_PARTS)
-        b_up = _sum_parts(p_shared + SHARED_DIM, mask, stride_part, NUM_PARTS)
+        valid = live & (o_d < SHARED_DIM)
+        p_gate = p_shared + rows + o_d
+        b_gate = _sum_parts(p_gate, valid, stride_part, NUM_PARTS)
+        b_up = _sum_parts(p_gate + SHARED_DIM, valid, stride_part, NUM_PARTS)
         b_hidden = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
         b_scale = _sum_parts(p_shared_gate + rows, live, stride_part, NUM_PARTS)
         b_scale = 1.0 / (1.0 + tl.exp(-b_scale))
         tl.store(
             p_hidden + tokens.to(tl.int64)[:, None] * SHARED_DIM + o_d,
             (b_hidden * b_scale).to(p_hidden.dtype.element_ty),
-            mask=mask,
+            mask=valid,
         )
 
 
@@ -125,7 +126,8 @@ def route_shared(
     """
     projected = projected if projected.dim() == 3 else projected.unsqueeze(0)
     dim, odd = divmod(projected.shape[2] - num_experts - 1, 2)
-    assert dim > 0 and not odd
+    assert dim > 0
+    assert not odd
     return _launch(projected, num_experts, dim, top_k, live, dtype)
 
 
@@ -138,13 +140,14 @@ def _launch(
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     num_parts, num_tokens, _ = projected.shape
-    assert projected.stride(2) == 1 and top_k <= num_experts
+    assert projected.stride(2) == 1
+    assert top_k <= num_experts
     ids = torch.empty((num_tokens, top_k), dtype=torch.int32, device=projected.device)
     weights = torch.empty((num_tokens, top_k), dtype=torch.float32, device=projected.device)
     hidden = torch.empty((num_tokens, dim), dtype=dtype, device=projected.device)
     if num_tokens:
         block_t = 1 if num_tokens <= 1024 else 4
-        _route_kernel[(triton.cdiv(num_tokens, block_t),)](
+        _route_kernel[(triton.cdiv(num_tokens, block_t), 2 if dim else 1)](
             projected[..., 2 * dim :],
             projected,
             projected[..., 2 * dim + num_experts :] if dim else projected,

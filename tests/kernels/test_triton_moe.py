@@ -43,7 +43,11 @@ def some_ids(num_tokens: int, num_padded: int = 0) -> torch.Tensor:
 
 
 def true_contributions(
-    x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
 ) -> torch.Tensor:
     """[top_k, tokens, hidden] float32; NaN where there is no expert."""
     x, gate_up, down = x.float(), gate_up.float(), down.float()
@@ -71,7 +75,7 @@ def test_add_rms_norm(num_tokens: int, dim: int, parts: int, dtype: torch.dtype)
 
 
 def test_add_rms_norm_leaves_padding_alone() -> None:
-    hidden, before = draw(4, 32), None
+    hidden = draw(4, 32)
     before = hidden.clone()
     delta = draw(4, 32)
     delta[3:] = torch.nan
@@ -145,7 +149,9 @@ def test_plan(num_tokens: int) -> None:
         for start in range(0, count, 4)
     ]
     tiles = plan_tiles(counts, num_tokens, TOP_K, 4).t().tolist()
-    assert [(expert, start) for expert, start in tiles if start >= 0] == expected
+    assert [(expert, start) for expert, start, _ in tiles if start >= 0] == expected
+    before = (counts.cumsum(0) - counts).tolist()
+    assert all(row == before[expert] + start for expert, start, row in tiles if start >= 0)
 
 
 def test_the_bound_on_tiles_holds_for_any_routing() -> None:
@@ -183,7 +189,7 @@ def test_experts_prefill(num_tokens: int, dtype: torch.dtype) -> None:
     gate_up = draw(NUM_EXPERTS, 2 * DIM, HIDDEN, dtype=dtype)
     down = draw(NUM_EXPERTS, HIDDEN, DIM, dtype=dtype)
     ids, weights = some_ids(num_tokens, num_padded), torch.rand(num_tokens, TOP_K).to(DEVICE)
-    tiles = PrefillTiles(8, 32, 32, 2, 4, 2, 4), PrefillTiles(16, 32, 32, 2, 4)
+    tiles = PrefillTiles(32, 32, 32, 2, 4, 2, 16), PrefillTiles(16, 32, 32, 2, 4)
     y = experts_prefill(x, ids, weights, gate_up, down, tiles)
     truth = true_contributions(x, ids, weights, gate_up, down)
     num_live = num_tokens - num_padded

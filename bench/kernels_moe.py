@@ -1,0 +1,216 @@
+"""Times the weight-bound kernels on one GPU: µs, GB/s or TFLOP/s, and × the floor.
+
+    python -m bench.kernels_moe > kernels_moe.jsonl
+
+One JSON line a measurement on stdout, a table on stderr. Calls are timed inside a CUDA graph over
+enough distinct weights that none is found in the L2 cache. The floor is the larger of the bytes
+over 4.3 TB/s (a device copy on an H200) and the operations over 790 TFLOP/s (an 8192³ product).
+The chain is a decode step without its mixers: 40 layers of norm, projections and experts.
+"""
+
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from engine.kernels.triton_add_norm import add_rms_norm
+from engine.kernels.triton_experts import experts
+from engine.kernels.triton_experts_prefill import experts_prefill
+from engine.kernels.triton_linear import linear, linear_parts
+from engine.kernels.triton_route import route, route_shared
+
+BYTES_PER_S, FLOPS = 4.3e12, 790e12
+LAYERS, EXPERTS, TOP_K, HIDDEN, DIM, VOCAB = 40, 256, 8, 2048, 512, 248_320
+ROWS_IN, ROWS_ATTENTION, ROWS_MOE, MIXED = 12_352, 9_216, 1_281, 4_096
+# cuBLAS is slow at results whose rows are not aligned.
+ROWS_PADDED = 1_296
+EXPERT_BYTES = 3 * HIDDEN * DIM * 2
+DECODE = (1, 2, 4, 8, 11, 16, 21, 32, 64, 128, 256)
+PREFILL = (512, 1024, 2048, 4096, 8192, 16384)
+
+
+def draw(*shape: int, std: float = 1.0, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="cuda").normal_(0, std)
+
+
+class Layer:
+    """The weights of one layer, its mixer's inner ones apart."""
+
+    def __init__(self, index: int) -> None:
+        rows = ROWS_ATTENTION if index % 4 == 3 else ROWS_IN
+        self.in_proj = draw(rows, HIDDEN, std=HIDDEN**-0.5)
+        self.out_proj = draw(HIDDEN, MIXED, std=MIXED**-0.5)
+        self.moe_in_padded = draw(ROWS_PADDED, HIDDEN, std=HIDDEN**-0.5)
+        self.moe_in = self.moe_in_padded[:ROWS_MOE]
+        self.gate_up = draw(EXPERTS, 2 * DIM, HIDDEN, std=HIDDEN**-0.5)
+        self.down = draw(EXPERTS, HIDDEN, DIM, std=DIM**-0.5)
+        self.shared_down = draw(HIDDEN, DIM, std=DIM**-0.5)
+        self.norm = torch.ones(HIDDEN, device="cuda")
+
+    def dense_bytes(self) -> int:
+        dense = (self.in_proj, self.out_proj, self.moe_in, self.shared_down)
+        return sum(weight.nbytes for weight in dense)
+
+
+def seconds(calls: Sequence[Callable[[], object]], replays: int = 7) -> float:
+    """Median time of one call, all of them captured in one graph."""
+    calls[0]()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    graph.replay()
+    times: list[float] = []
+    for _ in range(replays):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e-3 / len(calls))
+    return statistics.median(times)
+
+
+def report(kernel: str, tokens: int, taken_s: float, num_bytes: float, flops: float = 0.0) -> None:
+    floor_s = max(num_bytes / BYTES_PER_S, flops / FLOPS)
+    line = {
+        "kernel": kernel,
+        "tokens": tokens,
+        "us": round(taken_s * 1e6, 2),
+        "floor_us": round(floor_s * 1e6, 2),
+        "times_floor": round(taken_s / floor_s, 3),
+        "gb_per_s": round(num_bytes / taken_s / 1e9),
+        "tflop_per_s": round(flops / taken_s / 1e12, 1),
+    }
+    print(json.dumps(line), flush=True)
+    rate = "{tflop_per_s:8} TFLOP/s" if flops / FLOPS >= floor_s else "{gb_per_s:8} GB/s   "
+    row = "{kernel:28}{tokens:6}{us:12} us" + rate + "{times_floor:8} x"
+    print(row.format(**line), file=sys.stderr)
+
+
+def routing(tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    ids, weights = route(draw(tokens, EXPERTS, dtype=torch.float32), TOP_K)
+    return ids, weights
+
+
+def touched(ids: torch.Tensor) -> int:
+    return len(torch.unique(ids))
+
+
+def time_linears() -> None:
+    shapes = {
+        "in_proj": (ROWS_IN, HIDDEN),
+        "attention in_proj": (ROWS_ATTENTION, HIDDEN),
+        "out_proj": (HIDDEN, MIXED),
+        "moe in_proj": (ROWS_MOE, HIDDEN),
+        "lm_head": (VOCAB, HIDDEN),
+    }
+    for name, (rows, k) in shapes.items():
+        copies = [draw(rows, k, std=k**-0.5) for _ in range(max(2, min(48, 10**9 // (rows * k))))]
+        ours = linear if rows > HIDDEN else linear_parts
+        for tokens in (1, 2, 4, 8, 11, 16, 21, 32, 64):
+            x = draw(tokens, k)
+            num_bytes = copies[0].nbytes + x.nbytes + tokens * rows * 2
+            for kind, layer in ((name, ours), (name + ", cuBLAS", F.linear)):
+                taken = seconds([partial(layer, x, w) for w in copies])
+                report(kind, tokens, taken, num_bytes)
+
+
+def time_small(norm: torch.Tensor) -> None:
+    for tokens in (*DECODE, *PREFILL):
+        parts, dtype = (9, torch.float32) if tokens <= 1024 else (8, torch.bfloat16)
+        hidden, delta = draw(tokens, HIDDEN), draw(tokens, parts, HIDDEN, dtype=dtype)
+        add = partial(add_rms_norm, hidden, delta.transpose(0, 1), norm, 1e-6)
+        num_bytes = 3 * hidden.nbytes + delta.nbytes
+        report(f"add_rms_norm, {parts} parts", tokens, seconds([add] * 4), num_bytes)
+        projected = draw(tokens, ROWS_PADDED)[:, :ROWS_MOE]
+        choose = partial(route_shared, projected, EXPERTS, TOP_K, projected.dtype)
+        num_bytes = tokens * (ROWS_MOE * 2 + DIM * 2 + TOP_K * 8)
+        report("route_shared", tokens, seconds([choose] * 4), num_bytes)
+
+
+def time_experts(layers: Sequence[Layer]) -> None:
+    for tokens in (*DECODE, 512, 1024):
+        x, shared = draw(tokens, HIDDEN), draw(tokens, DIM)
+        routed = [routing(tokens) for _ in layers]
+        calls = [
+            partial(experts, x, ids, weights, m.gate_up, m.down, (shared, m.shared_down))
+            for (ids, weights), m in zip(routed, layers, strict=True)
+        ]
+        num_touched = statistics.mean(touched(ids) for ids, _ in routed)
+        num_bytes = num_touched * EXPERT_BYTES + HIDDEN * DIM * 2
+        flops = tokens * TOP_K * EXPERT_BYTES
+        report("experts + shared expert", tokens, seconds(calls), num_bytes, flops)
+
+
+def moe_block(hidden: torch.Tensor, x: torch.Tensor, layer: Layer) -> None:
+    """A prompt's MoE block, from the normed input to the next layer's."""
+    projected = F.linear(x, layer.moe_in_padded)[:, :ROWS_MOE]
+    ids, weights, shared = route_shared(projected, EXPERTS, TOP_K, x.dtype)
+    total = torch.addmm(hidden, shared, layer.shared_down.t())
+    y = experts_prefill(x, ids, weights, layer.gate_up, layer.down)
+    add_rms_norm(total, y, layer.norm, 1e-6)
+
+
+def time_prefill(layers: Sequence[Layer]) -> None:
+    for tokens in PREFILL:
+        x, hidden = draw(tokens, HIDDEN), draw(tokens, HIDDEN)
+        num_bytes, flops = EXPERTS * EXPERT_BYTES, tokens * TOP_K * EXPERT_BYTES
+        calls = [partial(experts_prefill, x, *routing(tokens), m.gate_up, m.down) for m in layers]
+        report("experts_prefill", tokens, seconds(calls, 5), num_bytes, flops)
+        dense = 2 * tokens * HIDDEN * (ROWS_MOE + DIM)
+        blocks = [partial(moe_block, hidden, x, layer) for layer in layers]
+        report("MoE block of a prompt", tokens, seconds(blocks, 5), num_bytes, flops + dense)
+
+
+def time_dense_prefill(tokens: int = 16384) -> None:
+    shapes = ((ROWS_IN, HIDDEN), (ROWS_ATTENTION, HIDDEN), (HIDDEN, MIXED), (HIDDEN, DIM))
+    for rows, k in (*shapes, (ROWS_MOE, HIDDEN), (ROWS_PADDED, HIDDEN)):
+        x, w = draw(tokens, k), draw(rows, k)
+        num_bytes, flops = x.nbytes + w.nbytes + tokens * rows * 2, 2 * tokens * rows * k
+        taken = seconds([partial(F.linear, x, w)] * 2, 5)
+        report(f"cuBLAS {rows} x {k}", tokens, taken, num_bytes, flops)
+
+
+def step(hidden: torch.Tensor, layers: Sequence[Layer]) -> list[torch.Tensor]:
+    """A decode step without its mixers; the ids that each layer chose."""
+    chosen, y = [], None
+    for layer in layers:
+        _, x = add_rms_norm(hidden, y, layer.norm, 1e-6)
+        mixed = linear(x, layer.in_proj)[:, :MIXED]
+        _, x = add_rms_norm(hidden, linear_parts(mixed, layer.out_proj), layer.norm, 1e-6)
+        projected = linear_parts(x, layer.moe_in)
+        ids, weights, shared = route_shared(projected, EXPERTS, TOP_K, x.dtype)
+        y = experts(x, ids, weights, layer.gate_up, layer.down, (shared, layer.shared_down))
+        chosen.append(ids)
+    return chosen
+
+
+def time_chain(layers: Sequence[Layer]) -> None:
+    for tokens in DECODE[:9]:
+        hidden = draw(tokens, HIDDEN)
+        num_touched = sum(touched(ids) for ids in step(hidden.clone(), layers))
+        num_bytes = num_touched * EXPERT_BYTES + sum(layer.dense_bytes() for layer in layers)
+        taken = seconds([partial(step, hidden, layers)])
+        report("40 layers but their mixers", tokens, taken, num_bytes)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    print(json.dumps({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}))
+    time_linears()
+    layers = [Layer(index) for index in range(LAYERS)]
+    time_small(layers[0].norm)
+    time_experts(layers)
+    time_chain(layers)
+    time_prefill(layers[:2])
+    time_dense_prefill()
+
+
+if __name__ == "__main__":
+    main()
