@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from engine.inputs import Rows
 from engine.kernels import torch_attention, torch_conv, torch_delta_rule, torch_norm
 from engine.kernels.philox import gumbel_noise
-from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
+from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode, splits_for
 from engine.kernels.triton_attention_prefill import attention_prefill
 from engine.kernels.triton_conv import conv_qkv
 from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode
@@ -145,23 +145,25 @@ def delta_decode_cases(quick: bool) -> Iterator[Case]:
     workspace = DeltaWorkspace.allocate(slots, CHANNELS, V_HEADS, DELTA_DIM, torch.device("cuda"))
 
     def call(
-        projected: torch.Tensor, index: int, rows: torch.Tensor, columns: int, warps: int
-    ) -> torch.Tensor:
+        projected: torch.Tensor, index: int, rows: torch.Tensor, columns: int, warps: int,
+        registers: int | None,
+    ) -> torch.Tensor:  # fmt: skip
         return delta_decode(
             projected, layer.conv, layer.conv_state[:, index], layer.neg_exp_a, layer.dt_bias,
             layer.norm, layer.state[:, index], rows, EPS, workspace,
-            block_columns=columns, num_warps=warps,
+            block_columns=columns, num_warps=warps, max_registers=registers,
         )  # fmt: skip
 
-    variants = [(0, 0)]
+    variants: list[tuple[int, int, int | None]] = [(0, 0, None)]
     if not quick:
-        variants += [(32, 1), (32, 2), (64, 2), (64, 4), (128, 8)]
+        variants += [(c, w, r) for c, w in ((32, 1), (64, 2), (128, 4)) for r in (None, 168)]
+        variants += [(64, 4, None), (64, 4, 96)]
     slot_ids = torch.randperm(slots, device="cuda")[:5]
     projected = layer.projected(5)
-    for columns, warps in variants:
+    for columns, warps, registers in variants:
         conv, state = layer.conv_state[:, 0].clone(), layer.state[:, 0].clone()
         for _ in range(2):
-            out = call(projected, 0, slot_ids.int(), columns, warps)
+            out = call(projected, 0, slot_ids.int(), columns, warps, registers)
             truth = layer.truth(projected, conv, state, rows_of(slot_ids, [9] * 5, [1] * 5))
             conv[slot_ids] = torch.cat((conv[slot_ids, :, 1:], projected[:, :CHANNELS, None]), 2)
         report_error("delta_decode", f"out {columns}x{warps}", out, truth)
@@ -171,14 +173,14 @@ def delta_decode_cases(quick: bool) -> Iterator[Case]:
         projected = layer.projected(num_rows)
         num_bytes = 2.0 * 4 * V_HEADS * DELTA_DIM**2 + 2 * 2 * 3 * CHANNELS
         num_bytes = num_rows * (num_bytes + 2 * projected.shape[1] + 2 * VALUE_DIM)
-        for columns, warps in variants:
+        for columns, warps, registers in variants:
             calls = []
             for i in range(layers * (2 if num_rows < 16 else 1)):
                 first = (i // layers) * num_rows + 3 * i
                 row_slots = (torch.arange(num_rows, device="cuda") + first) % slots
-                args = (projected, i % layers, row_slots.int(), columns, warps)
+                args = (projected, i % layers, row_slots.int(), columns, warps, registers)
                 calls.append(lambda args=args: call(*args))
-            name = f"{columns}x{warps}" if columns else "default"
+            name = f"{columns}x{warps} {registers or ''}" if columns else "default"
             yield Case("delta_decode", f"B={num_rows}", name, calls, num_bytes)
 
 
@@ -220,7 +222,7 @@ def delta_prefill_cases(quick: bool) -> Iterator[Case]:
         )  # fmt: skip
         variants = [(64, 4, 3)]
         if not quick:
-            variants += [(64, 4, 2), (32, 4, 3)]
+            variants += [(32, 4, 3)]
         for columns, warps, stages in variants:
 
             def rule(
@@ -353,7 +355,7 @@ def attention_decode_cases(quick: bool) -> Iterator[Case]:
         num_bytes = num_rows * (length * 4.0 * KV_HEADS * HEAD_DIM + 3 * 2 * HEADS * HEAD_DIM)
         case = f"B={num_rows} len={length}"
         for splits in split_choices(num_rows, length):
-            for block, warps, stages in ((64, 4, 2), (64, 4, 3), (64, 8, 3))[: 1 if quick else 3]:
+            for block, warps, stages in ((64, 4, 2), (64, 4, 3))[: 1 if quick else 2]:
 
                 def call(
                     i: int, q: Any = q, gate: Any = gate, some: Any = some, ends: Any = ends,
@@ -386,11 +388,9 @@ def attention_decode_cases(quick: bool) -> Iterator[Case]:
 
 
 def split_choices(num_rows: int, length: int) -> tuple[int, ...]:
-    if num_rows >= 64:
-        return (1, 2, 4)
-    if num_rows > 1:
-        return (4, 8, 16)
-    return (16, 32) if length <= 1024 else (64, 128)
+    return (
+        (splits_for(num_rows), 16) if num_rows == 1 and length <= 1024 else (splits_for(num_rows),)
+    )
 
 
 def attention_prefill_cases(quick: bool) -> Iterator[Case]:
@@ -398,7 +398,7 @@ def attention_prefill_cases(quick: bool) -> Iterator[Case]:
     device = torch.device("cuda")
     variants = [(16, 64, 8, 2)]
     if not quick:
-        variants += [(32, 64, 8, 2)]
+        variants += [(16, 32, 8, 2)]
     starts, lens = [0, 33, 500], [300, 1, 129]
     tables = pages.tables(3, 1024)
     rows = pages.rows(tables, starts, lens)
@@ -454,7 +454,7 @@ def sampling_cases(quick: bool) -> Iterator[Case]:
                 same = int((ids == wide.argmax(-1)).sum())
                 case = f"B={num_rows} {dtype} t={temperature}"
                 print(json.dumps({"kernel": "draw", "case": case, "same_tokens": same}), flush=True)
-                for tiles, warps in ((0, 8),) if quick else ((0, 8), (2, 8), (1, 16), (8, 16)):
+                for tiles, warps in ((0, 8),) if quick else ((0, 8), (4, 8), (8, 4), (4, 16)):
                     calls = [
                         lambda x=x, args=args, w=warps, n=tiles: draw(
                             x, VALID_IDS, *args, next_token=next_token, tiles_each=n, num_warps=w

@@ -39,6 +39,11 @@ class AttentionWorkspace:
         )
 
 
+def splits_for(num_rows: int) -> int:
+    """Splits that fill the GPU with a bucket of ``num_rows``, whatever their lengths."""
+    return max(2, 128 // triton.next_power_of_2(num_rows))
+
+
 def attention_decode(
     q: torch.Tensor,
     gate: torch.Tensor,

@@ -64,6 +64,7 @@ def delta_decode(
     *,
     block_columns: int = 0,
     num_warps: int = 0,
+    max_registers: int | None = None,
 ) -> torch.Tensor:
     """Advance each row's state by one token -> [rows, value_dim] in ``projected``'s dtype.
 
@@ -106,7 +107,7 @@ def delta_decode(
         K_HEADS=num_k_heads, V_HEADS=num_v_heads, DIM=v_dim,
         ON_GPU=projected.is_cuda, num_warps=1,
     )  # fmt: skip
-    early = {"launch_pdl": True} if projected.is_cuda else {}
+    early = {"launch_pdl": True, "maxnreg": max_registers} if projected.is_cuda else {}
     _update_kernel[(num_v_heads * (v_dim // block_columns), num_rows)](
         workspace.mixed, workspace.gates, projected, norm_weight, state, state_slots, out,
         workspace.outputs, workspace.arrivals, projected.stride(0), state.stride(0), eps,
@@ -144,6 +145,11 @@ def _mix_kernel(
     CHANNELS: tl.constexpr = (2 * K_HEADS + V_HEADS) * DIM
     o_c = head * DIM + tl.arange(0, DIM)
     p_x += row * x_stride.to(tl.int64)
+    v_head = tl.maximum(head - 2 * K_HEADS, 0)
+    p_b = p_x + CHANNELS + V_HEADS * DIM + v_head
+    b_b, b_a = tl.load(p_b).to(tl.float32), tl.load(p_b + V_HEADS).to(tl.float32)
+    b_a += tl.load(p_dt_bias + v_head)
+    b_neg_exp_a = tl.load(p_neg_exp_a + v_head)
     p_h = p_conv_state + slot * conv_slot_stride + o_c * 3
     p_w = p_weight + o_c * 4
     b_h0, b_h1, b_h2 = tl.load(p_h), tl.load(p_h + 1), tl.load(p_h + 2)
@@ -164,14 +170,17 @@ def _mix_kernel(
         if head < K_HEADS:
             b_y *= scale
     else:
-        v_head = head - 2 * K_HEADS
-        p_b = p_x + CHANNELS + V_HEADS * DIM + v_head
-        b_a = tl.load(p_b + V_HEADS).to(tl.float32) + tl.load(p_dt_bias + v_head)
         b_softplus = tl.where(b_a > 20.0, b_a, tl.log(1.0 + tl.exp(b_a)))
         p_gates += row * (2 * V_HEADS) + v_head
-        tl.store(p_gates, tl.exp(tl.load(p_neg_exp_a + v_head) * b_softplus))
-        tl.store(p_gates + V_HEADS, tl.sigmoid(tl.load(p_b).to(tl.float32)))
+        tl.store(p_gates, tl.exp(b_neg_exp_a * b_softplus))
+        tl.store(p_gates + V_HEADS, tl.sigmoid(b_b))
     tl.store(p_mixed + row * CHANNELS + o_c, b_y)
+
+
+@triton.jit
+def _add_three(a_0, a_1, a_2, b_0, b_1, b_2):
+    """Sums three tensors in one reduction, which waits for the other warps once."""
+    return a_0 + b_0, a_1 + b_1, a_2 + b_2
 
 
 @triton.jit
@@ -218,8 +227,11 @@ def _update_kernel(
     b_v = tl.load(p_mixed + (2 * K_HEADS + head) * DIM + o_v)
     p_gates += row * (2 * V_HEADS) + head
     b_decay, b_beta = tl.load(p_gates), tl.load(p_gates + V_HEADS)
-    b_u = b_beta * (b_v - b_decay * tl.sum(b_s * b_k[:, None], 0))
-    b_o = b_decay * tl.sum(b_s * b_q[:, None], 0) + tl.sum(b_q * b_k, 0) * b_u
+    b_qk = tl.broadcast_to((b_q * b_k)[:, None], [DIM, COLUMNS])
+    products = (b_s * b_k[:, None], b_s * b_q[:, None], b_qk)
+    b_kv, b_qv, b_qk = tl.reduce(products, 0, _add_three)
+    b_u = b_beta * (b_v - b_decay * b_kv)
+    b_o = b_decay * b_qv + b_qk * b_u
     tl.store(p_s, b_s * b_decay + b_k[:, None] * b_u[None, :])
 
     p_z = p_x + row * x_stride.to(tl.int64) + CHANNELS + head * DIM

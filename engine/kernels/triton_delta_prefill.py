@@ -38,7 +38,8 @@ def delta_prefill(
     *,
     block_columns: int = 64,
     num_warps: int = 4,
-    num_stages: int = 2,
+    num_stages: int = 3,
+    block_warps: int = 4,
 ) -> torch.Tensor:
     """-> [tokens, v_heads, v_dim] like ``v``; ``state`` [state slots, v_heads, k_dim, v_dim].
 
@@ -68,7 +69,7 @@ def delta_prefill(
     _blocks_kernel[(num_v_heads, num_blocks)](
         q, k, b, a, neg_exp_a, dt_bias, inverse, scores, total,
         plan.firsts, plan.block_firsts, plan.block_rows, b.stride(0),
-        NUM_V_HEADS=num_v_heads, GROUP=group, K_DIM=k_dim, BLOCK=BLOCK, num_warps=4,
+        NUM_V_HEADS=num_v_heads, GROUP=group, K_DIM=k_dim, BLOCK=BLOCK, num_warps=block_warps,
     )  # fmt: skip
     out = torch.empty_like(v)
     _scan_kernel[(v_dim // block_columns, num_v_heads, plan.starts.shape[0])](

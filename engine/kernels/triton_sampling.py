@@ -49,16 +49,16 @@ def draw(
 ) -> torch.Tensor:
     """-> ids int64 [rows], -1 where a valid id's logit is NaN or infinite.
 
-    logits [rows, ids] bfloat16 or float32, of which the first ``num_valid_ids`` count (rounded up to 4
-    they must exist). temperatures
-    (float32, 0 is greedy) and seeds (int64) are columns [state slots] of the settings' tables;
+    logits [rows, ids] bfloat16 or float32, of which the first ``num_valid_ids`` count (there must
+    be as many, rounded up to a multiple of 4). temperatures (float32, 0 is greedy) and seeds
+    (int64) are columns [state slots] of the settings' tables;
     state_slots [rows]; positions int64 [rows] is the index that each new token will have. Where
     given, ``next_token`` int64 [state slots] receives the choice, also of rows that yield -1;
     ``lowest`` float32 [rows] drops ids whose logit / temperature is below it (not of greedy rows),
     and -inf logits are then no error. Rows whose slot is -1 yield -1 and write nothing else.
     """
     num_rows, num_ids = logits.shape
-    tiles_each = tiles_each or (1 if num_rows <= 8 else 4)
+    tiles_each = tiles_each or (1 if num_rows <= 8 else 8)
     num_runs = triton.cdiv(num_valid_ids, TILE * tiles_each)
     assert 0 < num_valid_ids <= num_ids, (num_valid_ids, num_ids)
     assert logits.stride(1) == 1, logits.stride()
@@ -128,6 +128,14 @@ def _log(b_x):
 
 
 @triton.jit
+def _logits(p_logits, tile, num_valid_ids, BLOCKS: tl.constexpr):
+    """Logits [BLOCKS, 4] of a tile; masked in whole fours, so that they are loaded as vectors."""
+    o_block = tile * BLOCKS + tl.arange(0, BLOCKS)
+    o_id = o_block[:, None] * 4 + tl.arange(0, 4)[None, :]
+    return tl.load(p_logits + o_id, mask=(o_block * 4 < num_valid_ids)[:, None], other=0.0)
+
+
+@triton.jit
 def _run_kernel(
     p_logits,
     p_temperatures,
@@ -159,13 +167,14 @@ def _run_kernel(
     b_best = tl.full([BLOCKS, 4], float("-inf"), tl.float32)
     b_best_id = tl.full([BLOCKS, 4], 0x7FFFFFFF, tl.int32)
     b_bad = tl.zeros([BLOCKS, 4], tl.int32)
+    b_next = _logits(p_logits, run * TILES, num_valid_ids, BLOCKS)
     for tile in range(run * TILES, (run + 1) * TILES):
+        b_value = b_next.to(tl.float32)
+        if TILES > 1:
+            b_next = _logits(p_logits, tile + 1, num_valid_ids, BLOCKS)
         o_block = tile * BLOCKS + tl.arange(0, BLOCKS)
         o_id = o_block[:, None] * 4 + tl.arange(0, 4)[None, :]
         m_id = o_id < num_valid_ids
-        # Whole blocks of four, so that they are loaded as vectors.
-        m_block = (o_block * 4 < num_valid_ids)[:, None]
-        b_value = tl.load(p_logits + o_id, mask=m_block, other=0.0).to(tl.float32)
         if FILTERED:
             bad = (b_value == float("inf")) | (b_value != b_value)
         else:
