@@ -146,24 +146,22 @@ def delta_decode_cases(quick: bool) -> Iterator[Case]:
 
     def call(
         projected: torch.Tensor, index: int, rows: torch.Tensor, columns: int, warps: int,
-        registers: int | None,
     ) -> torch.Tensor:  # fmt: skip
         return delta_decode(
             projected, layer.conv, layer.conv_state[:, index], layer.neg_exp_a, layer.dt_bias,
             layer.norm, layer.state[:, index], rows, EPS, workspace,
-            block_columns=columns, num_warps=warps, max_registers=registers,
+            block_columns=columns, num_warps=warps,
         )  # fmt: skip
 
-    variants: list[tuple[int, int, int | None]] = [(0, 0, None)]
+    variants = [(0, 0)]
     if not quick:
-        variants += [(c, w, r) for c, w in ((32, 1), (64, 2), (128, 4)) for r in (None, 168)]
-        variants += [(64, 4, None), (64, 4, 96)]
+        variants += [(32, 1), (64, 2), (64, 4), (128, 4)]
     slot_ids = torch.randperm(slots, device="cuda")[:5]
     projected = layer.projected(5)
-    for columns, warps, registers in variants:
+    for columns, warps in variants:
         conv, state = layer.conv_state[:, 0].clone(), layer.state[:, 0].clone()
         for _ in range(2):
-            out = call(projected, 0, slot_ids.int(), columns, warps, registers)
+            out = call(projected, 0, slot_ids.int(), columns, warps)
             truth = layer.truth(projected, conv, state, rows_of(slot_ids, [9] * 5, [1] * 5))
             conv[slot_ids] = torch.cat((conv[slot_ids, :, 1:], projected[:, :CHANNELS, None]), 2)
         report_error("delta_decode", f"out {columns}x{warps}", out, truth)
@@ -173,14 +171,14 @@ def delta_decode_cases(quick: bool) -> Iterator[Case]:
         projected = layer.projected(num_rows)
         num_bytes = 2.0 * 4 * V_HEADS * DELTA_DIM**2 + 2 * 2 * 3 * CHANNELS
         num_bytes = num_rows * (num_bytes + 2 * projected.shape[1] + 2 * VALUE_DIM)
-        for columns, warps, registers in variants:
+        for columns, warps in variants:
             calls = []
             for i in range(layers * (2 if num_rows < 16 else 1)):
                 first = (i // layers) * num_rows + 3 * i
                 row_slots = (torch.arange(num_rows, device="cuda") + first) % slots
-                args = (projected, i % layers, row_slots.int(), columns, warps, registers)
+                args = (projected, i % layers, row_slots.int(), columns, warps)
                 calls.append(lambda args=args: call(*args))
-            name = f"{columns}x{warps} {registers or ''}" if columns else "default"
+            name = f"{columns}x{warps}" if columns else "default"
             yield Case("delta_decode", f"B={num_rows}", name, calls, num_bytes)
 
 
@@ -192,7 +190,7 @@ def delta_prefill_cases(quick: bool) -> Iterator[Case]:
     slot_ids = torch.tensor([2, 5, 0, 3], device="cuda")
     projected = layer.projected(sum(lens))
     conv, state = layer.conv_state[:, 0].clone(), layer.state[:, 0].clone()
-    for columns, warps, stages in ((64, 4, 3), (32, 4, 3)):
+    for columns, warps, stages in ((0, 4, 3), (64, 4, 3)):
         layer.conv_state[:, 0], layer.state[:, 0] = conv, state
         true_state = state.clone()
         truth = layer.truth(projected, conv, true_state, rows_of(slot_ids, starts, lens))
@@ -220,9 +218,9 @@ def delta_prefill_cases(quick: bool) -> Iterator[Case]:
                 p, layer.conv, layer.conv_state[:, 0], s, plan, K_HEADS, DELTA_DIM, DELTA_DIM
             )] * 4, 2 * moved,
         )  # fmt: skip
-        variants = [(64, 4, 3)]
+        variants = [(0, 4, 3)]
         if not quick:
-            variants += [(32, 4, 3)]
+            variants += [(64, 4, 3), (32, 4, 3)]
         for columns, warps, stages in variants:
 
             def rule(
@@ -454,7 +452,7 @@ def sampling_cases(quick: bool) -> Iterator[Case]:
                 same = int((ids == wide.argmax(-1)).sum())
                 case = f"B={num_rows} {dtype} t={temperature}"
                 print(json.dumps({"kernel": "draw", "case": case, "same_tokens": same}), flush=True)
-                for tiles, warps in ((0, 8),) if quick else ((0, 8), (4, 8), (8, 4), (4, 16)):
+                for tiles, warps in ((0, 8),) if quick else ((0, 8), (4, 8), (16, 8), (8, 4)):
                     calls = [
                         lambda x=x, args=args, w=warps, n=tiles: draw(
                             x, VALID_IDS, *args, next_token=next_token, tiles_each=n, num_warps=w
