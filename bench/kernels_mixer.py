@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from engine.inputs import Rows
 from engine.kernels import torch_attention, torch_conv, torch_delta_rule, torch_norm
 from engine.kernels.philox import gumbel_noise
-from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
+from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode, splits_for
 from engine.kernels.triton_attention_prefill import attention_prefill
 from engine.kernels.triton_conv import conv_qkv
 from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode
@@ -145,8 +145,8 @@ def delta_decode_cases(quick: bool) -> Iterator[Case]:
     workspace = DeltaWorkspace.allocate(slots, CHANNELS, V_HEADS, DELTA_DIM, torch.device("cuda"))
 
     def call(
-        projected: torch.Tensor, index: int, rows: torch.Tensor, columns: int, warps: int
-    ) -> torch.Tensor:
+        projected: torch.Tensor, index: int, rows: torch.Tensor, columns: int, warps: int,
+    ) -> torch.Tensor:  # fmt: skip
         return delta_decode(
             projected, layer.conv, layer.conv_state[:, index], layer.neg_exp_a, layer.dt_bias,
             layer.norm, layer.state[:, index], rows, EPS, workspace,
@@ -155,7 +155,7 @@ def delta_decode_cases(quick: bool) -> Iterator[Case]:
 
     variants = [(0, 0)]
     if not quick:
-        variants += [(32, 1), (32, 2), (64, 2), (64, 4), (128, 8)]
+        variants += [(32, 1), (64, 2), (64, 4), (128, 4)]
     slot_ids = torch.randperm(slots, device="cuda")[:5]
     projected = layer.projected(5)
     for columns, warps in variants:
@@ -190,7 +190,7 @@ def delta_prefill_cases(quick: bool) -> Iterator[Case]:
     slot_ids = torch.tensor([2, 5, 0, 3], device="cuda")
     projected = layer.projected(sum(lens))
     conv, state = layer.conv_state[:, 0].clone(), layer.state[:, 0].clone()
-    for columns, warps, stages in ((64, 4, 3), (32, 4, 3)):
+    for columns, warps, stages in ((0, 4, 3), (64, 4, 3)):
         layer.conv_state[:, 0], layer.state[:, 0] = conv, state
         true_state = state.clone()
         truth = layer.truth(projected, conv, true_state, rows_of(slot_ids, starts, lens))
@@ -218,9 +218,9 @@ def delta_prefill_cases(quick: bool) -> Iterator[Case]:
                 p, layer.conv, layer.conv_state[:, 0], s, plan, K_HEADS, DELTA_DIM, DELTA_DIM
             )] * 4, 2 * moved,
         )  # fmt: skip
-        variants = [(64, 4, 3)]
+        variants = [(0, 4, 3)]
         if not quick:
-            variants += [(64, 4, 2), (32, 4, 3)]
+            variants += [(64, 4, 3), (32, 4, 3)]
         for columns, warps, stages in variants:
 
             def rule(
@@ -353,7 +353,7 @@ def attention_decode_cases(quick: bool) -> Iterator[Case]:
         num_bytes = num_rows * (length * 4.0 * KV_HEADS * HEAD_DIM + 3 * 2 * HEADS * HEAD_DIM)
         case = f"B={num_rows} len={length}"
         for splits in split_choices(num_rows, length):
-            for block, warps, stages in ((64, 4, 2), (64, 4, 3), (64, 8, 3))[: 1 if quick else 3]:
+            for block, warps, stages in ((64, 4, 2), (64, 4, 3))[: 1 if quick else 2]:
 
                 def call(
                     i: int, q: Any = q, gate: Any = gate, some: Any = some, ends: Any = ends,
@@ -386,11 +386,9 @@ def attention_decode_cases(quick: bool) -> Iterator[Case]:
 
 
 def split_choices(num_rows: int, length: int) -> tuple[int, ...]:
-    if num_rows >= 64:
-        return (1, 2, 4)
-    if num_rows > 1:
-        return (4, 8, 16)
-    return (16, 32) if length <= 1024 else (64, 128)
+    return (
+        (splits_for(num_rows), 16) if num_rows == 1 and length <= 1024 else (splits_for(num_rows),)
+    )
 
 
 def attention_prefill_cases(quick: bool) -> Iterator[Case]:
@@ -398,7 +396,7 @@ def attention_prefill_cases(quick: bool) -> Iterator[Case]:
     device = torch.device("cuda")
     variants = [(16, 64, 8, 2)]
     if not quick:
-        variants += [(32, 64, 8, 2)]
+        variants += [(16, 32, 8, 2)]
     starts, lens = [0, 33, 500], [300, 1, 129]
     tables = pages.tables(3, 1024)
     rows = pages.rows(tables, starts, lens)
@@ -454,7 +452,7 @@ def sampling_cases(quick: bool) -> Iterator[Case]:
                 same = int((ids == wide.argmax(-1)).sum())
                 case = f"B={num_rows} {dtype} t={temperature}"
                 print(json.dumps({"kernel": "draw", "case": case, "same_tokens": same}), flush=True)
-                for tiles, warps in ((0, 8),) if quick else ((0, 8), (2, 8), (1, 16), (8, 16)):
+                for tiles, warps in ((0, 8),) if quick else ((0, 8), (4, 8), (16, 8), (8, 4)):
                     calls = [
                         lambda x=x, args=args, w=warps, n=tiles: draw(
                             x, VALID_IDS, *args, next_token=next_token, tiles_each=n, num_warps=w

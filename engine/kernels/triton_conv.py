@@ -12,6 +12,8 @@ import triton.language as tl
 from engine.kernels.triton_prefill_plan import BLOCK, PrefillPlan
 
 HISTORY = 3
+PART = 32
+"""Tokens of one program."""
 
 
 def conv_qkv(
@@ -47,15 +49,16 @@ def conv_qkv(
     blocks = (plan.block_firsts, plan.block_rows)
     strides = (projected.stride(0), conv_state.stride(0))
     # The first tokens of a row that has history are written twice, the second time with it.
-    for programs, block, edge in ((plan.block_rows.shape[0], BLOCK, False), (num_rows, 4, True)):
+    num_parts = plan.block_rows.shape[0] * (BLOCK // PART)
+    for programs, part, edge in ((num_parts, PART, False), (num_rows, 4, True)):
         _conv_kernel[(2 * num_k_heads, programs)](
             *args, *blocks, q, k, *strides, 0, k_dim**-0.5,
-            HEADS=num_k_heads, DIM=k_dim, BLOCK=block, UNIT=True, EDGE=edge,
+            HEADS=num_k_heads, DIM=k_dim, PART=part, BLOCK=BLOCK, UNIT=True, EDGE=edge,
             num_warps=1 if edge else 4,
         )  # fmt: skip
         _conv_kernel[(num_v_heads, programs)](
             *args, *blocks, v, v, *strides, 2 * key_dim, 1.0,
-            HEADS=num_v_heads, DIM=v_dim, BLOCK=block, UNIT=False, EDGE=edge,
+            HEADS=num_v_heads, DIM=v_dim, PART=part, BLOCK=BLOCK, UNIT=False, EDGE=edge,
             num_warps=1 if edge else 4,
         )  # fmt: skip
     return q, k, v
@@ -79,29 +82,30 @@ def _conv_kernel(
     scale,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
+    PART: tl.constexpr,
     BLOCK: tl.constexpr,
     UNIT: tl.constexpr,
     EDGE: tl.constexpr,
 ):
-    """One head of one block; heads past HEADS go to the second output, unscaled.
+    """One head of PART tokens of a block; heads past HEADS go to the second output, unscaled.
 
     EDGE: of the first three tokens of a row, with its history, which then moves on.
     """
     head = tl.program_id(0)
     row = tl.program_id(1)
-    block = 0
+    part = 0
     if not EDGE:
-        row = tl.load(p_block_rows + tl.program_id(1))
-        block = tl.program_id(1) - tl.load(p_block_firsts + row)
+        row = tl.load(p_block_rows + tl.program_id(1) // (BLOCK // PART))
+        part = tl.program_id(1) - tl.load(p_block_firsts + row) * (BLOCK // PART)
     first = tl.load(p_firsts + row)
     length = tl.load(p_firsts + row + 1) - first
     o_d = tl.arange(0, DIM)
     o_c = channel + head * DIM + o_d
-    o_t = block * BLOCK + tl.arange(0, BLOCK)
+    o_t = part * PART + tl.arange(0, PART)
     m_t = o_t < length
     p_x += first.to(tl.int64) * x_stride
     p_x += o_t.to(tl.int64)[:, None] * x_stride + o_c[None, :]
-    b_y = tl.zeros([BLOCK, DIM], tl.float32)
+    b_y = tl.zeros([PART, DIM], tl.float32)
     for j in tl.static_range(4):
         m_j = (o_t >= 3 - j) & (o_t + (j - 3) < length)
         b_x = tl.load(p_x + (j - 3) * x_stride, mask=m_j[:, None], other=0.0).to(tl.float32)

@@ -14,6 +14,7 @@ and written once; both products with it come from the read (arXiv:2412.06464 wri
 update: the same number). Where several programs share a head, the last one to arrive norms it.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -94,17 +95,19 @@ def delta_decode(
     assert workspace.mixed.shape[1] == channels, (workspace.mixed.shape, channels)
     assert workspace.outputs.shape[1] == value_dim, workspace.outputs.shape
     if not block_columns:
-        block_columns, num_warps = v_dim, 4
+        block_columns, num_warps = (v_dim // 4, 1) if num_rows <= 4 else (v_dim // 2, 2)
     assert v_dim % block_columns == 0, (v_dim, block_columns)
     out = torch.empty(num_rows, value_dim, dtype=projected.dtype, device=projected.device)
     if num_rows == 0:
         return out
-    _mix_kernel[(2 * num_k_heads + num_v_heads, num_rows)](
+    # Heads of one program: all of q, of k or of v.
+    heads_each = math.gcd(4, num_k_heads, num_v_heads)
+    _mix_kernel[((2 * num_k_heads + num_v_heads) // heads_each, num_rows)](
         projected, conv_weight, conv_state, neg_exp_a, dt_bias, state_slots,
         workspace.mixed, workspace.gates,
         projected.stride(0), conv_state.stride(0), k_dim**-0.5,
-        K_HEADS=num_k_heads, V_HEADS=num_v_heads, DIM=v_dim,
-        ON_GPU=projected.is_cuda, num_warps=1,
+        K_HEADS=num_k_heads, V_HEADS=num_v_heads, DIM=v_dim, EACH=heads_each,
+        ON_GPU=projected.is_cuda, num_warps=heads_each,
     )  # fmt: skip
     early = {"launch_pdl": True} if projected.is_cuda else {}
     _update_kernel[(num_v_heads * (v_dim // block_columns), num_rows)](
@@ -132,18 +135,25 @@ def _mix_kernel(
     K_HEADS: tl.constexpr,
     V_HEADS: tl.constexpr,
     DIM: tl.constexpr,
+    EACH: tl.constexpr,
     ON_GPU: tl.constexpr,
 ):
-    """One head of channels of one row: q heads, then k heads, then v heads and their gates."""
+    """EACH heads of channels of one row: of q, of k, or of v with their gates."""
     if ON_GPU:
         gdc_launch_dependents()
-    head, row = tl.program_id(0), tl.program_id(1)
+    head, row = tl.program_id(0) * EACH, tl.program_id(1)
     slot = tl.load(p_slots + row).to(tl.int64)
     if slot < 0:
         return
     CHANNELS: tl.constexpr = (2 * K_HEADS + V_HEADS) * DIM
-    o_c = head * DIM + tl.arange(0, DIM)
     p_x += row * x_stride.to(tl.int64)
+    o_head = tl.maximum(head - 2 * K_HEADS, 0) + tl.arange(0, EACH)
+    p_b = p_x + CHANNELS + V_HEADS * DIM + o_head
+    b_b, b_a = tl.load(p_b).to(tl.float32), tl.load(p_b + V_HEADS).to(tl.float32)
+    b_a += tl.load(p_dt_bias + o_head)
+    b_neg_exp_a = tl.load(p_neg_exp_a + o_head)
+
+    o_c = head * DIM + tl.arange(0, EACH * DIM)
     p_h = p_conv_state + slot * conv_slot_stride + o_c * 3
     p_w = p_weight + o_c * 4
     b_h0, b_h1, b_h2 = tl.load(p_h), tl.load(p_h + 1), tl.load(p_h + 2)
@@ -160,18 +170,23 @@ def _mix_kernel(
     tl.store(p_h + 1, b_h2)
     tl.store(p_h + 2, b_x)
     if head < 2 * K_HEADS:
-        b_y *= tl.rsqrt(tl.sum(b_y * b_y, 0) + 1e-6)
+        b_heads = tl.reshape(b_y, [EACH, DIM])
+        b_scale = tl.rsqrt(tl.sum(b_heads * b_heads, 1) + 1e-6)
         if head < K_HEADS:
-            b_y *= scale
+            b_scale *= scale
+        b_y = tl.reshape(b_heads * b_scale[:, None], [EACH * DIM])
     else:
-        v_head = head - 2 * K_HEADS
-        p_b = p_x + CHANNELS + V_HEADS * DIM + v_head
-        b_a = tl.load(p_b + V_HEADS).to(tl.float32) + tl.load(p_dt_bias + v_head)
         b_softplus = tl.where(b_a > 20.0, b_a, tl.log(1.0 + tl.exp(b_a)))
-        p_gates += row * (2 * V_HEADS) + v_head
-        tl.store(p_gates, tl.exp(tl.load(p_neg_exp_a + v_head) * b_softplus))
-        tl.store(p_gates + V_HEADS, tl.sigmoid(tl.load(p_b).to(tl.float32)))
+        p_gate = p_gates + row * (2 * V_HEADS) + o_head
+        tl.store(p_gate, tl.exp(b_neg_exp_a * b_softplus))
+        tl.store(p_gate + V_HEADS, tl.sigmoid(b_b))
     tl.store(p_mixed + row * CHANNELS + o_c, b_y)
+
+
+@triton.jit
+def _add_three(a_0, a_1, a_2, b_0, b_1, b_2):
+    """Sums three tensors in one reduction, which waits for the other warps once."""
+    return a_0 + b_0, a_1 + b_1, a_2 + b_2
 
 
 @triton.jit
@@ -208,7 +223,7 @@ def _update_kernel(
     # NOTE: before the wait only what no kernel since the last plain launch writes may be read.
     p_s = p_state + slot * state_slot_stride + head * (DIM * DIM)
     p_s += o_k[:, None] * DIM + o_v[None, :]
-    b_s = tl.load(p_s)
+    b_s = tl.load(p_s, eviction_policy="evict_first")
     if ON_GPU:
         gdc_wait()
     p_mixed += row * CHANNELS
@@ -218,9 +233,13 @@ def _update_kernel(
     b_v = tl.load(p_mixed + (2 * K_HEADS + head) * DIM + o_v)
     p_gates += row * (2 * V_HEADS) + head
     b_decay, b_beta = tl.load(p_gates), tl.load(p_gates + V_HEADS)
-    b_u = b_beta * (b_v - b_decay * tl.sum(b_s * b_k[:, None], 0))
-    b_o = b_decay * tl.sum(b_s * b_q[:, None], 0) + tl.sum(b_q * b_k, 0) * b_u
-    tl.store(p_s, b_s * b_decay + b_k[:, None] * b_u[None, :])
+    b_qk = tl.broadcast_to((b_q * b_k)[:, None], [DIM, COLUMNS])
+    products = (b_s * b_k[:, None], b_s * b_q[:, None], b_qk)
+    b_kv, b_qv, b_qk = tl.reduce(products, 0, _add_three)
+    b_u = b_beta * (b_v - b_decay * b_kv)
+    b_o = b_decay * b_qv + b_qk * b_u
+    b_s = b_s * b_decay + b_k[:, None] * b_u[None, :]
+    tl.store(p_s, b_s, eviction_policy="evict_first")
 
     p_z = p_x + row * x_stride.to(tl.int64) + CHANNELS + head * DIM
     if PARTS == 1:

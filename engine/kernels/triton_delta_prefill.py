@@ -12,9 +12,12 @@ then along each sequence, a head's columns of the state S in registers (``_scan_
 Products take operands in the activations' dtype and add up in float32; S is float32. Block size
 and tiles do not depend on the batch, so a chunk's bits depend on its own tokens and state alone.
 
-(I + L)^-1 comes from forward substitution in the 16 x 16 diagonal blocks X, then twice from
-[X 0; M Y]^-1 = [X' 0; -Y' M X' Y'], whose lower left part is (X' + Y') M (X' + Y') for all pairs.
-Source: Gated DeltaNet (arXiv:2412.06464); block inverse as in flash-linear-attention.
+(I + L)^-1 grows from blocks of one row to the whole, twice as large each time: for neighbours X, Y
+
+    [X 0; M Y]^-1 = [X' 0; -Y' M X' Y'],   for all pairs at once:   Z <- Z - Z M Z
+
+where Z is diagonal in blocks. Unlike powers of L this stays small, so tf32 suffices.
+Source: Gated DeltaNet (arXiv:2412.06464).
 """
 
 import torch
@@ -36,9 +39,9 @@ def delta_prefill(
     state_slots: torch.Tensor,
     plan: PrefillPlan,
     *,
-    block_columns: int = 64,
+    block_columns: int = 0,
     num_warps: int = 4,
-    num_stages: int = 2,
+    num_stages: int = 3,
 ) -> torch.Tensor:
     """-> [tokens, v_heads, v_dim] like ``v``; ``state`` [state slots, v_heads, k_dim, v_dim].
 
@@ -59,7 +62,9 @@ def delta_prefill(
     assert state.dtype == torch.float32, state.dtype
     assert state.stride()[1:] == (k_dim * v_dim, v_dim, 1), state.stride()
     assert num_tokens == plan.num_tokens, (num_tokens, plan.num_tokens)
-    block_columns = min(block_columns, v_dim)
+    if not block_columns:
+        # Few rows: more programs. A column's bits do not depend on it.
+        block_columns = min(32 if plan.starts.shape[0] == 1 else 64, v_dim)
     num_blocks = plan.block_rows.shape[0]
     inverse = v.new_empty(num_blocks, num_v_heads, BLOCK, BLOCK)
     scores = torch.empty_like(inverse)
@@ -131,35 +136,24 @@ def _blocks_kernel(
 
     b_lower = tl.dot(b_k, tl.trans(b_k)) * b_decay * b_beta[:, None]
     b_lower = tl.where(o_i[:, None] > o_i[None, :], b_lower, 0.0)
-    b_inverse = _inverse(b_lower, BLOCK) * b_beta[None, :]
+    b_inverse = _inverse(b_lower, BLOCK, 6) * b_beta[None, :]
     tl.store(p_inverse + o_square, b_inverse.to(p_inverse.dtype.element_ty))
 
 
 @triton.jit
-def _inverse(b_lower, BLOCK: tl.constexpr):
+def _inverse(b_lower, BLOCK: tl.constexpr, LOG_BLOCK: tl.constexpr):
     """(I + b_lower)^-1 of a strictly lower [BLOCK, BLOCK]."""
-    COUNT: tl.constexpr = BLOCK // 16
-    o_16 = tl.arange(0, 16)
-    o_n = tl.arange(0, COUNT)
-    m_diagonal = (o_n[:, None] == o_n[None, :])[:, None, :, None]
-    b_blocks = tl.reshape(b_lower, [COUNT, 16, COUNT, 16])
-    b_minus = -tl.sum(tl.where(m_diagonal, b_blocks, 0.0), 2)
-    b_x = b_minus
-    for i in range(2, 16):
-        m_row = (o_16 == i)[None, :, None]
-        b_row = tl.sum(tl.where(m_row, b_minus, 0.0), 1)
-        b_row += tl.sum(b_row[:, :, None] * b_x, 1)
-        b_x = tl.where(m_row, b_row[:, None, :], b_x)
-    b_x += (o_16[:, None] == o_16[None, :]).to(tl.float32)[None, :, :]
-    b_wide = tl.where(m_diagonal, b_x[:, :, None, :], 0.0)
-    b_wide = tl.reshape(b_wide, [BLOCK, BLOCK])
     o_i = tl.arange(0, BLOCK)
-    for log_size in tl.static_range(4, 6):
-        o_from = o_i >> log_size
-        m_pair = (o_from[:, None] == o_from[None, :] + 1) & (o_from[None, :] % 2 == 0)
-        b_corner = tl.dot(b_wide, tl.where(m_pair, b_lower, 0.0), input_precision="tf32")
-        b_wide -= tl.dot(b_corner, b_wide, input_precision="tf32")
-    return b_wide
+    b_x = (o_i[:, None] == o_i[None, :]).to(tl.float32)
+    for log_size in tl.static_range(LOG_BLOCK):
+        o_part = o_i >> log_size
+        m_pair = (o_part[:, None] == o_part[None, :] + 1) & (o_part[None, :] % 2 == 0)
+        b_corner = tl.where(m_pair, b_lower, 0.0)
+        if log_size > 0:
+            b_corner = tl.dot(b_x, b_corner, input_precision="tf32")
+            b_corner = tl.dot(b_corner, b_x, input_precision="tf32")
+        b_x -= b_corner
+    return b_x
 
 
 @triton.jit

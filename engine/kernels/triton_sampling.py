@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-TILE = 4096
+TILE = 2048
 """Ids that a program takes at a time."""
 
 
@@ -49,16 +49,16 @@ def draw(
 ) -> torch.Tensor:
     """-> ids int64 [rows], -1 where a valid id's logit is NaN or infinite.
 
-    logits [rows, ids] bfloat16 or float32, of which the first ``num_valid_ids`` count (rounded up to 4
-    they must exist). temperatures
-    (float32, 0 is greedy) and seeds (int64) are columns [state slots] of the settings' tables;
+    logits [rows, ids] bfloat16 or float32, of which the first ``num_valid_ids`` count (there must
+    be as many, rounded up to a multiple of 4). temperatures (float32, 0 is greedy) and seeds
+    (int64) are columns [state slots] of the settings' tables;
     state_slots [rows]; positions int64 [rows] is the index that each new token will have. Where
     given, ``next_token`` int64 [state slots] receives the choice, also of rows that yield -1;
     ``lowest`` float32 [rows] drops ids whose logit / temperature is below it (not of greedy rows),
     and -inf logits are then no error. Rows whose slot is -1 yield -1 and write nothing else.
     """
     num_rows, num_ids = logits.shape
-    tiles_each = tiles_each or (1 if num_rows <= 8 else 4)
+    tiles_each = tiles_each or (1 if num_rows <= 8 else 8)
     num_runs = triton.cdiv(num_valid_ids, TILE * tiles_each)
     assert 0 < num_valid_ids <= num_ids, (num_valid_ids, num_ids)
     assert logits.stride(1) == 1, logits.stride()
@@ -128,6 +128,17 @@ def _log(b_x):
 
 
 @triton.jit
+def _logits(p_logits, tile, num_valid_ids, TILE: tl.constexpr):
+    """Logits [TILE / 4, 4] of a tile; past the valid ids a finite number that never wins."""
+    o_id = tile * TILE + tl.arange(0, TILE // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
+    if (tile + 1) * TILE <= num_valid_ids:
+        b_value = tl.load(p_logits + o_id).to(tl.float32)
+    else:
+        b_value = tl.load(p_logits + o_id, mask=o_id < num_valid_ids, other=-3.3e38).to(tl.float32)
+    return b_value
+
+
+@triton.jit
 def _run_kernel(
     p_logits,
     p_temperatures,
@@ -158,19 +169,19 @@ def _run_kernel(
     position = tl.load(p_positions + row)
     b_best = tl.full([BLOCKS, 4], float("-inf"), tl.float32)
     b_best_id = tl.full([BLOCKS, 4], 0x7FFFFFFF, tl.int32)
-    b_bad = tl.zeros([BLOCKS, 4], tl.int32)
+    b_bad = tl.zeros([BLOCKS, 4], tl.float32)
+    b_next = _logits(p_logits, run * TILES, num_valid_ids, TILE)
     for tile in range(run * TILES, (run + 1) * TILES):
+        b_value = b_next
+        if TILES > 1:
+            b_next = _logits(p_logits, tile + 1, num_valid_ids, TILE)
         o_block = tile * BLOCKS + tl.arange(0, BLOCKS)
         o_id = o_block[:, None] * 4 + tl.arange(0, 4)[None, :]
-        m_id = o_id < num_valid_ids
-        # Whole blocks of four, so that they are loaded as vectors.
-        m_block = (o_block * 4 < num_valid_ids)[:, None]
-        b_value = tl.load(p_logits + o_id, mask=m_block, other=0.0).to(tl.float32)
+        # Stays 0 unless a logit is NaN or infinite.
         if FILTERED:
-            bad = (b_value == float("inf")) | (b_value != b_value)
+            b_bad += tl.where(b_value == float("-inf"), 0.0, b_value * 0.0)
         else:
-            bad = (b_value - b_value) != 0.0
-        b_bad |= (bad & m_id).to(tl.int32)
+            b_bad = tl.fma(b_value, 0.0, b_bad)
         if temperature != 0.0:
             # Correctly rounded b_value / temperature (Markstein), as the inverse is.
             b_ratio = b_value * inverse
@@ -191,12 +202,12 @@ def _run_kernel(
             # The high 23 bits as a float in [1, 2); what follows is exact.
             b_u = ((b_word >> 9) | 0x3F800000).to(tl.float32, bitcast=True)
             b_value -= _log(-_log((b_u - 1.0) + 5.9604644775390625e-08))
-        better = (b_value > b_best) & m_id
+        better = b_value > b_best
         b_best = tl.where(better, b_value, b_best)
         b_best_id = tl.where(better, o_id, b_best_id)
     best = tl.max(tl.max(b_best, 1), 0)
     best_id = tl.min(tl.min(tl.where(b_best == best, b_best_id, 0x7FFFFFFF), 1), 0)
-    num_bad = tl.max(tl.max(b_bad, 1), 0)
+    num_bad = tl.sum(tl.sum((b_bad != 0.0).to(tl.int32), 1), 0)
     # A run with a bad logit says so by a negative id.
     p_run = row * run_stride + run
     tl.store(p_values + p_run, best)
