@@ -46,7 +46,7 @@ class ReferenceKernels:
     ) -> torch.Tensor:
         heads, _, dim = recurrent.shape[1:]
         sizes = (weights.conv.shape[0], heads * dim, heads, heads)
-        qkv, z, b, a = projected.split_with_sizes(sizes, dim=-1)
+        qkv, z, b, a = projected[:, : sum(sizes)].split_with_sizes(sizes, dim=-1)
         out = self._delta_rule(
             self._causal_conv(qkv, weights.conv, conv, inputs), b, a, weights, recurrent, inputs
         )
@@ -83,7 +83,8 @@ class ReferenceKernels:
         inputs: Inputs,
     ) -> tuple[torch.Tensor, None]:
         shared_dim, num_experts = weights.shared_down.shape[1], weights.gate_up.shape[0]
-        shared, router, gate = projected.split_with_sizes((2 * shared_dim, num_experts, 1), dim=-1)
+        sizes = (2 * shared_dim, num_experts, 1)
+        shared, router, gate = projected[:, : sum(sizes)].split_with_sizes(sizes, dim=-1)
         shared = torch_experts.silu_mul(shared) * gate.sigmoid()
         hidden = torch.addmm(hidden, shared, weights.shared_down.t())
         chosen, ids = torch_experts.route(router, top_k)

@@ -27,6 +27,7 @@ from engine.model.config import ModelConfig
 from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 
 MAX_DECODE_ROWS = 256
+MAX_STREAMED_TOKENS = 512
 NUM_PROCESSORS = 132
 MAX_SPLITS = 64
 
@@ -114,6 +115,8 @@ class TritonKernels:
         inputs: Inputs,
     ) -> torch.Tensor:
         n = inputs.num_decode
+        heads, _, v_dim = recurrent.shape[1:]
+        projected = projected[:, : weights.conv.shape[0] + heads * (v_dim + 2)]
         parts = []
         if inputs.decode:
             rows = self._rows(inputs, "decode")
@@ -205,8 +208,10 @@ class TritonKernels:
         inputs: Inputs,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         num_experts = weights.gate_up.shape[0]
+        width = 2 * weights.shared_down.shape[1] + num_experts + 1
+        projected = projected[..., :width]
         ids, chosen, shared = route_shared(projected, num_experts, top_k, x.dtype, inputs.num_live)
-        if x.shape[0] <= MAX_DECODE_ROWS:
+        if x.shape[0] <= MAX_STREAMED_TOKENS:
             both = (shared, weights.shared_down)
             return hidden, experts(x, ids, chosen, weights.gate_up, weights.down, both)
         hidden = torch.addmm(hidden, shared, weights.shared_down.t())

@@ -10,6 +10,8 @@ checkpoint tensor lands where. What the checkpoint stores as ``w`` for use as ``
 ``A_log`` for use as ``-exp(A_log)``, is stored here in the form it is used in (``prepare``).
 """
 
+from itertools import accumulate
+
 import torch
 import torch.nn.functional as F
 
@@ -221,13 +223,17 @@ class _Builder:
         return matrix
 
     def _fused(self, *parts: tuple[str, int]) -> torch.Tensor:
-        """One matrix over the hidden states whose rows are several checkpoint tensors."""
+        """One matrix over the hidden states whose rows are several checkpoint tensors.
+
+        Rows of zeros fill it up to a multiple of 16: without that, a matrix product of an odd
+        width falls back to a kernel seven times slower (cuBLAS on an H200, 1,281 rows).
+        """
         columns = self.config.hidden_size
-        matrix = self._empty(sum(rows for _, rows in parts), columns)
-        for (name, _), into in zip(
-            parts, matrix.split_with_sizes([rows for _, rows in parts]), strict=True
-        ):
-            self.plan.add(name, into, std=columns**-0.5)
+        sizes = [rows for _, rows in parts]
+        matrix = self._empty(-(-sum(sizes) // 16) * 16, columns)
+        for (name, rows), end in zip(parts, accumulate(sizes), strict=True):
+            self.plan.add(name, matrix[end - rows : end], std=columns**-0.5)
+        matrix[sum(sizes) :].zero_()
         return matrix
 
     def _vector(self, name: str, size: int, *, mean: float = 0.0, std: float = 0.0) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 
 @dataclass(frozen=True)
 class DeltaNetWeights:
-    """Rows of ``in_proj``: q, k, v, then z, b, a."""
+    """Rows of ``in_proj``: q, k, v, then z, b, a, then zeros up to a multiple of 16."""
 
     in_proj: torch.Tensor
     conv: torch.Tensor
@@ -28,7 +28,8 @@ class AttentionWeights:
 
 @dataclass(frozen=True)
 class MoeWeights:
-    """Rows of ``in_proj``: shared expert's gate and up, then the router, then the shared gate."""
+    """Rows of ``in_proj``: shared expert's gate and up, then the router, then the shared gate,
+    then zeros up to a multiple of 16."""
 
     in_proj: torch.Tensor
     shared_down: torch.Tensor
