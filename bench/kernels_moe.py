@@ -123,7 +123,7 @@ def time_linears() -> None:
 
 def time_small(norm: torch.Tensor) -> None:
     for tokens in (*DECODE, *PREFILL):
-        parts, dtype = (9, torch.float32) if tokens <= 1024 else (8, torch.bfloat16)
+        parts, dtype = (9, torch.float32) if tokens <= 512 else (8, torch.bfloat16)
         hidden, delta = draw(tokens, HIDDEN), draw(tokens, parts, HIDDEN, dtype=dtype)
         add = partial(add_rms_norm, hidden, delta.transpose(0, 1), norm, 1e-6)
         num_bytes = 3 * hidden.nbytes + delta.nbytes
@@ -135,7 +135,7 @@ def time_small(norm: torch.Tensor) -> None:
 
 
 def time_experts(layers: Sequence[Layer]) -> None:
-    for tokens in (*DECODE, 512, 1024):
+    for tokens in (*DECODE, 512):
         x, shared = draw(tokens, HIDDEN), draw(tokens, DIM)
         routed = [routing(tokens) for _ in layers]
         calls = [

@@ -1,13 +1,13 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""Experts for up to about 1,000 tokens: the time is the reading of each touched expert's weights.
+"""Experts for up to 512 tokens, whose time is the reading of each touched expert's weights.
 
     h[t, j] = silu(gate_e x_t) * (up_e x_t);   y[t, j] = p[t, j] * down_e h[t, j],   e = ids[t, j]
 
 Up to 16 tokens no sort is needed: tensor cores take 16 rows anyway, so a program multiplies its
 band of an expert's weights with all tokens and keeps the rows that chose the expert. Beyond that
-``plan`` lists each expert's tokens. Up to 512 tokens a row's sum is formed in one order, so a
-token's result does not depend on its batch. The contributions come back per token in a fixed
-order, the shared expert's last, for ``add_rms_norm`` to add: no atomics.
+``plan`` lists each expert's tokens. Either way a row's sum is formed in one order: a token's result
+does not depend on its batch. The contributions come back per token in a fixed order, the shared
+expert's last, for ``add_rms_norm`` to add: no atomics.
 """
 
 from dataclasses import dataclass
@@ -252,7 +252,7 @@ def experts(
         assert shared_w.is_contiguous()
         slots, shared_tiles = top_k + 1, triton.cdiv(num_tokens, block_m)
 
-    planned = num_tokens > block_m or block_m > 16
+    planned = num_tokens > 16
     lists, counts = plan(ids, num_experts) if planned else (ids, ids)
     grid_m = num_experts if planned else ids.numel()
     h = torch.empty((num_tokens * top_k, dim), dtype=x.dtype, device=x.device)
@@ -311,5 +311,8 @@ def _tiles(num_tokens: int) -> tuple[Tiles, Tiles]:
 
 
 def _block_m(num_tokens: int) -> int:
-    """Rows of a product: at 256 experts of which 8 are chosen, most lists fit in one."""
-    return 16 if num_tokens <= 256 else 32 if num_tokens <= 512 else 64
+    """Rows of a product: at 256 experts of which 8 are chosen, most lists fit in one.
+
+    NOTE: from 64 rows on other instructions sum in another order.
+    """
+    return 16 if num_tokens <= 256 else 32

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""Experts for many tokens: grouped matrix products at the tensor cores' speed.
+"""Experts for more than 512 tokens: grouped matrix products at the tensor cores' speed.
 
     h[p] = silu(gate_e x_t) * (up_e x_t);   y[p] = p[p] * down_e h[p],   pair p = (t, j), e = ids[p]
 
