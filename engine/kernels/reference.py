@@ -5,6 +5,7 @@ import torch.nn.functional as F
 
 from engine.inputs import Inputs
 from engine.kernels import torch_attention, torch_conv, torch_delta_rule, torch_experts, torch_norm
+from engine.kernels.torch_linear import Linear
 from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 
 
@@ -17,6 +18,7 @@ class ReferenceKernels:
 
     def __init__(self, prefill_block: int | None = None) -> None:
         self.prefill_block = prefill_block
+        self._linear = Linear()
 
     rope_table = staticmethod(torch_norm.rope_table)
     rms_norm = staticmethod(torch_norm.rms_norm)
@@ -25,12 +27,12 @@ class ReferenceKernels:
         self, hidden: torch.Tensor, norm: torch.Tensor, eps: float, weight: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         x = torch_norm.rms_norm(hidden, norm, eps)
-        return x, F.linear(x, weight)
+        return x, self._linear(x, weight)
 
     def linear_add(
         self, hidden: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
     ) -> torch.Tensor:
-        return torch.addmm(hidden, x, weight.t())
+        return self._linear.add(hidden, x, weight)
 
     def deltanet(
         self,
@@ -80,13 +82,13 @@ class ReferenceKernels:
         shared_dim, num_experts = weights.shared_down.shape[1], weights.gate_up.shape[0]
         shared, router, gate = projected.split_with_sizes((2 * shared_dim, num_experts, 1), dim=-1)
         shared = torch_experts.silu_mul(shared) * gate.sigmoid()
-        hidden = torch.addmm(hidden, shared, weights.shared_down.t())
+        hidden = self._linear.add(hidden, shared, weights.shared_down)
         chosen, ids = torch_experts.route(router, top_k)
         torch_experts.add_experts(hidden, x, chosen, ids, weights.gate_up, weights.down)
         return hidden
 
     def logits(self, hidden: torch.Tensor, lm_head: torch.Tensor) -> torch.Tensor:
-        return F.linear(hidden, lm_head).float()
+        return self._linear(hidden, lm_head).float()
 
     def _causal_conv(
         self, x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, inputs: Inputs
