@@ -182,7 +182,7 @@ class Hub:
             return
         worker = self._registry.get(instance)
         if worker is None:
-            self._send(instance, self._membership.unknown(instance, self._welcome.coordinator))
+            self._send(instance, self._membership.unknown(instance))
             return
         worker.heard_at = time.monotonic()
         worker.settled = True
@@ -217,7 +217,7 @@ class Hub:
             lag_s = time.monotonic() - due_at
             self._observer.tick(lag_s, self.status(), self._lifecycle.stale_dropped)
             self._fence_the_dead(lag_s)
-            self._fail_overdue(time.time() - self._settings.request_timeout_s)
+            self._fail_overdue(time.monotonic() - self._settings.request_timeout_s)
             self._apply()
 
     def _fence_the_dead(self, lag_s: float) -> None:
@@ -238,7 +238,7 @@ class Hub:
     def _fail_overdue(self, accepted_before: float) -> None:
         limit_s = self._settings.request_timeout_s
         for request in list(self._lifecycle.requests.values()):
-            if request.stages["received_at"] >= accepted_before:
+            if request.accepted_at >= accepted_before:
                 break  # the rest were accepted later
             self._lifecycle.fail(request, "timeout", f"not done after {limit_s:.0f} s")
 

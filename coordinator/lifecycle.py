@@ -13,6 +13,7 @@ Messages about anything but the current attempt at the current worker are stale:
 counted.
 """
 
+import time
 from bisect import insort
 from collections.abc import Callable
 
@@ -39,7 +40,8 @@ NOT_FAULTS = frozenset({"preempted", "draining"})
 
 
 class Lifecycle:
-    """All open requests. ``clock`` gives Unix seconds."""
+    """All open requests. ``clock`` gives Unix seconds, for the record; ``monotonic`` seconds that
+    no step of the system's clock disturbs, for every decision."""
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class Lifecycle:
         limits: PlacementLimits,
         clock: Callable[[], float],
         *,
+        monotonic: Callable[[], float] = time.monotonic,
         max_faults: int = 4,
     ) -> None:
         self.requests: dict[str, Request] = {}
@@ -56,6 +59,7 @@ class Lifecycle:
         self._registry = registry
         self._limits = limits
         self._clock = clock
+        self._monotonic = monotonic
         self._max_faults = max_faults
         self._arrivals = 0
         self._outbox: list[Effect] = []
@@ -69,7 +73,8 @@ class Lifecycle:
     def submit(self, generation: Generation, received_at: float) -> Request:
         assert generation.request_id not in self.requests, "a request id used twice"
         self._arrivals += 1
-        request = Request(generation, self._arrivals, stages={"received_at": received_at})
+        request = Request(generation, self._arrivals, accepted_at=self._monotonic())
+        request.stages["received_at"] = received_at
         self.requests[request.request_id] = request
         self._enqueue(request)
         self._dispatch()
@@ -133,7 +138,7 @@ class Lifecycle:
             request = worker.assigned.get(request_id)
             if request is None or request.attempt > attempt:
                 self._send(worker.instance, Cancel(request_id, attempt))
-        settled_before = self._clock() - grace_s
+        settled_before = self._monotonic() - grace_s
         for request in list(worker.assigned.values()):
             missing = (request.request_id, request.attempt) not in held
             if missing and request.assigned_at < settled_before:
@@ -268,7 +273,7 @@ class Lifecycle:
         self._record(request)
 
     def _assign(self, request: Request, worker: Worker) -> None:
-        request.assigned_at = self._clock()
+        request.assigned_at = self._monotonic()
         worker.assigned[request.request_id] = request
         worker.num_placed += 1
 

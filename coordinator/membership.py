@@ -17,6 +17,7 @@ from transport.messages import Alive, Hello, Refused, Welcome
 log = logging.getLogger(__name__)
 
 MAX_FENCED = 1_024
+NOBODY = ""
 
 
 class Membership:
@@ -51,11 +52,12 @@ class Membership:
         log.info("%s joined on %s", hello.instance, hello.device)
         return welcome
 
-    def unknown(self, instance: str, coordinator: str) -> Alive | Refused:
-        """The answer to a message of somebody who has not been welcomed here."""
+    def unknown(self, instance: str) -> Alive | Refused:
+        """The answer to a message of somebody who is not welcome here now: whoever he takes us
+        for, we are not, so he says hello again."""
         if instance in self._fenced:
             return Refused(f"fenced: {self._fenced[instance]}")
-        return Alive(coordinator)
+        return Alive(NOBODY)
 
     def distrust(self, instance: str, error: WireError) -> Refused:
         """The answer to bytes that make no sense here."""

@@ -29,7 +29,8 @@ class Request:
     """``attempt`` counts from 1 how often it was queued; ``faults`` the attempts that ended in a
     fault rather than for want of memory. ``offer`` is set while a prefill worker keeps the
     finished prompt. ``stages`` are Unix seconds of the newest attempt, except that
-    ``received_at`` and ``first_token_at`` are the client's. ``revision`` counts changes."""
+    ``received_at`` and ``first_token_at`` are the client's. ``revision`` counts changes.
+    ``accepted_at`` and ``assigned_at`` are of the monotonic clock."""
 
     generation: Generation
     arrival: int
@@ -38,6 +39,7 @@ class Request:
     faults: int = 0
     prefill_worker: str = ""
     decode_worker: str = ""
+    accepted_at: float = 0.0
     assigned_at: float = 0.0
     offer: Offer | None = None
     output_ids: list[int] = field(default_factory=list)

@@ -31,7 +31,13 @@ class Desk:
     def __init__(self, **options) -> None:
         self.now = 100.0
         self.registry = Registry()
-        self.life = Lifecycle(self.registry, PlacementLimits(), lambda: self.now, **options)
+        self.life = Lifecycle(
+            self.registry,
+            PlacementLimits(),
+            lambda: self.now,
+            monotonic=lambda: self.now,
+            **options,
+        )
         for instance in ("p-1", "p-2", "d-1", "d-2"):
             self.join(instance)
 

@@ -203,7 +203,9 @@ class Cluster:
         self.offer_ttl_s = rng.choice([0.15, 1.0, 10_000.0])
         self.registry = Registry()
         limits = PlacementLimits(max_tokens_ahead=256)
-        self.lifecycle = Lifecycle(self.registry, limits, lambda: self.now, max_faults=1_000)
+        self.lifecycle = Lifecycle(
+            self.registry, limits, lambda: self.now, monotonic=lambda: self.now, max_faults=1_000
+        )
         self.nodes: dict[str, Node] = {}
         self.memories: dict[str, CacheTensors] = {}
         self.outputs: dict[str, list[int]] = {}
