@@ -84,7 +84,9 @@ class ReferenceKernels:
         shared = torch_experts.silu_mul(shared) * gate.sigmoid()
         hidden = self._linear.add(hidden, shared, weights.shared_down)
         chosen, ids = torch_experts.route(router, top_k)
-        torch_experts.add_experts(hidden, x, chosen, ids, weights.gate_up, weights.down)
+        dense = self._linear.suits_experts(x, weights.gate_up, top_k)
+        add_experts = self._linear.add_experts if dense else torch_experts.add_experts
+        add_experts(hidden, x, chosen, ids, weights.gate_up, weights.down)
         return hidden
 
     def logits(self, hidden: torch.Tensor, lm_head: torch.Tensor) -> torch.Tensor:
