@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from transport.layout import CHUNK_ALIGNMENT
+BLOCK = 16
+"""Tokens of the delta rule's blocks. Its work within a block grows with the square, the steps from
+block to block shrink; it divides CHUNK_ALIGNMENT, so that chunks have the blocks of the prompt."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class Blocks:
 
     @classmethod
     def of(cls, lens: Sequence[int], device: torch.device) -> "Blocks":
-        """A block is 64 tokens, or the longest chunk where that is shorter."""
-        size = min(CHUNK_ALIGNMENT, max(lens))
+        """A block is ``BLOCK`` tokens, or the longest chunk where that is shorter."""
+        size = min(BLOCK, max(lens))
         order = sorted(range(len(lens)), key=lambda row: -lens[row])
         firsts = [sum(lens[:row]) for row in range(len(lens))]
         active, tokens, padded = [], list[int](), list[bool]()

@@ -17,8 +17,8 @@ from engine.batch import Binding, ForwardBatch, Sampled, StepResult
 from engine.config import EngineConfig
 from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
-from engine.kernels.interface import Kernels
 from engine.kernels.choice import kernels_for
+from engine.kernels.interface import Kernels
 from engine.kernels.reference import ReferenceKernels
 from engine.model.config import ModelConfig
 from engine.model.qwen35 import Qwen35

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 
 from engine.inputs import Inputs
 from engine.kernels import torch_attention, torch_conv, torch_delta_rule, torch_experts, torch_norm
+from engine.kernels.torch_linear import Linear
 from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 
 
@@ -17,6 +18,7 @@ class ReferenceKernels:
 
     def __init__(self, prefill_block: int | None = None) -> None:
         self.prefill_block = prefill_block
+        self._linear = Linear()
 
     def norm_linear(
         self,
@@ -28,12 +30,12 @@ class ReferenceKernels:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         assert pending is None, "this set leaves nothing unadded"
         x = torch_norm.rms_norm(hidden, norm, eps)
-        return hidden, x, F.linear(x, weight)
+        return hidden, x, self._linear(x, weight)
 
     def linear_add(
         self, hidden: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
     ) -> tuple[torch.Tensor, None]:
-        return torch.addmm(hidden, x, weight.t()), None
+        return self._linear.add(hidden, x, weight), None
 
     def deltanet(
         self,
@@ -86,9 +88,11 @@ class ReferenceKernels:
         sizes = (2 * shared_dim, num_experts, 1)
         shared, router, gate = projected[:, : sum(sizes)].split_with_sizes(sizes, dim=-1)
         shared = torch_experts.silu_mul(shared) * gate.sigmoid()
-        hidden = torch.addmm(hidden, shared, weights.shared_down.t())
+        hidden = self._linear.add(hidden, shared, weights.shared_down)
         chosen, ids = torch_experts.route(router, top_k)
-        torch_experts.add_experts(hidden, x, chosen, ids, weights.gate_up, weights.down)
+        dense = self._linear.suits_experts(x, weights.gate_up, top_k)
+        add_experts = self._linear.add_experts if dense else torch_experts.add_experts
+        add_experts(hidden, x, chosen, ids, weights.gate_up, weights.down)
         return hidden, None
 
     def final_norm(
@@ -104,7 +108,7 @@ class ReferenceKernels:
         return torch_norm.rms_norm(chosen, norm, eps)
 
     def logits(self, hidden: torch.Tensor, lm_head: torch.Tensor) -> torch.Tensor:
-        return F.linear(hidden, lm_head).float()
+        return self._linear(hidden, lm_head).float()
 
     def _causal_conv(
         self, x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, inputs: Inputs

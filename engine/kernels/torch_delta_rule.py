@@ -1,4 +1,4 @@
-"""The gated delta rule in plain PyTorch: token by token, and in blocks of 64 tokens.
+"""The gated delta rule in plain PyTorch: token by token, and in blocks of tokens.
 
 A head's state S [k_dim, v_dim] obeys, for each token (Gated DeltaNet, arXiv:2412.06464):
 

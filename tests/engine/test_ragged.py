@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engine.ragged import BehindHistory, Blocks
+from engine.ragged import BLOCK, BehindHistory, Blocks
 
 CPU = torch.device("cpu")
 
@@ -11,7 +11,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("lens", [(1,), (64,), (65,), (3, 200, 64, 1), (5, 9, 2), (128, 64)])
 def test_every_token_has_one_place(lens: tuple[int, ...]) -> None:
     blocks = Blocks.of(lens, CPU)
-    assert blocks.size == min(64, max(lens))
+    assert blocks.size == min(BLOCK, max(lens))
     assert sum(blocks.active) * blocks.size == len(blocks.tokens)
     assert torch.equal(blocks.tokens[blocks.places], torch.arange(sum(lens)))
     padding = torch.zeros(len(blocks.tokens), dtype=torch.bool)
@@ -22,8 +22,7 @@ def test_every_token_has_one_place(lens: tuple[int, ...]) -> None:
     row_of = torch.repeat_interleave(torch.arange(len(lens)), torch.tensor(lens))
     rows = row_of[blocks.tokens].view(-1, blocks.size)
     assert bool((rows == rows[:, :1]).all())
-    first_blocks = rows[: len(lens), 0]
-    assert torch.equal(first_blocks, blocks.order)
+    assert torch.equal(rows[: len(lens), 0], blocks.order)
     assert list(blocks.active) == sorted(blocks.active, reverse=True)
 
 
