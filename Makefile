@@ -24,8 +24,8 @@ up: $(VENV)/.stamp-up  ## set up and serve; PORT=8123 ARGS="--decode 2" pass on
 test: $(VENV)/.stamp-dev  ## run all tests; ARGS passes on to pytest
 	@$(PY) -m pytest $(ARGS)
 
-test-gpu: $(VENV)/.stamp-dev  ## run the tests that need a GPU
-	@$(PY) -m pytest -m gpu $(ARGS)
+test-gpu: $(VENV)/.stamp-dev  ## on a GPU: its own tests, and the kernels' on the real thing
+	@$(PY) -m pytest tests/gpu tests/kernels -m "gpu or not gpu" $(ARGS)
 
 check: $(VENV)/.stamp-dev  ## format, lint, types, imports
 	@$(VENV)/bin/ruff format --check .

@@ -9,8 +9,7 @@ from decode.pool import DecodePool
 from engine import options
 from engine.runner import Engine
 from engine.service import WorkerSettings, serve
-from transport.memory import open_peer
-from transport.pull import CopyThread
+from transport.memory import copy_stream, open_peer
 from transport.session import Session
 
 
@@ -21,7 +20,7 @@ def main(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     page_size: options.PageSize = 64,
-    num_pages: options.NumPages = 1024,
+    num_pages: options.NumPages = 0,
     num_state_slots: options.NumStateSlots = 64,
     pull_timeout: Annotated[
         float, typer.Option(envvar="BATON_PULL_TIMEOUT", help="Seconds a copy may take.")
@@ -47,7 +46,7 @@ def main(
             return DecodePool(
                 engine,
                 session,
-                CopyThread(engine.cache),
+                copy_stream(engine.config.device, engine.cache),
                 open_peer,
                 pull_timeout_s=pull_timeout,
                 lookahead=lookahead,

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from transport.layout import CHUNK_ALIGNMENT, CacheDtype, PoolSize
+from transport.layout import CHUNK_ALIGNMENT, CacheDtype
 
 LoadFormat = Literal["auto", "dummy"]
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -20,12 +20,13 @@ class EngineConfig:
     ``load_format`` dummy draws weights from ``seed`` instead of reading tensors (the folder then
     needs only ``config.json``). ``dtype`` auto is float32 on the CPU, bfloat16 on CUDA.
     ``num_valid_ids``: ids from here on are padding of the vocabulary and are never sampled;
-    None: the tokenizer fills the vocabulary. ``poison`` starts all cache memory as NaN, so that a
+    None: the tokenizer fills the vocabulary. ``num_pages`` None: as many as fit on the GPU beside
+    the weights. ``poison`` starts all cache memory as NaN, so that a
     read of something never written shows in the logits.
     """
 
     model_dir: Path
-    num_pages: int
+    num_pages: int | None
     num_state_slots: int
     page_size: int = 64
     load_format: LoadFormat = "auto"
@@ -41,8 +42,10 @@ class EngineConfig:
         _one_of("device", self.device, ("cpu", "cuda"))
         for name in ("num_pages", "num_state_slots", "page_size"):
             value = getattr(self, name)
-            if value < 1:
+            if value is not None and value < 1:
                 raise ValueError(f"{name}: {value} is not at least 1")
+        if self.num_pages is None and self.device == "cpu":
+            raise ValueError("num_pages: must be given on the CPU")
         if CHUNK_ALIGNMENT % self.page_size:
             raise ValueError(f"page_size: {self.page_size} does not divide {CHUNK_ALIGNMENT}")
         if self.num_valid_ids is not None and self.num_valid_ids < 1:
@@ -58,10 +61,6 @@ class EngineConfig:
     @property
     def torch_dtype(self) -> torch.dtype:
         return torch.float32 if self.kv_dtype == "float32" else torch.bfloat16
-
-    @property
-    def pools(self) -> PoolSize:
-        return PoolSize(num_pages=self.num_pages, num_state_slots=self.num_state_slots)
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, cast
 
+import torch
 import typer
 
 from engine.config import Device as DeviceName
@@ -29,7 +30,13 @@ LoadFormat = Annotated[
 Device = Annotated[str, typer.Option(envvar="BATON_DEVICE", help="auto, cpu or cuda.")]
 Dtype = Annotated[str, typer.Option(envvar="BATON_DTYPE", help="auto, float32 or bfloat16.")]
 PageSize = Annotated[int, typer.Option(envvar="BATON_PAGE_SIZE", help="Tokens a page.")]
-NumPages = Annotated[int, typer.Option(envvar="BATON_NUM_PAGES", help="Pages in the pool.")]
+NumPages = Annotated[
+    int,
+    typer.Option(
+        envvar="BATON_NUM_PAGES",
+        help="Pages in the pool; 0: what fits on a GPU, 1024 on a CPU.",
+    ),
+]
 NumStateSlots = Annotated[
     int, typer.Option(envvar="BATON_NUM_STATE_SLOTS", help="Sequences the pool holds at most.")
 ]
@@ -46,6 +53,8 @@ Poison = Annotated[
     bool, typer.Option(envvar="BATON_POISON", help="Fill freed cache memory with NaN (tests).")
 ]
 
+CPU_PAGES = 1024
+
 
 def engine_config(
     model: Path,
@@ -58,15 +67,15 @@ def engine_config(
     poison: bool,
 ) -> EngineConfig:
     """The engine's settings as the command line gave them; raises ValueError naming one."""
-    if device == "cuda":
-        raise ValueError("device: 'cuda' is not supported yet; use 'cpu' or 'auto'")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     return EngineConfig(
         model_dir=model,
         load_format=cast(LoadFormatName, load_format),
         dtype=cast(DtypeName, dtype),
-        device=cast(DeviceName, "cpu" if device == "auto" else device),
+        device=cast(DeviceName, device),
         page_size=page_size,
-        num_pages=num_pages,
+        num_pages=num_pages or (CPU_PAGES if device == "cpu" else None),
         num_state_slots=num_state_slots,
         poison=poison,
         num_valid_ids=num_tokenizer_ids(model),

@@ -6,13 +6,14 @@ step = engine.launch(batch)                      enqueue; sampled tokens feed th
 result = step.result()                           wait, and read what was sampled
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 
-from engine import checkpoint, weights
+from engine import checkpoint, gpu, weights
 from engine.batch import Binding, ForwardBatch, Sampled, StepResult
 from engine.config import EngineConfig
 from engine.graphs import DecodeGraphs
@@ -28,6 +29,8 @@ from engine.sampler import Draw, Sampler, SampleRow
 from transport.layout import CacheLayout, PoolSize
 from transport.region import Region
 from transport.tensors import CacheTensors
+
+log = logging.getLogger(__name__)
 
 BufferFactory = Callable[[int], torch.Tensor]
 """From a size in bytes to uint8 memory on the engine's device, kept alive by the tensor."""
@@ -65,13 +68,14 @@ class Engine:
         model: Qwen35,
         cache: CacheTensors,
         layout: CacheLayout,
+        pools: PoolSize,
         fingerprint: str,
         kernels: Kernels,
     ) -> None:
         self.config = config
         self.model_config = model.config
         self.layout = layout
-        self.pools: PoolSize = config.pools
+        self.pools = pools
         self.cache = cache
         self.fingerprint = fingerprint
         self.num_ids = config.num_valid_ids or model.config.vocab_size
@@ -105,6 +109,9 @@ class Engine:
                 f"{model_config.vocab_size}"
             )
         layout = model_config.cache_layout(config.kv_dtype, config.page_size)
+        weight_bytes = model_config.num_parameters * config.torch_dtype.itemsize
+        if config.device == "cuda":
+            gpu.require_gpu(weight_bytes)
         model = build(model_config, config.torch_dtype, torch.device(config.device))
         if config.load_format == "dummy":
             weights.draw(model.plan, config.seed)
@@ -116,11 +123,15 @@ class Engine:
         model.prepare()
         # NOTE: an inference tensor could not be written by the copy thread or the books.
         with torch.inference_mode(False):
-            buffer = buffer_factory(Region.of(layout, config.pools).size_bytes)
-            cache = CacheTensors.over(buffer, layout, config.pools)
+            slots = config.num_state_slots
+            pages = config.num_pages or gpu.num_pages_that_fit(layout, slots)
+            pools = PoolSize(num_pages=pages, num_state_slots=slots)
+            buffer = buffer_factory(Region.of(layout, pools).size_bytes)
+            cache = CacheTensors.over(buffer, layout, pools)
+        log.info("memory: %s", gpu.memory_plan(weight_bytes, layout, pools))
         cache.generations.zero_()
         kernels = kernels or kernels_for(model_config, config.torch_dtype, config.device)
-        engine = cls(config, model, cache, layout, fingerprint, kernels)
+        engine = cls(config, model, cache, layout, pools, fingerprint, kernels)
         if config.poison:
             for tensor in (cache.kv, cache.conv, cache.recurrent):
                 tensor.fill_(float("nan"))

@@ -21,7 +21,7 @@ from engine.runner import Engine
 from engine.worker import Pool, WorkerLoop
 from telemetry.notify import notify, progress
 from transport.channel import WorkerChannel
-from transport.memory import SharedMemory
+from transport.memory import OwnMemory, own_memory
 from transport.messages import Hello, MemoryExport, Role
 from transport.session import Session
 
@@ -67,7 +67,7 @@ def serve(
     if settings.threads:
         torch.set_num_threads(settings.threads)
     instance = f"{role}-{token_hex(4)}"
-    memory = SharedMemory(instance)
+    memory = own_memory(settings.engine.device, instance)
     try:
         engine = Engine.load(
             settings.engine,
@@ -95,7 +95,7 @@ def serve(
         memory.close()
 
 
-def _hello(role: Role, instance: str, engine: Engine, memory: SharedMemory) -> Hello:
+def _hello(role: Role, instance: str, engine: Engine, memory: OwnMemory) -> Hello:
     layout, pools = engine.layout, engine.pools
     pool_tokens = pools.num_pages * layout.page_size
     return Hello(

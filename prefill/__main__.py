@@ -20,7 +20,7 @@ def main(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     page_size: options.PageSize = 64,
-    num_pages: options.NumPages = 1024,
+    num_pages: options.NumPages = 0,
     num_state_slots: options.NumStateSlots = 64,
     max_batch_tokens: Annotated[
         int, typer.Option(envvar="BATON_MAX_BATCH_TOKENS", help="Prompt tokens a batch.")

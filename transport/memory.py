@@ -5,12 +5,13 @@ never free while the process lives. What a peer wrote may change under a reader 
 only an offer whose generation still holds after the copy says that the bytes were right.
 """
 
-from typing import Protocol
+from typing import Protocol, assert_never
 
 import torch
 
 from transport import shm
 from transport.messages import MemoryExport, MemoryKind
+from transport.pull import CopyStream, CopyThread
 from transport.tensors import CacheTensors
 
 
@@ -67,14 +68,37 @@ class SharedMemory:
             self._segment = None
 
 
+def own_memory(device: str, instance: str) -> OwnMemory:
+    """Exportable memory of a worker on ``device`` (cpu or cuda)."""
+    if device == "cpu":
+        return SharedMemory(instance)
+    from transport.cuda import CudaMemory  # needs cupy, which only GPU machines have
+
+    return CudaMemory()
+
+
+def copy_stream(device: str, own: CacheTensors) -> CopyStream:
+    """Where a decode worker on ``device`` pulls."""
+    if device == "cpu":
+        return CopyThread(own)
+    from transport.cuda_pull import CudaCopyStream
+
+    return CudaCopyStream(own)
+
+
 def open_peer(export: MemoryExport) -> CacheTensors:
     """A peer's region as tensors; the mapping closes when the last of them is dropped.
 
-    Raises PeerGone when the exporter's memory cannot be opened any more, ValueError for a kind
-    of memory this process cannot open.
+    Raises PeerGone when the exporter's memory cannot be opened any more.
     """
-    if export.kind != "shm":
-        raise ValueError(f"memory kind {export.kind!r}: this worker can only open 'shm'")
-    mapping = shm.open_segment(export.handle, export.size_bytes)
-    buffer = torch.frombuffer(mapping, dtype=torch.uint8)
+    match export.kind:
+        case "shm":
+            mapping = shm.open_segment(export.handle, export.size_bytes)
+            buffer = torch.frombuffer(mapping, dtype=torch.uint8)
+        case "cuda-ipc":
+            from transport.cuda import open_handle
+
+            buffer = open_handle(export.handle, export.size_bytes)
+        case _:
+            assert_never(export.kind)
     return CacheTensors.over(buffer, export.layout, export.pools)

@@ -126,8 +126,9 @@ def copy_sequence(
     target_slot: int,
 ) -> int:
     """Copy whole pages and one state slot between regions; returns the bytes moved."""
-    pages = source.kv[torch.tensor(source_pages)]
-    target.kv[torch.tensor(target_pages)] = pages
+    device = target.kv.device
+    pages = source.kv[torch.tensor(source_pages, device=device)]
+    target.kv[torch.tensor(target_pages, device=device)] = pages
     target.conv[target_slot].copy_(source.conv[source_slot])
     target.recurrent[target_slot].copy_(source.recurrent[source_slot])
     return pages.nbytes + source.conv[source_slot].nbytes + source.recurrent[source_slot].nbytes
@@ -147,4 +148,4 @@ def digest(cache: CacheTensors, pages: tuple[int, ...], state_slot: int, num_tok
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.contiguous().view(torch.uint8).numpy().tobytes()
+    return tensor.contiguous().view(torch.uint8).cpu().numpy().tobytes()

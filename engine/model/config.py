@@ -136,6 +136,19 @@ class ModelConfig:
         """Channels of the causal conv: [q | k | v]."""
         return 2 * self.key_dim + self.value_dim
 
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the text model, its vectors left out (under a thousandth)."""
+        hidden, heads = self.hidden_size, self.linear_num_value_heads
+        linear = hidden * (self.conv_channels + 2 * self.value_dim + 2 * heads)
+        q_and_gate = 2 * self.num_attention_heads * self.head_dim
+        full = hidden * (q_and_gate * 3 // 2 + 2 * self.num_key_value_heads * self.head_dim)
+        moe = 3 * hidden * self.num_experts * self.moe_intermediate_size
+        moe += hidden * (3 * self.shared_expert_intermediate_size + self.num_experts)
+        mixers = sum(linear if kind == "linear_attention" else full for kind in self.layer_types)
+        embeddings = self.vocab_size * hidden * (1 if self.tie_word_embeddings else 2)
+        return embeddings + mixers + moe * len(self.layer_types)
+
     def cache_layout(self, kv_dtype: CacheDtype, page_size: int) -> CacheLayout:
         """Shape of this model's pages and state slots."""
         return CacheLayout(
