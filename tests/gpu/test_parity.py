@@ -56,7 +56,7 @@ def texts() -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def reference(checkpoint: Path, texts: list[list[int]]) -> Iterator[list[torch.Tensor]]:
+def reference(checkpoint: Path, texts: list[list[int]]) -> list[torch.Tensor]:
     """transformers' float32 logits at the positions that our engine samples."""
     from transformers import AutoModelForCausalLM
 
@@ -68,7 +68,7 @@ def reference(checkpoint: Path, texts: list[list[int]]) -> Iterator[list[torch.T
             found.append(logits[length - 1 : -1].clone())
     del model
     torch.cuda.empty_cache()
-    yield found
+    return found
 
 
 @pytest.fixture(scope="module")
