@@ -75,5 +75,10 @@ class Linear:
 
 
 def _product(x: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+    # NOTE: oneDNN compiles and keeps code for every number of rows it meets: 0.2 MiB each.
+    num_rows = x.shape[0]
+    padding = -num_rows % (8 if num_rows <= 64 else 64)
+    if padding:
+        x = F.pad(x, (0, 0, 0, padding))
     product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
-    return product
+    return product[:num_rows] if padding else product
