@@ -66,9 +66,12 @@ def seconds_per_call(calls: Sequence[Callable[[], Any]], replays: int = 12) -> f
             call()
     for _ in range(3):
         graph.replay()
-    times = []
+    times: list[float] = []
     for _ in range(replays):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = (
+            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        )
         start.record()
         graph.replay()
         end.record()
@@ -215,8 +218,9 @@ def delta_prefill_cases(quick: bool) -> Iterator[Case]:
         moved = 2.0 * tokens * CHANNELS
         yield Case(
             "delta_prefill.conv", case, "default",
-            [lambda p=projected, s=slot_ids, plan=plan: conv_qkv(
-                p, layer.conv, layer.conv_state[:, 0], s, plan, K_HEADS, DELTA_DIM, DELTA_DIM
+            [partial(
+                conv_qkv, projected, layer.conv, layer.conv_state[:, 0], slot_ids, plan,
+                K_HEADS, DELTA_DIM, DELTA_DIM,
             )] * 4, 2 * moved,
         )  # fmt: skip
         variants = [(0, 4, 3)]
@@ -238,7 +242,7 @@ def delta_prefill_cases(quick: bool) -> Iterator[Case]:
         out = rule()
         yield Case(
             "delta_prefill.norm", case, "default",
-            [lambda out=out, z=z: gated_rms_norm(out, z, layer.norm, EPS)] * 4,
+            [partial(gated_rms_norm, out, z, layer.norm, EPS)] * 4,
             3 * 2.0 * tokens * VALUE_DIM,
         )  # fmt: skip
         yield from fla_cases(layer, case, q, k, v, b, a, lens, moved + 2.0 * tokens * 4096)
@@ -297,8 +301,8 @@ class Pages:
     def __init__(self, num_pages: int) -> None:
         shape = (num_pages, ATTENTION_LAYERS, 2, PAGE, KV_HEADS, HEAD_DIM)
         self.kv = torch.empty(shape, dtype=torch.bfloat16, device="cuda")
-        for page in self.kv.split(64):
-            page.normal_()
+        for first in range(0, num_pages, 64):
+            self.kv[first : first + 64].normal_()
         self.order = torch.randperm(num_pages, device="cuda")
         self.weight = torch.rand(KV_HEADS + HEADS, HEAD_DIM, device="cuda") + 0.5
         self.inv_freq = 1e7 ** -(torch.arange(32, device="cuda") / 32)

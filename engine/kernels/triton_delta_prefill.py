@@ -72,10 +72,13 @@ def delta_prefill(
     scores = torch.empty_like(inverse)
     total = torch.empty(num_blocks, num_v_heads, BLOCK, device=v.device)
     group = num_v_heads // num_k_heads
+    # More programs at once hide the latency of the chain of products.
+    crowded = {"maxnreg": 128} if v.is_cuda else {}
     _blocks_kernel[(num_v_heads, num_blocks)](
         q, k, b, a, neg_exp_a, dt_bias, inverse, scores, total,
         plan.firsts, plan.block_firsts, plan.block_rows, b.stride(0),
         NUM_V_HEADS=num_v_heads, GROUP=group, K_DIM=k_dim, BLOCK=BLOCK, num_warps=4,
+        **crowded,
     )  # fmt: skip
     out = torch.empty_like(v)
     _scan_kernel[(v_dim // block_columns, num_v_heads, plan.starts.shape[0])](
