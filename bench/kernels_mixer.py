@@ -10,8 +10,9 @@ their data come from memory, not from L2. Relative errors against plain PyTorch 
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ class Case:
     kernel: str
     case: str
     variant: str
-    calls: list[Callable[[], Any]]
+    calls: Sequence[Callable[[], Any]]
     num_bytes: float = 0.0
     flops: float = 0.0
 
@@ -54,7 +55,7 @@ class Case:
         return max(self.num_bytes / BYTES_PER_S, self.flops / FLOPS_PER_S)
 
 
-def seconds_per_call(calls: list[Callable[[], Any]], replays: int = 12) -> float:
+def seconds_per_call(calls: Sequence[Callable[[], Any]], replays: int = 12) -> float:
     """Median over graph replays of all ``calls``."""
     for call in calls:
         call()
@@ -65,9 +66,12 @@ def seconds_per_call(calls: list[Callable[[], Any]], replays: int = 12) -> float
             call()
     for _ in range(3):
         graph.replay()
-    times = []
+    times: list[float] = []
     for _ in range(replays):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = (
+            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        )
         start.record()
         graph.replay()
         end.record()
@@ -177,7 +181,7 @@ def delta_decode_cases(quick: bool) -> Iterator[Case]:
                 first = (i // layers) * num_rows + 3 * i
                 row_slots = (torch.arange(num_rows, device="cuda") + first) % slots
                 args = (projected, i % layers, row_slots.int(), columns, warps)
-                calls.append(lambda args=args: call(*args))
+                calls.append(partial(call, *args))
             name = f"{columns}x{warps}" if columns else "default"
             yield Case("delta_decode", f"B={num_rows}", name, calls, num_bytes)
 
@@ -214,8 +218,9 @@ def delta_prefill_cases(quick: bool) -> Iterator[Case]:
         moved = 2.0 * tokens * CHANNELS
         yield Case(
             "delta_prefill.conv", case, "default",
-            [lambda p=projected, s=slot_ids, plan=plan: conv_qkv(
-                p, layer.conv, layer.conv_state[:, 0], s, plan, K_HEADS, DELTA_DIM, DELTA_DIM
+            [partial(
+                conv_qkv, projected, layer.conv, layer.conv_state[:, 0], slot_ids, plan,
+                K_HEADS, DELTA_DIM, DELTA_DIM,
             )] * 4, 2 * moved,
         )  # fmt: skip
         variants = [(0, 4, 3)]
@@ -237,7 +242,7 @@ def delta_prefill_cases(quick: bool) -> Iterator[Case]:
         out = rule()
         yield Case(
             "delta_prefill.norm", case, "default",
-            [lambda out=out, z=z: gated_rms_norm(out, z, layer.norm, EPS)] * 4,
+            [partial(gated_rms_norm, out, z, layer.norm, EPS)] * 4,
             3 * 2.0 * tokens * VALUE_DIM,
         )  # fmt: skip
         yield from fla_cases(layer, case, q, k, v, b, a, lens, moved + 2.0 * tokens * 4096)
@@ -270,7 +275,9 @@ def fla_cases(
 ) -> Iterator[Case]:
     """The same rule by flash-linear-attention, if it is installed: a yardstick."""
     try:
-        from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+        from fla.ops.gated_delta_rule import (  # type: ignore[import-not-found, unused-ignore]
+            chunk_gated_delta_rule,
+        )
     except ImportError:
         return
     firsts = torch.tensor([0, *lens], device="cuda").cumsum(0)
@@ -294,8 +301,8 @@ class Pages:
     def __init__(self, num_pages: int) -> None:
         shape = (num_pages, ATTENTION_LAYERS, 2, PAGE, KV_HEADS, HEAD_DIM)
         self.kv = torch.empty(shape, dtype=torch.bfloat16, device="cuda")
-        for page in self.kv.split(64):
-            page.normal_()
+        for first in range(0, num_pages, 64):
+            self.kv[first : first + 64].normal_()
         self.order = torch.randperm(num_pages, device="cuda")
         self.weight = torch.rand(KV_HEADS + HEADS, HEAD_DIM, device="cuda") + 0.5
         self.inv_freq = 1e7 ** -(torch.arange(32, device="cuda") / 32)
@@ -365,7 +372,7 @@ def attention_decode_cases(quick: bool) -> Iterator[Case]:
                         block=block, num_warps=warps, num_stages=stages,
                     )  # fmt: skip
 
-                calls = [lambda i=i, call=call: call(i) for i in range(30)]
+                calls = [partial(call, i) for i in range(30)]
                 name = f"splits={splits} {block}x{warps}x{stages}"
                 yield Case("attention_decode", case, name, calls, num_bytes)
 
@@ -381,14 +388,12 @@ def attention_decode_cases(quick: bool) -> Iterator[Case]:
         ) -> torch.Tensor:
             return rope_cache(x, pages.weight, pages.inv_freq, p, r, t, pages.kv, i % 10, EPS)
 
-        calls = [lambda i=i, call=rope_call: call(i) for i in range(10)]
+        calls = [partial(rope_call, i) for i in range(10)]
         yield Case("rope_cache", f"tokens={num_rows}", "default", calls, num_bytes)
 
 
 def split_choices(num_rows: int, length: int) -> tuple[int, ...]:
-    return (
-        (splits_for(num_rows), 16) if num_rows == 1 and length <= 1024 else (splits_for(num_rows),)
-    )
+    return (splits_for(num_rows), 128 if length > 1024 else 16)[: 2 if num_rows == 1 else 1]
 
 
 def attention_prefill_cases(quick: bool) -> Iterator[Case]:
@@ -425,7 +430,7 @@ def attention_prefill_cases(quick: bool) -> Iterator[Case]:
                     block=config[0], num_warps=config[1], num_stages=config[2],
                 )  # fmt: skip
 
-            calls = [lambda i=i, call=call: call(i) for i in range(4)]
+            calls = [partial(call, i) for i in range(4)]
             case = f"{len(lens)}x{lens[0]}+{starts[0]}"
             name = f"{tile}x{block}x{warps}x{stages}"
             yield Case("attention_prefill", case, name, calls, 0.0, flops)
@@ -452,10 +457,16 @@ def sampling_cases(quick: bool) -> Iterator[Case]:
                 same = int((ids == wide.argmax(-1)).sum())
                 case = f"B={num_rows} {dtype} t={temperature}"
                 print(json.dumps({"kernel": "draw", "case": case, "same_tokens": same}), flush=True)
-                for tiles, warps in ((0, 8),) if quick else ((0, 8), (4, 8), (16, 8), (8, 4)):
+                for tiles, warps in ((0, 8),) if quick else ((0, 8), (16, 8)):
                     calls = [
-                        lambda x=x, args=args, w=warps, n=tiles: draw(
-                            x, VALID_IDS, *args, next_token=next_token, tiles_each=n, num_warps=w
+                        partial(
+                            draw,
+                            x,
+                            VALID_IDS,
+                            *args,
+                            next_token=next_token,
+                            tiles_each=tiles,
+                            num_warps=warps,
                         )
                         for x in logits
                     ]

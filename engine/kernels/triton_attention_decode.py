@@ -8,6 +8,7 @@ kernel adds the splits up in order, so the result depends on the row's length an
 alone. Scores are in units of log 2. A split without tokens has m = -inf and is not read further.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from dataclasses import dataclass
 
 import torch
@@ -41,7 +42,7 @@ class AttentionWorkspace:
 
 def splits_for(num_rows: int) -> int:
     """Splits that fill the GPU with a bucket of ``num_rows``, whatever their lengths."""
-    return max(2, 128 // triton.next_power_of_2(num_rows))
+    return 1 << min(max(2, 128 // num_rows), 64).bit_length() - 1
 
 
 def attention_decode(
@@ -92,7 +93,7 @@ def attention_decode(
         DIM=head_dim, PAGE=page_size, BLOCK=block, STAGES=num_stages, ON_GPU=q.is_cuda,
         num_warps=num_warps, **early,
     )  # fmt: skip
-    splits_each = min(32, triton.next_power_of_2(num_splits))
+    splits_each = triton.next_power_of_2(num_splits)
     dims_each = head_dim if splits_each <= 16 else min(64, head_dim)
     _merge_kernel[(num_heads * head_dim // dims_each, num_rows)](
         workspace.partials, workspace.stats, gate, ends, out, gate.stride(0), num_splits,
@@ -184,30 +185,23 @@ def _merge_kernel(
     BLOCK: tl.constexpr,
     ON_GPU: tl.constexpr,
 ):
-    """DIMS dims of one head of one row, SPLITS splits at a time."""
+    """DIMS dims of one head of one row."""
     column, row = tl.program_id(0) * DIMS, tl.program_id(1).to(tl.int64)
     head = column // DIM
     o_d = column % DIM + tl.arange(0, DIMS)
     num_blocks = tl.cdiv(tl.load(p_ends + row).to(tl.int32), BLOCK)
     used = tl.cdiv(num_blocks, tl.maximum(tl.cdiv(num_blocks, num_splits), 1))
     b_gate = tl.load(p_gate + row * gate_stride + head * DIM + o_d).to(tl.float32)
-    b_o = tl.zeros([DIMS], tl.float32)
-    b_max = tl.full([], float("-inf"), tl.float32)
-    b_sum = tl.zeros([], tl.float32)
+    o_s = tl.arange(0, SPLITS)
+    m_s = o_s < used
+    o_in = (row * num_splits + o_s) * HEADS + head
     if ON_GPU:
         gdc_wait()
-    for first in range(0, used, SPLITS):
-        o_s = first + tl.arange(0, SPLITS)
-        m_s = o_s < used
-        o_in = (row * num_splits + o_s) * HEADS + head
-        b_m = tl.load(p_stats + o_in * 2, mask=m_s, other=float("-inf"))
-        b_l = tl.load(p_stats + o_in * 2 + 1, mask=m_s, other=0.0)
-        p_o = p_partials + o_in[:, None] * DIM + o_d[None, :]
-        b_part = tl.load(p_o, mask=m_s[:, None], other=0.0)
-        b_new = tl.maximum(b_max, tl.max(b_m, 0))
-        b_weight, b_shrink = tl.exp2(b_m - b_new), tl.exp2(b_max - b_new)
-        b_o = b_o * b_shrink + tl.sum(b_part * b_weight[:, None], 0)
-        b_sum = b_sum * b_shrink + tl.sum(b_l * b_weight, 0)
-        b_max = b_new
-    b_o = tl.where(used > 0, b_o / b_sum * tl.sigmoid(b_gate), 0.0)
+    b_max = tl.load(p_stats + o_in * 2, mask=m_s, other=float("-inf"))
+    b_sum = tl.load(p_stats + o_in * 2 + 1, mask=m_s, other=0.0)
+    p_o = p_partials + o_in[:, None] * DIM + o_d[None, :]
+    b_o = tl.load(p_o, mask=m_s[:, None], other=0.0)
+    b_weight = tl.exp2(b_max - tl.max(b_max, 0))
+    b_o = tl.sum(b_o * b_weight[:, None], 0) / tl.sum(b_sum * b_weight, 0)
+    b_o = tl.where(used > 0, b_o * tl.sigmoid(b_gate), 0.0)
     tl.store(p_out + (row * HEADS + head) * DIM + o_d, b_o.to(p_out.dtype.element_ty))

@@ -14,6 +14,7 @@ and written once; both products with it come from the read (arXiv:2412.06464 wri
 update: the same number). Where several programs share a head, the last one to arrive norms it.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 import math
 from dataclasses import dataclass
 
@@ -223,7 +224,7 @@ def _update_kernel(
     # NOTE: before the wait only what no kernel since the last plain launch writes may be read.
     p_s = p_state + slot * state_slot_stride + head * (DIM * DIM)
     p_s += o_k[:, None] * DIM + o_v[None, :]
-    b_s = tl.load(p_s, eviction_policy="evict_first")
+    b_s = tl.load(p_s)
     if ON_GPU:
         gdc_wait()
     p_mixed += row * CHANNELS
@@ -239,7 +240,7 @@ def _update_kernel(
     b_u = b_beta * (b_v - b_decay * b_kv)
     b_o = b_decay * b_qv + b_qk * b_u
     b_s = b_s * b_decay + b_k[:, None] * b_u[None, :]
-    tl.store(p_s, b_s, eviction_policy="evict_first")
+    tl.store(p_s, b_s)
 
     p_z = p_x + row * x_stride.to(tl.int64) + CHANNELS + head * DIM
     if PARTS == 1:

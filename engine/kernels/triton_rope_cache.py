@@ -5,6 +5,7 @@
 for every head of k and q (``weight`` is already the checkpoint's 1 + w); r is the rotary_dim.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 import torch
 import triton
 import triton.language as tl

@@ -8,6 +8,7 @@ random words are philox.py's bit for bit; the logarithm is correct to 0.85 ulp, 
 from another library's in the last bit.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from dataclasses import dataclass
 
 import torch
