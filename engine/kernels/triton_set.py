@@ -11,7 +11,7 @@ import torch
 
 from engine.inputs import Inputs, Rows
 from engine.kernels.triton_add_norm import add_rms_norm
-from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
+from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode, splits_for
 from engine.kernels.triton_attention_prefill import attention_prefill
 from engine.kernels.triton_conv import conv_qkv
 from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode
@@ -28,8 +28,6 @@ from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 
 MAX_DECODE_ROWS = 256
 MAX_STREAMED_TOKENS = 512
-NUM_PROCESSORS = 132
-MAX_SPLITS = 64
 
 
 def unsupported(config: ModelConfig, dtype: torch.dtype) -> str:
@@ -186,7 +184,7 @@ class TritonKernels:
             parts.append(
                 attention_decode(
                     q, gate[:n], kv, layer, rows.tables, rows.ends,
-                    _num_splits(n, kv_heads), self._attention_workspace,
+                    splits_for(n), self._attention_workspace,
                 )
             )  # fmt: skip
         if inputs.prefill:
@@ -242,11 +240,6 @@ class TritonKernels:
         rows = inputs.prefill
         assert rows is not None, "a plan without prefill rows"
         return inputs.once("plan", lambda: PrefillPlan.of(rows.starts, rows.lens, self._device))
-
-
-def _num_splits(num_rows: int, kv_heads: int) -> int:
-    """Two programs a multiprocessor; fixed for a bucket, so that a row's sums are too."""
-    return max(1, min(MAX_SPLITS, 2 * NUM_PROCESSORS // (num_rows * kv_heads)))
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
