@@ -68,10 +68,7 @@ def seconds_per_call(calls: Sequence[Callable[[], Any]], replays: int = 12) -> f
         graph.replay()
     times: list[float] = []
     for _ in range(replays):
-        start, end = (
-            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            for _ in range(2)
-        )
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         graph.replay()
         end.record()

@@ -67,7 +67,7 @@ def seconds(calls: Sequence[Callable[[], object]], replays: int = 7) -> float:
     graph.replay()
     times: list[float] = []
     for _ in range(replays):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         graph.replay()
         end.record()

@@ -10,8 +10,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
 from bench.step import FULL_SIZE, Bench, Run
@@ -58,7 +58,7 @@ def show(title: str, profiled: profile, num_steps: int, seconds: float) -> None:
     """Print kernels by their share of a step."""
     times: dict[str, list[float]] = defaultdict(list)
     for event in profiled.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
+        if event.device_type == DeviceType.CUDA:
             times[event.name[:60]].append(event.time_range.elapsed_us())
     total = sum(map(sum, times.values())) / num_steps
     print(f"\n{title}: {1e3 * seconds / num_steps:.3f} ms a step, kernels {total / 1e3:.3f} ms")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 
 from engine.batch import Binding, Sampled
 from engine.kernels import torch_sampling
@@ -50,6 +51,8 @@ class CudaSampler(Sampler):
         if not all(map(_is_plain, rows, bindings)):
             adjusted = self._adjusted(logits.float(), slots, positions, rows, bindings)
             lowest = self._lowest(adjusted, slots, settings)
+        # The draw reads ids four at a time; what lies past the last valid one does not count.
+        adjusted = F.pad(adjusted, (0, -adjusted.shape[1] % 4))
         ids = draw(
             adjusted,
             self._num_ids,

@@ -22,7 +22,7 @@ class Linear:
 
     def __init__(self) -> None:
         self._packed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._has_onednn = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+        self._has_onednn = bool(torch.backends.mkldnn.is_available())
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return _product(x, self._pack(weight)) if self._suits(x, weight) else F.linear(x, weight)
