@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "uvicorn", "uvloop", "pyzmq", "redis")
 
 
-def describe(arguments: Sequence[str]) -> dict[str, Any]:
+def describe(arguments: Sequence[str], module: str = "bench") -> dict[str, Any]:
     return {
-        "command": " ".join(["python -m bench", *arguments]),
+        "command": " ".join([f"python -m {module}", *arguments]),
         "commit": commit(),
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _field("/proc/cpuinfo", "model name"),

@@ -78,7 +78,7 @@ elif ! suitable "$venv/bin/python" || ! pip --version >/dev/null 2>&1; then
     make_venv
 fi
 touch "$venv/.installing"
-has_gpu || install_cpu_torch
+if has_gpu; then extras=$extras,gpu; else install_cpu_torch; fi
 say "installing baton and what it needs ($extras)"
 pip install -e ".[$extras]" || die "could not install the dependencies (see above)"
 rm "$venv/.installing"
