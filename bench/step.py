@@ -152,7 +152,9 @@ def main(
         long_prompts = {"input_len": long_input_len, "tokens_per_s": 2 * long_input_len / seconds}
         print(f"prompts of {long_input_len}: {long_prompts['tokens_per_s']:.0f} tok/s")
     report = {
-        "environment": describe(sys.argv[1:], "bench.step") | _gpu() | ({"commit": commit} if commit else {}),
+        "environment": describe(sys.argv[1:], "bench.step")
+        | _gpu()
+        | ({"commit": commit} if commit else {}),
         "ready_s": round(ready_s, 1),
         "input_len": input_len,
         "output_len": output_len,
