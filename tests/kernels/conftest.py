@@ -1,13 +1,7 @@
 """Kernels run on the GPU if there is one, else in Triton's interpreter."""
 
-import os
-
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    # NOTE: triton.jit reads it when a kernel's module is imported.
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def _teach_interpreter_bfloat16() -> None:
