@@ -32,8 +32,9 @@ def require_gpu(weight_bytes: int) -> None:
         )
 
 
-def num_pages_that_fit(layout: CacheLayout, num_state_slots: int) -> int:
-    """Pages for what is free now, after the weights. Raises ValueError when nothing is left."""
+def num_pages_that_fit(layout: CacheLayout, num_state_slots: int, max_seq_len: int) -> int:
+    """Pages for what is free now, after the weights, but no more than as many sequences as there
+    are slots could fill. Raises ValueError when nothing is left."""
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
     slots_bytes = num_state_slots * layout.state_slot_bytes
@@ -43,7 +44,7 @@ def num_pages_that_fit(layout: CacheLayout, num_state_slots: int) -> int:
             f"num_state_slots: {num_state_slots} slots take {_gib(slots_bytes)} of the "
             f"{_gib(free - ACTIVATIONS_BYTES)} left for the cache, and no page fits"
         )
-    return int(num_pages)
+    return min(int(num_pages), num_state_slots * layout.pages_for(max_seq_len))
 
 
 def memory_plan(weight_bytes: int, layout: CacheLayout, pools: PoolSize) -> str:

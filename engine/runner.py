@@ -124,7 +124,9 @@ class Engine:
         # NOTE: an inference tensor could not be written by the copy thread or the books.
         with torch.inference_mode(False):
             slots = config.num_state_slots
-            pages = config.num_pages or gpu.num_pages_that_fit(layout, slots)
+            pages = config.num_pages or gpu.num_pages_that_fit(
+                layout, slots, model_config.max_position_embeddings
+            )
             pools = PoolSize(num_pages=pages, num_state_slots=slots)
             buffer = buffer_factory(Region.of(layout, pools).size_bytes)
             cache = CacheTensors.over(buffer, layout, pools)

@@ -74,7 +74,7 @@ def test_without_gpu_the_cpu_build_of_torch_comes_first(checkout):
 def test_with_gpu_torch_comes_as_it_is(checkout):
     checkout.tool("nvidia-smi", "#!/bin/sh\necho 'GPU 0: NVIDIA H200'\n")
     assert checkout.make("setup").returncode == 0
-    assert installs(checkout.asked()) == ["-e .[redis-server,dev]"]
+    assert installs(checkout.asked()) == ["-e .[redis-server,dev,gpu]"]
 
 
 def test_newer_settings_install_again_into_the_same_environment(checkout):
