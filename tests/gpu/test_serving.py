@@ -1,0 +1,43 @@
+"""Both pools on one GPU, as separate processes: the handoff over CUDA IPC, every one verified."""
+
+import asyncio
+
+import pytest
+import torch
+
+from tests.e2e.stack import Stack
+from tests.e2e.test_word_problems import HELDOUT, TINY, ask_all, final_number
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+
+NUM_WORKERS = 2
+
+
+def serve(device: str) -> Stack:
+    # Two workers share the GPU here, so neither may take all that is free.
+    return Stack(
+        TINY, "--device", device, "--prefill", "1", "--decode", "1",
+        dtype="float32", verify_handoff=True, num_pages=2048, dead_after=3.0,
+    ).start()  # fmt: skip
+
+
+@pytest.mark.parametrize("victim", ["decode-1", "prefill-1"])
+async def test_the_same_answers_when_a_worker_is_killed(victim: str) -> None:
+    stack = serve("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        undisturbed = await ask_all(stack.url, concurrency=8)
+        right = [
+            final_number(choice["message"]["content"]) == str(problem["final"])
+            for choice, problem in zip(undisturbed, HELDOUT, strict=True)
+        ]
+        assert sum(right) >= 0.9 * len(right)
+        since = len(stack.text)
+        asked = asyncio.create_task(ask_all(stack.url, concurrency=8))
+        await asyncio.to_thread(stack.until, r"accepted", 20.0, since)
+        stack.kill(victim)
+        disturbed = await asked
+        assert [c["token_ids"] for c in disturbed] == [c["token_ids"] for c in undisturbed]
+        await stack.idle(NUM_WORKERS)
+        assert await asyncio.to_thread(stack.stop) == 0
+    finally:
+        stack.close()
