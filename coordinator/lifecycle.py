@@ -24,12 +24,10 @@ from coordinator.registry import Registry, Worker
 from coordinator.request import Request, State
 from transport.messages import (
     Cancel,
-    Decode,
     Failed,
     Landed,
     PeerJoined,
     PeerLeft,
-    Prefill,
     Prefilled,
     Release,
     TokenOut,
@@ -240,36 +238,14 @@ class Lifecycle:
         request.prefill_worker = worker.instance
         request.stages["placed_at"] = self._clock()
         self._assign(request, worker)
-        generation = request.generation
-        message = Prefill(
-            request_id=request.request_id,
-            attempt=request.attempt,
-            arrival=request.arrival,
-            token_ids=request.token_ids,
-            num_prompt=len(generation.prompt_ids),
-            sampling=generation.sampling,
-            stop=generation.stop,
-        )
-        self._send(worker.instance, message)
+        self._send(worker.instance, request.as_prefill())
         self._record(request)
 
     def _place_decode(self, request: Request, worker: Worker) -> None:
-        assert request.offer is not None, "handed off without an offer"
         request.decode_worker = worker.instance
         request.stages["handoff_placed_at"] = self._clock()
         self._assign(request, worker)
-        generation = request.generation
-        message = Decode(
-            request_id=request.request_id,
-            attempt=request.attempt,
-            arrival=request.arrival,
-            token_ids=request.token_ids,
-            num_prompt=len(generation.prompt_ids),
-            sampling=generation.sampling,
-            stop=generation.stop,
-            offer=request.offer,
-        )
-        self._send(worker.instance, message)
+        self._send(worker.instance, request.as_decode())
         self._record(request)
 
     def _assign(self, request: Request, worker: Worker) -> None:

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from coordinator.contract import Generation
-from transport.messages import Offer
+from transport.messages import Decode, Offer, Prefill
 from transport.sampling import FinishReason
 
 
@@ -70,3 +71,24 @@ class Request:
         kept = ("received_at", "first_token_at")
         self.stages = {name: at for name, at in self.stages.items() if name in kept}
         self.stages["queued_at"] = now
+
+    def as_prefill(self) -> Prefill:
+        """The order to compute its tokens, those already sent included."""
+        return Prefill(**self._order())
+
+    def as_decode(self) -> Decode:
+        """The order to pull its offer and go on."""
+        assert self.offer is not None, "handed off without an offer"
+        return Decode(**self._order(), offer=self.offer)
+
+    def _order(self) -> dict[str, Any]:
+        generation = self.generation
+        return {
+            "request_id": self.request_id,
+            "attempt": self.attempt,
+            "arrival": self.arrival,
+            "token_ids": self.token_ids,
+            "num_prompt": len(generation.prompt_ids),
+            "sampling": generation.sampling,
+            "stop": generation.stop,
+        }
