@@ -77,9 +77,7 @@ class CudaSampler(Sampler):
         """The smallest logit / temperature that each row's filters keep, float32 [rows]."""
         floats, integers = self._floats.index_select(0, slots), self._ints.index_select(0, slots)
         lowest = torch.full((len(settings),), float("-inf"), device=self._device)
-        filtered = [
-            row for row, p in enumerate(settings) if p.top_k or p.top_p < 1.0 or p.min_p > 0.0
-        ]
+        filtered = [row for row, params in enumerate(settings) if params.has_filters]
         if filtered:
             index = torch.tensor(filtered, device=self._device)
             temperature = floats[index, TEMPERATURE]
@@ -102,8 +100,7 @@ def _is_plain(row: SampleRow, binding: Binding) -> bool:
     """Whether the draw alone does all that the row asks for."""
     params = binding.sampling
     early = binding.stop.min_tokens > max(0, row.position - len(binding.prompt_ids))
-    filtered = params.top_k or params.top_p < 1.0 or params.min_p > 0.0
-    return not (params.has_penalties or params.logit_bias or early or filtered)
+    return not (params.has_penalties or params.logit_bias or early or params.has_filters)
 
 
 def _copied(drawn: Draw) -> PinnedDraw:

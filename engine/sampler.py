@@ -187,11 +187,7 @@ class Sampler:
         temperature = floats[:, TEMPERATURE]
         greedy = temperature == 0.0
         scaled = logits / torch.where(greedy, 1.0, temperature).unsqueeze(1)
-        filtered = [
-            row
-            for row, params in enumerate(settings)
-            if params.top_k or params.top_p < 1.0 or params.min_p > 0.0
-        ]
+        filtered = [row for row, params in enumerate(settings) if params.has_filters]
         short = {row for row in filtered if 0 < settings[row].top_k <= torch_sampling.SHORT_TOP_K}
         for group in ([r for r in filtered if r in short], [r for r in filtered if r not in short]):
             if not group:

@@ -36,6 +36,10 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
             or self.repetition_penalty != 1.0
         )
 
+    @property
+    def has_filters(self) -> bool:
+        return self.top_k != 0 or self.top_p < 1.0 or self.min_p > 0.0
+
 
 class StopRule(Struct, frozen=True, forbid_unknown_fields=True):
     """When a sequence ends by its tokens alone; stop strings are the coordinator's affair.
