@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from engine.kernels.triton_overlap import wait_for_inputs
 
 MIN_HEADS = 16
 """Rows of the smallest tensor-core tile; a smaller group of heads is padded to it."""
@@ -126,9 +127,7 @@ def _split_kernel(
     STAGES: tl.constexpr,
     ON_GPU: tl.constexpr,
 ):
-    if ON_GPU:
-        gdc_launch_dependents()
-        gdc_wait()
+    wait_for_inputs(ON_GPU)
     split, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     num_splits = tl.num_programs(0)
     end = tl.load(p_ends + row).to(tl.int32)
@@ -195,8 +194,7 @@ def _merge_kernel(
     o_s = tl.arange(0, SPLITS)
     m_s = o_s < used
     o_in = (row * num_splits + o_s) * HEADS + head
-    if ON_GPU:
-        gdc_wait()
+    wait_for_inputs(ON_GPU)
     b_max = tl.load(p_stats + o_in * 2, mask=m_s, other=float("-inf"))
     b_sum = tl.load(p_stats + o_in * 2 + 1, mask=m_s, other=0.0)
     p_o = p_partials + o_in[:, None] * DIM + o_d[None, :]

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from engine.kernels.triton_overlap import wait_for_inputs
 
 HISTORY = 3
 """Inputs kept by the conv of kernel size 4."""
@@ -101,6 +102,7 @@ def delta_decode(
     out = torch.empty(num_rows, value_dim, dtype=projected.dtype, device=projected.device)
     if num_rows == 0:
         return out
+    early = {"launch_pdl": True} if projected.is_cuda else {}
     # Heads of one program: all of q, of k or of v.
     heads_each = math.gcd(4, num_k_heads, num_v_heads)
     _mix_kernel[((2 * num_k_heads + num_v_heads) // heads_each, num_rows)](
@@ -108,9 +110,8 @@ def delta_decode(
         workspace.mixed, workspace.gates,
         projected.stride(0), conv_state.stride(0), k_dim**-0.5,
         K_HEADS=num_k_heads, V_HEADS=num_v_heads, DIM=v_dim, EACH=heads_each,
-        ON_GPU=projected.is_cuda, num_warps=heads_each,
+        ON_GPU=projected.is_cuda, num_warps=heads_each, **early,
     )  # fmt: skip
-    early = {"launch_pdl": True} if projected.is_cuda else {}
     _update_kernel[(num_v_heads * (v_dim // block_columns), num_rows)](
         workspace.mixed, workspace.gates, projected, norm_weight, state, state_slots, out,
         workspace.outputs, workspace.arrivals, projected.stride(0), state.stride(0), eps,
@@ -140,8 +141,6 @@ def _mix_kernel(
     ON_GPU: tl.constexpr,
 ):
     """EACH heads of channels of one row: of q, of k, or of v with their gates."""
-    if ON_GPU:
-        gdc_launch_dependents()
     head, row = tl.program_id(0) * EACH, tl.program_id(1)
     slot = tl.load(p_slots + row).to(tl.int64)
     if slot < 0:
@@ -149,20 +148,21 @@ def _mix_kernel(
     CHANNELS: tl.constexpr = (2 * K_HEADS + V_HEADS) * DIM
     p_x += row * x_stride.to(tl.int64)
     o_head = tl.maximum(head - 2 * K_HEADS, 0) + tl.arange(0, EACH)
-    p_b = p_x + CHANNELS + V_HEADS * DIM + o_head
-    b_b, b_a = tl.load(p_b).to(tl.float32), tl.load(p_b + V_HEADS).to(tl.float32)
-    b_a += tl.load(p_dt_bias + o_head)
-    b_neg_exp_a = tl.load(p_neg_exp_a + o_head)
-
+    b_dt_bias, b_neg_exp_a = tl.load(p_dt_bias + o_head), tl.load(p_neg_exp_a + o_head)
     o_c = head * DIM + tl.arange(0, EACH * DIM)
     p_h = p_conv_state + slot * conv_slot_stride + o_c * 3
     p_w = p_weight + o_c * 4
     b_h0, b_h1, b_h2 = tl.load(p_h), tl.load(p_h + 1), tl.load(p_h + 2)
+    b_w0, b_w1, b_w2, b_w3 = tl.load(p_w), tl.load(p_w + 1), tl.load(p_w + 2), tl.load(p_w + 3)
+    wait_for_inputs(ON_GPU)
+    p_b = p_x + CHANNELS + V_HEADS * DIM + o_head
+    b_b, b_a = tl.load(p_b).to(tl.float32), tl.load(p_b + V_HEADS).to(tl.float32)
+    b_a += b_dt_bias
     b_x = tl.load(p_x + o_c)
-    b_y = b_h0.to(tl.float32) * tl.load(p_w).to(tl.float32)
-    b_y += b_h1.to(tl.float32) * tl.load(p_w + 1).to(tl.float32)
-    b_y += b_h2.to(tl.float32) * tl.load(p_w + 2).to(tl.float32)
-    b_y += b_x.to(tl.float32) * tl.load(p_w + 3).to(tl.float32)
+    b_y = b_h0.to(tl.float32) * b_w0.to(tl.float32)
+    b_y += b_h1.to(tl.float32) * b_w1.to(tl.float32)
+    b_y += b_h2.to(tl.float32) * b_w2.to(tl.float32)
+    b_y += b_x.to(tl.float32) * b_w3.to(tl.float32)
     # Rounded as the activations are, like the conv of a prefill.
     b_y = (b_y * tl.sigmoid(b_y)).to(b_x.dtype).to(tl.float32)
     # NOTE: copies of a channel may be loaded by several threads: all load before any stores.
@@ -221,12 +221,11 @@ def _update_kernel(
     if slot < 0:
         tl.store(p_out + o_v, tl.zeros([COLUMNS], p_out.dtype.element_ty))
         return
-    # NOTE: before the wait only what no kernel since the last plain launch writes may be read.
+    # No kernel of this step has written the state before.
     p_s = p_state + slot * state_slot_stride + head * (DIM * DIM)
     p_s += o_k[:, None] * DIM + o_v[None, :]
     b_s = tl.load(p_s)
-    if ON_GPU:
-        gdc_wait()
+    wait_for_inputs(ON_GPU)
     p_mixed += row * CHANNELS
     k_head = head // (V_HEADS // K_HEADS)
     b_q = tl.load(p_mixed + k_head * DIM + o_k)

@@ -9,7 +9,8 @@ for every head of k and q (``weight`` is already the checkpoint's 1 + w); r is t
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents
+
+from engine.kernels.triton_overlap import wait_for_inputs
 
 
 def rope_cache(
@@ -57,6 +58,7 @@ def rope_cache(
         PAGE=page_size, TOKENS=tokens_each, OWN_ROW=token_rows is None,
         ON_GPU=q.is_cuda,
         num_warps=1 if tokens_each == 1 else 4,
+        **({"launch_pdl": True} if q.is_cuda else {}),
     )  # fmt: skip
     return q
 
@@ -88,8 +90,7 @@ def _rope_kernel(
     ON_GPU: tl.constexpr,
 ):
     """One head of k, q or v (in this order) of TOKENS tokens."""
-    if ON_GPU:
-        gdc_launch_dependents()
+    wait_for_inputs(ON_GPU)
     head = tl.program_id(0)
     o_t = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     m_t = o_t < num_tokens
