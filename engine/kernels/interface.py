@@ -25,19 +25,15 @@ class Kernels(Protocol):
     block, so that a prompt cut into chunks computes the bits of the prompt in one piece.
     """
 
-    def norm_linear(
+    def add_norm(
         self,
         hidden: torch.Tensor,
         pending: torch.Tensor | None,
         norm: torch.Tensor,
         eps: float,
-        weight: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """``hidden + pending``, its RMS norm ``x``, and ``x @ weight.T``.
-
-        ``pending`` is what ``linear_add`` or ``moe_add`` left unadded; it is taken up here. The
-        projection is for the same set's next call alone, which knows its shape.
-        """
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``hidden + pending`` and its RMS norm. ``pending`` is what ``linear_add`` or ``moe_add``
+        left unadded; it is taken up here."""
         ...
 
     def linear_add(
@@ -48,26 +44,26 @@ class Kernels(Protocol):
 
     def deltanet(
         self,
-        projected: torch.Tensor,
+        x: torch.Tensor,
         weights: DeltaNetWeights,
         eps: float,
         conv: torch.Tensor,
         recurrent: torch.Tensor,
         inputs: Inputs,
     ) -> torch.Tensor:
-        """Gated DeltaNet between its projections -> [tokens, v_heads * v_dim].
+        """Gated DeltaNet up to its output projection -> [tokens, v_heads * v_dim].
 
-        projected [tokens, q | k | v | z | b | a]. Depthwise causal conv and silu over q, k, v;
-        unit q and k; the gated delta rule; RMS norm per head, times ``silu(z)``. conv [state
-        slots, channels, kernel - 1] holds the last conv inputs, oldest first; recurrent [state
-        slots, v_heads, k_dim, v_dim] float32. Value head j uses key head ``j // (v_heads /
-        k_heads)``.
+        ``x @ in_proj.T`` is [tokens, q | k | v | z | b | a]. Depthwise causal conv and silu over
+        q, k, v; unit q and k; the gated delta rule; RMS norm per head, times ``silu(z)``. conv
+        [state slots, channels, kernel - 1] holds the last conv inputs, oldest first; recurrent
+        [state slots, v_heads, k_dim, v_dim] float32. Value head j uses key head
+        ``j // (v_heads / k_heads)``.
         """
         ...
 
     def attention(
         self,
-        projected: torch.Tensor,
+        x: torch.Tensor,
         weights: AttentionWeights,
         eps: float,
         inv_freq: torch.Tensor,
@@ -75,12 +71,12 @@ class Kernels(Protocol):
         layer: int,
         inputs: Inputs,
     ) -> torch.Tensor:
-        """Gated causal attention between its projections -> [tokens, heads * head_dim].
+        """Gated causal attention up to its output projection -> [tokens, heads * head_dim].
 
-        projected [tokens, (k | q | gate | v) heads * head_dim]. Norm and rotate k and q, write k
-        and v to attention layer ``layer``'s pages, attend, times ``sigmoid(gate)``. kv is the page
-        pool [pages, layers, 2, page_size, kv_heads, head_dim]; inv_freq [rotary_dim / 2] float32
-        are the rotations a position, halves of ``rotary_dim`` paired.
+        ``x @ in_proj.T`` is [tokens, (k | q | gate | v) heads * head_dim]. Norm and rotate k and
+        q, write k and v to attention layer ``layer``'s pages, attend, times ``sigmoid(gate)``. kv
+        is the page pool [pages, layers, 2, page_size, kv_heads, head_dim]; inv_freq
+        [rotary_dim / 2] float32 are the rotations a position, halves of ``rotary_dim`` paired.
         """
         ...
 
@@ -88,7 +84,6 @@ class Kernels(Protocol):
         self,
         hidden: torch.Tensor,
         x: torch.Tensor,
-        projected: torch.Tensor,
         weights: MoeWeights,
         top_k: int,
         inputs: Inputs,
@@ -96,8 +91,8 @@ class Kernels(Protocol):
         """``hidden`` + the ``top_k`` experts of ``x`` + sigmoid(shared gate) * shared expert, or
         its summands: (hidden, pending).
 
-        projected [tokens, shared gate | shared up | router | shared gate's logit]; the chosen
-        experts' weights are a float32 softmax over them.
+        ``x @ in_proj.T`` is [tokens, shared gate | shared up | router | shared gate's logit] (and
+        rows of padding); the chosen experts' weights are a float32 softmax over them.
         """
         ...
 

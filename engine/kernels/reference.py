@@ -20,17 +20,15 @@ class ReferenceKernels:
         self.prefill_block = prefill_block
         self._linear = Linear()
 
-    def norm_linear(
+    def add_norm(
         self,
         hidden: torch.Tensor,
         pending: torch.Tensor | None,
         norm: torch.Tensor,
         eps: float,
-        weight: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         assert pending is None, "this set leaves nothing unadded"
-        x = torch_norm.rms_norm(hidden, norm, eps)
-        return hidden, x, self._linear(x, weight)
+        return hidden, torch_norm.rms_norm(hidden, norm, eps)
 
     def linear_add(
         self, hidden: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
@@ -39,7 +37,7 @@ class ReferenceKernels:
 
     def deltanet(
         self,
-        projected: torch.Tensor,
+        x: torch.Tensor,
         weights: DeltaNetWeights,
         eps: float,
         conv: torch.Tensor,
@@ -48,6 +46,7 @@ class ReferenceKernels:
     ) -> torch.Tensor:
         heads, _, dim = recurrent.shape[1:]
         sizes = (weights.conv.shape[0], heads * dim, heads, heads)
+        projected = self._linear(x, weights.in_proj)
         qkv, z, b, a = projected[:, : sum(sizes)].split_with_sizes(sizes, dim=-1)
         out = self._delta_rule(
             self._causal_conv(qkv, weights.conv, conv, inputs), b, a, weights, recurrent, inputs
@@ -58,7 +57,7 @@ class ReferenceKernels:
 
     def attention(
         self,
-        projected: torch.Tensor,
+        x: torch.Tensor,
         weights: AttentionWeights,
         eps: float,
         inv_freq: torch.Tensor,
@@ -68,7 +67,7 @@ class ReferenceKernels:
     ) -> torch.Tensor:
         kv_heads, head_dim = kv.shape[-2:]
         heads = weights.kq_norm.shape[0] - kv_heads
-        projected = projected.view(projected.shape[0], -1, head_dim)
+        projected = self._linear(x, weights.in_proj).view(x.shape[0], -1, head_dim)
         kq, gate, v = projected.split_with_sizes((kv_heads + heads, heads, kv_heads), dim=1)
         rope = inputs.once("rope", lambda: torch_norm.rope_table(inputs.positions, inv_freq))
         kq = torch_norm.norm_rope(kq, weights.kq_norm, rope, eps)
@@ -79,13 +78,13 @@ class ReferenceKernels:
         self,
         hidden: torch.Tensor,
         x: torch.Tensor,
-        projected: torch.Tensor,
         weights: MoeWeights,
         top_k: int,
         inputs: Inputs,
     ) -> tuple[torch.Tensor, None]:
         shared_dim, num_experts = weights.shared_down.shape[1], weights.gate_up.shape[0]
         sizes = (2 * shared_dim, num_experts, 1)
+        projected = self._linear(x, weights.in_proj)
         shared, router, gate = projected[:, : sum(sizes)].split_with_sizes(sizes, dim=-1)
         shared = torch_experts.silu_mul(shared) * gate.sigmoid()
         hidden = self._linear.add(hidden, shared, weights.shared_down)

@@ -17,11 +17,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels.triton_dot import dot
-from engine.kernels.triton_overlap import (
-    overlap,
-    prefetch,
-    wait_for_inputs,
-)
+from engine.kernels.triton_overlap import overlap, prefetch, wait_for_inputs
 
 
 @dataclass(frozen=True)
@@ -36,6 +32,35 @@ class Tiles:
     """dot(w, xᵀ) on 64-row wgmma; else dot(x, wᵀ)."""
     prefetched: int = 2
     """Tiles brought towards the L2 cache while the predecessor finishes."""
+
+
+@triton.jit
+def rows_product(
+    p_x,
+    p_w,
+    in_batch,
+    K: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr,
+):
+    """[BLOCK_T, BLOCK_N] float32: the rows at ``p_x`` [BLOCK_T, 1] times those at ``p_w``."""
+    o_k = tl.arange(0, BLOCK_K)
+    if WEIGHTS_FIRST:
+        b_y = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
+    else:
+        b_y = tl.zeros((BLOCK_T, BLOCK_N), tl.float32)
+    for k in tl.range(0, K, BLOCK_K):
+        b_w = tl.load(p_w + (k + o_k)[None, :])
+        b_x = tl.load(p_x + (k + o_k)[None, :], mask=in_batch, other=0.0)
+        if WEIGHTS_FIRST:  # noqa: SIM108
+            b_y = dot(b_w, tl.trans(b_x), b_y)
+        else:
+            b_y = dot(b_x, tl.trans(b_w), b_y)
+    if WEIGHTS_FIRST:
+        b_y = tl.trans(b_y)
+    return b_y
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -59,7 +84,6 @@ def _linear_kernel(
 ):
     split = tl.program_id(1)
     K_SPLIT: tl.constexpr = K // SPLITS
-    o_k = tl.arange(0, BLOCK_K)
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     tokens = tl.program_id(2) * BLOCK_T + tl.arange(0, BLOCK_T)
     # Past the last row read the last one again: no mask on the stream of weights.
@@ -68,19 +92,7 @@ def _linear_kernel(
     in_batch = tokens[:, None] < num_tokens
     prefetch(p_w, PREFETCHED * BLOCK_K * 2, PDL)
     wait_for_inputs(PDL)
-    if WEIGHTS_FIRST:
-        b_y = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
-    else:
-        b_y = tl.zeros((BLOCK_T, BLOCK_N), tl.float32)
-    for k in tl.range(0, K_SPLIT, BLOCK_K):
-        b_w = tl.load(p_w + (k + o_k)[None, :])
-        b_x = tl.load(p_x + (k + o_k)[None, :], mask=in_batch, other=0.0)
-        if WEIGHTS_FIRST:  # noqa: SIM108
-            b_y = dot(b_w, tl.trans(b_x), b_y)
-        else:
-            b_y = dot(b_x, tl.trans(b_w), b_y)
-    if WEIGHTS_FIRST:
-        b_y = tl.trans(b_y)
+    b_y = rows_product(p_x, p_w, in_batch, K_SPLIT, BLOCK_T, BLOCK_N, BLOCK_K, WEIGHTS_FIRST)
     p_y += split.to(tl.int64) * stride_split + tokens[:, None] * stride_y + rows[None, :]
     mask = in_batch & (rows[None, :] < num_rows)
     tl.store(p_y, b_y.to(p_y.dtype.element_ty), mask=mask)
@@ -103,7 +115,6 @@ def stream_linear(x: torch.Tensor, w: torch.Tensor, splits: int, tiles: Tiles) -
     y = torch.empty((splits, num_tokens, padded), dtype=dtype, device=x.device)
     block_t = min(max(16, triton.next_power_of_2(num_tokens)), 64)
     grid = (triton.cdiv(num_rows, tiles.rows), splits, triton.cdiv(num_tokens, block_t))
-    prefetched = min(tiles.prefetched, k // splits // tiles.k)
     _linear_kernel[grid](
         x,
         w,
@@ -119,7 +130,7 @@ def stream_linear(x: torch.Tensor, w: torch.Tensor, splits: int, tiles: Tiles) -
         BLOCK_N=tiles.rows,
         BLOCK_K=tiles.k,
         WEIGHTS_FIRST=tiles.weights_first,
-        PREFETCHED=prefetched,
+        PREFETCHED=min(tiles.prefetched, k // splits // tiles.k),
         num_warps=tiles.warps,
         num_stages=tiles.stages,
         **overlap(x),
@@ -132,14 +143,14 @@ def linear_parts(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     if x.shape[0] > MAX_STREAMED:
         return F.linear(x, w).unsqueeze(0)
     splits = 1 if w.shape[0] > MANY_ROWS else 4
-    return stream_linear(x, w, splits, _tiles(x.shape[0], w.shape[0], splits))
+    return stream_linear(x, w, splits, tiles_of(x.shape[0], w.shape[0], splits))
 
 
 def linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """``x @ w.T`` [tokens, rows] in ``x``'s dtype."""
     if x.shape[0] > MAX_STREAMED:
         return F.linear(x, w)
-    return stream_linear(x, w, 1, _tiles(x.shape[0], w.shape[0], 1))[0]
+    return stream_linear(x, w, 1, tiles_of(x.shape[0], w.shape[0], 1))[0]
 
 
 MAX_STREAMED = 64
@@ -149,7 +160,7 @@ MANY_ROWS = 8192
 """Rows that fill 132 multiprocessors without a split of k."""
 
 
-def _tiles(num_tokens: int, num_rows: int, splits: int) -> Tiles:
+def tiles_of(num_tokens: int, num_rows: int, splits: int) -> Tiles:
     """As measured on an H200; any of them gives the same bits."""
     if splits > 1:
         return Tiles(64, 128, 6, 4, True)

@@ -14,6 +14,7 @@ from engine.kernels.triton_add_norm import add_rms_norm
 from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode, splits_for
 from engine.kernels.triton_attention_prefill import attention_prefill
 from engine.kernels.triton_conv import conv_qkv
+from engine.kernels.triton_conv_linear import conv_linear
 from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode
 from engine.kernels.triton_delta_prefill import delta_prefill
 from engine.kernels.triton_experts import experts
@@ -73,7 +74,6 @@ class TritonKernels:
         config = self._config
         return DeltaWorkspace.allocate(
             MAX_DECODE_ROWS,
-            config.conv_channels,
             config.linear_num_value_heads,
             config.linear_value_head_dim,
             self._device,
@@ -86,17 +86,14 @@ class TritonKernels:
             4 * MAX_DECODE_ROWS, config.num_attention_heads, config.head_dim, self._device
         )
 
-    def norm_linear(
+    def add_norm(
         self,
         hidden: torch.Tensor,
         pending: torch.Tensor | None,
         norm: torch.Tensor,
         eps: float,
-        weight: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        hidden, x = add_rms_norm(hidden, pending, norm, eps)
-        parts = linear_parts(x, weight)
-        return hidden, x, parts[0] if parts.shape[0] == 1 else parts
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return add_rms_norm(hidden, pending, norm, eps)
 
     def linear_add(
         self, hidden: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
@@ -105,7 +102,7 @@ class TritonKernels:
 
     def deltanet(
         self,
-        projected: torch.Tensor,
+        x: torch.Tensor,
         weights: DeltaNetWeights,
         eps: float,
         conv: torch.Tensor,
@@ -114,28 +111,26 @@ class TritonKernels:
     ) -> torch.Tensor:
         n = inputs.num_decode
         heads, _, v_dim = recurrent.shape[1:]
-        projected = projected[:, : weights.conv.shape[0] + heads * (v_dim + 2)]
+        width = weights.conv.shape[0] + heads * (v_dim + 2)
         parts = []
         if inputs.decode:
-            rows = self._rows(inputs, "decode")
+            slots = self._rows(inputs, "decode").slots
+            projected = conv_linear(x[:n], weights.in_proj, weights.conv, conv, slots)
             parts.append(
                 delta_decode(
-                    projected[:n],
-                    weights.conv,
-                    conv,
+                    projected[:, :width],
                     weights.neg_exp_a,
                     weights.dt_bias,
                     weights.norm,
                     recurrent,
-                    rows.slots,
+                    slots,
                     eps,
                     self._delta_workspace,
                 )
             )
         if inputs.prefill:
-            parts.append(
-                self._deltanet_prefill(projected[n:], weights, eps, conv, recurrent, inputs)
-            )
+            projected = linear(x[n:], weights.in_proj)[:, :width]
+            parts.append(self._deltanet_prefill(projected, weights, eps, conv, recurrent, inputs))
         return _joined(parts)
 
     def _deltanet_prefill(
@@ -160,7 +155,7 @@ class TritonKernels:
 
     def attention(
         self,
-        projected: torch.Tensor,
+        x: torch.Tensor,
         weights: AttentionWeights,
         eps: float,
         inv_freq: torch.Tensor,
@@ -170,6 +165,7 @@ class TritonKernels:
     ) -> torch.Tensor:
         kv_heads, head_dim = kv.shape[-2:]
         heads = weights.kq_norm.shape[0] - kv_heads
+        projected = linear(x, weights.in_proj)
         begin = (kv_heads + heads) * head_dim
         gate = projected[:, begin : begin + heads * head_dim]
         n = inputs.num_decode
@@ -200,14 +196,13 @@ class TritonKernels:
         self,
         hidden: torch.Tensor,
         x: torch.Tensor,
-        projected: torch.Tensor,
         weights: MoeWeights,
         top_k: int,
         inputs: Inputs,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         num_experts = weights.gate_up.shape[0]
         width = 2 * weights.shared_down.shape[1] + num_experts + 1
-        projected = projected[..., :width]
+        projected = linear_parts(x, weights.in_proj)[..., :width]
         ids, chosen, shared = route_shared(projected, num_experts, top_k, x.dtype, inputs.num_live)
         if x.shape[0] <= MAX_STREAMED_TOKENS:
             both = (shared, weights.shared_down)

@@ -69,25 +69,19 @@ class Qwen35:
         deltanet = attention = 0
         for layer in weights.layers:
             mixer, moe = layer.mixer, layer.moe
-            hidden, _, projected = kernels.norm_linear(
-                hidden, pending, layer.input_norm, eps, mixer.in_proj
-            )
+            hidden, x = kernels.add_norm(hidden, pending, layer.input_norm, eps)
             if isinstance(mixer, DeltaNetWeights):
                 conv, recurrent = cache.conv[:, deltanet], cache.recurrent[:, deltanet]
-                mixed = kernels.deltanet(projected, mixer, eps, conv, recurrent, inputs)
+                mixed = kernels.deltanet(x, mixer, eps, conv, recurrent, inputs)
                 deltanet += 1
             else:
                 mixed = kernels.attention(
-                    projected, mixer, eps, weights.inv_freq, cache.kv, attention, inputs
+                    x, mixer, eps, weights.inv_freq, cache.kv, attention, inputs
                 )
                 attention += 1
             hidden, pending = kernels.linear_add(hidden, mixed, mixer.out_proj)
-            hidden, x, projected = kernels.norm_linear(
-                hidden, pending, layer.post_norm, eps, moe.in_proj
-            )
-            hidden, pending = kernels.moe_add(
-                hidden, x, projected, moe, config.num_experts_per_tok, inputs
-            )
+            hidden, x = kernels.add_norm(hidden, pending, layer.post_norm, eps)
+            hidden, pending = kernels.moe_add(hidden, x, moe, config.num_experts_per_tok, inputs)
         index = inputs.sample_index
         every = index.shape[0] == hidden.shape[0]
         return kernels.final_norm(hidden, pending, weights.norm, eps, None if every else index)

@@ -7,9 +7,11 @@ import torch.nn.functional as F
 from engine.inputs import Rows
 from engine.kernels import torch_conv, torch_delta_rule, torch_norm
 from engine.kernels.triton_conv import conv_qkv
+from engine.kernels.triton_conv_linear import conv_linear
 from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode
 from engine.kernels.triton_delta_prefill import delta_prefill
 from engine.kernels.triton_gated_norm import gated_rms_norm
+from engine.kernels.triton_linear import Tiles
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from tests.kernels.closeness import relative_error
 
@@ -73,13 +75,14 @@ def test_decode(dtype: torch.dtype, columns: int, device: torch.device) -> None:
     layer = Layer(3, 6, 16, 5, dtype, device)
     rows = rows_of([3, 0, 4], [9, 9, 9], [1, 1, 1], device)
     conv, state = layer.conv_state.clone(), layer.state.clone()
-    workspace = DeltaWorkspace.allocate(4, layer.channels, 6, 16, device)
+    workspace = DeltaWorkspace.allocate(4, 6, 16, device)
     slots = torch.tensor([3, 0, -1, 4], dtype=torch.int32, device=device)
     for _ in range(2):
         projected = layer.projected(4)
+        convolved = project(projected, layer, slots)
         out = delta_decode(
-            projected, layer.conv, layer.conv_state, layer.neg_exp_a, layer.dt_bias, layer.norm,
-            layer.state, slots, EPS, workspace, block_columns=columns, num_warps=2,
+            convolved, layer.neg_exp_a, layer.dt_bias, layer.norm, layer.state, slots, EPS,
+            workspace, block_columns=columns, num_warps=2,
         )  # fmt: skip
         live = torch.tensor([0, 1, 3], device=device)
         truth = layer.truth(projected[live], rows, conv, state)
@@ -88,6 +91,31 @@ def test_decode(dtype: torch.dtype, columns: int, device: torch.device) -> None:
         assert torch.equal(layer.conv_state, conv)
         assert relative_error(layer.state, state) < BOUND[dtype] / 4
         assert not workspace.arrivals.any()
+
+
+def test_the_projection_of_many_rows_is_that_of_few(device: torch.device) -> None:
+    layer = Layer(2, 4, 16, 72, torch.bfloat16, device)
+    before = layer.conv_state.clone()
+    slots = torch.randperm(72, device=device)[:70].int()
+    slots[33] = -1
+    projected = layer.projected(70)
+    together = project(projected, layer, slots)
+    moved = layer.conv_state.clone()
+    layer.conv_state.copy_(before)
+    parts = [project(projected[i : i + 35], layer, slots[i : i + 35]) for i in (0, 35)]
+    live = slots >= 0
+    assert torch.equal(together[live], torch.cat(parts)[live])
+    assert torch.equal(layer.conv_state, moved)
+
+
+def project(projected: torch.Tensor, layer: Layer, slots: torch.Tensor) -> torch.Tensor:
+    """``conv_linear`` of inputs and weights whose product is ``projected``, to the last bit."""
+    rows = projected.shape[0]
+    x = torch.eye(128, device=projected.device, dtype=projected.dtype)[:rows]
+    weight = torch.zeros(projected.shape[1], 128, device=x.device, dtype=x.dtype)
+    weight[:, :rows] = projected.t()
+    tiles = Tiles(16, 32, 2, 4, True)
+    return conv_linear(x, weight, layer.conv, layer.conv_state, slots, tiles)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -1,0 +1,170 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""DeltaNet's input projection of decode rows, with the causal conv of its first channels.
+
+    y = x wᵀ;   for the channels c:   y_c <- silu(taps_c . [history_c, y_c]),
+    history_c <- [its last two, what y_c was]
+
+A channel's conv needs nothing of its neighbours, so the program that forms a band of the projection
+convolves it in passing: as a kernel of its own the conv would cost a place in the chain of kernels,
+and a round trip of the activations.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from engine.kernels.triton_linear import Tiles, linear, rows_product, tiles_of
+from engine.kernels.triton_overlap import overlap, prefetch, wait_for_inputs
+
+MAX_FUSED = 16
+"""Rows from which on the conv's loads cost the projection more than a kernel of their own."""
+
+HISTORY = 3
+"""Inputs kept by the conv of kernel size 4."""
+
+
+@triton.jit
+def _history(p_state, b_slots, channels, slot_stride):
+    """(addresses of, the three inputs of) [rows, channels], oldest first."""
+    p_h = p_state + tl.maximum(b_slots, 0)[:, None] * slot_stride + channels[None, :] * 3
+    live = (b_slots >= 0)[:, None]
+    b_h0 = tl.load(p_h, mask=live, other=0.0)
+    b_h1 = tl.load(p_h + 1, mask=live, other=0.0)
+    return p_h, b_h0, b_h1, tl.load(p_h + 2, mask=live, other=0.0)
+
+
+@triton.jit
+def _convolve(b_x, p_taps, channels, p_h, b_h0, b_h1, b_h2, live):
+    """silu(taps . [history, x]) rounded like x; the history moves on."""
+    p_w = p_taps + channels[None, :] * 4
+    b_y = b_h0.to(tl.float32) * tl.load(p_w).to(tl.float32)
+    b_y += b_h1.to(tl.float32) * tl.load(p_w + 1).to(tl.float32)
+    b_y += b_h2.to(tl.float32) * tl.load(p_w + 2).to(tl.float32)
+    b_y += b_x.to(tl.float32) * tl.load(p_w + 3).to(tl.float32)
+    # NOTE: copies of a channel may be loaded by several threads: all load before any stores.
+    tl.debug_barrier()
+    tl.store(p_h, b_h1, mask=live)
+    tl.store(p_h + 1, b_h2, mask=live)
+    tl.store(p_h + 2, b_x, mask=live)
+    return (b_y * tl.sigmoid(b_y)).to(b_x.dtype)
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def _conv_linear_kernel(
+    p_x,
+    p_w,
+    p_y,
+    p_taps,
+    p_state,
+    p_slots,
+    num_tokens,
+    num_rows,
+    stride_x,
+    stride_y,
+    slot_stride,
+    K: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr,
+    PREFETCHED: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    tokens = tl.arange(0, BLOCK_T)
+    in_batch = tokens < num_tokens
+    p_w += tl.minimum(rows, num_rows - 1).to(tl.int64)[:, None] * K
+    prefetch(p_w, PREFETCHED * BLOCK_K * 2, PDL)
+    b_slots = tl.load(p_slots + tokens, mask=in_batch, other=-1).to(tl.int64)
+    channels = tl.minimum(rows, CHANNELS - 1)
+    # No kernel of this step has written the history before.
+    p_h, b_h0, b_h1, b_h2 = _history(p_state, b_slots, channels, slot_stride)
+    wait_for_inputs(PDL)
+    p_x += tokens[:, None] * stride_x
+    b_y = rows_product(
+        p_x, p_w, in_batch[:, None], K, BLOCK_T, BLOCK_N, BLOCK_K, WEIGHTS_FIRST
+    ).to(p_y.dtype.element_ty)  # fmt: skip
+    if tl.program_id(0) * BLOCK_N < CHANNELS:
+        live = (b_slots >= 0)[:, None]
+        b_y = _convolve(b_y, p_taps, channels, p_h, b_h0, b_h1, b_h2, live)
+    p_y += tokens[:, None] * stride_y + rows[None, :]
+    tl.store(p_y, b_y, mask=in_batch[:, None] & (rows < num_rows)[None, :])
+
+
+@triton.jit
+def _conv_kernel(
+    p_y, p_taps, p_state, p_slots, stride_y, slot_stride, BLOCK_N: tl.constexpr, PDL: tl.constexpr
+):
+    """BLOCK_N channels of one row, in place."""
+    channels = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    row = tl.program_id(1) + tl.arange(0, 1)
+    wait_for_inputs(PDL)
+    b_slots = tl.load(p_slots + row).to(tl.int64)
+    p_h, b_h0, b_h1, b_h2 = _history(p_state, b_slots, channels, slot_stride)
+    p_y += row.to(tl.int64)[:, None] * stride_y + channels[None, :]
+    live = (b_slots >= 0)[:, None]
+    b_x = tl.load(p_y)
+    tl.store(p_y, _convolve(b_x, p_taps, channels, p_h, b_h0, b_h1, b_h2, live))
+
+
+def conv_linear(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    taps: torch.Tensor,
+    conv_state: torch.Tensor,
+    state_slots: torch.Tensor,
+    tiles: Tiles | None = None,
+) -> torch.Tensor:
+    """``x @ w.T`` [rows, width], its first ``channels`` columns convolved.
+
+    x [rows, k], one row a sequence; w [width, k]; taps [channels, 4]; conv_state [state slots,
+    channels, 3] (one layer's view), moved on in place at ``state_slots`` (int32 [rows], -1: none,
+    and the row is undefined). Two rows must not share a slot.
+    """
+    (num_tokens, k), (width, channels) = x.shape, (w.shape[0], taps.shape[0])
+    assert w.shape == (width, k)
+    assert taps.shape[1] == HISTORY + 1, taps.shape
+    assert conv_state.shape[1:] == (channels, HISTORY), conv_state.shape
+    assert conv_state.stride()[1:] == (HISTORY, 1), conv_state.stride()
+    assert state_slots.shape == (num_tokens,), state_slots.shape
+    assert all(t.is_contiguous() for t in (w, taps, state_slots))
+    assert x.stride(1) == 1
+    if num_tokens > MAX_FUSED:
+        y = linear(x, w)
+        block = min(512, channels)
+        assert channels % block == 0, channels
+        _conv_kernel[(channels // block, num_tokens)](
+            y, taps, conv_state, state_slots, y.stride(0), conv_state.stride(0),
+            BLOCK_N=block, num_warps=4, **overlap(y),
+        )  # fmt: skip
+        return y
+    tiles = tiles or tiles_of(num_tokens, width, 1)
+    assert channels % tiles.rows == 0, (channels, tiles)
+    assert k % tiles.k == 0
+    padded = triton.cdiv(width, 16) * 16
+    y = torch.empty((num_tokens, padded), dtype=x.dtype, device=x.device)
+    _conv_linear_kernel[(triton.cdiv(width, tiles.rows),)](
+        x,
+        w,
+        y,
+        taps,
+        conv_state,
+        state_slots,
+        num_tokens,
+        width,
+        x.stride(0),
+        y.stride(0),
+        conv_state.stride(0),
+        K=k,
+        CHANNELS=channels,
+        BLOCK_T=max(16, triton.next_power_of_2(num_tokens)),
+        BLOCK_N=tiles.rows,
+        BLOCK_K=tiles.k,
+        WEIGHTS_FIRST=tiles.weights_first,
+        PREFETCHED=min(tiles.prefetched, k // tiles.k),
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
+        **overlap(x),
+    )
+    return y[:, :width]
