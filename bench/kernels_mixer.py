@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from engine.inputs import Rows
 from engine.kernels import torch_attention, torch_conv, torch_delta_rule, torch_norm
 from engine.kernels.philox import gumbel_noise
-from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode, splits_for
+from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
 from engine.kernels.triton_attention_prefill import attention_prefill
 from engine.kernels.triton_conv import conv_qkv
 from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode
@@ -323,7 +323,7 @@ class Pages:
 def attention_decode_cases(quick: bool) -> Iterator[Case]:
     pages = Pages(2560)
     device = torch.device("cuda")
-    workspace = AttentionWorkspace.allocate(4096, HEADS, HEAD_DIM, device)
+    workspace = AttentionWorkspace.allocate(64, HEADS, HEAD_DIM, device)
     lens = [1, 64, 700, 2000]
     tables = pages.tables(4, 2048)
     projected = normal(4, 9216)
@@ -341,9 +341,9 @@ def attention_decode_cases(quick: bool) -> Iterator[Case]:
     report_error("rope_cache", "k", k_rows[rows.new_rows], kq[:, :2])
     report_error("rope_cache", "v", v_rows[rows.new_rows], heads[:, 34:])
     truth = pages.truth(q, gate, 3, rows, decode=True)
-    for splits in (1, 8, 40):
-        out = attention_decode(q, gate, pages.kv, 3, tables, ends, splits, workspace)
-        report_error("attention_decode", f"splits={splits}", out, truth)
+    for programs in (1, 8, 40):
+        out = attention_decode(q, gate, pages.kv, 3, tables, ends, workspace, num_programs=programs)
+        report_error("attention_decode", f"programs={programs}", out, truth)
 
     sizes = ((64, 1024), (64, 2048), (16, 1024), (8, 1024), (1, 1024), (1, 32768), (1, 131072))
     for num_rows, length in sizes:
@@ -354,22 +354,20 @@ def attention_decode_cases(quick: bool) -> Iterator[Case]:
         q = normal(num_rows, HEADS, HEAD_DIM)
         num_bytes = num_rows * (length * 4.0 * KV_HEADS * HEAD_DIM + 3 * 2 * HEADS * HEAD_DIM)
         case = f"B={num_rows} len={length}"
-        for splits in split_choices(num_rows, length):
-            for block, warps, stages in ((64, 4, 2), (64, 4, 3))[: 1 if quick else 2]:
+        for block, warps, stages in ((64, 4, 2), (64, 4, 3))[: 1 if quick else 2]:
 
-                def call(
-                    i: int, q: Any = q, gate: Any = gate, some: Any = some, ends: Any = ends,
-                    config: Any = (splits, block, warps, stages),
-                ) -> torch.Tensor:  # fmt: skip
-                    splits, block, warps, stages = config
-                    return attention_decode(
-                        q, gate, pages.kv, i % 10, some[i // 10], ends, splits, workspace,
-                        block=block, num_warps=warps, num_stages=stages,
-                    )  # fmt: skip
+            def call(
+                i: int, q: Any = q, gate: Any = gate, some: Any = some, ends: Any = ends,
+                config: Any = (block, warps, stages),
+            ) -> torch.Tensor:  # fmt: skip
+                block, warps, stages = config
+                return attention_decode(
+                    q, gate, pages.kv, i % 10, some[i // 10], ends, workspace,
+                    block=block, num_warps=warps, num_stages=stages,
+                )  # fmt: skip
 
-                calls = [partial(call, i) for i in range(30)]
-                name = f"splits={splits} {block}x{warps}x{stages}"
-                yield Case("attention_decode", case, name, calls, num_bytes)
+            calls = [partial(call, i) for i in range(30)]
+            yield Case("attention_decode", case, f"{block}x{warps}x{stages}", calls, num_bytes)
 
     for num_rows in (1, 64, 16384):
         projected = normal(num_rows, 9216)
@@ -385,10 +383,6 @@ def attention_decode_cases(quick: bool) -> Iterator[Case]:
 
         calls = [partial(rope_call, i) for i in range(10)]
         yield Case("rope_cache", f"tokens={num_rows}", "default", calls, num_bytes)
-
-
-def split_choices(num_rows: int, length: int) -> tuple[int, ...]:
-    return (splits_for(num_rows), 128 if length > 1024 else 16)[: 2 if num_rows == 1 else 1]
 
 
 def attention_prefill_cases(quick: bool) -> Iterator[Case]:

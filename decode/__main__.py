@@ -25,7 +25,7 @@ def main(
     pull_timeout: Annotated[
         float, typer.Option(envvar="BATON_PULL_TIMEOUT", help="Seconds a copy may take.")
     ] = 10.0,
-    lookahead: options.Lookahead = 0,
+    lookahead: options.Lookahead = None,
     threads: options.Threads = 0,
     drain_timeout: options.DrainTimeout = 30.0,
     poison: options.Poison = False,
@@ -49,7 +49,7 @@ def main(
                 copy_stream(engine.config.device, engine.cache),
                 open_peer,
                 pull_timeout_s=pull_timeout,
-                lookahead=lookahead,
+                lookahead=settings.steps_ahead,
             )
 
         serve("decode", settings, make_pool)

@@ -23,12 +23,14 @@ PREFIX = re.compile(r"^model\.(language_model\.)?")
 
 @dataclass(frozen=True)
 class Entry:
-    """One stored tensor: its full name, its file, its shape and dtype as the header has them."""
+    """One stored tensor: its full name, its file, its shape and dtype as the header has them, and
+    the byte of the file where it begins."""
 
     name: str
     file: Path
     shape: tuple[int, ...]
     dtype: str
+    offset: int
 
     @property
     def short_name(self) -> str:
@@ -112,6 +114,12 @@ def _weight_map(folder: Path) -> dict[str, Path]:
 
 def _file_entries(file: Path) -> Iterator[Entry]:
     with open_tensors(file) as reader:
-        for name in reader.keys():  # noqa: SIM118 - the reader is no mapping
-            header = reader.get_slice(name)
-            yield Entry(name, file, tuple(header.get_shape()), header.get_dtype())
+        names = list(reader.keys())
+    # The reader has checked the file; where a tensor begins it does not tell.
+    with file.open("rb") as content:
+        header_len = int.from_bytes(content.read(8), "little")
+        header = json.loads(content.read(header_len))
+    for name in names:
+        tensor = header[name]
+        offset = 8 + header_len + tensor["data_offsets"][0]
+        yield Entry(name, file, tuple(tensor["shape"]), tensor["dtype"], offset)

@@ -8,6 +8,9 @@ import torch
 
 from transport.layout import CHUNK_ALIGNMENT, CacheDtype
 
+MAX_DECODE_ROWS = 512
+"""Sequences of one decode step on CUDA: what its kernels' scratch is made for."""
+
 LoadFormat = Literal["auto", "dummy"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 Device = Literal["cpu", "cuda"]
@@ -22,7 +25,8 @@ class EngineConfig:
     ``num_valid_ids``: ids from here on are padding of the vocabulary and are never sampled;
     None: the tokenizer fills the vocabulary. ``num_pages`` None: as many as fit on the GPU beside
     the weights. ``poison`` starts all cache memory as NaN, so that a
-    read of something never written shows in the logits.
+    read of something never written shows in the logits. ``decodes`` False: the engine is for
+    prompts and first tokens, and spends no time and memory on making decode steps fast.
     """
 
     model_dir: Path
@@ -35,6 +39,7 @@ class EngineConfig:
     seed: int = 0
     poison: bool = False
     num_valid_ids: int | None = None
+    decodes: bool = True
 
     def __post_init__(self) -> None:
         _one_of("load_format", self.load_format, ("auto", "dummy"))
@@ -48,6 +53,11 @@ class EngineConfig:
             raise ValueError("num_pages: must be given on the CPU")
         if CHUNK_ALIGNMENT % self.page_size:
             raise ValueError(f"page_size: {self.page_size} does not divide {CHUNK_ALIGNMENT}")
+        if self.device == "cuda" and self.decodes and self.num_state_slots > MAX_DECODE_ROWS:
+            raise ValueError(
+                f"num_state_slots: {self.num_state_slots} exceeds the {MAX_DECODE_ROWS} sequences "
+                f"of the largest decode step on CUDA"
+            )
         if self.num_valid_ids is not None and self.num_valid_ids < 1:
             raise ValueError(f"num_valid_ids: {self.num_valid_ids} is not at least 1")
 

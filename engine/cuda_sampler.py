@@ -17,6 +17,13 @@ from engine.kernels.triton_sampling import SamplingWorkspace, draw
 from engine.sampler import MIN_P, SEED, TEMPERATURE, TOP_K, TOP_P, Draw, Sampler, SampleRow
 from transport.sampling import SamplingParams
 
+ALIGNED_IDS = 4
+
+
+def num_logits(num_ids: int, vocab_size: int) -> int:
+    """Logits to compute for ``num_ids`` valid ids, so that the draw need not copy them."""
+    return min(-(-num_ids // ALIGNED_IDS) * ALIGNED_IDS, vocab_size)
+
 
 @dataclass(frozen=True)
 class PinnedDraw(Draw):
@@ -31,7 +38,8 @@ class PinnedDraw(Draw):
 
 
 class CudaSampler(Sampler):
-    """A Sampler whose tables and draws stay on one CUDA device."""
+    """A Sampler whose tables and draws stay on one CUDA device. Logits may be wider than the
+    valid ids (``num_logits``)."""
 
     def __init__(self, num_state_slots: int, num_ids: int, device: torch.device) -> None:
         super().__init__(num_state_slots, num_ids, device)
@@ -47,12 +55,14 @@ class CudaSampler(Sampler):
     ) -> Draw:
         bindings = [self._bound[row.state_slot] for row in rows]
         settings = [binding.sampling for binding in bindings]
+        valid = logits[:, : self._num_ids]
         adjusted, lowest = logits, None
         if not all(map(_is_plain, rows, bindings)):
-            adjusted = self._adjusted(logits.float(), slots, positions, rows, bindings)
+            adjusted = self._adjusted(valid.float(), slots, positions, rows, bindings)
             lowest = self._lowest(adjusted, slots, settings)
         # The draw reads ids four at a time; what lies past the last valid one does not count.
-        adjusted = F.pad(adjusted, (0, -adjusted.shape[1] % 4))
+        if adjusted.shape[1] % ALIGNED_IDS:
+            adjusted = F.pad(adjusted, (0, -adjusted.shape[1] % ALIGNED_IDS))
         ids = draw(
             adjusted,
             self._num_ids,
@@ -69,7 +79,7 @@ class CudaSampler(Sampler):
             self._counts[slots, ids.clamp(min=0)] += 1
         if all(params.logprobs is None for params in settings):
             return _copied(Draw(ids))
-        return _copied(self._with_logprobs(logits.float(), ids.clamp(min=0), ids, settings))
+        return _copied(self._with_logprobs(valid.float(), ids.clamp(min=0), ids, settings))
 
     def _lowest(
         self, logits: torch.Tensor, slots: torch.Tensor, settings: Sequence[SamplingParams]

@@ -35,8 +35,7 @@ def require_gpu(weight_bytes: int) -> None:
 def num_pages_that_fit(layout: CacheLayout, num_state_slots: int, max_seq_len: int) -> int:
     """Pages for what is free now, after the weights, but no more than as many sequences as there
     are slots could fill. Raises ValueError when nothing is left."""
-    torch.cuda.empty_cache()
-    free, _ = torch.cuda.mem_get_info()
+    free = free_bytes()
     slots_bytes = num_state_slots * layout.state_slot_bytes
     num_pages = (free - ACTIVATIONS_BYTES - slots_bytes) // layout.page_bytes
     if num_pages < 1:
@@ -56,6 +55,18 @@ def memory_plan(weight_bytes: int, layout: CacheLayout, pools: PoolSize) -> str:
         f"{pools.num_pages * layout.page_size} tokens; {pools.num_state_slots} state slots "
         f"{_gib(slots)} = that many sequences"
     )
+
+
+def free_bytes() -> int:
+    """What neither torch nor anyone else holds of the GPU's memory."""
+    torch.cuda.empty_cache()
+    return int(torch.cuda.mem_get_info()[0])
+
+
+def graphs_plan(free_before: int, num_graphs: int) -> str:
+    """The rest of the plan, once the decode graphs are there."""
+    free = free_bytes()
+    return f"{num_graphs} decode graphs {_gib(free_before - free)}; {_gib(free)} left to work in"
 
 
 def _gib(num_bytes: int) -> str:

@@ -10,13 +10,37 @@ from collections.abc import Sequence
 import torch
 
 from engine.batch import Row
+from engine.config import MAX_DECODE_ROWS
 from engine.inputs import Inputs, Rows
 from engine.kernels.interface import Kernels
 from engine.model.qwen35 import Qwen35
 from transport.layout import CacheLayout
 from transport.tensors import CacheTensors
 
-BUCKETS = (1, 2, 4, 8, 11, 16, 21, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+BUCKETS: tuple[int, ...] = (
+    1,
+    2,
+    4,
+    8,
+    11,
+    16,
+    21,
+    24,
+    32,
+    40,
+    48,
+    56,
+    64,
+    80,
+    96,
+    112,
+    128,
+    160,
+    192,
+    224,
+    256,
+)
+BUCKETS += (320, 384, 448, MAX_DECODE_ROWS)
 
 
 class DecodeGraphs:
@@ -29,11 +53,11 @@ class DecodeGraphs:
         layout: CacheLayout,
         kernels: Kernels,
         next_token: torch.Tensor,
-        num_ids: int,
+        num_logits: int,
         max_seq_len: int,
     ) -> None:
         self._model, self._cache, self._layout = model, cache, layout
-        self._kernels, self._next_token, self._num_ids = kernels, next_token, num_ids
+        self._kernels, self._next_token, self._num_logits = kernels, next_token, num_logits
         self._device = next_token.device
         num_slots = next_token.shape[0]
         self.buckets = (*tuple(b for b in BUCKETS if b < num_slots), min(num_slots, BUCKETS[-1]))
@@ -124,4 +148,4 @@ class DecodeGraphs:
         )
         ids = self._next_token.index_select(0, held)
         hidden = self._model.forward(inputs, ids, self._cache, self._kernels)
-        return self._model.logits(hidden, self._num_ids, self._kernels)
+        return self._model.logits(hidden, self._num_logits, self._kernels)

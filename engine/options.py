@@ -41,7 +41,11 @@ NumStateSlots = Annotated[
     int, typer.Option(envvar="BATON_NUM_STATE_SLOTS", help="Sequences the pool holds at most.")
 ]
 Lookahead = Annotated[
-    int, typer.Option(envvar="BATON_LOOKAHEAD", help="Steps launched ahead of the host: 0 or 1.")
+    int | None,
+    typer.Option(
+        envvar="BATON_LOOKAHEAD",
+        help="Steps launched ahead of the host: 0 or 1. Default: 1 on CUDA, 0 on a CPU.",
+    ),
 ]
 Threads = Annotated[int, typer.Option(envvar="BATON_THREADS", help="torch threads; 0: its own.")]
 DrainTimeout = Annotated[
@@ -65,6 +69,8 @@ def engine_config(
     num_pages: int,
     num_state_slots: int,
     poison: bool,
+    *,
+    decodes: bool = True,
 ) -> EngineConfig:
     """The engine's settings as the command line gave them; raises ValueError naming one."""
     if device == "auto":
@@ -78,6 +84,7 @@ def engine_config(
         num_pages=num_pages or (CPU_PAGES if device == "cpu" else None),
         num_state_slots=num_state_slots,
         poison=poison,
+        decodes=decodes,
         num_valid_ids=num_tokenizer_ids(model),
     )
 

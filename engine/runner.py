@@ -81,6 +81,7 @@ class Engine:
         self.num_ids = config.num_valid_ids or model.config.vocab_size
         self._model = model
         self._kernels = kernels
+        self._num_logits = self.num_ids
         self._device = torch.device(config.device)
         self._graphs: DecodeGraphs | None = None
         if self._device.type == "cuda":
@@ -132,7 +133,9 @@ class Engine:
             cache = CacheTensors.over(buffer, layout, pools)
         log.info("memory: %s", gpu.memory_plan(weight_bytes, layout, pools))
         cache.generations.zero_()
-        kernels = kernels or kernels_for(model_config, config.torch_dtype, config.device)
+        kernels = kernels or kernels_for(
+            model_config, config.torch_dtype, config.device, config.num_state_slots
+        )
         engine = cls(config, model, cache, layout, pools, fingerprint, kernels)
         if config.poison:
             for tensor in (cache.kv, cache.conv, cache.recurrent):
@@ -171,10 +174,11 @@ class Engine:
 
     def _on_cuda(self) -> "tuple[Sampler, DecodeGraphs | None]":
         """A sampler, and graphs of the decode step if the kernels can be captured."""
-        from engine.cuda_sampler import CudaSampler
+        from engine.cuda_sampler import CudaSampler, num_logits
 
+        self._num_logits = num_logits(self.num_ids, self.model_config.vocab_size)
         sampler = CudaSampler(self.config.num_state_slots, self.num_ids, self._device)
-        if isinstance(self._kernels, ReferenceKernels):
+        if isinstance(self._kernels, ReferenceKernels) or not self.config.decodes:
             return sampler, None
         graphs = DecodeGraphs(
             self._model,
@@ -182,10 +186,12 @@ class Engine:
             self.layout,
             self._kernels,
             sampler.next_token,
-            self.num_ids,
+            self._num_logits,
             self.model_config.max_position_embeddings,
         )
+        before = gpu.free_bytes()
         graphs.capture()
+        log.info("memory: %s", gpu.graphs_plan(before, len(graphs.buckets)))
         return sampler, graphs
 
     def _run_graph(self, part: Pass) -> Draw:
@@ -205,7 +211,7 @@ class Engine:
         hidden = self._model.forward(inputs, ids, self.cache, self._kernels)
         if not part.sampled:
             return None
-        logits = self._model.logits(hidden, self.num_ids, self._kernels)
+        logits = self._model.logits(hidden, self._num_logits, self._kernels)
         rows = [
             SampleRow(row.state_slot, row.start + row.length) for row in part.rows if row.sample
         ]

@@ -31,24 +31,29 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class WorkerSettings:
     """What every worker needs besides its engine. ``lookahead`` is how many steps may be
-    launched before the oldest one's tokens are processed: 0 on the CPU, where a launch computes,
-    1 on CUDA, where the host works meanwhile. ``threads`` 0 leaves torch its own choice."""
+    launched before the oldest one's tokens are processed; None: 0 on the CPU, where a launch
+    computes, 1 on CUDA, where the host works meanwhile. ``threads`` 0 leaves torch its choice."""
 
     coordinator: str
     engine: EngineConfig
-    lookahead: int = 0
+    lookahead: int | None = None
     threads: int = 0
     drain_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
         if not self.coordinator:
             raise ValueError("coordinator: no endpoint given, e.g. tcp://127.0.0.1:5555")
-        if self.lookahead not in (0, 1):
+        if self.lookahead not in (None, 0, 1):
             raise ValueError(f"lookahead: {self.lookahead} is neither 0 nor 1")
         if self.threads < 0:
             raise ValueError(f"threads: {self.threads} is negative")
         if self.drain_timeout_s < 0:
             raise ValueError(f"drain_timeout_s: {self.drain_timeout_s} is negative")
+
+    @property
+    def steps_ahead(self) -> int:
+        """``lookahead``, resolved against the device."""
+        return int(self.engine.device == "cuda") if self.lookahead is None else self.lookahead
 
 
 class RolePool(Pool, Protocol):

@@ -8,6 +8,7 @@ import torch
 from engine.checkpoint import Entry, open_tensors
 from engine.errors import CheckpointError
 from engine.plan import Plan, Target
+from engine.staging import copy_to_gpu
 
 Progress = Callable[[int, int], None]
 """Called as (done_bytes, total_bytes) after each tensor."""
@@ -16,20 +17,30 @@ Progress = Callable[[int, int], None]
 def load(plan: Plan, entries: list[Entry], progress: Progress | None = None) -> None:
     """Copy every tensor of ``entries`` to its place in ``plan``.
 
-    Files are mapped and tensors copied one at a time into their final dtype and device, so memory
-    never holds the model twice. Raises CheckpointError naming the tensor, before anything is
-    copied, when one is missing, unexpected, stored twice or of another shape than expected.
+    On the CPU files are mapped and tensors copied one at a time into their final dtype; to a GPU
+    they go through pinned memory (staging.py). Neither holds the model twice. Raises
+    CheckpointError naming the tensor, before anything is copied, when one is missing, unexpected,
+    stored twice or of another shape than expected.
     """
     matched = _match(plan, entries)
     total = sum(entry.num_bytes for entry, _ in matched)
     done = 0
+
+    def advance(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        if progress is not None:
+            progress(done, total)
+
+    device = matched[0][1].into.device
+    if device.type == "cuda":
+        copy_to_gpu(matched, device, advance)
+        return
     for file, group in groupby(matched, key=lambda pair: pair[0].file):
         with open_tensors(file) as reader:
             for entry, target in group:
                 target.copy(reader.get_tensor(entry.name))
-                done += entry.num_bytes
-                if progress is not None:
-                    progress(done, total)
+                advance(entry.num_bytes)
 
 
 def draw(plan: Plan, seed: int) -> None:

@@ -34,7 +34,7 @@ def main(
     verify_handoff: Annotated[
         bool, typer.Option(envvar="BATON_VERIFY_HANDOFF", help="Digest every handoff (tests).")
     ] = False,
-    lookahead: options.Lookahead = 0,
+    lookahead: options.Lookahead = None,
     threads: options.Threads = 0,
     drain_timeout: options.DrainTimeout = 30.0,
     poison: options.Poison = False,
@@ -48,8 +48,9 @@ def main(
         if offer_ttl <= 0:
             raise ValueError(f"offer_ttl: {offer_ttl} is not positive")
         engine_config = options.engine_config(
-            model, load_format, device, dtype, page_size, num_pages, num_state_slots, poison
-        )
+            model, load_format, device, dtype, page_size, num_pages, num_state_slots, poison,
+            decodes=False,
+        )  # fmt: skip
         settings = WorkerSettings(coordinator, engine_config, lookahead, threads, drain_timeout)
 
         def make_pool(engine: Engine, session: Session, instance: str) -> PrefillPool:
@@ -59,7 +60,7 @@ def main(
                 instance,
                 limits,
                 offer_ttl_s=offer_ttl,
-                lookahead=lookahead,
+                lookahead=settings.steps_ahead,
                 verify_handoff=verify_handoff,
             )
 

@@ -11,7 +11,7 @@ from engine.model.config import ModelConfig
 log = logging.getLogger(__name__)
 
 
-def kernels_for(config: ModelConfig, dtype: torch.dtype, device: str) -> Kernels:
+def kernels_for(config: ModelConfig, dtype: torch.dtype, device: str, max_rows: int) -> Kernels:
     """Triton's on CUDA for the models it is made for, PyTorch's otherwise; says which and why."""
     if device == "cpu":
         return ReferenceKernels()
@@ -22,4 +22,4 @@ def kernels_for(config: ModelConfig, dtype: torch.dtype, device: str) -> Kernels
     if problem:
         log.warning("PyTorch kernels on CUDA, slow: the Triton set does not do %s", problem)
         return ReferenceKernels()
-    return TritonKernels(config, torch.device(device))
+    return TritonKernels(config, torch.device(device), max_rows)

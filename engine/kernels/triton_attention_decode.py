@@ -2,10 +2,10 @@
 
     o = sum_j softmax_j(q . k_j / sqrt(head_dim)) v_j;   out = o * sigmoid(gate)
 
-Split s of a row takes the s-th of ``num_splits`` equal runs of blocks and keeps (m, l, o): the
-largest score, the sum of exp(score - m) and that of exp(score - m) v (Flash-Decoding). A second
-kernel adds the splits up in order, so the result depends on the row's length and ``num_splits``
-alone. Scores are in units of log 2. A split without tokens has m = -inf and is not read further.
+A row's context is cut into at most ``MAX_CHUNKS`` equal runs of blocks, none shorter than
+``MIN_BLOCKS``. Each keeps (m, l, o): the largest score, the sum of exp(score - m) and that of
+exp(score - m) v (Flash-Decoding). A second kernel adds them up in order, so the result depends on
+the row's own length alone, not on how many rows share a step. Scores are in units of log 2.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -17,6 +17,9 @@ import triton.language as tl
 
 from engine.kernels.triton_overlap import wait_for_inputs
 
+MAX_CHUNKS = 64
+MIN_BLOCKS = 2
+CHUNKS, BLOCKS = tl.constexpr(MAX_CHUNKS), tl.constexpr(MIN_BLOCKS)
 MIN_HEADS = 16
 """Rows of the smallest tensor-core tile; a smaller group of heads is padded to it."""
 
@@ -25,7 +28,8 @@ MIN_HEADS = 16
 class AttentionWorkspace:
     """Scratch of ``attention_decode``; calls on one stream may share it.
 
-    ``partials`` [rows * splits, heads, head_dim] and ``stats`` [rows * splits, heads, 2] float32.
+    ``partials`` [rows, MAX_CHUNKS, heads, head_dim] and ``stats`` [rows, MAX_CHUNKS, heads, 2]
+    float32.
     """
 
     partials: torch.Tensor
@@ -33,17 +37,17 @@ class AttentionWorkspace:
 
     @classmethod
     def allocate(
-        cls, max_rows_splits: int, num_heads: int, head_dim: int, device: torch.device
+        cls, max_rows: int, num_heads: int, head_dim: int, device: torch.device
     ) -> "AttentionWorkspace":
         return cls(
-            torch.empty(max_rows_splits, num_heads, head_dim, device=device),
-            torch.empty(max_rows_splits, num_heads, 2, device=device),
+            torch.empty(max_rows, MAX_CHUNKS, num_heads, head_dim, device=device),
+            torch.empty(max_rows, MAX_CHUNKS, num_heads, 2, device=device),
         )
 
 
-def splits_for(num_rows: int) -> int:
-    """Splits that fill the GPU with a bucket of ``num_rows``, whatever their lengths."""
-    return 1 << min(max(2, 128 // num_rows), 64).bit_length() - 1
+def programs_for(num_rows: int) -> int:
+    """Programs a row and KV head that fill the GPU; they share the row's chunks."""
+    return min(max(2, 128 // num_rows), MAX_CHUNKS)
 
 
 def attention_decode(
@@ -53,9 +57,9 @@ def attention_decode(
     layer: int,
     block_tables: torch.Tensor,
     ends: torch.Tensor,
-    num_splits: int,
     workspace: AttentionWorkspace,
     *,
+    num_programs: int = 0,
     block: int = 64,
     num_warps: int = 4,
     num_stages: int = 2,
@@ -65,7 +69,8 @@ def attention_decode(
     q [rows, heads, head_dim]; gate [rows, heads * head_dim], which may be columns of a wider
     matrix; kv [pages, layers, 2, page_size, kv_heads, head_dim]; block_tables [rows, pages]; ends
     [rows] is the tokens in the cache, this step's among them. Rows with end 0 yield zeros. Memory
-    past a row's end is not read.
+    past a row's end is not read. ``num_programs`` (0: by the number of rows) does not change the
+    result.
     """
     num_rows, num_heads, head_dim = q.shape
     page_size, num_kv_heads = kv.shape[3:5]
@@ -79,14 +84,14 @@ def attention_decode(
     assert ends.is_contiguous()
     block = min(block, page_size)
     assert page_size % block == 0, (page_size, block)
-    assert workspace.partials.shape[0] >= num_rows * num_splits, workspace.partials.shape
-    assert workspace.partials.shape[1:] == (num_heads, head_dim), workspace.partials.shape
+    assert workspace.partials.shape[0] >= num_rows, workspace.partials.shape
+    assert workspace.partials.shape[2:] == (num_heads, head_dim), workspace.partials.shape
     out = q.new_empty(num_rows, num_heads * head_dim)
     if num_rows == 0:
         return out
     group = num_heads // num_kv_heads
     early = {"launch_pdl": True} if q.is_cuda else {}
-    _split_kernel[(num_splits, num_kv_heads, num_rows)](
+    _chunk_kernel[(num_programs or programs_for(num_rows), num_kv_heads, num_rows)](
         q, kv, block_tables, ends, workspace.partials, workspace.stats,
         block_tables.stride(0), kv.stride(0), layer * kv.stride(1), kv.stride(2),
         head_dim**-0.5 * 1.4426950408889634,
@@ -94,18 +99,25 @@ def attention_decode(
         DIM=head_dim, PAGE=page_size, BLOCK=block, STAGES=num_stages, ON_GPU=q.is_cuda,
         num_warps=num_warps, **early,
     )  # fmt: skip
-    splits_each = triton.next_power_of_2(num_splits)
-    dims_each = head_dim if splits_each <= 16 else min(64, head_dim)
+    dims_each = min(64, head_dim)
     _merge_kernel[(num_heads * head_dim // dims_each, num_rows)](
-        workspace.partials, workspace.stats, gate, ends, out, gate.stride(0), num_splits,
-        HEADS=num_heads, DIM=head_dim, DIMS=dims_each, SPLITS=splits_each, BLOCK=block,
+        workspace.partials, workspace.stats, gate, ends, out, gate.stride(0),
+        HEADS=num_heads, DIM=head_dim, DIMS=dims_each, BLOCK=block,
         ON_GPU=q.is_cuda, num_warps=4, **early,
     )  # fmt: skip
     return out
 
 
 @triton.jit
-def _split_kernel(
+def _chunks(end, BLOCK: tl.constexpr):
+    """(number of chunks, blocks of each) of a context of ``end`` tokens."""
+    num_blocks = tl.cdiv(end, BLOCK)
+    blocks_each = tl.maximum(tl.cdiv(num_blocks, CHUNKS), BLOCKS)
+    return tl.cdiv(num_blocks, blocks_each), blocks_each
+
+
+@triton.jit
+def _chunk_kernel(
     p_q,
     p_kv,
     p_tables,
@@ -128,13 +140,10 @@ def _split_kernel(
     ON_GPU: tl.constexpr,
 ):
     wait_for_inputs(ON_GPU)
-    split, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    num_splits = tl.num_programs(0)
+    kv_head, row = tl.program_id(1), tl.program_id(2)
     end = tl.load(p_ends + row).to(tl.int32)
-    blocks_each = tl.cdiv(tl.cdiv(end, BLOCK), num_splits)
-    low = split * blocks_each * BLOCK
-    high = tl.minimum(low + blocks_each * BLOCK, end)
-    if low >= high:
+    num_chunks, blocks_each = _chunks(end, BLOCK)
+    if tl.program_id(0) >= num_chunks:
         return
     o_g = tl.arange(0, ROWS)
     m_g = o_g < GROUP
@@ -142,30 +151,33 @@ def _split_kernel(
     o_head = kv_head * GROUP + o_g
     p_q += (row.to(tl.int64) * HEADS + o_head)[:, None] * DIM + o_d[None, :]
     b_q = tl.load(p_q, mask=m_g[:, None], other=0.0)
-    b_o = tl.zeros([ROWS, DIM], tl.float32)
-    b_max = tl.full([ROWS], float("-inf"), tl.float32)
-    b_sum = tl.zeros([ROWS], tl.float32)
     p_tables += row.to(tl.int64) * table_stride
     o_j = tl.arange(0, BLOCK)
     o_kv = layer_offset + (o_j * KV_HEADS + kv_head)[:, None] * DIM + o_d[None, :]
-    for j in tl.range(low, high, BLOCK, num_stages=STAGES):
-        page = tl.load(p_tables + j // PAGE).to(tl.int64)
-        p_k = p_kv + page * page_stride + (j % PAGE) * (KV_HEADS * DIM) + o_kv
-        m_j = j + o_j < high
-        b_k = tl.load(p_k, mask=m_j[:, None], other=0.0)
-        b_v = tl.load(p_k + v_offset, mask=m_j[:, None], other=0.0)
-        b_score = tl.dot(b_q, tl.trans(b_k)) * scale
-        b_score = tl.where(m_j[None, :], b_score, float("-inf"))
-        b_new = tl.maximum(b_max, tl.max(b_score, 1))
-        b_p = tl.exp2(b_score - b_new[:, None])
-        b_shrink = tl.exp2(b_max - b_new)
-        b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
-        b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_shrink[:, None])
-        b_max = b_new
-    o_out = (row.to(tl.int64) * num_splits + split) * HEADS + o_head
-    tl.store(p_partials + o_out[:, None] * DIM + o_d[None, :], b_o, mask=m_g[:, None])
-    tl.store(p_stats + o_out * 2, b_max, mask=m_g)
-    tl.store(p_stats + o_out * 2 + 1, b_sum, mask=m_g)
+    for chunk in range(tl.program_id(0), num_chunks, tl.num_programs(0)):
+        low = chunk * blocks_each * BLOCK
+        high = tl.minimum(low + blocks_each * BLOCK, end)
+        b_o = tl.zeros([ROWS, DIM], tl.float32)
+        b_max = tl.full([ROWS], float("-inf"), tl.float32)
+        b_sum = tl.zeros([ROWS], tl.float32)
+        for j in tl.range(low, high, BLOCK, num_stages=STAGES):
+            page = tl.load(p_tables + j // PAGE).to(tl.int64)
+            p_k = p_kv + page * page_stride + (j % PAGE) * (KV_HEADS * DIM) + o_kv
+            m_j = j + o_j < high
+            b_k = tl.load(p_k, mask=m_j[:, None], other=0.0)
+            b_v = tl.load(p_k + v_offset, mask=m_j[:, None], other=0.0)
+            b_score = tl.dot(b_q, tl.trans(b_k)) * scale
+            b_score = tl.where(m_j[None, :], b_score, float("-inf"))
+            b_new = tl.maximum(b_max, tl.max(b_score, 1))
+            b_p = tl.exp2(b_score - b_new[:, None])
+            b_shrink = tl.exp2(b_max - b_new)
+            b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
+            b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_shrink[:, None])
+            b_max = b_new
+        o_out = (row.to(tl.int64) * CHUNKS + chunk) * HEADS + o_head
+        tl.store(p_partials + o_out[:, None] * DIM + o_d[None, :], b_o, mask=m_g[:, None])
+        tl.store(p_stats + o_out * 2, b_max, mask=m_g)
+        tl.store(p_stats + o_out * 2 + 1, b_sum, mask=m_g)
 
 
 @triton.jit
@@ -176,11 +188,9 @@ def _merge_kernel(
     p_ends,
     p_out,
     gate_stride,
-    num_splits,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
     DIMS: tl.constexpr,
-    SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
     ON_GPU: tl.constexpr,
 ):
@@ -188,12 +198,11 @@ def _merge_kernel(
     column, row = tl.program_id(0) * DIMS, tl.program_id(1).to(tl.int64)
     head = column // DIM
     o_d = column % DIM + tl.arange(0, DIMS)
-    num_blocks = tl.cdiv(tl.load(p_ends + row).to(tl.int32), BLOCK)
-    used = tl.cdiv(num_blocks, tl.maximum(tl.cdiv(num_blocks, num_splits), 1))
+    used, _ = _chunks(tl.load(p_ends + row).to(tl.int32), BLOCK)
     b_gate = tl.load(p_gate + row * gate_stride + head * DIM + o_d).to(tl.float32)
-    o_s = tl.arange(0, SPLITS)
+    o_s = tl.arange(0, CHUNKS)
     m_s = o_s < used
-    o_in = (row * num_splits + o_s) * HEADS + head
+    o_in = (row * CHUNKS + o_s) * HEADS + head
     wait_for_inputs(ON_GPU)
     b_max = tl.load(p_stats + o_in * 2, mask=m_s, other=float("-inf"))
     b_sum = tl.load(p_stats + o_in * 2 + 1, mask=m_s, other=0.0)

@@ -11,7 +11,7 @@ import torch
 
 from engine.inputs import Inputs, Rows
 from engine.kernels.triton_add_norm import add_rms_norm
-from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode, splits_for
+from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
 from engine.kernels.triton_attention_prefill import attention_prefill
 from engine.kernels.triton_conv import conv_qkv
 from engine.kernels.triton_conv_linear import conv_linear
@@ -27,7 +27,6 @@ from engine.kernels.triton_route import route_shared
 from engine.model.config import ModelConfig
 from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 
-MAX_DECODE_ROWS = 256
 MAX_STREAMED_TOKENS = 512
 
 
@@ -65,15 +64,17 @@ class TritonKernels:
 
     prefill_block: int | None = None
 
-    def __init__(self, config: ModelConfig, device: torch.device) -> None:
+    def __init__(self, config: ModelConfig, device: torch.device, max_rows: int) -> None:
+        """``max_rows`` is the most decode rows of one pass."""
         self._config = config
         self._device = device
+        self._max_rows = max_rows
 
     @cached_property
     def _delta_workspace(self) -> DeltaWorkspace:
         config = self._config
         return DeltaWorkspace.allocate(
-            MAX_DECODE_ROWS,
+            self._max_rows,
             config.linear_num_value_heads,
             config.linear_value_head_dim,
             self._device,
@@ -83,7 +84,7 @@ class TritonKernels:
     def _attention_workspace(self) -> AttentionWorkspace:
         config = self._config
         return AttentionWorkspace.allocate(
-            4 * MAX_DECODE_ROWS, config.num_attention_heads, config.head_dim, self._device
+            self._max_rows, config.num_attention_heads, config.head_dim, self._device
         )
 
     def add_norm(
@@ -179,8 +180,7 @@ class TritonKernels:
             )  # fmt: skip
             parts.append(
                 attention_decode(
-                    q, gate[:n], kv, layer, rows.tables, rows.ends,
-                    splits_for(n), self._attention_workspace,
+                    q, gate[:n], kv, layer, rows.tables, rows.ends, self._attention_workspace
                 )
             )  # fmt: skip
         if inputs.prefill:

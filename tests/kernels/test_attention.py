@@ -80,8 +80,8 @@ def same_pages(kv: torch.Tensor, truth: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("num_splits", [1, 3])
-def test_decode(dtype: torch.dtype, num_splits: int, device: torch.device) -> None:
+@pytest.mark.parametrize("num_programs", [1, 3])
+def test_decode(dtype: torch.dtype, num_programs: int, device: torch.device) -> None:
     cache = Cache([0, 15, 16, 77], [1, 1, 1, 1], dtype, device)
     truth, pages, true_q = cache.truth()
     ends = torch.cat((cache.rows.ends, cache.rows.ends.new_zeros(1))).int()
@@ -93,14 +93,21 @@ def test_decode(dtype: torch.dtype, num_splits: int, device: torch.device) -> No
     assert same_pages(cache.kv, pages)
     assert relative_error(q[:-1], true_q) < BOUND[dtype]
     assert not q[-1].any()
-    workspace = AttentionWorkspace.allocate(5 * num_splits, HEADS, DIM, device)
+    workspace = AttentionWorkspace.allocate(5, HEADS, DIM, device)
     workspace.partials.fill_(float("nan"))
     workspace.stats.fill_(float("nan"))
     gate = projected[:, (KV_HEADS + HEADS) * DIM : (KV_HEADS + 2 * HEADS) * DIM]
     gate[-1] = 0.0
-    out = attention_decode(q, gate, cache.kv, LAYER, tables, ends, num_splits, workspace, block=16)
+    out = attention_decode(
+        q, gate, cache.kv, LAYER, tables, ends, workspace, num_programs=num_programs, block=16
+    )
     assert relative_error(out[:-1], truth) < BOUND[dtype]
     assert not out[-1].any()
+    # Alone, by as many programs as there may be: the same bits.
+    alone = attention_decode(
+        q[3:4], gate[3:4], cache.kv, LAYER, tables[3:4], ends[3:4], workspace, block=16
+    )
+    assert torch.equal(alone[0], out[3])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

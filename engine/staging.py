@@ -1,0 +1,144 @@
+"""Checkpoint bytes onto a GPU at the speed of the page cache.
+
+A mapped file is read page by page through faults, by one thread, from memory that the copy engine
+cannot use. Here a few threads read pieces of tensors into pinned buffers and copy them on, some
+reading while others copy. A tensor whose place has its dtype and order goes straight there; any
+other lands beside it first, and is cast or transposed on the GPU.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import local
+
+import torch
+
+from engine.checkpoint import DTYPES, Entry
+from engine.errors import CheckpointError
+from engine.plan import Target
+
+PIECE_BYTES = 32 << 20
+NUM_THREADS = 8
+MAX_UNDER_WAY_BYTES = 1 << 30
+"""What may be submitted before the oldest tensor is waited for."""
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """A tensor under way: ``landed`` are its bytes on the GPU once all ``pieces`` are done."""
+
+    entry: Entry
+    target: Target
+    landed: torch.Tensor
+    pieces: "tuple[Future[int], ...]"
+
+
+def copy_to_gpu(
+    matched: Sequence[tuple[Entry, Target]], device: torch.device, done: Callable[[int], None]
+) -> None:
+    """Fill every target from its entry; ``done`` hears the bytes of each tensor that is in place.
+
+    Raises CheckpointError for a file that cannot be read or ends early.
+    """
+    lanes = local()
+
+    def move(descriptor: int, offset: int, destination: torch.Tensor) -> int:
+        if not hasattr(lanes, "own"):
+            lanes.own = _Lane(device)
+        lane: _Lane = lanes.own
+        return lane.move(descriptor, offset, destination)
+
+    def finish(arrival: _Arrival) -> None:
+        try:
+            for piece in arrival.pieces:
+                piece.result()
+        except (OSError, EOFError) as error:
+            entry = arrival.entry
+            raise CheckpointError(f"cannot read {entry.name} in {entry.file}: {error}") from error
+        target, landed = arrival.target, arrival.landed
+        if not _direct(arrival.entry, target):
+            target.copy(landed.view(DTYPES[arrival.entry.dtype]).view(arrival.entry.shape))
+            # The threads' streams may be given this memory next.
+            torch.cuda.current_stream(device).synchronize()
+        done(arrival.entry.num_bytes)
+
+    under_way: deque[_Arrival] = deque()
+    num_bytes = 0
+    with _opened({entry.file for entry, _ in matched}) as files, _threads() as threads:
+        for entry, target in matched:
+            landed = _landing(entry, target, device)
+            pieces = tuple(
+                threads.submit(move, files[entry.file], entry.offset + start, part)
+                for start, part in _parts(landed)
+            )
+            under_way.append(_Arrival(entry, target, landed, pieces))
+            num_bytes += entry.num_bytes
+            while num_bytes > MAX_UNDER_WAY_BYTES:
+                num_bytes -= under_way[0].entry.num_bytes
+                finish(under_way.popleft())
+        while under_way:
+            finish(under_way.popleft())
+
+
+class _Lane:
+    """One thread's pinned buffer and stream."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)
+        self._buffer = torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
+
+    def move(self, descriptor: int, offset: int, destination: torch.Tensor) -> int:
+        """Read bytes of a file to ``destination`` (uint8, on the GPU), and wait until there."""
+        num_bytes, filled = destination.numel(), 0
+        view = memoryview(self._buffer.numpy())[:num_bytes]  # type: ignore[arg-type]
+        while filled < num_bytes:
+            got = os.preadv(descriptor, [view[filled:]], offset + filled)
+            if got == 0:
+                raise EOFError(f"the file ends {num_bytes - filled} bytes early")
+            filled += got
+        with torch.cuda.stream(self._stream):
+            destination.copy_(self._buffer[:num_bytes], non_blocking=True)
+        self._stream.synchronize()
+        return num_bytes
+
+
+def _direct(entry: Entry, target: Target) -> bool:
+    """Whether the bytes in the file are the bytes in the model."""
+    into = target.into
+    same = into.dtype == DTYPES[entry.dtype] and into.numel() * into.itemsize == entry.num_bytes
+    return same and target.view is None and into.is_contiguous()
+
+
+def _landing(entry: Entry, target: Target, device: torch.device) -> torch.Tensor:
+    if _direct(entry, target):
+        return target.into.view(-1).view(torch.uint8)
+    return torch.empty(entry.num_bytes, dtype=torch.uint8, device=device)
+
+
+def _parts(landed: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    for start in range(0, landed.numel(), PIECE_BYTES):
+        yield start, landed[start : start + PIECE_BYTES]
+
+
+@contextmanager
+def _opened(files: set[Path]) -> Iterator[dict[Path, int]]:
+    with ExitStack() as stack:
+        descriptors = {}
+        for file in files:
+            descriptors[file] = os.open(file, os.O_RDONLY)
+            stack.callback(os.close, descriptors[file])
+        yield descriptors
+
+
+@contextmanager
+def _threads() -> Iterator[ThreadPoolExecutor]:
+    threads = ThreadPoolExecutor(NUM_THREADS, "loader")
+    try:
+        yield threads
+    finally:
+        # What has not begun is dropped, so that an error does not wait for the rest of the model.
+        threads.shutdown(cancel_futures=True)
