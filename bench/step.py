@@ -153,7 +153,7 @@ def main(
         print(f"prompts of {long_input_len}: {long_prompts['tokens_per_s']:.0f} tok/s")
     report = {
         "environment": describe(sys.argv[1:], "bench.step")
-        | _gpu()
+        | gpu()
         | ({"commit": commit} if commit else {}),
         "ready_s": round(ready_s, 1),
         "input_len": input_len,
@@ -165,7 +165,7 @@ def main(
     out.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def _gpu() -> dict[str, str]:
+def gpu() -> dict[str, str]:
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
     name, _, driver = (
         subprocess.run(query, capture_output=True, text=True, check=True)
