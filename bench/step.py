@@ -119,8 +119,8 @@ def main(
         model_dir=model,
         load_format="dummy",
         device="cuda",
-        num_pages=pages_each * max(sizes),
-        num_state_slots=max(sizes),
+        num_pages=pages_each * max(2, *sizes),
+        num_state_slots=max(2, *sizes),
     )
     engine = Engine.load(config, CudaMemory().allocate)
     ready_s = time.perf_counter() - began
