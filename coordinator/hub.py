@@ -39,6 +39,7 @@ from transport.messages import (
     Heartbeat,
     Hello,
     Landed,
+    PeerTested,
     Prefilled,
     Tokens,
     ToWorker,
@@ -203,6 +204,9 @@ class Hub:
             case Failed():
                 self._observer.worker_failed(message)
                 self._lifecycle.failed(instance, message)
+            case PeerTested():
+                self._observer.peer_tested(instance, message)
+                self._lifecycle.peer_tested(instance, message)
             case Goodbye(draining=True):
                 worker.draining = True
             case Goodbye():
@@ -217,6 +221,7 @@ class Hub:
             lag_s = time.monotonic() - due_at
             self._observer.tick(lag_s, self.status(), self._lifecycle.stale_dropped)
             self._fence_the_dead(lag_s)
+            self._refuse_the_stranded()
             self._fail_overdue(time.monotonic() - self._settings.request_timeout_s)
             self._apply()
 
@@ -234,6 +239,11 @@ class Hub:
             worker.unreached = 0 if reached else worker.unreached + 1
             if worker.unreached == 2:
                 self._membership.fence(worker, "its connection is closed")
+
+    def _refuse_the_stranded(self) -> None:
+        settled = time.monotonic() - 3 * self._settings.heartbeat_s
+        for instance, refused in self._membership.refuse_stranded(settled):
+            self._send(instance, refused)
 
     def _fail_overdue(self, accepted_before: float) -> None:
         limit_s = self._settings.request_timeout_s

@@ -28,6 +28,7 @@ from transport.messages import (
     Landed,
     PeerJoined,
     PeerLeft,
+    PeerTested,
     Prefilled,
     Release,
     TokenOut,
@@ -129,6 +130,15 @@ class Lifecycle:
                 self._retry(request, "worker_lost", f"{instance} was lost")
         self._dispatch()
 
+    def peer_tested(self, instance: str, message: PeerTested) -> None:
+        """A decode worker has tested the path from a prefill worker, or failed to."""
+        if self._registry.get(message.instance) is None:
+            self.stale_dropped += 1
+            return
+        now = self._monotonic()
+        self._registry.pairs.report(message.instance, instance, message.problem, now)
+        self._dispatch()
+
     def reconcile(self, worker: Worker, held: set[tuple[str, int]], grace_s: float) -> None:
         """Compare what a worker says it holds with what was placed there: nothing may be lost
         with a message, and nothing kept for a request that is over."""
@@ -219,15 +229,18 @@ class Lifecycle:
 
     def _dispatch(self) -> None:
         """Place whatever can be placed, oldest first."""
-        while self.handoffs:
-            request = self.handoffs[0]
-            worker = choose_decode(self._registry.of("decode"), request.num_tokens)
+        for request in list(self.handoffs):
+            workers = self._registry.decoding_from(request.prefill_worker)
+            if not workers:
+                continue  # its pairs are not tested yet; others need not wait for that
+            worker = choose_decode(workers, request.num_tokens)
             if worker is None:
                 break
-            self._place_decode(self.handoffs.pop(0), worker)
+            self.handoffs.remove(request)
+            self._place_decode(request, worker)
         while self.queue:
             request = self.queue[0]
-            workers = self._registry.of("prefill")
+            workers = self._registry.prefilling()
             worker = choose_prefill(workers, request.num_tokens, self._limits)
             if worker is None:
                 break

@@ -9,7 +9,7 @@ from decode.pool import DecodePool
 from engine import options
 from engine.runner import Engine
 from engine.service import WorkerSettings, serve
-from transport.memory import copy_stream, open_peer
+from transport.memory import copy_stream
 from transport.session import Session
 
 
@@ -46,8 +46,7 @@ def main(
             return DecodePool(
                 engine,
                 session,
-                copy_stream(engine.config.device, engine.cache),
-                open_peer,
+                copy_stream(engine.config.device, engine.cache, poisoned=poison),
                 pull_timeout_s=pull_timeout,
                 lookahead=lookahead,
             )

@@ -23,6 +23,7 @@ from telemetry.notify import notify, progress
 from transport.channel import WorkerChannel
 from transport.memory import OwnMemory, own_memory
 from transport.messages import Hello, MemoryExport, Role
+from transport.selftest import write_pattern
 from transport.session import Session
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ def serve(
             memory.allocate,
             progress=lambda done, total: progress("loading weights", done / total),
         )
+        write_pattern(engine.cache, instance)
         channel = WorkerChannel(settings.coordinator, instance)
         try:
             session = Session(channel, _hello(role, instance, engine, memory), time.monotonic)

@@ -21,7 +21,7 @@ from msgspec import Struct
 from transport.layout import CacheLayout, PoolSize
 from transport.sampling import FinishReason, SamplingParams, StopRule
 
-PROTOCOL = "baton/1"
+PROTOCOL = "baton/2"
 
 Role = Literal["prefill", "decode"]
 MemoryKind = Literal["shm", "cuda-ipc"]
@@ -172,13 +172,25 @@ class Failed(_Wire, frozen=True, tag="failed"):
     retry: bool
 
 
+class PeerTested(_Wire, frozen=True, tag="peer-tested"):
+    """A decode worker has tested the path from a peer it was told of (selftest.py).
+
+    ``problem`` is empty when the pair may be used; else it says what was wrong, for people.
+    """
+
+    instance: str
+    num_bytes: int = 0
+    seconds: float = 0.0
+    problem: str = ""
+
+
 class Goodbye(_Wire, frozen=True, tag="goodbye"):
     """The worker leaves, holding nothing; or starts to drain when ``draining`` is set."""
 
     draining: bool = False
 
 
-FromWorker = Hello | Heartbeat | Prefilled | Landed | Tokens | Failed | Goodbye
+FromWorker = Hello | Heartbeat | Prefilled | Landed | Tokens | Failed | PeerTested | Goodbye
 
 
 # ---- coordinator → worker
@@ -206,7 +218,7 @@ class Alive(_Wire, frozen=True, tag="alive"):
 
 
 class PeerJoined(_Wire, frozen=True, tag="peer-joined"):
-    """To decode workers: a prefill worker whose memory may be opened."""
+    """To decode workers: a prefill worker whose memory may be opened, once, and is to be tested."""
 
     instance: str
     memory: MemoryExport
