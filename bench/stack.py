@@ -33,12 +33,12 @@ class Stack:
         self._pid = pid
 
     def processes(self) -> dict[str, int]:
-        """Process ids by service: coordinator, prefill, decode."""
+        """Process ids by service: coordinator, prefill, decode, both."""
         found = {}
         for child in _children(self._pid):
             words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
             name = words[words.index(b"-m") + 1].decode() if b"-m" in words else ""
-            if name in ("coordinator", "prefill", "decode"):
+            if name in ("coordinator", "prefill", "decode", "both"):
                 found[name] = child
         return found
 

@@ -124,18 +124,14 @@ class Hub:
     def status(self) -> ServiceStatus:
         num_open = len(self._lifecycle.requests)
         problems = ["the coordinator is shutting down"] if self._draining else []
-        problems += [
-            f"no live {role} worker"
-            for role in ("prefill", "decode")
-            if not any(not worker.draining for worker in self._registry.of(role))
-        ]
+        problems += [f"no live {role} worker" for role in self._registry.missing_roles()]
         if num_open >= self._settings.max_open:
             problems.append(f"{num_open} requests are open, which is the most allowed")
         return ServiceStatus(
             problems=tuple(problems),
             draining=self._draining,
-            queued=len(self._lifecycle.queue),
-            running=num_open - len(self._lifecycle.queue),
+            queued=self._lifecycle.num_queued,
+            running=num_open - self._lifecycle.num_queued,
             redis_connected=self._observer.redis_connected,
             workers=tuple(worker.status() for worker in self._registry.all()),
         )

@@ -4,8 +4,8 @@ Each method takes one event and leaves in the outbox what has to be done about i
 it. The states and the events that lead on:
 
     queued ─ placed ► prefilling ─ prefilled ► handoff ─ landed ► decoding ─ last ► finished
-      ▲                   │                      │                   │
-      └──── retry: worker lost, preempted, stale offer; attempt + 1 ─┘
+      ▲                   │  └─── at a worker of both ───────────────►┤
+      └──── retry: worker lost, preempted, stale offer; attempt + 1 ──┘
 
 Any state may end as finished (a stop string), failed or cancelled. A request that is placed
 again carries the tokens already sent as part of its prompt, so its stream goes on where it was.
@@ -14,18 +14,19 @@ counted.
 """
 
 import time
-from bisect import insort
 from collections.abc import Callable
 
 from coordinator.contract import Generation, Token
+from coordinator.dispatch import Dispatcher
 from coordinator.effects import Effect, Emit, Ended, Recorded, Send
-from coordinator.placement import PlacementLimits, choose_decode, choose_prefill
+from coordinator.placement import PlacementLimits
 from coordinator.registry import Registry, Worker
 from coordinator.request import Request, State
 from transport.messages import (
     Cancel,
     Failed,
     Landed,
+    Offer,
     PeerJoined,
     PeerLeft,
     PeerTested,
@@ -52,16 +53,25 @@ class Lifecycle:
         max_faults: int = 4,
     ) -> None:
         self.requests: dict[str, Request] = {}
-        self.queue: list[Request] = []
-        self.handoffs: list[Request] = []
         self.stale_dropped = 0
         self._registry = registry
-        self._limits = limits
         self._clock = clock
         self._monotonic = monotonic
         self._max_faults = max_faults
         self._arrivals = 0
         self._outbox: list[Effect] = []
+        self._waiting = Dispatcher(
+            registry,
+            limits,
+            clock=clock,
+            monotonic=monotonic,
+            send=self._send,
+            changed=self._record,
+        )
+
+    @property
+    def num_queued(self) -> int:
+        return len(self._waiting.queue)
 
     def take_effects(self) -> list[Effect]:
         effects, self._outbox = self._outbox, []
@@ -76,7 +86,7 @@ class Lifecycle:
         request.stages["received_at"] = received_at
         self.requests[request.request_id] = request
         self._enqueue(request)
-        self._dispatch()
+        self._waiting.run()
         return request
 
     def stop_early(self, request: Request) -> None:
@@ -85,20 +95,20 @@ class Lifecycle:
             self._drop_at_workers(request)
             request.finish_reason = "stop"
             self._end(request, State.FINISHED)
-            self._dispatch()
+            self._waiting.run()
 
     def cancel(self, request: Request) -> None:
         """Its client is gone."""
         if not request.state.terminal:
             self._drop_at_workers(request)
             self._end(request, State.CANCELLED)
-            self._dispatch()
+            self._waiting.run()
 
     def fail(self, request: Request, code: str, message: str) -> None:
         if not request.state.terminal:
             self._drop_at_workers(request)
             self._end(request, State.FAILED, code, message)
-            self._dispatch()
+            self._waiting.run()
 
     # ---- workers come and go
 
@@ -110,10 +120,10 @@ class Lifecycle:
         if worker.hello.role == "prefill":
             for decode in self._registry.of("decode"):
                 self._send(decode.instance, PeerJoined(instance, worker.hello.memory))
-        else:
+        elif worker.hello.role == "decode":
             for prefill in self._registry.of("prefill"):
                 self._send(instance, PeerJoined(prefill.instance, prefill.hello.memory))
-        self._dispatch()
+        self._waiting.run()
 
     def worker_lost(self, instance: str) -> None:
         """It died, left, or fell silent. A pull from a dead prefill worker may still succeed."""
@@ -128,7 +138,7 @@ class Lifecycle:
                 self._decode_worker_lost(request)
             elif not request.decode_worker:
                 self._retry(request, "worker_lost", f"{instance} was lost")
-        self._dispatch()
+        self._waiting.run()
 
     def peer_tested(self, instance: str, message: PeerTested) -> None:
         """A decode worker has tested the path from a prefill worker, or failed to."""
@@ -137,7 +147,7 @@ class Lifecycle:
             return
         now = self._monotonic()
         self._registry.pairs.report(message.instance, instance, message.problem, now)
-        self._dispatch()
+        self._waiting.run()
 
     def reconcile(self, worker: Worker, held: set[tuple[str, int]], grace_s: float) -> None:
         """Compare what a worker says it holds with what was placed there: nothing may be lost
@@ -150,8 +160,9 @@ class Lifecycle:
         for request in list(worker.assigned.values()):
             missing = (request.request_id, request.attempt) not in held
             if missing and request.assigned_at < settled_before:
+                request.failed_at = worker.instance
                 self._retry(request, "lost_at_worker", f"{worker.instance} no longer has it")
-        self._dispatch()
+        self._waiting.run()
 
     # ---- what workers say
 
@@ -164,12 +175,8 @@ class Lifecycle:
         request.stages["prefill_finished_at"] = message.finished_at
         self._emit(request, token)
         if token.finish is None:
-            assert message.offer is not None, "a prompt without an offer must have ended"
-            request.offer = message.offer
-            request.state = State.HANDOFF
-            insort(self.handoffs, request, key=lambda r: r.arrival)
-            self._record(request)
-        self._dispatch()
+            self._go_on(request, message.offer)
+        self._waiting.run()
 
     def landed(self, instance: str, message: Landed) -> None:
         request = self._current(instance, message.request_id, message.attempt, State.HANDOFF)
@@ -181,7 +188,7 @@ class Lifecycle:
         request.state = State.DECODING
         self._release_offer(request)
         self._record(request)
-        self._dispatch()
+        self._waiting.run()
 
     def tokens(self, instance: str, tokens: tuple[TokenOut, ...], stepped_at: float) -> None:
         ended = False
@@ -193,7 +200,7 @@ class Lifecycle:
             self._emit(request, token)
             ended = ended or request.state.terminal
         if ended:
-            self._dispatch()
+            self._waiting.run()
 
     def failed(self, instance: str, message: Failed) -> None:
         request = self.requests.get(message.request_id)
@@ -208,10 +215,11 @@ class Lifecycle:
                 self.stale_dropped += 1
             return
         if message.retry:
+            request.failed_at = instance
             self._retry(request, message.code, message.message)
         else:
             self.fail(request, message.code, message.message)
-        self._dispatch()
+        self._waiting.run()
 
     # ---- inside
 
@@ -227,55 +235,22 @@ class Lifecycle:
         self.stale_dropped += 1
         return None
 
-    def _dispatch(self) -> None:
-        """Place whatever can be placed, oldest first."""
-        for request in list(self.handoffs):
-            workers = self._registry.decoding_from(request.prefill_worker)
-            if not workers:
-                continue  # its pairs are not tested yet; others need not wait for that
-            worker = choose_decode(workers, request.num_tokens)
-            if worker is None:
-                break
-            self.handoffs.remove(request)
-            self._place_decode(request, worker)
-        while self.queue:
-            request = self.queue[0]
-            workers = self._registry.prefilling()
-            worker = choose_prefill(workers, request.num_tokens, self._limits)
-            if worker is None:
-                break
-            self._place_prefill(self.queue.pop(0), worker)
-
-    def _place_prefill(self, request: Request, worker: Worker) -> None:
-        request.state = State.PREFILLING
-        request.prefill_worker = worker.instance
-        request.stages["placed_at"] = self._clock()
-        self._assign(request, worker)
-        self._send(worker.instance, request.as_prefill())
+    def _go_on(self, request: Request, offer: Offer | None) -> None:
+        """Its prompt is done: it goes on by a handoff, or where it is."""
+        if offer is None:
+            request.decode_worker = request.prefill_worker
+            request.state = State.DECODING
+        else:
+            request.offer = offer
+            request.state = State.HANDOFF
+            self._waiting.hand_off(request)
         self._record(request)
-
-    def _place_decode(self, request: Request, worker: Worker) -> None:
-        request.decode_worker = worker.instance
-        request.stages["handoff_placed_at"] = self._clock()
-        self._assign(request, worker)
-        self._send(worker.instance, request.as_decode())
-        self._record(request)
-
-    def _assign(self, request: Request, worker: Worker) -> None:
-        request.assigned_at = self._monotonic()
-        worker.assigned[request.request_id] = request
-        worker.num_placed += 1
-
-    def _unassign(self, request: Request, instance: str) -> None:
-        worker = self._registry.get(instance)
-        if worker is not None:
-            worker.assigned.pop(request.request_id, None)
 
     def _decode_worker_lost(self, request: Request) -> None:
         """Pull again if the prefill worker still offers the prompt, else compute it again."""
         if request.offer is not None and self._registry.get(request.prefill_worker):
             request.decode_worker = ""
-            insort(self.handoffs, request, key=lambda r: r.arrival)
+            self._waiting.hand_off(request)
             self._record(request)
         else:
             self._retry(request, "worker_lost", f"{request.decode_worker} was lost")
@@ -291,20 +266,17 @@ class Lifecycle:
 
     def _enqueue(self, request: Request) -> None:
         request.begin_attempt(self._clock())
-        insort(self.queue, request, key=lambda r: r.arrival)
+        self._waiting.enqueue(request)
         self._record(request)
 
     def _drop_at_workers(self, request: Request) -> None:
         """Have every worker forget the request, and forget them."""
-        if request.state is State.QUEUED:
-            self.queue.remove(request)
-        elif request.state is State.HANDOFF and not request.decode_worker:
-            self.handoffs.remove(request)
+        self._waiting.withdraw(request)
         for instance in (request.prefill_worker, request.decode_worker):
             worker = self._registry.get(instance)
             if worker is not None and request.request_id in worker.assigned:
                 self._send(instance, Cancel(request.request_id, request.attempt))
-                self._unassign(request, instance)
+                self._waiting.unassign(request, instance)
         request.offer = None
 
     def _release_offer(self, request: Request) -> None:
@@ -316,7 +288,7 @@ class Lifecycle:
         self._forget_offer(request)
 
     def _forget_offer(self, request: Request) -> None:
-        self._unassign(request, request.prefill_worker)
+        self._waiting.unassign(request, request.prefill_worker)
         request.offer = None
 
     def _emit(self, request: Request, token: TokenOut) -> None:
@@ -330,7 +302,7 @@ class Lifecycle:
         if token.finish is not None:
             request.finish_reason = token.finish
             for instance in (request.prefill_worker, request.decode_worker):
-                self._unassign(request, instance)
+                self._waiting.unassign(request, instance)
             self._end(request, State.FINISHED)
 
     def _end(self, request: Request, state: State, code: str = "", message: str = "") -> None:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from coordinator.lifecycle import Lifecycle
 from coordinator.observer import Departure, Observer
 from coordinator.registry import Registry, Worker
-from transport.errors import LayoutMismatch, WireError
+from transport.errors import LayoutMismatch, RoleMismatch, WireError
 from transport.messages import Alive, Hello, Refused, Role, Welcome
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Membership:
             self._depart(known, "rejoined")
         try:
             self._registry.require_compatible(hello)
-        except LayoutMismatch as error:
+        except (LayoutMismatch, RoleMismatch) as error:
             log.warning("refused %s: %s", hello.instance, error)
             return Refused(str(error))
         worker = self._registry.add(hello, time.monotonic())

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from coordinator.contract import Generation
-from transport.messages import Decode, Offer, Prefill
+from transport.messages import Decode, Generate, Offer, Prefill
 from transport.sampling import FinishReason
 
 
@@ -28,7 +28,8 @@ class State(StrEnum):
 @dataclass(eq=False)
 class Request:
     """``attempt`` counts from 1 how often it was queued; ``faults`` the attempts that ended in a
-    fault rather than for want of memory. ``offer`` is set while a prefill worker keeps the
+    fault rather than for want of memory. ``failed_at`` is the worker that gave up the attempt
+    before. ``offer`` is set while a prefill worker keeps the
     finished prompt. ``stages`` are Unix seconds of the newest attempt, except that
     ``received_at`` and ``first_token_at`` are the client's. ``revision`` counts changes.
     ``accepted_at`` and ``assigned_at`` are of the monotonic clock."""
@@ -40,6 +41,7 @@ class Request:
     faults: int = 0
     prefill_worker: str = ""
     decode_worker: str = ""
+    failed_at: str = ""
     accepted_at: float = 0.0
     assigned_at: float = 0.0
     offer: Offer | None = None
@@ -75,6 +77,10 @@ class Request:
     def as_prefill(self) -> Prefill:
         """The order to compute its tokens, those already sent included."""
         return Prefill(**self._order())
+
+    def as_generate(self) -> Generate:
+        """The order to compute its tokens and to go on at the same worker."""
+        return Generate(**self._order())
 
     def as_decode(self) -> Decode:
         """The order to pull its offer and go on."""

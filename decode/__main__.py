@@ -25,7 +25,7 @@ def main(
     pull_timeout: Annotated[
         float, typer.Option(envvar="BATON_PULL_TIMEOUT", help="Seconds a copy may take.")
     ] = 10.0,
-    lookahead: options.Lookahead = 0,
+    lookahead: options.Lookahead = None,
     threads: options.Threads = 0,
     drain_timeout: options.DrainTimeout = 30.0,
     poison: options.Poison = False,
@@ -40,7 +40,8 @@ def main(
         engine_config = options.engine_config(
             model, load_format, device, dtype, page_size, num_pages, num_state_slots, poison
         )
-        settings = WorkerSettings(coordinator, engine_config, lookahead, threads, drain_timeout)
+        ahead = options.lookahead_on(engine_config.device, lookahead)
+        settings = WorkerSettings(coordinator, engine_config, ahead, threads, drain_timeout)
 
         def make_pool(engine: Engine, session: Session, instance: str) -> DecodePool:
             return DecodePool(
@@ -48,7 +49,7 @@ def main(
                 session,
                 copy_stream(engine.config.device, engine.cache, poisoned=poison),
                 pull_timeout_s=pull_timeout,
-                lookahead=lookahead,
+                lookahead=ahead,
             )
 
         serve("decode", settings, make_pool)

@@ -25,6 +25,7 @@ from transport.messages import (
     Decode,
     Failed,
     FailureCode,
+    Generate,
     Landed,
     MemoryExport,
     PeerJoined,
@@ -89,7 +90,7 @@ class DecodePool:
                 self._session.send(self._meet(instance, memory))
             case PeerLeft(instance=instance):
                 self._lose_peer(instance)
-            case Prefill() | Release():
+            case Prefill() | Generate() | Release():
                 raise AssertionError(f"a decode worker was sent {type(message).__name__}")
             case _:
                 assert_never(message)
@@ -231,17 +232,9 @@ class DecodePool:
         self._scheduler.preempted.clear()
 
     def _process(self, scheduled: Scheduled, step: Step) -> None:
-        tokens = []
-        for sequence, sampled in self._scheduler.retire(scheduled, step.result()):
-            if sampled.token_id is None:
-                self._scheduler.end(sequence)
-                message = "the logits were not finite"
-                self._fail(sequence, "not_finite", message, retry=False)
-                continue
-            token = sequence.append(sampled)
-            if token.finish is not None:
-                self._scheduler.end(sequence)
-            tokens.append(token)
+        tokens, broken = self._scheduler.take_in(scheduled, step.result())
+        for sequence in broken:
+            self._fail(sequence, "not_finite", "the logits were not finite", retry=False)
         if tokens:
             self._session.send(Tokens(tokens=tuple(tokens), stepped_at=time.time()))
 

@@ -41,7 +41,11 @@ NumStateSlots = Annotated[
     int, typer.Option(envvar="BATON_NUM_STATE_SLOTS", help="Sequences the pool holds at most.")
 ]
 Lookahead = Annotated[
-    int, typer.Option(envvar="BATON_LOOKAHEAD", help="Steps launched ahead of the host: 0 or 1.")
+    int | None,
+    typer.Option(
+        envvar="BATON_LOOKAHEAD",
+        help="Steps launched ahead of the host: 0 or 1; without it 1 on a GPU, 0 on a CPU.",
+    ),
 ]
 Threads = Annotated[int, typer.Option(envvar="BATON_THREADS", help="torch threads; 0: its own.")]
 DrainTimeout = Annotated[
@@ -54,6 +58,8 @@ Poison = Annotated[
 ]
 
 CPU_PAGES = 1024
+LOOKAHEAD = {"cpu": 0, "cuda": 1}
+"""A launch on the CPU computes; on CUDA it only enqueues, so that the host works meanwhile."""
 
 
 def engine_config(
@@ -80,6 +86,11 @@ def engine_config(
         poison=poison,
         num_valid_ids=num_tokenizer_ids(model),
     )
+
+
+def lookahead_on(device: str, lookahead: int | None) -> int:
+    """The setting, or what suits the device."""
+    return LOOKAHEAD[device] if lookahead is None else lookahead
 
 
 def num_tokenizer_ids(model: Path) -> int | None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from engine.batch import Binding, Row, Sampled, StepResult
 from engine.cache.books import Holding
-from transport.messages import Decode, LogprobsOut, Prefill, TokenOut
+from transport.messages import Decode, Generate, LogprobsOut, Prefill, TokenOut
 from transport.sampling import SamplingParams, StopRule
 
 
@@ -32,7 +32,7 @@ class Sequence:
     started_at: float = 0.0
 
     @classmethod
-    def of(cls, message: Prefill | Decode) -> "Sequence":
+    def of(cls, message: Prefill | Decode | Generate) -> "Sequence":
         return cls(
             message.request_id,
             message.attempt,

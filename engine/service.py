@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class WorkerSettings:
     """What every worker needs besides its engine. ``lookahead`` is how many steps may be
-    launched before the oldest one's tokens are processed: 0 on the CPU, where a launch computes,
-    1 on CUDA, where the host works meanwhile. ``threads`` 0 leaves torch its own choice."""
+    launched before the oldest one's tokens are processed, 0 or 1 (options.LOOKAHEAD); ``threads``
+    0 leaves torch its own choice."""
 
     coordinator: str
     engine: EngineConfig

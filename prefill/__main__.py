@@ -34,7 +34,7 @@ def main(
     verify_handoff: Annotated[
         bool, typer.Option(envvar="BATON_VERIFY_HANDOFF", help="Digest every handoff (tests).")
     ] = False,
-    lookahead: options.Lookahead = 0,
+    lookahead: options.Lookahead = None,
     threads: options.Threads = 0,
     drain_timeout: options.DrainTimeout = 30.0,
     poison: options.Poison = False,
@@ -50,7 +50,8 @@ def main(
         engine_config = options.engine_config(
             model, load_format, device, dtype, page_size, num_pages, num_state_slots, poison
         )
-        settings = WorkerSettings(coordinator, engine_config, lookahead, threads, drain_timeout)
+        ahead = options.lookahead_on(engine_config.device, lookahead)
+        settings = WorkerSettings(coordinator, engine_config, ahead, threads, drain_timeout)
 
         def make_pool(engine: Engine, session: Session, instance: str) -> PrefillPool:
             return PrefillPool(
@@ -59,7 +60,7 @@ def main(
                 instance,
                 limits,
                 offer_ttl_s=offer_ttl,
-                lookahead=lookahead,
+                lookahead=ahead,
                 verify_handoff=verify_handoff,
             )
 

@@ -23,6 +23,7 @@ from transport.messages import (
     Decode,
     Failed,
     FailureCode,
+    Generate,
     Offer,
     PeerJoined,
     PeerLeft,
@@ -85,7 +86,7 @@ class PrefillPool:
             case Release(request_id=request_id, attempt=attempt, generation=generation):
                 if not self._offers.release(request_id, attempt, generation):
                     self._stale_dropped += 1
-            case Decode() | PeerJoined() | PeerLeft():
+            case Decode() | Generate() | PeerJoined() | PeerLeft():
                 raise AssertionError(f"a prefill worker was sent {type(message).__name__}")
             case _:
                 assert_never(message)

@@ -11,6 +11,10 @@ A request's way through the messages:
     coordinator ── Prefill ──► prefill worker ── Prefilled(first token, offer) ──► coordinator
     coordinator ── Decode(offer) ──► decode worker: pulls ── Landed ──► coordinator
     coordinator ── Release ──► prefill worker                decode worker ── Tokens … ──►
+
+and with workers of role ``both``, which need no handoff:
+
+    coordinator ── Generate ──► worker ── Prefilled(first token), Tokens … ──► coordinator
 """
 
 from typing import Literal
@@ -23,7 +27,7 @@ from transport.sampling import FinishReason, SamplingParams, StopRule
 
 PROTOCOL = "baton/2"
 
-Role = Literal["prefill", "decode"]
+Role = Literal["prefill", "decode", "both"]
 MemoryKind = Literal["shm", "cuda-ipc"]
 
 
@@ -125,7 +129,8 @@ class Heartbeat(_Wire, frozen=True, tag="heartbeat"):
 
 
 class Prefilled(_Wire, frozen=True, tag="prefilled"):
-    """A prompt is done. ``offer`` is None when its first token already ended the request.
+    """A prompt is done. ``offer`` is None when nothing is to be handed off: its first token ended
+    the request, or the request was to ``Generate`` and goes on where it is.
 
     Times are Unix seconds of the worker's clock.
     """
@@ -230,10 +235,10 @@ class PeerLeft(_Wire, frozen=True, tag="peer-left"):
     instance: str
 
 
-class Prefill(_Wire, frozen=True, tag="prefill"):
-    """Compute ``token_ids`` (the prompt, plus output already sent when resuming).
+class _Order(_Wire, frozen=True):
+    """Compute ``token_ids``: the prompt, plus output already sent when resuming.
 
-    ``num_prompt`` of them are the prompt; the token to sample has output index
+    ``num_prompt`` of them are the prompt, so the next token to sample has output index
     ``len(token_ids) - num_prompt``. ``arrival`` orders requests by their acceptance, whatever
     the attempt: when memory is short, the youngest gives way.
     """
@@ -247,17 +252,18 @@ class Prefill(_Wire, frozen=True, tag="prefill"):
     stop: StopRule
 
 
-class Decode(_Wire, frozen=True, tag="decode"):
+class Prefill(_Order, frozen=True, tag="prefill"):
+    """Compute ``token_ids``, sample one token, and offer the cache."""
+
+
+class Decode(_Order, frozen=True, tag="decode"):
     """Pull ``offer`` and go on. ``token_ids`` ends with a token the offer's cache lacks."""
 
-    request_id: str
-    attempt: int
-    arrival: int
-    token_ids: tuple[int, ...]
-    num_prompt: int
-    sampling: SamplingParams
-    stop: StopRule
     offer: Offer
+
+
+class Generate(_Order, frozen=True, tag="generate"):
+    """Compute ``token_ids`` and go on to the end, on this very worker."""
 
 
 class Cancel(_Wire, frozen=True, tag="cancel"):
@@ -276,7 +282,8 @@ class Release(_Wire, frozen=True, tag="release"):
 
 
 ToWorker = (
-    Welcome | Refused | Alive | PeerJoined | PeerLeft | Prefill | Decode | Cancel | Release
+    Welcome | Refused | Alive | PeerJoined | PeerLeft
+    | Prefill | Decode | Generate | Cancel | Release
 )  # fmt: skip
 
 

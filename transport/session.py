@@ -17,6 +17,7 @@ from transport.messages import (
     Cancel,
     Decode,
     FromWorker,
+    Generate,
     Goodbye,
     Heartbeat,
     Hello,
@@ -30,7 +31,7 @@ from transport.messages import (
     Welcome,
 )
 
-Work = PeerJoined | PeerLeft | Prefill | Decode | Cancel | Release
+Work = PeerJoined | PeerLeft | Prefill | Decode | Generate | Cancel | Release
 Lost = Literal["lost"]
 LOST: Final = "lost"
 HELLO_EVERY_S = 1.0
@@ -120,7 +121,9 @@ class Session:
                 if self._welcome and coordinator != self._welcome.coordinator:
                     log.warning("coordinator %s took over", coordinator)
                     self._lose(work)
-            case PeerJoined() | PeerLeft() | Prefill() | Decode() | Cancel() | Release():
+            case (
+                PeerJoined() | PeerLeft() | Prefill() | Decode() | Generate() | Cancel() | Release()
+            ):
                 if self._welcome is not None:
                     work.append(message)
             case _:

@@ -11,6 +11,7 @@ from transport.messages import (
     Cancel,
     Decode,
     Failed,
+    Generate,
     Hello,
     Landed,
     MemoryExport,
@@ -29,7 +30,7 @@ LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 class Desk:
     """A lifecycle with workers p-1, p-2, d-1, d-2 and a clock that the test turns."""
 
-    def __init__(self, **options) -> None:
+    def __init__(self, workers=("p-1", "p-2", "d-1", "d-2"), **options) -> None:
         self.now = 100.0
         self.registry = Registry()
         self.life = Lifecycle(
@@ -39,11 +40,11 @@ class Desk:
             monotonic=lambda: self.now,
             **options,
         )
-        for instance in ("p-1", "p-2", "d-1", "d-2"):
+        for instance in workers:
             self.join(instance)
 
     def join(self, instance: str) -> None:
-        role = "prefill" if instance.startswith("p") else "decode"
+        role = {"p": "prefill", "d": "decode", "b": "both"}[instance[0]]
         export = MemoryExport("shm", instance, 1, LAYOUT, PoolSize(64, 4))
         self.registry.add(Hello(instance, role, "m", "cpu", 1, 1024, 4, export), self.now)
         self.life.introduce(instance)
@@ -71,6 +72,12 @@ class Desk:
                        finish=finish)  # fmt: skip
         message = Prefilled(out, None if finish else offer, 1.0, 2.0)
         self.life.prefilled(request.prefill_worker, message)
+
+    def begin(self, request, token: int = 1, finish=None) -> None:
+        """Its first token, at a worker of both."""
+        out = TokenOut(request.request_id, request.attempt, len(request.output_ids), token,
+                       finish=finish)  # fmt: skip
+        self.life.prefilled(request.prefill_worker, Prefilled(out, None, 1.0, 2.0))
 
     def land(self, request) -> None:
         landed = Landed(request.request_id, request.attempt, 100, 2.0, 3.0)
@@ -100,6 +107,48 @@ def test_a_request_runs_through_both_pools_and_ends_once() -> None:
     assert not desk.registry.get(decode_at).assigned
     assert not desk.registry.get(prefill_at).assigned
     assert sum(isinstance(e, Ended) for e in desk.life.take_effects()) == 1
+
+
+def test_a_request_at_a_worker_of_both_needs_no_handoff() -> None:
+    desk = Desk(("b-1", "b-2"))
+    request = desk.submit()
+    ((worker, order),) = desk.sent()
+    assert isinstance(order, Generate)
+    assert order.token_ids == tuple(range(10))
+    desk.begin(request)
+    assert desk.sent() == []
+    assert request.state is State.DECODING
+    assert (request.prefill_worker, request.decode_worker) == (worker, worker)
+    assert list(desk.registry.get(worker).assigned) == ["r"]
+    desk.step(request, token=7, finish="stop")
+    assert request.state is State.FINISHED
+    assert not desk.registry.get(worker).assigned
+
+
+def test_a_lost_worker_of_both_is_resumed_from_the_tokens_sent() -> None:
+    desk = Desk(("b-1", "b-2"))
+    request = desk.submit()
+    desk.begin(request, token=1)
+    desk.step(request, token=2)
+    desk.sent()
+    lost = request.decode_worker
+    desk.life.worker_lost(lost)
+    ((other, order),) = desk.sent()
+    assert other != lost
+    assert isinstance(order, Generate)
+    assert (order.token_ids, order.num_prompt, order.attempt) == ((*range(10), 1, 2), 10, 2)
+    desk.life.cancel(request)
+    assert desk.sent() == [(other, Cancel("r", 2))]
+
+
+def test_a_worker_of_both_that_preempts_is_the_last_choice_for_the_retry() -> None:
+    desk = Desk(("b-1", "b-2", "b-3"))
+    request = desk.submit()
+    desk.begin(request)
+    for _ in range(5):
+        failed_at = request.decode_worker or request.prefill_worker
+        desk.life.failed(failed_at, Failed("r", request.attempt, "preempted", "pages", True))
+        assert request.prefill_worker != failed_at
 
 
 def test_low_load_spreads_evenly_over_both_pools() -> None:

@@ -15,6 +15,8 @@ from types import SimpleNamespace
 
 import torch
 
+from both.limits import BothLimits
+from both.pool import BothPool
 from coordinator.contract import Generation
 from coordinator.effects import Emit, Ended, Send
 from coordinator.lifecycle import Lifecycle
@@ -205,7 +207,7 @@ class Node:
 
     hello: Hello
     engine: FakeEngine
-    pool: PrefillPool | DecodePool | None = None
+    pool: PrefillPool | DecodePool | BothPool | None = None
     copies: LateCopies | None = None
     inbox: deque = field(default_factory=deque)
     outbox: deque = field(default_factory=deque)
@@ -246,6 +248,11 @@ class Cluster:
                 lookahead=self.lookahead, verify_handoff=self.rng.random() < 0.5,
                 clock=lambda: self.now,
             )  # fmt: skip
+        elif role == "both":
+            limits = BothLimits(PrefillLimits(128, 4), self.rng.choice([64, 128]))
+            node.pool = BothPool(
+                engine, session, limits, lookahead=self.lookahead, clock=lambda: self.now
+            )
         else:
             node.copies = LateCopies(engine.cache, self.rng, self._find_memory)
             node.pool = DecodePool(
