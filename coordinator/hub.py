@@ -22,6 +22,7 @@ from coordinator.contract import (
     ServiceStatus,
 )
 from coordinator.effects import Emit, Ended, Recorded, Send
+from coordinator.leases import Leases
 from coordinator.lifecycle import Lifecycle
 from coordinator.membership import Membership
 from coordinator.observer import Observer
@@ -33,6 +34,7 @@ from transport.channel import CoordinatorChannel
 from transport.errors import WireError
 from transport.messages import (
     Alive,
+    Claim,
     Failed,
     FromWorker,
     Goodbye,
@@ -84,8 +86,10 @@ class Hub:
         instance: str,
         settings: HubSettings,
         limits: PlacementLimits,
+        leases: Leases,
     ) -> None:
         self._channel = channel
+        self._leases = leases
         self._observer = observer
         self._welcome = Welcome(instance, settings.heartbeat_s, settings.dead_after_s)
         self._settings = settings
@@ -173,7 +177,11 @@ class Hub:
         if isinstance(message, WireError):
             self._send(instance, self._membership.distrust(instance, message))
             return
+        if isinstance(message, Claim):
+            self._leases.claim(message)
+            return
         if isinstance(message, Hello):
+            self._leases.keep(message)
             self._send(instance, self._membership.admit(message, self._welcome))
             self._lifecycle.introduce(instance)
             return
@@ -216,6 +224,7 @@ class Hub:
             await asyncio.sleep(self._settings.heartbeat_s)
             lag_s = time.monotonic() - due_at
             self._observer.tick(lag_s, self.status(), self._lifecycle.stale_dropped)
+            self._leases.tick(self._welcome.coordinator)
             self._fence_the_dead(lag_s)
             self._refuse_the_stranded()
             self._fail_overdue(time.monotonic() - self._settings.request_timeout_s)
