@@ -2,7 +2,7 @@
 
 import typer
 
-from deploy import chat, status, up
+from deploy import chat, doctor, status, up
 
 app = typer.Typer(
     name="baton",
@@ -15,6 +15,7 @@ app = typer.Typer(
 app.command("up")(up.up)
 app.command("status")(status.status)
 app.command("chat")(chat.chat)
+app.command("doctor")(doctor.doctor)
 
 
 if __name__ == "__main__":
