@@ -27,7 +27,10 @@ _TERMINAL: Final = frozenset({"finished", "failed", "cancelled"})
 
 
 class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Times are Unix seconds, None until reached; those of the stages are the newest attempt's.
+    """``…_at`` are Unix seconds by the coordinator's clock, ``…_s`` durations by a worker's; None
+    until known, and the newest attempt's, but for ``received_at`` and ``first_token_at``. Those
+    between ``prefilled_at`` and ``first_decode_at`` are the parts of the handoff (handoff.py).
+    ``bytes_moved`` are all attempts', ``handoff_bytes`` the newest one's.
 
     ``http_id`` is the client's X-Request-Id, ``coordinator`` the instance that owns the request.
     ``failure_code`` is stable, ``failure_message`` for people. ``revision`` counts the changes.
@@ -44,18 +47,25 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_prompt: int = 0
     num_output: int = 0
     bytes_moved: int = 0
+    handoff_bytes: int = 0
     finish_reason: FinishReason | None = None
     failure_code: str = ""
     failure_message: str = ""
     received_at: float | None = None
     queued_at: float | None = None
     placed_at: float | None = None
-    prefill_started_at: float | None = None
-    prefill_finished_at: float | None = None
+    prefill_wait_s: float | None = None
+    prefill_s: float | None = None
+    prefilled_at: float | None = None
     first_token_at: float | None = None
     handoff_placed_at: float | None = None
-    pull_started_at: float | None = None
+    unseen_s: float | None = None
+    room_s: float | None = None
+    launch_s: float | None = None
+    copy_s: float | None = None
+    boundary_s: float | None = None
     landed_at: float | None = None
+    first_step_s: float | None = None
     first_decode_at: float | None = None
     ended_at: float | None = None
 
@@ -86,9 +96,10 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         and when its client saw the first token, stay."""
         return self.advance(
             "queued", attempt=self.attempt + 1, queued_at=at, placed_at=None,
-            prefill_worker="", decode_worker="", prefill_started_at=None,
-            prefill_finished_at=None, handoff_placed_at=None, pull_started_at=None,
-            landed_at=None, first_decode_at=None,
+            prefill_worker="", decode_worker="", prefilled_at=None, prefill_wait_s=None,
+            prefill_s=None, handoff_placed_at=None, unseen_s=None, room_s=None, launch_s=None,
+            copy_s=None, boundary_s=None, landed_at=None, first_step_s=None, first_decode_at=None,
+            handoff_bytes=0,
         )  # fmt: skip
 
     def to_fields(self) -> dict[str, str]:

@@ -15,19 +15,36 @@ from engine.cache.books import CacheBooks
 from engine.sequence import Sequence
 from transport.errors import PeerGone
 from transport.layout import CacheLayout
-from transport.messages import MemoryExport, Offer
-from transport.pull import CopyStream, Pull
+from transport.messages import Landed, MemoryExport, Offer
+from transport.pull import Copied, CopyStream, Pull
 from transport.tensors import CacheTensors
 
 
 @dataclass(eq=False)
 class Admission:
-    """A sequence on its way in. ``pull`` is None while pending."""
+    """A sequence on its way in. ``pull`` is None while pending. ``unseen_s`` is how long its order
+    may have lain in the socket; ``room_at`` and ``launched_at`` are when there was room and when
+    its copy had been enqueued, ``deadline`` when that must be done."""
 
     sequence: Sequence
     offer: Offer
+    unseen_s: float = 0.0
     pull: Pull | None = None
+    room_at: float = 0.0
+    launched_at: float = 0.0
     deadline: float = 0.0
+
+    def landed(self, copied: Copied, now: float) -> Landed:
+        """What to report when the worker's loop sees the finished copy at ``now``."""
+        return Landed(
+            *self.sequence.key,
+            num_bytes=copied.num_bytes,
+            unseen_s=self.unseen_s,
+            room_s=self.room_at - self.sequence.received_at,
+            launch_s=self.launched_at - self.room_at,
+            copy_s=copied.copy_s,
+            boundary_s=max(0.0, now - self.launched_at - copied.copy_s),
+        )
 
 
 class AdmissionQueue:
@@ -40,12 +57,14 @@ class AdmissionQueue:
         puller: CopyStream,
         open_peer: Callable[[MemoryExport], CacheTensors],
         pull_timeout_s: float,
+        clock: Callable[[], float],
     ) -> None:
         self._books = books
         self._layout = layout
         self._puller = puller
         self._open_peer = open_peer
         self._pull_timeout_s = pull_timeout_s
+        self._clock = clock
         self._peers: dict[str, CacheTensors] = {}
         self.pending: list[Admission] = []
         self.receiving: list[Admission] = []
@@ -66,13 +85,14 @@ class AdmissionQueue:
     def drop_peers(self) -> None:
         self._peers.clear()
 
-    def add(self, sequence: Sequence, offer: Offer) -> None:
+    def add(self, sequence: Sequence, offer: Offer, unseen_s: float) -> None:
         """Queue an admission; raises PeerGone when the offer's worker is not known here."""
         if offer.instance not in self._peers:
             raise PeerGone(f"prefill worker {offer.instance} is not known here")
-        insort(self.pending, Admission(sequence, offer), key=lambda a: a.sequence.arrival)
+        admission = Admission(sequence, offer, unseen_s)
+        insort(self.pending, admission, key=lambda a: a.sequence.arrival)
 
-    def start_pulls(self, *, num_running: int, now: float) -> None:
+    def start_pulls(self, *, num_running: int) -> None:
         """Start every pull there is room for, oldest first, keeping a page free for the growth
         of each running sequence."""
         while self.pending:
@@ -83,6 +103,7 @@ class AdmissionQueue:
             if not self._books.can_reserve(num_pages + active):
                 return
             self.pending.pop(0)
+            admission.room_at = self._clock()
             sequence.holding = self._books.reserve(num_pages)
             admission.pull = self._puller.pull(
                 self._peers[offer.instance],
@@ -90,7 +111,8 @@ class AdmissionQueue:
                 block_table=tuple(sequence.holding.pages[: len(offer.block_table)]),
                 state_slot=sequence.holding.slot.id,
             )
-            admission.deadline = now + self._pull_timeout_s
+            admission.launched_at = self._clock()
+            admission.deadline = admission.launched_at + self._pull_timeout_s
             self.receiving.append(admission)
 
     def landed(self) -> list[Admission]:

@@ -1,7 +1,6 @@
 """The copy stream of a CUDA worker: pulls run beside the decode steps, in order."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,10 +17,9 @@ class CudaPull:
 
     offer: Offer
     generation: torch.Tensor
+    began: torch.cuda.Event
     finished: torch.cuda.Event
     num_bytes: int
-    started_at: float
-    clock: Callable[[], float]
 
     def done(self) -> bool:
         return bool(self.finished.query())
@@ -43,34 +41,34 @@ class CudaPull:
                 f"state slot {self.offer.state_slot} of {self.offer.instance} has generation "
                 f"{generation}, the offer {self.offer.generation}"
             )
-        return Copied(self.num_bytes, self.started_at, self.clock())
+        return Copied(self.num_bytes, self.began.elapsed_time(self.finished) / 1000)
 
 
 class CudaCopyStream:
     """A CopyStream on one CUDA device."""
 
-    def __init__(self, own: CacheTensors, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, own: CacheTensors) -> None:
         self._own = own
-        self._clock = clock
         self._stream = torch.cuda.Stream(own.kv.device)
 
     def pull(
         self, peer: CacheTensors, offer: Offer, *, block_table: tuple[int, ...], state_slot: int
     ) -> Pull:
         assert len(block_table) == len(offer.block_table), "pages at both ends differ in number"
-        started_at = self._clock()
         # The slots are free, so no launched step touches them; what this worker itself enqueued
         # for them before (poison, in tests) still has to come first.
         self._stream.wait_stream(torch.cuda.current_stream())
+        began = torch.cuda.Event(enable_timing=True)
+        finished = torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self._stream):
+            began.record()
             num_bytes = copy_sequence(
                 peer, offer.block_table, offer.state_slot, self._own, block_table, state_slot
             )
             generation = torch.empty((), dtype=torch.int64, pin_memory=True)
             generation.copy_(peer.generations[offer.state_slot], non_blocking=True)
-            finished = torch.cuda.Event()
             finished.record()
-        return CudaPull(offer, generation, finished, num_bytes, started_at, self._clock)
+        return CudaPull(offer, generation, began, finished, num_bytes)
 
     def close(self) -> None:
         self._stream.synchronize()

@@ -7,7 +7,6 @@ was being read (the exporter bumps the generation before it writes for somebody 
 """
 
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -22,11 +21,10 @@ from transport.tensors import CacheTensors
 
 @dataclass(frozen=True)
 class Copied:
-    """A completed pull; times in Unix seconds."""
+    """A completed pull; ``copy_s`` is how long the bytes alone took."""
 
     num_bytes: int
-    started_at: float
-    landed_at: float
+    copy_s: float
 
 
 class Pull(Protocol):
@@ -77,18 +75,15 @@ class ThreadPull:
 class CopyThread:
     """The copy stream of a CPU worker: one thread."""
 
-    def __init__(self, own: CacheTensors, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, own: CacheTensors) -> None:
         self._own = own
-        self._clock = clock
         self._stream = ThreadPoolExecutor(max_workers=1, thread_name_prefix="copy-stream")
 
     def pull(
         self, peer: CacheTensors, offer: Offer, *, block_table: tuple[int, ...], state_slot: int
     ) -> Pull:
         assert len(block_table) == len(offer.block_table), "pages at both ends differ in number"
-        copy = self._stream.submit(
-            copy_offer, self._own, peer, offer, block_table, state_slot, self._clock
-        )
+        copy = self._stream.submit(copy_offer, self._own, peer, offer, block_table, state_slot)
         return ThreadPull(copy)
 
     def close(self) -> None:
@@ -101,20 +96,20 @@ def copy_offer(
     offer: Offer,
     block_table: tuple[int, ...],
     state_slot: int,
-    clock: Callable[[], float] = time.time,
 ) -> Copied:
     """Copy an offer and check that it still held afterwards; raises StaleGeneration."""
-    started_at = clock()
+    began = time.perf_counter()
     num_bytes = copy_sequence(
         peer, offer.block_table, offer.state_slot, own, block_table, state_slot
     )
+    copy_s = time.perf_counter() - began
     generation = int(peer.generations[offer.state_slot])
     if generation != offer.generation:
         raise StaleGeneration(
             f"state slot {offer.state_slot} of {offer.instance} has generation {generation}, "
             f"the offer {offer.generation}"
         )
-    return Copied(num_bytes, started_at, clock())
+    return Copied(num_bytes, copy_s)
 
 
 def copy_sequence(
