@@ -92,16 +92,17 @@ class AdmissionQueue:
         admission = Admission(sequence, offer, unseen_s)
         insort(self.pending, admission, key=lambda a: a.sequence.arrival)
 
-    def start_pulls(self, *, num_running: int) -> None:
+    def start_pulls(self, *, num_running: int) -> bool:
         """Start every pull there is room for, oldest first, keeping a page free for the growth
-        of each running sequence."""
+        of each running sequence. Returns whether there was one."""
+        num_before = len(self.receiving)
         while self.pending:
             admission = self.pending[0]
             sequence, offer = admission.sequence, admission.offer
             num_pages = self._layout.pages_for(offer.num_tokens + 1)
             active = num_running + len(self.receiving)
             if not self._books.can_reserve(num_pages + active):
-                return
+                break
             self.pending.pop(0)
             admission.room_at = self._clock()
             sequence.holding = self._books.reserve(num_pages)
@@ -114,6 +115,7 @@ class AdmissionQueue:
             admission.launched_at = self._clock()
             admission.deadline = admission.launched_at + self._pull_timeout_s
             self.receiving.append(admission)
+        return len(self.receiving) > num_before
 
     def landed(self) -> list[Admission]:
         """Admissions whose copy is done, with or without success; they leave the queue."""
@@ -122,11 +124,13 @@ class AdmissionQueue:
             self.receiving.remove(admission)
         return done
 
-    def wait_for_a_copy(self, timeout_s: float) -> None:
-        """Wait until the oldest copy under way is done, at most ``timeout_s``."""
-        pull = self.receiving[0].pull
-        assert pull is not None, "receiving without a pull"
-        pull.wait(timeout_s)
+    def wait_for_copies(self, timeout_s: float) -> None:
+        """Wait until all copies under way are done, at most ``timeout_s``."""
+        deadline = self._clock() + timeout_s
+        for admission in self.receiving:
+            assert admission.pull is not None, "receiving without a pull"
+            if not admission.pull.wait(max(0.0, deadline - self._clock())):
+                return
 
     def overdue(self, now: float) -> list[Sequence]:
         """Sequences whose pull is past its deadline. They stay until the copy is done, since it

@@ -43,6 +43,9 @@ log = logging.getLogger(__name__)
 
 IDLE_S = 60.0
 COPY_WAIT_S = 0.05
+COPY_PATIENCE_S = 0.001
+"""How long a step is put off for copies just begun. Most take less, and then their sequences join
+this very step; a copy that is missed waits for a whole one."""
 
 
 class DecodePool:
@@ -106,7 +109,7 @@ class DecodePool:
         if self._launched or self._scheduler.has_work:
             return 0.0
         if self._admission.receiving:
-            self._admission.wait_for_a_copy(COPY_WAIT_S)
+            self._admission.wait_for_copies(COPY_WAIT_S)
             return 0.0
         return IDLE_S
 
@@ -162,7 +165,8 @@ class DecodePool:
                 self._scheduler.end(sequence)
 
     def _admit(self) -> None:
-        self._admission.start_pulls(num_running=len(self._scheduler.running))
+        if self._admission.start_pulls(num_running=len(self._scheduler.running)):
+            self._admission.wait_for_copies(COPY_PATIENCE_S)
         for admission in self._admission.landed():
             self._land(admission)
         for sequence in self._admission.overdue(self._clock()):

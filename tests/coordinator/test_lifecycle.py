@@ -164,8 +164,9 @@ def test_the_parts_of_a_handoff_come_from_clocks_that_are_never_mixed() -> None:
     (handed_off,) = (e for e in desk.life.take_effects() if isinstance(e, HandedOff))
     found = stage_seconds(handed_off.request.stages)
     expected = {
-        "choose": 0.0, "order": 0.189, "unseen": 0.01, "room": 0.2, "launch": 0.001, "copy": 0.5,
-        "boundary": 0.1, "first_step": 0.3, "token": 0.2, "total": 1.5, "overhead": 0.59,
+        "choose": 0.0, "messages": 0.389, "unseen": 0.01, "room": 0.2, "launch": 0.001,
+        "copy": 0.5, "boundary": 0.1, "first_step": 0.3, "to_landed": 1.0, "total": 1.5,
+        "overhead": 0.59,
     }  # fmt: skip
     assert found == pytest.approx(expected)
     desk.step(request)
