@@ -19,6 +19,8 @@ def main(
     model: options.Model = Path("models/tiny"),
     load_format: options.LoadFormat = "auto",
     device: options.Device = "auto",
+    gpu: options.GpuName = "",
+    gpu_share: options.GpuShare = 1,
     dtype: options.Dtype = "auto",
     page_size: options.PageSize = 64,
     num_pages: options.NumPages = 0,
@@ -50,10 +52,14 @@ def main(
         prompts = PrefillLimits(max_batch_tokens, max_batch_rows)
         limits = BothLimits(prompts, max_tokens_beside_decode)
         engine_config = options.engine_config(
-            model, load_format, device, dtype, page_size, num_pages, num_state_slots, poison
-        )
+            model, load_format, device, dtype, page_size, num_pages, num_state_slots, poison,
+            gpu_share,
+        )  # fmt: skip
         ahead = options.lookahead_on(engine_config.device, lookahead)
-        settings = WorkerSettings(coordinator, engine_config, ahead, threads, drain_timeout)
+        settings = WorkerSettings(
+            coordinator, engine_config, ahead, threads, drain_timeout,
+            gpu=options.gpu_name(device, gpu),
+        )  # fmt: skip
 
         def make_pool(engine: Engine, session: Session, instance: str) -> BothPool:
             return BothPool(engine, session, limits, lookahead=ahead)

@@ -98,6 +98,10 @@ class BothPool:
         return tuple(sequence.key for sequence in self._active())
 
     @property
+    def ready(self) -> bool:
+        return True
+
+    @property
     def empty(self) -> bool:
         return not self._active() and not self._launched
 

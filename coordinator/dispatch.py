@@ -4,7 +4,8 @@
     handoffs   computed and offered; waits for a decode worker
 
 Both are kept in the order of acceptance, whatever the attempt, and the head is never overtaken:
-a long request must not starve behind short ones.
+a long request must not starve behind short ones. A handoff only waits aside while no decode worker
+has proved that it can pull from there.
 """
 
 from bisect import insort
@@ -57,11 +58,15 @@ class Dispatcher:
 
     def run(self) -> None:
         """Place whatever can be placed, oldest first."""
-        while self.handoffs:
-            worker = choose_decode(self._registry.of("decode"), self.handoffs[0])
+        for request in list(self.handoffs):
+            workers = self._registry.decoding_from(request.prefill_worker)
+            if not workers:
+                continue  # its pairs are not tested yet; others need not wait for that
+            worker = choose_decode(workers, request)
             if worker is None:
                 break
-            self._to_decode(self.handoffs.pop(0), worker)
+            self.handoffs.remove(request)
+            self._to_decode(request, worker)
         while self.queue:
             worker = self._first_worker(self.queue[0])
             if worker is None:
@@ -78,7 +83,7 @@ class Dispatcher:
         both = self._registry.of("both")
         if both:
             return choose_both(both, request, self._limits)
-        return choose_prefill(self._registry.of("prefill"), request, self._limits)
+        return choose_prefill(self._registry.prefilling(), request, self._limits)
 
     def _to_first(self, request: Request, worker: Worker) -> None:
         request.state = State.PREFILLING

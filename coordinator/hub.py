@@ -22,6 +22,7 @@ from coordinator.contract import (
     ServiceStatus,
 )
 from coordinator.effects import Emit, Ended, HandedOff, Recorded, Send
+from coordinator.leases import Leases
 from coordinator.lifecycle import Lifecycle
 from coordinator.membership import Membership
 from coordinator.observer import Observer
@@ -33,12 +34,14 @@ from transport.channel import CoordinatorChannel
 from transport.errors import WireError
 from transport.messages import (
     Alive,
+    Claim,
     Failed,
     FromWorker,
     Goodbye,
     Heartbeat,
     Hello,
     Landed,
+    PeerTested,
     Prefilled,
     Tokens,
     ToWorker,
@@ -83,8 +86,10 @@ class Hub:
         instance: str,
         settings: HubSettings,
         limits: PlacementLimits,
+        leases: Leases,
     ) -> None:
         self._channel = channel
+        self._leases = leases
         self._observer = observer
         self._clock = observer.clock
         self._welcome = Welcome(instance, settings.heartbeat_s, settings.dead_after_s)
@@ -172,7 +177,11 @@ class Hub:
         if isinstance(message, WireError):
             self._send(instance, self._membership.distrust(instance, message))
             return
+        if isinstance(message, Claim):
+            self._leases.claim(message)
+            return
         if isinstance(message, Hello):
+            self._leases.keep(message)
             self._send(instance, self._membership.admit(message, self._welcome))
             self._lifecycle.introduce(instance)
             return
@@ -199,6 +208,9 @@ class Hub:
             case Failed():
                 self._observer.worker_failed(message)
                 self._lifecycle.failed(instance, message)
+            case PeerTested():
+                self._observer.peer_tested(instance, message)
+                self._lifecycle.peer_tested(instance, message)
             case Goodbye(draining=True):
                 worker.draining = True
             case Goodbye():
@@ -212,7 +224,9 @@ class Hub:
             await asyncio.sleep(self._settings.heartbeat_s)
             lag_s = time.monotonic() - due_at
             self._observer.tick(lag_s, self.status(), self._lifecycle.stale_dropped)
+            self._leases.tick(self._welcome.coordinator)
             self._fence_the_dead(lag_s)
+            self._refuse_the_stranded()
             self._fail_overdue(time.monotonic() - self._settings.request_timeout_s)
             self._apply()
 
@@ -230,6 +244,11 @@ class Hub:
             worker.unreached = 0 if reached else worker.unreached + 1
             if worker.unreached == 2:
                 self._membership.fence(worker, "its connection is closed")
+
+    def _refuse_the_stranded(self) -> None:
+        settled = time.monotonic() - 3 * self._settings.heartbeat_s
+        for instance, refused in self._membership.refuse_stranded(settled):
+            self._send(instance, refused)
 
     def _fail_overdue(self, accepted_before: float) -> None:
         limit_s = self._settings.request_timeout_s

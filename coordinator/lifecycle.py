@@ -29,6 +29,7 @@ from transport.messages import (
     Offer,
     PeerJoined,
     PeerLeft,
+    PeerTested,
     Prefilled,
     Release,
     TokenOut,
@@ -138,6 +139,15 @@ class Lifecycle:
                 self._decode_worker_lost(request)
             elif not request.decode_worker:
                 self._retry(request, "worker_lost", f"{instance} was lost")
+        self._waiting.run()
+
+    def peer_tested(self, instance: str, message: PeerTested) -> None:
+        """A decode worker has tested the path from a prefill worker, or failed to."""
+        if self._registry.get(message.instance) is None:
+            self.stale_dropped += 1
+            return
+        now = self._monotonic()
+        self._registry.pairs.report(message.instance, instance, message.problem, now)
         self._waiting.run()
 
     def reconcile(self, worker: Worker, held: set[tuple[str, int]], grace_s: float) -> None:

@@ -12,7 +12,7 @@ from coordinator.lifecycle import Lifecycle
 from coordinator.observer import Departure, Observer
 from coordinator.registry import Registry, Worker
 from transport.errors import LayoutMismatch, RoleMismatch, WireError
-from transport.messages import Alive, Hello, Refused, Welcome
+from transport.messages import Alive, Hello, Refused, Role, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,22 @@ class Membership:
         while len(self._fenced) > MAX_FENCED:
             self._fenced.popitem(last=False)
         self._depart(worker, "silent")
+
+    def refuse_stranded(self, reported_before: float) -> list[tuple[str, Refused]]:
+        """Shut out who can exchange nothing with anybody, so that its operator learns why.
+
+        Where both ends of a pair are stranded it is the decode worker that goes.
+        """
+        refused = []
+        sides: tuple[tuple[Role, Role], ...] = (("decode", "prefill"), ("prefill", "decode"))
+        for role, partner in sides:
+            for worker in self._registry.of(role):
+                heard = self._registry.heard(partner)
+                problem = self._registry.pairs.stranded(worker.instance, heard, reported_before)
+                if problem:
+                    self.fence(worker, problem)
+                    refused.append((worker.instance, Refused(problem)))
+        return refused
 
     def left(self, worker: Worker) -> None:
         """A worker said goodbye."""

@@ -15,7 +15,7 @@ from coordinator.request import Request
 from telemetry.clock import SteadyClock
 from telemetry.metrics import Metrics
 from transport.errors import WireError
-from transport.messages import Failed
+from transport.messages import Failed, PeerTested
 
 Departure = Literal["silent", "goodbye", "rejoined"]
 
@@ -128,6 +128,10 @@ class Observer:
             running=gauges.running,
             waiting=gauges.waiting,
         )
+
+    def peer_tested(self, decode: str, tested: PeerTested) -> None:
+        speed = 0.0 if tested.problem else tested.num_bytes / max(tested.seconds, 1e-9)
+        self._metrics.selftest_bytes_per_s.labels(tested.instance, decode).set(speed)
 
     def worker_failed(self, failed: Failed) -> None:
         if failed.retry:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from coordinator.contract import PoolStatus
+from coordinator.pairs import Pairs
 from coordinator.request import Request
 from transport.errors import LayoutMismatch, RoleMismatch
 from transport.layout import CacheLayout
@@ -68,6 +69,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._workers: dict[str, Worker] = {}
+        self.pairs = Pairs()
 
     def add(self, hello: Hello, now: float) -> Worker:
         size = hello.memory.pools
@@ -77,6 +79,7 @@ class Registry:
         return worker
 
     def remove(self, instance: str) -> Worker | None:
+        self.pairs.forget(instance)
         return self._workers.pop(instance, None)
 
     def get(self, instance: str) -> Worker | None:
@@ -87,6 +90,19 @@ class Registry:
 
     def of(self, role: Role) -> list[Worker]:
         return [worker for worker in self._workers.values() if worker.hello.role == role]
+
+    def prefilling(self) -> list[Worker]:
+        """Prefill workers from which somebody can pull, as far as is known."""
+        heard = self.heard("decode")
+        return [w for w in self.of("prefill") if not self.pairs.stranded(w.instance, heard)]
+
+    def decoding_from(self, prefill: str) -> list[Worker]:
+        """Decode workers that have proved to read this prefill worker's memory right."""
+        return [w for w in self.of("decode") if self.pairs.usable(prefill, w.instance)]
+
+    def heard(self, role: Role) -> dict[str, float]:
+        """When each worker of a role was last heard of."""
+        return {worker.instance: worker.heard_at for worker in self.of(role)}
 
     def missing_roles(self) -> tuple[Role, ...]:
         """Roles without a worker that takes work; a worker that does both needs no other."""

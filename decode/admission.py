@@ -16,8 +16,7 @@ from engine.sequence import Sequence
 from transport.errors import PeerGone
 from transport.layout import CacheLayout
 from transport.messages import Landed, MemoryExport, Offer
-from transport.pull import Copied, CopyStream, Pull
-from transport.tensors import CacheTensors
+from transport.pull import Copied, CopyStream, Pull, Wanted
 
 
 @dataclass(eq=False)
@@ -55,35 +54,41 @@ class AdmissionQueue:
         books: CacheBooks,
         layout: CacheLayout,
         puller: CopyStream,
-        open_peer: Callable[[MemoryExport], CacheTensors],
         pull_timeout_s: float,
         clock: Callable[[], float],
     ) -> None:
         self._books = books
         self._layout = layout
         self._puller = puller
-        self._open_peer = open_peer
         self._pull_timeout_s = pull_timeout_s
         self._clock = clock
-        self._peers: dict[str, CacheTensors] = {}
+        self._peers: set[str] = set()
         self.pending: list[Admission] = []
         self.receiving: list[Admission] = []
 
     def add_peer(self, instance: str, memory: MemoryExport) -> None:
-        """Map a prefill worker's memory; raises PeerGone, LayoutMismatch."""
+        """Map a prefill worker's memory, unless it is; raises PeerGone, LayoutMismatch."""
         self._layout.require_same(memory.layout, peer=instance)
-        self._peers[instance] = self._open_peer(memory)
+        if instance not in self._peers:
+            self._puller.open(instance, memory)
+            self._peers.add(instance)
 
     def drop_peer(self, instance: str) -> list[Sequence]:
         """Forget a peer; pulls under way keep its mapping. Returns what can no longer come."""
-        self._peers.pop(instance, None)
+        self._peers.discard(instance)
+        self._puller.close_peer(instance)
         lost = [a for a in self.pending if a.offer.instance == instance]
         for admission in lost:
             self.pending.remove(admission)
         return [admission.sequence for admission in lost]
 
     def drop_peers(self) -> None:
-        self._peers.clear()
+        for instance in list(self._peers):
+            self.drop_peer(instance)
+
+    @property
+    def has_peers(self) -> bool:
+        return bool(self._peers)
 
     def add(self, sequence: Sequence, offer: Offer, unseen_s: float) -> None:
         """Queue an admission; raises PeerGone when the offer's worker is not known here."""
@@ -93,29 +98,35 @@ class AdmissionQueue:
         insort(self.pending, admission, key=lambda a: a.sequence.arrival)
 
     def start_pulls(self, *, num_running: int) -> bool:
-        """Start every pull there is room for, oldest first, keeping a page free for the growth
-        of each running sequence. Returns whether there was one."""
-        num_before = len(self.receiving)
+        """Start every pull there is room for, together and oldest first, keeping a page free for
+        the growth of each running sequence. Returns whether there was one."""
+        admitted: list[Admission] = []
+        wanted: list[Wanted] = []
         while self.pending:
             admission = self.pending[0]
             sequence, offer = admission.sequence, admission.offer
             num_pages = self._layout.pages_for(offer.num_tokens + 1)
-            active = num_running + len(self.receiving)
+            active = num_running + len(self.receiving) + len(admitted)
             if not self._books.can_reserve(num_pages + active):
                 break
             self.pending.pop(0)
             admission.room_at = self._clock()
-            sequence.holding = self._books.reserve(num_pages)
-            admission.pull = self._puller.pull(
-                self._peers[offer.instance],
-                offer,
-                block_table=tuple(sequence.holding.pages[: len(offer.block_table)]),
-                state_slot=sequence.holding.slot.id,
-            )
-            admission.launched_at = self._clock()
-            admission.deadline = admission.launched_at + self._pull_timeout_s
-            self.receiving.append(admission)
-        return len(self.receiving) > num_before
+            holding = sequence.holding = self._books.reserve(num_pages)
+            block_table = tuple(holding.pages[: len(offer.block_table)])
+            wanted.append(Wanted(offer, block_table, holding.slot.id))
+            admitted.append(admission)
+        if admitted:
+            self._launch(admitted, wanted)
+        return bool(admitted)
+
+    def _launch(self, admitted: list[Admission], wanted: list[Wanted]) -> None:
+        pulls = self._puller.pull(wanted)
+        launched_at = self._clock()
+        for admission, pull in zip(admitted, pulls, strict=True):
+            admission.pull = pull
+            admission.launched_at = launched_at
+            admission.deadline = launched_at + self._pull_timeout_s
+        self.receiving += admitted
 
     def landed(self) -> list[Admission]:
         """Admissions whose copy is done, with or without success; they leave the queue."""

@@ -30,14 +30,15 @@ from transport.messages import (
     MemoryExport,
     PeerJoined,
     PeerLeft,
+    PeerTested,
     PoolGauges,
     Prefill,
     Release,
     Tokens,
 )
 from transport.pull import CopyStream, digest
+from transport.selftest import SLOW_BYTES_PER_S, probe_peer
 from transport.session import Session, Work
-from transport.tensors import CacheTensors
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,6 @@ class DecodePool:
         engine: Engine,
         session: Session,
         puller: CopyStream,
-        open_peer: Callable[[MemoryExport], CacheTensors],
         *,
         pull_timeout_s: float,
         lookahead: int,
@@ -68,9 +68,7 @@ class DecodePool:
         self._clock = clock
         self._books = books_for(engine)
         self._puller = puller
-        self._admission = AdmissionQueue(
-            self._books, engine.layout, puller, open_peer, pull_timeout_s, clock
-        )
+        self._admission = AdmissionQueue(self._books, engine.layout, puller, pull_timeout_s, clock)
         self._scheduler = DecodeScheduler(self._books, engine.layout)
         self._launched: deque[tuple[Scheduled, Step]] = deque()
         self._stale_dropped = 0
@@ -92,14 +90,9 @@ class DecodePool:
             case Cancel(request_id=request_id, attempt=attempt):
                 self._cancel(request_id, attempt)
             case PeerJoined(instance=instance, memory=memory):
-                # A peer that died before it was opened is found again when an offer names it.
-                try:
-                    self._admission.add_peer(instance, memory)
-                except (PeerGone, LayoutMismatch) as error:
-                    log.warning("cannot open the memory of %s: %s", instance, error)
+                self._session.send(self._meet(instance, memory))
             case PeerLeft(instance=instance):
-                for sequence in self._admission.drop_peer(instance):
-                    self._fail(sequence, "peer_gone", f"{instance} left", retry=True)
+                self._lose_peer(instance)
             case Prefill() | Generate() | Release():
                 raise AssertionError(f"a decode worker was sent {type(message).__name__}")
             case _:
@@ -116,6 +109,11 @@ class DecodePool:
     def held(self) -> tuple[tuple[str, int], ...]:
         sequences = [*self._admission.sequences(), *self._scheduler.running]
         return tuple(sequence.key for sequence in sequences)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is somebody to pull from."""
+        return self._admission.has_peers
 
     @property
     def empty(self) -> bool:
@@ -148,6 +146,33 @@ class DecodePool:
     def close(self) -> None:
         """Wait for the copy under way, so that nothing writes the cache any more."""
         self._puller.close()
+
+    def _meet(self, instance: str, memory: MemoryExport) -> PeerTested:
+        """Open a peer's memory and test the path from there; a bad one is closed again.
+
+        The loop stands still meanwhile, for some milliseconds, once for each peer that joins.
+        """
+        try:
+            self._admission.add_peer(instance, memory)
+        except (PeerGone, LayoutMismatch) as error:
+            log.error("cannot pull from %s: %s", instance, error)
+            return PeerTested(instance, problem=str(error))
+        test = probe_peer(self._puller, self._engine.cache, instance)
+        if test.problem:
+            log.error("cannot pull from %s: %s", instance, test.problem)
+            self._lose_peer(instance)
+        elif test.bytes_per_s < SLOW_BYTES_PER_S[memory.kind]:
+            log.warning(
+                "pulling from %s is slow: %.1f GB/s; see `nvidia-smi topo -m`, `baton doctor`",
+                instance, test.bytes_per_s / 1e9,
+            )  # fmt: skip
+        else:
+            log.info("tested %s: %.1f GB/s", instance, test.bytes_per_s / 1e9)
+        return PeerTested(instance, test.num_bytes, test.seconds, test.problem)
+
+    def _lose_peer(self, instance: str) -> None:
+        for sequence in self._admission.drop_peer(instance):
+            self._fail(sequence, "peer_gone", f"{instance} left", retry=True)
 
     def _accept(self, message: Decode) -> None:
         sequence = Sequence.of(message, self._clock())
@@ -186,7 +211,9 @@ class DecodePool:
             self._admission.release(sequence)
             return
         if offer.digest and offer.digest != self._digest(sequence, offer.num_tokens):
-            self._fail(sequence, "digest_mismatch", "the cache changed on its way", retry=False)
+            message = f"the cache changed on its way from {offer.instance}"
+            log.error("%s, request %s", message, sequence.request_id)
+            self._fail(sequence, "digest_mismatch", message, retry=False)
             self._admission.release(sequence)
             return
         self._engine.bind(sequence.binding())

@@ -53,6 +53,7 @@ def services(
         "BATON_REDIS_URL": redis_url,
         "BATON_LOAD_FORMAT": settings.load_format,
         "BATON_DEVICE": settings.device,
+        "BATON_GPU_SHARE": str(settings.gpu_share),
     }
     front = {
         "BATON_HOST": settings.host,

@@ -28,6 +28,7 @@ class UpSettings:
     num_prefill: int
     num_decode: int
     num_both: int
+    gpu_share: int
     host: str
     port: int
     redis_url: str | None
@@ -52,6 +53,7 @@ def resolve(
     decode: int | None = None,
     role: Role | None = None,
     workers: int | None = None,
+    gpu_share: int = 1,
     host: str = "127.0.0.1",
     port: int = 8000,
     redis_url: str | None = None,
@@ -70,9 +72,10 @@ def resolve(
         raise ValueError("--served-model-name: must not be empty")
     model = _checkpoint(model)
     on = _device(device, num_gpus)
-    num_prefill, num_decode, num_both = _pools(
-        role, prefill, decode, workers, num_gpus if on == "cuda" else 0
-    )
+    if gpu_share < 1:
+        raise ValueError(f"--gpu-share: needs at least 1 worker a GPU, not {gpu_share}")
+    places = num_gpus * gpu_share if on == "cuda" else 0
+    num_prefill, num_decode, num_both = _pools(role, prefill, decode, workers, places)
     return UpSettings(
         model=model,
         served_model_name=served_model_name or model.name,
@@ -81,6 +84,7 @@ def resolve(
         num_prefill=num_prefill,
         num_decode=num_decode,
         num_both=num_both,
+        gpu_share=gpu_share,
         host=host,
         port=port,
         redis_url=redis_url,
@@ -117,57 +121,59 @@ def _pools(
     prefill: int | None,
     decode: int | None,
     workers: int | None,
-    num_gpus: int,
+    places: int,
 ) -> tuple[int, int, int]:
-    """Workers that prefill, that decode, and that do both.
+    """Workers that prefill, that decode, and that do both, for so many places on GPUs; 0 places:
+    on the CPU.
 
-    A single GPU does both unless told otherwise: two copies of a large model do not fit there.
+    A single place does both unless told otherwise: two copies of a large model do not fit there.
     """
     if role is None:
-        alone = num_gpus == 1 and prefill is None and decode is None
+        alone = places == 1 and prefill is None and decode is None
         role = "both" if alone else "split"
     if role == "split":
         if workers is not None:
             raise ValueError("--workers: is for --role both; say --prefill and --decode")
-        return *_split(prefill, decode, num_gpus), 0
+        return *_split(prefill, decode, places), 0
     for name, number in (("--prefill", prefill), ("--decode", decode)):
         if number is not None:
             raise ValueError(f"{name}: is for --role split; with --role both say --workers")
-    return 0, 0, _both(workers, num_gpus)
+    return 0, 0, _both(workers, places)
 
 
-def _both(workers: int | None, num_gpus: int) -> int:
-    """One worker a GPU; one on the CPU."""
-    number = (num_gpus or 1) if workers is None else workers
+def _both(workers: int | None, places: int) -> int:
+    """One worker a place; one on the CPU."""
+    number = (places or 1) if workers is None else workers
     if number < 1:
         raise ValueError(f"--workers: needs at least 1 worker, not {number}")
-    if num_gpus and number > num_gpus:
-        raise ValueError(f"--workers: {number} workers need a GPU each, and {num_gpus} are visible")
+    if places and number > places:
+        raise ValueError(f"--workers: {number} workers{_TOO_MANY.format(places)}")
     return number
 
 
-def _split(prefill: int | None, decode: int | None, num_gpus: int) -> tuple[int, int]:
-    """Workers of each pool: one a GPU, a quarter of them prefill (2 + 6 of 8); 1 + 1 on the CPU.
-
-    A single GPU is shared only when both numbers are given.
-    """
+def _split(prefill: int | None, decode: int | None, places: int) -> tuple[int, int]:
+    """Workers of each pool: all places used, a quarter of them for prefill, at least one for each
+    pool. Of 2 places 1 + 1, of 3 1 + 2, of 4 1 + 3, of 8 2 + 6; 1 + 1 on the CPU. A number that
+    was given stays, and the other pool gets the rest."""
     for name, number in (("--prefill", prefill), ("--decode", decode)):
         if number is not None and number < 1:
             raise ValueError(f"{name}: needs at least 1 worker, not {number}")
-    if not num_gpus:
+    if not places:
         return prefill or 1, decode or 1
-    if num_gpus == 1 and (prefill is None or decode is None):
+    if places == 1:
         raise ValueError(
             "--role: one GPU has no room for a prefill and a decode worker by default; "
-            "say --role both, or --prefill 1 --decode 1 to share it, or --device cpu"
+            "say --role both, or --gpu-share 2 to divide its memory, or --device cpu"
         )
     if prefill is None:
-        prefill = (num_gpus + 2) // 4 or 1 if decode is None else max(num_gpus - decode, 1)
+        prefill = (places + 2) // 4 or 1 if decode is None else max(places - decode, 1)
     if decode is None:
-        decode = max(num_gpus - prefill, 1)
-    if num_gpus > 1 and prefill + decode > num_gpus:
+        decode = max(places - prefill, 1)
+    if prefill + decode > places:
         raise ValueError(
-            f"--prefill, --decode: {prefill} + {decode} workers need a GPU each, "
-            f"and {num_gpus} are visible"
+            f"--prefill, --decode: {prefill} + {decode} workers{_TOO_MANY.format(places)}"
         )
     return prefill, decode
+
+
+_TOO_MANY = " need a place on a GPU each, and there are {}; --gpu-share divides a GPU's memory"

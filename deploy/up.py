@@ -64,6 +64,13 @@ def up(
             help="Workers of --role both; one for each GPU, 1 on the CPU.",
         ),
     ] = None,
+    gpu_share: Annotated[
+        int,
+        typer.Option(
+            envvar="BATON_GPU_SHARE",
+            help="Workers that share a GPU, each with that part of its memory.",
+        ),
+    ] = 1,
     host: Annotated[
         str, typer.Option(envvar="BATON_HOST", help="The address to listen on.")
     ] = "127.0.0.1",
@@ -106,6 +113,7 @@ def up(
             decode=decode,
             role=role,
             workers=workers,
+            gpu_share=gpu_share,
             host=host,
             port=port,
             redis_url=redis_url,

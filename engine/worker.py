@@ -50,6 +50,11 @@ class Pool(Protocol):
         ...
 
     @property
+    def ready(self) -> bool:
+        """Whether it can take part in serving; until then it is welcome, but not of use."""
+        ...
+
+    @property
     def empty(self) -> bool:
         """Whether pages and state slots are all free."""
         ...
@@ -81,11 +86,14 @@ class WorkerLoop:
         self._session.join(JOIN_TIMEOUT_S, give_up=lambda: self._stop_requested)
         if not self._session.welcomed:
             return
-        self._on_ready()
+        said_ready = False
         while not self._drained():
             self._receive()
             self._pool.step()
             self._session.beat(self._pool.gauges, self._pool.held)
+            if not said_ready and self._pool.ready:
+                self._on_ready()
+                said_ready = True
         self._session.leave()
 
     def _receive(self) -> None:

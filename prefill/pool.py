@@ -99,6 +99,10 @@ class PrefillPool:
         return (*active, *self._offers.keys())
 
     @property
+    def ready(self) -> bool:
+        return True
+
+    @property
     def empty(self) -> bool:
         return not self._scheduler.sequences() and not self._launched and not len(self._offers)
 

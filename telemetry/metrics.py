@@ -99,6 +99,12 @@ class Metrics:
         )
         self.handoff_bytes = Counter("baton_handoff_bytes", "Bytes pulled.", registry=r)
 
+        self.selftest_bytes_per_s = Gauge(
+            "baton_handoff_selftest_bytes_per_second",
+            "Speed of a pair's handoff path when it was tested; 0: it is broken and not used.",
+            ["prefill", "decode"], registry=r,
+        )  # fmt: skip
+
         self.http_responses = Counter(
             "baton_http_responses", "HTTP responses.", ["route", "method", "status"], registry=r
         )
@@ -156,6 +162,8 @@ class Metrics:
         """Drop a worker's series; no-op when it has none."""
         for gauge in self._worker_gauges():
             gauge.remove_by_labels({"instance": instance, "role": role})
+        if role in ("prefill", "decode"):
+            self.selftest_bytes_per_s.remove_by_labels({role: instance})
 
     def render(self) -> bytes:
         """The text exposition; ``CONTENT_TYPE`` is its media type."""

@@ -99,12 +99,24 @@ class PoolGauges(_Wire, frozen=True):
 # ---- worker → coordinator
 
 
+class Claim(_Wire, frozen=True, tag="claim"):
+    """Before hello, of a worker on a GPU: give me one of these, most wanted first.
+
+    ``gpus`` are UUIDs. Up to ``share`` workers that all say so may have the same one.
+    """
+
+    instance: str
+    gpus: tuple[str, ...]
+    share: int = 1
+
+
 class Hello(_Wire, frozen=True, tag="hello"):
-    """First message of a worker: who it is, what it serves, what it exports.
+    """First message of a worker that has loaded: who it is, what it serves, what it exports.
 
     ``model`` is a digest of the checkpoint's configuration and tensors' names, shapes and
     dtypes: both ends of a handoff must serve the same. ``max_seq_len`` is the longest sequence
-    the worker's pool can hold, in tokens.
+    the worker's pool can hold, in tokens. ``gpu`` and ``gpu_share`` repeat what was claimed,
+    for a coordinator that has not heard of it.
     """
 
     instance: str
@@ -115,6 +127,8 @@ class Hello(_Wire, frozen=True, tag="hello"):
     max_seq_len: int
     max_running: int
     memory: MemoryExport
+    gpu: str = ""
+    gpu_share: int = 1
 
 
 class Heartbeat(_Wire, frozen=True, tag="heartbeat"):
@@ -193,13 +207,27 @@ class Failed(_Wire, frozen=True, tag="failed"):
     retry: bool
 
 
+class PeerTested(_Wire, frozen=True, tag="peer-tested"):
+    """A decode worker has tested the path from a peer it was told of (selftest.py).
+
+    ``problem`` is empty when the pair may be used; else it says what was wrong, for people.
+    """
+
+    instance: str
+    num_bytes: int = 0
+    seconds: float = 0.0
+    problem: str = ""
+
+
 class Goodbye(_Wire, frozen=True, tag="goodbye"):
     """The worker leaves, holding nothing; or starts to drain when ``draining`` is set."""
 
     draining: bool = False
 
 
-FromWorker = Hello | Heartbeat | Prefilled | Landed | Tokens | Failed | Goodbye
+FromWorker = (
+    Claim | Hello | Heartbeat | Prefilled | Landed | Tokens | Failed | PeerTested | Goodbye
+)  # fmt: skip
 
 
 # ---- coordinator → worker
@@ -220,6 +248,18 @@ class Refused(_Wire, frozen=True, tag="refused"):
     reason: str
 
 
+class Granted(_Wire, frozen=True, tag="granted"):
+    """A claim's answer: the GPU is the worker's until its process ends."""
+
+    gpu: str
+
+
+class Denied(_Wire, frozen=True, tag="denied"):
+    """A claim's answer: not now; ``reason`` says who holds what was asked for."""
+
+    reason: str
+
+
 class Alive(_Wire, frozen=True, tag="alive"):
     """The coordinator's heartbeat. An unknown sender means: say hello again."""
 
@@ -227,7 +267,7 @@ class Alive(_Wire, frozen=True, tag="alive"):
 
 
 class PeerJoined(_Wire, frozen=True, tag="peer-joined"):
-    """To decode workers: a prefill worker whose memory may be opened."""
+    """To decode workers: a prefill worker whose memory may be opened, once, and is to be tested."""
 
     instance: str
     memory: MemoryExport
@@ -286,7 +326,7 @@ class Release(_Wire, frozen=True, tag="release"):
 
 
 ToWorker = (
-    Welcome | Refused | Alive | PeerJoined | PeerLeft
+    Granted | Denied | Welcome | Refused | Alive | PeerJoined | PeerLeft
     | Prefill | Decode | Generate | Cancel | Release
 )  # fmt: skip
 

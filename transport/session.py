@@ -16,9 +16,11 @@ from transport.messages import (
     Alive,
     Cancel,
     Decode,
+    Denied,
     FromWorker,
     Generate,
     Goodbye,
+    Granted,
     Heartbeat,
     Hello,
     PeerJoined,
@@ -129,6 +131,8 @@ class Session:
                 self._welcome = message
                 self._next_beat_at = self._clock()
                 log.info("joined coordinator %s", message.coordinator)
+            case Granted() | Denied():
+                pass  # answers to claims asked twice
             case Refused(reason=reason):
                 raise JoinRefused(reason)
             case Alive(coordinator=coordinator):

@@ -20,6 +20,7 @@ from transport.messages import (
     Landed,
     MemoryExport,
     Offer,
+    PeerTested,
     Prefill,
     Prefilled,
     Release,
@@ -53,6 +54,12 @@ class Desk:
         self.registry.add(Hello(instance, role, "m", "cpu", 1, 1024, 4, export), self.now)
         self.life.introduce(instance)
         self.life.take_effects()
+        for other in self.registry.of("decode" if role == "prefill" else "prefill"):
+            prefill, decode = sorted((instance, other.instance), reverse=True)
+            self.tested(prefill, decode)
+
+    def tested(self, prefill: str, decode: str, problem: str = "") -> None:
+        self.life.peer_tested(decode, PeerTested(prefill, 100, 0.1, problem))
 
     def submit(self, request_id: str = "r", length: int = 10):
         generation = Generation(

@@ -32,7 +32,10 @@ def checkpoint(tmp_path: Path) -> Path:
         (8, {"decode": 2}, ("cuda", 6, 2)),
         (8, {"prefill": 1, "decode": 1}, ("cuda", 1, 1)),
         (8, {"device": "cpu"}, ("cpu", 1, 1)),
-        (1, {"prefill": 1, "decode": 1}, ("cuda", 1, 1)),
+        (1, {"gpu_share": 2}, ("cuda", 1, 1)),
+        (1, {"gpu_share": 4, "prefill": 2}, ("cuda", 2, 2)),
+        (2, {"gpu_share": 2}, ("cuda", 1, 3)),
+        (0, {"gpu_share": 2}, ("cpu", 1, 1)),
     ],
 )
 def test_pools_fit_the_machine(checkpoint, num_gpus, asked, expected):
@@ -70,6 +73,8 @@ def test_workers_of_both_fit_the_machine(checkpoint, num_gpus, asked, expected):
         ("--prefill", 0, {"role": "both", "prefill": 1}),
         ("--decode", 4, {"role": "both", "decode": 2}),
         ("--role", 1, {"prefill": 1}),
+        ("--role", 1, {"prefill": 1, "decode": 1}),
+        ("--gpu-share", 1, {"gpu_share": 0}),
         ("--port", 0, {"port": 70000}),
         ("--host", 0, {"host": ""}),
         ("--drain-timeout", 0, {"drain_timeout_s": 0}),
