@@ -7,7 +7,7 @@ over a newer one, and nothing wins over an end.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct, structs
@@ -79,29 +79,6 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         ended (1), attempt (9), rank of the state (1), revision (9)."""
         return f"{self.ended:d}{self.attempt:09d}{_RANK[self.state]:d}{self.revision:09d}"
 
-    def advance(self, state: State, /, **changes: Any) -> "RequestRecord":
-        """This request one transition later, with ``changes`` to its fields.
-
-        Returns this very record when it has ended, when nothing would change, and when the
-        transition would lead back; so a late or doubled event needs no check by the caller.
-        """
-        after = structs.replace(self, state=state, **changes)
-        if self.ended or after == self:
-            return self
-        after = structs.replace(after, revision=self.revision + 1)
-        return after if after.order > self.order else self
-
-    def next_attempt(self, *, at: float) -> "RequestRecord":
-        """Queued again at ``at``: workers and stage times start anew. When the request came,
-        and when its client saw the first token, stay."""
-        return self.advance(
-            "queued", attempt=self.attempt + 1, queued_at=at, placed_at=None,
-            prefill_worker="", decode_worker="", prefilled_at=None, prefill_wait_s=None,
-            prefill_s=None, handoff_placed_at=None, unseen_s=None, room_s=None, launch_s=None,
-            copy_s=None, boundary_s=None, landed_at=None, first_step_s=None, first_decode_at=None,
-            handoff_bytes=0,
-        )  # fmt: skip
-
     def to_fields(self) -> dict[str, str]:
         """The Redis hash: every field that is set, and ``order``, as UTF-8-safe text."""
         fields = {
@@ -122,8 +99,3 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def _text(value: object) -> str:
     return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def latest(one: RequestRecord, other: RequestRecord) -> RequestRecord:
-    """The one of a request's two records that holds."""
-    return other if other.order > one.order else one

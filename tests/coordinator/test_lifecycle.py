@@ -6,6 +6,7 @@ from coordinator.contract import Generation
 from coordinator.effects import Emit, Ended, HandedOff, Send
 from coordinator.handoff import stage_seconds
 from coordinator.lifecycle import Lifecycle
+from coordinator.observer import to_record
 from coordinator.placement import PlacementLimits
 from coordinator.registry import Registry
 from coordinator.request import State
@@ -178,6 +179,25 @@ def test_the_parts_of_a_handoff_come_from_clocks_that_are_never_mixed() -> None:
     assert found == pytest.approx(expected)
     desk.step(request)
     assert not any(isinstance(e, HandedOff) for e in desk.life.take_effects()), "once only"
+
+
+def test_the_record_of_a_new_attempt_forgets_the_old_ones_stages() -> None:
+    desk = Desk()
+    request = desk.submit()
+    desk.prefill(request)
+    desk.land(request)
+    desk.step(request, first_steps=(FirstStep("r", 1, 0.3),))
+    before = to_record(request, "c")
+    desk.now += 5.0
+    desk.life.worker_lost(request.decode_worker)
+    after = to_record(request, "c")
+    assert after.order > before.order
+    assert (after.attempt, after.state, after.queued_at) == (2, "prefilling", 105.0)
+    assert (after.received_at, after.first_token_at) == (100.0, 100.0)
+    forgotten = ("prefilled_at", "landed_at", "copy_s", "first_step_s", "first_decode_at")
+    assert [getattr(after, name) for name in forgotten] == [None] * 5
+    assert (before.handoff_bytes, after.handoff_bytes, after.bytes_moved) == (100, 0, 100)
+    assert stage_seconds(request.stages) == {}
 
 
 def test_a_handoff_is_told_of_once_each_attempt_and_never_at_a_worker_of_both() -> None:
