@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.client import RequestFailed
+from bench.client.required import RequestFailed
 
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 180.0
@@ -53,10 +53,10 @@ class Stack:
 
 
 @contextmanager
-def running(model: Path) -> Iterator[Stack]:
-    """Serve ``model`` on the CPU; raises StackFailed."""
+def running(model: Path, *arguments: str, device: str = "cpu") -> Iterator[Stack]:
+    """Serve ``model``, with more ``arguments`` of ``baton up``; raises StackFailed."""
     command = [sys.executable, "-m", "deploy.cli", "up", "--model", str(model)]
-    command += ["--device", "cpu", "--port", "0"]
+    command += ["--device", device, "--port", "0", *arguments]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("BATON_")}
     path = os.pathsep.join(filter(None, [str(ROOT), clean.get("PYTHONPATH", "")]))
     process = subprocess.Popen(

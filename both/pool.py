@@ -55,7 +55,7 @@ class BothPool:
         limits: BothLimits,
         *,
         lookahead: int,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._session = session
@@ -82,7 +82,7 @@ class BothPool:
     def handle(self, message: Work) -> None:
         match message:
             case Generate():
-                self._accept(Sequence.of(message))
+                self._accept(Sequence.of(message, self._clock()))
             case Cancel(request_id=request_id, attempt=attempt):
                 self._cancel(request_id, attempt)
             case Prefill() | Decode() | Release() | PeerJoined() | PeerLeft():
@@ -151,7 +151,7 @@ class BothPool:
         for sequence in broken:
             self._fail_not_finite(sequence)
         if tokens:
-            self._session.send(Tokens(tokens=tuple(tokens), stepped_at=self._clock()))
+            self._session.send(Tokens(tuple(tokens)))
 
     def _take_prompts(self, scheduled: Scheduled, step: Step) -> None:
         for sequence, sampled in self._prompts.retire(scheduled, step.result()):
@@ -164,7 +164,9 @@ class BothPool:
             self._fail_not_finite(sequence)
             return
         token = sequence.append(sampled)
-        self._session.send(Prefilled(token, None, sequence.started_at, self._clock()))
+        wait_s = sequence.started_at - sequence.received_at
+        prefill_s = self._clock() - sequence.started_at
+        self._session.send(Prefilled(token, None, wait_s, prefill_s))
         if token.finish is None:
             self._sequences.add(sequence)
         else:

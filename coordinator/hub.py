@@ -21,7 +21,7 @@ from coordinator.contract import (
     Overloaded,
     ServiceStatus,
 )
-from coordinator.effects import Emit, Ended, Recorded, Send
+from coordinator.effects import Emit, Ended, HandedOff, Recorded, Send
 from coordinator.leases import Leases
 from coordinator.lifecycle import Lifecycle
 from coordinator.membership import Membership
@@ -91,10 +91,11 @@ class Hub:
         self._channel = channel
         self._leases = leases
         self._observer = observer
+        self._clock = observer.clock
         self._welcome = Welcome(instance, settings.heartbeat_s, settings.dead_after_s)
         self._settings = settings
         self._registry = Registry()
-        self._lifecycle = Lifecycle(self._registry, limits, time.time)
+        self._lifecycle = Lifecycle(self._registry, limits, self._clock)
         self._membership = Membership(self._registry, self._lifecycle, observer)
         self._streams: dict[str, Stream] = {}
         self._draining = False
@@ -113,7 +114,6 @@ class Hub:
         problems = self.status().problems
         if problems:
             raise Overloaded("; ".join(problems), retry_after_s=RETRY_AFTER_S)
-        received_at = time.time()
         request_id = generation.request_id
         stream = Stream(
             stop_early=lambda: self._end_by_edge(request_id, stop_early=True),
@@ -121,7 +121,7 @@ class Hub:
         )
         self._streams[request_id] = stream
         self._idle.clear()
-        self._lifecycle.submit(generation, received_at)
+        self._lifecycle.submit(generation, self._clock())
         self._apply()
         return stream
 
@@ -203,8 +203,8 @@ class Hub:
                 self._lifecycle.prefilled(instance, message)
             case Landed():
                 self._lifecycle.landed(instance, message)
-            case Tokens(tokens=tokens, stepped_at=stepped_at):
-                self._lifecycle.tokens(instance, tokens, stepped_at)
+            case Tokens():
+                self._lifecycle.tokens(instance, message)
             case Failed():
                 self._observer.worker_failed(message)
                 self._lifecycle.failed(instance, message)
@@ -269,6 +269,8 @@ class Hub:
                     self._streams[request.request_id].push(token)
                 case Recorded(request=request):
                     self._observer.record(request)
+                case HandedOff(request=request):
+                    self._observer.handed_off(request)
                 case Ended(request=request):
                     self._close_stream(request)
                 case _:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from coordinator.contract import Generation, Token
 from coordinator.dispatch import Dispatcher
-from coordinator.effects import Effect, Emit, Ended, Recorded, Send
+from coordinator.effects import Effect, Emit, Ended, HandedOff, Recorded, Send
 from coordinator.placement import PlacementLimits
 from coordinator.registry import Registry, Worker
 from coordinator.request import Request, State
@@ -33,6 +33,7 @@ from transport.messages import (
     Prefilled,
     Release,
     TokenOut,
+    Tokens,
     ToWorker,
 )
 
@@ -171,8 +172,9 @@ class Lifecycle:
         request = self._current(instance, token.request_id, token.attempt, State.PREFILLING)
         if request is None:
             return
-        request.stages["prefill_started_at"] = message.started_at
-        request.stages["prefill_finished_at"] = message.finished_at
+        request.stages["prefilled_at"] = self._clock()
+        request.stages["prefill_wait_s"] = message.wait_s
+        request.stages["prefill_s"] = message.prefill_s
         self._emit(request, token)
         if token.finish is None:
             self._go_on(request, message.offer)
@@ -182,21 +184,33 @@ class Lifecycle:
         request = self._current(instance, message.request_id, message.attempt, State.HANDOFF)
         if request is None:
             return
-        request.stages["pull_started_at"] = message.pull_started_at
-        request.stages["landed_at"] = message.landed_at
+        request.stages |= {
+            "landed_at": self._clock(),
+            "unseen_s": message.unseen_s,
+            "room_s": message.room_s,
+            "launch_s": message.launch_s,
+            "copy_s": message.copy_s,
+            "boundary_s": message.boundary_s,
+        }
+        request.handoff_bytes = message.num_bytes
         request.bytes_moved += message.num_bytes
         request.state = State.DECODING
         self._release_offer(request)
         self._record(request)
         self._waiting.run()
 
-    def tokens(self, instance: str, tokens: tuple[TokenOut, ...], stepped_at: float) -> None:
+    def tokens(self, instance: str, message: Tokens) -> None:
+        for first in message.first_steps:
+            request = self._current(instance, first.request_id, first.attempt, State.DECODING)
+            if request is not None:
+                request.stages["first_step_s"] = first.seconds
+                request.stages["first_decode_at"] = self._clock()
+                self._outbox.append(HandedOff(request))
         ended = False
-        for token in tokens:
+        for token in message.tokens:
             request = self._current(instance, token.request_id, token.attempt, State.DECODING)
             if request is None:
                 continue
-            request.stages.setdefault("first_decode_at", stepped_at)
             self._emit(request, token)
             ended = ended or request.state.terminal
         if ended:

@@ -30,9 +30,11 @@ class Request:
     """``attempt`` counts from 1 how often it was queued; ``faults`` the attempts that ended in a
     fault rather than for want of memory. ``failed_at`` is the worker that gave up the attempt
     before. ``offer`` is set while a prefill worker keeps the
-    finished prompt. ``stages`` are Unix seconds of the newest attempt, except that
-    ``received_at`` and ``first_token_at`` are the client's. ``revision`` counts changes.
-    ``accepted_at`` and ``assigned_at`` are of the monotonic clock."""
+    finished prompt. ``stages`` are the newest attempt's, by the names of record.py: Unix seconds
+    of the coordinator's clock (``…_at``) and durations (``…_s``); but ``received_at`` and
+    ``first_token_at`` are the request's own. ``bytes_moved`` are all attempts', ``handoff_bytes``
+    the newest one's. ``revision`` counts changes. ``accepted_at`` and ``assigned_at`` are of the
+    monotonic clock."""
 
     generation: Generation
     arrival: int
@@ -47,6 +49,7 @@ class Request:
     offer: Offer | None = None
     output_ids: list[int] = field(default_factory=list)
     bytes_moved: int = 0
+    handoff_bytes: int = 0
     finish_reason: FinishReason | None = None
     code: str = ""
     message: str = ""
@@ -73,6 +76,7 @@ class Request:
         kept = ("received_at", "first_token_at")
         self.stages = {name: at for name, at in self.stages.items() if name in kept}
         self.stages["queued_at"] = now
+        self.handoff_bytes = 0
 
     def as_prefill(self) -> Prefill:
         """The order to compute its tokens, those already sent included."""

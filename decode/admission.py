@@ -8,24 +8,42 @@ is done, whatever became of the request meanwhile.
 """
 
 from bisect import insort
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.cache.books import CacheBooks
 from engine.sequence import Sequence
 from transport.errors import PeerGone
 from transport.layout import CacheLayout
-from transport.messages import MemoryExport, Offer
-from transport.pull import CopyStream, Pull, Wanted
+from transport.messages import Landed, MemoryExport, Offer
+from transport.pull import Copied, CopyStream, Pull, Wanted
 
 
 @dataclass(eq=False)
 class Admission:
-    """A sequence on its way in. ``pull`` is None while pending."""
+    """A sequence on its way in. ``pull`` is None while pending. ``unseen_s`` is how long its order
+    may have lain in the socket; ``room_at`` and ``launched_at`` are when there was room and when
+    its copy had been enqueued, ``deadline`` when that must be done."""
 
     sequence: Sequence
     offer: Offer
+    unseen_s: float = 0.0
     pull: Pull | None = None
+    room_at: float = 0.0
+    launched_at: float = 0.0
     deadline: float = 0.0
+
+    def landed(self, copied: Copied, now: float) -> Landed:
+        """What to report when the worker's loop sees the finished copy at ``now``."""
+        return Landed(
+            *self.sequence.key,
+            num_bytes=copied.num_bytes,
+            unseen_s=self.unseen_s,
+            room_s=self.room_at - self.sequence.received_at,
+            launch_s=self.launched_at - self.room_at,
+            copy_s=copied.copy_s,
+            boundary_s=max(0.0, now - self.launched_at - copied.copy_s),
+        )
 
 
 class AdmissionQueue:
@@ -37,11 +55,13 @@ class AdmissionQueue:
         layout: CacheLayout,
         puller: CopyStream,
         pull_timeout_s: float,
+        clock: Callable[[], float],
     ) -> None:
         self._books = books
         self._layout = layout
         self._puller = puller
         self._pull_timeout_s = pull_timeout_s
+        self._clock = clock
         self._peers: set[str] = set()
         self.pending: list[Admission] = []
         self.receiving: list[Admission] = []
@@ -70,15 +90,16 @@ class AdmissionQueue:
     def has_peers(self) -> bool:
         return bool(self._peers)
 
-    def add(self, sequence: Sequence, offer: Offer) -> None:
+    def add(self, sequence: Sequence, offer: Offer, unseen_s: float) -> None:
         """Queue an admission; raises PeerGone when the offer's worker is not known here."""
         if offer.instance not in self._peers:
             raise PeerGone(f"prefill worker {offer.instance} is not known here")
-        insort(self.pending, Admission(sequence, offer), key=lambda a: a.sequence.arrival)
+        admission = Admission(sequence, offer, unseen_s)
+        insort(self.pending, admission, key=lambda a: a.sequence.arrival)
 
-    def start_pulls(self, *, num_running: int, now: float) -> None:
+    def start_pulls(self, *, num_running: int) -> bool:
         """Start every pull there is room for, together and oldest first, keeping a page free for
-        the growth of each running sequence."""
+        the growth of each running sequence. Returns whether there was one."""
         admitted: list[Admission] = []
         wanted: list[Wanted] = []
         while self.pending:
@@ -89,15 +110,23 @@ class AdmissionQueue:
             if not self._books.can_reserve(num_pages + active):
                 break
             self.pending.pop(0)
+            admission.room_at = self._clock()
             holding = sequence.holding = self._books.reserve(num_pages)
             block_table = tuple(holding.pages[: len(offer.block_table)])
             wanted.append(Wanted(offer, block_table, holding.slot.id))
-            admission.deadline = now + self._pull_timeout_s
             admitted.append(admission)
         if admitted:
-            for admission, pull in zip(admitted, self._puller.pull(wanted), strict=True):
-                admission.pull = pull
-            self.receiving += admitted
+            self._launch(admitted, wanted)
+        return bool(admitted)
+
+    def _launch(self, admitted: list[Admission], wanted: list[Wanted]) -> None:
+        pulls = self._puller.pull(wanted)
+        launched_at = self._clock()
+        for admission, pull in zip(admitted, pulls, strict=True):
+            admission.pull = pull
+            admission.launched_at = launched_at
+            admission.deadline = launched_at + self._pull_timeout_s
+        self.receiving += admitted
 
     def landed(self) -> list[Admission]:
         """Admissions whose copy is done, with or without success; they leave the queue."""
@@ -106,11 +135,13 @@ class AdmissionQueue:
             self.receiving.remove(admission)
         return done
 
-    def wait_for_a_copy(self, timeout_s: float) -> None:
-        """Wait until the oldest copy under way is done, at most ``timeout_s``."""
-        pull = self.receiving[0].pull
-        assert pull is not None, "receiving without a pull"
-        pull.wait(timeout_s)
+    def wait_for_copies(self, timeout_s: float) -> None:
+        """Wait until all copies under way are done, at most ``timeout_s``."""
+        deadline = self._clock() + timeout_s
+        for admission in self.receiving:
+            assert admission.pull is not None, "receiving without a pull"
+            if not admission.pull.wait(max(0.0, deadline - self._clock())):
+                return
 
     def overdue(self, now: float) -> list[Sequence]:
         """Sequences whose pull is past its deadline. They stay until the copy is done, since it

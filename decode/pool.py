@@ -25,8 +25,8 @@ from transport.messages import (
     Decode,
     Failed,
     FailureCode,
+    FirstStep,
     Generate,
-    Landed,
     MemoryExport,
     PeerJoined,
     PeerLeft,
@@ -44,6 +44,9 @@ log = logging.getLogger(__name__)
 
 IDLE_S = 60.0
 COPY_WAIT_S = 0.05
+COPY_PATIENCE_S = 0.001
+"""How long a step is put off for copies just begun. Most take less, and then their sequences join
+this very step; a copy that is missed waits for a whole one."""
 
 
 class DecodePool:
@@ -65,7 +68,7 @@ class DecodePool:
         self._clock = clock
         self._books = books_for(engine)
         self._puller = puller
-        self._admission = AdmissionQueue(self._books, engine.layout, puller, pull_timeout_s)
+        self._admission = AdmissionQueue(self._books, engine.layout, puller, pull_timeout_s, clock)
         self._scheduler = DecodeScheduler(self._books, engine.layout)
         self._launched: deque[tuple[Scheduled, Step]] = deque()
         self._stale_dropped = 0
@@ -99,7 +102,7 @@ class DecodePool:
         if self._launched or self._scheduler.has_work:
             return 0.0
         if self._admission.receiving:
-            self._admission.wait_for_a_copy(COPY_WAIT_S)
+            self._admission.wait_for_copies(COPY_WAIT_S)
             return 0.0
         return IDLE_S
 
@@ -172,11 +175,11 @@ class DecodePool:
             self._fail(sequence, "peer_gone", f"{instance} left", retry=True)
 
     def _accept(self, message: Decode) -> None:
-        sequence = Sequence.of(message)
+        sequence = Sequence.of(message, self._clock())
         sequence.num_cached = message.offer.num_tokens
         self._cancel(sequence.request_id, sequence.attempt - 1)
         try:
-            self._admission.add(sequence, message.offer)
+            self._admission.add(sequence, message.offer, self._session.unseen_s)
         except PeerGone as error:
             self._fail(sequence, "peer_gone", str(error), retry=True)
 
@@ -187,11 +190,11 @@ class DecodePool:
                 self._scheduler.end(sequence)
 
     def _admit(self) -> None:
-        now = self._clock()
-        self._admission.start_pulls(num_running=len(self._scheduler.running), now=now)
+        if self._admission.start_pulls(num_running=len(self._scheduler.running)):
+            self._admission.wait_for_copies(COPY_PATIENCE_S)
         for admission in self._admission.landed():
             self._land(admission)
-        for sequence in self._admission.overdue(now):
+        for sequence in self._admission.overdue(self._clock()):
             sequence.ended = True
             self._fail(sequence, "pull_timeout", "the copy did not finish in time", retry=True)
 
@@ -215,9 +218,8 @@ class DecodePool:
             return
         self._engine.bind(sequence.binding())
         self._scheduler.add(sequence)
-        self._session.send(
-            Landed(*sequence.key, copied.num_bytes, copied.started_at, copied.landed_at)
-        )
+        sequence.landed_at = self._clock()
+        self._session.send(admission.landed(copied, sequence.landed_at))
 
     def _digest(self, sequence: Sequence, num_tokens: int) -> str:
         assert sequence.holding is not None, "landed without pages"
@@ -232,11 +234,22 @@ class DecodePool:
         self._scheduler.preempted.clear()
 
     def _process(self, scheduled: Scheduled, step: Step) -> None:
-        tokens, broken = self._scheduler.take_in(scheduled, step.result())
+        result = step.result()
+        first_steps = self._first_steps(scheduled)
+        tokens, broken = self._scheduler.take_in(scheduled, result)
         for sequence in broken:
             self._fail(sequence, "not_finite", "the logits were not finite", retry=False)
         if tokens:
-            self._session.send(Tokens(tokens=tuple(tokens), stepped_at=time.time()))
+            self._session.send(Tokens(tuple(tokens), first_steps))
+
+    def _first_steps(self, scheduled: Scheduled) -> tuple[FirstStep, ...]:
+        """For which sequences the step that has just ended was the first."""
+        found = []
+        for sequence in scheduled.sequences:
+            if sequence.landed_at is not None and not sequence.ended:
+                found.append(FirstStep(*sequence.key, self._clock() - sequence.landed_at))
+                sequence.landed_at = None
+        return tuple(found)
 
     def _fail(self, sequence: Sequence, code: FailureCode, message: str, *, retry: bool) -> None:
         self._session.send(Failed(*sequence.key, code, message, retry))

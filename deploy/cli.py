@@ -2,6 +2,7 @@
 
 import typer
 
+from bench import cli as bench
 from deploy import chat, doctor, status, up
 
 app = typer.Typer(
@@ -16,6 +17,7 @@ app.command("up")(up.up)
 app.command("status")(status.status)
 app.command("chat")(chat.chat)
 app.command("doctor")(doctor.doctor)
+app.add_typer(bench.app)
 
 
 if __name__ == "__main__":

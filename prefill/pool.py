@@ -80,7 +80,7 @@ class PrefillPool:
     def handle(self, message: Work) -> None:
         match message:
             case Prefill():
-                self._accept(Sequence.of(message))
+                self._accept(Sequence.of(message, self._clock()))
             case Cancel(request_id=request_id, attempt=attempt):
                 self._cancel(request_id, attempt)
             case Release(request_id=request_id, attempt=attempt, generation=generation):
@@ -152,7 +152,7 @@ class PrefillPool:
     def _launch(self, scheduled: Scheduled) -> Step:
         for row, sequence in zip(scheduled.rows, scheduled.sequences, strict=True):
             if row.start == 0:
-                sequence.started_at = time.time()
+                sequence.started_at = self._clock()
                 self._engine.bind(sequence.binding())
         return self._engine.launch(ForwardBatch(scheduled.rows))
 
@@ -195,8 +195,8 @@ class PrefillPool:
             Prefilled(
                 token=token,
                 offer=offer,
-                started_at=sequence.started_at,
-                finished_at=time.time(),
+                wait_s=sequence.started_at - sequence.received_at,
+                prefill_s=self._clock() - sequence.started_at,
             )
         )
 

@@ -12,7 +12,7 @@ freed memory is poisoned by fills that the decode stream may still hold.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -78,7 +78,6 @@ class Batch:
     generations: torch.Tensor
     began: torch.cuda.Event
     finished: torch.cuda.Event
-    started_at: float
 
 
 @dataclass(eq=False)
@@ -90,7 +89,6 @@ class CudaPull:
     batch: Batch
     index: int
     num_bytes: int
-    clock: Callable[[], float]
     _done: bool = field(default=False, init=False)
 
     def done(self) -> bool:
@@ -113,7 +111,7 @@ class CudaPull:
         assert self._done, "result of a pull still under way"
         check_generation(self.offer, int(self.batch.generations[self.index]))
         copy_s = self.batch.began.elapsed_time(self.batch.finished) / 1e3
-        return Copied(self.num_bytes, self.batch.started_at, self.clock(), copy_s)
+        return Copied(self.num_bytes, copy_s)
 
 
 class CudaCopyStream:
@@ -126,7 +124,6 @@ class CudaCopyStream:
         *,
         after_steps: bool,
         shape: CopyShape | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         assert own.probe is not None, "a worker's region has a probe"
         self._own, self._own_probe = Parts.of(own), Parts.of(own.probe)
@@ -134,7 +131,6 @@ class CudaCopyStream:
         self._device = own.kv.device
         self._after_steps = after_steps
         self._shape = shape or CopyShape()
-        self._clock = clock
         self._stream = torch.cuda.Stream(self._device, priority=HIGH_PRIORITY)
         self._peers: dict[str, Peer] = {}
         self._warm_up()
@@ -174,15 +170,14 @@ class CudaCopyStream:
             yield batch
 
     def _start(self, wanted: list[Wanted]) -> Iterator[Pull]:
-        started_at = self._clock()
         peers = [self._peers[each.offer.instance] for each in wanted]
         blocks, words = self._addresses(wanted, peers)
         num_pages = len(blocks) - 2 * len(wanted)
-        batch = self._enqueue(blocks, words, num_pages, started_at)
+        batch = self._enqueue(blocks, words, num_pages)
         for index, (each, peer) in enumerate(zip(wanted, peers, strict=True)):
             peer.num_reading += 1
             num_bytes = self._num_bytes(each)
-            yield CudaPull(each.offer, peer, batch, index, num_bytes, self._clock)
+            yield CudaPull(each.offer, peer, batch, index, num_bytes)
 
     def _addresses(self, wanted: list[Wanted], peers: list[Peer]) -> tuple[np.ndarray, np.ndarray]:
         """The table of copy_kernel.py [blocks, 2], and where each exporter's generation is [n]."""
@@ -201,9 +196,7 @@ class CudaCopyStream:
             words.append(source.generations + 8 * each.offer.state_slot)
         return np.concatenate((*pages, conv, recurrent)), np.array(words, dtype=np.int64)
 
-    def _enqueue(
-        self, blocks: np.ndarray, words: np.ndarray, num_pages: int, started_at: float
-    ) -> Batch:
+    def _enqueue(self, blocks: np.ndarray, words: np.ndarray, num_pages: int) -> Batch:
         num_states = len(words)
         staged = torch.empty(blocks.size + num_states, dtype=torch.int64, pin_memory=True)
         staged.numpy()[:] = np.concatenate((blocks.reshape(-1), words))
@@ -222,7 +215,7 @@ class CudaCopyStream:
             read_words(on_device[blocks.size :], read)
             generations.copy_(read, non_blocking=True)
             finished.record()
-        return Batch(generations, began, finished, started_at)
+        return Batch(generations, began, finished)
 
     def _num_bytes(self, wanted: Wanted) -> int:
         return self._sizes.of(len(wanted.block_table), num_states=1)
@@ -232,4 +225,4 @@ class CudaCopyStream:
         probe = Peer(0, self._own_probe, self._own_probe, num_reading=1)
         offer = Offer("", (0,), 0, 0, 0)
         blocks, words = self._addresses([Wanted(offer, (0,), 0, in_probe=True)], [probe])
-        self._enqueue(blocks, words, 1, self._clock()).finished.synchronize()
+        self._enqueue(blocks, words, 1).finished.synchronize()

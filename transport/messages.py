@@ -146,30 +146,46 @@ class Prefilled(_Wire, frozen=True, tag="prefilled"):
     """A prompt is done. ``offer`` is None when nothing is to be handed off: its first token ended
     the request, or the request was to ``Generate`` and goes on where it is.
 
-    Times are Unix seconds of the worker's clock.
+    ``wait_s`` from the order to its first chunk, ``prefill_s`` from there to its first token.
     """
 
     token: TokenOut
     offer: Offer | None
-    started_at: float
-    finished_at: float
+    wait_s: float
+    prefill_s: float
 
 
 class Landed(_Wire, frozen=True, tag="landed"):
-    """The puller has every byte, checked against the generation; the offer may go."""
+    """The puller has every byte, checked against the generation; the offer may go.
+
+    Durations (coordinator/handoff.py says what they add up to): the order lay in the socket for
+    ``unseen_s`` at most; ``room_s`` until there was room, ``launch_s`` to enqueue the copy,
+    ``copy_s`` for the bytes alone, ``boundary_s`` for the rest until the worker's loop saw it.
+    """
 
     request_id: str
     attempt: int
     num_bytes: int
-    pull_started_at: float
-    landed_at: float
+    unseen_s: float = 0.0
+    room_s: float = 0.0
+    launch_s: float = 0.0
+    copy_s: float = 0.0
+    boundary_s: float = 0.0
+
+
+class FirstStep(_Wire, frozen=True):
+    """A sequence's first decode step at this worker is done, ``seconds`` after it landed."""
+
+    request_id: str
+    attempt: int
+    seconds: float
 
 
 class Tokens(_Wire, frozen=True, tag="tokens"):
     """All new tokens of one decode step."""
 
     tokens: tuple[TokenOut, ...]
-    stepped_at: float
+    first_steps: tuple[FirstStep, ...] = ()
 
 
 FailureCode = Literal[

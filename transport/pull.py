@@ -7,7 +7,7 @@ was being read (the exporter bumps the generation before it writes for somebody 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -40,12 +40,10 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Copied:
-    """A completed pull. Times in Unix seconds; ``copy_s`` is how long the bytes alone took, of
-    all handoffs that were copied together."""
+    """A completed pull; ``copy_s`` is how long the bytes alone took, of all handoffs that were
+    copied together."""
 
     num_bytes: int
-    started_at: float
-    landed_at: float
     copy_s: float
 
 
@@ -105,9 +103,8 @@ class ThreadPull:
 class CopyThread:
     """The copy stream of a CPU worker: one thread."""
 
-    def __init__(self, own: CacheTensors, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, own: CacheTensors) -> None:
         self._own = own
-        self._clock = clock
         self._peers: dict[str, CacheTensors] = {}
         self._stream = ThreadPoolExecutor(max_workers=1, thread_name_prefix="copy-stream")
 
@@ -124,9 +121,7 @@ class CopyThread:
     def pull(self, wanted: Sequence[Wanted]) -> list[Pull]:
         return [
             ThreadPull(
-                self._stream.submit(
-                    copy_offer, self._own, self._peers[each.offer.instance], each, self._clock
-                )
+                self._stream.submit(copy_offer, self._own, self._peers[each.offer.instance], each)
             )
             for each in wanted
         ]
@@ -153,11 +148,9 @@ def check_generation(offer: Offer, generation: int) -> None:
         )
 
 
-def copy_offer(
-    own: CacheTensors, peer: CacheTensors, wanted: Wanted, clock: Callable[[], float] = time.time
-) -> Copied:
+def copy_offer(own: CacheTensors, peer: CacheTensors, wanted: Wanted) -> Copied:
     """Copy an offer and check that it still held afterwards; raises StaleGeneration."""
-    started_at, began = clock(), time.perf_counter()
+    began = time.perf_counter()
     offer = wanted.offer
     if wanted.in_probe:
         assert own.probe is not None, "no probe here"
@@ -168,7 +161,7 @@ def copy_offer(
     )
     copy_s = time.perf_counter() - began
     check_generation(offer, int(peer.generations[offer.state_slot]))
-    return Copied(num_bytes, started_at, clock(), copy_s)
+    return Copied(num_bytes, copy_s)
 
 
 def copy_sequence(

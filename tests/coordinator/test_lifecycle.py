@@ -1,8 +1,12 @@
 """The lifecycle's answers to single events; tests/simulation covers their interleavings."""
 
+import pytest
+
 from coordinator.contract import Generation
-from coordinator.effects import Emit, Ended, Send
+from coordinator.effects import Emit, Ended, HandedOff, Send
+from coordinator.handoff import stage_seconds
 from coordinator.lifecycle import Lifecycle
+from coordinator.observer import to_record
 from coordinator.placement import PlacementLimits
 from coordinator.registry import Registry
 from coordinator.request import State
@@ -11,6 +15,7 @@ from transport.messages import (
     Cancel,
     Decode,
     Failed,
+    FirstStep,
     Generate,
     Hello,
     Landed,
@@ -21,6 +26,7 @@ from transport.messages import (
     Prefilled,
     Release,
     TokenOut,
+    Tokens,
 )
 from transport.sampling import SamplingParams, StopRule
 
@@ -80,13 +86,16 @@ class Desk:
         self.life.prefilled(request.prefill_worker, Prefilled(out, None, 1.0, 2.0))
 
     def land(self, request) -> None:
-        landed = Landed(request.request_id, request.attempt, 100, 2.0, 3.0)
+        landed = Landed(
+            request.request_id, request.attempt, 100, unseen_s=0.01, room_s=0.2, launch_s=0.001,
+            copy_s=0.5, boundary_s=0.1,
+        )  # fmt: skip
         self.life.landed(request.decode_worker, landed)
 
-    def step(self, request, token: int = 2, finish=None) -> None:
+    def step(self, request, token: int = 2, finish=None, first_steps=()) -> None:
         out = TokenOut(request.request_id, request.attempt, len(request.output_ids), token,
                        finish=finish)  # fmt: skip
-        self.life.tokens(request.decode_worker, (out,), 4.0)
+        self.life.tokens(request.decode_worker, Tokens((out,), first_steps))
 
 
 def test_a_request_runs_through_both_pools_and_ends_once() -> None:
@@ -151,6 +160,55 @@ def test_a_worker_of_both_that_preempts_is_the_last_choice_for_the_retry() -> No
         assert request.prefill_worker != failed_at
 
 
+def test_the_parts_of_a_handoff_come_from_clocks_that_are_never_mixed() -> None:
+    desk = Desk()
+    request = desk.submit()
+    desk.prefill(request)
+    desk.now += 1.0
+    desk.land(request)
+    desk.now += 0.5
+    desk.life.take_effects()
+    desk.step(request, first_steps=(FirstStep("r", 1, 0.3),))
+    (handed_off,) = (e for e in desk.life.take_effects() if isinstance(e, HandedOff))
+    found = stage_seconds(handed_off.request.stages)
+    expected = {
+        "choose": 0.0, "messages": 0.389, "unseen": 0.01, "room": 0.2, "launch": 0.001,
+        "copy": 0.5, "boundary": 0.1, "first_step": 0.3, "to_landed": 1.0, "total": 1.5,
+        "overhead": 0.59,
+    }  # fmt: skip
+    assert found == pytest.approx(expected)
+    desk.step(request)
+    assert not any(isinstance(e, HandedOff) for e in desk.life.take_effects()), "once only"
+
+
+def test_the_record_of_a_new_attempt_forgets_the_old_ones_stages() -> None:
+    desk = Desk()
+    request = desk.submit()
+    desk.prefill(request)
+    desk.land(request)
+    desk.step(request, first_steps=(FirstStep("r", 1, 0.3),))
+    before = to_record(request, "c")
+    desk.now += 5.0
+    desk.life.worker_lost(request.decode_worker)
+    after = to_record(request, "c")
+    assert after.order > before.order
+    assert (after.attempt, after.state, after.queued_at) == (2, "prefilling", 105.0)
+    assert (after.received_at, after.first_token_at) == (100.0, 100.0)
+    forgotten = ("prefilled_at", "landed_at", "copy_s", "first_step_s", "first_decode_at")
+    assert [getattr(after, name) for name in forgotten] == [None] * 5
+    assert (before.handoff_bytes, after.handoff_bytes, after.bytes_moved) == (100, 0, 100)
+    assert stage_seconds(request.stages) == {}
+
+
+def test_a_handoff_is_told_of_once_each_attempt_and_never_at_a_worker_of_both() -> None:
+    desk = Desk(("b-1",))
+    request = desk.submit()
+    desk.begin(request)
+    desk.step(request)
+    assert stage_seconds(request.stages) == {}
+    assert not any(isinstance(e, HandedOff) for e in desk.life.take_effects())
+
+
 def test_low_load_spreads_evenly_over_both_pools() -> None:
     desk = Desk()
     prefills, decodes = [], []
@@ -209,11 +267,11 @@ def test_stale_messages_are_dropped_and_counted() -> None:
     old_worker = request.decode_worker
     desk.life.worker_lost(old_worker)
     desk.life.take_effects()
-    desk.life.tokens(old_worker, (TokenOut("r", 1, 1, 9),), 5.0)
+    desk.life.tokens(old_worker, Tokens((TokenOut("r", 1, 1, 9),), (FirstStep("r", 1, 1.0),)))
     desk.life.failed(old_worker, Failed("r", 1, "preempted", "", True))
-    desk.life.landed("d-9", Landed("r", 2, 1, 1.0, 1.0))
-    desk.life.tokens("d-1", (TokenOut("nobody", 1, 0, 9),), 5.0)
-    assert desk.life.stale_dropped == 4
+    desk.life.landed("d-9", Landed("r", 2, 1))
+    desk.life.tokens("d-1", Tokens((TokenOut("nobody", 1, 0, 9),)))
+    assert desk.life.stale_dropped == 5
     assert not any(isinstance(e, Emit) for e in desk.life.take_effects())
 
 

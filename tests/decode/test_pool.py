@@ -36,7 +36,7 @@ class Site:
             cache=self.cache, layout=LAYOUT, pools=SIZE, bind=self.bound.append,
             config=SimpleNamespace(poison=False),
         )  # fmt: skip
-        session = SimpleNamespace(send=self.sent.append)
+        session = SimpleNamespace(send=self.sent.append, unseen_s=0.0)
         self.pool = DecodePool(engine, session, self.stream, pull_timeout_s=5.0, lookahead=0)
         self.pool._scheduler.schedule = lambda: None  # it never gets to a step
 
@@ -80,7 +80,7 @@ def test_a_peer_is_tested_before_it_is_of_use(site: Site, peer: Exporter) -> Non
 
 def test_a_peer_with_one_wrong_byte_is_reported_and_not_used(site: Site, peer: Exporter) -> None:
     assert peer.cache.probe is not None
-    peer.cache.probe.recurrent.view(-1)[77] += 1.0
+    peer.cache.probe.recurrent.view(-1)[77] = 0.0  # the pattern has no byte that is zero
     tested = site.meet(peer)
     assert "arrived wrong" in tested.problem
     assert not site.pool.ready

@@ -241,7 +241,7 @@ class Cluster:
         export = MemoryExport("shm", instance, 1, LAYOUT, self.size)
         hello = Hello(instance, role, "m", "cpu", 1, 10_000, self.size.num_state_slots, export)
         node = Node(hello, engine)
-        session = SimpleNamespace(send=node.outbox.append)
+        session = SimpleNamespace(send=node.outbox.append, unseen_s=0.0)
         if role == "prefill":
             node.pool = PrefillPool(
                 engine, session, instance, PrefillLimits(128, 4), offer_ttl_s=self.offer_ttl_s,
@@ -329,7 +329,7 @@ class Cluster:
             case "Landed":
                 self.lifecycle.landed(instance, message)
             case "Tokens":
-                self.lifecycle.tokens(instance, message.tokens, message.stepped_at)
+                self.lifecycle.tokens(instance, message)
             case "PeerTested":
                 self.lifecycle.peer_tested(instance, message)
             case "Failed":
