@@ -31,22 +31,16 @@ import typer
 from cupy.cuda import runtime
 
 from bench.environment import describe
+from engine.pairtest import FULL_SIZE as LAYOUT
 from transport.copy_kernel import CopyShape
 from transport.cuda import CudaMemory, close_handle, open_handle
 from transport.cuda_pull import CudaCopyStream, CudaPull
-from transport.layout import CacheLayout, PoolSize
+from transport.layout import PoolSize
 from transport.messages import MemoryExport, Offer
 from transport.pull import Wanted
 from transport.region import Region
 from transport.selftest import PeerTest, probe_peer, write_pattern
 from transport.tensors import CacheTensors
-
-LAYOUT = CacheLayout(
-    kv_dtype="bfloat16", page_size=64, num_attention_layers=10, num_kv_heads=2, head_dim=256,
-    num_deltanet_layers=30, conv_channels=8192, conv_state_len=3, num_v_heads=32, k_dim=128,
-    v_dim=128,
-)  # fmt: skip
-"""Qwen3.5-35B-A3B's: 1.25 MiB a page, 61.4 MiB a state slot."""
 
 INSTANCE = "prefill-bench"
 GENERATION = 7

@@ -65,13 +65,13 @@ class Membership:
         self._observer.distrusted(error)
         return Refused(str(error))
 
-    def fence(self, worker: Worker, reason: str) -> None:
-        """Take a worker for dead: its requests go elsewhere and it may not come back."""
+    def fence(self, worker: Worker, reason: str, departure: Departure = "silent") -> None:
+        """Shut a worker out, dead or not: its requests go elsewhere and it may not come back."""
         log.warning("fenced %s: %s", worker.instance, reason)
         self._fenced[worker.instance] = reason
         while len(self._fenced) > MAX_FENCED:
             self._fenced.popitem(last=False)
-        self._depart(worker, "silent")
+        self._depart(worker, departure)
 
     def refuse_stranded(self, reported_before: float) -> list[tuple[str, Refused]]:
         """Shut out who can exchange nothing with anybody, so that its operator learns why.
@@ -85,7 +85,7 @@ class Membership:
                 heard = self._registry.heard(partner)
                 problem = self._registry.pairs.stranded(worker.instance, heard, reported_before)
                 if problem:
-                    self.fence(worker, problem)
+                    self.fence(worker, problem, "refused")
                     refused.append((worker.instance, Refused(problem)))
         return refused
 

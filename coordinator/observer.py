@@ -17,7 +17,7 @@ from telemetry.metrics import Metrics
 from transport.errors import WireError
 from transport.messages import Failed, PeerTested
 
-Departure = Literal["silent", "goodbye", "rejoined"]
+Departure = Literal["silent", "goodbye", "rejoined", "refused"]
 
 
 class Records(Protocol):

@@ -3,7 +3,7 @@
 import typer
 
 from bench import cli as bench
-from deploy import chat, status, up
+from deploy import chat, doctor, status, up
 
 app = typer.Typer(
     name="baton",
@@ -16,6 +16,7 @@ app = typer.Typer(
 app.command("up")(up.up)
 app.command("status")(status.status)
 app.command("chat")(chat.chat)
+app.command("doctor")(doctor.doctor)
 app.add_typer(bench.app)
 
 

@@ -13,6 +13,9 @@ from cupy.cuda import runtime
 from transport.errors import PeerGone
 from transport.messages import MemoryKind
 
+_INVALID_RESOURCE_HANDLE = 400
+"""cudaErrorInvalidResourceHandle."""
+
 
 class CudaMemory:
     """OwnMemory on the current CUDA device."""
@@ -92,7 +95,7 @@ def close_handle(pointer: int) -> None:
 def _advice(error: Exception) -> str:
     """What to change, by the error the driver gave."""
     code = getattr(error, "status", None)
-    if code == runtime.errorInvalidResourceHandle:
+    if code == _INVALID_RESOURCE_HANDLE:
         return "Its process is dead, or exported the memory under another driver"
     return (
         "Both processes need to see both GPUs (no device mask that hides the peer's), a GPU "
