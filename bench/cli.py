@@ -2,7 +2,7 @@
 
 import typer
 
-from bench.commands import throughput
+from bench.commands import load, throughput
 
 app = typer.Typer(
     name="bench",
@@ -20,3 +20,4 @@ def bench() -> None:
 
 
 app.command("throughput")(throughput.throughput)
+app.command("load")(load.load)
