@@ -2,7 +2,7 @@
 
 import typer
 
-from bench.commands import load, throughput
+from bench.commands import load, report, score, throughput
 
 app = typer.Typer(
     name="bench",
@@ -21,3 +21,6 @@ def bench() -> None:
 
 app.command("throughput")(throughput.throughput)
 app.command("load")(load.load)
+app.command("score")(score.score)
+app.command("compare")(score.compare)
+app.command("report")(report.report)

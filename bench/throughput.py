@@ -90,7 +90,7 @@ async def measure(
         asks = [item.ask for item in prepared]
         exchanges = await closed_loop(client, asks, concurrency, control, on_end)
         return [
-            await _outcome(item, exchange, tokens)
+            await _outcome(item, exchange, tokens, settings.count_tolerance)
             for item, exchange in zip(prepared, exchanges, strict=True)
             if exchange is not None
         ]
@@ -117,9 +117,11 @@ async def measure(
     return found
 
 
-async def _outcome(item: Prepared, exchange: Exchange, tokens: Tokens) -> Outcome:
-    record = read(exchange)
-    counted = await count(record, tokens, asked=item.ask.max_tokens, exact=item.ask.exact)
+async def _outcome(item: Prepared, exchange: Exchange, tokens: Tokens, tolerance: float) -> Outcome:
+    record, ask = read(exchange), item.ask
+    counted = await count(
+        record, tokens, asked=ask.max_tokens, exact=ask.exact, tolerance=tolerance
+    )
     return Outcome(item.label, judged(record, counted), counted, item.prompt_len)
 
 
