@@ -16,6 +16,7 @@ import typer
 from bench import environment, result_file
 from bench.client.client import Client
 from bench.client.endpoint import Deadlines, Endpoint
+from bench.client.open_files import allow_many
 from bench.progress import Progress, shown
 from bench.run_control import INTERRUPTED, Patience, RunControl
 from bench.server_info import ServerInfo, ServerUnfit, ask_server
@@ -73,8 +74,8 @@ class Conduct:
         """Always ends in typer.Exit."""
         import uvloop
 
-        found = uvloop.run(self._measure(measure))
-        document, headline = found
+        allow_many()
+        document, headline = uvloop.run(self._measure(measure))
         if self.out is not None:
             result_file.write(self.out, document)
         if self.html is not None:

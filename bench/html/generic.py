@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from bench.html.elements import facts, section, table
+from bench.html.elements import facts, figure, figures, section, table
+from bench.html.svg import Axis, Line, chart
 
 _ROWS = 500
+_SERIES = 20
 _ELSEWHERE = ("gpu", "timeline")
 
 
@@ -22,8 +24,21 @@ def generic(found: dict[str, Any]) -> str:
             more = f"<p class='note'>{len(value) - _ROWS} more</p>" if len(value) > _ROWS else ""
             headings = [column.replace("_", " ") for column in columns]
             parts.append(section(title, table(headings, rows), more))
+        elif _is_series(value):
+            points = list(enumerate(value))
+            drawn = chart([Line(title, points)], Axis(""), Axis(title))
+            parts.append(section(title, figures(figure(title, drawn))))
         elif isinstance(value, dict):
             parts.append(section(title, facts(value)))
         else:
             plain[title] = value
     return (section("Results", facts(plain)) if plain else "") + "".join(parts)
+
+
+def _is_series(value: Any) -> bool:
+    """Too many numbers to read."""
+    return (
+        isinstance(value, list)
+        and len(value) > _SERIES
+        and all(isinstance(item, int | float) for item in value)
+    )

@@ -9,7 +9,7 @@ from bench.figures.goodput import Bounds, Slo
 from bench.figures.outcome import Outcome
 from bench.figures.summary import summary
 from bench.figures.timeline import timeline
-from bench.load import Load, Run
+from bench.load_result import Load, Run
 from bench.load_settings import LoadSettings
 from bench.sweep import Sweep
 from bench.workload.plan import Lengths

@@ -80,10 +80,12 @@ def test_gpu_health_is_drawn_a_line_for_each_gpu() -> None:
 
 def test_any_other_kind_is_shown_as_facts_and_tables() -> None:
     found = throughput_document()
-    found |= {"kind": "conformance", "results": {"passed": 3, "checks": [{"name": "health"}]}}
+    results = {"passed": 3, "checks": [{"name": "health"}], "each_second": [1.0, 2.0] * 20}
+    found |= {"kind": "conformance", "results": results}
     page = check(render([found]))
     assert "health" in page
     assert "passed" in page
+    assert 'aria-label="each second"' in page
 
 
 def test_a_run_without_a_result_says_why() -> None:
