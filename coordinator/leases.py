@@ -65,9 +65,10 @@ class Leases:
             self._deciding[claim.instance] = task
 
     def keep(self, hello: Hello) -> None:
-        """Take over the lease of a worker that comes from another coordinator."""
+        """Take over the lease of a worker that comes from another coordinator. It fills its GPU
+        whatever Redis says, so there is nothing to decide."""
         if hello.gpu and hello.instance not in self._holders:
-            self.claim(Claim(hello.instance, (hello.gpu,), hello.gpu_share))
+            self._hold(hello.instance, hello.gpu, hello.gpu_share)
 
     def tick(self, coordinator: str) -> None:
         """Once a heartbeat: let go of what the dead held."""
@@ -91,7 +92,10 @@ class Leases:
             log.warning("%s gets no GPU yet: %s", claim.instance, reason)
             self._send(claim.instance, Denied(reason))
             return
-        self._holders[claim.instance] = Holder(gpu)
-        self._store.hold_gpu(claim.instance, gpu, claim.share)
+        self._hold(claim.instance, gpu, claim.share)
         log.info("%s has GPU %s", claim.instance, gpu)
         self._send(claim.instance, Granted(gpu))
+
+    def _hold(self, instance: str, gpu: str, share: int) -> None:
+        self._holders[instance] = Holder(gpu)
+        self._store.hold_gpu(instance, gpu, share)

@@ -100,6 +100,7 @@ class Observer:
         fields = {
             "role": hello.role,
             "device": hello.device,
+            "gpu": hello.gpu,
             "pid": str(hello.pid),
             "model": hello.model,
             "num_pages": str(hello.memory.pools.num_pages),
