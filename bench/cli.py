@@ -2,6 +2,8 @@
 
 import typer
 
+from bench.commands import load, report, score, throughput
+
 app = typer.Typer(
     name="bench",
     help="Measure any OpenAI-compatible server: strictly, and the same way for all.",
@@ -15,3 +17,10 @@ app = typer.Typer(
 @app.callback()
 def bench() -> None:
     """Measure any OpenAI-compatible server."""
+
+
+app.command("throughput")(throughput.throughput)
+app.command("load")(load.load)
+app.command("score")(score.score)
+app.command("compare")(score.compare)
+app.command("report")(report.report)

@@ -78,7 +78,7 @@ def throughput(
 
 OUTSIDE_MODEL = (
     "a request of 2 tokens, alone: time until its stream has ended, as the client sees it, less "
-    "prefill_finished - prefill_started (baton_prefill_seconds), less one decode step (the median "
+    "its prefill at the worker (baton_prefill_seconds), less one decode step (the median "
     "time between two tokens of a long stream, alone). What remains is HTTP, tokenizer, placement, "
     "messages, handoff and Redis"
 )

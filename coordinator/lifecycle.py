@@ -172,9 +172,7 @@ class Lifecycle:
         request = self._current(instance, token.request_id, token.attempt, State.PREFILLING)
         if request is None:
             return
-        request.stages["prefilled_at"] = self._clock()
-        request.stages["prefill_wait_s"] = message.wait_s
-        request.stages["prefill_s"] = message.prefill_s
+        request.was_prefilled(message, self._clock())
         self._emit(request, token)
         if token.finish is None:
             self._go_on(request, message.offer)
@@ -184,16 +182,7 @@ class Lifecycle:
         request = self._current(instance, message.request_id, message.attempt, State.HANDOFF)
         if request is None:
             return
-        request.stages |= {
-            "landed_at": self._clock(),
-            "unseen_s": message.unseen_s,
-            "room_s": message.room_s,
-            "launch_s": message.launch_s,
-            "copy_s": message.copy_s,
-            "boundary_s": message.boundary_s,
-        }
-        request.handoff_bytes = message.num_bytes
-        request.bytes_moved += message.num_bytes
+        request.has_landed(message, self._clock())
         request.state = State.DECODING
         self._release_offer(request)
         self._record(request)

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from coordinator.contract import Generation
-from transport.messages import Decode, Generate, Offer, Prefill
+from transport.messages import Decode, Generate, Landed, Offer, Prefill, Prefilled
 from transport.sampling import FinishReason
 
 
@@ -77,6 +77,27 @@ class Request:
         self.stages = {name: at for name, at in self.stages.items() if name in kept}
         self.stages["queued_at"] = now
         self.handoff_bytes = 0
+
+    def was_prefilled(self, message: Prefilled, now: float) -> None:
+        """Note what its prefill took."""
+        self.stages |= {
+            "prefilled_at": now,
+            "prefill_wait_s": message.wait_s,
+            "prefill_s": message.prefill_s,
+        }
+
+    def has_landed(self, message: Landed, now: float) -> None:
+        """Note what its handoff took so far."""
+        self.handoff_bytes = message.num_bytes
+        self.bytes_moved += message.num_bytes
+        self.stages |= {
+            "landed_at": now,
+            "unseen_s": message.unseen_s,
+            "room_s": message.room_s,
+            "launch_s": message.launch_s,
+            "copy_s": message.copy_s,
+            "boundary_s": message.boundary_s,
+        }
 
     def as_prefill(self) -> Prefill:
         """The order to compute its tokens, those already sent included."""

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from decode.pool import DecodePool
+from decode.pool import COPY_PATIENCE_S, DecodePool
 from tests.transport.exporters import LAYOUT, Exporter, own_cache
 from transport.layout import PoolSize
 from transport.messages import Decode, Failed, Landed, Offer, PeerJoined, PeerTested
-from transport.pull import CopyThread, digest
+from transport.pull import Copied, CopyThread, digest
 from transport.sampling import SamplingParams, StopRule
 
 SIZE = PoolSize(10, 3)
@@ -124,3 +124,38 @@ def test_handoffs_that_are_wanted_together_are_pulled_together(site: Site, peer:
     site.settle()
     assert calls == [2], "the third finds no room: each running one keeps a page to grow"
     assert [type(message) for message in site.sent] == [Landed, Landed]
+
+
+class SlowPull:
+    """A copy that is done once somebody has waited ``takes_s`` for it."""
+
+    def __init__(self, takes_s: float) -> None:
+        self._left_s = takes_s
+
+    def done(self) -> bool:
+        return self._left_s <= 0
+
+    def wait(self, timeout_s: float) -> bool:
+        self._left_s -= timeout_s
+        return self.done()
+
+    def result(self) -> Copied:
+        return Copied(num_bytes=7, copy_s=0.0)
+
+
+@pytest.mark.parametrize("patiences", [0.5, 5.0])
+def test_a_step_is_put_off_for_a_short_copy_and_not_for_a_long_one(
+    site: Site, peer: Exporter, patiences: float
+) -> None:
+    site.meet(peer)
+    site.pool._clock = site.pool._admission._clock = lambda: 1.0
+    pull = SlowPull(patiences * COPY_PATIENCE_S)
+    site.stream.pull = lambda wanted: [pull]
+    site.ask(offer(peer, ""))
+    site.pool.step()
+    assert len(site.sent) == (patiences < 1)
+    pull.wait(1.0)
+    site.pool.step()
+    (landed,) = site.sent
+    assert isinstance(landed, Landed)
+    assert landed.num_bytes == 7
