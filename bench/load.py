@@ -1,106 +1,123 @@
-"""``python -m bench.load``: how fast a checkpoint reaches the GPU from the page cache.
+"""Load: an open loop of Poisson or trace arrivals, judged by latency targets.
 
-Writes a checkpoint of the real widths and a few layers in shards, as the released one has them,
-and loads it twice; the second time its bytes are in the page cache. The speed of reading a mapped
-file tensor by tensor is shown beside it.
+One run is one rate. A request is due when the plan says, whatever the server does; every latency
+counts from there, and how late the client itself was is part of the result.
 """
 
-import json
-import sys
-import tempfile
-import time
-from pathlib import Path
-from typing import Annotated, Any
+import math
+import random
+from collections.abc import Sequence
 
-import torch
-import typer
-from safetensors import safe_open
-from safetensors.torch import save_file
-
-from bench.environment import describe
-from bench.step import FULL_SIZE, gpu
-from engine import checkpoint, weights
-from engine.model.config import ModelConfig
-from engine.model.registry import build
-
-DEVICE = torch.device("cuda")
-SHARD_BYTES = 4 << 30
-
-
-def main(
-    layers: Annotated[int, typer.Option(help="Layers of the checkpoint.")] = 8,
-    out: Annotated[Path, typer.Option(help="Result file.")] = Path("bench/results/load.json"),
-    commit: Annotated[str, typer.Option(help="Where the code is not a git checkout.")] = "",
-) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        num_bytes = write(folder, layers)
-        results: dict[str, Any] = {"bytes": num_bytes}
-        for run in ("first", "again"):
-            seconds = load(folder)
-            results[run] = {"s": round(seconds, 2), "gb_per_s": round(num_bytes / seconds / 1e9, 2)}
-        seconds = one_by_one(folder)
-        results["mapped"] = {
-            "s": round(seconds, 2),
-            "gb_per_s": round(num_bytes / seconds / 1e9, 2),
-        }
-    report = {
-        "environment": describe(sys.argv[1:], "bench.load")
-        | gpu()
-        | ({"commit": commit} if commit else {}),
-        "layers": layers,
-        "results": results,
-    }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(report, indent=1) + "\n")
-    print(json.dumps(results))
+from bench.client.client import Client
+from bench.client.exchange import Exchange
+from bench.client.reading import read
+from bench.client.record import Failure
+from bench.figures.counting import count, judged
+from bench.figures.outcome import Outcome
+from bench.load_result import Run, line
+from bench.load_settings import LoadSettings
+from bench.loops import closed_loop, open_loop
+from bench.progress import Progress
+from bench.run_control import RunControl
+from bench.server_info import ServerInfo
+from bench.workload.plan import Planned, clipped, mean_rate, paced, poisson
+from bench.workload.plan_prompts import PlanPrompts
+from bench.workload.tokens import Tokens
 
 
-def write(folder: Path, layers: int) -> int:
-    """A random checkpoint in ``folder``; its size in bytes."""
-    settings = json.loads((FULL_SIZE / "config.json").read_text())
-    text = settings["text_config"]
-    text |= {"num_hidden_layers": layers, "layer_types": text["layer_types"][:layers]}
-    (folder / "config.json").write_text(json.dumps(settings))
-    plan = build(ModelConfig.read(folder), torch.bfloat16, torch.device("meta")).plan
-    shards: list[dict[str, torch.Tensor]] = [{}]
-    sizes = [0]
-    for name, target in plan.targets.items():
-        if sizes[-1] > SHARD_BYTES:
-            shards.append({})
-            sizes.append(0)
-        tensor = torch.empty(target.shape, dtype=torch.bfloat16, device=DEVICE).normal_().cpu()
-        shards[-1][f"model.language_model.{name}"] = tensor
-        sizes[-1] += tensor.nbytes
-    names: dict[str, str] = {}
-    for index, shard in enumerate(shards):
-        file = f"model-{index:05}.safetensors"
-        save_file(shard, folder / file)
-        names |= dict.fromkeys(shard, file)
-    (folder / checkpoint.INDEX).write_text(json.dumps({"weight_map": names}))
-    return sum(sizes)
+class Loader:
+    """Runs one rate after another against one server."""
 
+    def __init__(
+        self,
+        client: Client,
+        server: ServerInfo,
+        tokens: Tokens,
+        settings: LoadSettings,
+        trace: Sequence[Planned],
+        control: RunControl,
+        progress: Progress,
+    ) -> None:
+        self._client, self._tokens, self._settings = client, tokens, settings
+        self._trace, self._control, self._progress = trace, control, progress
+        self._max_len = server.max_model_len
+        self._draw = random.Random(settings.seed)
+        self._prompts = PlanPrompts(
+            server.model,
+            tokens,
+            seed=settings.seed,
+            prompt_as=settings.prompt_as,
+            temperature=settings.temperature,
+            ignore_eos=settings.ignore_eos,
+            return_token_ids=settings.return_token_ids,
+        )
 
-def load(folder: Path) -> float:
-    """Seconds from the folder to weights on the GPU, the model's memory apart."""
-    model = build(ModelConfig.read(folder), torch.bfloat16, DEVICE)
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    weights.load(model.plan, checkpoint.read_entries(folder))
-    torch.cuda.synchronize()
-    return time.perf_counter() - began
+    async def warm_up(self) -> None:
+        """Stops the run when the server answers none of them."""
+        plan, _ = self._plan(self._settings.rate)
+        asks = [(await self._prompts.ask(p))[0] for p in plan[: self._settings.warm_ups]]
+        exchanges = await closed_loop(self._client, asks, max(1, len(asks)), self._control)
+        records = [read(exchange) for exchange in exchanges if exchange is not None]
+        if records and all(r.failure not in (None, Failure.MISCOUNT) for r in records):
+            why = f"{records[0].failure}: {records[0].detail}"
+            self._control.stop(f"every warm-up failed: {why}")
 
+    async def run(self, rate: float | None) -> Run:
+        """At ``rate`` requests a second; None: a trace at its own pace. Raises ValueError where
+        the plan does not fit the server, and PromptsFailed."""
+        plan, num_clipped = self._plan(rate)
+        asks = [await self._prompts.ask(planned) for planned in plan]
+        rate = mean_rate(plan) if rate is None else rate
+        self._progress.begin(f"{rate:.3g} requests/s", len(plan))
 
-def one_by_one(folder: Path) -> float:
-    """Seconds that mapped files take, each tensor copied as it comes."""
-    began = time.perf_counter()
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as reader:
-            for name in reader.keys():  # noqa: SIM118 - the reader is no mapping
-                reader.get_tensor(name).to(DEVICE)
-    torch.cuda.synchronize()
-    return time.perf_counter() - began
+        def on_end(index: int, exchange: Exchange, failed: bool) -> None:
+            self._progress.step(failed=failed)
 
+        begin_s, exchanges = await open_loop(
+            self._client, [ask for ask, _ in asks], [p.at_s for p in plan], self._control, on_end
+        )
+        outcomes = []
+        for number, (exchange, (ask, length)) in enumerate(zip(exchanges, asks, strict=True)):
+            if exchange is not None:
+                record = read(exchange)
+                counted = await count(record, self._tokens, asked=ask.max_tokens, exact=ask.exact)
+                label = f"{rate:.3g}/s #{number}"
+                outcomes.append(Outcome(label, judged(record, counted), counted, length))
+        found = Run(self._settings, rate, begin_s, outcomes, len(plan), num_clipped)
+        self._progress.say(line(found))
+        return found
 
-if __name__ == "__main__":
-    typer.run(main)
+    def _plan(self, rate: float | None) -> tuple[list[Planned], int]:
+        settings = self._settings
+        if settings.trace is None:
+            assert rate is not None
+            plan = poisson(rate, self._count(rate), settings.inputs, settings.outputs, self._draw)
+        else:
+            plan = list(self._trace)
+            if rate is not None:
+                plan = paced(plan, rate / mean_rate(plan))
+            limit_s = math.inf if settings.duration_s is None else settings.duration_s
+            least = settings.least_requests if settings.sweep else 1
+            inside = sum(planned.at_s <= limit_s for planned in plan)
+            plan = plan[: min(settings.requests or len(plan), max(least, inside))]
+        plan, num_clipped = clipped(plan, settings.max_input_len, settings.max_output_len)
+        self._check_fits(plan)
+        return plan, num_clipped
+
+    def _count(self, rate: float) -> int:
+        settings = self._settings
+        if settings.duration_s is None:
+            return settings.requests or settings.least_requests
+        least = settings.least_requests if settings.sweep else 1
+        count = max(least, math.ceil(rate * settings.duration_s))
+        return min(count, settings.requests or count)
+
+    def _check_fits(self, plan: Sequence[Planned]) -> None:
+        if self._max_len is None:
+            return
+        too_long = [p for p in plan if p.input_len + p.output_len > self._max_len]
+        if too_long:
+            raise ValueError(
+                f"max_input_len, max_output_len: {len(too_long)} of {len(plan)} requests are "
+                f"longer than the server's {self._max_len} tokens; say what to cut them to"
+            )

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.client import RequestFailed
+from bench.client.required import RequestFailed
 
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 180.0
@@ -33,12 +33,12 @@ class Stack:
         self._pid = pid
 
     def processes(self) -> dict[str, int]:
-        """Process ids by service: coordinator, prefill, decode."""
+        """Process ids by service: coordinator, prefill, decode, both."""
         found = {}
         for child in _children(self._pid):
             words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
             name = words[words.index(b"-m") + 1].decode() if b"-m" in words else ""
-            if name in ("coordinator", "prefill", "decode"):
+            if name in ("coordinator", "prefill", "decode", "both"):
                 found[name] = child
         return found
 
@@ -53,10 +53,10 @@ class Stack:
 
 
 @contextmanager
-def running(model: Path) -> Iterator[Stack]:
-    """Serve ``model`` on the CPU; raises StackFailed."""
+def running(model: Path, *arguments: str, device: str = "cpu") -> Iterator[Stack]:
+    """Serve ``model``, with more ``arguments`` of ``baton up``; raises StackFailed."""
     command = [sys.executable, "-m", "deploy.cli", "up", "--model", str(model)]
-    command += ["--device", "cpu", "--port", "0"]
+    command += ["--device", device, "--port", "0", *arguments]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("BATON_")}
     path = os.pathsep.join(filter(None, [str(ROOT), clean.get("PYTHONPATH", "")]))
     process = subprocess.Popen(

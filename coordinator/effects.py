@@ -31,10 +31,17 @@ class Recorded:
 
 
 @dataclass(frozen=True)
+class HandedOff:
+    """The first token that the request's decode worker computed is here; once for each handoff."""
+
+    request: Request
+
+
+@dataclass(frozen=True)
 class Ended:
     """The request reached its terminal state; emitted once."""
 
     request: Request
 
 
-Effect = Send | Emit | Recorded | Ended
+Effect = Send | Emit | Recorded | HandedOff | Ended

@@ -21,7 +21,8 @@ from coordinator.contract import (
     Overloaded,
     ServiceStatus,
 )
-from coordinator.effects import Emit, Ended, Recorded, Send
+from coordinator.effects import Emit, Ended, HandedOff, Recorded, Send
+from coordinator.leases import Leases
 from coordinator.lifecycle import Lifecycle
 from coordinator.membership import Membership
 from coordinator.observer import Observer
@@ -33,12 +34,14 @@ from transport.channel import CoordinatorChannel
 from transport.errors import WireError
 from transport.messages import (
     Alive,
+    Claim,
     Failed,
     FromWorker,
     Goodbye,
     Heartbeat,
     Hello,
     Landed,
+    PeerTested,
     Prefilled,
     Tokens,
     ToWorker,
@@ -83,13 +86,16 @@ class Hub:
         instance: str,
         settings: HubSettings,
         limits: PlacementLimits,
+        leases: Leases,
     ) -> None:
         self._channel = channel
+        self._leases = leases
         self._observer = observer
+        self._clock = observer.clock
         self._welcome = Welcome(instance, settings.heartbeat_s, settings.dead_after_s)
         self._settings = settings
         self._registry = Registry()
-        self._lifecycle = Lifecycle(self._registry, limits, time.time)
+        self._lifecycle = Lifecycle(self._registry, limits, self._clock)
         self._membership = Membership(self._registry, self._lifecycle, observer)
         self._streams: dict[str, Stream] = {}
         self._draining = False
@@ -108,7 +114,6 @@ class Hub:
         problems = self.status().problems
         if problems:
             raise Overloaded("; ".join(problems), retry_after_s=RETRY_AFTER_S)
-        received_at = time.time()
         request_id = generation.request_id
         stream = Stream(
             stop_early=lambda: self._end_by_edge(request_id, stop_early=True),
@@ -116,25 +121,21 @@ class Hub:
         )
         self._streams[request_id] = stream
         self._idle.clear()
-        self._lifecycle.submit(generation, received_at)
+        self._lifecycle.submit(generation, self._clock())
         self._apply()
         return stream
 
     def status(self) -> ServiceStatus:
         num_open = len(self._lifecycle.requests)
         problems = ["the coordinator is shutting down"] if self._draining else []
-        problems += [
-            f"no live {role} worker"
-            for role in ("prefill", "decode")
-            if not any(not worker.draining for worker in self._registry.of(role))
-        ]
+        problems += [f"no live {role} worker" for role in self._registry.missing_roles()]
         if num_open >= self._settings.max_open:
             problems.append(f"{num_open} requests are open, which is the most allowed")
         return ServiceStatus(
             problems=tuple(problems),
             draining=self._draining,
-            queued=len(self._lifecycle.queue),
-            running=num_open - len(self._lifecycle.queue),
+            queued=self._lifecycle.num_queued,
+            running=num_open - self._lifecycle.num_queued,
             redis_connected=self._observer.redis_connected,
             workers=tuple(worker.status() for worker in self._registry.all()),
         )
@@ -176,7 +177,11 @@ class Hub:
         if isinstance(message, WireError):
             self._send(instance, self._membership.distrust(instance, message))
             return
+        if isinstance(message, Claim):
+            self._leases.claim(message)
+            return
         if isinstance(message, Hello):
+            self._leases.keep(message)
             self._send(instance, self._membership.admit(message, self._welcome))
             self._lifecycle.introduce(instance)
             return
@@ -198,11 +203,14 @@ class Hub:
                 self._lifecycle.prefilled(instance, message)
             case Landed():
                 self._lifecycle.landed(instance, message)
-            case Tokens(tokens=tokens, stepped_at=stepped_at):
-                self._lifecycle.tokens(instance, tokens, stepped_at)
+            case Tokens():
+                self._lifecycle.tokens(instance, message)
             case Failed():
                 self._observer.worker_failed(message)
                 self._lifecycle.failed(instance, message)
+            case PeerTested():
+                self._observer.peer_tested(instance, message)
+                self._lifecycle.peer_tested(instance, message)
             case Goodbye(draining=True):
                 worker.draining = True
             case Goodbye():
@@ -216,7 +224,9 @@ class Hub:
             await asyncio.sleep(self._settings.heartbeat_s)
             lag_s = time.monotonic() - due_at
             self._observer.tick(lag_s, self.status(), self._lifecycle.stale_dropped)
+            self._leases.tick(self._welcome.coordinator)
             self._fence_the_dead(lag_s)
+            self._refuse_the_stranded()
             self._fail_overdue(time.monotonic() - self._settings.request_timeout_s)
             self._apply()
 
@@ -234,6 +244,11 @@ class Hub:
             worker.unreached = 0 if reached else worker.unreached + 1
             if worker.unreached == 2:
                 self._membership.fence(worker, "its connection is closed")
+
+    def _refuse_the_stranded(self) -> None:
+        settled = time.monotonic() - 3 * self._settings.heartbeat_s
+        for instance, refused in self._membership.refuse_stranded(settled):
+            self._send(instance, refused)
 
     def _fail_overdue(self, accepted_before: float) -> None:
         limit_s = self._settings.request_timeout_s
@@ -254,6 +269,8 @@ class Hub:
                     self._streams[request.request_id].push(token)
                 case Recorded(request=request):
                     self._observer.record(request)
+                case HandedOff(request=request):
+                    self._observer.handed_off(request)
                 case Ended(request=request):
                     self._close_stream(request)
                 case _:

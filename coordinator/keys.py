@@ -9,7 +9,9 @@ baton:worker:{instance}         hash  what `register_worker` was given, and    1
                                       `coordinator`
 baton:coordinator:{instance}    hash  protocol, started_at (Unix s), endpoint  15 s, refreshed
 baton:coordinators              set   instances that may have open requests    48 h, refreshed
-baton:lease:gpu:{uuid}          -     kept free for the leases of GPUs
+baton:lease:gpu:{uuid}          hash  `share`, how many workers may hold it,   15 s, refreshed
+                                      and for each holder's instance when its
+                                      hold ends (Unix ms of the server)
 
 A coordinator is alive while its hash exists. An instance listed in `baton:coordinators` without
 a hash is dead: any live coordinator fails what its open set lists, then unlists it. A hash of
@@ -38,6 +40,10 @@ def open_requests(coordinator: str) -> str:
 
 def worker(instance: str) -> str:
     return "baton:worker:" + instance
+
+
+def lease(gpu: str) -> str:
+    return "baton:lease:gpu:" + gpu
 
 
 def coordinator(instance: str) -> str:

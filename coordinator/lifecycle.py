@@ -4,8 +4,8 @@ Each method takes one event and leaves in the outbox what has to be done about i
 it. The states and the events that lead on:
 
     queued ─ placed ► prefilling ─ prefilled ► handoff ─ landed ► decoding ─ last ► finished
-      ▲                   │                      │                   │
-      └──── retry: worker lost, preempted, stale offer; attempt + 1 ─┘
+      ▲                   │  └─── at a worker of both ───────────────►┤
+      └──── retry: worker lost, preempted, stale offer; attempt + 1 ──┘
 
 Any state may end as finished (a stop string), failed or cancelled. A request that is placed
 again carries the tokens already sent as part of its prompt, so its stream goes on where it was.
@@ -14,23 +14,26 @@ counted.
 """
 
 import time
-from bisect import insort
 from collections.abc import Callable
 
 from coordinator.contract import Generation, Token
-from coordinator.effects import Effect, Emit, Ended, Recorded, Send
-from coordinator.placement import PlacementLimits, choose_decode, choose_prefill
+from coordinator.dispatch import Dispatcher
+from coordinator.effects import Effect, Emit, Ended, HandedOff, Recorded, Send
+from coordinator.placement import PlacementLimits
 from coordinator.registry import Registry, Worker
 from coordinator.request import Request, State
 from transport.messages import (
     Cancel,
     Failed,
     Landed,
+    Offer,
     PeerJoined,
     PeerLeft,
+    PeerTested,
     Prefilled,
     Release,
     TokenOut,
+    Tokens,
     ToWorker,
 )
 
@@ -51,16 +54,25 @@ class Lifecycle:
         max_faults: int = 4,
     ) -> None:
         self.requests: dict[str, Request] = {}
-        self.queue: list[Request] = []
-        self.handoffs: list[Request] = []
         self.stale_dropped = 0
         self._registry = registry
-        self._limits = limits
         self._clock = clock
         self._monotonic = monotonic
         self._max_faults = max_faults
         self._arrivals = 0
         self._outbox: list[Effect] = []
+        self._waiting = Dispatcher(
+            registry,
+            limits,
+            clock=clock,
+            monotonic=monotonic,
+            send=self._send,
+            changed=self._record,
+        )
+
+    @property
+    def num_queued(self) -> int:
+        return len(self._waiting.queue)
 
     def take_effects(self) -> list[Effect]:
         effects, self._outbox = self._outbox, []
@@ -75,7 +87,7 @@ class Lifecycle:
         request.stages["received_at"] = received_at
         self.requests[request.request_id] = request
         self._enqueue(request)
-        self._dispatch()
+        self._waiting.run()
         return request
 
     def stop_early(self, request: Request) -> None:
@@ -84,20 +96,20 @@ class Lifecycle:
             self._drop_at_workers(request)
             request.finish_reason = "stop"
             self._end(request, State.FINISHED)
-            self._dispatch()
+            self._waiting.run()
 
     def cancel(self, request: Request) -> None:
         """Its client is gone."""
         if not request.state.terminal:
             self._drop_at_workers(request)
             self._end(request, State.CANCELLED)
-            self._dispatch()
+            self._waiting.run()
 
     def fail(self, request: Request, code: str, message: str) -> None:
         if not request.state.terminal:
             self._drop_at_workers(request)
             self._end(request, State.FAILED, code, message)
-            self._dispatch()
+            self._waiting.run()
 
     # ---- workers come and go
 
@@ -109,10 +121,10 @@ class Lifecycle:
         if worker.hello.role == "prefill":
             for decode in self._registry.of("decode"):
                 self._send(decode.instance, PeerJoined(instance, worker.hello.memory))
-        else:
+        elif worker.hello.role == "decode":
             for prefill in self._registry.of("prefill"):
                 self._send(instance, PeerJoined(prefill.instance, prefill.hello.memory))
-        self._dispatch()
+        self._waiting.run()
 
     def worker_lost(self, instance: str) -> None:
         """It died, left, or fell silent. A pull from a dead prefill worker may still succeed."""
@@ -127,7 +139,16 @@ class Lifecycle:
                 self._decode_worker_lost(request)
             elif not request.decode_worker:
                 self._retry(request, "worker_lost", f"{instance} was lost")
-        self._dispatch()
+        self._waiting.run()
+
+    def peer_tested(self, instance: str, message: PeerTested) -> None:
+        """A decode worker has tested the path from a prefill worker, or failed to."""
+        if self._registry.get(message.instance) is None:
+            self.stale_dropped += 1
+            return
+        now = self._monotonic()
+        self._registry.pairs.report(message.instance, instance, message.problem, now)
+        self._waiting.run()
 
     def reconcile(self, worker: Worker, held: set[tuple[str, int]], grace_s: float) -> None:
         """Compare what a worker says it holds with what was placed there: nothing may be lost
@@ -140,8 +161,9 @@ class Lifecycle:
         for request in list(worker.assigned.values()):
             missing = (request.request_id, request.attempt) not in held
             if missing and request.assigned_at < settled_before:
+                request.failed_at = worker.instance
                 self._retry(request, "lost_at_worker", f"{worker.instance} no longer has it")
-        self._dispatch()
+        self._waiting.run()
 
     # ---- what workers say
 
@@ -150,40 +172,38 @@ class Lifecycle:
         request = self._current(instance, token.request_id, token.attempt, State.PREFILLING)
         if request is None:
             return
-        request.stages["prefill_started_at"] = message.started_at
-        request.stages["prefill_finished_at"] = message.finished_at
+        request.was_prefilled(message, self._clock())
         self._emit(request, token)
         if token.finish is None:
-            assert message.offer is not None, "a prompt without an offer must have ended"
-            request.offer = message.offer
-            request.state = State.HANDOFF
-            insort(self.handoffs, request, key=lambda r: r.arrival)
-            self._record(request)
-        self._dispatch()
+            self._go_on(request, message.offer)
+        self._waiting.run()
 
     def landed(self, instance: str, message: Landed) -> None:
         request = self._current(instance, message.request_id, message.attempt, State.HANDOFF)
         if request is None:
             return
-        request.stages["pull_started_at"] = message.pull_started_at
-        request.stages["landed_at"] = message.landed_at
-        request.bytes_moved += message.num_bytes
+        request.has_landed(message, self._clock())
         request.state = State.DECODING
         self._release_offer(request)
         self._record(request)
-        self._dispatch()
+        self._waiting.run()
 
-    def tokens(self, instance: str, tokens: tuple[TokenOut, ...], stepped_at: float) -> None:
+    def tokens(self, instance: str, message: Tokens) -> None:
+        for first in message.first_steps:
+            request = self._current(instance, first.request_id, first.attempt, State.DECODING)
+            if request is not None:
+                request.stages["first_step_s"] = first.seconds
+                request.stages["first_decode_at"] = self._clock()
+                self._outbox.append(HandedOff(request))
         ended = False
-        for token in tokens:
+        for token in message.tokens:
             request = self._current(instance, token.request_id, token.attempt, State.DECODING)
             if request is None:
                 continue
-            request.stages.setdefault("first_decode_at", stepped_at)
             self._emit(request, token)
             ended = ended or request.state.terminal
         if ended:
-            self._dispatch()
+            self._waiting.run()
 
     def failed(self, instance: str, message: Failed) -> None:
         request = self.requests.get(message.request_id)
@@ -198,10 +218,11 @@ class Lifecycle:
                 self.stale_dropped += 1
             return
         if message.retry:
+            request.failed_at = instance
             self._retry(request, message.code, message.message)
         else:
             self.fail(request, message.code, message.message)
-        self._dispatch()
+        self._waiting.run()
 
     # ---- inside
 
@@ -217,52 +238,22 @@ class Lifecycle:
         self.stale_dropped += 1
         return None
 
-    def _dispatch(self) -> None:
-        """Place whatever can be placed, oldest first."""
-        while self.handoffs:
-            request = self.handoffs[0]
-            worker = choose_decode(self._registry.of("decode"), request.num_tokens)
-            if worker is None:
-                break
-            self._place_decode(self.handoffs.pop(0), worker)
-        while self.queue:
-            request = self.queue[0]
-            workers = self._registry.of("prefill")
-            worker = choose_prefill(workers, request.num_tokens, self._limits)
-            if worker is None:
-                break
-            self._place_prefill(self.queue.pop(0), worker)
-
-    def _place_prefill(self, request: Request, worker: Worker) -> None:
-        request.state = State.PREFILLING
-        request.prefill_worker = worker.instance
-        request.stages["placed_at"] = self._clock()
-        self._assign(request, worker)
-        self._send(worker.instance, request.as_prefill())
+    def _go_on(self, request: Request, offer: Offer | None) -> None:
+        """Its prompt is done: it goes on by a handoff, or where it is."""
+        if offer is None:
+            request.decode_worker = request.prefill_worker
+            request.state = State.DECODING
+        else:
+            request.offer = offer
+            request.state = State.HANDOFF
+            self._waiting.hand_off(request)
         self._record(request)
-
-    def _place_decode(self, request: Request, worker: Worker) -> None:
-        request.decode_worker = worker.instance
-        request.stages["handoff_placed_at"] = self._clock()
-        self._assign(request, worker)
-        self._send(worker.instance, request.as_decode())
-        self._record(request)
-
-    def _assign(self, request: Request, worker: Worker) -> None:
-        request.assigned_at = self._monotonic()
-        worker.assigned[request.request_id] = request
-        worker.num_placed += 1
-
-    def _unassign(self, request: Request, instance: str) -> None:
-        worker = self._registry.get(instance)
-        if worker is not None:
-            worker.assigned.pop(request.request_id, None)
 
     def _decode_worker_lost(self, request: Request) -> None:
         """Pull again if the prefill worker still offers the prompt, else compute it again."""
         if request.offer is not None and self._registry.get(request.prefill_worker):
             request.decode_worker = ""
-            insort(self.handoffs, request, key=lambda r: r.arrival)
+            self._waiting.hand_off(request)
             self._record(request)
         else:
             self._retry(request, "worker_lost", f"{request.decode_worker} was lost")
@@ -278,20 +269,17 @@ class Lifecycle:
 
     def _enqueue(self, request: Request) -> None:
         request.begin_attempt(self._clock())
-        insort(self.queue, request, key=lambda r: r.arrival)
+        self._waiting.enqueue(request)
         self._record(request)
 
     def _drop_at_workers(self, request: Request) -> None:
         """Have every worker forget the request, and forget them."""
-        if request.state is State.QUEUED:
-            self.queue.remove(request)
-        elif request.state is State.HANDOFF and not request.decode_worker:
-            self.handoffs.remove(request)
+        self._waiting.withdraw(request)
         for instance in (request.prefill_worker, request.decode_worker):
             worker = self._registry.get(instance)
             if worker is not None and request.request_id in worker.assigned:
                 self._send(instance, Cancel(request.request_id, request.attempt))
-                self._unassign(request, instance)
+                self._waiting.unassign(request, instance)
         request.offer = None
 
     def _release_offer(self, request: Request) -> None:
@@ -303,7 +291,7 @@ class Lifecycle:
         self._forget_offer(request)
 
     def _forget_offer(self, request: Request) -> None:
-        self._unassign(request, request.prefill_worker)
+        self._waiting.unassign(request, request.prefill_worker)
         request.offer = None
 
     def _emit(self, request: Request, token: TokenOut) -> None:
@@ -317,7 +305,7 @@ class Lifecycle:
         if token.finish is not None:
             request.finish_reason = token.finish
             for instance in (request.prefill_worker, request.decode_worker):
-                self._unassign(request, instance)
+                self._waiting.unassign(request, instance)
             self._end(request, State.FINISHED)
 
     def _end(self, request: Request, state: State, code: str = "", message: str = "") -> None:

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from coordinator.lifecycle import Lifecycle
 from coordinator.observer import Departure, Observer
 from coordinator.registry import Registry, Worker
-from transport.errors import LayoutMismatch, WireError
-from transport.messages import Alive, Hello, Refused, Welcome
+from transport.errors import LayoutMismatch, RoleMismatch, WireError
+from transport.messages import Alive, Hello, Refused, Role, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Membership:
             self._depart(known, "rejoined")
         try:
             self._registry.require_compatible(hello)
-        except LayoutMismatch as error:
+        except (LayoutMismatch, RoleMismatch) as error:
             log.warning("refused %s: %s", hello.instance, error)
             return Refused(str(error))
         worker = self._registry.add(hello, time.monotonic())
@@ -65,13 +65,29 @@ class Membership:
         self._observer.distrusted(error)
         return Refused(str(error))
 
-    def fence(self, worker: Worker, reason: str) -> None:
-        """Take a worker for dead: its requests go elsewhere and it may not come back."""
+    def fence(self, worker: Worker, reason: str, departure: Departure = "silent") -> None:
+        """Shut a worker out, dead or not: its requests go elsewhere and it may not come back."""
         log.warning("fenced %s: %s", worker.instance, reason)
         self._fenced[worker.instance] = reason
         while len(self._fenced) > MAX_FENCED:
             self._fenced.popitem(last=False)
-        self._depart(worker, "silent")
+        self._depart(worker, departure)
+
+    def refuse_stranded(self, reported_before: float) -> list[tuple[str, Refused]]:
+        """Shut out who can exchange nothing with anybody, so that its operator learns why.
+
+        Where both ends of a pair are stranded it is the decode worker that goes.
+        """
+        refused = []
+        sides: tuple[tuple[Role, Role], ...] = (("decode", "prefill"), ("prefill", "decode"))
+        for role, partner in sides:
+            for worker in self._registry.of(role):
+                heard = self._registry.heard(partner)
+                problem = self._registry.pairs.stranded(worker.instance, heard, reported_before)
+                if problem:
+                    self.fence(worker, problem, "refused")
+                    refused.append((worker.instance, Refused(problem)))
+        return refused
 
     def left(self, worker: Worker) -> None:
         """A worker said goodbye."""

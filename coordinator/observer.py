@@ -3,20 +3,21 @@
 Nothing here can fail or slow a request; the hub calls it at each event and goes on.
 """
 
-import time
 from typing import Literal, Protocol
 
 from msgspec import structs
 
 from coordinator.contract import ServiceStatus
+from coordinator.handoff import stage_seconds
 from coordinator.record import RequestRecord
 from coordinator.registry import Worker
 from coordinator.request import Request
+from telemetry.clock import SteadyClock
 from telemetry.metrics import Metrics
 from transport.errors import WireError
-from transport.messages import Failed
+from transport.messages import Failed, PeerTested
 
-Departure = Literal["silent", "goodbye", "rejoined"]
+Departure = Literal["silent", "goodbye", "rejoined", "refused"]
 
 
 class Records(Protocol):
@@ -36,12 +37,14 @@ class Records(Protocol):
 
 
 class Observer:
-    """Observes one hub. ``instance`` is the coordinator's, written into every record."""
+    """Observes one hub. ``instance`` is the coordinator's, written into every record; ``clock``
+    is that of every time stamp there."""
 
     def __init__(self, metrics: Metrics, records: Records, instance: str) -> None:
         self._metrics = metrics
         self._records = records
         self._instance = instance
+        self.clock = SteadyClock()
         self._token_at: dict[str, float] = {}
         self._dropped = 0
         self._stale = 0
@@ -57,7 +60,7 @@ class Observer:
 
     def token(self, request: Request) -> None:
         """One token is on its way to the client."""
-        metrics, now = self._metrics, time.time()
+        metrics, now = self._metrics, self.clock()
         metrics.generation_tokens.inc()
         before = self._token_at.get(request.request_id)
         if before is None:
@@ -72,17 +75,22 @@ class Observer:
         reason = request.finish_reason or request.code or "disconnected"
         metrics.requests.labels(request.state.value, reason).inc()
         metrics.prompt_tokens.inc(len(request.generation.prompt_ids))
-        metrics.handoff_bytes.inc(request.bytes_moved)
         metrics.e2e_s.observe(stages["ended_at"] - stages["received_at"])
-        for histogram, begin, end in (
-            (metrics.queue_s, "queued_at", "prefill_started_at"),
-            (metrics.prefill_s, "prefill_started_at", "prefill_finished_at"),
-            (metrics.handoff_wait_s, "prefill_finished_at", "pull_started_at"),
-            (metrics.handoff_s, "pull_started_at", "landed_at"),
-            (metrics.decode_s, "first_token_at", "ended_at"),
-        ):
-            if begin in stages and end in stages:
-                histogram.observe(max(0.0, stages[end] - stages[begin]))
+        if "prefill_s" in stages:
+            queued_s = stages["placed_at"] - stages["queued_at"]
+            metrics.queue_s.observe(queued_s + stages["prefill_wait_s"])
+            metrics.prefill_s.observe(stages["prefill_s"])
+        if "first_token_at" in stages:
+            metrics.decode_s.observe(stages["ended_at"] - stages["first_token_at"])
+
+    def handed_off(self, request: Request) -> None:
+        """Its decode worker's first token is here."""
+        metrics, copy_s = self._metrics, request.stages["copy_s"]
+        for stage, seconds in stage_seconds(request.stages).items():
+            metrics.handoff_s.labels(stage).observe(seconds)
+        metrics.handoff_bytes.inc(request.handoff_bytes)
+        if copy_s > 0:
+            metrics.handoff_gb_per_s.observe(request.handoff_bytes / copy_s / 1e9)
 
     # ---- workers
 
@@ -92,11 +100,12 @@ class Observer:
         fields = {
             "role": hello.role,
             "device": hello.device,
+            "gpu": hello.gpu,
             "pid": str(hello.pid),
             "model": hello.model,
             "num_pages": str(hello.memory.pools.num_pages),
             "num_state_slots": str(hello.memory.pools.num_state_slots),
-            "joined_at": str(time.time()),
+            "joined_at": str(self.clock()),
         }
         self._records.register_worker(worker.instance, fields)
         self.heartbeat(worker)
@@ -120,6 +129,10 @@ class Observer:
             running=gauges.running,
             waiting=gauges.waiting,
         )
+
+    def peer_tested(self, decode: str, tested: PeerTested) -> None:
+        speed = 0.0 if tested.problem else tested.num_bytes / max(tested.seconds, 1e-9)
+        self._metrics.selftest_bytes_per_s.labels(tested.instance, decode).set(speed)
 
     def worker_failed(self, failed: Failed) -> None:
         if failed.retry:
@@ -156,6 +169,7 @@ def to_record(request: Request, coordinator: str) -> RequestRecord:
         num_prompt=len(request.generation.prompt_ids),
         num_output=len(request.output_ids),
         bytes_moved=request.bytes_moved,
+        handoff_bytes=request.handoff_bytes,
         finish_reason=request.finish_reason,
         failure_code=request.code,
         failure_message=request.message,

@@ -1,21 +1,29 @@
 """Which worker gets a request. Pure.
 
-Prefill: the fewest prompt tokens ahead. Decode, chosen only when the prompt is done: the fewest
-sequences, then the most free pages. Ties go to the worker that was given work least often, so
-that low load spreads evenly. None means: wait, memory is what is short.
+    prefill   the fewest prompt tokens ahead
+    decode    chosen only when the prompt is done: the fewest sequences, then the most free pages
+    both      the fewest sequences, then the fewest prompt tokens ahead, then the most free pages
+
+A worker is only chosen if it has room by what the coordinator itself has placed there, counted in
+the requests' lengths as of now: a worker's own report is a heartbeat old, and may not yet know of
+what was placed since. A worker that the request has just failed at is the last choice. Ties go to
+the one that was given nothing for longest, so low load spreads evenly. None means: wait, memory
+is what is short.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from coordinator.registry import Worker
-from coordinator.request import State
+from coordinator.request import Request, State
+
+Load = Callable[[Worker], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class PlacementLimits:
-    """``max_tokens_ahead`` bounds the prompt tokens placed at a prefill worker and not yet
-    computed; ``prefill_watermark`` is the share of its pages beyond which it gets no more."""
+    """``max_tokens_ahead`` bounds the prompt tokens placed at a worker and not yet computed;
+    ``prefill_watermark`` is the share of its pages beyond which a prefill worker gets no more."""
 
     max_tokens_ahead: int = 16_384
     prefill_watermark: float = 0.9
@@ -28,45 +36,68 @@ class PlacementLimits:
 
 
 def choose_prefill(
-    workers: Iterable[Worker], num_tokens: int, limits: PlacementLimits
+    workers: Iterable[Worker], request: Request, limits: PlacementLimits
 ) -> Worker | None:
-    """The prefill worker for a prompt of ``num_tokens``."""
-    fitting = [w for w in workers if not w.draining and _takes_prompt(w, num_tokens, limits)]
-    return min(fitting, key=lambda w: (_tokens_ahead(w), w.num_placed), default=None)
+    """The prefill worker for the request's tokens."""
+    fitting = (
+        w
+        for w in workers
+        if _has_room(w, request.num_tokens, share=limits.prefill_watermark)
+        and _takes_prompt(w, request.num_tokens, limits)
+    )
+    return _least_loaded(fitting, request, lambda w: (tokens_ahead(w),))
 
 
-def choose_decode(workers: Iterable[Worker], num_tokens: int) -> Worker | None:
-    """The decode worker for a sequence of ``num_tokens``, its newest token included."""
-    fitting = [w for w in workers if not w.draining and _has_room(w, num_tokens)]
+def choose_decode(workers: Iterable[Worker], request: Request) -> Worker | None:
+    """The decode worker for the request's tokens, its newest included."""
+    fitting = (w for w in workers if _has_room(w, request.num_tokens + 1, growing=True))
+    return _least_loaded(fitting, request, lambda w: (len(w.assigned), -w.free_pages))
+
+
+def choose_both(
+    workers: Iterable[Worker], request: Request, limits: PlacementLimits
+) -> Worker | None:
+    """The worker that computes the request's tokens and goes on."""
+    fitting = (
+        w
+        for w in workers
+        if _has_room(w, request.num_tokens + 1, growing=True)
+        and _takes_prompt(w, request.num_tokens, limits)
+    )
+    return _least_loaded(
+        fitting, request, lambda w: (len(w.assigned), tokens_ahead(w), -w.free_pages)
+    )
+
+
+def tokens_ahead(worker: Worker) -> int:
+    """Tokens of prompts placed at the worker whose first token has not come yet."""
+    return sum(r.num_tokens for r in worker.assigned.values() if r.state is State.PREFILLING)
+
+
+def _least_loaded(fitting: Iterable[Worker], request: Request, load: Load) -> Worker | None:
     return min(
-        fitting,
-        key=lambda w: (len(w.assigned), w.pages_assigned(), w.num_placed),
+        (worker for worker in fitting if not worker.draining),
+        key=lambda w: (w.instance == request.failed_at, *load(w), w.last_placed),
         default=None,
     )
 
 
-def _tokens_ahead(worker: Worker) -> int:
-    return sum(r.num_tokens for r in worker.assigned.values() if r.state is State.PREFILLING)
-
-
 def _takes_prompt(worker: Worker, num_tokens: int, limits: PlacementLimits) -> bool:
-    if not worker.assigned:
-        return True
-    ahead = _tokens_ahead(worker)
-    if ahead and ahead + num_tokens > limits.max_tokens_ahead:
-        return False
-    pools = worker.hello.memory.pools
-    pages = worker.pages_assigned() + worker.layout.pages_for(num_tokens)
-    has_slot = len(worker.assigned) < pools.num_state_slots
-    return has_slot and pages <= pools.num_pages * limits.prefill_watermark
+    ahead = tokens_ahead(worker)
+    return ahead == 0 or ahead + num_tokens <= limits.max_tokens_ahead
 
 
-def _has_room(worker: Worker, num_tokens: int) -> bool:
+def _has_room(
+    worker: Worker, num_tokens: int, *, share: float = 1.0, growing: bool = False
+) -> bool:
+    """Whether a state slot and pages are free, within ``share`` of all pages; with ``growing``
+    one more page is kept for each sequence there. An empty worker always has: what it cannot
+    hold even alone it refuses itself."""
     if not worker.assigned:
         return True
     pools = worker.hello.memory.pools
     if len(worker.assigned) >= min(worker.hello.max_running, pools.num_state_slots):
         return False
-    growth = len(worker.assigned)
-    needed = worker.layout.pages_for(num_tokens + 1)
-    return worker.pages_assigned() + needed + growth <= pools.num_pages
+    growth = len(worker.assigned) if growing else 0
+    pages = worker.num_pages_assigned + worker.layout.pages_for(num_tokens) + growth
+    return pages <= pools.num_pages * share

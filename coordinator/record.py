@@ -7,7 +7,7 @@ over a newer one, and nothing wins over an end.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct, structs
@@ -27,7 +27,10 @@ _TERMINAL: Final = frozenset({"finished", "failed", "cancelled"})
 
 
 class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Times are Unix seconds, None until reached; those of the stages are the newest attempt's.
+    """``…_at`` are Unix seconds by the coordinator's clock, ``…_s`` durations by a worker's; None
+    until known, and the newest attempt's, but for ``received_at`` and ``first_token_at``. Those
+    between ``prefilled_at`` and ``first_decode_at`` are the parts of the handoff (handoff.py).
+    ``bytes_moved`` are all attempts', ``handoff_bytes`` the newest one's.
 
     ``http_id`` is the client's X-Request-Id, ``coordinator`` the instance that owns the request.
     ``failure_code`` is stable, ``failure_message`` for people. ``revision`` counts the changes.
@@ -44,18 +47,25 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_prompt: int = 0
     num_output: int = 0
     bytes_moved: int = 0
+    handoff_bytes: int = 0
     finish_reason: FinishReason | None = None
     failure_code: str = ""
     failure_message: str = ""
     received_at: float | None = None
     queued_at: float | None = None
     placed_at: float | None = None
-    prefill_started_at: float | None = None
-    prefill_finished_at: float | None = None
+    prefill_wait_s: float | None = None
+    prefill_s: float | None = None
+    prefilled_at: float | None = None
     first_token_at: float | None = None
     handoff_placed_at: float | None = None
-    pull_started_at: float | None = None
+    unseen_s: float | None = None
+    room_s: float | None = None
+    launch_s: float | None = None
+    copy_s: float | None = None
+    boundary_s: float | None = None
     landed_at: float | None = None
+    first_step_s: float | None = None
     first_decode_at: float | None = None
     ended_at: float | None = None
 
@@ -68,28 +78,6 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The order key, fixed-width digits so that it compares as text, in Lua too:
         ended (1), attempt (9), rank of the state (1), revision (9)."""
         return f"{self.ended:d}{self.attempt:09d}{_RANK[self.state]:d}{self.revision:09d}"
-
-    def advance(self, state: State, /, **changes: Any) -> "RequestRecord":
-        """This request one transition later, with ``changes`` to its fields.
-
-        Returns this very record when it has ended, when nothing would change, and when the
-        transition would lead back; so a late or doubled event needs no check by the caller.
-        """
-        after = structs.replace(self, state=state, **changes)
-        if self.ended or after == self:
-            return self
-        after = structs.replace(after, revision=self.revision + 1)
-        return after if after.order > self.order else self
-
-    def next_attempt(self, *, at: float) -> "RequestRecord":
-        """Queued again at ``at``: workers and stage times start anew. When the request came,
-        and when its client saw the first token, stay."""
-        return self.advance(
-            "queued", attempt=self.attempt + 1, queued_at=at, placed_at=None,
-            prefill_worker="", decode_worker="", prefill_started_at=None,
-            prefill_finished_at=None, handoff_placed_at=None, pull_started_at=None,
-            landed_at=None, first_decode_at=None,
-        )  # fmt: skip
 
     def to_fields(self) -> dict[str, str]:
         """The Redis hash: every field that is set, and ``order``, as UTF-8-safe text."""
@@ -111,8 +99,3 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def _text(value: object) -> str:
     return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def latest(one: RequestRecord, other: RequestRecord) -> RequestRecord:
-    """The one of a request's two records that holds."""
-    return other if other.order > one.order else one

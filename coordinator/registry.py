@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 
 from coordinator.contract import PoolStatus
+from coordinator.pairs import Pairs
 from coordinator.request import Request
-from transport.errors import LayoutMismatch
+from transport.errors import LayoutMismatch, RoleMismatch
 from transport.layout import CacheLayout
 from transport.messages import Hello, PoolGauges, Role
 
@@ -16,7 +17,8 @@ class Worker:
 
     ``heard_at`` is of the monotonic clock: a step of the system's must not look like silence.
     ``settled``: it has said more than hello. ``unreached`` counts how often in a row it could
-    not be sent to, its connection being closed.
+    not be sent to, its connection being closed. ``last_placed`` orders workers by when they were
+    last given a request; 0: never.
     """
 
     hello: Hello
@@ -25,7 +27,7 @@ class Worker:
     draining: bool = False
     settled: bool = False
     unreached: int = 0
-    num_placed: int = 0
+    last_placed: int = 0
     assigned: dict[str, Request] = field(default_factory=dict)
 
     @property
@@ -51,9 +53,15 @@ class Worker:
             books_error=self.gauges.books_error,
         )
 
-    def pages_assigned(self) -> int:
+    @property
+    def num_pages_assigned(self) -> int:
         """Pages its requests need now, counted from their lengths."""
         return sum(self.layout.pages_for(r.num_tokens + 1) for r in self.assigned.values())
+
+    @property
+    def free_pages(self) -> int:
+        """Pages beside those of its requests."""
+        return self.hello.memory.pools.num_pages - self.num_pages_assigned
 
 
 class Registry:
@@ -61,6 +69,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._workers: dict[str, Worker] = {}
+        self.pairs = Pairs()
 
     def add(self, hello: Hello, now: float) -> Worker:
         size = hello.memory.pools
@@ -70,6 +79,7 @@ class Registry:
         return worker
 
     def remove(self, instance: str) -> Worker | None:
+        self.pairs.forget(instance)
         return self._workers.pop(instance, None)
 
     def get(self, instance: str) -> Worker | None:
@@ -81,6 +91,25 @@ class Registry:
     def of(self, role: Role) -> list[Worker]:
         return [worker for worker in self._workers.values() if worker.hello.role == role]
 
+    def prefilling(self) -> list[Worker]:
+        """Prefill workers from which somebody can pull, as far as is known."""
+        heard = self.heard("decode")
+        return [w for w in self.of("prefill") if not self.pairs.stranded(w.instance, heard)]
+
+    def decoding_from(self, prefill: str) -> list[Worker]:
+        """Decode workers that have proved to read this prefill worker's memory right."""
+        return [w for w in self.of("decode") if self.pairs.usable(prefill, w.instance)]
+
+    def heard(self, role: Role) -> dict[str, float]:
+        """When each worker of a role was last heard of."""
+        return {worker.instance: worker.heard_at for worker in self.of(role)}
+
+    def missing_roles(self) -> tuple[Role, ...]:
+        """Roles without a worker that takes work; a worker that does both needs no other."""
+        taking = {worker.hello.role for worker in self._workers.values() if not worker.draining}
+        needed: tuple[Role, ...] = ("both",) if self.of("both") else ("prefill", "decode")
+        return tuple(role for role in needed if role not in taking)
+
     def silent(self, now: float, dead_after_s: float) -> list[Worker]:
         return [w for w in self._workers.values() if now - w.heard_at > dead_after_s]
 
@@ -90,8 +119,14 @@ class Registry:
             worker.heard_at += absent_s
 
     def require_compatible(self, hello: Hello) -> None:
-        """Raise LayoutMismatch unless ``hello`` serves what the workers already here serve."""
+        """Raise LayoutMismatch unless ``hello`` serves what the workers already here serve, and
+        RoleMismatch where some do both and others one."""
         for worker in self._workers.values():
+            if (worker.hello.role == "both") != (hello.role == "both"):
+                raise RoleMismatch(
+                    f"role mismatch: {hello.role} at {hello.instance}, {worker.hello.role} at "
+                    f"{worker.instance}; workers of role both and split pools do not mix"
+                )
             if worker.hello.model != hello.model:
                 raise LayoutMismatch(
                     f"model mismatch: {hello.model} at {hello.instance}, "

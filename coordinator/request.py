@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from coordinator.contract import Generation
-from transport.messages import Decode, Offer, Prefill
+from transport.messages import Decode, Generate, Landed, Offer, Prefill, Prefilled
 from transport.sampling import FinishReason
 
 
@@ -28,10 +28,13 @@ class State(StrEnum):
 @dataclass(eq=False)
 class Request:
     """``attempt`` counts from 1 how often it was queued; ``faults`` the attempts that ended in a
-    fault rather than for want of memory. ``offer`` is set while a prefill worker keeps the
-    finished prompt. ``stages`` are Unix seconds of the newest attempt, except that
-    ``received_at`` and ``first_token_at`` are the client's. ``revision`` counts changes.
-    ``accepted_at`` and ``assigned_at`` are of the monotonic clock."""
+    fault rather than for want of memory. ``failed_at`` is the worker that gave up the attempt
+    before. ``offer`` is set while a prefill worker keeps the
+    finished prompt. ``stages`` are the newest attempt's, by the names of record.py: Unix seconds
+    of the coordinator's clock (``…_at``) and durations (``…_s``); but ``received_at`` and
+    ``first_token_at`` are the request's own. ``bytes_moved`` are all attempts', ``handoff_bytes``
+    the newest one's. ``revision`` counts changes. ``accepted_at`` and ``assigned_at`` are of the
+    monotonic clock."""
 
     generation: Generation
     arrival: int
@@ -40,11 +43,13 @@ class Request:
     faults: int = 0
     prefill_worker: str = ""
     decode_worker: str = ""
+    failed_at: str = ""
     accepted_at: float = 0.0
     assigned_at: float = 0.0
     offer: Offer | None = None
     output_ids: list[int] = field(default_factory=list)
     bytes_moved: int = 0
+    handoff_bytes: int = 0
     finish_reason: FinishReason | None = None
     code: str = ""
     message: str = ""
@@ -71,10 +76,36 @@ class Request:
         kept = ("received_at", "first_token_at")
         self.stages = {name: at for name, at in self.stages.items() if name in kept}
         self.stages["queued_at"] = now
+        self.handoff_bytes = 0
+
+    def was_prefilled(self, message: Prefilled, now: float) -> None:
+        """Note what its prefill took."""
+        self.stages |= {
+            "prefilled_at": now,
+            "prefill_wait_s": message.wait_s,
+            "prefill_s": message.prefill_s,
+        }
+
+    def has_landed(self, message: Landed, now: float) -> None:
+        """Note what its handoff took so far."""
+        self.handoff_bytes = message.num_bytes
+        self.bytes_moved += message.num_bytes
+        self.stages |= {
+            "landed_at": now,
+            "unseen_s": message.unseen_s,
+            "room_s": message.room_s,
+            "launch_s": message.launch_s,
+            "copy_s": message.copy_s,
+            "boundary_s": message.boundary_s,
+        }
 
     def as_prefill(self) -> Prefill:
         """The order to compute its tokens, those already sent included."""
         return Prefill(**self._order())
+
+    def as_generate(self) -> Generate:
+        """The order to compute its tokens and to go on at the same worker."""
+        return Generate(**self._order())
 
     def as_decode(self) -> Decode:
         """The order to pull its offer and go on."""

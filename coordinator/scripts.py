@@ -5,7 +5,7 @@ plain tuples for ``RedisLink.run``.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -100,7 +100,47 @@ end
 return 1
 """
 
-SOURCES: Final = (_PUT, _JOIN, _FAIL_LOST, _LEAVE, _REPLACE)
+_CLAIM = """
+-- KEYS leases of the GPUs wanted, best first. ARGV holder, share, ttl ms.
+-- Takes the one it has already, else the first of those that the fewest hold; or renews it.
+-- Returns {number of the key or 0, for each key its holders ...}.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local best, fewest, answer = 0, nil, {0}
+for i, key in ipairs(KEYS) do
+  local names, mine = {}, false
+  local fields = redis.call('HGETALL', key)
+  for f = 1, #fields, 2 do
+    if fields[f] == 'share' then
+    elseif tonumber(fields[f + 1]) <= now then
+      redis.call('HDEL', key, fields[f])
+    else
+      names[#names + 1] = fields[f]
+      mine = mine or fields[f] == ARGV[1]
+    end
+  end
+  answer[i + 1] = table.concat(names, ' and ')
+  local fits = #names == 0
+    or (#names < tonumber(ARGV[2]) and redis.call('HGET', key, 'share') == ARGV[2])
+  local rank = mine and -1 or #names
+  if (mine or fits) and (fewest == nil or rank < fewest) then best, fewest = i, rank end
+end
+if best > 0 then
+  redis.call('HSET', KEYS[best], 'share', ARGV[2], ARGV[1], string.format('%.0f', now + ARGV[3]))
+  redis.call('PEXPIRE', KEYS[best], ARGV[3])
+end
+answer[1] = best
+return answer
+"""
+
+_RELEASE = """
+-- KEYS lease of a GPU. ARGV holder.
+redis.call('HDEL', KEYS[1], ARGV[1])
+if redis.call('HLEN', KEYS[1]) <= 1 then redis.call('DEL', KEYS[1]) end
+return 1
+"""
+
+SOURCES: Final = (_PUT, _JOIN, _FAIL_LOST, _LEAVE, _REPLACE, _CLAIM, _RELEASE)
 
 
 def put(record: RequestRecord, writer: str) -> Command:
@@ -145,6 +185,16 @@ def leave(instance: str) -> Command:
 def replace(key: str, fields: Mapping[str, str], ttl_s: float) -> Command:
     """Make the hash ``key`` hold exactly ``fields`` for ``ttl_s``."""
     return ("EVALSHA", _sha(_REPLACE), 1, key, int(ttl_s * 1000), _flat(fields))
+
+
+def claim(holder: str, gpus: Sequence[str], share: int, ttl_s: float) -> Command:
+    """Take or renew a lease. Replies which of ``gpus`` it is, from 1, or 0; then who holds each."""
+    leases = [keys.lease(gpu) for gpu in gpus]
+    return ("EVALSHA", _sha(_CLAIM), len(leases), *leases, holder, share, int(ttl_s * 1000))
+
+
+def release(holder: str, gpu: str) -> Command:
+    return ("EVALSHA", _sha(_RELEASE), 1, keys.lease(gpu), holder)
 
 
 def _flat(fields: Mapping[str, str]) -> bytes:

@@ -22,6 +22,7 @@ from fastapi import FastAPI
 from coordinator.api import create_app
 from coordinator.edge_settings import EdgeSettings
 from coordinator.hub import Hub, HubSettings
+from coordinator.leases import Leases
 from coordinator.observer import Observer
 from coordinator.placement import PlacementLimits
 from coordinator.store import Store
@@ -75,7 +76,8 @@ async def serve(settings: CoordinatorSettings) -> None:
         stack.push_async_callback(store.close, CLOSE_TIMEOUT_S)
         metrics = Metrics(settings.edge.served_model_name)
         observer = Observer(metrics, store, instance)
-        hub = Hub(channel, observer, instance, settings.hub, settings.limits)
+        leases = Leases(store, channel.send)
+        hub = Hub(channel, observer, instance, settings.hub, settings.limits, leases)
         app = create_app(hub, tokenizer, settings.edge, metrics)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(hub.run(), name="hub")

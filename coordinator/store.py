@@ -124,6 +124,27 @@ class Store:
         self._presence.worker_gone(instance)
         self._note_change()
 
+    async def claim_gpu(self, holder: str, gpus: tuple[str, ...], share: int) -> tuple[str, str]:
+        """The one of ``gpus`` that ``holder`` has from now on for a time to live, or "" and who
+        holds them. Raises RedisUnavailable."""
+        if not gpus:
+            return "", "no GPU was named"
+        ttl_s = self.limits.presence_ttl_s
+        number, *holders = await self._reader.ask(scripts.claim(holder, gpus, share, ttl_s))
+        if number:
+            return gpus[number - 1], ""
+        held = (f"{gpu} is held by {by}" for gpu, by in zip(gpus, holders, strict=True))
+        return "", "; ".join(held)
+
+    def hold_gpu(self, holder: str, gpu: str, share: int) -> None:
+        """Renew a claim that was granted, until ``release_gpu``. When this store closes, the
+        lease stays for its time to live: the worker may still be there."""
+        self._presence.hold_gpu(holder, gpu, share)
+
+    def release_gpu(self, holder: str) -> None:
+        self._presence.release_gpu(holder)
+        self._note_change()
+
     async def get(self, request_id: str) -> RequestRecord | None:
         """The newest record of any coordinator's request; None when it is unknown or long over.
 
@@ -177,6 +198,7 @@ class Store:
         while self._outbox.num_dirty or self._presence.dirty or not self._closing.is_set():
             await self._wait_for_changes()
             await self._presence.write_workers()
+            await self._presence.write_releases()
             await self._write_records()
             if time.monotonic() >= self._next_heartbeat:
                 await self._meet()
@@ -227,6 +249,7 @@ class Store:
         if had_met and not self._connected:
             log.warning("Redis is back; writing %d records", self.num_unwritten)
             self.counters.reconnects += 1
+        await self._presence.renew_leases()
         self._connected = True
         self._outbox.expire(time.monotonic())
         self._next_heartbeat = time.monotonic() + self.limits.heartbeat_s

@@ -9,7 +9,7 @@ from decode.pool import DecodePool
 from engine import options
 from engine.runner import Engine
 from engine.service import WorkerSettings, serve
-from transport.memory import copy_stream, open_peer
+from transport.memory import copy_stream
 from transport.session import Session
 
 
@@ -18,10 +18,12 @@ def main(
     model: options.Model = Path("models/tiny"),
     load_format: options.LoadFormat = "auto",
     device: options.Device = "auto",
+    gpu: options.GpuName = "",
+    gpu_share: options.GpuShare = 1,
     dtype: options.Dtype = "auto",
     page_size: options.PageSize = 64,
     num_pages: options.NumPages = 0,
-    num_state_slots: options.NumStateSlots = 64,
+    num_state_slots: options.NumStateSlots = 0,
     pull_timeout: Annotated[
         float, typer.Option(envvar="BATON_PULL_TIMEOUT", help="Seconds a copy may take.")
     ] = 10.0,
@@ -38,18 +40,22 @@ def main(
         if pull_timeout <= 0:
             raise ValueError(f"pull_timeout: {pull_timeout} is not positive")
         engine_config = options.engine_config(
-            model, load_format, device, dtype, page_size, num_pages, num_state_slots, poison
-        )
-        settings = WorkerSettings(coordinator, engine_config, lookahead, threads, drain_timeout)
+            model, load_format, device, dtype, page_size, num_pages, num_state_slots, poison,
+            gpu_share,
+        )  # fmt: skip
+        ahead = options.lookahead_on(engine_config.device, lookahead)
+        settings = WorkerSettings(
+            coordinator, engine_config, ahead, threads, drain_timeout,
+            gpu=options.gpu_name(device, gpu),
+        )  # fmt: skip
 
         def make_pool(engine: Engine, session: Session, instance: str) -> DecodePool:
             return DecodePool(
                 engine,
                 session,
-                copy_stream(engine.config.device, engine.cache),
-                open_peer,
+                copy_stream(engine.config.device, engine.cache, poisoned=poison),
                 pull_timeout_s=pull_timeout,
-                lookahead=settings.steps_ahead,
+                lookahead=ahead,
             )
 
         serve("decode", settings, make_pool)

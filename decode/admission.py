@@ -15,19 +15,35 @@ from engine.cache.books import CacheBooks
 from engine.sequence import Sequence
 from transport.errors import PeerGone
 from transport.layout import CacheLayout
-from transport.messages import MemoryExport, Offer
-from transport.pull import CopyStream, Pull
-from transport.tensors import CacheTensors
+from transport.messages import Landed, MemoryExport, Offer
+from transport.pull import Copied, CopyStream, Pull, Wanted
 
 
 @dataclass(eq=False)
 class Admission:
-    """A sequence on its way in. ``pull`` is None while pending."""
+    """A sequence on its way in. ``pull`` is None while pending. ``unseen_s`` is how long its order
+    may have lain in the socket; ``room_at`` and ``launched_at`` are when there was room and when
+    its copy had been enqueued, ``deadline`` when that must be done."""
 
     sequence: Sequence
     offer: Offer
+    unseen_s: float = 0.0
     pull: Pull | None = None
+    room_at: float = 0.0
+    launched_at: float = 0.0
     deadline: float = 0.0
+
+    def landed(self, copied: Copied, now: float) -> Landed:
+        """What to report when the worker's loop sees the finished copy at ``now``."""
+        return Landed(
+            *self.sequence.key,
+            num_bytes=copied.num_bytes,
+            unseen_s=self.unseen_s,
+            room_s=self.room_at - self.sequence.received_at,
+            launch_s=self.launched_at - self.room_at,
+            copy_s=copied.copy_s,
+            boundary_s=max(0.0, now - self.launched_at - copied.copy_s),
+        )
 
 
 class AdmissionQueue:
@@ -38,60 +54,79 @@ class AdmissionQueue:
         books: CacheBooks,
         layout: CacheLayout,
         puller: CopyStream,
-        open_peer: Callable[[MemoryExport], CacheTensors],
         pull_timeout_s: float,
+        clock: Callable[[], float],
     ) -> None:
         self._books = books
         self._layout = layout
         self._puller = puller
-        self._open_peer = open_peer
         self._pull_timeout_s = pull_timeout_s
-        self._peers: dict[str, CacheTensors] = {}
+        self._clock = clock
+        self._peers: set[str] = set()
         self.pending: list[Admission] = []
         self.receiving: list[Admission] = []
 
     def add_peer(self, instance: str, memory: MemoryExport) -> None:
-        """Map a prefill worker's memory; raises PeerGone, LayoutMismatch."""
+        """Map a prefill worker's memory, unless it is; raises PeerGone, LayoutMismatch."""
         self._layout.require_same(memory.layout, peer=instance)
-        self._peers[instance] = self._open_peer(memory)
+        if instance not in self._peers:
+            self._puller.open(instance, memory)
+            self._peers.add(instance)
 
     def drop_peer(self, instance: str) -> list[Sequence]:
         """Forget a peer; pulls under way keep its mapping. Returns what can no longer come."""
-        self._peers.pop(instance, None)
+        self._peers.discard(instance)
+        self._puller.close_peer(instance)
         lost = [a for a in self.pending if a.offer.instance == instance]
         for admission in lost:
             self.pending.remove(admission)
         return [admission.sequence for admission in lost]
 
     def drop_peers(self) -> None:
-        self._peers.clear()
+        for instance in list(self._peers):
+            self.drop_peer(instance)
 
-    def add(self, sequence: Sequence, offer: Offer) -> None:
+    @property
+    def has_peers(self) -> bool:
+        return bool(self._peers)
+
+    def add(self, sequence: Sequence, offer: Offer, unseen_s: float) -> None:
         """Queue an admission; raises PeerGone when the offer's worker is not known here."""
         if offer.instance not in self._peers:
             raise PeerGone(f"prefill worker {offer.instance} is not known here")
-        insort(self.pending, Admission(sequence, offer), key=lambda a: a.sequence.arrival)
+        admission = Admission(sequence, offer, unseen_s)
+        insort(self.pending, admission, key=lambda a: a.sequence.arrival)
 
-    def start_pulls(self, *, num_running: int, now: float) -> None:
-        """Start every pull there is room for, oldest first, keeping a page free for the growth
-        of each running sequence."""
+    def start_pulls(self, *, num_running: int) -> bool:
+        """Start every pull there is room for, together and oldest first, keeping a page free for
+        the growth of each running sequence. Returns whether there was one."""
+        admitted: list[Admission] = []
+        wanted: list[Wanted] = []
         while self.pending:
             admission = self.pending[0]
             sequence, offer = admission.sequence, admission.offer
             num_pages = self._layout.pages_for(offer.num_tokens + 1)
-            active = num_running + len(self.receiving)
+            active = num_running + len(self.receiving) + len(admitted)
             if not self._books.can_reserve(num_pages + active):
-                return
+                break
             self.pending.pop(0)
-            sequence.holding = self._books.reserve(num_pages)
-            admission.pull = self._puller.pull(
-                self._peers[offer.instance],
-                offer,
-                block_table=tuple(sequence.holding.pages[: len(offer.block_table)]),
-                state_slot=sequence.holding.slot.id,
-            )
-            admission.deadline = now + self._pull_timeout_s
-            self.receiving.append(admission)
+            admission.room_at = self._clock()
+            holding = sequence.holding = self._books.reserve(num_pages)
+            block_table = tuple(holding.pages[: len(offer.block_table)])
+            wanted.append(Wanted(offer, block_table, holding.slot.id))
+            admitted.append(admission)
+        if admitted:
+            self._launch(admitted, wanted)
+        return bool(admitted)
+
+    def _launch(self, admitted: list[Admission], wanted: list[Wanted]) -> None:
+        pulls = self._puller.pull(wanted)
+        launched_at = self._clock()
+        for admission, pull in zip(admitted, pulls, strict=True):
+            admission.pull = pull
+            admission.launched_at = launched_at
+            admission.deadline = launched_at + self._pull_timeout_s
+        self.receiving += admitted
 
     def landed(self) -> list[Admission]:
         """Admissions whose copy is done, with or without success; they leave the queue."""
@@ -100,11 +135,13 @@ class AdmissionQueue:
             self.receiving.remove(admission)
         return done
 
-    def wait_for_a_copy(self, timeout_s: float) -> None:
-        """Wait until the oldest copy under way is done, at most ``timeout_s``."""
-        pull = self.receiving[0].pull
-        assert pull is not None, "receiving without a pull"
-        pull.wait(timeout_s)
+    def wait_for_copies(self, timeout_s: float) -> None:
+        """Wait until all copies under way are done, at most ``timeout_s``."""
+        deadline = self._clock() + timeout_s
+        for admission in self.receiving:
+            assert admission.pull is not None, "receiving without a pull"
+            if not admission.pull.wait(max(0.0, deadline - self._clock())):
+                return
 
     def overdue(self, now: float) -> list[Sequence]:
         """Sequences whose pull is past its deadline. They stay until the copy is done, since it

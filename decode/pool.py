@@ -25,23 +25,28 @@ from transport.messages import (
     Decode,
     Failed,
     FailureCode,
-    Landed,
+    FirstStep,
+    Generate,
     MemoryExport,
     PeerJoined,
     PeerLeft,
+    PeerTested,
     PoolGauges,
     Prefill,
     Release,
     Tokens,
 )
 from transport.pull import CopyStream, digest
+from transport.selftest import SLOW_BYTES_PER_S, probe_peer
 from transport.session import Session, Work
-from transport.tensors import CacheTensors
 
 log = logging.getLogger(__name__)
 
 IDLE_S = 60.0
 COPY_WAIT_S = 0.05
+COPY_PATIENCE_S = 0.001
+"""How long a step is put off for copies just begun. Most take less, and then their sequences join
+this very step; a copy that is missed waits for a whole one."""
 
 
 class DecodePool:
@@ -52,7 +57,6 @@ class DecodePool:
         engine: Engine,
         session: Session,
         puller: CopyStream,
-        open_peer: Callable[[MemoryExport], CacheTensors],
         *,
         pull_timeout_s: float,
         lookahead: int,
@@ -64,9 +68,7 @@ class DecodePool:
         self._clock = clock
         self._books = books_for(engine)
         self._puller = puller
-        self._admission = AdmissionQueue(
-            self._books, engine.layout, puller, open_peer, pull_timeout_s
-        )
+        self._admission = AdmissionQueue(self._books, engine.layout, puller, pull_timeout_s, clock)
         self._scheduler = DecodeScheduler(self._books, engine.layout)
         self._launched: deque[tuple[Scheduled, Step]] = deque()
         self._stale_dropped = 0
@@ -88,15 +90,10 @@ class DecodePool:
             case Cancel(request_id=request_id, attempt=attempt):
                 self._cancel(request_id, attempt)
             case PeerJoined(instance=instance, memory=memory):
-                # A peer that died before it was opened is found again when an offer names it.
-                try:
-                    self._admission.add_peer(instance, memory)
-                except (PeerGone, LayoutMismatch) as error:
-                    log.warning("cannot open the memory of %s: %s", instance, error)
+                self._session.send(self._meet(instance, memory))
             case PeerLeft(instance=instance):
-                for sequence in self._admission.drop_peer(instance):
-                    self._fail(sequence, "peer_gone", f"{instance} left", retry=True)
-            case Prefill() | Release():
+                self._lose_peer(instance)
+            case Prefill() | Generate() | Release():
                 raise AssertionError(f"a decode worker was sent {type(message).__name__}")
             case _:
                 assert_never(message)
@@ -105,13 +102,18 @@ class DecodePool:
         if self._launched or self._scheduler.has_work:
             return 0.0
         if self._admission.receiving:
-            self._admission.wait_for_a_copy(COPY_WAIT_S)
+            self._admission.wait_for_copies(COPY_WAIT_S)
             return 0.0
         return IDLE_S
 
     def held(self) -> tuple[tuple[str, int], ...]:
         sequences = [*self._admission.sequences(), *self._scheduler.running]
         return tuple(sequence.key for sequence in sequences)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is somebody to pull from."""
+        return self._admission.has_peers
 
     @property
     def empty(self) -> bool:
@@ -145,12 +147,39 @@ class DecodePool:
         """Wait for the copy under way, so that nothing writes the cache any more."""
         self._puller.close()
 
+    def _meet(self, instance: str, memory: MemoryExport) -> PeerTested:
+        """Open a peer's memory and test the path from there; a bad one is closed again.
+
+        The loop stands still meanwhile, for some milliseconds, once for each peer that joins.
+        """
+        try:
+            self._admission.add_peer(instance, memory)
+        except (PeerGone, LayoutMismatch) as error:
+            log.error("cannot pull from %s: %s", instance, error)
+            return PeerTested(instance, problem=str(error))
+        test = probe_peer(self._puller, self._engine.cache, instance)
+        if test.problem:
+            log.error("cannot pull from %s: %s", instance, test.problem)
+            self._lose_peer(instance)
+        elif test.bytes_per_s < SLOW_BYTES_PER_S[memory.kind]:
+            log.warning(
+                "pulling from %s is slow: %.1f GB/s; see `nvidia-smi topo -m`, `baton doctor`",
+                instance, test.bytes_per_s / 1e9,
+            )  # fmt: skip
+        else:
+            log.info("tested %s: %.1f GB/s", instance, test.bytes_per_s / 1e9)
+        return PeerTested(instance, test.num_bytes, test.seconds, test.problem)
+
+    def _lose_peer(self, instance: str) -> None:
+        for sequence in self._admission.drop_peer(instance):
+            self._fail(sequence, "peer_gone", f"{instance} left", retry=True)
+
     def _accept(self, message: Decode) -> None:
-        sequence = Sequence.of(message)
+        sequence = Sequence.of(message, self._clock())
         sequence.num_cached = message.offer.num_tokens
         self._cancel(sequence.request_id, sequence.attempt - 1)
         try:
-            self._admission.add(sequence, message.offer)
+            self._admission.add(sequence, message.offer, self._session.unseen_s)
         except PeerGone as error:
             self._fail(sequence, "peer_gone", str(error), retry=True)
 
@@ -161,11 +190,11 @@ class DecodePool:
                 self._scheduler.end(sequence)
 
     def _admit(self) -> None:
-        now = self._clock()
-        self._admission.start_pulls(num_running=len(self._scheduler.running), now=now)
+        if self._admission.start_pulls(num_running=len(self._scheduler.running)):
+            self._admission.wait_for_copies(COPY_PATIENCE_S)
         for admission in self._admission.landed():
             self._land(admission)
-        for sequence in self._admission.overdue(now):
+        for sequence in self._admission.overdue(self._clock()):
             sequence.ended = True
             self._fail(sequence, "pull_timeout", "the copy did not finish in time", retry=True)
 
@@ -182,14 +211,15 @@ class DecodePool:
             self._admission.release(sequence)
             return
         if offer.digest and offer.digest != self._digest(sequence, offer.num_tokens):
-            self._fail(sequence, "digest_mismatch", "the cache changed on its way", retry=False)
+            message = f"the cache changed on its way from {offer.instance}"
+            log.error("%s, request %s", message, sequence.request_id)
+            self._fail(sequence, "digest_mismatch", message, retry=False)
             self._admission.release(sequence)
             return
         self._engine.bind(sequence.binding())
         self._scheduler.add(sequence)
-        self._session.send(
-            Landed(*sequence.key, copied.num_bytes, copied.started_at, copied.landed_at)
-        )
+        sequence.landed_at = self._clock()
+        self._session.send(admission.landed(copied, sequence.landed_at))
 
     def _digest(self, sequence: Sequence, num_tokens: int) -> str:
         assert sequence.holding is not None, "landed without pages"
@@ -204,19 +234,22 @@ class DecodePool:
         self._scheduler.preempted.clear()
 
     def _process(self, scheduled: Scheduled, step: Step) -> None:
-        tokens = []
-        for sequence, sampled in self._scheduler.retire(scheduled, step.result()):
-            if sampled.token_id is None:
-                self._scheduler.end(sequence)
-                message = "the logits were not finite"
-                self._fail(sequence, "not_finite", message, retry=False)
-                continue
-            token = sequence.append(sampled)
-            if token.finish is not None:
-                self._scheduler.end(sequence)
-            tokens.append(token)
+        result = step.result()
+        first_steps = self._first_steps(scheduled)
+        tokens, broken = self._scheduler.take_in(scheduled, result)
+        for sequence in broken:
+            self._fail(sequence, "not_finite", "the logits were not finite", retry=False)
         if tokens:
-            self._session.send(Tokens(tokens=tuple(tokens), stepped_at=time.time()))
+            self._session.send(Tokens(tuple(tokens), first_steps))
+
+    def _first_steps(self, scheduled: Scheduled) -> tuple[FirstStep, ...]:
+        """For which sequences the step that has just ended was the first."""
+        found = []
+        for sequence in scheduled.sequences:
+            if sequence.landed_at is not None and not sequence.ended:
+                found.append(FirstStep(*sequence.key, self._clock() - sequence.landed_at))
+                sequence.landed_at = None
+        return tuple(found)
 
     def _fail(self, sequence: Sequence, code: FailureCode, message: str, *, retry: bool) -> None:
         self._session.send(Failed(*sequence.key, code, message, retry))

@@ -8,19 +8,31 @@ elsewhere or later, so the oldest always advances.
 """
 
 from bisect import insort
+from collections.abc import Callable
 
 from engine.batch import Row, Sampled, StepResult
 from engine.cache.books import CacheBooks
 from engine.sequence import Scheduled, Sequence
 from transport.layout import CacheLayout
+from transport.messages import TokenOut
 
 
 class DecodeScheduler:
-    """Running sequences, oldest first, and those that drain."""
+    """Running sequences, oldest first, and those that drain.
 
-    def __init__(self, books: CacheBooks, layout: CacheLayout) -> None:
+    ``reclaim`` is asked before a running sequence gives way to the one of this arrival: it ends a
+    younger sequence that holds memory elsewhere on this worker and returns it, or None.
+    """
+
+    def __init__(
+        self,
+        books: CacheBooks,
+        layout: CacheLayout,
+        reclaim: Callable[[int], Sequence | None] = lambda arrival: None,
+    ) -> None:
         self._books = books
         self._layout = layout
+        self._reclaim = reclaim
         self.running: list[Sequence] = []
         self.draining: set[Sequence] = set()
         self.preempted: list[Sequence] = []
@@ -60,6 +72,24 @@ class DecodeScheduler:
                 alive.append((sequence, sampled))
         return alive
 
+    def take_in(
+        self, scheduled: Scheduled, result: StepResult
+    ) -> tuple[list[TokenOut], list[Sequence]]:
+        """``retire``, and every token to its sequence: the tokens to send, and the sequences
+        whose logits were not finite. Whoever is done has ended."""
+        tokens: list[TokenOut] = []
+        broken: list[Sequence] = []
+        for sequence, sampled in self.retire(scheduled, result):
+            if sampled.token_id is None:
+                self.end(sequence)
+                broken.append(sequence)
+                continue
+            token = sequence.append(sampled)
+            if token.finish is not None:
+                self.end(sequence)
+            tokens.append(token)
+        return tokens, broken
+
     def end(self, sequence: Sequence) -> None:
         """No further step for it; its cache is free once its launched steps have retired."""
         sequence.ended = True
@@ -75,12 +105,13 @@ class DecodeScheduler:
         assert sequence.holding is not None, "running without pages"
         num_pages = self._layout.pages_for(sequence.num_cached + 1)
         while num_pages > len(sequence.holding.pages) + self._books.free_pages:
-            youngest = self.running[-1]
+            yielding = self._reclaim(sequence.arrival)
+            if yielding is None:
+                yielding = self.running[-1]
+                self._preempt(yielding)
             # NOTE: with a step under way its pages come back only when that retires, so this
             # sequence then sits the step out.
-            retired = youngest.in_flight == 0
-            self._preempt(youngest)
-            if youngest is sequence or not retired:
+            if yielding is sequence or yielding.in_flight:
                 return False
         self._books.grow(sequence.holding, num_pages)
         return True

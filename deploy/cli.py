@@ -2,7 +2,8 @@
 
 import typer
 
-from deploy import chat, status, up
+from bench import cli as bench
+from deploy import chat, doctor, status, up
 
 app = typer.Typer(
     name="baton",
@@ -15,6 +16,8 @@ app = typer.Typer(
 app.command("up")(up.up)
 app.command("status")(status.status)
 app.command("chat")(chat.chat)
+app.command("doctor")(doctor.doctor)
+app.add_typer(bench.app)
 
 
 if __name__ == "__main__":

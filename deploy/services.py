@@ -31,13 +31,13 @@ class Service:
 def services(
     settings: UpSettings, *, port: int, run_dir: Path, redis_url: str, inherited: Mapping[str, str]
 ) -> list[Service]:
-    """The coordinator, then prefill workers, then decode workers.
+    """The coordinator, then the workers: prefill and decode, or both.
 
     ``inherited`` (our own environment) passes on under the settings, so what only a service
     knows, as a pool's size, can be set for all.
     """
     endpoint = f"ipc://{run_dir / 'coordinator.sock'}"
-    num_workers = settings.num_prefill + settings.num_decode
+    num_workers = settings.num_prefill + settings.num_decode + settings.num_both
     num_threads = max(1, (os.cpu_count() or 1) // num_workers)
     # PYTHONSAFEPATH: a folder named "decode" where the user happens to stand is not ours.
     path = [inherited.get("PYTHONPATH", ""), str(_CODE)]
@@ -53,6 +53,7 @@ def services(
         "BATON_REDIS_URL": redis_url,
         "BATON_LOAD_FORMAT": settings.load_format,
         "BATON_DEVICE": settings.device,
+        "BATON_GPU_SHARE": str(settings.gpu_share),
     }
     front = {
         "BATON_HOST": settings.host,
@@ -64,9 +65,12 @@ def services(
     if settings.device == "cpu":
         # A core is busy with that many, and the first prompts of a burst need not wait for all.
         worker["BATON_MAX_BATCH_TOKENS"] = inherited.get("BATON_MAX_BATCH_TOKENS", "256")
+        name = "BATON_MAX_TOKENS_BESIDE_DECODE"
+        worker[name] = inherited.get(name, "128")
     planned = [("coordinator", "coordinator", front)]
     planned += [(f"prefill-{i}", "prefill", worker) for i in range(1, settings.num_prefill + 1)]
     planned += [(f"decode-{i}", "decode", worker) for i in range(1, settings.num_decode + 1)]
+    planned += [(f"both-{i}", "both", worker) for i in range(1, settings.num_both + 1)]
     return [
         Service(
             name=name,

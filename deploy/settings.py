@@ -18,7 +18,8 @@ BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "tiny"
 
 @dataclass(frozen=True)
 class UpSettings:
-    """What ``baton up`` starts. ``device`` is never "auto", ``redis_url`` None: our own Redis."""
+    """What ``baton up`` starts: prefill and decode workers, or workers that do both. ``device`` is
+    never "auto", ``redis_url`` None: our own Redis."""
 
     model: Path
     served_model_name: str
@@ -26,10 +27,19 @@ class UpSettings:
     device: Literal["cpu", "cuda"]
     num_prefill: int
     num_decode: int
+    num_both: int
+    gpu_share: int
     host: str
     port: int
     redis_url: str | None
     drain_timeout_s: float
+
+    @property
+    def pools(self) -> str:
+        """How many workers of each role, for people: "2 prefill, 6 decode"."""
+        if self.num_both:
+            return f"{self.num_both} both"
+        return f"{self.num_prefill} prefill, {self.num_decode} decode"
 
 
 def resolve(
@@ -41,15 +51,15 @@ def resolve(
     device: Device = "auto",
     prefill: int | None = None,
     decode: int | None = None,
-    role: Role = "split",
+    role: Role | None = None,
+    workers: int | None = None,
+    gpu_share: int = 1,
     host: str = "127.0.0.1",
     port: int = 8000,
     redis_url: str | None = None,
     drain_timeout_s: float = 30.0,
 ) -> UpSettings:
     """Fill in what was not said, for a machine with ``num_gpus`` GPUs. Raises ValueError."""
-    if role != "split":
-        raise ValueError("--role: 'both' is not there yet; leave it at 'split'")
     if not 0 <= port <= 65535:
         raise ValueError(f"--port: {port} is not between 0 (any free port) and 65535")
     if not host:
@@ -62,7 +72,10 @@ def resolve(
         raise ValueError("--served-model-name: must not be empty")
     model = _checkpoint(model)
     on = _device(device, num_gpus)
-    num_prefill, num_decode = _split(prefill, decode, num_gpus if on == "cuda" else 0)
+    if gpu_share < 1:
+        raise ValueError(f"--gpu-share: needs at least 1 worker a GPU, not {gpu_share}")
+    places = num_gpus * gpu_share if on == "cuda" else 0
+    num_prefill, num_decode, num_both = _pools(role, prefill, decode, workers, places)
     return UpSettings(
         model=model,
         served_model_name=served_model_name or model.name,
@@ -70,6 +83,8 @@ def resolve(
         device=on,
         num_prefill=num_prefill,
         num_decode=num_decode,
+        num_both=num_both,
+        gpu_share=gpu_share,
         host=host,
         port=port,
         redis_url=redis_url,
@@ -101,29 +116,64 @@ def _device(device: Device, num_gpus: int) -> Literal["cpu", "cuda"]:
     return device
 
 
-def _split(prefill: int | None, decode: int | None, num_gpus: int) -> tuple[int, int]:
-    """Workers of each pool: one a GPU, a quarter of them prefill (2 + 6 of 8); 1 + 1 on the CPU.
+def _pools(
+    role: Role | None,
+    prefill: int | None,
+    decode: int | None,
+    workers: int | None,
+    places: int,
+) -> tuple[int, int, int]:
+    """Workers that prefill, that decode, and that do both, for so many places on GPUs; 0 places:
+    on the CPU.
 
-    A single GPU is shared only when both numbers are given: two copies of a large model do
-    not fit, so nobody gets that by default.
+    A single place does both unless told otherwise: two copies of a large model do not fit there.
     """
+    if role is None:
+        alone = places == 1 and prefill is None and decode is None
+        role = "both" if alone else "split"
+    if role == "split":
+        if workers is not None:
+            raise ValueError("--workers: is for --role both; say --prefill and --decode")
+        return *_split(prefill, decode, places), 0
+    for name, number in (("--prefill", prefill), ("--decode", decode)):
+        if number is not None:
+            raise ValueError(f"{name}: is for --role split; with --role both say --workers")
+    return 0, 0, _both(workers, places)
+
+
+def _both(workers: int | None, places: int) -> int:
+    """One worker a place; one on the CPU."""
+    number = (places or 1) if workers is None else workers
+    if number < 1:
+        raise ValueError(f"--workers: needs at least 1 worker, not {number}")
+    if places and number > places:
+        raise ValueError(f"--workers: {number} workers{_TOO_MANY.format(places)}")
+    return number
+
+
+def _split(prefill: int | None, decode: int | None, places: int) -> tuple[int, int]:
+    """Workers of each pool: all places used, a quarter of them for prefill, at least one for each
+    pool. Of 2 places 1 + 1, of 3 1 + 2, of 4 1 + 3, of 8 2 + 6; 1 + 1 on the CPU. A number that
+    was given stays, and the other pool gets the rest."""
     for name, number in (("--prefill", prefill), ("--decode", decode)):
         if number is not None and number < 1:
             raise ValueError(f"{name}: needs at least 1 worker, not {number}")
-    if not num_gpus:
+    if not places:
         return prefill or 1, decode or 1
-    if num_gpus == 1 and (prefill is None or decode is None):
+    if places == 1:
         raise ValueError(
-            "--device: one GPU has no room for a prefill and a decode worker by default; "
-            "say --prefill 1 --decode 1 to share it, or --device cpu"
+            "--role: one GPU has no room for a prefill and a decode worker by default; "
+            "say --role both, or --gpu-share 2 to divide its memory, or --device cpu"
         )
     if prefill is None:
-        prefill = (num_gpus + 2) // 4 or 1 if decode is None else max(num_gpus - decode, 1)
+        prefill = (places + 2) // 4 or 1 if decode is None else max(places - decode, 1)
     if decode is None:
-        decode = max(num_gpus - prefill, 1)
-    if num_gpus > 1 and prefill + decode > num_gpus:
+        decode = max(places - prefill, 1)
+    if prefill + decode > places:
         raise ValueError(
-            f"--prefill, --decode: {prefill} + {decode} workers need a GPU each, "
-            f"and {num_gpus} are visible"
+            f"--prefill, --decode: {prefill} + {decode} workers{_TOO_MANY.format(places)}"
         )
     return prefill, decode
+
+
+_TOO_MANY = " need a place on a GPU each, and there are {}; --gpu-share divides a GPU's memory"

@@ -50,8 +50,27 @@ def up(
         typer.Option(envvar="BATON_DECODE", help="Decode workers; 6 of 8 GPUs, 1 on the CPU."),
     ] = None,
     role: Annotated[
-        Role, typer.Option(envvar="BATON_ROLE", help="split: prefill and decode apart.")
-    ] = "split",
+        Role | None,
+        typer.Option(
+            envvar="BATON_ROLE",
+            help="split: prefill and decode apart; both: every worker does both, without a "
+            "handoff; both where there is a single GPU.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            envvar="BATON_WORKERS",
+            help="Workers of --role both; one for each GPU, 1 on the CPU.",
+        ),
+    ] = None,
+    gpu_share: Annotated[
+        int,
+        typer.Option(
+            envvar="BATON_GPU_SHARE",
+            help="Workers that share a GPU, each with that part of its memory.",
+        ),
+    ] = 1,
     host: Annotated[
         str, typer.Option(envvar="BATON_HOST", help="The address to listen on.")
     ] = "127.0.0.1",
@@ -93,6 +112,8 @@ def up(
             prefill=prefill,
             decode=decode,
             role=role,
+            workers=workers,
+            gpu_share=gpu_share,
             host=host,
             port=port,
             redis_url=redis_url,
@@ -139,8 +160,8 @@ def _serve(settings: UpSettings, port: int, base: Path, signals: StopSignals) ->
 def _ready_line(settings: UpSettings, port: int) -> str:
     """Others read this line: its form is a contract."""
     return (
-        f"ready: {base_url(settings.host, port)} ({settings.num_prefill} prefill, "
-        f"{settings.num_decode} decode, {settings.device}, {settings.served_model_name})"
+        f"ready: {base_url(settings.host, port)} ({settings.pools}, {settings.device}, "
+        f"{settings.served_model_name})"
     )
 
 

@@ -24,9 +24,10 @@ class EngineConfig:
     needs only ``config.json``). ``dtype`` auto is float32 on the CPU, bfloat16 on CUDA.
     ``num_valid_ids``: ids from here on are padding of the vocabulary and are never sampled;
     None: the tokenizer fills the vocabulary. ``num_pages`` None: as many as fit on the GPU beside
-    the weights. ``poison`` starts all cache memory as NaN, so that a
-    read of something never written shows in the logits. ``decodes`` False: the engine is for
-    prompts and first tokens, and spends no time and memory on making decode steps fast.
+    the weights; ``gpu_share``: how many workers divide the GPU's memory. ``poison`` starts all
+    cache memory as NaN, so that a read of something never written shows in the logits.
+    ``decodes`` False: the engine is for prompts and first tokens, and spends no time and memory
+    on making decode steps fast.
     """
 
     model_dir: Path
@@ -39,13 +40,14 @@ class EngineConfig:
     seed: int = 0
     poison: bool = False
     num_valid_ids: int | None = None
+    gpu_share: int = 1
     decodes: bool = True
 
     def __post_init__(self) -> None:
         _one_of("load_format", self.load_format, ("auto", "dummy"))
         _one_of("dtype", self.dtype, ("auto", "float32", "bfloat16"))
         _one_of("device", self.device, ("cpu", "cuda"))
-        for name in ("num_pages", "num_state_slots", "page_size"):
+        for name in ("num_pages", "num_state_slots", "page_size", "gpu_share"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}: {value} is not at least 1")

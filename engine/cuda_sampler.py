@@ -15,6 +15,7 @@ from engine.batch import Binding, Sampled
 from engine.kernels import torch_sampling
 from engine.kernels.triton_sampling import SamplingWorkspace, draw
 from engine.sampler import MIN_P, SEED, TEMPERATURE, TOP_K, TOP_P, Draw, Sampler, SampleRow
+from engine.upload import upload
 from transport.sampling import SamplingParams
 
 ALIGNED_IDS = 4
@@ -89,7 +90,7 @@ class CudaSampler(Sampler):
         lowest = torch.full((len(settings),), float("-inf"), device=self._device)
         filtered = [row for row, params in enumerate(settings) if params.has_filters]
         if filtered:
-            index = torch.tensor(filtered, device=self._device)
+            index = upload(torch.tensor(filtered), self._device)
             temperature = floats[index, TEMPERATURE]
             scaled = logits.index_select(0, index) / torch.where(
                 temperature == 0.0, 1.0, temperature

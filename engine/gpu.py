@@ -1,8 +1,11 @@
 """Is this GPU fit to serve, and what does its memory hold? Asked before anything is loaded."""
 
+from dataclasses import dataclass
+
 import torch
 
 from transport.layout import CacheLayout, PoolSize
+from transport.region import PROBE, Region
 
 MIN_CAPABILITY = (9, 0)
 ACTIVATIONS_BYTES = 8 << 30
@@ -10,14 +13,45 @@ ACTIVATIONS_BYTES = 8 << 30
 logits, the libraries' workspaces."""
 
 
-def require_gpu(weight_bytes: int) -> None:
-    """Raise ValueError unless a GPU is there, new enough, and has room for the weights."""
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that this process sees. ``index`` counts in PCI order; ``uuid`` is the same in every
+    process and container of the node."""
+
+    index: int
+    uuid: str
+
+
+def visible_gpus() -> list[Gpu]:
+    """Every GPU that CUDA offers here; raises ValueError when there is none. Needs
+    CUDA_DEVICE_ORDER=PCI_BUS_ID, set before CUDA is first used. Takes no memory on any."""
     if not torch.cuda.is_available():
         built = torch.version.cuda
         raise ValueError(
             f"device: no usable CUDA GPU; torch {torch.__version__} is built for "
             f"{f'CUDA {built}, see nvidia-smi for the driver' if built else 'the CPU'}"
         )
+    return [
+        Gpu(index, f"GPU-{torch.cuda.get_device_properties(index).uuid}")
+        for index in range(torch.cuda.device_count())
+    ]
+
+
+def named(wanted: str, gpus: list[Gpu]) -> list[Gpu]:
+    """Those of ``gpus`` that ``wanted`` names by index or by the beginning of a UUID; all of them
+    for "". Raises ValueError when it names none, or is the beginning of several."""
+    found = [gpu for gpu in gpus if wanted == str(gpu.index)] or [
+        gpu for gpu in gpus if gpu.uuid.lower().startswith(wanted.lower())
+    ]
+    if not found or (wanted and len(found) > 1):
+        there = ", ".join(f"{gpu.index} = {gpu.uuid}" for gpu in gpus)
+        raise ValueError(f"gpu: {wanted!r} names {len(found)} GPUs; visible are {there}")
+    return found
+
+
+def require_gpu(weight_bytes: int, share: int) -> None:
+    """Raise ValueError unless the current GPU is new enough and has room for the weights, which
+    is ``1 / share`` of it."""
     name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
     if capability < MIN_CAPABILITY:
         raise ValueError(
@@ -25,23 +59,33 @@ def require_gpu(weight_bytes: int) -> None:
             f"the kernels need {MIN_CAPABILITY[0]}.{MIN_CAPABILITY[1]} (Hopper) or newer"
         )
     free, total = torch.cuda.mem_get_info()
-    if weight_bytes + ACTIVATIONS_BYTES > free:
+    ours = min(free, total // share)
+    if weight_bytes + ACTIVATIONS_BYTES > ours:
+        shared = f"; {share} workers share it, {_gib(total // share)} each" if share > 1 else ""
         raise ValueError(
-            f"device: {name} has {_gib(free)} of {_gib(total)} free, the model needs "
-            f"{_gib(weight_bytes)} of weights and {_gib(ACTIVATIONS_BYTES)} to work"
+            f"device: {name} has {_gib(free)} of {_gib(total)} free{shared}, the model needs "
+            f"{_gib(weight_bytes)} of weights and {_gib(ACTIVATIONS_BYTES)} to work; "
+            "nvidia-smi shows which processes hold the rest"
         )
 
 
-def num_pages_that_fit(layout: CacheLayout, num_state_slots: int, max_seq_len: int) -> int:
+def num_pages_that_fit(
+    layout: CacheLayout, num_state_slots: int, max_seq_len: int, share: int
+) -> int:
     """Pages for what is free now, after the weights, but no more than as many sequences as there
-    are slots could fill. Raises ValueError when nothing is left."""
-    free = free_bytes()
+    are slots could fill. Of a GPU that ``share`` workers have, each takes that part, whoever
+    comes first. Raises ValueError when nothing is left."""
+    free, total = free_bytes(), torch.cuda.mem_get_info()[1]
+    if share > 1:
+        free = min(free, total // share - torch.cuda.memory_reserved())
+    probe_bytes = Region.without_probe(layout, PROBE).size_bytes
     slots_bytes = num_state_slots * layout.state_slot_bytes
-    num_pages = (free - ACTIVATIONS_BYTES - slots_bytes) // layout.page_bytes
+    left = free - ACTIVATIONS_BYTES - probe_bytes
+    num_pages = (left - slots_bytes) // layout.page_bytes
     if num_pages < 1:
         raise ValueError(
             f"num_state_slots: {num_state_slots} slots take {_gib(slots_bytes)} of the "
-            f"{_gib(free - ACTIVATIONS_BYTES)} left for the cache, and no page fits"
+            f"{_gib(left)} left for the cache, and no page fits"
         )
     return min(int(num_pages), num_state_slots * layout.pages_for(max_seq_len))
 

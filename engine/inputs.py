@@ -9,6 +9,7 @@ import torch
 
 from engine import ragged
 from engine.batch import Row
+from engine.upload import upload
 from transport.layout import CacheLayout
 
 T = TypeVar("T")
@@ -43,7 +44,7 @@ class Rows:
         """True where a row begins from an empty state, bool [rows]; None when none does."""
         if 0 not in self.starts:
             return None
-        return torch.tensor([start == 0 for start in self.starts], device=self.ends.device)
+        return upload(torch.tensor([start == 0 for start in self.starts]), self.ends.device)
 
     @cached_property
     def blocks(self) -> ragged.Blocks:
@@ -140,7 +141,7 @@ class Inputs:
             *_host_rows(prefill, layout),
         ]
         flat = torch.tensor([value for part in parts for value in part], dtype=torch.int64)
-        tensors = flat.to(device).split_with_sizes([len(part) for part in parts])
+        tensors = upload(flat, device).split_with_sizes([len(part) for part in parts])
         return cls(
             prefill_ids=tensors[0],
             positions=tensors[1],

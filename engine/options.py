@@ -5,6 +5,7 @@ Read here, in ``__main__``'s name, and nowhere else.
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,24 @@ Model = Annotated[Path, typer.Option(envvar="BATON_MODEL", help="Checkpoint fold
 LoadFormat = Annotated[
     str, typer.Option(envvar="BATON_LOAD_FORMAT", help="auto, or dummy for random weights.")
 ]
-Device = Annotated[str, typer.Option(envvar="BATON_DEVICE", help="auto, cpu or cuda.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        envvar="BATON_DEVICE",
+        help="auto, cpu, cuda (any free GPU), or cuda:N (the Nth in PCI order).",
+    ),
+]
+GpuName = Annotated[
+    str,
+    typer.Option(envvar="BATON_GPU", help="This GPU: a UUID, its beginning, or N; else any."),
+]
+GpuShare = Annotated[
+    int,
+    typer.Option(
+        envvar="BATON_GPU_SHARE",
+        help="Workers that share a GPU, each with that part of its memory; all must say so.",
+    ),
+]
 Dtype = Annotated[str, typer.Option(envvar="BATON_DTYPE", help="auto, float32 or bfloat16.")]
 PageSize = Annotated[int, typer.Option(envvar="BATON_PAGE_SIZE", help="Tokens a page.")]
 NumPages = Annotated[
@@ -38,13 +56,24 @@ NumPages = Annotated[
     ),
 ]
 NumStateSlots = Annotated[
-    int, typer.Option(envvar="BATON_NUM_STATE_SLOTS", help="Sequences the pool holds at most.")
+    int,
+    typer.Option(
+        envvar="BATON_NUM_STATE_SLOTS",
+        help="Sequences the pool holds at most; 0: 256 on a GPU, 64 on a CPU.",
+    ),
+]
+MaxBatchTokens = Annotated[
+    int,
+    typer.Option(
+        envvar="BATON_MAX_BATCH_TOKENS",
+        help="Prompt tokens a batch; 0: 8192 on a GPU, 2048 on a CPU.",
+    ),
 ]
 Lookahead = Annotated[
     int | None,
     typer.Option(
         envvar="BATON_LOOKAHEAD",
-        help="Steps launched ahead of the host: 0 or 1. Default: 1 on CUDA, 0 on a CPU.",
+        help="Steps launched ahead of the host: 0 or 1; without it 1 on a GPU, 0 on a CPU.",
     ),
 ]
 Threads = Annotated[int, typer.Option(envvar="BATON_THREADS", help="torch threads; 0: its own.")]
@@ -58,6 +87,10 @@ Poison = Annotated[
 ]
 
 CPU_PAGES = 1024
+STATE_SLOTS = {"cpu": 64, "cuda": 256}
+BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
+LOOKAHEAD = {"cpu": 0, "cuda": 1}
+"""A launch on the CPU computes; on CUDA it only enqueues, so that the host works meanwhile."""
 
 
 def engine_config(
@@ -69,12 +102,14 @@ def engine_config(
     num_pages: int,
     num_state_slots: int,
     poison: bool,
+    gpu_share: int,
     *,
     decodes: bool = True,
 ) -> EngineConfig:
     """The engine's settings as the command line gave them; raises ValueError naming one."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device.partition(":")[0]
     return EngineConfig(
         model_dir=model,
         load_format=cast(LoadFormatName, load_format),
@@ -82,11 +117,32 @@ def engine_config(
         device=cast(DeviceName, device),
         page_size=page_size,
         num_pages=num_pages or (CPU_PAGES if device == "cpu" else None),
-        num_state_slots=num_state_slots,
+        num_state_slots=num_state_slots or STATE_SLOTS.get(device, 1),
         poison=poison,
         decodes=decodes,
         num_valid_ids=num_tokenizer_ids(model),
+        gpu_share=gpu_share,
     )
+
+
+def gpu_name(device: str, gpu: str) -> str:
+    """Which GPU was asked for, "" for any; raises ValueError where the two settings differ."""
+    _, colon, number = device.partition(":")
+    if colon and not (device.startswith("cuda:") and number.isdecimal()):
+        raise ValueError(f"device: {device!r} is not auto, cpu, cuda or cuda:N")
+    if number and gpu and gpu != number:
+        raise ValueError(f"gpu: {gpu!r} was asked for, and by device {device!r}")
+    return gpu or number
+
+
+def batch_tokens_on(device: str, max_batch_tokens: int) -> int:
+    """The setting, or for 0 what suits the device: from there on a larger batch gains little."""
+    return max_batch_tokens or BATCH_TOKENS[device]
+
+
+def lookahead_on(device: str, lookahead: int | None) -> int:
+    """The setting, or what suits the device."""
+    return LOOKAHEAD[device] if lookahead is None else lookahead
 
 
 def num_tokenizer_ids(model: Path) -> int | None:
@@ -107,6 +163,8 @@ def num_tokenizer_ids(model: Path) -> int | None:
 def run_service(service: str, log_level: str, log_json: bool, main: Callable[[], None]) -> None:
     """Run ``main``; what a user can mend ends the process with one line and status 2."""
     configure_logging(service, log_level, log_json)
+    # Before CUDA is first used: a number must name the same GPU here as in nvidia-smi.
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     try:
         main()
     except (ValueError, OSError, BatonError) as error:

@@ -112,7 +112,7 @@ class Engine:
         layout = model_config.cache_layout(config.kv_dtype, config.page_size)
         weight_bytes = model_config.num_parameters * config.torch_dtype.itemsize
         if config.device == "cuda":
-            gpu.require_gpu(weight_bytes)
+            gpu.require_gpu(weight_bytes, config.gpu_share)
         model = build(model_config, config.torch_dtype, torch.device(config.device))
         if config.load_format == "dummy":
             weights.draw(model.plan, config.seed)
@@ -126,7 +126,7 @@ class Engine:
         with torch.inference_mode(False):
             slots = config.num_state_slots
             pages = config.num_pages or gpu.num_pages_that_fit(
-                layout, slots, model_config.max_position_embeddings
+                layout, slots, model_config.max_position_embeddings, config.gpu_share
             )
             pools = PoolSize(num_pages=pages, num_state_slots=slots)
             buffer = buffer_factory(Region.of(layout, pools).size_bytes)

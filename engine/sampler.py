@@ -24,6 +24,7 @@ import torch
 from engine.batch import Binding, Sampled, TokenLogprobs
 from engine.kernels import torch_sampling
 from engine.kernels.philox import gumbel_noise
+from engine.upload import upload
 from transport.sampling import SamplingParams
 
 TEMPERATURE, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY = range(6)
@@ -88,20 +89,18 @@ class Sampler:
         """Give ``binding.state_slot`` to a sequence; replaces what the slot had before."""
         slot, params, stop = binding.state_slot, binding.sampling, binding.stop
         assert 0 <= slot < self._num_slots, slot
-        self._floats[slot] = torch.tensor(
-            [
-                params.temperature,
-                params.top_p,
-                params.min_p,
-                params.repetition_penalty,
-                params.presence_penalty,
-                params.frequency_penalty,
-            ]
-        )
+        floats = [
+            params.temperature,
+            params.top_p,
+            params.min_p,
+            params.repetition_penalty,
+            params.presence_penalty,
+            params.frequency_penalty,
+        ]
+        self._floats[slot] = upload(torch.tensor(floats), self._device)
         seed = (params.seed + 2**63) % 2**64 - 2**63
-        self._ints[slot] = torch.tensor(
-            [seed, params.top_k, len(binding.prompt_ids), stop.min_tokens]
-        )
+        ints = [seed, params.top_k, len(binding.prompt_ids), stop.min_tokens]
+        self._ints[slot] = upload(torch.tensor(ints), self._device)
         if binding.output_ids:
             self.next_token[slot] = binding.output_ids[-1]
         if params.has_penalties:
@@ -192,7 +191,7 @@ class Sampler:
         for group in ([r for r in filtered if r in short], [r for r in filtered if r not in short]):
             if not group:
                 continue
-            index = torch.tensor(group, device=self._device)
+            index = upload(torch.tensor(group), self._device)
             part = scaled.index_select(0, index)
             lowest = torch_sampling.threshold(
                 part,
@@ -223,7 +222,7 @@ class Sampler:
         )
         if not wanted:
             return Draw(checked_ids)
-        index = torch.tensor([row for row, _ in wanted], device=self._device)
+        index = upload(torch.tensor([row for row, _ in wanted]), self._device)
         logprobs = logits.index_select(0, index).log_softmax(-1)
         chosen = logprobs.gather(1, ids.index_select(0, index).unsqueeze(1)).squeeze(1)
         best = logprobs.topk(min(max(k for _, k in wanted), logits.shape[1]))
@@ -239,8 +238,8 @@ class Sampler:
         in_prompt = torch.zeros(self._num_ids, dtype=torch.bool)
         in_prompt[prompt[prompt < self._num_ids]] = True
         counts = output[output < self._num_ids].bincount(minlength=self._num_ids)
-        self._in_prompt[slot] = in_prompt.to(self._device)
-        self._counts[slot] = counts.to(self._device, torch.int32)
+        self._in_prompt[slot] = upload(in_prompt, self._device)
+        self._counts[slot] = upload(counts.to(torch.int32), self._device)
 
     def _write(
         self,
@@ -256,5 +255,5 @@ class Sampler:
         for token_id, value in values.items():
             if 0 <= token_id < self._num_ids:
                 row[token_id] = value
-        table[slot] = row.to(self._device)
+        table[slot] = upload(row, self._device)
         return table

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from engine.batch import Binding, Row, Sampled, StepResult
 from engine.cache.books import Holding
-from transport.messages import Decode, LogprobsOut, Prefill, TokenOut
+from transport.messages import Decode, Generate, LogprobsOut, Prefill, TokenOut
 from transport.sampling import SamplingParams, StopRule
 
 
@@ -15,7 +15,8 @@ class Sequence:
     ``token_ids`` are prompt and output as far as the host knows them. ``num_cached`` tokens are
     in the cache once every launched step has retired; ``in_flight`` counts the steps that have
     not. ``ended`` sequences are computed no further, and their holding is released when
-    ``in_flight`` falls to zero.
+    ``in_flight`` falls to zero. ``received_at``, ``started_at`` (its first chunk) and ``landed_at``
+    (until its first decode step is done) are of this process's monotonic clock.
     """
 
     request_id: str
@@ -29,10 +30,12 @@ class Sequence:
     num_cached: int = 0
     in_flight: int = 0
     ended: bool = False
+    received_at: float = 0.0
     started_at: float = 0.0
+    landed_at: float | None = None
 
     @classmethod
-    def of(cls, message: Prefill | Decode) -> "Sequence":
+    def of(cls, message: Prefill | Decode | Generate, now: float) -> "Sequence":
         return cls(
             message.request_id,
             message.attempt,
@@ -41,6 +44,7 @@ class Sequence:
             message.num_prompt,
             message.sampling,
             message.stop,
+            received_at=now,
         )
 
     @property

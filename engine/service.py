@@ -1,5 +1,6 @@
 """A worker process from its settings to its end, the same for both roles.
 
+claim    on a GPU machine: a GPU, from the coordinator
 load     weights and cache, in memory that peers can open
 join     hello to the coordinator, welcome
 serve    the worker loop (worker.py) around the role's pool
@@ -10,50 +11,53 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Protocol
 
 import torch
 
+from engine import gpu
 from engine.config import EngineConfig
 from engine.runner import Engine
 from engine.worker import Pool, WorkerLoop
 from telemetry.notify import notify, progress
 from transport.channel import WorkerChannel
+from transport.claim import claim_gpu
 from transport.memory import OwnMemory, own_memory
-from transport.messages import Hello, MemoryExport, Role
+from transport.messages import Claim, Hello, MemoryExport, Role
+from transport.selftest import write_pattern
 from transport.session import Session
 
 log = logging.getLogger(__name__)
+
+CLAIM_TIMEOUT_S = 60.0
+"""Longer than the lease of a dead worker lives when its coordinator died with it."""
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
     """What every worker needs besides its engine. ``lookahead`` is how many steps may be
-    launched before the oldest one's tokens are processed; None: 0 on the CPU, where a launch
-    computes, 1 on CUDA, where the host works meanwhile. ``threads`` 0 leaves torch its choice."""
+    launched before the oldest one's tokens are processed, 0 or 1 (options.LOOKAHEAD); ``threads``
+    0 leaves torch its own choice; ``gpu`` names one (engine/gpu.py), or "" any that is free."""
 
     coordinator: str
     engine: EngineConfig
-    lookahead: int | None = None
+    lookahead: int = 0
     threads: int = 0
     drain_timeout_s: float = 30.0
+    gpu: str = ""
 
     def __post_init__(self) -> None:
         if not self.coordinator:
             raise ValueError("coordinator: no endpoint given, e.g. tcp://127.0.0.1:5555")
-        if self.lookahead not in (None, 0, 1):
+        if self.lookahead not in (0, 1):
             raise ValueError(f"lookahead: {self.lookahead} is neither 0 nor 1")
         if self.threads < 0:
             raise ValueError(f"threads: {self.threads} is negative")
         if self.drain_timeout_s < 0:
             raise ValueError(f"drain_timeout_s: {self.drain_timeout_s} is negative")
-
-    @property
-    def steps_ahead(self) -> int:
-        """``lookahead``, resolved against the device."""
-        return int(self.engine.device == "cuda") if self.lookahead is None else self.lookahead
 
 
 class RolePool(Pool, Protocol):
@@ -68,39 +72,57 @@ def serve(
     make_pool: Callable[[Engine, Session, str], RolePool],
 ) -> None:
     """Run one worker until it is told to stop. Raises ValueError (settings, checkpoint, memory),
-    JoinRefused, DeadlineExceeded and ProtocolMismatch."""
+    ClaimDenied, JoinRefused, DeadlineExceeded and ProtocolMismatch."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
     instance = f"{role}-{token_hex(4)}"
-    memory = own_memory(settings.engine.device, instance)
-    try:
+    with ExitStack() as cleanup:
+        channel = WorkerChannel(settings.coordinator, instance)
+        cleanup.callback(channel.close)
+        granted = _claim(channel, instance, settings)
+        memory = own_memory(settings.engine.device, instance)
+        cleanup.callback(memory.close)
         engine = Engine.load(
             settings.engine,
             memory.allocate,
             progress=lambda done, total: progress("loading weights", done / total),
         )
-        channel = WorkerChannel(settings.coordinator, instance)
-        try:
-            session = Session(channel, _hello(role, instance, engine, memory), time.monotonic)
-            pool = make_pool(engine, session, instance)
-            loop = WorkerLoop(
-                session,
-                pool,
-                drain_timeout_s=settings.drain_timeout_s,
-                on_ready=lambda: notify(READY="1", STATUS="serving"),
-                on_stopping=lambda: notify(STOPPING="1", STATUS="draining"),
-            )
-            try:
-                loop.run()
-            finally:
-                pool.close()
-        finally:
-            channel.close()
-    finally:
-        memory.close()
+        write_pattern(engine.cache, instance)
+        hello = _hello(role, instance, engine, memory, granted)
+        session = Session(channel, hello, time.monotonic)
+        pool = make_pool(engine, session, instance)
+        cleanup.callback(pool.close)
+        WorkerLoop(
+            session,
+            pool,
+            drain_timeout_s=settings.drain_timeout_s,
+            on_waiting=lambda: notify(STATUS="waiting for a worker to pull from"),
+            on_ready=lambda: notify(READY="1", STATUS="serving"),
+            on_stopping=lambda: notify(STOPPING="1", STATUS="draining"),
+        ).run()
 
 
-def _hello(role: Role, instance: str, engine: Engine, memory: OwnMemory) -> Hello:
+def _claim(channel: WorkerChannel, instance: str, settings: WorkerSettings) -> str:
+    """Make the GPU that the coordinator grants the current one; "" on the CPU."""
+    if settings.engine.device == "cpu":
+        return ""
+    seen = gpu.visible_gpus()
+    wanted = tuple(each.uuid for each in gpu.named(settings.gpu, seen))
+    notify(STATUS="waiting for a GPU")
+    granted = claim_gpu(
+        channel,
+        Claim(instance, wanted, settings.engine.gpu_share),
+        timeout_s=CLAIM_TIMEOUT_S,
+        clock=time.monotonic,
+        on_denied=lambda reason: notify(STATUS=f"waiting for a GPU: {reason}"),
+    )
+    (index,) = (each.index for each in seen if each.uuid == granted)
+    log.info("GPU %d, %s", index, granted)
+    torch.cuda.set_device(index)
+    return granted
+
+
+def _hello(role: Role, instance: str, engine: Engine, memory: OwnMemory, granted: str) -> Hello:
     layout, pools = engine.layout, engine.pools
     pool_tokens = pools.num_pages * layout.page_size
     return Hello(
@@ -118,4 +140,6 @@ def _hello(role: Role, instance: str, engine: Engine, memory: OwnMemory) -> Hell
             layout=layout,
             pools=pools,
         ),
+        gpu=granted,
+        gpu_share=engine.config.gpu_share,
     )

@@ -18,13 +18,13 @@ def main(
     model: options.Model = Path("models/tiny"),
     load_format: options.LoadFormat = "auto",
     device: options.Device = "auto",
+    gpu: options.GpuName = "",
+    gpu_share: options.GpuShare = 1,
     dtype: options.Dtype = "auto",
     page_size: options.PageSize = 64,
     num_pages: options.NumPages = 0,
-    num_state_slots: options.NumStateSlots = 64,
-    max_batch_tokens: Annotated[
-        int, typer.Option(envvar="BATON_MAX_BATCH_TOKENS", help="Prompt tokens a batch.")
-    ] = 2048,
+    num_state_slots: options.NumStateSlots = 0,
+    max_batch_tokens: options.MaxBatchTokens = 0,
     max_batch_rows: Annotated[
         int, typer.Option(envvar="BATON_MAX_BATCH_ROWS", help="Prompts a batch.")
     ] = 16,
@@ -44,14 +44,19 @@ def main(
     """Compute prompts and offer their cache to decode workers."""
 
     def run() -> None:
-        limits = PrefillLimits(max_batch_tokens, max_batch_rows)
         if offer_ttl <= 0:
             raise ValueError(f"offer_ttl: {offer_ttl} is not positive")
         engine_config = options.engine_config(
             model, load_format, device, dtype, page_size, num_pages, num_state_slots, poison,
-            decodes=False,
+            gpu_share, decodes=False,
         )  # fmt: skip
-        settings = WorkerSettings(coordinator, engine_config, lookahead, threads, drain_timeout)
+        tokens = options.batch_tokens_on(engine_config.device, max_batch_tokens)
+        limits = PrefillLimits(tokens, max_batch_rows)
+        ahead = options.lookahead_on(engine_config.device, lookahead)
+        settings = WorkerSettings(
+            coordinator, engine_config, ahead, threads, drain_timeout,
+            gpu=options.gpu_name(device, gpu),
+        )  # fmt: skip
 
         def make_pool(engine: Engine, session: Session, instance: str) -> PrefillPool:
             return PrefillPool(
@@ -60,7 +65,7 @@ def main(
                 instance,
                 limits,
                 offer_ttl_s=offer_ttl,
-                lookahead=settings.steps_ahead,
+                lookahead=ahead,
                 verify_handoff=verify_handoff,
             )
 

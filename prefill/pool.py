@@ -23,6 +23,7 @@ from transport.messages import (
     Decode,
     Failed,
     FailureCode,
+    Generate,
     Offer,
     PeerJoined,
     PeerLeft,
@@ -79,13 +80,13 @@ class PrefillPool:
     def handle(self, message: Work) -> None:
         match message:
             case Prefill():
-                self._accept(Sequence.of(message))
+                self._accept(Sequence.of(message, self._clock()))
             case Cancel(request_id=request_id, attempt=attempt):
                 self._cancel(request_id, attempt)
             case Release(request_id=request_id, attempt=attempt, generation=generation):
                 if not self._offers.release(request_id, attempt, generation):
                     self._stale_dropped += 1
-            case Decode() | PeerJoined() | PeerLeft():
+            case Decode() | Generate() | PeerJoined() | PeerLeft():
                 raise AssertionError(f"a prefill worker was sent {type(message).__name__}")
             case _:
                 assert_never(message)
@@ -96,6 +97,10 @@ class PrefillPool:
     def held(self) -> tuple[tuple[str, int], ...]:
         active = [sequence.key for sequence in self._scheduler.sequences()]
         return (*active, *self._offers.keys())
+
+    @property
+    def ready(self) -> bool:
+        return True
 
     @property
     def empty(self) -> bool:
@@ -147,7 +152,7 @@ class PrefillPool:
     def _launch(self, scheduled: Scheduled) -> Step:
         for row, sequence in zip(scheduled.rows, scheduled.sequences, strict=True):
             if row.start == 0:
-                sequence.started_at = time.time()
+                sequence.started_at = self._clock()
                 self._engine.bind(sequence.binding())
         return self._engine.launch(ForwardBatch(scheduled.rows))
 
@@ -190,8 +195,8 @@ class PrefillPool:
             Prefilled(
                 token=token,
                 offer=offer,
-                started_at=sequence.started_at,
-                finished_at=time.time(),
+                wait_s=sequence.started_at - sequence.received_at,
+                prefill_s=self._clock() - sequence.started_at,
             )
         )
 

@@ -7,6 +7,7 @@ nothing new is admitted.
 """
 
 from bisect import insort
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.batch import Row, Sampled, StepResult
@@ -30,12 +31,22 @@ class PrefillLimits:
 
 
 class PrefillScheduler:
-    """Prompts waiting and prompts being filled."""
+    """Prompts waiting and prompts being filled.
 
-    def __init__(self, books: CacheBooks, layout: CacheLayout, limits: PrefillLimits) -> None:
+    ``headroom`` is how many pages must stay free beside a prompt that is admitted.
+    """
+
+    def __init__(
+        self,
+        books: CacheBooks,
+        layout: CacheLayout,
+        limits: PrefillLimits,
+        headroom: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._books = books
         self._layout = layout
         self._limits = limits
+        self._headroom = headroom
         self.waiting: list[Sequence] = []
         self.filling: list[Sequence] = []
 
@@ -48,7 +59,7 @@ class PrefillScheduler:
         """Whether a call to ``schedule`` could launch something now."""
         if any(s.num_cached < len(s.token_ids) for s in self.filling):
             return True
-        return bool(self.waiting) and self._books.can_reserve(self._num_pages(self.waiting[0]))
+        return bool(self.waiting) and self._has_room(self.waiting[0])
 
     def sequences(self) -> list[Sequence]:
         return [*self.waiting, *self.filling]
@@ -56,9 +67,10 @@ class PrefillScheduler:
     def add(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=lambda waiting: waiting.arrival)
 
-    def schedule(self) -> Scheduled | None:
-        """The next batch, or None without anything to compute."""
-        budget = self._limits.max_batch_tokens
+    def schedule(self, max_tokens: int | None = None) -> Scheduled | None:
+        """The next batch, of at most ``max_tokens`` where the limits allow more, or None without
+        anything to compute."""
+        budget = min(max_tokens or self._limits.max_batch_tokens, self._limits.max_batch_tokens)
         rows: list[Row] = []
         sequences: list[Sequence] = []
         for sequence in self._candidates():
@@ -99,15 +111,17 @@ class PrefillScheduler:
         unfinished = [s for s in self.filling if s.num_cached < len(s.token_ids)]
         room = self._limits.max_batch_rows - len(unfinished)
         while self.waiting and room > 0:
-            num_pages = self._num_pages(self.waiting[0])
-            if not self._books.can_reserve(num_pages):
+            if not self._has_room(self.waiting[0]):
                 break
             sequence = self.waiting.pop(0)
-            sequence.holding = self._books.reserve(num_pages)
+            sequence.holding = self._books.reserve(self._num_pages(sequence))
             self.filling.append(sequence)
             unfinished.append(sequence)
             room -= 1
         return unfinished
+
+    def _has_room(self, sequence: Sequence) -> bool:
+        return self._books.can_reserve(self._num_pages(sequence) + self._headroom())
 
     def _num_pages(self, sequence: Sequence) -> int:
         return self._layout.pages_for(len(sequence.token_ids))

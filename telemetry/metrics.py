@@ -18,7 +18,11 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _REQUEST_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 _TTFT_S = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)
 _ITL_S = (0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.1, 0.2, 0.5, 1, 2, 5)
-_HANDOFF_S = (0.0002, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.5, 2, 8)
+_HANDOFF_S = (
+    0.0001, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.008, 0.012,
+    0.018, 0.025, 0.035, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10,
+)  # fmt: skip
+_GB_PER_S = (0.1, 0.5, 1, 2, 5, 10, 25, 50, 100, 150, 200, 250, 300, 325, 350, 375, 400, 450)
 _LAG_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1, 5)
 _HTTP_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600)
 
@@ -64,11 +68,14 @@ class Metrics:
             "baton_prefill_seconds", "Prefill start to end.", buckets=_REQUEST_S, registry=r
         )
         self.handoff_s = Histogram(
-            "baton_handoff_seconds", "Pull start to landed.", buckets=_HANDOFF_S, registry=r
-        )
-        self.handoff_wait_s = Histogram(
-            "baton_handoff_wait_seconds", "Offer to pull start.", buckets=_HANDOFF_S, registry=r
-        )
+            "baton_handoff_seconds",
+            "Parts of a handoff, from the first token to the second (coordinator/handoff.py).",
+            ["stage"], buckets=_HANDOFF_S, registry=r,
+        )  # fmt: skip
+        self.handoff_gb_per_s = Histogram(
+            "baton_handoff_gb_per_second", "Speed of the copy alone, 1e9 bytes a second.",
+            buckets=_GB_PER_S, registry=r,
+        )  # fmt: skip
         self.decode_s = Histogram(
             "baton_decode_seconds", "First to last token.", buckets=_REQUEST_S, registry=r
         )
@@ -91,6 +98,12 @@ class Metrics:
             "baton_prefix_cache_hits", "Prompt tokens found in the cache.", registry=r
         )
         self.handoff_bytes = Counter("baton_handoff_bytes", "Bytes pulled.", registry=r)
+
+        self.selftest_bytes_per_s = Gauge(
+            "baton_handoff_selftest_bytes_per_second",
+            "Speed of a pair's handoff path when it was tested; 0: it is broken and not used.",
+            ["prefill", "decode"], registry=r,
+        )  # fmt: skip
 
         self.http_responses = Counter(
             "baton_http_responses", "HTTP responses.", ["route", "method", "status"], registry=r
@@ -149,6 +162,8 @@ class Metrics:
         """Drop a worker's series; no-op when it has none."""
         for gauge in self._worker_gauges():
             gauge.remove_by_labels({"instance": instance, "role": role})
+        if role in ("prefill", "decode"):
+            self.selftest_bytes_per_s.remove_by_labels({role: instance})
 
     def render(self) -> bytes:
         """The text exposition; ``CONTENT_TYPE`` is its media type."""

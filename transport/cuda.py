@@ -2,7 +2,8 @@
 
 The region is allocated by cupy's runtime calls and not by torch, whose allocator may hand out
 virtual-memory segments that cannot be exported. It is never freed while the process lives; the
-driver keeps it for as long as a peer has it open, even after the owner's death.
+driver keeps it for as long as a peer has it open, even after the owner's death. So peers close
+what they opened once its owner is gone: a GPU is only free again when the last of them has.
 """
 
 import cupy
@@ -12,6 +13,9 @@ from cupy.cuda import runtime
 from transport.errors import PeerGone
 from transport.messages import MemoryKind
 
+_INVALID_RESOURCE_HANDLE = 400
+"""cudaErrorInvalidResourceHandle."""
+
 
 class CudaMemory:
     """OwnMemory on the current CUDA device."""
@@ -19,49 +23,90 @@ class CudaMemory:
     kind: MemoryKind = "cuda-ipc"
 
     def __init__(self) -> None:
-        self._pointer = 0
+        self._handle = ""
         self._size_bytes = 0
 
     @property
     def handle(self) -> str:
-        assert self._pointer, "exported before allocated"
-        return bytes(runtime.ipcGetMemHandle(self._pointer)).hex()
+        assert self._handle, "exported before allocated"
+        return self._handle
 
     @property
     def size_bytes(self) -> int:
-        assert self._pointer, "exported before allocated"
+        assert self._handle, "exported before allocated"
         return self._size_bytes
 
     def allocate(self, size_bytes: int) -> torch.Tensor:
-        assert not self._pointer, "allocated twice"
+        """Raises ValueError when the memory is not free, or cannot be exported."""
+        assert not self._handle, "allocated twice"
+        device = torch.cuda.current_device()
+        # NOTE: the current device is each library's own idea until the runtime is told.
+        runtime.setDevice(device)
         free, total = runtime.memGetInfo()
         if size_bytes > free:
             raise ValueError(
                 f"cache memory: {size_bytes / 2**30:.1f} GiB wanted, "
                 f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free on the GPU"
             )
-        self._pointer = runtime.malloc(size_bytes)
+        pointer = runtime.malloc(size_bytes)
+        self._handle = export_handle(pointer)
         self._size_bytes = size_bytes
-        return _as_tensor(self._pointer, size_bytes)
+        return _as_tensor(pointer, size_bytes, device)
 
     def close(self) -> None:
         """Nothing to do: the export ends with the process, and peers may still read."""
 
 
-def open_handle(handle: str, size_bytes: int) -> torch.Tensor:
-    """A peer's region as uint8 [size_bytes] on the current device, until this process ends.
+def export_handle(pointer: int) -> str:
+    """The CUDA IPC handle of an allocation, in hex, to be opened by another process.
 
-    Raises PeerGone when the exporter is dead.
+    Raises ValueError for memory that cannot be exported: virtual-memory (VMM) allocations, as
+    torch's expandable segments and stream-ordered pools are, or a driver without CUDA IPC.
     """
     try:
-        pointer = runtime.ipcOpenMemHandle(bytes.fromhex(handle))
+        return bytes(runtime.ipcGetMemHandle(pointer)).hex()
     except runtime.CUDARuntimeError as error:
-        raise PeerGone(f"a CUDA IPC handle cannot be opened: {error}") from error
-    return _as_tensor(pointer, size_bytes)
+        raise ValueError(
+            f"cache memory: this memory cannot be exported through CUDA IPC ({error}). It must be "
+            "plain cudaMalloc memory, not a virtual-memory mapping such as "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes, and the driver must support "
+            "CUDA IPC (not under WSL, vGPU or MPS with limited rights)"
+        ) from error
 
 
-def _as_tensor(pointer: int, size_bytes: int) -> torch.Tensor:
-    memory = cupy.cuda.UnownedMemory(pointer, size_bytes, owner=None)
+def open_handle(handle: str, *, peer: str) -> int:
+    """The address of a peer's region in this process, on the current device.
+
+    Raises PeerGone, with what to look at, when it cannot be opened.
+    """
+    try:
+        return int(runtime.ipcOpenMemHandle(bytes.fromhex(handle)))
+    except (runtime.CUDARuntimeError, ValueError) as error:
+        raise PeerGone(
+            f"cannot open the GPU memory of {peer}: {error}. {_advice(error)}"
+        ) from error
+
+
+def close_handle(pointer: int) -> None:
+    """Unmap what ``open_handle`` mapped; nothing may read it any more."""
+    runtime.ipcCloseMemHandle(pointer)
+
+
+def _advice(error: Exception) -> str:
+    """What to change, by the error the driver gave."""
+    code = getattr(error, "status", None)
+    if code == _INVALID_RESOURCE_HANDLE:
+        return "Its process is dead, or exported the memory under another driver"
+    return (
+        "Both processes need to see both GPUs (no device mask that hides the peer's), a GPU "
+        "without MIG, the same driver, and a /proc that belongs to their own PID namespace "
+        "(in containers: a fresh /proc, or --pid and --ipc shared); see `baton doctor`"
+    )
+
+
+def _as_tensor(pointer: int, size_bytes: int, device: int) -> torch.Tensor:
+    memory = cupy.cuda.UnownedMemory(pointer, size_bytes, owner=None, device_id=device)
     array = cupy.ndarray((size_bytes,), dtype=cupy.uint8, memptr=cupy.cuda.MemoryPointer(memory, 0))
-    tensor: torch.Tensor = torch.as_tensor(array, device="cuda")
+    tensor: torch.Tensor = torch.as_tensor(array, device=torch.device("cuda", device))
+    assert tensor.data_ptr() == pointer, "torch copied the region instead of wrapping it"
     return tensor

@@ -4,6 +4,7 @@ BatonError
 ├── WireError            what arrived cannot be trusted
 │   ├── ProtocolMismatch     the two ends speak different wire versions
 │   ├── LayoutMismatch       the two ends shape their caches differently
+│   ├── RoleMismatch         a worker whose role does not go with those already here
 │   └── MalformedMessage     bytes that do not decode to a known struct
 ├── PeerError            another process's memory
 │   ├── PeerGone             its memory can no longer be opened
@@ -31,6 +32,10 @@ class ProtocolMismatch(WireError):
 
 class LayoutMismatch(WireError):
     """Two ends of a handoff shape their caches differently."""
+
+
+class RoleMismatch(WireError):
+    """A worker whose role does not go with those of the workers already here."""
 
 
 class MalformedMessage(WireError):

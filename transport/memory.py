@@ -1,16 +1,16 @@
-"""A worker's own exported memory, and a peer's as this process sees it.
+"""A worker's own exported memory, and where it pulls from that of its peers.
 
 One interface for POSIX shared memory (CPU) and CUDA IPC (GPU): allocate once, export once,
 never free while the process lives. What a peer wrote may change under a reader at any time;
 only an offer whose generation still holds after the copy says that the bytes were right.
 """
 
-from typing import Protocol, assert_never
+from typing import Protocol
 
 import torch
 
 from transport import shm
-from transport.messages import MemoryExport, MemoryKind
+from transport.messages import MemoryKind
 from transport.pull import CopyStream, CopyThread
 from transport.tensors import CacheTensors
 
@@ -77,28 +77,10 @@ def own_memory(device: str, instance: str) -> OwnMemory:
     return CudaMemory()
 
 
-def copy_stream(device: str, own: CacheTensors) -> CopyStream:
-    """Where a decode worker on ``device`` pulls."""
+def copy_stream(device: str, own: CacheTensors, *, poisoned: bool) -> CopyStream:
+    """Where a decode worker on ``device`` pulls. ``poisoned``: freed memory is overwritten."""
     if device == "cpu":
         return CopyThread(own)
     from transport.cuda_pull import CudaCopyStream
 
-    return CudaCopyStream(own)
-
-
-def open_peer(export: MemoryExport) -> CacheTensors:
-    """A peer's region as tensors; the mapping closes when the last of them is dropped.
-
-    Raises PeerGone when the exporter's memory cannot be opened any more.
-    """
-    match export.kind:
-        case "shm":
-            mapping = shm.open_segment(export.handle, export.size_bytes)
-            buffer = torch.frombuffer(mapping, dtype=torch.uint8)
-        case "cuda-ipc":
-            from transport.cuda import open_handle
-
-            buffer = open_handle(export.handle, export.size_bytes)
-        case _:
-            assert_never(export.kind)
-    return CacheTensors.over(buffer, export.layout, export.pools)
+    return CudaCopyStream(own, after_steps=poisoned)

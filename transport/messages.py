@@ -11,6 +11,10 @@ A request's way through the messages:
     coordinator ── Prefill ──► prefill worker ── Prefilled(first token, offer) ──► coordinator
     coordinator ── Decode(offer) ──► decode worker: pulls ── Landed ──► coordinator
     coordinator ── Release ──► prefill worker                decode worker ── Tokens … ──►
+
+and with workers of role ``both``, which need no handoff:
+
+    coordinator ── Generate ──► worker ── Prefilled(first token), Tokens … ──► coordinator
 """
 
 from typing import Literal
@@ -21,9 +25,9 @@ from msgspec import Struct
 from transport.layout import CacheLayout, PoolSize
 from transport.sampling import FinishReason, SamplingParams, StopRule
 
-PROTOCOL = "baton/1"
+PROTOCOL = "baton/2"
 
-Role = Literal["prefill", "decode"]
+Role = Literal["prefill", "decode", "both"]
 MemoryKind = Literal["shm", "cuda-ipc"]
 
 
@@ -95,12 +99,24 @@ class PoolGauges(_Wire, frozen=True):
 # ---- worker → coordinator
 
 
+class Claim(_Wire, frozen=True, tag="claim"):
+    """Before hello, of a worker on a GPU: give me one of these, most wanted first.
+
+    ``gpus`` are UUIDs. Up to ``share`` workers that all say so may have the same one.
+    """
+
+    instance: str
+    gpus: tuple[str, ...]
+    share: int = 1
+
+
 class Hello(_Wire, frozen=True, tag="hello"):
-    """First message of a worker: who it is, what it serves, what it exports.
+    """First message of a worker that has loaded: who it is, what it serves, what it exports.
 
     ``model`` is a digest of the checkpoint's configuration and tensors' names, shapes and
     dtypes: both ends of a handoff must serve the same. ``max_seq_len`` is the longest sequence
-    the worker's pool can hold, in tokens.
+    the worker's pool can hold, in tokens. ``gpu`` and ``gpu_share`` repeat what was claimed,
+    for a coordinator that has not heard of it.
     """
 
     instance: str
@@ -111,6 +127,8 @@ class Hello(_Wire, frozen=True, tag="hello"):
     max_seq_len: int
     max_running: int
     memory: MemoryExport
+    gpu: str = ""
+    gpu_share: int = 1
 
 
 class Heartbeat(_Wire, frozen=True, tag="heartbeat"):
@@ -125,32 +143,49 @@ class Heartbeat(_Wire, frozen=True, tag="heartbeat"):
 
 
 class Prefilled(_Wire, frozen=True, tag="prefilled"):
-    """A prompt is done. ``offer`` is None when its first token already ended the request.
+    """A prompt is done. ``offer`` is None when nothing is to be handed off: its first token ended
+    the request, or the request was to ``Generate`` and goes on where it is.
 
-    Times are Unix seconds of the worker's clock.
+    ``wait_s`` from the order to its first chunk, ``prefill_s`` from there to its first token.
     """
 
     token: TokenOut
     offer: Offer | None
-    started_at: float
-    finished_at: float
+    wait_s: float
+    prefill_s: float
 
 
 class Landed(_Wire, frozen=True, tag="landed"):
-    """The puller has every byte, checked against the generation; the offer may go."""
+    """The puller has every byte, checked against the generation; the offer may go.
+
+    Durations (coordinator/handoff.py says what they add up to): the order lay in the socket for
+    ``unseen_s`` at most; ``room_s`` until there was room, ``launch_s`` to enqueue the copy,
+    ``copy_s`` for the bytes alone, ``boundary_s`` for the rest until the worker's loop saw it.
+    """
 
     request_id: str
     attempt: int
     num_bytes: int
-    pull_started_at: float
-    landed_at: float
+    unseen_s: float = 0.0
+    room_s: float = 0.0
+    launch_s: float = 0.0
+    copy_s: float = 0.0
+    boundary_s: float = 0.0
+
+
+class FirstStep(_Wire, frozen=True):
+    """A sequence's first decode step at this worker is done, ``seconds`` after it landed."""
+
+    request_id: str
+    attempt: int
+    seconds: float
 
 
 class Tokens(_Wire, frozen=True, tag="tokens"):
     """All new tokens of one decode step."""
 
     tokens: tuple[TokenOut, ...]
-    stepped_at: float
+    first_steps: tuple[FirstStep, ...] = ()
 
 
 FailureCode = Literal[
@@ -172,13 +207,27 @@ class Failed(_Wire, frozen=True, tag="failed"):
     retry: bool
 
 
+class PeerTested(_Wire, frozen=True, tag="peer-tested"):
+    """A decode worker has tested the path from a peer it was told of (selftest.py).
+
+    ``problem`` is empty when the pair may be used; else it says what was wrong, for people.
+    """
+
+    instance: str
+    num_bytes: int = 0
+    seconds: float = 0.0
+    problem: str = ""
+
+
 class Goodbye(_Wire, frozen=True, tag="goodbye"):
     """The worker leaves, holding nothing; or starts to drain when ``draining`` is set."""
 
     draining: bool = False
 
 
-FromWorker = Hello | Heartbeat | Prefilled | Landed | Tokens | Failed | Goodbye
+FromWorker = (
+    Claim | Hello | Heartbeat | Prefilled | Landed | Tokens | Failed | PeerTested | Goodbye
+)  # fmt: skip
 
 
 # ---- coordinator → worker
@@ -199,6 +248,18 @@ class Refused(_Wire, frozen=True, tag="refused"):
     reason: str
 
 
+class Granted(_Wire, frozen=True, tag="granted"):
+    """A claim's answer: the GPU is the worker's until its process ends."""
+
+    gpu: str
+
+
+class Denied(_Wire, frozen=True, tag="denied"):
+    """A claim's answer: not now; ``reason`` says who holds what was asked for."""
+
+    reason: str
+
+
 class Alive(_Wire, frozen=True, tag="alive"):
     """The coordinator's heartbeat. An unknown sender means: say hello again."""
 
@@ -206,7 +267,7 @@ class Alive(_Wire, frozen=True, tag="alive"):
 
 
 class PeerJoined(_Wire, frozen=True, tag="peer-joined"):
-    """To decode workers: a prefill worker whose memory may be opened."""
+    """To decode workers: a prefill worker whose memory may be opened, once, and is to be tested."""
 
     instance: str
     memory: MemoryExport
@@ -218,10 +279,10 @@ class PeerLeft(_Wire, frozen=True, tag="peer-left"):
     instance: str
 
 
-class Prefill(_Wire, frozen=True, tag="prefill"):
-    """Compute ``token_ids`` (the prompt, plus output already sent when resuming).
+class _Order(_Wire, frozen=True):
+    """Compute ``token_ids``: the prompt, plus output already sent when resuming.
 
-    ``num_prompt`` of them are the prompt; the token to sample has output index
+    ``num_prompt`` of them are the prompt, so the next token to sample has output index
     ``len(token_ids) - num_prompt``. ``arrival`` orders requests by their acceptance, whatever
     the attempt: when memory is short, the youngest gives way.
     """
@@ -235,17 +296,18 @@ class Prefill(_Wire, frozen=True, tag="prefill"):
     stop: StopRule
 
 
-class Decode(_Wire, frozen=True, tag="decode"):
+class Prefill(_Order, frozen=True, tag="prefill"):
+    """Compute ``token_ids``, sample one token, and offer the cache."""
+
+
+class Decode(_Order, frozen=True, tag="decode"):
     """Pull ``offer`` and go on. ``token_ids`` ends with a token the offer's cache lacks."""
 
-    request_id: str
-    attempt: int
-    arrival: int
-    token_ids: tuple[int, ...]
-    num_prompt: int
-    sampling: SamplingParams
-    stop: StopRule
     offer: Offer
+
+
+class Generate(_Order, frozen=True, tag="generate"):
+    """Compute ``token_ids`` and go on to the end, on this very worker."""
 
 
 class Cancel(_Wire, frozen=True, tag="cancel"):
@@ -264,7 +326,8 @@ class Release(_Wire, frozen=True, tag="release"):
 
 
 ToWorker = (
-    Welcome | Refused | Alive | PeerJoined | PeerLeft | Prefill | Decode | Cancel | Release
+    Granted | Denied | Welcome | Refused | Alive | PeerJoined | PeerLeft
+    | Prefill | Decode | Generate | Cancel | Release
 )  # fmt: skip
 
 

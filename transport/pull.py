@@ -7,7 +7,7 @@ was being read (the exporter bumps the generation before it writes for somebody 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -15,18 +15,36 @@ from typing import Protocol
 
 import torch
 
-from transport.errors import StaleGeneration
-from transport.messages import Offer
+from transport import shm
+from transport.errors import LayoutMismatch, StaleGeneration
+from transport.messages import MemoryExport, MemoryKind, Offer
+from transport.region import Region
 from transport.tensors import CacheTensors
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """What to pull: ``offer``, from the peer it names, into pages and a state slot of our own.
+
+    ``in_probe``: page ids and state slots at both ends are those of the probes (selftest.py).
+    """
+
+    offer: Offer
+    block_table: tuple[int, ...]
+    state_slot: int
+    in_probe: bool = False
+
+    def __post_init__(self) -> None:
+        assert len(self.block_table) == len(self.offer.block_table), "pages at both ends differ"
+
+
+@dataclass(frozen=True)
 class Copied:
-    """A completed pull; times in Unix seconds."""
+    """A completed pull; ``copy_s`` is how long the bytes alone took, of all handoffs that were
+    copied together."""
 
     num_bytes: int
-    started_at: float
-    landed_at: float
+    copy_s: float
 
 
 class Pull(Protocol):
@@ -44,12 +62,20 @@ class Pull(Protocol):
 
 
 class CopyStream(Protocol):
-    """Where a decode worker's pulls run, in order, beside its steps."""
+    """Peers' memory as one decode worker has it open, and its pulls from there, in order, beside
+    its steps. A peer is opened once, under its instance id, and named by that ever after."""
 
-    def pull(
-        self, peer: CacheTensors, offer: Offer, *, block_table: tuple[int, ...], state_slot: int
-    ) -> Pull:
-        """Start copying ``offer`` from ``peer`` into this worker's pages and state slot."""
+    def open(self, instance: str, memory: MemoryExport) -> None:
+        """Map a peer's memory; raises PeerGone, LayoutMismatch."""
+        ...
+
+    def close_peer(self, instance: str) -> None:
+        """Unmap it as soon as no pull under way reads it; nothing for one that is not open."""
+        ...
+
+    def pull(self, wanted: Sequence[Wanted]) -> list[Pull]:
+        """Start copying from open peers. The slots written are free: no launched step touches
+        them, and nobody else writes them until the pull is done."""
         ...
 
     def close(self) -> None:
@@ -77,44 +103,65 @@ class ThreadPull:
 class CopyThread:
     """The copy stream of a CPU worker: one thread."""
 
-    def __init__(self, own: CacheTensors, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, own: CacheTensors) -> None:
         self._own = own
-        self._clock = clock
+        self._peers: dict[str, CacheTensors] = {}
         self._stream = ThreadPoolExecutor(max_workers=1, thread_name_prefix="copy-stream")
 
-    def pull(
-        self, peer: CacheTensors, offer: Offer, *, block_table: tuple[int, ...], state_slot: int
-    ) -> Pull:
-        assert len(block_table) == len(offer.block_table), "pages at both ends differ in number"
-        copy = self._stream.submit(
-            copy_offer, self._own, peer, offer, block_table, state_slot, self._clock
-        )
-        return ThreadPull(copy)
+    def open(self, instance: str, memory: MemoryExport) -> None:
+        require_region(memory, kind="shm", peer=instance)
+        mapping = shm.open_segment(memory.handle, memory.size_bytes)
+        buffer = torch.frombuffer(mapping, dtype=torch.uint8)
+        self._peers[instance] = CacheTensors.over(buffer, memory.layout, memory.pools)
+
+    def close_peer(self, instance: str) -> None:
+        # The mapping goes with the last tensor over it, and a pull under way holds some.
+        self._peers.pop(instance, None)
+
+    def pull(self, wanted: Sequence[Wanted]) -> list[Pull]:
+        return [
+            ThreadPull(
+                self._stream.submit(copy_offer, self._own, self._peers[each.offer.instance], each)
+            )
+            for each in wanted
+        ]
 
     def close(self) -> None:
         self._stream.shutdown(wait=True, cancel_futures=True)
 
 
-def copy_offer(
-    own: CacheTensors,
-    peer: CacheTensors,
-    offer: Offer,
-    block_table: tuple[int, ...],
-    state_slot: int,
-    clock: Callable[[], float] = time.time,
-) -> Copied:
-    """Copy an offer and check that it still held afterwards; raises StaleGeneration."""
-    started_at = clock()
-    num_bytes = copy_sequence(
-        peer, offer.block_table, offer.state_slot, own, block_table, state_slot
-    )
-    generation = int(peer.generations[offer.state_slot])
+def require_region(memory: MemoryExport, *, kind: MemoryKind, peer: str) -> None:
+    """Raise LayoutMismatch unless ``memory`` is of ``kind`` and as large as its layout says."""
+    if memory.kind != kind:
+        raise LayoutMismatch(f"memory of kind {kind!r} here, {memory.kind!r} at {peer}")
+    size_bytes = Region.of(memory.layout, memory.pools).size_bytes
+    if memory.size_bytes != size_bytes:
+        raise LayoutMismatch(f"{peer} exports {memory.size_bytes} bytes, not {size_bytes}")
+
+
+def check_generation(offer: Offer, generation: int) -> None:
+    """Raise StaleGeneration unless the exporter's ``generation`` after the copy is the offer's."""
     if generation != offer.generation:
         raise StaleGeneration(
             f"state slot {offer.state_slot} of {offer.instance} has generation {generation}, "
             f"the offer {offer.generation}"
         )
-    return Copied(num_bytes, started_at, clock())
+
+
+def copy_offer(own: CacheTensors, peer: CacheTensors, wanted: Wanted) -> Copied:
+    """Copy an offer and check that it still held afterwards; raises StaleGeneration."""
+    began = time.perf_counter()
+    offer = wanted.offer
+    if wanted.in_probe:
+        assert own.probe is not None, "no probe here"
+        assert peer.probe is not None, "no probe there"
+        own, peer = own.probe, peer.probe
+    num_bytes = copy_sequence(
+        peer, offer.block_table, offer.state_slot, own, wanted.block_table, wanted.state_slot
+    )
+    copy_s = time.perf_counter() - began
+    check_generation(offer, int(peer.generations[offer.state_slot]))
+    return Copied(num_bytes, copy_s)
 
 
 def copy_sequence(

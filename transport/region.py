@@ -6,30 +6,45 @@ One allocation a worker, exported once, never freed while the process lives:
     kv           [num_pages, *page_shape]
     conv         [num_state_slots, *conv_shape]
     recurrent    [num_state_slots, *recurrent_shape] float32
+    probe        the same four parts once more, for ``PROBE`` pages and state slots
+
+The probe is a small cache of its own that no request ever uses. Its content is known, so a peer
+can pull it at any time, however full the pools are, to see that the path between the two works
+(selftest.py).
 
 Offsets follow from layout and pool size alone, so exporter and puller agree on them without
 sending them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transport.layout import DTYPE_BYTES, CacheLayout, PoolSize
 
 ALIGNMENT_BYTES = 4096
+PROBE = PoolSize(num_pages=16, num_state_slots=1)
+"""As much as a prompt of 16 pages: 81 MiB at the full model's size."""
 
 
 @dataclass(frozen=True)
 class Region:
-    """Byte offsets of the four parts, and the size of the whole."""
+    """Byte offsets of the parts, and the size of the whole."""
 
     generations: int
     kv: int
     conv: int
     recurrent: int
+    probe: int
     size_bytes: int
 
     @classmethod
     def of(cls, layout: CacheLayout, pools: PoolSize) -> "Region":
+        """A worker's whole region."""
+        region, probe = cls.without_probe(layout, pools), cls.without_probe(layout, PROBE)
+        return replace(region, size_bytes=region.size_bytes + probe.size_bytes)
+
+    @classmethod
+    def without_probe(cls, layout: CacheLayout, pools: PoolSize) -> "Region":
+        """The four parts alone, as the pools and the probe each have them."""
         generations = 0
         kv = _aligned(generations + pools.num_state_slots * 8)
         conv = _aligned(kv + pools.num_pages * layout.page_bytes)
@@ -38,7 +53,7 @@ class Region:
         recurrent = _aligned(conv + pools.num_state_slots * conv_bytes)
         recurrent_bytes = layout.state_slot_bytes - conv_bytes
         size = _aligned(recurrent + pools.num_state_slots * recurrent_bytes)
-        return cls(generations, kv, conv, recurrent, size)
+        return cls(generations, kv, conv, recurrent, size, size)
 
 
 def _aligned(offset: int) -> int:

@@ -16,8 +16,11 @@ from transport.messages import (
     Alive,
     Cancel,
     Decode,
+    Denied,
     FromWorker,
+    Generate,
     Goodbye,
+    Granted,
     Heartbeat,
     Hello,
     PeerJoined,
@@ -30,7 +33,7 @@ from transport.messages import (
     Welcome,
 )
 
-Work = PeerJoined | PeerLeft | Prefill | Decode | Cancel | Release
+Work = PeerJoined | PeerLeft | Prefill | Decode | Generate | Cancel | Release
 Lost = Literal["lost"]
 LOST: Final = "lost"
 HELLO_EVERY_S = 1.0
@@ -43,7 +46,11 @@ class JoinRefused(BatonError):
 
 
 class Session:
-    """One worker's standing with its coordinator. Not thread-safe: the worker's loop owns it."""
+    """One worker's standing with its coordinator. Not thread-safe: the worker's loop owns it.
+
+    ``unseen_s`` is how long the messages received last may have lain in the socket at most: since
+    the look before, or not at all if they came while it waited for some.
+    """
 
     def __init__(self, channel: WorkerChannel, hello: Hello, clock: Callable[[], float]) -> None:
         self._channel = channel
@@ -52,6 +59,8 @@ class Session:
         self._welcome: Welcome | None = None
         self._heard_at = clock()
         self._next_beat_at = clock()
+        self._looked_at = clock()
+        self.unseen_s = 0.0
         self._early: list[Work | Lost] = []  # came with the welcome, while joining
 
     @property
@@ -82,8 +91,7 @@ class Session:
         if self._welcome is None:
             self._say_hello()
         work, self._early = self._early, []
-        until_beat_s = 0.0 if work else self._next_beat_at - self._clock()
-        for message in self._channel.receive(max(0.0, min(timeout_s, until_beat_s))):
+        for message in self._look(0.0 if work else timeout_s):
             self._heard_at = self._clock()
             self._sort(message, work)
         if self._welcome and self._clock() - self._heard_at > self._welcome.dead_after_s:
@@ -103,6 +111,15 @@ class Session:
     def leave(self, *, draining: bool = False) -> None:
         self.send(Goodbye(draining=draining))
 
+    def _look(self, timeout_s: float) -> list[ToWorker]:
+        messages = self._channel.receive(0.0)
+        self.unseen_s = self._clock() - self._looked_at if messages else 0.0
+        wait_s = min(timeout_s, self._next_beat_at - self._clock())
+        if not messages and wait_s > 0:
+            messages = self._channel.receive(wait_s)
+        self._looked_at = self._clock()
+        return messages
+
     def _say_hello(self) -> None:
         if self._clock() >= self._next_beat_at:
             self._next_beat_at = self._clock() + HELLO_EVERY_S
@@ -114,13 +131,17 @@ class Session:
                 self._welcome = message
                 self._next_beat_at = self._clock()
                 log.info("joined coordinator %s", message.coordinator)
+            case Granted() | Denied():
+                pass  # answers to claims asked twice
             case Refused(reason=reason):
                 raise JoinRefused(reason)
             case Alive(coordinator=coordinator):
                 if self._welcome and coordinator != self._welcome.coordinator:
                     log.warning("coordinator %s took over", coordinator)
                     self._lose(work)
-            case PeerJoined() | PeerLeft() | Prefill() | Decode() | Cancel() | Release():
+            case (
+                PeerJoined() | PeerLeft() | Prefill() | Decode() | Generate() | Cancel() | Release()
+            ):
                 if self._welcome is not None:
                     work.append(message)
             case _:

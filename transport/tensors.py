@@ -1,11 +1,11 @@
 """A cache region seen as tensors: the same four views at the exporter and at the puller."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from transport.layout import CacheLayout, PoolSize
-from transport.region import Region
+from transport.region import PROBE, Region
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -16,13 +16,15 @@ class CacheTensors:
 
     ``generations`` [num_state_slots] int64, ``kv`` [num_pages, layers, 2, page_size, kv_heads,
     head_dim], ``conv`` [num_state_slots, layers, channels, state_len], ``recurrent``
-    [num_state_slots, layers, v_heads, k_dim, v_dim] float32.
+    [num_state_slots, layers, v_heads, k_dim, v_dim] float32. ``probe`` is the cache behind the
+    pools that only self-tests use; it has none itself.
     """
 
     generations: torch.Tensor
     kv: torch.Tensor
     conv: torch.Tensor
     recurrent: torch.Tensor
+    probe: "CacheTensors | None" = None
 
     @classmethod
     def over(cls, buffer: torch.Tensor, layout: CacheLayout, pools: PoolSize) -> "CacheTensors":
@@ -33,6 +35,12 @@ class CacheTensors:
                 f"cache region: {buffer.numel()} bytes of {buffer.dtype}, "
                 f"needs {region.size_bytes} of torch.uint8"
             )
+        probe = cls._views(buffer[region.probe :], layout, PROBE)
+        return replace(cls._views(buffer, layout, pools), probe=probe)
+
+    @classmethod
+    def _views(cls, buffer: torch.Tensor, layout: CacheLayout, pools: PoolSize) -> "CacheTensors":
+        region = Region.without_probe(layout, pools)
         dtype = TORCH_DTYPES[layout.kv_dtype]
         slots = pools.num_state_slots
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.upload import upload
+
 BLOCK = 64
 """Tokens of a delta-rule block. Blocks count from each chunk's first token."""
 
@@ -52,14 +54,14 @@ class PrefillPlan:
             [value for _, *tile in tiles for value in tile],
         )
         flat = torch.tensor([value for part in parts for value in part], dtype=torch.int32)
-        split = flat.to(device).split_with_sizes([len(part) for part in parts])
+        split = upload(flat, device).split_with_sizes([len(part) for part in parts])
         rows = torch.arange(len(lens), dtype=torch.int32).repeat_interleave(torch.tensor(lens))
         return cls(
             firsts=split[0],
             starts=split[1],
             block_firsts=split[2],
             block_rows=split[3],
-            token_rows=rows.to(device),
+            token_rows=upload(rows, device),
             tiles=split[4].view(-1, 2),
             tile_len=tile_len,
         )

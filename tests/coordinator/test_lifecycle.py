@@ -1,8 +1,12 @@
 """The lifecycle's answers to single events; tests/simulation covers their interleavings."""
 
+import pytest
+
 from coordinator.contract import Generation
-from coordinator.effects import Emit, Ended, Send
+from coordinator.effects import Emit, Ended, HandedOff, Send
+from coordinator.handoff import stage_seconds
 from coordinator.lifecycle import Lifecycle
+from coordinator.observer import to_record
 from coordinator.placement import PlacementLimits
 from coordinator.registry import Registry
 from coordinator.request import State
@@ -11,14 +15,18 @@ from transport.messages import (
     Cancel,
     Decode,
     Failed,
+    FirstStep,
+    Generate,
     Hello,
     Landed,
     MemoryExport,
     Offer,
+    PeerTested,
     Prefill,
     Prefilled,
     Release,
     TokenOut,
+    Tokens,
 )
 from transport.sampling import SamplingParams, StopRule
 
@@ -28,7 +36,7 @@ LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 class Desk:
     """A lifecycle with workers p-1, p-2, d-1, d-2 and a clock that the test turns."""
 
-    def __init__(self, **options) -> None:
+    def __init__(self, workers=("p-1", "p-2", "d-1", "d-2"), **options) -> None:
         self.now = 100.0
         self.registry = Registry()
         self.life = Lifecycle(
@@ -38,15 +46,21 @@ class Desk:
             monotonic=lambda: self.now,
             **options,
         )
-        for instance in ("p-1", "p-2", "d-1", "d-2"):
+        for instance in workers:
             self.join(instance)
 
     def join(self, instance: str) -> None:
-        role = "prefill" if instance.startswith("p") else "decode"
+        role = {"p": "prefill", "d": "decode", "b": "both"}[instance[0]]
         export = MemoryExport("shm", instance, 1, LAYOUT, PoolSize(64, 4))
         self.registry.add(Hello(instance, role, "m", "cpu", 1, 1024, 4, export), self.now)
         self.life.introduce(instance)
         self.life.take_effects()
+        for other in self.registry.of("decode" if role == "prefill" else "prefill"):
+            prefill, decode = sorted((instance, other.instance), reverse=True)
+            self.tested(prefill, decode)
+
+    def tested(self, prefill: str, decode: str, problem: str = "") -> None:
+        self.life.peer_tested(decode, PeerTested(prefill, 100, 0.1, problem))
 
     def submit(self, request_id: str = "r", length: int = 10):
         generation = Generation(
@@ -65,14 +79,23 @@ class Desk:
         message = Prefilled(out, None if finish else offer, 1.0, 2.0)
         self.life.prefilled(request.prefill_worker, message)
 
-    def land(self, request) -> None:
-        landed = Landed(request.request_id, request.attempt, 100, 2.0, 3.0)
-        self.life.landed(request.decode_worker, landed)
-
-    def step(self, request, token: int = 2, finish=None) -> None:
+    def begin(self, request, token: int = 1, finish=None) -> None:
+        """Its first token, at a worker of both."""
         out = TokenOut(request.request_id, request.attempt, len(request.output_ids), token,
                        finish=finish)  # fmt: skip
-        self.life.tokens(request.decode_worker, (out,), 4.0)
+        self.life.prefilled(request.prefill_worker, Prefilled(out, None, 1.0, 2.0))
+
+    def land(self, request) -> None:
+        landed = Landed(
+            request.request_id, request.attempt, 100, unseen_s=0.01, room_s=0.2, launch_s=0.001,
+            copy_s=0.5, boundary_s=0.1,
+        )  # fmt: skip
+        self.life.landed(request.decode_worker, landed)
+
+    def step(self, request, token: int = 2, finish=None, first_steps=()) -> None:
+        out = TokenOut(request.request_id, request.attempt, len(request.output_ids), token,
+                       finish=finish)  # fmt: skip
+        self.life.tokens(request.decode_worker, Tokens((out,), first_steps))
 
 
 def test_a_request_runs_through_both_pools_and_ends_once() -> None:
@@ -93,6 +116,97 @@ def test_a_request_runs_through_both_pools_and_ends_once() -> None:
     assert not desk.registry.get(decode_at).assigned
     assert not desk.registry.get(prefill_at).assigned
     assert sum(isinstance(e, Ended) for e in desk.life.take_effects()) == 1
+
+
+def test_a_request_at_a_worker_of_both_needs_no_handoff() -> None:
+    desk = Desk(("b-1", "b-2"))
+    request = desk.submit()
+    ((worker, order),) = desk.sent()
+    assert isinstance(order, Generate)
+    assert order.token_ids == tuple(range(10))
+    desk.begin(request)
+    assert desk.sent() == []
+    assert request.state is State.DECODING
+    assert (request.prefill_worker, request.decode_worker) == (worker, worker)
+    assert list(desk.registry.get(worker).assigned) == ["r"]
+    desk.step(request, token=7, finish="stop")
+    assert request.state is State.FINISHED
+    assert not desk.registry.get(worker).assigned
+
+
+def test_a_lost_worker_of_both_is_resumed_from_the_tokens_sent() -> None:
+    desk = Desk(("b-1", "b-2"))
+    request = desk.submit()
+    desk.begin(request, token=1)
+    desk.step(request, token=2)
+    desk.sent()
+    lost = request.decode_worker
+    desk.life.worker_lost(lost)
+    ((other, order),) = desk.sent()
+    assert other != lost
+    assert isinstance(order, Generate)
+    assert (order.token_ids, order.num_prompt, order.attempt) == ((*range(10), 1, 2), 10, 2)
+    desk.life.cancel(request)
+    assert desk.sent() == [(other, Cancel("r", 2))]
+
+
+def test_a_worker_of_both_that_preempts_is_the_last_choice_for_the_retry() -> None:
+    desk = Desk(("b-1", "b-2", "b-3"))
+    request = desk.submit()
+    desk.begin(request)
+    for _ in range(5):
+        failed_at = request.decode_worker or request.prefill_worker
+        desk.life.failed(failed_at, Failed("r", request.attempt, "preempted", "pages", True))
+        assert request.prefill_worker != failed_at
+
+
+def test_the_parts_of_a_handoff_come_from_clocks_that_are_never_mixed() -> None:
+    desk = Desk()
+    request = desk.submit()
+    desk.prefill(request)
+    desk.now += 1.0
+    desk.land(request)
+    desk.now += 0.5
+    desk.life.take_effects()
+    desk.step(request, first_steps=(FirstStep("r", 1, 0.3),))
+    (handed_off,) = (e for e in desk.life.take_effects() if isinstance(e, HandedOff))
+    found = stage_seconds(handed_off.request.stages)
+    expected = {
+        "choose": 0.0, "messages": 0.389, "unseen": 0.01, "room": 0.2, "launch": 0.001,
+        "copy": 0.5, "boundary": 0.1, "first_step": 0.3, "to_landed": 1.0, "total": 1.5,
+        "overhead": 0.59,
+    }  # fmt: skip
+    assert found == pytest.approx(expected)
+    desk.step(request)
+    assert not any(isinstance(e, HandedOff) for e in desk.life.take_effects()), "once only"
+
+
+def test_the_record_of_a_new_attempt_forgets_the_old_ones_stages() -> None:
+    desk = Desk()
+    request = desk.submit()
+    desk.prefill(request)
+    desk.land(request)
+    desk.step(request, first_steps=(FirstStep("r", 1, 0.3),))
+    before = to_record(request, "c")
+    desk.now += 5.0
+    desk.life.worker_lost(request.decode_worker)
+    after = to_record(request, "c")
+    assert after.order > before.order
+    assert (after.attempt, after.state, after.queued_at) == (2, "prefilling", 105.0)
+    assert (after.received_at, after.first_token_at) == (100.0, 100.0)
+    forgotten = ("prefilled_at", "landed_at", "copy_s", "first_step_s", "first_decode_at")
+    assert [getattr(after, name) for name in forgotten] == [None] * 5
+    assert (before.handoff_bytes, after.handoff_bytes, after.bytes_moved) == (100, 0, 100)
+    assert stage_seconds(request.stages) == {}
+
+
+def test_a_handoff_is_told_of_once_each_attempt_and_never_at_a_worker_of_both() -> None:
+    desk = Desk(("b-1",))
+    request = desk.submit()
+    desk.begin(request)
+    desk.step(request)
+    assert stage_seconds(request.stages) == {}
+    assert not any(isinstance(e, HandedOff) for e in desk.life.take_effects())
 
 
 def test_low_load_spreads_evenly_over_both_pools() -> None:
@@ -153,11 +267,11 @@ def test_stale_messages_are_dropped_and_counted() -> None:
     old_worker = request.decode_worker
     desk.life.worker_lost(old_worker)
     desk.life.take_effects()
-    desk.life.tokens(old_worker, (TokenOut("r", 1, 1, 9),), 5.0)
+    desk.life.tokens(old_worker, Tokens((TokenOut("r", 1, 1, 9),), (FirstStep("r", 1, 1.0),)))
     desk.life.failed(old_worker, Failed("r", 1, "preempted", "", True))
-    desk.life.landed("d-9", Landed("r", 2, 1, 1.0, 1.0))
-    desk.life.tokens("d-1", (TokenOut("nobody", 1, 0, 9),), 5.0)
-    assert desk.life.stale_dropped == 4
+    desk.life.landed("d-9", Landed("r", 2, 1))
+    desk.life.tokens("d-1", Tokens((TokenOut("nobody", 1, 0, 9),)))
+    assert desk.life.stale_dropped == 5
     assert not any(isinstance(e, Emit) for e in desk.life.take_effects())
 
 

@@ -2,13 +2,15 @@
 
 from unittest.mock import Mock
 
+from msgspec.structs import replace
+
 from coordinator.contract import Generation
 from coordinator.lifecycle import Lifecycle
 from coordinator.membership import Membership
 from coordinator.placement import PlacementLimits
 from coordinator.registry import Registry
 from transport.layout import CacheLayout, PoolSize
-from transport.messages import Hello, MemoryExport, Welcome
+from transport.messages import Hello, MemoryExport, Refused, Welcome
 from transport.sampling import SamplingParams, StopRule
 
 LAYOUT = CacheLayout("float32", 16, *[1] * 9)
@@ -51,3 +53,19 @@ def test_silence_is_not_held_against_a_worker_while_we_were_absent() -> None:
     assert registry.silent(112.0, dead_after_s=10.0)
     registry.excuse(11.0)
     assert not registry.silent(112.0, dead_after_s=10.0)
+
+
+def test_split_pools_and_workers_of_both_do_not_mix() -> None:
+    registry, _, membership = site()
+    membership.admit(HELLO, WELCOME)
+    refused = membership.admit(replace(HELLO, instance="b-1", role="both"), WELCOME)
+    assert isinstance(refused, Refused)
+    assert "both at b-1, prefill at p-1" in refused.reason
+    assert registry.missing_roles() == ("decode",)
+    registry.remove("p-1")
+    assert registry.missing_roles() == ("prefill", "decode")
+    assert membership.admit(replace(HELLO, instance="b-2", role="both"), WELCOME) == WELCOME
+    assert registry.missing_roles() == ()
+    registry.all()[0].draining = True
+    assert registry.missing_roles() == ("both",)
+    assert isinstance(membership.admit(HELLO, WELCOME), Refused)

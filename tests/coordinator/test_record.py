@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from coordinator.outbox import Outbox
-from coordinator.record import RequestRecord, State, latest
+from coordinator.record import RequestRecord, State
+from tests.coordinator.histories import advance, again, latest
 from transport.errors import MalformedMessage
 
 STATES: tuple[State, ...] = get_args(State)
@@ -29,9 +30,9 @@ def history(steps: list[tuple[str, int]]) -> list[RequestRecord]:
     for step, num_output in steps:
         record = records[-1]
         if step == "again":
-            records.append(record.next_attempt(at=1.0))
+            records.append(again(record, at=1.0))
         else:
-            records.append(record.advance(step, num_output=num_output))  # type: ignore[arg-type]
+            records.append(advance(record, step, num_output=num_output))  # type: ignore[arg-type]
     return records
 
 
@@ -66,20 +67,19 @@ def test_a_stale_attempt_never_wins(stale: State, state: State, attempts: Any, r
     current = new(state=state, attempt=attempts[1], revision=revs[1])
     assert latest(current, old) is current
     assert latest(old, current) is current
-    assert current.advance(stale, attempt=old.attempt) is current
+    assert advance(current, stale, attempt=old.attempt) is current
 
 
 def test_advancing_twice_or_back_changes_nothing() -> None:
-    placed = new().advance("prefilling", prefill_worker="p1", placed_at=2.0)
+    placed = advance(new(), "prefilling", prefill_worker="p1", placed_at=2.0)
     assert placed.revision == 1
-    assert placed.advance("prefilling", prefill_worker="p1") is placed
-    assert placed.advance("queued") is placed
-    landed = placed.advance("handoff").advance("handoff", landed_at=3.0)
-    assert landed.order > placed.advance("handoff").order
-    done = landed.advance("finished", finish_reason="stop")
+    assert advance(placed, "prefilling", prefill_worker="p1") is placed
+    assert advance(placed, "queued") is placed
+    landed = advance(advance(placed, "handoff"), "handoff", landed_at=3.0)
+    assert landed.order > advance(placed, "handoff").order
+    done = advance(landed, "finished", finish_reason="stop")
     assert done.ended
-    assert done.advance("failed") is done
-    assert done.next_attempt(at=9.0) is done
+    assert advance(done, "failed") is done
 
 
 def test_the_owners_verdict_beats_a_strangers_guess() -> None:
@@ -87,17 +87,8 @@ def test_the_owners_verdict_beats_a_strangers_guess() -> None:
     decoding = new(state="decoding", revision=7)
     guess = structs.replace(decoding, state="failed", failure_code="coordinator_lost")
     for end in ("finished", "failed", "cancelled"):
-        assert latest(guess, decoding.advance(end)).failure_code == ""
-    assert latest(guess, decoding.advance("decoding", num_output=9)) is guess
-
-
-def test_a_new_attempt_forgets_the_old_ones_stages() -> None:
-    first = new(received_at=1.0, first_token_at=2.0, prefill_worker="p1", landed_at=3.0)
-    again = first.next_attempt(at=4.0)
-    assert (again.attempt, again.state, again.queued_at) == (2, "queued", 4.0)
-    assert (again.received_at, again.first_token_at) == (1.0, 2.0)
-    assert (again.prefill_worker, again.landed_at) == ("", None)
-    assert again.order > first.advance("decoding").order
+        assert latest(guess, advance(decoding, end)).failure_code == ""
+    assert latest(guess, advance(decoding, "decoding", num_output=9)) is guess
 
 
 @given(
@@ -152,7 +143,7 @@ def test_what_failed_is_written_again_unless_newer_came() -> None:
     outbox.put(first)
     outbox.put(other)
     taken = outbox.take(9)
-    newer = first.advance("failed")
+    newer = advance(first, "failed")
     outbox.put(newer)
     outbox.give_back(taken)
     assert outbox.take(9) == [newer, other]

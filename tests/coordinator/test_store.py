@@ -19,12 +19,13 @@ from redis import Redis
 
 from coordinator import keys, scripts
 from coordinator.presence import ProtocolConflict
-from coordinator.record import RequestRecord, latest
+from coordinator.record import RequestRecord
 from coordinator.redis_link import RedisUnavailable
 from coordinator.redis_url import safe_url
 from coordinator.store import Store
 from coordinator.store_limits import StoreLimits
 from deploy.redis_server import LocalRedis
+from tests.coordinator.histories import advance, again, latest
 
 FAST = StoreLimits(
     call_timeout_s=0.3, heartbeat_s=0.1, presence_ttl_s=5.0, backoff_min_s=0.02, backoff_max_s=0.1
@@ -93,7 +94,9 @@ async def test_a_request_from_queued_to_finished(redis: Redis, make_store: MakeS
     assert 0 < redis.ttl(keys.request("r1")) <= keys.OPEN_TTL_S
     assert redis.ttl(keys.request("r1")) > keys.ENDED_TTL_S
 
-    done = record.advance("decoding", decode_worker="d1").advance("finished", finish_reason="stop")
+    done = advance(
+        advance(record, "decoding", decode_worker="d1"), "finished", finish_reason="stop"
+    )
     store.put(done)
     store.put(record)
     await eventually(lambda: stored(redis, "r1") == done)
@@ -111,7 +114,7 @@ async def test_a_burst_is_written_in_few_batches(redis: Redis, make_store: MakeS
     before = redis.info("commandstats")["cmdstat_evalsha"]["calls"]
     record = new()
     for num_output in range(1, 500):
-        record = record.advance("decoding", num_output=num_output)
+        record = advance(record, "decoding", num_output=num_output)
         store.put(record)
     await eventually(lambda: stored(redis, "r1") == record)
     assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] - before < 20
@@ -142,7 +145,7 @@ async def test_close_writes_the_rest_and_takes_its_keys(
 ) -> None:
     store = await make_store()
     store.register_worker("p1", {"role": "prefill"})
-    done = new().advance("finished")
+    done = advance(new(), "finished")
     store.put(done)
     await store.close(2.0)
     assert stored(redis, "r1") == done
@@ -161,7 +164,7 @@ async def test_a_stalled_server_slows_nobody(
     took_s, final = [], {}
     until = time.monotonic() + 1.3
     for n in itertools.count():
-        record = new(f"r{n % 200}", attempt=1 + n // 200).advance("decoding", num_output=n)
+        record = advance(new(f"r{n % 200}", attempt=1 + n // 200), "decoding", num_output=n)
         began = time.perf_counter()
         store.put(record)
         took_s.append(time.perf_counter() - began)
@@ -203,7 +206,7 @@ async def test_a_server_that_comes_back_is_told_what_it_lost(tmp_path: Path, los
         with Redis.from_url(first.url) as redis:
             redis.delete(keys.request("old"), keys.request("live"), keys.open_requests("c1"))
     first.stop()
-    during = [new("meanwhile"), live.advance("decoding", num_output=5)]
+    during = [new("meanwhile"), advance(live, "decoding", num_output=5)]
     for record in during:
         store.put(record)
     await eventually(lambda: not store.connected)
@@ -263,7 +266,7 @@ async def test_close_without_a_server_ends_in_time(
 
 async def test_what_the_dead_left_open_fails_once(redis: Redis, make_store: MakeStore) -> None:
     dead = await make_store("dead", limits=limits(heartbeat_s=60.0))
-    left = [new(f"r{n}", "dead", attempt=2).advance("decoding") for n in range(150)]
+    left = [advance(new(f"r{n}", "dead", attempt=2), "decoding") for n in range(150)]
     for record in [*left, new("done", "dead", state="finished")]:
         dead.put(record)
     await eventually(lambda: dead.counters.writes == 151)
@@ -306,8 +309,8 @@ async def test_one_wrongly_taken_for_dead_has_the_last_word(
     await eventually(lambda: alive.counters.writes == 2)
     redis.delete(keys.coordinator("c1"))
     assert (await make_store("c2")).counters.lost_failed == 2
-    done = live.advance("finished", finish_reason="length")
-    failed = failing.advance("failed", failure_code="not_finite")
+    done = advance(live, "finished", finish_reason="length")
+    failed = advance(failing, "failed", failure_code="not_finite")
     alive.put(done)
     alive.put(failed)
     await eventually(lambda: stored(redis, "live") == done)
@@ -421,7 +424,7 @@ def test_scripts_in_any_order_end_in_the_newest(
     records = [new()]
     for step in steps:
         last = records[-1]
-        records.append(last.next_attempt(at=1.0) if step == "again" else last.advance(step))
+        records.append(again(last, at=1.0) if step == "again" else advance(last, step))
     arriving = records * 2
     random.Random(seed).shuffle(arriving)
     held: RequestRecord | None = None

@@ -32,18 +32,49 @@ def checkpoint(tmp_path: Path) -> Path:
         (8, {"decode": 2}, ("cuda", 6, 2)),
         (8, {"prefill": 1, "decode": 1}, ("cuda", 1, 1)),
         (8, {"device": "cpu"}, ("cpu", 1, 1)),
-        (1, {"prefill": 1, "decode": 1}, ("cuda", 1, 1)),
+        (1, {"gpu_share": 2}, ("cuda", 1, 1)),
+        (1, {"gpu_share": 4, "prefill": 2}, ("cuda", 2, 2)),
+        (2, {"gpu_share": 2}, ("cuda", 1, 3)),
+        (0, {"gpu_share": 2}, ("cpu", 1, 1)),
     ],
 )
 def test_pools_fit_the_machine(checkpoint, num_gpus, asked, expected):
     settings = resolve(num_gpus=num_gpus, model=checkpoint, **asked)
     assert (settings.device, settings.num_prefill, settings.num_decode) == expected
+    assert settings.num_both == 0
+    assert settings.pools == f"{expected[1]} prefill, {expected[2]} decode"
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "asked", "expected"),
+    [
+        (1, {}, ("cuda", 1)),
+        (0, {"role": "both"}, ("cpu", 1)),
+        (0, {"role": "both", "workers": 3}, ("cpu", 3)),
+        (4, {"role": "both"}, ("cuda", 4)),
+        (4, {"role": "both", "workers": 2}, ("cuda", 2)),
+        (4, {"role": "both", "device": "cpu"}, ("cpu", 1)),
+    ],
+)
+def test_workers_of_both_fit_the_machine(checkpoint, num_gpus, asked, expected):
+    settings = resolve(num_gpus=num_gpus, model=checkpoint, **asked)
+    assert (settings.device, settings.num_both) == expected
+    assert (settings.num_prefill, settings.num_decode) == (0, 0)
+    assert settings.pools == f"{expected[1]} both"
 
 
 @pytest.mark.parametrize(
     ("setting", "num_gpus", "asked"),
     [
-        ("--role", 0, {"role": "both"}),
+        ("--workers", 0, {"workers": 2}),
+        ("--workers", 4, {"role": "split", "workers": 2}),
+        ("--workers", 0, {"role": "both", "workers": 0}),
+        ("--workers", 4, {"role": "both", "workers": 5}),
+        ("--prefill", 0, {"role": "both", "prefill": 1}),
+        ("--decode", 4, {"role": "both", "decode": 2}),
+        ("--role", 1, {"prefill": 1}),
+        ("--role", 1, {"prefill": 1, "decode": 1}),
+        ("--gpu-share", 1, {"gpu_share": 0}),
         ("--port", 0, {"port": 70000}),
         ("--host", 0, {"host": ""}),
         ("--drain-timeout", 0, {"drain_timeout_s": 0}),
@@ -52,7 +83,7 @@ def test_pools_fit_the_machine(checkpoint, num_gpus, asked, expected):
         ("--model", 0, {"model": Path("/nowhere")}),
         ("--model", 0, {"model": Path(__file__).parent}),
         ("--device", 0, {"device": "cuda"}),
-        ("--device", 1, {}),
+        ("--role", 1, {"role": "split"}),
         ("--prefill", 0, {"prefill": 0}),
         ("--decode", 0, {"decode": -1}),
         ("--prefill", 8, {"prefill": 4, "decode": 5}),
@@ -97,6 +128,16 @@ def test_services_are_told_by_environment_alone(checkpoint):
         assert one.env["BATON_NUM_PAGES"] == "64"
         assert one.env["PYTHONPATH"].startswith("/mine:")
     assert int(decode[0].env["BATON_THREADS"]) >= 1
+
+
+def test_workers_of_both_are_one_service_each(checkpoint):
+    settings = resolve(num_gpus=0, model=checkpoint, role="both", workers=2)
+    told = services(
+        settings, port=1, run_dir=Path("/run/x"), redis_url="", inherited={"BATON_NUM_PAGES": "64"}
+    )
+    assert [one.name for one in told] == ["coordinator", "both-1", "both-2"]
+    assert {one.argv[1:] for one in told[1:]} == {("-m", "both")}
+    assert told[1].env["BATON_NUM_PAGES"] == "64"
 
 
 @pytest.mark.parametrize(("visible", "expected"), [(None, 2), ("", 0), ("1", 1), ("-1", 0)])

@@ -1,72 +1,64 @@
-"""What is wrong with a GPU is said with the numbers, before anything is loaded."""
+"""Which GPU a name means, and how a shared one is divided."""
 
 import pytest
 import torch
 
-from engine import gpu
-from engine.config import MAX_DECODE_ROWS, EngineConfig
-from tests.engine.checkpoints import checkpoint
-from transport.layout import PoolSize
+from engine import gpu, options
+from engine.gpu import Gpu
+from transport.layout import CacheLayout
 
+GPUS = [Gpu(0, "GPU-1a2b"), Gpu(1, "GPU-1acc"), Gpu(2, "GPU-77ff")]
+LAYOUT = CacheLayout("bfloat16", 64, 10, 2, 256, 30, 8192, 3, 32, 128, 128)
 GIB = 1 << 30
 
 
-@pytest.fixture
-def hopper(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A free H200, as far as torch can tell."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (139 * GIB, 140 * GIB))
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [("", [0, 1, 2]), ("1", [1]), ("GPU-77ff", [2]), ("gpu-1AC", [1]), ("GPU-7", [2])],
+)
+def test_a_gpu_is_named_by_number_or_the_beginning_of_its_uuid(wanted, expected) -> None:
+    assert [each.index for each in gpu.named(wanted, GPUS)] == expected
+
+
+@pytest.mark.parametrize("wanted", ["3", "GPU-1a", "H200"])
+def test_a_name_of_none_or_several_is_refused_with_what_is_there(wanted) -> None:
+    with pytest.raises(ValueError, match=r"^gpu: .*1 = GPU-1acc"):
+        gpu.named(wanted, GPUS)
+
+
+def test_the_gpu_may_be_named_by_either_setting_but_not_by_both_differently() -> None:
+    assert options.gpu_name("cuda", "") == ""
+    assert options.gpu_name("cuda:2", "") == "2"
+    assert options.gpu_name("cuda", "GPU-1a2b") == "GPU-1a2b"
+    with pytest.raises(ValueError, match=r"^gpu: '1' was asked for, and by device 'cuda:2'"):
+        options.gpu_name("cuda:2", "1")
+    for device in ("cuda:", "cuda:x", "cpu:0"):
+        with pytest.raises(ValueError, match=r"^device: "):
+            options.gpu_name(device, "")
+
+
+def test_workers_that_share_a_gpu_divide_its_memory_whoever_comes_first(monkeypatch) -> None:
+    total = 141 * GIB
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    return monkeypatch
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 20 * GIB)
+    found = []
+    for free in (120 * GIB, 55 * GIB):  # the first alone, the second beside the first
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, total))
+        found.append(gpu.num_pages_that_fit(LAYOUT, 64, 1 << 30, share=2))
+    left = total // 2 - 20 * GIB - gpu.ACTIVATIONS_BYTES - 64 * LAYOUT.state_slot_bytes
+    assert found[0] == found[1]
+    assert 0 <= left // LAYOUT.page_bytes - found[0] <= 82 * 2**20 // LAYOUT.page_bytes + 1, (
+        "but the probe"
+    )
 
 
-def test_a_fit_gpu_is_accepted(hopper: pytest.MonkeyPatch) -> None:
-    gpu.require_gpu(69 * GIB)
-
-
-def test_no_gpu_or_a_driver_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    with pytest.raises(ValueError, match=r"no usable CUDA GPU.*CUDA 13\.0, see nvidia-smi"):
-        gpu.require_gpu(1)
-    monkeypatch.setattr(torch.version, "cuda", None)
-    with pytest.raises(ValueError, match=r"no usable CUDA GPU.*built for the CPU"):
-        gpu.require_gpu(1)
-
-
-def test_an_older_architecture(hopper: pytest.MonkeyPatch) -> None:
-    hopper.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100")
-    hopper.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
-    with pytest.raises(ValueError, match=r"A100 has compute capability 8\.0.*need 9\.0 \(Hopper\)"):
-        gpu.require_gpu(1)
-
-
-def test_a_gpu_too_small_or_already_full(hopper: pytest.MonkeyPatch) -> None:
-    hopper.setattr(torch.cuda, "mem_get_info", lambda: (20 * GIB, 140 * GIB))
-    message = r"20\.00 GiB of 140\.00 GiB free, the model needs 69\.00 GiB.*8\.00 GiB to work"
-    with pytest.raises(ValueError, match=message):
-        gpu.require_gpu(69 * GIB)
-
-
-def test_pages_take_what_is_left(hopper: pytest.MonkeyPatch) -> None:
-    from engine.model.config import ModelConfig
-
-    layout = ModelConfig.read(checkpoint("per_expert")).cache_layout("bfloat16", 64)
-    free = 8 * GIB + 4 * layout.state_slot_bytes + 5 * layout.page_bytes + 7
-    hopper.setattr(torch.cuda, "mem_get_info", lambda: (free, 140 * GIB))
-    assert gpu.num_pages_that_fit(layout, 4, 262_144) == 5
-    assert gpu.num_pages_that_fit(layout, 2, 64) == 2
-    with pytest.raises(ValueError, match=r"num_state_slots: 999 slots take .* no page fits"):
-        gpu.num_pages_that_fit(layout, 999, 262_144)
-    plan = gpu.memory_plan(GIB, layout, PoolSize(5, 4))
-    assert "weights 1.00 GiB; 5 pages" in plan
-    assert "= 320 tokens; 4 state slots" in plan
-
-
-def test_more_sequences_than_a_decode_step_takes() -> None:
-    settings = {"num_pages": 1, "num_state_slots": MAX_DECODE_ROWS + 1, "device": "cuda"}
-    with pytest.raises(ValueError, match=r"num_state_slots: 513 exceeds the 512"):
-        EngineConfig(checkpoint("per_expert"), **settings)  # type: ignore[arg-type]
-    EngineConfig(checkpoint("per_expert"), **settings, decodes=False)  # type: ignore[arg-type]
+def test_a_model_too_large_for_its_part_of_the_gpu_is_refused_with_the_numbers(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H200")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (140 * GIB, 141 * GIB))
+    gpu.require_gpu(69 * GIB, 1)
+    with pytest.raises(ValueError, match=r"2 workers share it, 70\.50 GiB each.*69\.00 GiB of we"):
+        gpu.require_gpu(69 * GIB, 2)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3 * GIB, 141 * GIB))
+    with pytest.raises(ValueError, match=r"3\.00 GiB of 141\.00 GiB free.*nvidia-smi shows"):
+        gpu.require_gpu(69 * GIB, 1)

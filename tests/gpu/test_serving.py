@@ -14,10 +14,9 @@ NUM_WORKERS = 2
 
 
 def serve(device: str) -> Stack:
-    # Two workers share the GPU here, so neither may take all that is free.
     return Stack(
         TINY, "--device", device, "--prefill", "1", "--decode", "1",
-        dtype="float32", verify_handoff=True, num_pages=2048, dead_after=3.0,
+        dtype="float32", verify_handoff=True, num_pages=2048, dead_after=3.0, gpu_share=2,
     ).start()  # fmt: skip
 
 

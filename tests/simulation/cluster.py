@@ -9,11 +9,14 @@ the text, and every text is compared with the one a lone engine would give.
 
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import torch
 
+from both.limits import BothLimits
+from both.pool import BothPool
 from coordinator.contract import Generation
 from coordinator.effects import Emit, Ended, Send
 from coordinator.lifecycle import Lifecycle
@@ -27,9 +30,10 @@ from prefill.scheduler import PrefillLimits
 from transport.errors import PeerGone
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import Heartbeat, Hello, MemoryExport
-from transport.pull import copy_offer
+from transport.pull import Wanted, copy_offer
 from transport.region import Region
 from transport.sampling import SamplingParams, StopRule
+from transport.selftest import write_pattern
 from transport.tensors import CacheTensors
 
 EOS = 7
@@ -165,14 +169,29 @@ class LateCopies:
     """The copy stream: a pull executes at once, ahead of steps launched before it, or whenever
     the simulation gets to it."""
 
-    def __init__(self, own: CacheTensors, rng: random.Random) -> None:
+    def __init__(
+        self, own: CacheTensors, rng: random.Random, find: Callable[[MemoryExport], CacheTensors]
+    ) -> None:
         self._own = own
         self._rng = rng
+        self._find = find
+        self._peers: dict[str, CacheTensors] = {}
         self.queue: deque[LatePull] = deque()
 
-    def pull(self, peer, offer, *, block_table, state_slot) -> LatePull:
-        late = LatePull(lambda: copy_offer(self._own, peer, offer, block_table, state_slot))
-        if not self.queue and self._rng.random() < 0.3:
+    def open(self, instance: str, export: MemoryExport) -> None:
+        assert instance not in self._peers, "opened twice"
+        self._peers[instance] = self._find(export)
+
+    def close_peer(self, instance: str) -> None:
+        self._peers.pop(instance, None)
+
+    def pull(self, wanted: list[Wanted]) -> list[LatePull]:
+        return [self._pull(each) for each in wanted]
+
+    def _pull(self, wanted: Wanted) -> LatePull:
+        peer = self._peers[wanted.offer.instance]
+        late = LatePull(lambda: copy_offer(self._own, peer, wanted))
+        if wanted.in_probe or (not self.queue and self._rng.random() < 0.3):
             late.execute()
         else:
             self.queue.append(late)
@@ -188,7 +207,7 @@ class Node:
 
     hello: Hello
     engine: FakeEngine
-    pool: PrefillPool | DecodePool | None = None
+    pool: PrefillPool | DecodePool | BothPool | None = None
     copies: LateCopies | None = None
     inbox: deque = field(default_factory=deque)
     outbox: deque = field(default_factory=deque)
@@ -222,26 +241,32 @@ class Cluster:
         export = MemoryExport("shm", instance, 1, LAYOUT, self.size)
         hello = Hello(instance, role, "m", "cpu", 1, 10_000, self.size.num_state_slots, export)
         node = Node(hello, engine)
-        session = SimpleNamespace(send=node.outbox.append)
+        session = SimpleNamespace(send=node.outbox.append, unseen_s=0.0)
         if role == "prefill":
             node.pool = PrefillPool(
                 engine, session, instance, PrefillLimits(128, 4), offer_ttl_s=self.offer_ttl_s,
                 lookahead=self.lookahead, verify_handoff=self.rng.random() < 0.5,
                 clock=lambda: self.now,
             )  # fmt: skip
+        elif role == "both":
+            limits = BothLimits(PrefillLimits(128, 4), self.rng.choice([64, 128]))
+            node.pool = BothPool(
+                engine, session, limits, lookahead=self.lookahead, clock=lambda: self.now
+            )
         else:
-            node.copies = LateCopies(engine.cache, self.rng)
+            node.copies = LateCopies(engine.cache, self.rng, self._find_memory)
             node.pool = DecodePool(
-                engine, session, node.copies, self._open_peer, pull_timeout_s=10_000.0,
+                engine, session, node.copies, pull_timeout_s=10_000.0,
                 lookahead=self.lookahead, clock=lambda: self.now,
             )  # fmt: skip
         self.nodes[instance] = node
         self.memories[instance] = engine.cache
+        write_pattern(engine.cache, instance)
         self.registry.add(hello, self.now)
         self.lifecycle.introduce(instance)
         self._apply()
 
-    def _open_peer(self, export: MemoryExport) -> CacheTensors:
+    def _find_memory(self, export: MemoryExport) -> CacheTensors:
         if export.handle not in self.nodes:
             raise PeerGone(export.handle)
         return self.memories[export.handle]
@@ -304,7 +329,9 @@ class Cluster:
             case "Landed":
                 self.lifecycle.landed(instance, message)
             case "Tokens":
-                self.lifecycle.tokens(instance, message.tokens, message.stepped_at)
+                self.lifecycle.tokens(instance, message)
+            case "PeerTested":
+                self.lifecycle.peer_tested(instance, message)
             case "Failed":
                 self.lifecycle.failed(instance, message)
             case "Heartbeat":

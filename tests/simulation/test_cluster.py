@@ -15,16 +15,19 @@ MAX_EVENTS = 200_000
 
 
 @pytest.mark.parametrize("lookahead", [0, 1])
-@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("roles", [("prefill", "decode"), ("both",)], ids=["split", "both"])
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_every_request_ends_once_with_the_right_text(lookahead: int, seed: int) -> None:
-    run_scenario(random.Random(seed), lookahead)
+def test_every_request_ends_once_with_the_right_text(
+    roles: tuple[str, ...], lookahead: int, seed: int
+) -> None:
+    run_scenario(random.Random(seed), roles, lookahead)
 
 
-def run_scenario(rng: random.Random, lookahead: int) -> None:
-    size = PoolSize(num_pages=rng.randint(20, 60), num_state_slots=rng.randint(2, 8))
+def run_scenario(rng: random.Random, roles: tuple[str, ...], lookahead: int) -> None:
+    size = PoolSize(num_pages=rng.choice([14, 18, 25, 40, 60]), num_state_slots=rng.randint(2, 8))
     cluster = Cluster(rng, lookahead=lookahead, size=size)
-    for role in ("prefill", "decode"):
+    for role in roles:
         for _ in range(rng.randint(1, 3)):
             cluster.add_worker(role)
     prompts, cancelled = {}, set()

@@ -13,6 +13,7 @@ from transport.messages import (
     PROTOCOL,
     Alive,
     Cancel,
+    FirstStep,
     Goodbye,
     TokenOut,
     Tokens,
@@ -33,7 +34,7 @@ async def receive(channel: CoordinatorChannel):
 
 async def test_messages_cross_in_order_both_ways(coordinator: CoordinatorChannel) -> None:
     worker = WorkerChannel(coordinator.endpoint, "decode-1")
-    tokens = Tokens((TokenOut("r", 1, 0, 42),), 1.5)
+    tokens = Tokens((TokenOut("r", 1, 0, 42),), (FirstStep("r", 1, 1.5),))
     worker.send(tokens)
     worker.send(Goodbye(draining=True))
     assert await receive(coordinator) == ("decode-1", tokens)

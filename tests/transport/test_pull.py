@@ -1,42 +1,42 @@
 """The copy between two regions, bit for bit, and the generation that validates it."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
+from msgspec import structs
 
-from transport.errors import LayoutMismatch, StaleGeneration
+from tests.transport.exporters import LAYOUT, Exporter, own_cache
+from transport.errors import LayoutMismatch, PeerGone, StaleGeneration
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import Offer
-from transport.pull import CopyThread, digest
-from transport.region import Region
-from transport.tensors import CacheTensors
-
-LAYOUT = CacheLayout("bfloat16", 16, 2, 2, 8, 3, 24, 3, 4, 8, 16)
+from transport.pull import CopyThread, Wanted, digest
+from transport.region import PROBE, Region
 
 
-def region(size: PoolSize, seed: int) -> CacheTensors:
-    buffer = torch.empty(Region.of(LAYOUT, size).size_bytes, dtype=torch.uint8)
-    cache = CacheTensors.over(buffer, LAYOUT, size)
-    generator = torch.Generator().manual_seed(seed)
-    for tensor in (cache.kv, cache.conv, cache.recurrent):
-        tensor.copy_(torch.randn(tensor.shape, generator=generator))
-    cache.generations.zero_()
-    return cache
+@pytest.fixture
+def peer() -> Iterator[Exporter]:
+    peer = Exporter.start(PoolSize(10, 3), seed=1)
+    yield peer
+    peer.close()
 
 
-def pulled(generation_at_source: int):
-    source, target = region(PoolSize(10, 3), 1), region(PoolSize(6, 4), 2)
+def pulled(peer: Exporter, generation_at_source: int):
+    target = own_cache(PoolSize(6, 4), seed=2)
     before = [t.clone() for t in (target.kv, target.conv, target.recurrent)]
-    source.generations[2] = generation_at_source
+    peer.cache.generations[2] = generation_at_source
     stream = CopyThread(target)
-    offer = Offer("p", (7, 0, 3), 2, generation=5, num_tokens=40)
-    pull = stream.pull(source, offer, block_table=(1, 5, 4), state_slot=3)
+    stream.open(peer.instance, peer.export)
+    offer = Offer(peer.instance, (7, 0, 3), 2, generation=5, num_tokens=40)
+    (pull,) = stream.pull([Wanted(offer, (1, 5, 4), 3)])
+    stream.close_peer(peer.instance)  # a pull under way keeps the mapping
     assert pull.wait(5.0)
     stream.close()
-    return source, target, before, pull
+    return peer.cache, target, before, pull
 
 
-def test_pages_and_state_arrive_bit_for_bit_and_nothing_else_changes() -> None:
-    source, target, before, pull = pulled(5)
+def test_pages_and_state_arrive_bit_for_bit_and_nothing_else_changes(peer: Exporter) -> None:
+    source, target, before, pull = pulled(peer, 5)
     copied = pull.result()
     assert copied.num_bytes == 3 * LAYOUT.page_bytes + LAYOUT.state_slot_bytes
     assert torch.equal(target.kv[[1, 5, 4]], source.kv[[7, 0, 3]])
@@ -48,14 +48,14 @@ def test_pages_and_state_arrive_bit_for_bit_and_nothing_else_changes() -> None:
         assert torch.equal(tensor[others], old[others])
 
 
-def test_a_slot_that_changed_hands_voids_the_copy() -> None:
-    *_, pull = pulled(6)
+def test_a_slot_that_changed_hands_voids_the_copy(peer: Exporter) -> None:
+    *_, pull = pulled(peer, 6)
     with pytest.raises(StaleGeneration, match="generation 6"):
         pull.result()
 
 
-def test_the_digest_is_the_same_at_both_ends_and_blind_to_the_rest() -> None:
-    source, target, _, _ = pulled(5)
+def test_the_digest_is_the_same_at_both_ends_and_blind_to_the_rest(peer: Exporter) -> None:
+    source, target, _, _ = pulled(peer, 5)
     at_source = digest(source, (7, 0, 3), 2, num_tokens=40)
     assert digest(target, (1, 5, 4), 3, num_tokens=40) == at_source
     target.kv[4][:, :, 8:] = 99.0  # past the last token
@@ -72,9 +72,23 @@ def test_layouts_that_differ_are_named_field_by_field() -> None:
         LAYOUT.require_same(other, peer="p-9")
 
 
+def test_only_memory_of_the_own_kind_and_the_right_size_is_opened(peer: Exporter) -> None:
+    stream = CopyThread(own_cache(PoolSize(6, 4), seed=2))
+    with pytest.raises(LayoutMismatch, match="'shm' here, 'cuda-ipc' at p-9"):
+        stream.open("p-9", structs.replace(peer.export, kind="cuda-ipc"))
+    with pytest.raises(
+        LayoutMismatch, match=f"p-9 exports 4096 bytes, not {peer.memory.size_bytes}"
+    ):
+        stream.open("p-9", structs.replace(peer.export, size_bytes=4096))
+    with pytest.raises(PeerGone, match="no longer exists"):
+        stream.open("p-9", structs.replace(peer.export, handle="baton-test-nobody"))
+    stream.close()
+
+
 def test_parts_of_a_region_do_not_overlap() -> None:
     size = PoolSize(7, 5)
     at = Region.of(LAYOUT, size)
     assert at.kv >= at.generations + 5 * 8
     assert at.conv >= at.kv + 7 * LAYOUT.page_bytes
-    assert at.size_bytes >= at.recurrent + 5 * 3 * 4 * 8 * 16 * 4
+    assert at.probe >= at.recurrent + 5 * 3 * 4 * 8 * 16 * 4
+    assert at.size_bytes == at.probe + Region.without_probe(LAYOUT, PROBE).size_bytes

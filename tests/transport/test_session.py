@@ -123,3 +123,21 @@ def test_the_same_coordinator_alive_keeps_the_session(
         channel.answers = [Alive("c-1")]
         assert joined.receive(0.0) == []
     assert joined.welcomed
+
+
+def test_how_long_messages_may_have_lain_unseen(channel: ScriptedChannel, joined: Session) -> None:
+    joined.beat(lambda: GAUGES, lambda: ())
+    joined.receive(0.0)
+    looked_at = channel.now
+    channel.now += 0.3  # a step is computed
+    channel.answers = [Cancel("r", 1)]
+    joined.receive(0.0)
+    assert joined.unseen_s == pytest.approx(channel.now - looked_at)
+    channel.now += 0.3
+
+    def wait(timeout_s: float) -> list:
+        return [Cancel("r", 2)] if timeout_s > 0 else []
+
+    channel.receive = wait
+    joined.receive(0.2)
+    assert joined.unseen_s == 0.0, "it was waited for"

@@ -1,0 +1,297 @@
+"""``python -m bench.handoff_soak``: handoffs under load, aborts and kill -9, every byte hashed.
+
+    python -m bench.handoff_soak --handoffs 1000 --max-prompt 32768 --kills 6 \\
+        --out bench/results/h200-handoff-soak.json -- --prefill 1 --decode 3 --load-format dummy …
+
+starts ``baton up`` with what follows ``--`` and BATON_VERIFY_HANDOFF=1, so that both ends of every
+handoff hash its pages and state and a difference fails the request. Streams with prompts of random
+length (log-uniform) run until so many handoffs have landed and so many workers were killed; some
+clients leave at a random token; at even intervals a prefill and a decode worker are killed in
+turn, each when the one before is back. It passes when
+
+- every request whose client stayed ended with all its tokens, in order, none lost, none doubled;
+- no handoff's digests differed, and nothing failed for any other reason;
+- every killed worker came back;
+- at the end all pages and state slots are free, the books balance, and the stack exits with 0.
+"""
+
+import asyncio
+import json
+import math
+import random
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from bench.environment import describe
+from bench.soak_stack import SoakStack, started
+
+POLL_S = 0.1
+SETTLE_S = 120.0
+RETRY_S = 0.5
+LOG_MISMATCH = "the cache changed on its way"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked of the stack. ``abort_share`` of the clients leave early."""
+
+    handoffs: int
+    concurrency: int
+    max_prompt: int
+    max_output: int
+    abort_share: float
+    kills: int
+    seed: int
+    num_ids: int
+
+
+@dataclass
+class Tally:
+    """What the clients saw."""
+
+    landed: int = 0
+    finished: int = 0
+    aborted: int = 0
+    refused: int = 0
+    prompt_tokens: int = 0
+    failures: list[str] = field(default_factory=list)
+    lengths: Counter[str] = field(default_factory=Counter)
+
+
+class Soak:
+    """One run against a stack."""
+
+    def __init__(self, stack: SoakStack, plan: Plan) -> None:
+        self.tally = Tally()
+        self.kills: list[dict[str, Any]] = []
+        self._stack, self._plan = stack, plan
+        self._draw = random.Random(plan.seed)
+        self._progress = asyncio.Event()
+        self._http = httpx.AsyncClient(base_url=stack.url, timeout=httpx.Timeout(SETTLE_S))
+
+    async def run(self) -> dict[str, Any]:
+        """The load, the kills, and what is left behind."""
+        async with self._http:
+            self._num_workers = len((await self._status())["workers"])
+            killing = asyncio.create_task(self._kill_in_turn())
+            await asyncio.gather(*(self._client() for _ in range(self._plan.concurrency)))
+            await killing
+            return await self._settled()
+
+    # ---- clients
+
+    async def _client(self) -> None:
+        while not self.tally.failures and (
+            self.tally.landed < self._plan.handoffs or len(self.kills) < self._plan.kills
+        ):
+            await self._request()
+            self._progress.set()
+
+    async def _request(self) -> None:
+        draw, plan = self._draw, self._plan
+        length = max(1, round(math.exp(draw.uniform(0.0, math.log(plan.max_prompt)))))
+        output = draw.randint(2, plan.max_output)
+        leaves_at = draw.randint(0, output - 1) if draw.random() < plan.abort_share else None
+        body = {
+            "prompt": [draw.randrange(plan.num_ids) for _ in range(length)],
+            "max_tokens": output, "temperature": draw.choice([0.0, 1.0]),
+            "seed": draw.randrange(1 << 31), "ignore_eos": True, "stream": True,
+            "return_token_ids": True,
+        }  # fmt: skip
+        seen = 0
+        try:
+            async with self._http.stream("POST", "/v1/completions", json=body) as answer:
+                if answer.status_code == 503:
+                    self.tally.refused += 1
+                    await asyncio.sleep(RETRY_S)
+                    return
+                answer.raise_for_status()
+                if leaves_at == 0:
+                    self.tally.aborted += 1
+                    return
+                async for line in answer.aiter_lines():
+                    seen += _num_tokens(line)
+                    if leaves_at is not None and seen >= leaves_at:
+                        self.tally.aborted += 1
+                        return
+            if seen == output:
+                self.tally.finished += 1
+            else:
+                self.tally.failures.append(f"{seen} of {output} tokens for a prompt of {length}")
+        except (httpx.HTTPError, ValueError, KeyError) as error:
+            self.tally.failures.append(f"after {seen} tokens: {error!r}")
+        finally:
+            self.tally.landed += seen >= 2  # the second token comes from a decode worker
+            self.tally.prompt_tokens += length
+            self.tally.lengths[f"<= {1 << (length - 1).bit_length()}"] += 1
+
+    # ---- faults
+
+    async def _kill_in_turn(self) -> None:
+        """Evenly over the run, prefill and decode by turns."""
+        for number in range(self._plan.kills):
+            due = self._plan.handoffs * (number + 1) // (self._plan.kills + 1)
+            while self.tally.landed < due and not self.tally.failures:
+                self._progress.clear()
+                await self._progress.wait()
+            if self.tally.failures:
+                return
+            role = ("prefill", "decode")[number % 2]
+            victims = [name for name in self._stack.pids() if name.startswith(f"{role}-")]
+            victim = self._draw.choice(sorted(victims))
+            before = {worker["instance"] for worker in (await self._status())["workers"]}
+            self._stack.kill(victim)
+            began = time.monotonic()
+            back = await self._eventually(lambda s, old=before: self._replaced(s, old))
+            self.kills.append({
+                "victim": victim, "after_handoffs": self.tally.landed,
+                "back_s": round(time.monotonic() - began, 2) if back else None,
+            })  # fmt: skip
+            print(f"killed {self.kills[-1]}", file=sys.stderr)
+
+    def _replaced(self, status: dict[str, Any], before: set[str]) -> bool:
+        now = {worker["instance"] for worker in status["workers"]}
+        return len(now) == self._num_workers and now != before
+
+    # ---- what is left
+
+    async def _settled(self) -> dict[str, Any]:
+        """Wait until nothing is open; what is then free, and what the books say."""
+        clean = await self._eventually(_is_clean)
+        status = await self._status()
+        metrics = (await self._http.get("/metrics")).text
+        return {
+            "clean": clean,
+            "workers": status["workers"],
+            "handoff_bytes": _metric(metrics, "baton_handoff_bytes_total"),
+            "requests": _labelled(metrics, "baton_requests_total"),
+            "placed_anew": _labelled(metrics, "baton_replacements_total"),
+            "selftest_bytes_per_second": _labelled(
+                metrics, "baton_handoff_selftest_bytes_per_second"
+            ),
+        }
+
+    async def _eventually(self, condition: Any) -> bool:
+        deadline = time.monotonic() + SETTLE_S
+        while time.monotonic() < deadline:
+            with suppress(httpx.HTTPError):
+                if condition(await self._status()):
+                    return True
+            await asyncio.sleep(POLL_S)
+        return False
+
+    async def _status(self) -> dict[str, Any]:
+        answer = await self._http.get("/status")
+        answer.raise_for_status()
+        status: dict[str, Any] = answer.json()
+        return status
+
+
+def soak(
+    plan: Plan, arguments: list[str], settings: dict[str, str], start_s: float
+) -> dict[str, Any]:
+    """Run ``plan`` against a new stack; ``passed`` in the result says whether all was well."""
+    with tempfile.TemporaryDirectory(prefix="baton-soak-") as folder:
+        log = Path(folder) / "log"
+        verified = {"verify_handoff": "1", **settings}
+        with started(arguments, verified, log, start_s) as stack:
+            run = Soak(stack, plan)
+            began = time.monotonic()
+            left = asyncio.run(run.run())
+            seconds = time.monotonic() - began
+            exit_code = stack.stop()
+        mismatches = log.read_text().count(LOG_MISMATCH)
+    tally = run.tally
+    passed = (
+        tally.landed >= plan.handoffs and not tally.failures and not mismatches and left["clean"]
+        and exit_code == 0 and len(run.kills) == plan.kills
+        and all(kill["back_s"] is not None for kill in run.kills)
+        and not any('state="failed"' in labels for labels in left["requests"])
+    )  # fmt: skip
+    return {
+        "passed": passed, "seconds": round(seconds, 1), "handoffs": tally.landed,
+        "digest_mismatches": mismatches, "finished": tally.finished, "aborted": tally.aborted,
+        "refused": tally.refused, "failures": tally.failures[:20], "kills": run.kills,
+        "prompt_tokens": tally.prompt_tokens, "exit_code": exit_code,
+        "prompts_by_length": dict(sorted(tally.lengths.items(), key=lambda i: int(i[0][3:]))),
+        **left,
+    }  # fmt: skip
+
+
+def main(
+    arguments: Annotated[list[str] | None, typer.Argument(help="Of baton up.")] = None,
+    handoffs: int = 1000,
+    concurrency: Annotated[int, typer.Option(help="Streams open at a time.")] = 16,
+    max_prompt: Annotated[int, typer.Option(help="Tokens.")] = 32_768,
+    max_output: Annotated[int, typer.Option(help="Tokens.")] = 64,
+    abort_share: Annotated[float, typer.Option(help="Of clients that leave early.")] = 0.2,
+    kills: Annotated[int, typer.Option(help="kill -9, prefill and decode by turns.")] = 6,
+    seed: int = 0,
+    num_ids: Annotated[int, typer.Option(help="Prompts hold ids below this.")] = 1_000,
+    setting: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, for BATON_NAME.")] = None,
+    start_s: Annotated[float, typer.Option(help="Seconds it may take to start.")] = 300.0,
+    out: Annotated[Path | None, typer.Option(help="Where the JSON goes.")] = None,
+) -> None:
+    plan = Plan(handoffs, concurrency, max_prompt, max_output, abort_share, kills, seed, num_ids)
+    settings = dict(each.split("=", 1) for each in setting or ())
+    result = {
+        **describe(sys.argv[1:], "bench.handoff_soak"),
+        "plan": plan.__dict__,
+        **soak(plan, arguments or [], settings, start_s),
+    }
+    if out is not None:
+        out.write_text(json.dumps(result, indent=1) + "\n")
+    brief = (
+        "passed",
+        "handoffs",
+        "digest_mismatches",
+        "finished",
+        "aborted",
+        "failures",
+        "seconds",
+    )
+    print(json.dumps({name: result[name] for name in brief}))
+    raise typer.Exit(0 if result["passed"] else 1)
+
+
+def _num_tokens(line: str) -> int:
+    """Tokens of one server-sent event; raises ValueError for an error event."""
+    if not line.startswith("data: ") or line == "data: [DONE]":
+        return 0
+    event = json.loads(line.removeprefix("data: "))
+    if "error" in event:
+        raise ValueError(f"{event['error']['code']}: {event['error']['message']}")
+    return sum(len(choice["token_ids"]) for choice in event["choices"])
+
+
+def _is_clean(status: dict[str, Any]) -> bool:
+    return status["queued"] == status["running"] == 0 and all(
+        worker["free_pages"] == worker["num_pages"]
+        and worker["free_state_slots"] == worker["num_state_slots"]
+        and not worker["books_error"]
+        for worker in status["workers"]
+    )
+
+
+def _metric(text: str, name: str) -> float:
+    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def _labelled(text: str, name: str) -> dict[str, float]:
+    found = re.findall(rf"^{name}\{{(.*)\}} (\S+)$", text, re.MULTILINE)
+    return {labels: float(value) for labels, value in found}
+
+
+if __name__ == "__main__":
+    typer.run(main)

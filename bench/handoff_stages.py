@@ -1,0 +1,135 @@
+"""``python -m bench.handoff_stages``: how long each part of the handoffs took, p50 and p99.
+
+From the requests' records in Redis (exact, those of the last hour), or from a coordinator's
+/metrics (all since its start, as fine as the buckets). What the parts are: coordinator/handoff.py.
+JSON on stdout.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import httpx
+import redis
+import typer
+from msgspec import structs
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.measures import percentile
+from coordinator import keys
+from coordinator.handoff import STAGES, stage_seconds
+from coordinator.record import RequestRecord
+from transport.errors import MalformedMessage
+
+MS = 1000.0
+SHARES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
+TIMEOUT_S = 10.0
+
+Buckets = list[tuple[float, float]]
+"""(upper bound in seconds, observations up to it), rising; the last bound is infinite."""
+
+
+def of_records(records: Iterable[RequestRecord]) -> dict[str, Any]:
+    """Percentiles of each stage over the requests that were handed off, and of their copies'
+    speed in 1e9 bytes a second."""
+    handed = [(r, found) for r in records if (found := stage_seconds(structs.asdict(r)))]
+    stages = {stage: _percentiles([found[stage] for _, found in handed]) for stage in STAGES}
+    speeds = [r.handoff_bytes / r.copy_s / 1e9 for r, _ in handed if r.copy_s]
+    return {
+        "handoffs": len(handed),
+        "stages": stages if handed else {},
+        "bytes_p50": percentile([r.handoff_bytes for r, _ in handed], 0.5) if handed else None,
+        "gb_per_s_p50": percentile(speeds, 0.5) if speeds else None,
+        "gb_per_s_p1": percentile(speeds, 0.01) if speeds else None,
+    }
+
+
+def of_metrics(text: str) -> dict[str, Any]:
+    """The same from a text exposition, estimated within its buckets."""
+    buckets: dict[str, Buckets] = {stage: [] for stage in STAGES}
+    for family in text_string_to_metric_families(text):
+        if family.name != "baton_handoff_seconds":
+            continue
+        for sample in family.samples:
+            if sample.name.endswith("_bucket"):
+                bound = float(sample.labels["le"])
+                buckets[sample.labels["stage"]].append((bound, sample.value))
+    seen = {stage: sorted(found) for stage, found in buckets.items() if found and found[-1][1]}
+    return {
+        "handoffs": int(seen["total"][-1][1]) if "total" in seen else 0,
+        "stages": {
+            stage: {name: MS * quantile(found, share) for name, share in SHARES.items()}
+            for stage, found in seen.items()
+        },
+    }
+
+
+def quantile(buckets: Buckets, share: float) -> float:
+    """The value below which ``share`` of a histogram's observations lie, linear within a bucket;
+    the last finite bound for what lies beyond it."""
+    wanted = share * buckets[-1][1]
+    low, below = 0.0, 0.0
+    for bound, up_to in buckets:
+        if up_to >= wanted and up_to > below:
+            if math.isinf(bound):
+                return low
+            return low + (bound - low) * (wanted - below) / (up_to - below)
+        low, below = bound, up_to
+    return low
+
+
+def read_records(redis_url: str) -> list[RequestRecord]:
+    """Every readable record of a request in this Redis. Raises redis.RedisError."""
+    server = redis.Redis.from_url(redis_url, decode_responses=True, socket_timeout=TIMEOUT_S)
+    with server:
+        found = list(server.scan_iter(keys.REQUEST_PREFIX + "*", count=1000))
+        with server.pipeline(transaction=False) as pipeline:
+            for key in found:
+                pipeline.hgetall(key)
+            hashes = pipeline.execute()
+    records = []
+    for fields in hashes:
+        try:
+            records.append(RequestRecord.from_fields(fields))
+        except MalformedMessage:  # it expired meanwhile, or another version wrote it
+            continue
+    return records
+
+
+def main(
+    redis_url: Annotated[
+        str | None, typer.Option(envvar="BATON_REDIS_URL", help="Read the records there.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(envvar="BATON_URL", help="Or read this coordinator's /metrics.")
+    ] = None,
+    min_prompt: Annotated[int, typer.Option(help="Only prompts of so many tokens.")] = 0,
+    max_prompt: Annotated[int, typer.Option(help="And at most so many.")] = 1 << 30,
+) -> None:
+    """Print the percentiles of every stage. Exit code: 0, or 2 without anything to read."""
+    if (redis_url is None) == (url is None):
+        typer.echo("error: --redis-url or --url: give one of them", err=True)
+        raise typer.Exit(2)
+    try:
+        if redis_url is not None:
+            every = read_records(redis_url)
+            found = of_records(r for r in every if min_prompt <= r.num_prompt <= max_prompt)
+        else:
+            answer = httpx.get(f"{str(url).rstrip('/')}/metrics", timeout=TIMEOUT_S)
+            answer.raise_for_status()
+            found = of_metrics(answer.text)
+    except (redis.RedisError, httpx.HTTPError, ValueError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    typer.echo(json.dumps(found, indent=1))
+
+
+def _percentiles(seconds: list[float]) -> Mapping[str, float]:
+    if not seconds:
+        return {}
+    return {name: MS * percentile(seconds, share) for name, share in SHARES.items()}
+
+
+if __name__ == "__main__":
+    typer.run(main)

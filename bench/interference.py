@@ -1,0 +1,260 @@
+"""``python -m bench.interference``: the pace of running streams while long prompts arrive.
+
+The reason to disaggregate, as a number. A set-up is measured twice: with steady streams alone
+(quiet), and with the same streams while long prompts arrive at a fixed rate (disturbed). What
+counts are the gaps between tokens while all streams run: of the whole of that time, and of the
+part of it in which a prompt waited for its first token.
+
+    python -m bench.interference --setup split:1+3 --setup both:4
+    python -m bench.interference --url http://127.0.0.1:8000 --vocab 248000
+
+JSON on stdout. Exit code: 0, 1 when a request failed or nothing was disturbed, 2 could not measure.
+"""
+
+import asyncio
+import json
+import random
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import typer
+from tokenizers import Tokenizer
+
+from bench import environment, stack
+from bench.client.asking import Ask, completion
+from bench.client.client import Client
+from bench.client.endpoint import endpoint
+from bench.client.record import Record
+from bench.measures import percentile
+
+ROOT = Path(__file__).resolve().parent.parent
+MS = 1000.0
+
+Span = tuple[float, float]
+"""(begin, end) in seconds of one clock."""
+
+
+class NotMeasured(Exception):
+    """The server cannot be asked, or the run has no time in which all streams ran."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """``num_streams`` streams of ``stream_tokens`` after prompts of ``stream_prompt`` tokens;
+    a prompt of ``arrival_prompt`` tokens every ``every_s``, at most ``num_arrivals``, that goes on
+    for ``arrival_tokens``. Token ids are drawn below ``vocab``."""
+
+    num_streams: int
+    stream_prompt: int
+    stream_tokens: int
+    num_arrivals: int
+    arrival_prompt: int
+    arrival_tokens: int
+    every_s: float
+    vocab: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if name != "seed" and value <= 0:
+                raise ValueError(f"{name}: {value} is not positive")
+
+
+# ---- formulas
+
+
+def steady(streams: Sequence[Record]) -> Span:
+    """From when every stream has begun until the first one ends. Raises NotMeasured."""
+    begin = max(r.arrivals[0].at_s for r in streams)
+    end = min(r.arrivals[-1].at_s for r in streams)
+    if end <= begin:
+        raise NotMeasured("no time in which all streams ran: they need more tokens")
+    return begin, end
+
+
+def gaps_within(streams: Sequence[Record], span: Span) -> list[Span]:
+    """The gaps between two tokens of a stream that lie in ``span``."""
+    pairs = [
+        (a.at_s, b.at_s)
+        for record in streams
+        for a, b in zip(record.arrivals, record.arrivals[1:], strict=False)
+    ]
+    return [(a, b) for a, b in pairs if span[0] <= a and b <= span[1]]
+
+
+def touching(gaps: Sequence[Span], spans: Sequence[Span]) -> list[Span]:
+    """The gaps that share time with any of ``spans``."""
+    return [(a, b) for a, b in gaps if any(a < end and begin < b for begin, end in spans)]
+
+
+def pace(gaps: Sequence[Span]) -> dict[str, float]:
+    """Percentiles of gaps, in milliseconds; empty without any."""
+    lengths = [b - a for a, b in gaps]
+    if not lengths:
+        return {"gaps": 0}
+    return {
+        "gaps": len(lengths),
+        "itl_p50_ms": MS * percentile(lengths, 0.5),
+        "itl_p90_ms": MS * percentile(lengths, 0.9),
+        "itl_p99_ms": MS * percentile(lengths, 0.99),
+        "itl_max_ms": MS * max(lengths),
+    }
+
+
+# ---- a run
+
+
+async def measure(url: str, load: Load) -> dict[str, Any]:
+    """Both phases against the server at ``url``; raises NotMeasured."""
+    async with Client(endpoint(url)) as client:
+        model = await _model(client)
+        await _streams(client, model, load, seed=1)  # whatever is slow only once
+        quiet = _whole(await _streams(client, model, load, seed=2))
+        running = asyncio.create_task(_streams(client, model, load, seed=2))
+        arrivals = await _arrive(client, model, load, running)
+        disturbed = _whole(await running)
+    span = steady(disturbed)
+    gaps = gaps_within(disturbed, span)
+    waits = [(r.due_at_s, r.arrivals[0].at_s) for r in arrivals if r.arrivals]
+    ttfts = [end - begin for begin, end in waits]
+    return {
+        "quiet": pace(gaps_within(quiet, steady(quiet))),
+        "disturbed": pace(gaps),
+        "beside_a_prompt": pace(touching(gaps, waits)),
+        "steady_s": span[1] - span[0],
+        "arrivals": {
+            "sent": len(arrivals),
+            "within_steady": len([w for w in waits if w[0] < span[1] and span[0] < w[1]]),
+            "failed": [f"{r.failure}: {r.detail}" for r in arrivals if not r.ok],
+            "ttft_p50_ms": MS * percentile(ttfts, 0.5) if ttfts else None,
+            "ttft_p99_ms": MS * percentile(ttfts, 0.99) if ttfts else None,
+        },
+    }
+
+
+async def _streams(client: Client, model: str, load: Load, seed: int) -> list[Record]:
+    draw = random.Random(f"{load.seed} {seed}")
+    asks = [
+        _ask(model, draw, load.stream_prompt, load.stream_tokens, load.vocab)
+        for _ in range(load.num_streams)
+    ]
+    return await asyncio.gather(*(client.send(ask) for ask in asks))
+
+
+async def _arrive(
+    client: Client, model: str, load: Load, streams: "asyncio.Task[list[Record]]"
+) -> list[Record]:
+    """Prompts at their times, while the streams run; waits for all that were sent."""
+    draw = random.Random(f"{load.seed} arrivals")
+    asks = [
+        _ask(model, draw, load.arrival_prompt, load.arrival_tokens, load.vocab)
+        for _ in range(load.num_arrivals)
+    ]
+    begin = perf_counter()
+    sent: list[asyncio.Task[Record]] = []
+    for number, ask in enumerate(asks, start=1):
+        due_at_s = begin + number * load.every_s
+        await asyncio.wait({streams}, timeout=max(0.0, due_at_s - perf_counter()))
+        if streams.done():
+            break
+        sent.append(asyncio.create_task(client.send(ask, due_at_s=due_at_s)))
+    return list(await asyncio.gather(*sent))
+
+
+def _ask(model: str, draw: random.Random, length: int, max_tokens: int, vocab: int) -> Ask:
+    prompt = [draw.randrange(vocab) for _ in range(length)]
+    return completion(model, prompt, max_tokens=max_tokens, ignore_eos=True, temperature=1)
+
+
+def _whole(streams: list[Record]) -> list[Record]:
+    for record in streams:
+        if not record.ok:
+            raise NotMeasured(f"a stream failed: {record.failure}: {record.detail}")
+    return streams
+
+
+async def _model(client: Client) -> str:
+    exchange = await client.get("/v1/models")
+    if exchange.failure is not None or exchange.status != 200:
+        why = exchange.failure or f"HTTP {exchange.status}"
+        raise NotMeasured(f"/v1/models: {why}: {exchange.detail}")
+    return str(json.loads(exchange.body)["data"][0]["id"])
+
+
+# ---- the command
+
+
+def setup_arguments(setup: str) -> list[str]:
+    """``split:P+D`` or ``both:N`` as arguments of ``baton up``. Raises ValueError."""
+    if found := re.fullmatch(r"split:(\d+)\+(\d+)", setup):
+        return ["--role", "split", "--prefill", found[1], "--decode", found[2]]
+    if found := re.fullmatch(r"both:(\d+)", setup):
+        return ["--role", "both", "--workers", found[1]]
+    raise ValueError(f"--setup: {setup!r} is neither split:P+D nor both:N")
+
+
+def main(
+    setup: Annotated[
+        list[str] | None, typer.Option(help="split:P+D or both:N, started here; several times.")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="Or a server that runs.")] = None,
+    model: Annotated[Path, typer.Option(help="Checkpoint folder.")] = ROOT / "models" / "tiny",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    load_format: Annotated[str, typer.Option(help="auto, or dummy: random weights.")] = "auto",
+    vocab: Annotated[int, typer.Option(help="Ids are below this; 0: the folder's tokenizer.")] = 0,
+    streams: Annotated[int, typer.Option(help="Steady streams.")] = 8,
+    stream_prompt: Annotated[int, typer.Option(help="Tokens of their prompts.")] = 64,
+    stream_tokens: Annotated[int, typer.Option(help="Tokens they go on for.")] = 400,
+    arrivals: Annotated[int, typer.Option(help="Long prompts, at most.")] = 20,
+    arrival_prompt: Annotated[int, typer.Option(help="Tokens of each.")] = 1024,
+    arrival_tokens: Annotated[int, typer.Option(help="Tokens they go on for.")] = 1,
+    every: Annotated[float, typer.Option(help="Seconds from one to the next.")] = 0.25,
+    seed: Annotated[int, typer.Option(help="Of prompts and their ids.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Also write the result there.")] = None,
+) -> None:
+    """Measure the gaps between tokens, without and with long prompts arriving."""
+    try:
+        if (url is None) == (setup is None):
+            raise ValueError("--setup or --url: give one of them")
+        ids = vocab or Tokenizer.from_file(str(model / "tokenizer.json")).get_vocab_size()
+        load = Load(
+            streams, stream_prompt, stream_tokens, arrivals, arrival_prompt, arrival_tokens,
+            every, ids, seed,
+        )  # fmt: skip
+        results = {}
+        if url is not None:
+            results[url] = asyncio.run(measure(url, load))
+        for each in setup or ():
+            arguments = [*setup_arguments(each), "--load-format", load_format]
+            with stack.running(model, *arguments, device=device) as served:
+                results[each] = asyncio.run(measure(served.url, load))
+    except (ValueError, NotMeasured, stack.StackFailed, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    document = {
+        "kind": "interference",
+        "environment": environment.describe(_arguments(), "bench.interference"),
+        "load": asdict(load),
+        "results": results,
+    }
+    text = json.dumps(document, indent=1)
+    if out is not None:
+        out.write_text(text + "\n")
+    typer.echo(text)
+    bad = [r for r in results.values() if r["arrivals"]["failed"]]
+    idle = [r for r in results.values() if not r["arrivals"]["within_steady"]]
+    raise typer.Exit(1 if bad or idle else 0)
+
+
+def _arguments() -> list[str]:
+    """As given, without the folders of this machine."""
+    return [Path(a).name if a.startswith("/") else a for a in sys.argv[1:]]
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,71 @@
+"""``python -m both``: one worker that prefills and decodes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from both.limits import BothLimits
+from both.pool import BothPool
+from engine import options
+from engine.runner import Engine
+from engine.service import WorkerSettings, serve
+from prefill.scheduler import PrefillLimits
+from transport.session import Session
+
+
+def main(
+    coordinator: options.Coordinator,
+    model: options.Model = Path("models/tiny"),
+    load_format: options.LoadFormat = "auto",
+    device: options.Device = "auto",
+    gpu: options.GpuName = "",
+    gpu_share: options.GpuShare = 1,
+    dtype: options.Dtype = "auto",
+    page_size: options.PageSize = 64,
+    num_pages: options.NumPages = 0,
+    num_state_slots: options.NumStateSlots = 0,
+    max_batch_tokens: options.MaxBatchTokens = 0,
+    max_batch_rows: Annotated[
+        int, typer.Option(envvar="BATON_MAX_BATCH_ROWS", help="Prompts a batch.")
+    ] = 16,
+    max_tokens_beside_decode: Annotated[
+        int,
+        typer.Option(
+            envvar="BATON_MAX_TOKENS_BESIDE_DECODE",
+            help="Prompt tokens a batch while sequences are decoded: fewer for an even pace of "
+            "tokens, more for prompts that are done sooner.",
+        ),
+    ] = 2048,
+    lookahead: options.Lookahead = None,
+    threads: options.Threads = 0,
+    drain_timeout: options.DrainTimeout = 30.0,
+    poison: options.Poison = False,
+    log_level: options.LogLevel = "info",
+    log_json: options.LogJson = False,
+) -> None:
+    """Compute prompts and decode them, on the same device."""
+
+    def run() -> None:
+        engine_config = options.engine_config(
+            model, load_format, device, dtype, page_size, num_pages, num_state_slots, poison,
+            gpu_share,
+        )  # fmt: skip
+        tokens = options.batch_tokens_on(engine_config.device, max_batch_tokens)
+        limits = BothLimits(PrefillLimits(tokens, max_batch_rows), max_tokens_beside_decode)
+        ahead = options.lookahead_on(engine_config.device, lookahead)
+        settings = WorkerSettings(
+            coordinator, engine_config, ahead, threads, drain_timeout,
+            gpu=options.gpu_name(device, gpu),
+        )  # fmt: skip
+
+        def make_pool(engine: Engine, session: Session, instance: str) -> BothPool:
+            return BothPool(engine, session, limits, lookahead=ahead)
+
+        serve("both", settings, make_pool)
+
+    options.run_service("both", log_level, log_json, run)
+
+
+if __name__ == "__main__":
+    typer.run(main)

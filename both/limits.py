@@ -1,0 +1,27 @@
+"""How much of a prompt one round of a worker that does both may compute."""
+
+from dataclasses import dataclass
+
+from prefill.scheduler import PrefillLimits
+from transport.layout import CHUNK_ALIGNMENT
+
+
+@dataclass(frozen=True)
+class BothLimits:
+    """``prompts`` bounds a batch of prompts; beside running sequences it has at most
+    ``max_tokens_beside_decode`` tokens, which bounds how long they wait for their next token."""
+
+    prompts: PrefillLimits
+    max_tokens_beside_decode: int
+
+    def __post_init__(self) -> None:
+        if self.max_tokens_beside_decode < CHUNK_ALIGNMENT:
+            raise ValueError(
+                f"max_tokens_beside_decode: {self.max_tokens_beside_decode} < {CHUNK_ALIGNMENT}"
+            )
+
+    def max_tokens(self, *, num_running: int) -> int:
+        """Prompt tokens of the next round."""
+        if num_running == 0:
+            return self.prompts.max_batch_tokens
+        return min(self.max_tokens_beside_decode, self.prompts.max_batch_tokens)

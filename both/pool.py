@@ -1,0 +1,220 @@
+"""The loop body of a worker that prefills and decodes. Queues a request passes through here:
+
+1 prompts.waiting     accepted, no memory yet
+2 prompts.filling     has pages and a state slot; chunks are being computed
+3 sequences.running   first token sent; takes part in every step, in the same pages and slot
+4 launched            batches the engine is computing
+5 sequences.draining  ended; waits for its last launched step
+
+A round is a decode step of all that run, then a bounded batch of prompts: two batches and not a
+mixed one, so that a token is computed by the same kernels as on a decode worker, whatever else
+arrives. What the two queues share is memory: a prompt is admitted only while a page is left for
+every running sequence, and when pages run out, prompts give way to older sequences first.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import assert_never
+
+from both.limits import BothLimits
+from decode.scheduler import DecodeScheduler
+from engine.batch import ForwardBatch, Sampled
+from engine.cache.publish import books_for
+from engine.runner import Engine, Step
+from engine.sequence import Scheduled, Sequence
+from prefill.scheduler import PrefillScheduler
+from transport.messages import (
+    Cancel,
+    Decode,
+    Failed,
+    FailureCode,
+    Generate,
+    PeerJoined,
+    PeerLeft,
+    PoolGauges,
+    Prefill,
+    Prefilled,
+    Release,
+    Tokens,
+)
+from transport.session import Session, Work
+
+IDLE_S = 60.0
+
+TakeIn = Callable[[Scheduled, Step], None]
+
+
+class BothPool:
+    """Computes prompts and decodes them in place; nothing is handed off."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        session: Session,
+        limits: BothLimits,
+        *,
+        lookahead: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._session = session
+        self._limits = limits
+        self._lookahead = lookahead
+        self._clock = clock
+        self._books = books_for(engine)
+        self._sequences = DecodeScheduler(self._books, engine.layout, self._reclaim)
+        self._prompts = PrefillScheduler(
+            self._books, engine.layout, limits.prompts, lambda: len(self._sequences.running)
+        )
+        self._launched: deque[tuple[Scheduled, Step, TakeIn]] = deque()
+
+    def step(self) -> None:
+        decode = self._sequences.schedule()
+        self._report_preempted()
+        self._launch(decode, self._take_tokens)
+        max_tokens = self._limits.max_tokens(num_running=len(self._sequences.running))
+        prompts = self._prompts.schedule(max_tokens)
+        self._launch(prompts, self._take_prompts)
+        if decode is None and prompts is None:
+            self._take_in(behind=0)
+
+    def handle(self, message: Work) -> None:
+        match message:
+            case Generate():
+                self._accept(Sequence.of(message, self._clock()))
+            case Cancel(request_id=request_id, attempt=attempt):
+                self._cancel(request_id, attempt)
+            case Prefill() | Decode() | Release() | PeerJoined() | PeerLeft():
+                raise AssertionError(f"a worker of both was sent {type(message).__name__}")
+            case _:
+                assert_never(message)
+
+    def wait_s(self) -> float:
+        busy = self._launched or self._prompts.has_work or self._sequences.has_work
+        return 0.0 if busy else IDLE_S
+
+    def held(self) -> tuple[tuple[str, int], ...]:
+        return tuple(sequence.key for sequence in self._active())
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+    @property
+    def empty(self) -> bool:
+        return not self._active() and not self._launched
+
+    def gauges(self) -> PoolGauges:
+        return PoolGauges(
+            free_pages=self._books.free_pages,
+            free_state_slots=self._books.free_state_slots,
+            running=len(self._prompts.filling) + len(self._sequences.running),
+            waiting=len(self._prompts.waiting),
+            draining_slots=len(self._sequences.draining),
+            books_error=self._books.check(),
+        )
+
+    def drop_all(self) -> None:
+        for sequence in self._active():
+            self._end(sequence)
+
+    def give_back(self) -> None:
+        for sequence in self._active():
+            self._end(sequence)
+            self._fail(sequence, "draining", "the worker is shutting down", retry=True)
+
+    def close(self) -> None:
+        """Nothing to wait for: only this loop writes the cache."""
+
+    # ---- one round
+
+    def _launch(self, scheduled: Scheduled | None, take_in: TakeIn) -> None:
+        """Launch a batch, and take in those that are now further behind than the lookahead."""
+        if scheduled is None:
+            return
+        for row, sequence in zip(scheduled.rows, scheduled.sequences, strict=True):
+            if row.start == 0:
+                sequence.started_at = self._clock()
+                self._engine.bind(sequence.binding())
+        step = self._engine.launch(ForwardBatch(scheduled.rows))
+        self._launched.append((scheduled, step, take_in))
+        self._take_in(behind=self._lookahead)
+
+    def _take_in(self, *, behind: int) -> None:
+        while len(self._launched) > behind:
+            scheduled, step, take_in = self._launched.popleft()
+            take_in(scheduled, step)
+
+    def _take_tokens(self, scheduled: Scheduled, step: Step) -> None:
+        tokens, broken = self._sequences.take_in(scheduled, step.result())
+        for sequence in broken:
+            self._fail_not_finite(sequence)
+        if tokens:
+            self._session.send(Tokens(tuple(tokens)))
+
+    def _take_prompts(self, scheduled: Scheduled, step: Step) -> None:
+        for sequence, sampled in self._prompts.retire(scheduled, step.result()):
+            self._begin(sequence, sampled)
+
+    def _begin(self, sequence: Sequence, sampled: Sampled) -> None:
+        """A prompt is done: its first token goes out, and it runs on unless that was the last."""
+        if sampled.token_id is None:
+            self._prompts.end(sequence)
+            self._fail_not_finite(sequence)
+            return
+        token = sequence.append(sampled)
+        wait_s = sequence.started_at - sequence.received_at
+        prefill_s = self._clock() - sequence.started_at
+        self._session.send(Prefilled(token, None, wait_s, prefill_s))
+        if token.finish is None:
+            self._sequences.add(sequence)
+        else:
+            self._prompts.end(sequence)
+
+    # ---- requests come and go
+
+    def _accept(self, sequence: Sequence) -> None:
+        self._cancel(sequence.request_id, sequence.attempt - 1)
+        if self._prompts.fits(sequence):
+            self._prompts.add(sequence)
+        else:
+            message = (
+                f"{len(sequence.token_ids)} tokens do not fit into "
+                f"{self._books.size.num_pages} pages of {self._engine.layout.page_size}"
+            )
+            self._fail(sequence, "too_long", message, retry=False)
+
+    def _active(self) -> list[Sequence]:
+        return [*self._prompts.sequences(), *self._sequences.running]
+
+    def _cancel(self, request_id: str, attempt: int) -> None:
+        for sequence in self._active():
+            if sequence.request_id == request_id and sequence.attempt <= attempt:
+                self._end(sequence)
+
+    def _end(self, sequence: Sequence) -> None:
+        if sequence in self._sequences.running:
+            self._sequences.end(sequence)
+        else:
+            self._prompts.end(sequence)
+
+    def _reclaim(self, arrival: int) -> Sequence | None:
+        """End the youngest prompt that holds pages, if it is younger than ``arrival``."""
+        youngest = max(self._prompts.filling, key=lambda s: s.arrival, default=None)
+        if youngest is None or youngest.arrival < arrival:
+            return None
+        self._prompts.end(youngest)
+        self._fail(youngest, "preempted", "out of pages", retry=True)
+        return youngest
+
+    def _report_preempted(self) -> None:
+        for sequence in self._sequences.preempted:
+            self._fail(sequence, "preempted", "out of pages", retry=True)
+        self._sequences.preempted.clear()
+
+    def _fail_not_finite(self, sequence: Sequence) -> None:
+        self._fail(sequence, "not_finite", "the logits were not finite", retry=False)
+
+    def _fail(self, sequence: Sequence, code: FailureCode, message: str, *, retry: bool) -> None:
+        self._session.send(Failed(*sequence.key, code, message, retry))

@@ -1,0 +1,106 @@
+"""Requests that wait for a worker, and their placing. Pure.
+
+    queue      waits for a worker to compute its tokens
+    handoffs   computed and offered; waits for a decode worker
+
+Both are kept in the order of acceptance, whatever the attempt, and the head is never overtaken:
+a long request must not starve behind short ones. A handoff only waits aside while no decode worker
+has proved that it can pull from there.
+"""
+
+from bisect import insort
+from collections.abc import Callable
+
+from coordinator.placement import PlacementLimits, choose_both, choose_decode, choose_prefill
+from coordinator.registry import Registry, Worker
+from coordinator.request import Request, State
+from transport.messages import ToWorker
+
+
+class Dispatcher:
+    """Places requests. ``send`` gives a worker a message, ``changed`` is told of each request
+    that was placed; ``clock`` and ``monotonic`` are the lifecycle's."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        limits: PlacementLimits,
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+        send: Callable[[str, ToWorker], None],
+        changed: Callable[[Request], None],
+    ) -> None:
+        self.queue: list[Request] = []
+        self.handoffs: list[Request] = []
+        self._registry = registry
+        self._limits = limits
+        self._clock = clock
+        self._monotonic = monotonic
+        self._send = send
+        self._changed = changed
+        self._num_placed = 0
+
+    def enqueue(self, request: Request) -> None:
+        """It waits for its tokens to be computed."""
+        insort(self.queue, request, key=lambda r: r.arrival)
+
+    def hand_off(self, request: Request) -> None:
+        """It waits for a decode worker to pull its offer."""
+        insort(self.handoffs, request, key=lambda r: r.arrival)
+
+    def withdraw(self, request: Request) -> None:
+        """It waits no longer, if it did."""
+        if request.state is State.QUEUED:
+            self.queue.remove(request)
+        elif request.state is State.HANDOFF and not request.decode_worker:
+            self.handoffs.remove(request)
+
+    def run(self) -> None:
+        """Place whatever can be placed, oldest first."""
+        for request in list(self.handoffs):
+            workers = self._registry.decoding_from(request.prefill_worker)
+            if not workers:
+                continue  # its pairs are not tested yet; others need not wait for that
+            worker = choose_decode(workers, request)
+            if worker is None:
+                break
+            self.handoffs.remove(request)
+            self._to_decode(request, worker)
+        while self.queue:
+            worker = self._first_worker(self.queue[0])
+            if worker is None:
+                break
+            self._to_first(self.queue.pop(0), worker)
+
+    def unassign(self, request: Request, instance: str) -> None:
+        """The worker is no longer responsible for the request."""
+        worker = self._registry.get(instance)
+        if worker is not None:
+            worker.assigned.pop(request.request_id, None)
+
+    def _first_worker(self, request: Request) -> Worker | None:
+        both = self._registry.of("both")
+        if both:
+            return choose_both(both, request, self._limits)
+        return choose_prefill(self._registry.prefilling(), request, self._limits)
+
+    def _to_first(self, request: Request, worker: Worker) -> None:
+        request.state = State.PREFILLING
+        request.prefill_worker = worker.instance
+        request.stages["placed_at"] = self._clock()
+        alone = worker.hello.role == "both"
+        self._assign(request, worker, request.as_generate() if alone else request.as_prefill())
+
+    def _to_decode(self, request: Request, worker: Worker) -> None:
+        request.decode_worker = worker.instance
+        request.stages["handoff_placed_at"] = self._clock()
+        self._assign(request, worker, request.as_decode())
+
+    def _assign(self, request: Request, worker: Worker, order: ToWorker) -> None:
+        self._num_placed += 1
+        worker.last_placed = self._num_placed
+        worker.assigned[request.request_id] = request
+        request.assigned_at = self._monotonic()
+        self._send(worker.instance, order)
+        self._changed(request)

@@ -1,0 +1,101 @@
+"""Which worker holds which GPU, for all coordinators that share one Redis.
+
+1. A worker asks for a GPU before it loads anything, by a ``Claim`` that lists those it would take.
+2. The claim is decided in Redis, by one script for all coordinators (scripts.py), and recorded as
+   a lease with a time to live. The worker learns the answer; denied, it asks again for a while.
+3. The coordinator renews the leases of its workers with every heartbeat of the store.
+4. A lease ends with its holder's process: a closed connection, found by two heartbeats that do not
+   get through. Where the coordinator died too, nobody renews it, and it expires.
+
+The coordinator does this for the workers, so that they need neither Redis nor its password, and
+so that a lease lives as long as the holder's process and not as long as its loop: one that loads
+for minutes, or hangs, still fills its GPU. Coordinators with different Redis servers do not see
+each other's leases; what a worker then finds on the GPU (engine/gpu.py) is the second safeguard.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from transport.errors import BatonError
+from transport.messages import Alive, Claim, Denied, Granted, Hello, ToWorker
+
+log = logging.getLogger(__name__)
+
+_NOT_REACHED_LIMIT = 2
+
+
+class LeaseStore(Protocol):
+    """The leases' record in Redis."""
+
+    async def claim_gpu(self, holder: str, gpus: tuple[str, ...], share: int) -> tuple[str, str]:
+        """The GPU that ``holder`` has from now on, or "" and why; raises RedisUnavailable."""
+        ...
+
+    def hold_gpu(self, holder: str, gpu: str, share: int) -> None:
+        """Renew the holder's lease from now on."""
+        ...
+
+    def release_gpu(self, holder: str) -> None:
+        """Give its lease back, if it has one."""
+        ...
+
+
+@dataclass
+class Holder:
+    gpu: str
+    unreached: int = 0
+
+
+class Leases:
+    """The leases of one coordinator's workers. All on its event loop."""
+
+    def __init__(self, store: LeaseStore, send: Callable[[str, ToWorker], bool]) -> None:
+        self._store = store
+        self._send = send
+        self._holders: dict[str, Holder] = {}
+        self._deciding: dict[str, asyncio.Task[None]] = {}
+
+    def claim(self, claim: Claim) -> None:
+        """Answer a claim, as soon as Redis has decided it. Asked again, it is answered again."""
+        if claim.instance not in self._deciding:
+            task = asyncio.create_task(self._decide(claim), name=f"claim of {claim.instance}")
+            self._deciding[claim.instance] = task
+
+    def keep(self, hello: Hello) -> None:
+        """Take over the lease of a worker that comes from another coordinator. It fills its GPU
+        whatever Redis says, so there is nothing to decide."""
+        if hello.gpu and hello.instance not in self._holders:
+            self._hold(hello.instance, hello.gpu, hello.gpu_share)
+
+    def tick(self, coordinator: str) -> None:
+        """Once a heartbeat: let go of what the dead held."""
+        for instance, holder in list(self._holders.items()):
+            holder.unreached = (
+                0 if self._send(instance, Alive(coordinator)) else holder.unreached + 1
+            )
+            if holder.unreached == _NOT_REACHED_LIMIT:
+                log.info("%s is gone; GPU %s is free", instance, holder.gpu)
+                del self._holders[instance]
+                self._store.release_gpu(instance)
+
+    async def _decide(self, claim: Claim) -> None:
+        try:
+            gpu, reason = await self._store.claim_gpu(claim.instance, claim.gpus, claim.share)
+        except BatonError as error:
+            gpu, reason = "", str(error)
+        finally:
+            del self._deciding[claim.instance]
+        if not gpu:
+            log.warning("%s gets no GPU yet: %s", claim.instance, reason)
+            self._send(claim.instance, Denied(reason))
+            return
+        self._hold(claim.instance, gpu, claim.share)
+        log.info("%s has GPU %s", claim.instance, gpu)
+        self._send(claim.instance, Granted(gpu))
+
+    def _hold(self, instance: str, gpu: str, share: int) -> None:
+        self._holders[instance] = Holder(gpu)
+        self._store.hold_gpu(instance, gpu, share)

@@ -1,0 +1,70 @@
+"""Which decode worker may pull from which prefill worker, by their self-tests. Pure.
+
+A pair is untested until its decode worker has reported, and then usable or broken. Only usable
+pairs get requests. What is broken stays so until one of the two comes back as a new instance.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Why a pair is not used, and when (monotonic seconds) that was reported."""
+
+    problem: str
+    reported_at: float
+
+
+class Pairs:
+    """The tested pairs of live workers."""
+
+    def __init__(self) -> None:
+        self._usable: set[tuple[str, str]] = set()
+        self._broken: dict[tuple[str, str], Broken] = {}
+
+    def report(self, prefill: str, decode: str, problem: str, now: float) -> None:
+        """Take in a self-test; ``problem`` is empty for a pair that may be used."""
+        self.forget_pair(prefill, decode)
+        if problem:
+            self._broken[prefill, decode] = Broken(problem, now)
+        else:
+            self._usable.add((prefill, decode))
+
+    def usable(self, prefill: str, decode: str) -> bool:
+        return (prefill, decode) in self._usable
+
+    def broken_of(self, instance: str) -> dict[str, Broken]:
+        """The broken pairs of a worker of either role, by its partner."""
+        return {
+            prefill if decode == instance else decode: broken
+            for (prefill, decode), broken in self._broken.items()
+            if instance in (prefill, decode)
+        }
+
+    def stranded(
+        self, instance: str, partners: Mapping[str, float], reported_before: float = inf
+    ) -> str:
+        """Why a worker is of no use: a problem, when its pair with every one of ``partners`` is
+        broken; "" while one works or is untested.
+
+        ``partners`` says when each was last heard of. One that has not been since the report may
+        be dead, which is no fault of the path; younger reports than ``reported_before`` wait.
+        """
+        broken = self.broken_of(instance)
+        for partner, heard_at in partners.items():
+            if partner not in broken:
+                return ""
+            if broken[partner].reported_at >= min(heard_at, reported_before):
+                return ""
+        return next((broken[partner].problem for partner in partners), "")
+
+    def forget_pair(self, prefill: str, decode: str) -> None:
+        self._usable.discard((prefill, decode))
+        self._broken.pop((prefill, decode), None)
+
+    def forget(self, instance: str) -> None:
+        """A worker of either role is gone."""
+        self._usable = {pair for pair in self._usable if instance not in pair}
+        self._broken = {p: b for p, b in self._broken.items() if instance not in p}

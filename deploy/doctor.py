@@ -1,0 +1,66 @@
+"""``baton doctor``: would Baton serve on this machine, and if not, what is to be done?"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deploy import gpu_checks, host_checks
+from deploy.findings import Finding
+from deploy.pair_checks import pairs
+from deploy.settings import Device
+
+_CODE = Path(__file__).resolve().parent.parent
+
+
+def doctor(
+    device: Annotated[
+        Device, typer.Option(envvar="BATON_DEVICE", help="auto: cuda where there is a GPU.")
+    ] = "auto",
+    host: Annotated[str, typer.Option(envvar="BATON_HOST", help="To listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(envvar="BATON_PORT", help="To listen on.")] = 8000,
+    redis_url: Annotated[
+        str | None, typer.Option(envvar="BATON_REDIS_URL", help="A Redis to use.")
+    ] = None,
+) -> None:
+    """Look at what Baton needs here, a line each, and test every pair of GPUs.
+
+    Exit code: 0 all well (warnings allowed), 1 something fails.
+    """
+    levels: Counter[str] = Counter()
+    for finding in findings(device, host, port, redis_url):
+        print(finding.line(), flush=True)
+        levels[finding.level] += 1
+    print(f"{levels['ok']} ok, {levels['warn']} to look at, {levels['fail']} to mend")
+    raise typer.Exit(1 if levels["fail"] else 0)
+
+
+def findings(device: Device, host: str, port: int, redis_url: str | None) -> Iterator[Finding]:
+    """Every finding, as soon as it is known; the quick ones first."""
+    environ = {
+        **os.environ,
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(_CODE)])),
+    }
+    yield host_checks.versions()
+    yield host_checks.redis_server(redis_url)
+    yield host_checks.port(host, port)
+    yield host_checks.namespaces()
+    num_gpus = 0
+    if device != "cpu":
+        num_gpus, found = gpu_checks.driver(os.environ)
+        yield from found
+    if device == "cuda" and not num_gpus:
+        yield Finding("fail", "gpus", "none is visible", "say --device cpu, or see nvidia-smi")
+        return
+    yield host_checks.shared_memory(needed=not num_gpus)
+    yield from host_checks.limits(on_gpus=bool(num_gpus))
+    devices = ["cpu"]
+    if num_gpus:
+        num_usable, found = gpu_checks.peers(environ)
+        yield from found
+        devices = [f"cuda:{index}" for index in range(num_usable)]
+    yield from pairs(devices, environ)

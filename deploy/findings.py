@@ -1,0 +1,27 @@
+"""What ``baton doctor`` has to say about one thing."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``advice`` says what to do; an "ok" has none. "fail": Baton will not serve like this."""
+
+    level: Level
+    topic: str
+    text: str
+    advice: str = ""
+
+    def __post_init__(self) -> None:
+        assert (self.level == "ok") == (not self.advice), "what is not ok comes with advice"
+
+    def line(self) -> str:
+        """
+        >>> Finding("warn", "ports", "8000 is taken", "choose another").line()
+        'warn  ports          8000 is taken -> choose another'
+        """
+        advice = f" -> {self.advice}" if self.advice else ""
+        return f"{self.level:4s}  {self.topic:13s}  {self.text}{advice}"

@@ -1,0 +1,96 @@
+"""What ``baton doctor`` looks at where there are GPUs: driver, memory, who can access whom."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import msgspec
+
+from deploy.findings import Finding
+
+_SMI_TIMEOUT_S = 20.0
+_CUDA_TIMEOUT_S = 120.0
+_MIN_DRIVER = 580
+_MIN_CAPABILITY = [9, 0]
+_BUSY_MIB = 1024
+_FIELDS = "index,uuid,name,driver_version,memory.used,memory.total,mig.mode.current"
+
+
+def driver(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
+    """How many GPUs nvidia-smi lists, and what it says of them."""
+    command = ["nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"]
+    try:
+        listing = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=True
+        ).stdout
+    except FileNotFoundError:
+        return 0, [Finding("ok", "gpus", "no NVIDIA driver here: Baton serves on the CPU")]
+    except (OSError, subprocess.SubprocessError) as error:
+        advice = "run nvidia-smi by hand; reload or reinstall the driver"
+        return 0, [Finding("fail", "gpus", f"nvidia-smi does not answer: {error}", advice)]
+    rows = [[cell.strip() for cell in line.split(",")] for line in listing.splitlines() if line]
+    findings = [finding for row in rows for finding in _one(row)]
+    if rows and int(rows[0][3].partition(".")[0]) < _MIN_DRIVER:
+        advice = f"update it to {_MIN_DRIVER} or newer, which CUDA 13 needs"
+        findings.append(Finding("fail", "driver", f"version {rows[0][3]}", advice))
+    elif rows:
+        findings.append(Finding("ok", "driver", f"version {rows[0][3]}"))
+    if rows and find_spec("cupy") is None:
+        advice = "pip install 'baton[gpu]': it allocates the memory that workers exchange"
+        findings.append(Finding("fail", "versions", "cupy is missing", advice))
+    if (visible := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        text = f"CUDA_VISIBLE_DEVICES={visible} hides GPUs from the workers"
+        advice = "unset it: workers claim one each, and see their peers' by NVLink"
+        findings.append(Finding("warn", "gpus", text, advice))
+    return len(rows), findings
+
+
+def _one(row: list[str]) -> list[Finding]:
+    index, uuid, name, _, used, total, mig = row
+    text = f"{index} {name} {uuid}: {used} of {total} MiB used"
+    findings = []
+    if int(used) > _BUSY_MIB:
+        advice = "end the process that holds it (nvidia-smi lists them), or expect smaller pools"
+        findings.append(Finding("warn", "gpus", text, advice))
+    if mig == "Enabled":
+        advice = f"nvidia-smi -i {index} -mig 0: MIG devices cannot exchange memory"
+        findings.append(Finding("fail", "gpus", f"{index} {name} is in MIG mode", advice))
+    return findings or [Finding("ok", "gpus", text)]
+
+
+def peers(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
+    """How many GPUs CUDA offers, and whether each can access the memory of each other one."""
+    try:
+        said = subprocess.run(
+            [sys.executable, "-m", "engine.pairtest", "gpus"],
+            env=dict(environ), capture_output=True, text=True, timeout=_CUDA_TIMEOUT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        advice = "look for a hung process or GPU: nvidia-smi, the kernel's log (Xid)"
+        return 0, [Finding("fail", "cuda", f"no answer in {_CUDA_TIMEOUT_S:.0f} s", advice)]
+    if said.returncode:
+        advice = "install torch for CUDA 13 and a driver that supports it"
+        return 0, [Finding("fail", "cuda", _last_line(said.stderr), advice)]
+    report: dict[str, Any] = msgspec.json.decode(said.stdout)
+    findings = [
+        Finding("fail", "cuda", f"GPU {i} {name} has compute capability {major}.{minor}",
+                "the kernels need 9.0 (Hopper) or newer")
+        for i, (name, (major, minor)) in enumerate(
+            zip(report["names"], report["capabilities"], strict=True)
+        )
+        if [major, minor] < _MIN_CAPABILITY
+    ]  # fmt: skip
+    matrix: list[list[bool]] = report["peers"]
+    cut = [f"{i} from {j}" for i, row in enumerate(matrix) for j, can in enumerate(row) if not can]
+    if cut:
+        advice = "see nvidia-smi topo -p2p r; give the GPUs NVLink or PCIe peer access, ACS off"
+        findings.append(Finding("fail", "peer access", f"not {', '.join(cut)}", advice))
+    elif len(matrix) > 1:
+        findings.append(Finding("ok", "peer access", f"all {len(matrix)} GPUs to all others"))
+    return len(matrix), findings
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it said nothing"])[-1]

@@ -1,0 +1,123 @@
+"""What ``baton doctor`` looks at on any machine: versions, Redis, ports, /proc, memory, limits."""
+
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import redis
+
+from deploy.findings import Finding
+from deploy.ports import claim_port
+from deploy.redis_server import RedisServerError, find_redis_server
+from transport.shm import DIRECTORY
+
+_TIMEOUT_S = 5.0
+_MIN_PYTHON = (3, 11)
+_MIN_REDIS = (6, 2)
+_PACKAGES = ("torch", "triton", "cupy-cuda13x", "pyzmq", "redis")
+_MIN_SHM_BYTES = 512 << 20
+_MIN_OPEN_FILES = 16_384
+
+
+def versions() -> Finding:
+    found = [f"Python {platform.python_version()}", f"Linux {platform.release()}"]
+    for package in _PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            found.append(f"no {package}")
+    text = ", ".join(found)
+    if sys.version_info[:2] < _MIN_PYTHON:
+        return Finding("fail", "versions", text, "install Python 3.11 or 3.12")
+    if any(missing in found for missing in ("no torch", "no triton", "no pyzmq", "no redis")):
+        return Finding("fail", "versions", text, "install what is missing: make setup")
+    return Finding("ok", "versions", text)
+
+
+def redis_server(url: str | None) -> Finding:
+    """The server at ``url``, or without one the program that ``baton up`` would start."""
+    if url is not None:
+        return _reached(url)
+    try:
+        binary = find_redis_server()
+        said = subprocess.run(
+            [binary, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
+        ).stdout.strip()
+    except (RedisServerError, OSError, subprocess.SubprocessError) as error:
+        advice = "install redis-server, or name a running one by --redis-url"
+        return Finding("fail", "redis", str(error), advice)
+    return Finding("ok", "redis", f"none given; {binary.name} can be started: {said[:60]}")
+
+
+def _reached(url: str) -> Finding:
+    # The URL may hold a password, and so may what redis-py says about it.
+    try:
+        with redis.Redis.from_url(
+            url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
+        ) as client:
+            found = str(client.info("server")["redis_version"])
+    except (redis.RedisError, ValueError, OSError) as error:
+        advice = "check --redis-url, its password, and that the server runs and can be reached"
+        return Finding("fail", "redis", f"does not answer: {type(error).__name__}", advice)
+    if tuple(int(part) for part in found.split(".")[:2]) < _MIN_REDIS:
+        return Finding("fail", "redis", f"version {found}", "needs 6.2 or newer")
+    return Finding("ok", "redis", f"version {found} answers")
+
+
+def port(host: str, number: int) -> Finding:
+    try:
+        claim_port(host, number)
+    except ValueError as error:
+        return Finding("fail", "ports", str(error), "choose another by --port, or end who has it")
+    return Finding("ok", "ports", f"{number} on {host} is free")
+
+
+def namespaces(proc: Path = Path("/proc")) -> Finding:
+    """CUDA IPC looks processes up in /proc: it must be that of their own PID namespace."""
+    advice = "mount a fresh /proc for this PID namespace (unshare --mount-proc, or the container's)"
+    try:
+        shown = os.readlink(proc / "self")
+    except OSError as error:
+        return Finding("fail", "namespaces", f"{proc}/self: {error.strerror}", advice)
+    if shown != str(os.getpid()):
+        text = f"{proc} belongs to another PID namespace: it calls us {shown}, we are {os.getpid()}"
+        return Finding("fail", "namespaces", text, advice)
+    return Finding("ok", "namespaces", f"{proc} is that of this PID namespace")
+
+
+def shared_memory(*, needed: bool) -> Finding:
+    """``needed``: workers on the CPU keep their caches there."""
+    try:
+        usage = shutil.disk_usage(DIRECTORY)
+    except OSError as error:
+        text, advice = f"{DIRECTORY}: {error.strerror}", "mount a tmpfs at /dev/shm"
+        return Finding("fail" if needed else "warn", "shared memory", text, advice)
+    text = f"{usage.free / 2**30:.1f} of {usage.total / 2**30:.1f} GiB free in {DIRECTORY}"
+    if usage.free < _MIN_SHM_BYTES:
+        advice = "make it larger (containers: shm_size, --shm-size=2g)"
+        return Finding("fail" if needed else "warn", "shared memory", text, advice)
+    return Finding("ok", "shared memory", text)
+
+
+def limits(*, on_gpus: bool) -> list[Finding]:
+    files = _soft(resource.RLIMIT_NOFILE)
+    locked = _soft(resource.RLIMIT_MEMLOCK)
+    findings = []
+    if files is not None and files < _MIN_OPEN_FILES:
+        text = f"{files} open files: about as many clients at a time"
+        findings.append(Finding("warn", "limits", text, "ulimit -n 65536"))
+    if on_gpus and locked is not None:
+        text = f"{locked >> 10} KiB may be locked in memory"
+        findings.append(Finding("warn", "limits", text, "ulimit -l unlimited (memlock: -1)"))
+    shown = f"{files or 'any number of'} open files"
+    return findings or [Finding("ok", "limits", shown)]
+
+
+def _soft(which: int) -> int | None:
+    soft, _ = resource.getrlimit(which)
+    return None if soft == resource.RLIM_INFINITY else soft

@@ -1,0 +1,129 @@
+"""``python -m engine.pairtest``: the self-test of a pair without workers, a process for each end.
+
+    gpus                what CUDA sees here, and which GPU can access which, as JSON
+    export [DEVICE]     exports a region with a pattern, prints its export as a line of JSON, and
+                        stays until its input ends
+    pull [DEVICE]       reads such lines until its input ends, tests each, prints the results
+
+DEVICE is cpu or cuda:N. ``baton doctor`` runs these for every pair of GPUs, or for two processes
+of a machine without one.
+"""
+
+import os
+import sys
+from secrets import token_hex
+
+import msgspec
+import torch
+import typer
+
+from engine.gpu import visible_gpus
+from transport.errors import BatonError
+from transport.layout import CacheLayout, PoolSize
+from transport.memory import copy_stream, own_memory
+from transport.messages import MemoryExport, PeerJoined, PeerTested
+from transport.region import Region
+from transport.selftest import probe_peer, write_pattern
+from transport.tensors import CacheTensors
+
+FULL_SIZE = CacheLayout(
+    kv_dtype="bfloat16", page_size=64, num_attention_layers=10, num_kv_heads=2, head_dim=256,
+    num_deltanet_layers=30, conv_channels=8192, conv_state_len=3, num_v_heads=32, k_dim=128,
+    v_dim=128,
+)  # fmt: skip
+"""Qwen3.5-35B-A3B's: 1.25 MiB a page, 61.4 MiB a state slot."""
+SMALL = CacheLayout(
+    kv_dtype="float32", page_size=64, num_attention_layers=2, num_kv_heads=2, head_dim=64,
+    num_deltanet_layers=6, conv_channels=512, conv_state_len=3, num_v_heads=8, k_dim=32, v_dim=32,
+)  # fmt: skip
+"""For a CPU, where shared memory may be small: 2.9 MiB to copy."""
+POOLS = PoolSize(num_pages=1, num_state_slots=1)
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+class GpuReport(msgspec.Struct):
+    """``peers``[i][j]: whether GPU i can access the memory of GPU j."""
+
+    uuids: list[str]
+    names: list[str]
+    capabilities: list[tuple[int, int]]
+    peers: list[list[bool]]
+
+
+@app.command()
+def gpus() -> None:
+    found = visible_gpus()
+    cuda = torch.cuda
+    report = GpuReport(
+        [gpu.uuid for gpu in found],
+        [cuda.get_device_name(gpu.index) for gpu in found],
+        [cuda.get_device_capability(gpu.index) for gpu in found],
+        [
+            [i == j or cuda.can_device_access_peer(i, j) for j in range(len(found))]
+            for i in range(len(found))
+        ],
+    )
+    _say(report)
+
+
+@app.command()
+def export(device: str) -> None:
+    instance = f"test-{token_hex(4)}"
+    layout = _enter(device)
+    memory = own_memory(device.partition(":")[0], instance)
+    try:
+        size_bytes = Region.of(layout, POOLS).size_bytes
+        cache = CacheTensors.over(memory.allocate(size_bytes), layout, POOLS)
+        write_pattern(cache, instance)
+        exported = MemoryExport(memory.kind, memory.handle, size_bytes, layout, POOLS)
+        _say(PeerJoined(instance, exported))
+        sys.stdin.read()
+    finally:
+        memory.close()
+
+
+@app.command()
+def pull(device: str) -> None:
+    layout = _enter(device)
+    kind = device.partition(":")[0]
+    memory = own_memory(kind, f"test-{token_hex(4)}")
+    try:
+        buffer = memory.allocate(Region.of(layout, POOLS).size_bytes)
+        own = CacheTensors.over(buffer, layout, POOLS)
+        stream = copy_stream(kind, own, poisoned=False)
+        decoder = msgspec.json.Decoder(PeerJoined)
+        for line in sys.stdin:
+            peer = decoder.decode(line)
+            try:
+                stream.open(peer.instance, peer.memory)
+            except BatonError as error:
+                _say(PeerTested(peer.instance, problem=str(error)))
+                continue
+            test = probe_peer(stream, own, peer.instance)
+            stream.close_peer(peer.instance)
+            _say(PeerTested(peer.instance, test.num_bytes, test.seconds, test.problem))
+        stream.close()
+    finally:
+        memory.close()
+
+
+def _enter(device: str) -> CacheLayout:
+    if device == "cpu":
+        return SMALL
+    torch.cuda.set_device(device)
+    return FULL_SIZE
+
+
+def _say(what: msgspec.Struct) -> None:
+    sys.stdout.write(msgspec.json.encode(what).decode() + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    try:
+        app()
+    except (ValueError, OSError, BatonError) as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.exit(2)

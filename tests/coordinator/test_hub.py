@@ -1,0 +1,125 @@
+"""The hub over real sockets: who proves that it can pull gets work, who cannot is turned away."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from unittest.mock import Mock
+
+import pytest
+
+from coordinator.contract import Generation
+from coordinator.hub import Hub, HubSettings
+from coordinator.leases import Leases
+from coordinator.observer import Observer
+from coordinator.placement import PlacementLimits
+from telemetry.metrics import Metrics
+from transport.channel import CoordinatorChannel, WorkerChannel
+from transport.layout import CacheLayout, PoolSize
+from transport.messages import (
+    Decode,
+    Hello,
+    MemoryExport,
+    Offer,
+    PeerJoined,
+    PeerTested,
+    PoolGauges,
+    Prefill,
+    Prefilled,
+    TokenOut,
+)
+from transport.sampling import SamplingParams, StopRule
+from transport.session import JoinRefused, Session
+
+LAYOUT = CacheLayout("float32", 16, *[1] * 9)
+EXPORT = MemoryExport("shm", "h", 1, LAYOUT, PoolSize(8, 8))
+FAST = HubSettings(heartbeat_s=0.05, dead_after_s=5.0)
+DEADLINE_S = 5.0
+
+
+class Worker:
+    """A worker's session, played by the test."""
+
+    def __init__(self, endpoint: str, instance: str, role: str) -> None:
+        self.channel = WorkerChannel(endpoint, instance)
+        hello = Hello(instance, role, "m", "cpu", 1, 128, 8, EXPORT)
+        self.session = Session(self.channel, hello, time.monotonic)
+
+    def hear(self, kind: type) -> object:
+        """Go on until a message of ``kind`` comes."""
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            for message in self.session.receive(0.05):
+                if isinstance(message, kind):
+                    return message
+            self.session.beat(lambda: PoolGauges(8, 8), lambda: ())
+        raise AssertionError(f"no {kind.__name__} within {DEADLINE_S} s")
+
+
+class Site:
+    def __init__(self) -> None:
+        self.channel = CoordinatorChannel("ipc:///tmp/baton-test-hub-*")
+        self.metrics = Metrics("m")
+        observer = Observer(self.metrics, Mock(dropped=0, connected=True), "c1")
+        leases = Leases(Mock(), self.channel.send)
+        self.hub = Hub(self.channel, observer, "c1", FAST, PlacementLimits(), leases)
+        self.task = asyncio.create_task(self.hub.run())
+        self.workers: list[Worker] = []
+
+    def join(self, instance: str, role: str) -> Worker:
+        self.workers.append(Worker(self.channel.endpoint, instance, role))
+        return self.workers[-1]
+
+    async def close(self) -> None:
+        self.hub.stop()
+        await self.task
+        for worker in self.workers:
+            worker.channel.close()
+        self.channel.close()
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    site = Site()
+    yield site
+    await site.close()
+
+
+async def test_a_handoff_is_placed_once_its_pair_has_passed(site: Site) -> None:
+    prefill, decode = site.join("p-1", "prefill"), site.join("d-1", "decode")
+    await asyncio.to_thread(prefill.session.join, DEADLINE_S)
+    joined = await asyncio.to_thread(decode.hear, PeerJoined)
+    assert joined.instance == "p-1"
+    stream = site.hub.submit(Generation("r", (1, 2), SamplingParams(), StopRule(4)))
+    order = await asyncio.to_thread(prefill.hear, Prefill)
+    token = TokenOut("r", order.attempt, 0, 7)
+    prefill.session.send(Prefilled(token, Offer("p-1", (0,), 0, 1, 2), 1.0, 2.0))
+    decode.session.send(PeerTested("p-1", 85_000_000, 0.00025))
+    assert (await asyncio.to_thread(decode.hear, Decode)).offer.instance == "p-1"
+    label = 'baton_handoff_selftest_bytes_per_second{decode="d-1",prefill="p-1"} '
+    speed = site.metrics.render().decode().partition(label)[2].split()[0]
+    assert float(speed) == pytest.approx(340e9)
+    stream.cancel()
+
+
+async def test_who_can_pull_from_nobody_is_refused_with_the_reason(site: Site) -> None:
+    prefill, decode = site.join("p-1", "prefill"), site.join("d-1", "decode")
+    await asyncio.to_thread(prefill.session.join, DEADLINE_S)
+    await asyncio.to_thread(decode.hear, PeerJoined)
+    decode.session.send(PeerTested("p-1", problem="3 bytes arrived wrong; see nvidia-smi"))
+    refused = asyncio.to_thread(decode.hear, Decode)
+    beating = asyncio.create_task(asyncio.to_thread(_beat, prefill, 1.0))
+    with pytest.raises(JoinRefused, match="3 bytes arrived wrong; see nvidia-smi"):
+        await refused
+    await beating
+    assert [worker.instance for worker in site.hub.status().workers] == ["p-1"]
+    assert site.hub.status().problems == ("no live decode worker",)
+    text = site.metrics.render().decode()
+    assert 'baton_workers_lost_total{reason="refused",role="decode"} 1.0' in text
+    assert "selftest_bytes_per_second{" not in text
+
+
+def _beat(worker: Worker, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        worker.session.receive(0.05)
+        worker.session.beat(lambda: PoolGauges(8, 8), lambda: ())

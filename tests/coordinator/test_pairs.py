@@ -1,0 +1,115 @@
+"""Who may pull from whom, and who is of no use to anybody."""
+
+from unittest.mock import Mock
+
+from coordinator.lifecycle import Lifecycle
+from coordinator.membership import Membership
+from coordinator.pairs import Pairs
+from coordinator.placement import PlacementLimits
+from coordinator.registry import Registry
+from coordinator.request import State
+from tests.coordinator.test_lifecycle import LAYOUT, Desk
+from transport.layout import PoolSize
+from transport.messages import Decode, Hello, MemoryExport, PeerTested, Prefill, Refused, Welcome
+
+
+def test_only_a_usable_pair_is_used_and_its_end_forgets_it() -> None:
+    pairs = Pairs()
+    assert not pairs.usable("p-1", "d-1")
+    pairs.report("p-1", "d-1", "", now=1.0)
+    pairs.report("p-1", "d-2", "wrong bytes", now=1.0)
+    assert pairs.usable("p-1", "d-1")
+    assert not pairs.usable("p-1", "d-2")
+    pairs.report("p-1", "d-2", "", now=2.0)
+    assert pairs.usable("p-1", "d-2")
+    pairs.forget("p-1")
+    assert not pairs.usable("p-1", "d-1")
+    assert not pairs.usable("p-1", "d-2")
+
+
+def test_stranded_is_who_has_only_broken_pairs_with_partners_that_live() -> None:
+    pairs = Pairs()
+    pairs.report("p-1", "d-1", "wrong bytes", now=5.0)
+    assert pairs.stranded("d-1", {}) == ""
+    assert pairs.stranded("d-1", {"p-1": 5.0}) == "", "it may have died before the test"
+    assert pairs.stranded("d-1", {"p-1": 6.0}) == "wrong bytes"
+    assert pairs.stranded("d-1", {"p-1": 6.0}, reported_before=4.0) == "", "too early to say"
+    assert pairs.stranded("d-1", {"p-1": 6.0, "p-2": 6.0}) == "", "untested with p-2"
+    pairs.report("p-2", "d-1", "", now=5.0)
+    assert pairs.stranded("d-1", {"p-1": 6.0, "p-2": 6.0}) == ""
+    assert pairs.stranded("p-1", {"d-1": 6.0}) == "wrong bytes"
+
+
+def test_a_broken_pair_gets_no_request_while_others_do() -> None:
+    desk = Desk()
+    desk.tested("p-1", "d-1", problem="wrong bytes")
+    desk.tested("p-2", "d-2", problem="wrong bytes")
+    for number in range(8):
+        request = desk.submit(f"r{number}")
+        desk.prefill(request)
+        partner = {"p-1": "d-2", "p-2": "d-1"}[request.prefill_worker]
+        assert request.decode_worker == partner
+
+
+def test_a_prefill_worker_that_nobody_can_read_gets_no_prompt() -> None:
+    desk = Desk()
+    for decode in ("d-1", "d-2"):
+        desk.now += 1.0
+        desk.tested("p-1", decode, problem="wrong bytes")
+    for worker in desk.registry.all():
+        worker.heard_at = desk.now + 1.0
+    assert {desk.submit(f"r{i}").prefill_worker for i in range(4)} == {"p-2"}
+
+
+def test_a_handoff_waits_for_its_pair_and_holds_nobody_up() -> None:
+    desk = Desk()
+    desk.registry.pairs.forget("p-1")
+    requests = [desk.submit(f"r{i}") for i in range(2)]
+    first, second = sorted(requests, key=lambda r: r.prefill_worker)
+    desk.sent()
+    desk.prefill(first)
+    assert desk.sent() == []
+    desk.prefill(second)
+    assert [type(message) for _, message in desk.sent()] == [Decode]
+    assert first.state is State.HANDOFF
+    desk.tested("p-1", "d-2")
+    assert [(at, type(m)) for at, m in desk.sent()] == [("d-2", Decode)]
+
+
+def test_what_is_said_about_a_peer_that_is_gone_is_dropped() -> None:
+    desk = Desk()
+    desk.life.worker_lost("p-1")
+    before = desk.life.stale_dropped
+    desk.tested("p-1", "d-1")
+    assert desk.life.stale_dropped == before + 1
+    assert not desk.registry.pairs.usable("p-1", "d-1")
+
+
+def test_the_stranded_are_refused_with_the_reason_and_do_not_come_back() -> None:
+    registry = Registry()
+    lifecycle = Lifecycle(registry, PlacementLimits(), lambda: 0.0, monotonic=lambda: 10.0)
+    membership = Membership(registry, lifecycle, Mock())
+    export = MemoryExport("shm", "h", 1, LAYOUT, PoolSize(8, 8))
+    hellos = {
+        name: Hello(name, role, "m", "cpu", 1, 128, 8, export)
+        for name, role in (("p-1", "prefill"), ("d-1", "decode"), ("d-2", "decode"))
+    }
+    for hello in hellos.values():
+        membership.admit(hello, Welcome("c", 1.0, 5.0))
+    lifecycle.peer_tested("d-1", PeerTested("p-1", problem="wrong bytes"))
+    lifecycle.peer_tested("d-2", PeerTested("p-1", 100, 0.1))
+    registry.excuse(1e9)
+    assert membership.refuse_stranded(reported_before=10.0) == []
+    assert membership.refuse_stranded(reported_before=11.0) == [("d-1", Refused("wrong bytes"))]
+    answer = membership.admit(hellos["d-1"], Welcome("c", 1.0, 5.0))
+    assert answer == Refused("fenced: wrong bytes")
+    assert {worker.instance for worker in registry.all()} == {"p-1", "d-2"}
+
+
+def test_a_prompt_may_be_computed_before_its_pair_is_tested() -> None:
+    desk = Desk()
+    desk.registry.pairs.forget("p-1")
+    desk.registry.pairs.forget("p-2")
+    desk.submit()
+    ((_, message),) = desk.sent()
+    assert isinstance(message, Prefill)

@@ -1,0 +1,155 @@
+"""Placement never promises memory twice, and spreads what it places."""
+
+from itertools import count
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.contract import Generation
+from coordinator.placement import (
+    PlacementLimits,
+    choose_both,
+    choose_decode,
+    choose_prefill,
+    tokens_ahead,
+)
+from coordinator.registry import Registry, Worker
+from coordinator.request import Request, State
+from transport.layout import CacheLayout, PoolSize
+from transport.messages import Hello, MemoryExport, Role
+from transport.sampling import SamplingParams, StopRule
+
+LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+LIMITS = PlacementLimits(max_tokens_ahead=512, prefill_watermark=0.9)
+
+
+class Pool:
+    """Workers of one role, and requests placed there as the dispatcher would."""
+
+    def __init__(self, role: Role, sizes: list[PoolSize]) -> None:
+        self.role: Role = role
+        registry = Registry()
+        for i, size in enumerate(sizes):
+            export = MemoryExport("shm", f"w{i}", 1, LAYOUT, size)
+            hello = Hello(f"w{i}", role, "m", "cpu", 1, 10_000, size.num_state_slots, export)
+            registry.add(hello, 0.0)
+        self.workers = registry.all()
+        self._numbers = count(1)
+
+    def request(self, length: int, failed_at: str = "") -> Request:
+        number = next(self._numbers)
+        generation = Generation(f"r{number}", (1,) * length, SamplingParams(), StopRule(100))
+        return Request(generation, number, failed_at=failed_at)
+
+    def choose(self, request: Request) -> Worker | None:
+        match self.role:
+            case "prefill":
+                return choose_prefill(self.workers, request, LIMITS)
+            case "decode":
+                return choose_decode(self.workers, request)
+            case "both":
+                return choose_both(self.workers, request, LIMITS)
+
+    def place(self, length: int, failed_at: str = "") -> Worker | None:
+        request = self.request(length, failed_at)
+        worker = self.choose(request)
+        if worker is not None:
+            request.state = State.DECODING if self.role == "decode" else State.PREFILLING
+            worker.assigned[request.request_id] = request
+            worker.last_placed = next(self._numbers)
+        return worker
+
+    def loads(self) -> list[int]:
+        return [len(worker.assigned) for worker in self.workers]
+
+
+roles = st.sampled_from(["prefill", "decode", "both"])
+pool_sizes = st.lists(
+    st.builds(PoolSize, st.integers(1, 60), st.integers(1, 8)), min_size=1, max_size=4
+)
+
+
+@given(
+    role=roles,
+    sizes=pool_sizes,
+    events=st.lists(st.tuples(st.sampled_from("pppge"), st.integers(1, 300)), max_size=60),
+)
+def test_a_busy_worker_is_never_promised_more_than_it_has(role, sizes, events) -> None:
+    pool = Pool(role, sizes)
+    for kind, number in events:
+        placed = [(w, r) for w in pool.workers for r in w.assigned.values()]
+        if kind == "p":
+            before = {w.instance: len(w.assigned) for w in pool.workers}
+            worker = pool.place(number)
+            if worker is not None and before[worker.instance]:
+                size = worker.hello.memory.pools
+                assert len(worker.assigned) <= size.num_state_slots
+                assert worker.free_pages >= 0
+                if role != "decode":
+                    assert tokens_ahead(worker) <= LIMITS.max_tokens_ahead or (
+                        tokens_ahead(worker) == number
+                    )
+        elif kind == "g" and placed:
+            placed[number % len(placed)][1].state = State.DECODING
+        elif placed:
+            worker, request = placed[number % len(placed)]
+            del worker.assigned[request.request_id]
+
+
+@given(role=roles, num_workers=st.integers(1, 5), num_requests=st.integers(1, 30))
+def test_equal_requests_spread_within_one(role, num_workers, num_requests) -> None:
+    pool = Pool(role, [PoolSize(1_000, 64)] * num_workers)
+    for _ in range(num_requests):
+        assert pool.place(10) is not None
+    assert max(pool.loads()) - min(pool.loads()) <= 1
+
+
+@given(role=roles, num_workers=st.integers(1, 5), num_requests=st.integers(1, 30))
+def test_requests_one_after_another_take_turns(role, num_workers, num_requests) -> None:
+    """Also after a worker has come back new, which must not get all that it missed."""
+    pool = Pool(role, [PoolSize(1_000, 64)] * num_workers)
+    times = dict.fromkeys((worker.instance for worker in pool.workers), 0)
+    pool.workers[-1].last_placed = 0
+    for worker in pool.workers[:-1]:
+        worker.last_placed = next(pool._numbers)
+    for _ in range(num_requests):
+        worker = pool.place(10)
+        assert worker is not None
+        worker.assigned.clear()
+        times[worker.instance] += 1
+    assert max(times.values()) - min(times.values()) <= 1
+
+
+@given(role=roles, lengths=st.lists(st.integers(1, 200), min_size=1, max_size=20))
+def test_a_worker_that_failed_a_request_is_its_last_choice(role, lengths) -> None:
+    pool = Pool(role, [PoolSize(100, 4)] * 3)
+    for length in lengths:
+        for worker in pool.workers:
+            request = pool.request(length, failed_at=worker.instance)
+            chosen = pool.choose(request)
+            others = [w for w in pool.workers if w is not worker]
+            rest = Pool(role, [])
+            rest.workers = others
+            assert (chosen is worker) == (chosen is not None and rest.choose(request) is None)
+        pool.place(length)
+
+
+def test_a_draining_worker_gets_nothing() -> None:
+    for role in ("prefill", "decode", "both"):
+        pool = Pool(role, [PoolSize(100, 4)] * 2)
+        pool.workers[0].draining = True
+        assert pool.place(10) is pool.workers[1]
+        pool.workers[1].draining = True
+        assert pool.place(10) is None
+
+
+def test_the_kinder_load_wins() -> None:
+    """Prefill by tokens ahead, decode by sequences, then by free pages."""
+    prefill = Pool("prefill", [PoolSize(100, 8)] * 2)
+    assert [prefill.place(n) for n in (100, 10, 10, 10)] == [
+        prefill.workers[0], *[prefill.workers[1]] * 3,
+    ]  # fmt: skip
+    decode = Pool("decode", [PoolSize(100, 8), PoolSize(200, 8)])
+    assert [decode.place(10) for _ in range(3)] == [
+        decode.workers[1], decode.workers[0], decode.workers[1],
+    ]  # fmt: skip

@@ -1,0 +1,187 @@
+"""What the doctor says about machines that are well, and about such as are not."""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from deploy import gpu_checks, host_checks, pair_checks
+from deploy.cli import app
+from deploy.redis_server import LocalRedis
+
+ROOT = Path(__file__).resolve().parents[2]
+SMI = """#!/bin/sh
+echo '0, GPU-aa, NVIDIA H200, {driver}, {used}, 143771, {mig}'
+echo '1, GPU-bb, NVIDIA H200, {driver}, 4, 143771, Disabled'
+"""
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def install(driver: str = "580.65.06", used: int = 4, mig: str = "Disabled") -> None:
+        fake = tmp_path / "nvidia-smi"
+        fake.write_text(SMI.format(driver=driver, used=used, mig=mig))
+        fake.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+        monkeypatch.setattr(gpu_checks, "find_spec", lambda name: object())
+
+    return install
+
+
+def levels(findings) -> list[tuple[str, str]]:
+    return [(finding.level, finding.topic) for finding in findings]
+
+
+def test_a_machine_without_gpus_passes_with_a_pair_that_was_really_tested() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    answer = CliRunner().invoke(app, ["doctor", "--device", "cpu", "--port", str(port)])
+    assert answer.exit_code == 0, answer.output
+    assert "self-test      cpu -> cpu: every byte right" in answer.output
+    assert "0 to mend" in answer.output
+
+
+def test_what_fails_has_an_advice_and_a_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploy.doctor.pairs", lambda devices, environ: [])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        asked = ["doctor", "--device", "cpu", "--port", port]
+        answer = CliRunner().invoke(app, [*asked, "--redis-url", "redis://:secret@127.0.0.1:1"])
+    assert answer.exit_code == 1
+    assert f"fail  ports          --port: {port} on 127.0.0.1 is in use" in answer.output
+    assert "fail  redis          does not answer: ConnectionError -> check" in answer.output
+    assert "secret" not in answer.output
+    assert "2 to mend" in answer.output
+
+
+def test_cuda_that_is_wanted_but_not_there_fails(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    answer = CliRunner().invoke(app, ["doctor", "--device", "cuda"])
+    assert answer.exit_code == 1
+    assert "fail  gpus           none is visible" in answer.output
+
+
+def test_a_redis_that_answers_is_named_with_its_version(tmp_path: Path) -> None:
+    server = LocalRedis(tmp_path / "redis")
+    server.start()
+    try:
+        finding = host_checks.redis_server(server.url)
+    finally:
+        server.stop()
+    assert finding.level == "ok"
+    assert "answers" in finding.text
+
+
+def test_a_proc_of_another_namespace_is_found(tmp_path: Path) -> None:
+    assert host_checks.namespaces().level == "ok"
+    (tmp_path / "self").symlink_to("1")
+    found = host_checks.namespaces(tmp_path)
+    assert (found.level, found.topic) == ("fail", "namespaces")
+    assert f"it calls us 1, we are {os.getpid()}" in found.text
+    assert host_checks.namespaces(tmp_path / "none").level == "fail"
+
+
+def test_little_shared_memory_fails_only_where_caches_lie_there(monkeypatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage())
+    assert host_checks.shared_memory(needed=True).level == "fail"
+    assert host_checks.shared_memory(needed=False).level == "warn"
+
+
+class Usage:
+    free, total = 60 << 20, 64 << 20
+
+
+def test_limits_that_are_low_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 1024))
+    assert levels(host_checks.limits(on_gpus=False)) == [("warn", "limits")]
+    assert levels(host_checks.limits(on_gpus=True)) == [("warn", "limits"), ("warn", "limits")]
+
+
+def test_gpus_that_are_well(smi) -> None:
+    smi()
+    number, findings = gpu_checks.driver({})
+    assert number == 2
+    assert levels(findings) == [("ok", "gpus"), ("ok", "gpus"), ("ok", "driver")]
+
+
+@pytest.mark.parametrize(
+    ("fault", "environ", "expected"),
+    [
+        ({"driver": "535.1"}, {}, ("fail", "driver", "version 535.1")),
+        ({"used": 70_000}, {}, ("warn", "gpus", "70000 of 143771 MiB used")),
+        ({"mig": "Enabled"}, {}, ("fail", "gpus", "0 NVIDIA H200 is in MIG mode")),
+        ({}, {"CUDA_VISIBLE_DEVICES": "0"}, ("warn", "gpus", "CUDA_VISIBLE_DEVICES=0 hides")),
+    ],
+)
+def test_gpus_that_are_not(smi, fault, environ, expected) -> None:
+    smi(**fault)
+    level, topic, text = expected
+    bad = [f for f in gpu_checks.driver(environ)[1] if f.level != "ok"]
+    assert levels(bad) == [(level, topic)]
+    assert text in bad[0].text
+    assert bad[0].advice
+
+
+REPORT = (
+    '{"uuids":["GPU-aa","GPU-bb"],"names":["H200","H200"],"capabilities":[[9,0],[%d,0]],'
+    '"peers":[[true,true],[%s,true]]}'
+)
+
+
+@pytest.fixture
+def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Let a shell script take the place of ``python -m engine.pairtest``."""
+
+    def install(script: str) -> None:
+        fake = tmp_path / "python"
+        fake.write_text(f"#!/bin/sh\n{script}\n")
+        fake.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(fake))
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        (f"echo '{REPORT % (9, 'true')}'", ("ok", "peer access", "all 2 GPUs to all others")),
+        (f"echo '{REPORT % (9, 'false')}'", ("fail", "peer access", "not 1 from 0")),
+        (f"echo '{REPORT % (8, 'true')}'", ("fail", "cuda", "compute capability 8.0")),
+        ("echo 'error: device: no CUDA' >&2; exit 2", ("fail", "cuda", "error: device: no CUDA")),
+    ],
+)
+def test_what_cuda_says_of_the_gpus(python, script, expected) -> None:
+    python(script)
+    level, topic, text = expected
+    first = gpu_checks.peers(dict(os.environ))[1][0]
+    assert (first.level, first.topic) == (level, topic)
+    assert text in first.text
+
+
+EXPORTS = 'if [ $3 = export ]; then echo "{}"; read line; exit; fi\nread line\n'
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        (EXPORTS + """echo '{"num_bytes": 85000000, "seconds": 0.00024}'""",
+         ("ok", "cuda:1 -> cuda:0: every byte right, 354.2 GB/s")),
+        (EXPORTS + """echo '{"num_bytes": 85000000, "seconds": 0.0024}'""",
+         ("warn", "35.4 GB/s, which is slow")),
+        (EXPORTS + """echo '{"problem": "3 of 9 bytes arrived wrong"}'""",
+         ("fail", "cuda:1 -> cuda:0: 3 of 9 bytes arrived wrong")),
+        (EXPORTS + "echo 'error: no room' >&2; exit 2",
+         ("fail", "cuda:0 could not test: error: no room")),
+        ("echo 'error: cannot export' >&2; exit 2",
+         ("fail", "cuda:0 exports nothing: error: cannot export")),
+    ],
+)  # fmt: skip
+def test_what_a_pairs_test_says(python, script, expected) -> None:
+    python(script)
+    level, text = expected
+    first = pair_checks.pairs(["cuda:0", "cuda:1"], dict(os.environ))[0]
+    assert first.level == level
+    assert text in first.text

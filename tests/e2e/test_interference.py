@@ -1,0 +1,19 @@
+"""The interference benchmark against a real stack."""
+
+from bench.interference import Load, measure
+from tests.e2e.stack import Stack
+
+
+async def test_prompts_arrive_beside_steady_streams(baton: Stack) -> None:
+    load = Load(
+        num_streams=3, stream_prompt=8, stream_tokens=120, num_arrivals=3, arrival_prompt=300,
+        arrival_tokens=2, every_s=0.02, vocab=256,
+    )  # fmt: skip
+    found = await measure(baton.url, load)
+    arrivals = found["arrivals"]
+    assert arrivals["sent"] == arrivals["within_steady"] == 3
+    assert arrivals["failed"] == []
+    assert arrivals["ttft_p50_ms"] > 0
+    assert 0 < found["beside_a_prompt"]["gaps"] <= found["disturbed"]["gaps"] <= 3 * 119
+    assert found["quiet"]["gaps"] > 200
+    await baton.idle(num_workers=2)

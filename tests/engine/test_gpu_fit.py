@@ -1,0 +1,74 @@
+"""What is wrong with a GPU is said with the numbers, before anything is loaded."""
+
+import pytest
+import torch
+
+from engine import gpu
+from engine.config import MAX_DECODE_ROWS, EngineConfig
+from tests.engine.checkpoints import checkpoint
+from transport.layout import PoolSize
+from transport.region import Region
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def hopper(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A free H200, as far as torch can tell."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (139 * GIB, 140 * GIB))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    return monkeypatch
+
+
+def test_a_fit_gpu_is_accepted(hopper: pytest.MonkeyPatch) -> None:
+    gpu.require_gpu(69 * GIB, 1)
+
+
+def test_no_gpu_or_a_driver_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    with pytest.raises(ValueError, match=r"no usable CUDA GPU.*CUDA 13\.0, see nvidia-smi"):
+        gpu.visible_gpus()
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(ValueError, match=r"no usable CUDA GPU.*built for the CPU"):
+        gpu.visible_gpus()
+
+
+def test_an_older_architecture(hopper: pytest.MonkeyPatch) -> None:
+    hopper.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100")
+    hopper.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    with pytest.raises(ValueError, match=r"A100 has compute capability 8\.0.*need 9\.0 \(Hopper\)"):
+        gpu.require_gpu(1, 1)
+
+
+def test_a_gpu_too_small_or_already_full(hopper: pytest.MonkeyPatch) -> None:
+    hopper.setattr(torch.cuda, "mem_get_info", lambda: (20 * GIB, 140 * GIB))
+    message = r"20\.00 GiB of 140\.00 GiB free, the model needs 69\.00 GiB.*8\.00 GiB to work"
+    with pytest.raises(ValueError, match=message):
+        gpu.require_gpu(69 * GIB, 1)
+
+
+def test_pages_take_what_is_left(hopper: pytest.MonkeyPatch) -> None:
+    from engine.model.config import ModelConfig
+
+    layout = ModelConfig.read(checkpoint("per_expert")).cache_layout("bfloat16", 64)
+    probe = Region.without_probe(layout, gpu.PROBE).size_bytes
+    free = 8 * GIB + probe + 4 * layout.state_slot_bytes + 5 * layout.page_bytes + 7
+    hopper.setattr(torch.cuda, "mem_get_info", lambda: (free, 140 * GIB))
+    assert gpu.num_pages_that_fit(layout, 4, 262_144, 1) == 5
+    assert gpu.num_pages_that_fit(layout, 2, 64, 1) == 2
+    with pytest.raises(ValueError, match=r"num_state_slots: 999 slots take .* no page fits"):
+        gpu.num_pages_that_fit(layout, 999, 262_144, 1)
+    plan = gpu.memory_plan(GIB, layout, PoolSize(5, 4))
+    assert "weights 1.00 GiB; 5 pages" in plan
+    assert "= 320 tokens; 4 state slots" in plan
+
+
+def test_more_sequences_than_a_decode_step_takes() -> None:
+    settings = {"num_pages": 1, "num_state_slots": MAX_DECODE_ROWS + 1, "device": "cuda"}
+    with pytest.raises(ValueError, match=r"num_state_slots: 513 exceeds the 512"):
+        EngineConfig(checkpoint("per_expert"), **settings)  # type: ignore[arg-type]
+    EngineConfig(checkpoint("per_expert"), **settings, decodes=False)  # type: ignore[arg-type]

@@ -1,0 +1,103 @@
+"""A CUDA runtime of one thread: streams run at once, IPC handles name buffers of this process.
+
+Enough to run the CUDA copy stream's own code, with its kernels in Triton's interpreter. What only
+a GPU can show (order of streams, speed, real IPC) is in tests/gpu.
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+import torch
+
+
+class Event:
+    """An event that has come unless the test holds it back."""
+
+    held_back = False
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        pass
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return not Event.held_back
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: "Event") -> float:
+        return 0.25
+
+
+class Stream:
+    waited_for = 0
+
+    def __init__(self, *args: object, **options: object) -> None:
+        pass
+
+    def wait_stream(self, other: object) -> None:
+        Stream.waited_for += 1
+
+    def synchronize(self) -> None:
+        pass
+
+
+class RuntimeFake(ModuleType):
+    """``cupy.cuda.runtime``: opens what is in ``buffers``, notes what is closed."""
+
+    class CUDARuntimeError(RuntimeError):
+        def __init__(self, status: int) -> None:
+            super().__init__(f"cuda error {status}")
+            self.status = status
+
+    def __init__(self) -> None:
+        super().__init__("cupy.cuda.runtime")
+        self.buffers: dict[str, torch.Tensor] = {}
+        self.opened: list[str] = []
+        self.closed: list[int] = []
+        self.export_error = 0
+
+    def ipcGetMemHandle(self, pointer: int) -> bytes:
+        if self.export_error:
+            raise self.CUDARuntimeError(self.export_error)
+        return b"handle"
+
+    def ipcOpenMemHandle(self, handle: bytes) -> int:
+        name = handle.decode()
+        if name not in self.buffers:
+            raise self.CUDARuntimeError(400 if name == "dead" else 304)
+        self.opened.append(name)
+        return self.buffers[name].data_ptr()
+
+    def ipcCloseMemHandle(self, pointer: int) -> None:
+        self.closed.append(pointer)
+
+
+@contextlib.contextmanager
+def installed(patch: pytest.MonkeyPatch) -> Iterator[RuntimeFake]:
+    runtime = RuntimeFake()
+    cupy, cuda = ModuleType("cupy"), ModuleType("cupy.cuda")
+    cupy.cuda, cuda.runtime = cuda, runtime  # type: ignore[attr-defined]
+    for name, module in (("cupy", cupy), ("cupy.cuda", cuda)):
+        patch.setitem(sys.modules, name, module)
+    for name in ("transport.cuda", "transport.cuda_pull"):
+        patch.delitem(sys.modules, name, raising=False)
+    plain_empty = torch.empty
+    patch.setattr(
+        torch, "empty", lambda *size, pin_memory=False, **rest: plain_empty(*size, **rest)
+    )
+    patch.setattr(torch.cuda, "Event", Event)
+    patch.setattr(torch.cuda, "Stream", Stream)
+    patch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    patch.setattr(torch.cuda, "current_stream", lambda device=None: Stream())
+    Event.held_back, Stream.waited_for = False, 0
+    try:
+        yield runtime
+    finally:
+        for name in ("transport.cuda", "transport.cuda_pull"):
+            sys.modules.pop(name, None)

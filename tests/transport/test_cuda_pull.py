@@ -1,0 +1,162 @@
+"""The CUDA copy stream's addresses, batches and peers, with its kernels interpreted."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from msgspec import structs
+
+from tests.transport.exporters import LAYOUT, filled, own_cache
+from tests.transport.fake_cuda import Event, RuntimeFake, Stream, installed
+from transport.copy_kernel import CopyShape
+from transport.errors import LayoutMismatch, PeerGone, StaleGeneration
+from transport.layout import PoolSize
+from transport.messages import MemoryExport, Offer
+from transport.pull import Wanted, copy_sequence
+from transport.region import Region
+from transport.selftest import probe_peer, write_pattern
+from transport.tensors import CacheTensors
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has the real thing")
+
+SIZE, OWN_SIZE = PoolSize(10, 3), PoolSize(12, 5)
+SHAPE = CopyShape(num_programs=3, num_warps=4, tile_bytes=1024)
+GENERATION = 5
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[RuntimeFake]:
+    with installed(monkeypatch) as runtime:
+        yield runtime
+
+
+def export(cuda: RuntimeFake, instance: str, seed: int) -> tuple[MemoryExport, CacheTensors]:
+    buffer = torch.zeros(Region.of(LAYOUT, SIZE).size_bytes, dtype=torch.uint8)
+    cache = filled(buffer, SIZE, seed)
+    cache.generations.fill_(GENERATION)
+    write_pattern(cache, instance)
+    cuda.buffers[instance] = buffer
+    handle = instance.encode().hex()
+    return MemoryExport("cuda-ipc", handle, buffer.numel(), LAYOUT, SIZE), cache
+
+
+def copy_stream(own: CacheTensors, *, after_steps: bool = False):
+    from transport.cuda_pull import CudaCopyStream
+
+    return CudaCopyStream(own, after_steps=after_steps, shape=SHAPE)
+
+
+WANTED = [
+    Wanted(Offer("p-1", (7, 0, 3), 2, GENERATION, 40), (1, 5, 4), 3),
+    Wanted(Offer("p-2", (1,), 0, GENERATION, 10), (11,), 0),
+    Wanted(Offer("p-2", (9, 8), 1, GENERATION, 20), (0, 2), 1),
+]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_handoffs_of_several_peers_arrive_whatever_the_batch(
+    cuda: RuntimeFake, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    exports = {name: export(cuda, name, seed) for seed, name in enumerate(("p-1", "p-2"))}
+    own, expected = own_cache(OWN_SIZE, 9), own_cache(OWN_SIZE, 9)
+    stream = copy_stream(own)
+    for name, (memory, _) in exports.items():
+        stream.open(name, memory)
+    from transport import cuda_pull
+
+    if not together:
+        monkeypatch.setattr(cuda_pull, "MAX_BATCH_BYTES", 1)
+    pulls = stream.pull(WANTED)
+    assert all(pull.done() for pull in pulls)
+    assert len({id(pull.batch) for pull in pulls}) == (1 if together else 3)
+    for wanted, pull in zip(WANTED, pulls, strict=True):
+        offer = wanted.offer
+        num_bytes = copy_sequence(
+            exports[offer.instance][1], offer.block_table, offer.state_slot,
+            expected, wanted.block_table, wanted.state_slot,
+        )  # fmt: skip
+        copied = pull.result()
+        assert (copied.num_bytes, copied.copy_s) == (num_bytes, 0.25e-3)
+    for part in ("kv", "conv", "recurrent"):
+        ours, theirs = (getattr(cache, part).view(torch.uint8) for cache in (own, expected))
+        assert torch.equal(ours, theirs), part
+
+
+def test_a_generation_that_changed_voids_only_its_own_copy(cuda: RuntimeFake) -> None:
+    memory, cache = export(cuda, "p-2", 1)
+    stream = copy_stream(own_cache(OWN_SIZE, 9))
+    stream.open("p-2", memory)
+    cache.generations[1] = GENERATION + 1
+    good, bad = stream.pull(WANTED[1:])
+    assert good.done()
+    assert bad.done()
+    assert good.result().num_bytes > 0
+    with pytest.raises(StaleGeneration, match=f"generation {GENERATION + 1}"):
+        bad.result()
+
+
+def test_a_peer_is_unmapped_once_its_last_pull_is_done(cuda: RuntimeFake) -> None:
+    memory, _ = export(cuda, "p-2", 1)
+    stream = copy_stream(own_cache(OWN_SIZE, 9))
+    stream.open("p-2", memory)
+    Event.held_back = True
+    first, second = stream.pull(WANTED[1:])
+    stream.close_peer("p-2")
+    assert not first.wait(0.0)
+    assert cuda.closed == []
+    Event.held_back = False
+    assert first.done()
+    assert first.done()
+    assert cuda.closed == []
+    assert second.done()
+    assert cuda.closed == [cuda.buffers["p-2"].data_ptr()]
+    stream.close_peer("p-2")
+    assert len(cuda.closed) == 1
+
+
+def test_a_pair_is_tested_by_the_same_kernel(cuda: RuntimeFake) -> None:
+    memory, cache = export(cuda, "p-1", 1)
+    own = own_cache(OWN_SIZE, 9)
+    stream = copy_stream(own)
+    stream.open("p-1", memory)
+    test = probe_peer(stream, own, "p-1")
+    assert test.problem == ""
+    assert test.bytes_per_s == test.num_bytes / 0.25e-3
+    assert cache.probe is not None
+    cache.probe.conv.view(-1)[5] += 1
+    assert "arrived wrong" in probe_peer(stream, own, "p-1").problem
+
+
+def test_copies_wait_for_steps_only_where_freed_memory_is_poisoned(cuda: RuntimeFake) -> None:
+    memory, _ = export(cuda, "p-2", 1)
+    for after_steps in (False, True):
+        stream = copy_stream(own_cache(OWN_SIZE, 9), after_steps=after_steps)
+        stream.open("p-2", memory)
+        before = Stream.waited_for
+        stream.pull(WANTED[1:])
+        assert Stream.waited_for - before == after_steps
+
+
+def test_what_cannot_be_opened_says_what_to_look_at(cuda: RuntimeFake) -> None:
+    memory, _ = export(cuda, "p-1", 1)
+    stream = copy_stream(own_cache(OWN_SIZE, 9))
+    dead = structs.replace(memory, handle=b"dead".hex())
+    with pytest.raises(PeerGone, match=r"memory of p-1: cuda error 400\. Its process is dead"):
+        stream.open("p-1", dead)
+    hidden = structs.replace(memory, handle=b"hidden".hex())
+    with pytest.raises(PeerGone, match=r"cuda error 304\..*PID namespace.*baton doctor"):
+        stream.open("p-1", hidden)
+    with pytest.raises(PeerGone, match="non-hexadecimal"):
+        stream.open("p-1", structs.replace(memory, handle="no hex"))
+    with pytest.raises(LayoutMismatch, match="'cuda-ipc' here, 'shm' at p-1"):
+        stream.open("p-1", structs.replace(memory, kind="shm"))
+    assert cuda.opened == []
+
+
+def test_memory_that_cannot_be_exported_is_refused_with_the_reason(cuda: RuntimeFake) -> None:
+    from transport.cuda import export_handle
+
+    assert export_handle(1234) == b"handle".hex()
+    cuda.export_error = 1
+    with pytest.raises(ValueError, match=r"^cache memory: .*expandable_segments"):
+        export_handle(1234)

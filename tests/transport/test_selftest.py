@@ -1,0 +1,92 @@
+"""What the self-test of a pair finds, and that it touches no page or state slot of a pool."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.transport.exporters import LAYOUT, Exporter, own_cache
+from transport.layout import PoolSize
+from transport.pull import CopyThread
+from transport.region import PROBE
+from transport.selftest import PeerTest, probe_peer
+from transport.tensors import CacheTensors
+
+
+@pytest.fixture
+def peer() -> Iterator[Exporter]:
+    peer = Exporter.start(PoolSize(10, 3), seed=1)
+    yield peer
+    peer.close()
+
+
+@pytest.fixture
+def own() -> CacheTensors:
+    return own_cache(PoolSize(6, 4), seed=2)
+
+
+def outcome(peer: Exporter, own: CacheTensors, *, as_instance: str = "") -> PeerTest:
+    instance = as_instance or peer.instance
+    stream = CopyThread(own)
+    stream.open(instance, peer.export)
+    try:
+        return probe_peer(stream, own, instance)
+    finally:
+        stream.close()
+
+
+def test_a_good_path_passes_and_leaves_the_pools_alone(peer: Exporter, own: CacheTensors) -> None:
+    caches = (own, peer.cache)
+    before = [t.clone() for c in caches for t in (c.generations, c.kv, c.conv, c.recurrent)]
+    test = outcome(peer, own)
+    assert test.problem == ""
+    assert test.num_bytes == size()
+    assert test.bytes_per_s > 0
+    after = [t for c in caches for t in (c.generations, c.kv, c.conv, c.recurrent)]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("part", ["kv", "conv", "recurrent"])
+def test_one_wrong_byte_anywhere_is_found(part: str, peer: Exporter, own: CacheTensors) -> None:
+    assert peer.cache.probe is not None
+    for place in (0, -1):
+        whole = getattr(peer.cache.probe, part).view(-1).view(torch.uint8)
+        whole[place] ^= 0x10
+        problem = outcome(peer, own).problem
+        assert f"1 of {size()} bytes from {peer.instance} arrived wrong" in problem
+        assert "baton doctor" in problem
+        whole[place] ^= 0x10
+    assert outcome(peer, own).problem == ""
+
+
+def test_pages_in_each_others_place_are_found(peer: Exporter, own: CacheTensors) -> None:
+    assert peer.cache.probe is not None
+    kv = peer.cache.probe.kv
+    kv[[3, 4]] = kv[[4, 3]]
+    assert "arrived wrong" in outcome(peer, own).problem
+
+
+def test_memory_of_another_instance_is_found(peer: Exporter, own: CacheTensors) -> None:
+    assert "arrived wrong" in outcome(peer, own, as_instance="test-other").problem
+
+
+def test_memory_that_nobody_prepared_is_found(peer: Exporter, own: CacheTensors) -> None:
+    assert peer.cache.probe is not None
+    peer.cache.probe.generations.zero_()
+    assert f"this is not the memory of {peer.instance}" in outcome(peer, own).problem
+
+
+def test_a_copy_that_never_ends_is_found(own: CacheTensors) -> None:
+    class Stuck:
+        def wait(self, timeout_s: float) -> bool:
+            return False
+
+    class Stream:
+        def pull(self, wanted):
+            return [Stuck()]
+
+    assert "the copy from p-1 did not end within 3 s" in probe_peer(Stream(), own, "p-1").problem
+
+
+def size() -> int:
+    return PROBE.num_pages * LAYOUT.page_bytes + LAYOUT.state_slot_bytes

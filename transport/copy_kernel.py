@@ -1,0 +1,170 @@
+"""Copy blocks of bytes from peers' memory into our own: one launch for several handoffs.
+
+A cache consists of three kinds of blocks, each kind of one size: pages (all attention layers of
+``page_size`` tokens), conv states and recurrent states. With S, D the addresses of block b at its
+two ends and n_b its size, the kernel does
+
+    D_b[i] = S_b[i]    for every block b of ``table`` and 0 <= i < n_b
+
+as words of at most 8 bytes in vectors of 16 where the sizes allow it. The work is cut into tiles
+of ``tile_bytes``; a fixed number of programs takes them in turn, so that a copy of any length
+keeps the same few multiprocessors busy and leaves the rest to the decode step. Every program has
+a whole tile in flight before it stores any of it: that, times the programs, hides the latency of
+NVLink.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+from dataclasses import dataclass
+from math import gcd
+
+import torch
+import triton
+import triton.language as tl
+
+_VECTOR_BYTES = 16
+_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
+_TRITON_WORDS = {8: tl.int64, 4: tl.int32, 2: tl.int16, 1: tl.int8}
+
+
+@dataclass(frozen=True)
+class CopyShape:
+    """How much of the GPU a copy takes: ``num_programs`` thread blocks of ``num_warps`` warps,
+    each with ``tile_bytes`` in flight."""
+
+    num_programs: int = 32
+    num_warps: int = 16
+    tile_bytes: int = 64 << 10
+
+    def __post_init__(self) -> None:
+        if self.num_programs < 1:
+            raise ValueError(f"num_programs: {self.num_programs} < 1")
+        for name, value in (("num_warps", self.num_warps), ("tile_bytes", self.tile_bytes)):
+            if value < 1 or value & (value - 1):
+                raise ValueError(f"{name}: {value} is not a power of two")
+        if self.tile_bytes < _VECTOR_BYTES:
+            raise ValueError(f"tile_bytes: {self.tile_bytes} < {_VECTOR_BYTES}")
+
+
+@dataclass(frozen=True)
+class BlockBytes:
+    """The sizes of the three kinds of blocks."""
+
+    page: int
+    conv: int
+    recurrent: int
+
+    @property
+    def granularity(self) -> int:
+        """The largest power of two up to 16 that divides every size: what accesses may assume."""
+        return gcd(self.page, self.conv, self.recurrent, _VECTOR_BYTES)
+
+    def of(self, num_pages: int, num_states: int) -> int:
+        """Bytes of so many pages and states."""
+        return num_pages * self.page + num_states * (self.conv + self.recurrent)
+
+
+def copy_blocks(
+    table: torch.Tensor, num_pages: int, num_states: int, sizes: BlockBytes, shape: CopyShape
+) -> None:
+    """Enqueue the copy of every block of ``table`` on the current stream.
+
+    ``table`` [num_pages + 2 * num_states, 2] int64 on the device that copies: the address of each
+    block at its source and at its target, pages first, then conv, then recurrent states. All
+    addresses are multiples of ``sizes.granularity``, and valid until the copy is done; no target
+    overlaps anything else that is named.
+    """
+    num_blocks = num_pages + 2 * num_states
+    assert table.shape == (num_blocks, 2), (table.shape, num_pages, num_states)
+    assert table.dtype == torch.int64, table.dtype
+    assert table.is_contiguous()
+    if num_blocks == 0:
+        return
+    word = min(8, sizes.granularity)
+    _copy_kernel[(shape.num_programs,)](
+        table,
+        num_pages,
+        num_states,
+        PAGE=sizes.page // word,
+        CONV=sizes.conv // word,
+        RECURRENT=sizes.recurrent // word,
+        TILE=shape.tile_bytes // word,
+        WORD=_TRITON_WORDS[word],
+        VECTOR=sizes.granularity // word,
+        num_warps=shape.num_warps,
+    )
+
+
+def reference_copy(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    table: torch.Tensor,
+    num_pages: int,
+    num_states: int,
+    sizes: BlockBytes,
+) -> None:
+    """The same in PyTorch, over two uint8 buffers that hold every address of ``table``."""
+    kinds = [sizes.page] * num_pages + [sizes.conv] * num_states + [sizes.recurrent] * num_states
+    for (source_at, target_at), num_bytes in zip(table.tolist(), kinds, strict=True):
+        begin, into = source_at - source.data_ptr(), target_at - target.data_ptr()
+        target[into : into + num_bytes] = source[begin : begin + num_bytes]
+
+
+def read_words(addresses: torch.Tensor, out: torch.Tensor) -> None:
+    """out[i] = the int64 at ``addresses``[i], enqueued behind what the current stream holds.
+
+    Both [n] int64 on the device that reads. A kernel of its own: what it reads is as new as the
+    end of every copy before it.
+    """
+    assert addresses.shape == out.shape == (len(addresses),), (addresses.shape, out.shape)
+    assert addresses.dtype == out.dtype == torch.int64
+    if len(addresses):
+        _words_kernel[(len(addresses),)](addresses, out, num_warps=1)
+
+
+# NOTE: a count that is 1 or a multiple of 16 would otherwise compile a kernel of its own, in the
+# middle of serving.
+@triton.jit(do_not_specialize=["num_pages", "num_states"])
+def _copy_kernel(
+    p_table,
+    num_pages,
+    num_states,
+    PAGE: tl.constexpr,
+    CONV: tl.constexpr,
+    RECURRENT: tl.constexpr,
+    TILE: tl.constexpr,
+    WORD: tl.constexpr,
+    VECTOR: tl.constexpr,
+):
+    page_tiles: tl.constexpr = (PAGE + TILE - 1) // TILE
+    conv_tiles: tl.constexpr = (CONV + TILE - 1) // TILE
+    recurrent_tiles: tl.constexpr = (RECURRENT + TILE - 1) // TILE
+    end_pages = num_pages * page_tiles
+    end_conv = end_pages + num_states * conv_tiles
+    end = end_conv + num_states * recurrent_tiles
+    for tile in range(tl.program_id(0), end, tl.num_programs(0)):
+        if tile < end_pages:
+            block = tile // page_tiles
+            first = tile % page_tiles * TILE
+            num_words = PAGE
+        elif tile < end_conv:
+            block = num_pages + (tile - end_pages) // conv_tiles
+            first = (tile - end_pages) % conv_tiles * TILE
+            num_words = CONV
+        else:
+            block = num_pages + num_states + (tile - end_conv) // recurrent_tiles
+            first = (tile - end_conv) % recurrent_tiles * TILE
+            num_words = RECURRENT
+        o_word = tl.multiple_of(first, VECTOR) + tl.arange(0, TILE)
+        is_mine = o_word < tl.multiple_of(num_words, VECTOR)
+        source = tl.load(p_table + 2 * block).to(tl.pointer_type(WORD))
+        target = tl.load(p_table + 2 * block + 1).to(tl.pointer_type(WORD))
+        align: tl.constexpr = VECTOR * WORD.primitive_bitwidth // 8
+        b_word = tl.load(tl.multiple_of(source, align) + o_word, mask=is_mine)
+        tl.store(tl.multiple_of(target, align) + o_word, b_word, mask=is_mine)
+
+
+@triton.jit
+def _words_kernel(p_addresses, p_out):
+    i = tl.program_id(0)
+    p_word = tl.load(p_addresses + i).to(tl.pointer_type(tl.int64))
+    tl.store(p_out + i, tl.load(p_word, volatile=True))

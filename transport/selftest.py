@@ -1,0 +1,129 @@
+"""The self-test of a prefill→decode pair: a known pattern through the real path, every byte.
+
+exporter   fills its probe (region.py) with a pattern that only its instance has, before hello
+puller     on learning of the exporter, before the pair is used: spoils its own probe, pulls the
+           exporter's into it by its copy stream, and compares on its own device
+
+The probe lies in the exported region and is copied like any handoff, so what can be wrong with a
+handoff's path (mapping, driver, namespaces, addresses, the copy itself) is wrong here too. No
+page or state slot of a pool is touched: a pair can be tested while both its ends are busy.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import torch
+
+from transport.errors import PeerError
+from transport.messages import MemoryKind, Offer
+from transport.pull import CopyStream, Wanted
+from transport.region import PROBE
+from transport.tensors import CacheTensors
+
+GENERATION = 1
+NUM_ROUNDS = 3
+TIMEOUT_S = 3.0
+SLOW_BYTES_PER_S: dict[MemoryKind, float] = {"cuda-ipc": 150e9, "shm": 0.1e9}
+"""Below this a pair works, but something is wrong: NVLink gives 350 GB/s, PCIe 50."""
+
+# A prime, so that a block which arrives in another's place shows.
+_PERIOD_BYTES = 1_048_573
+
+
+@dataclass(frozen=True)
+class PeerTest:
+    """What came of a test. ``problem`` is empty when every byte was right; else it says what was
+    wrong and what to look at. ``seconds`` are the best round's."""
+
+    num_bytes: int
+    seconds: float
+    problem: str = ""
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.num_bytes / self.seconds if self.seconds else 0.0
+
+
+def write_pattern(cache: CacheTensors, instance: str) -> None:
+    """Fill the probe of an exporter's own region; complete when this returns."""
+    probe = _probe(cache)
+    probe.generations.fill_(GENERATION)
+    pattern = _pattern(instance, probe)
+    for part in _parts(probe.kv, probe):
+        for begin in range(0, len(part), len(pattern)):
+            piece = part[begin : begin + len(pattern)]
+            piece.copy_(pattern[: len(piece)])
+    _finish(probe)
+
+
+def probe_peer(stream: CopyStream, own: CacheTensors, instance: str) -> PeerTest:
+    """Test the path from ``instance``, which ``stream`` has open, to this worker.
+
+    Takes milliseconds, ``TIMEOUT_S`` at most for each round. Does not raise for what is wrong with
+    the peer or the path.
+    """
+    probe = _probe(own)
+    for tensor in (probe.kv, probe.conv, probe.recurrent):
+        tensor.zero_()
+    _finish(probe)
+    pages = tuple(range(PROBE.num_pages))
+    # Pages in reverse, so that a copy which ignored the ids would show.
+    offer = Offer(instance, pages[::-1], 0, GENERATION, num_tokens=0)
+    seconds, num_bytes = [], 0
+    for _ in range(NUM_ROUNDS):
+        (pull,) = stream.pull([Wanted(offer, pages, 0, in_probe=True)])
+        if not pull.wait(TIMEOUT_S):
+            problem = f"the copy from {instance} did not end within {TIMEOUT_S:g} s; {_ADVICE}"
+            return PeerTest(0, 0.0, problem)
+        try:
+            copied = pull.result()
+        except PeerError as error:
+            return PeerTest(0, 0.0, f"this is not the memory of {instance}: {error}; {_ADVICE}")
+        seconds.append(copied.copy_s)
+        num_bytes = copied.num_bytes
+    wrong = _num_wrong(probe, _pattern(instance, probe))
+    problem = f"{wrong} of {num_bytes} bytes from {instance} arrived wrong; {_ADVICE}"
+    return PeerTest(num_bytes, min(seconds), problem if wrong else "")
+
+
+_ADVICE = (
+    "look at `nvidia-smi topo -m` and the driver's log for errors of the link between the two "
+    "GPUs, and whether both processes share what they need (driver, /proc of their own PID "
+    "namespace, /dev/shm); `baton doctor` tests every pair"
+)
+
+
+def _num_wrong(probe: CacheTensors, pattern: torch.Tensor) -> int:
+    wrong = torch.zeros((), dtype=torch.int64, device=pattern.device)
+    for part in _parts(probe.kv.flip(0), probe):
+        whole = len(part) // len(pattern) * len(pattern)
+        wrong += (part[:whole].view(-1, len(pattern)) != pattern).sum()
+        wrong += (part[whole:] != pattern[: len(part) - whole]).sum()
+    return int(wrong)
+
+
+def _parts(pages: torch.Tensor, probe: CacheTensors) -> Iterator[torch.Tensor]:
+    """The three parts as plain bytes, uint8 [n] each."""
+    for tensor in (pages, probe.conv, probe.recurrent):
+        yield tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def _pattern(instance: str, probe: CacheTensors) -> torch.Tensor:
+    """uint8 [period] of 1 to 255: no byte of it is what a spoilt probe holds."""
+    period = min(_PERIOD_BYTES, max(len(part) for part in _parts(probe.kv, probe)))
+    seed = int.from_bytes(blake2b(instance.encode(), digest_size=7).digest(), "big")
+    draw = torch.Generator().manual_seed(seed)
+    pattern = torch.randint(1, 256, (period,), generator=draw, dtype=torch.uint8)
+    return pattern.to(probe.kv.device)
+
+
+def _finish(probe: CacheTensors) -> None:
+    """Wait for what was written here: a copy stream does not."""
+    if probe.kv.is_cuda:
+        torch.cuda.current_stream(probe.kv.device).synchronize()
+
+
+def _probe(cache: CacheTensors) -> CacheTensors:
+    assert cache.probe is not None, "a worker's region has a probe"
+    return cache.probe
