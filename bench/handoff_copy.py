@@ -98,7 +98,7 @@ def measure(
     repeats: int = 20,
     out: Annotated[Path | None, typer.Option(help="Where the JSON goes.")] = None,
 ) -> None:
-    """Measure every case; exit status 1 when a byte was wrong."""
+    """Measure every case; exit status 1 when a byte or the self-test was wrong."""
     source, target = _numbers(gpus)
     cases = [Case(n, k) for n in _numbers(prompts) for k in _numbers(handoffs)]
     size = PoolSize(
@@ -140,10 +140,15 @@ def measure(
             "1k_us": one["us"] <= TARGET_1K_US,
         }
     result["wrong_bytes"] = wrong
+    result["best_by_programs"] = _best_by_programs(result["sweep"])
     if out is not None:
         out.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps({k: result.get(k) for k in ("selftest", "targets", "wrong_bytes")}))
-    raise typer.Exit(1 if wrong else 0)
+    print(
+        json.dumps(
+            {k: result.get(k) for k in ("selftest", "targets", "best_by_programs", "wrong_bytes")}
+        )
+    )
+    raise typer.Exit(1 if wrong or result["selftest"]["problem"] else 0)
 
 
 class Bench:
@@ -363,6 +368,15 @@ def _row(case: Case, how: str, us: float) -> dict[str, Any]:
         f"  {gb_per_s:6.1f} GB/s", file=sys.stderr,
     )  # fmt: skip
     return row
+
+
+def _best_by_programs(rows: list[dict[str, Any]]) -> dict[int, str]:
+    """For each grid size the fastest shape: the smallest that is fast enough should be default."""
+    best = {row["num_programs"]: row for row in sorted(rows, key=lambda row: row["gb_per_s"])}
+    return {
+        count: f"{row['gb_per_s']} GB/s, {row['num_warps']} warps, {row['tile_bytes'] >> 10} KiB"
+        for count, row in sorted(best.items())
+    }
 
 
 def _numbers(listed: str) -> list[int]:

@@ -96,6 +96,7 @@ def serve(
             session,
             pool,
             drain_timeout_s=settings.drain_timeout_s,
+            on_waiting=lambda: notify(STATUS="waiting for a worker to pull from"),
             on_ready=lambda: notify(READY="1", STATUS="serving"),
             on_stopping=lambda: notify(STOPPING="1", STATUS="draining"),
         ).run()

@@ -69,14 +69,17 @@ class WorkerLoop:
         pool: Pool,
         *,
         drain_timeout_s: float,
+        on_waiting: Callable[[], None],
         on_ready: Callable[[], None],
         on_stopping: Callable[[], None],
     ) -> None:
         self._session = session
         self._pool = pool
         self._drain_timeout_s = drain_timeout_s
+        self._on_waiting = on_waiting
         self._on_ready = on_ready
         self._on_stopping = on_stopping
+        self._said_ready = False
         self._stop_requested = False
         self._drain_deadline: float | None = None
 
@@ -86,14 +89,11 @@ class WorkerLoop:
         self._session.join(JOIN_TIMEOUT_S, give_up=lambda: self._stop_requested)
         if not self._session.welcomed:
             return
-        said_ready = False
         while not self._drained():
             self._receive()
             self._pool.step()
             self._session.beat(self._pool.gauges, self._pool.held)
-            if not said_ready and self._pool.ready:
-                self._on_ready()
-                said_ready = True
+            self._say_how_it_stands()
         self._session.leave()
 
     def _receive(self) -> None:
@@ -103,6 +103,16 @@ class WorkerLoop:
                 self._pool.drop_all()
             else:
                 self._pool.handle(message)
+
+    def _say_how_it_stands(self) -> None:
+        """Until it is ready, every round: whoever started this waits for a sign of life."""
+        if self._said_ready:
+            return
+        if self._pool.ready:
+            self._on_ready()
+            self._said_ready = True
+        else:
+            self._on_waiting()
 
     def _request_stop(self, number: int, frame: FrameType | None) -> None:
         self._stop_requested = True
