@@ -21,8 +21,8 @@ class Side:
 
     @property
     def tok_s(self) -> dict[int, float]:
-        """Verified total tok/s by level. A level in which every request was sent, and one that
-        had failures counts what did complete."""
+        """Verified total tok/s by level, of levels in which every request was sent; one that had
+        failures counts what did complete."""
         return {
             level["concurrency"]: level["total_tok_s"]
             for level in self.document["results"].get("levels", [])
