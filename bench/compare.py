@@ -21,13 +21,19 @@ class Side:
 
     @property
     def tok_s(self) -> dict[int, float]:
-        """Verified total tok/s by level. A level in which every request was sent, and one that
-        had failures counts what did complete."""
+        """Verified total tok/s by level, of levels in which every request was sent; one that had
+        failures counts what did complete."""
         return {
             level["concurrency"]: level["total_tok_s"]
             for level in self.document["results"].get("levels", [])
             if level.get("total_tok_s") is not None and not level["not_sent"]
         }
+
+    @property
+    def problems(self) -> list[str]:
+        """Why this result is not a good one."""
+        stopped = self.document["stopped"]
+        return [*([f"stopped: {stopped}"] if stopped else []), *self.document["problems"]]
 
     def level(self, concurrency: int) -> dict[str, Any]:
         levels = self.document["results"].get("levels", [])
@@ -71,12 +77,13 @@ def compared(sides: Sequence[Side]) -> dict[str, Any]:
     return {
         "sides": [
             {
-                "name": s.name,
-                "score": s.score(),
-                "correct": s.correct,
-                "server": s.document["server"],
+                "name": side.name,
+                "score": side.score(),
+                "correct": side.correct,
+                "problems": side.problems,
+                "server": side.document["server"],
             }
-            for s in sides
+            for side in sides
         ],
         "score_ratios": _ratios([side.score() for side in sides]),
         "differences": differences(sides),

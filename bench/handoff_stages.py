@@ -107,7 +107,8 @@ def main(
     min_prompt: Annotated[int, typer.Option(help="Only prompts of so many tokens.")] = 0,
     max_prompt: Annotated[int, typer.Option(help="And at most so many.")] = 1 << 30,
 ) -> None:
-    """Print the percentiles of every stage. Exit code: 0, or 2 without anything to read."""
+    """Print the percentiles of every stage. Exit code: 0; 1 when there was no handoff; 2 when
+    nothing could be read."""
     if (redis_url is None) == (url is None):
         typer.echo("error: --redis-url or --url: give one of them", err=True)
         raise typer.Exit(2)
@@ -123,6 +124,7 @@ def main(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
     typer.echo(json.dumps(found, indent=1))
+    raise typer.Exit(0 if found["handoffs"] else 1)
 
 
 def _percentiles(seconds: list[float]) -> Mapping[str, float]:

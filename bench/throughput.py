@@ -24,7 +24,8 @@ from bench.run_control import RunControl
 from bench.server_info import ServerInfo
 from bench.throughput_settings import ThroughputSettings
 from bench.workload.prepared import Maker, Prepared
-from bench.workload.tokens import Tokens
+from bench.workload.random_prompts import PromptsFailed
+from bench.workload.tokens import TokenizerMissing, Tokens
 
 
 @dataclass
@@ -80,7 +81,7 @@ async def measure(
     progress: Progress,
 ) -> Throughput:
     """All levels, or as many as there were until ``control`` stopped the run. Raises PromptsFailed
-    and TokenizerMissing."""
+    and TokenizerMissing when there is not even one."""
     maker = Maker(server.model, tokens, settings)
     found = Throughput(settings, tokens.source)
 
@@ -101,7 +102,13 @@ async def measure(
     for concurrency in settings.levels:
         if control.stopped is not None:
             break
-        warm, prepared = await maker.warm_ups(concurrency), await maker.level(concurrency)
+        try:
+            warm, prepared = await maker.warm_ups(concurrency), await maker.level(concurrency)
+        except (PromptsFailed, TokenizerMissing) as error:
+            if not found.levels:
+                raise
+            control.stop(f"no prompts for level {concurrency}: {error}")
+            break
         heated = await send(warm, concurrency)
         bad = [o.record for o in heated if o.record.failure not in (None, Failure.MISCOUNT)]
         if warm and len(bad) == len(warm):

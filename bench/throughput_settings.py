@@ -43,6 +43,10 @@ class ThroughputSettings:
         ):  # fmt: skip
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: {getattr(self, name)} is not at least {least}")
+        if self.requests < max(self.levels):
+            raise ValueError(
+                f"requests: {self.requests} requests are never {max(self.levels)} at once"
+            )
         if self.spot_checks > self.requests:
             raise ValueError(f"spot_checks: {self.spot_checks} of {self.requests} requests")
         if not 0 <= self.count_tolerance < 1:

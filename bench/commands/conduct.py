@@ -1,5 +1,4 @@
-"""What every command against a server does around its measurement: ask the server who it is, stop
-in time, write the result however it ended, and say so in one line and an exit status.
+"""Around every measurement: who is the server, when to stop, and the result, however it ended.
 
 Exit status: 0 good; 1 something failed or a gate was missed; 2 nothing could be measured; 130
 interrupted, with what was measured until then in the file.
@@ -74,6 +73,8 @@ class Conduct:
         """Always ends in typer.Exit."""
         import uvloop
 
+        for path in filter(None, (self.out, self.html)):
+            _check_writable(path)
         allow_many()
         document, headline = uvloop.run(self._measure(measure))
         if self.out is not None:
@@ -81,7 +82,6 @@ class Conduct:
         if self.html is not None:
             from bench.html.page import render
 
-            self.html.parent.mkdir(parents=True, exist_ok=True)
             self.html.write_text(render([document]))
         for problem in document["problems"]:
             typer.echo(f"problem: {problem}", err=True)
@@ -104,7 +104,7 @@ class Conduct:
                 control = RunControl(client, self.patience)
                 with control.watching():
                     try:
-                        info = await ask_server(aside, self.model)
+                        info = await ask_server(client, self.model)
                         server = info.json()
                         progress.say(f"{self.kind}: {info.model} at {info.url}")
                         finding = await measure(Session(client, aside, info, control, progress))
@@ -123,7 +123,19 @@ class Conduct:
             problems=problems,
         )
         told = {"kind": self.kind, "ok": document["ok"], "complete": document["complete"]}
+        if stopped is not None:
+            told["stopped"] = stopped
         return document, {**told, **headline, "file": None if self.out is None else str(self.out)}
+
+
+def _check_writable(path: Path) -> None:
+    """Now, and not after an hour of measuring; ends in typer.BadParameter."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write {path}: {error.strerror}") from None
 
 
 def _status(document: dict[str, Any]) -> int:

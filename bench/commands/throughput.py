@@ -1,10 +1,9 @@
 """``baton bench throughput``: tokens a second and latencies at each level of concurrency."""
 
-import json
 import secrets
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -36,13 +35,11 @@ def throughput(
     temperature: Annotated[float, typer.Option(help="Of the random prompts; sums have 0.")] = 1.0,
     ignore_eos: Annotated[bool, typer.Option(help="Go on to exactly --output-len.")] = True,
     token_ids: Annotated[bool, typer.Option(help="Ask for token ids (an extension).")] = True,
-    exact: Annotated[
-        bool | None, typer.Option(help="Another length is a failure; default: with --ignore-eos.")
-    ] = None,
+    exact: o.Exact = None,
     count_tolerance: Annotated[
         float, typer.Option(help="Share by which a text may hold less than is claimed.")
     ] = 0.1,
-    extra_body: Annotated[str, typer.Option(help="JSON object added to every request.")] = "{}",
+    extra_body: o.ExtraBody = "{}",
     connect_s: o.ConnectS = 10.0,
     first_byte_s: o.FirstByteS = 120.0,
     stall_s: o.StallS = 60.0,
@@ -77,7 +74,7 @@ def throughput(
             return_token_ids=token_ids,
             exact=exact,
             count_tolerance=count_tolerance,
-            extra_body=_object("extra_body", extra_body),
+            extra_body=o.json_object("extra_body", extra_body),
         )
         where = o.resolve_endpoint(url, api_key, insecure)
         deadlines, patience = o.resolve_limits(
@@ -102,13 +99,3 @@ def _levels(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise ValueError(f"levels: {text!r} are not numbers with commas between") from None
-
-
-def _object(name: str, text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{name}: {text!r} is no JSON object")
-    return found

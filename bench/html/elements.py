@@ -6,6 +6,8 @@ from typing import Any
 
 from bench.html.svg import number
 
+_SHOWN = 20
+
 
 def cell(value: Any) -> str:
     """A value as HTML text."""
@@ -64,7 +66,7 @@ def cards(found: Sequence[tuple[str, Any]]) -> str:
 
 
 def failures(listed: Sequence[dict[str, Any]]) -> str:
-    """Every failed request; nothing where there is none."""
+    """Every failed request, folded away where they are many."""
     if not listed:
         return "<p>No request failed.</p>"
     columns = (
@@ -77,7 +79,10 @@ def failures(listed: Sequence[dict[str, Any]]) -> str:
         "detail",
     )
     rows = [[entry.get(column) for column in columns] for entry in listed]
-    return table([column.replace("_", " ") for column in columns], rows)
+    found = table([column.replace("_", " ") for column in columns], rows)
+    if len(listed) <= _SHOWN:
+        return found
+    return f"<details><summary>{len(listed)} requests</summary>{found}</details>"
 
 
 def _td(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bench.html.elements import cards, failures, figure, figures, section, table
+from bench.html.elements import cards, figure, figures, section, table
 from bench.html.svg import Axis, Line, chart
 
 _SPREADS = ("ttft_ms", "itl_ms", "tpot_ms", "tbt_ms", "e2e_ms", "sent_late_ms")
@@ -22,9 +22,7 @@ def load(found: dict[str, Any]) -> str:
         ]
     )
     rows = [[key, *[(run.get(key) or {}).get(share) for share in _SHARES]] for key in _SPREADS]
-    return section("Load", first, table(["", *_SHARES], rows)) + section(
-        "Failures", failures(found["results"]["failures"])
-    )
+    return section("Load", first, table(["", *_SHARES], rows))
 
 
 def sweep(found: dict[str, Any]) -> str:
@@ -38,7 +36,7 @@ def sweep(found: dict[str, Any]) -> str:
     attained = [Line("attained", [(t["rate"], 100 * t["attained"]) for t in trials])]
     ends = [trials[0]["rate"], trials[-1]["rate"]] if trials else []
     attained += [Line(f"{share} %", [(at, share) for at in ends], quiet=True) for share in (90, 99)]
-    x = Axis("requests a second")
+    x = Axis("requests a second", "log", [trial["rate"] for trial in trials])
     drawn = [figure("Requests within both targets", chart(attained, x, Axis("%", top=100)))]
     for name, key, target in (("TTFT", "ttft_ms", "ttft_ms"), ("TPOT", "tpot_ms", "tpot_ms")):
         lines = [

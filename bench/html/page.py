@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from bench.html.elements import facts, section
+from bench.html.elements import facts, failures, section
 from bench.html.generic import generic
 from bench.html.load import load, sweep
 from bench.html.throughput import throughput
@@ -66,8 +66,11 @@ def _own(found: dict[str, Any]) -> str:
     results = found["results"]
     if not results:
         return ""
-    own = _OWN.get(found["kind"], generic)(found)
-    return own + timeline(results.get("timeline") or []) + gpus(results.get("gpu") or [])
+    parts = [_OWN.get(found["kind"], generic)(found), timeline(results.get("timeline") or [])]
+    parts.append(gpus(results.get("gpu") or []))
+    if found["kind"] in _OWN:
+        parts.append(section("Failures", failures(results["failures"])))
+    return "".join(parts)
 
 
 def _circumstances(name: str, found: dict[str, Any], *, alone: bool) -> str:

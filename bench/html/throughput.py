@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.html.elements import failures, figure, figures, section, table
+from bench.html.elements import figure, figures, section, table
 from bench.html.svg import Axis, Line, chart
 
 REFERENCES = Path(__file__).resolve().parent.parent / "references.json"
@@ -26,7 +26,6 @@ def throughput(documents: Sequence[dict[str, Any]], names: Sequence[str]) -> str
         parts.append(section(title, figures(*_latencies(found))))
         parts.append(section("Levels" if len(named) == 1 else f"Levels: {name}", _levels(found)))
         parts.append(section("How it was counted", _counts(found), _sums(found)))
-        parts.append(section("Failures", failures(found["results"]["failures"])))
     return "".join(parts)
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import ssl
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -85,6 +87,20 @@ async def test_the_address_the_key_and_the_fields_are_sent() -> None:
         "model": "m", "prompt": "a", "stream": True, "stream_options": {"include_usage": True},
         "max_tokens": 2, "ignore_eos": True, "temperature": 0.5,
     }  # fmt: skip
+
+
+async def test_https_is_verified_unless_told_otherwise() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(Path(__file__).parent / "localhost.pem")
+    async with serving(lambda: STREAM, context) as (url, _):
+        async with Client(endpoint(url)) as client:
+            refused = await client.send(ASK)
+        async with Client(endpoint(url, verify_tls=False)) as client:
+            record = await client.send(ASK)
+    assert url.startswith("https://")
+    assert refused.failure == Failure.CONNECT
+    assert "CERTIFICATE_VERIFY_FAILED" in refused.detail
+    assert (record.ok, record.text) == (True, "Hi you")
 
 
 async def test_connections_are_kept_and_all_requests_answered() -> None:

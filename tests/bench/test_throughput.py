@@ -23,6 +23,7 @@ from bench.server_info import ServerInfo
 from bench.stub import Behaviour, Stub
 from bench.throughput import measure
 from bench.throughput_settings import ThroughputSettings
+from bench.workload.tokens import TokenizerMissing
 from tests.bench.letters import Letters
 
 ServeStub = Callable[[Behaviour], Stub]
@@ -191,7 +192,8 @@ def test_ctrl_c_keeps_what_was_measured(serve_stub: ServeStub, tmp_path: Path) -
     [
         (["--levels", "1,x"], "levels"),
         (["--levels", "0"], "levels"),
-        (["--requests", "1", "--spot-checks", "2"], "spot_checks"),
+        (["--requests", "1", "--levels", "1", "--spot-checks", "2"], "spot_checks"),
+        (["--requests", "32"], "requests"),
         (["--url", "nowhere"], "url"),
         (["--stall-s", "0"], "stall_s"),
         (["--api", "chat", "--prompt-as", "ids"], "prompt_as"),
@@ -201,3 +203,31 @@ def test_a_bad_setting_is_named(tmp_path: Path, more: list[str], named: str) -> 
     result = CliRunner().invoke(app, ["throughput", "--out", str(tmp_path / "r.json"), *more])
     assert result.exit_code == 2
     assert named in result.stderr
+
+
+def test_a_result_that_could_not_be_written_is_not_even_measured(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    where = tmp_path / "file" / "r.json"
+    result = CliRunner().invoke(app, ["throughput", "--out", str(where)])
+    assert result.exit_code == 2
+    assert "cannot write" in result.stderr
+
+
+async def test_what_was_measured_outlives_a_tokenizer_that_is_gone() -> None:
+    """The second level has no prompts; the first is kept."""
+
+    class Failing(Letters):
+        async def encode(self, text: str) -> list[int]:
+            if len(stub.served) >= 4:
+                raise TokenizerMissing("gone")
+            return await super().encode(text)
+
+    settings = ThroughputSettings(1, (1, 2), 2, input_len=8, output_len=2, spot_checks=0)
+    async with Stub(Behaviour(0.001, 0.001)) as stub, Client(endpoint(stub.url)) as client:
+        control = RunControl(client, Patience())
+        server = ServerInfo(stub.url, "stub", None, None, None)
+        found = await measure(client, server, Failing(), settings, control, Silent())
+    assert [level["concurrency"] for level in found.levels] == [1]
+    assert control.stopped == "no prompts for level 2: gone"
+    assert found.levels[0]["failures"] == {"miscount": 2}
+    assert "could not be counted: gone" in found.outcomes[0].record.detail

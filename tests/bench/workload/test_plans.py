@@ -91,7 +91,7 @@ def test_a_bad_trace_is_named(tmp_path: Path, content: str, said: str) -> None:
 def prompts(seed: int, prompt_as: str) -> PlanPrompts:
     return PlanPrompts(
         "m", Letters(), seed=seed, prompt_as=prompt_as,  # type: ignore[arg-type]
-        temperature=0, ignore_eos=True, return_token_ids=False,
+        fields={"temperature": 0},
     )  # fmt: skip
 
 

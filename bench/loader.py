@@ -47,9 +47,7 @@ class Loader:
             tokens,
             seed=settings.seed,
             prompt_as=settings.prompt_as,
-            temperature=settings.temperature,
-            ignore_eos=settings.ignore_eos,
-            return_token_ids=settings.return_token_ids,
+            fields=settings.fields(),
         )
 
     async def warm_up(self) -> None:

@@ -1,0 +1,79 @@
+"""``python -m bench.dummy_checkpoint``: a folder that serves a full-size model without its files.
+
+    python -m bench.dummy_checkpoint --out /tmp/qwen
+    baton up --model /tmp/qwen --load-format dummy
+
+It has the config of a model, a tokenizer of the same size whose words are made up, and a ChatML
+template. Weights are drawn at start, so what it says is noise; what it costs is not. Every word
+is a token and every token but the single bytes a word, so text and ids correspond both ways, and
+a benchmark can count tokens in the text it gets.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Annotated
+
+import typer
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+ROOT = Path(__file__).resolve().parent.parent
+SPECIAL = {0: "<|endoftext|>", 1: "<|im_start|>", 2: "<|im_end|>", 24: "<think>", 25: "</think>"}
+NUM_SPECIAL = 33
+FIRST_SPECIAL_ID = 248_044
+"""Qwen3.5's ids: ``<|endoftext|>`` and those behind it."""
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_WORD_LEN = 4
+_SPACE = "Ġ"  # how a byte-level vocabulary writes a space
+
+
+def make_tokenizer(first_special_id: int) -> Tokenizer:
+    """256 bytes, then words up to ``first_special_id``, then the special tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = _words(first_special_id - len(alphabet))
+    vocab = {token: i for i, token in enumerate([*alphabet, *words])}
+    tokenizer = Tokenizer(models.BPE(vocab, [], ignore_merges=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    names = [SPECIAL.get(i, f"<|extra_{i}|>") for i in range(NUM_SPECIAL)]
+    tokenizer.add_special_tokens([AddedToken(n, special=True, normalized=False) for n in names])
+    return tokenizer
+
+
+def make_folder(config: Path, out: Path, first_special_id: int = FIRST_SPECIAL_ID) -> None:
+    """Fill ``out`` with the JSON files of ``config`` and the tokenizer. Raises OSError."""
+    out.mkdir(parents=True, exist_ok=True)
+    for file in config.glob("*.json"):
+        shutil.copy(file, out / file.name)
+    make_tokenizer(first_special_id).save(str(out / "tokenizer.json"), pretty=False)
+    (out / "tokenizer_config.json").write_text(json.dumps({"eos_token": SPECIAL[2]}))
+    (out / "chat_template.jinja").write_text(TEMPLATE)
+
+
+def _words(count: int) -> Iterator[str]:
+    letters = product(ascii_lowercase, repeat=_WORD_LEN)
+    for _ in range(count):
+        yield _SPACE + "".join(next(letters))
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    config: Annotated[Path, typer.Option(help="A folder with config.json.")] = (
+        ROOT / "bench" / "models" / "qwen3.5-35b-a3b"
+    ),
+) -> None:
+    """Make a folder for ``baton up --load-format dummy``."""
+    if not (config / "config.json").is_file():
+        typer.echo(f"error: --config: {config} has no config.json", err=True)
+        raise typer.Exit(2)
+    make_folder(config, out)
+
+
+if __name__ == "__main__":
+    typer.run(main)

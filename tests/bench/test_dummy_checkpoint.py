@@ -1,0 +1,29 @@
+"""A made-up tokenizer in which text and ids correspond."""
+
+import random
+from pathlib import Path
+
+from bench.dummy_checkpoint import ROOT, SPECIAL, make_folder, make_tokenizer
+from coordinator.tokenizer import Tokenizer
+
+
+def test_words_are_tokens_both_ways() -> None:
+    tokenizer = make_tokenizer(5_000)
+    draw = random.Random(1)
+    ids = [draw.randrange(256, 5_000) for _ in range(500)]
+    assert tokenizer.encode(tokenizer.decode(ids)).ids == ids
+    assert [tokenizer.token_to_id(name) for name in SPECIAL.values()] == [
+        5_000 + i for i in SPECIAL
+    ]
+
+
+def test_the_coordinator_serves_it_with_the_models_own_ids(tmp_path: Path) -> None:
+    make_folder(ROOT / "bench" / "models" / "qwen3.5-35b-a3b", tmp_path)
+    tokenizer = Tokenizer.load(tmp_path)
+    try:
+        start, *_ = tokenizer.encode_chat([{"role": "user", "content": " aaab aaac"}])
+        assert start == 248_045
+        assert tokenizer.decode([257, 248_043]) == " aaab" + tokenizer.decode([248_043])
+        assert tokenizer.num_valid_ids == 248_077
+    finally:
+        tokenizer.close()
