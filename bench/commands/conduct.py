@@ -4,6 +4,7 @@ Exit status: 0 good; 1 something failed or a gate was missed; 2 nothing could be
 interrupted, with what was measured until then in the file.
 """
 
+import shlex
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -147,4 +148,4 @@ def _status(document: dict[str, Any]) -> int:
 
 
 def _command() -> str:
-    return " ".join(["baton bench", *environment.without_folders(sys.argv[2:])])
+    return shlex.join(["baton", "bench", *environment.without_folders(sys.argv[2:])])
