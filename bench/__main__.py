@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from bench import environment, reference, report, runs, stack
-from bench.client import RequestFailed
+from bench.client.required import RequestFailed
 from bench.prompts import prompts
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -5,13 +5,16 @@ from collections.abc import Callable, Coroutine, Sequence
 from statistics import median
 from typing import Any
 
-from bench.client import Completion, Connection, at_once, one_by_one
+from bench.client.client import Client
+from bench.client.endpoint import endpoint
+from bench.client.record import Record
+from bench.client.required import at_once, complete, get, one_by_one
 from bench.measures import growth, outside_model_s, paired_ratio, percentile
 from bench.reference import Reference
 from bench.stack import Stack
 
 Prompts = Sequence[Sequence[int]]
-Send = Callable[[str, Sequence[dict[str, Any]]], Coroutine[Any, Any, list[Completion]]]
+Send = Callable[[str, Sequence[dict[str, Any]]], Coroutine[Any, Any, list[Record]]]
 MS = 1000.0
 
 
@@ -45,8 +48,8 @@ def throughput(
 
     def ours() -> float:
         done = asyncio.run(send(stack.url, requests))
-        seconds = max(c.done_at_s for c in done) - min(c.sent_at_s for c in done)
-        return sum(c.usage["completion_tokens"] for c in done) / seconds
+        seconds = max(c.done_at_s for c in done) - min(c.due_at_s for c in done)
+        return sum(c.said_tokens or 0 for c in done) / seconds
 
     ours()
     for reference in references.values():
@@ -85,20 +88,19 @@ def outside_model(stack: Stack, prompt: Sequence[int], *, num_requests: int) -> 
     """What a request spends outside the model: see ``OUTSIDE_MODEL``."""
 
     async def run() -> tuple[list[float], list[float], list[float]]:
-        connection = Connection(stack.url)
         (long,) = bodies([prompt], 128)
-        steps = [s for _ in range(3) for s in (await connection.complete(**long)).itl_s[8:]]
-        step_s = median(steps)
         (short,) = bodies([prompt], 2)
         totals, outside = [], []
-        before = _prefill_seconds(await connection.get("/metrics"))
-        for _ in range(num_requests):
-            completion = await connection.complete(**short)
-            after = _prefill_seconds(await connection.get("/metrics"))
-            totals.append(completion.seconds)
-            outside.append(outside_model_s(completion.seconds, after - before, 1, step_s))
-            before = after
-        connection.close()
+        async with Client(endpoint(stack.url)) as client:
+            steps = [s for _ in range(3) for s in (await complete(client, **long)).itl_s[8:]]
+            step_s = median(steps)
+            before = _prefill_seconds(await get(client, "/metrics"))
+            for _ in range(num_requests):
+                record = await complete(client, **short)
+                after = _prefill_seconds(await get(client, "/metrics"))
+                totals.append(record.e2e_s)
+                outside.append(outside_model_s(record.e2e_s, after - before, 1, step_s))
+                before = after
         return steps, totals, outside
 
     steps, totals, outside = asyncio.run(run())
@@ -119,17 +121,18 @@ def streams(stack: Stack, prompts: Prompts, *, num_tokens: int) -> dict[str, Any
     cpu_before = stack.cpu_s()
     together = asyncio.run(at_once(stack.url, requests))
     cpu_s = {name: used - cpu_before[name] for name, used in stack.cpu_s().items()}
-    seconds = max(c.done_at_s for c in together) - min(c.sent_at_s for c in together)
+    seconds = max(c.done_at_s for c in together) - min(c.due_at_s for c in together)
     complete = [
-        len(c.token_ids) == num_tokens
+        len(c.token_ids or ()) == num_tokens
         and c.finish_reason == "length"
-        and c.usage["completion_tokens"] == num_tokens
-        and c.usage["prompt_tokens"] == len(prompt)
+        and c.usage is not None
+        and c.usage.completion_tokens == num_tokens
+        and c.usage.prompt_tokens == len(prompt)
         for c, prompt in zip(together, prompts, strict=True)
     ]
     same = [a.token_ids == b.token_ids for a, b in zip(alone, together, strict=True)]
     itl = [gap for c in together for gap in c.itl_s]
-    ttft = [c.ttft_s for c in together]
+    ttft = [c.ttft_s for c in together if c.ttft_s is not None]
     num_all = num_tokens * len(prompts)
     return {
         "streams": len(prompts),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.client import RequestFailed
+from bench.client.required import RequestFailed
 
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 180.0

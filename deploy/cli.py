@@ -2,6 +2,7 @@
 
 import typer
 
+from bench import cli as bench
 from deploy import chat, status, up
 
 app = typer.Typer(
@@ -15,6 +16,7 @@ app = typer.Typer(
 app.command("up")(up.up)
 app.command("status")(status.status)
 app.command("chat")(chat.chat)
+app.add_typer(bench.app)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,17 @@
+"""``baton bench``: one file for each of its commands. What is heavy is imported inside them."""
+
+import typer
+
+app = typer.Typer(
+    name="bench",
+    help="Measure any OpenAI-compatible server: strictly, and the same way for all.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def bench() -> None:
+    """Measure any OpenAI-compatible server."""

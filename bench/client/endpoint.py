@@ -1,0 +1,73 @@
+"""Which server is asked, under which address, with which key, and how long it may take."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An OpenAI-compatible server. ``prefix`` goes before every path, without a slash at its end.
+
+    Made by ``endpoint``; ``api_key`` is sent as a bearer token and never shown.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    prefix: str
+    api_key: str | None = field(default=None, repr=False)
+    verify_tls: bool = True
+
+    @property
+    def url(self) -> str:
+        """As it is shown and recorded: no key, no user, no password."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.prefix}"
+
+    @property
+    def host_header(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+    def headers(self) -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+
+
+def endpoint(url: str, *, api_key: str | None = None, verify_tls: bool = True) -> Endpoint:
+    """From ``http[s]://host[:port][/prefix][/v1]``; raises ValueError naming the setting ``url``.
+
+    A ``/v1`` at the end is dropped: it is part of the paths (``/v1/completions``), because
+    ``/tokenize`` and ``/health`` lie beside it.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise ValueError(f"url: {url!r} is not http://HOST:PORT or https://HOST")
+    if parts.query or parts.fragment or parts.username or parts.password:
+        raise ValueError("url: no query, fragment, user or password; keys go in api_key")
+    try:
+        port = parts.port or _PORTS[parts.scheme]
+    except ValueError:
+        raise ValueError(f"url: the port of {url!r} is no port") from None
+    if api_key and not api_key.isprintable():
+        raise ValueError("api_key: has characters that no header can carry")
+    prefix = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    return Endpoint(parts.scheme, parts.hostname, port, prefix, api_key or None, verify_tls)
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """No request waits longer, in seconds. ``first_byte_s`` includes the server's queue, so it is
+    long by default; ``stall_s`` is for the silence between two pieces of a response."""
+
+    connect_s: float = 10.0
+    first_byte_s: float = 300.0
+    stall_s: float = 60.0
+    total_s: float = 900.0
+
+    def __post_init__(self) -> None:
+        for name in ("connect_s", "first_byte_s", "stall_s", "total_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: {getattr(self, name)} is not above 0")

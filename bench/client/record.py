@@ -1,0 +1,94 @@
+"""What is known about one request after it ended, however it ended."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Failure(StrEnum):
+    """The closed set of ways in which a request can go wrong."""
+
+    CONNECT = "connect"  # refused, unreachable, or no connection in time
+    HTTP = "http"  # a status other than 200
+    STALLED = "stalled"  # silence longer than the deadline for it
+    TIMEOUT = "timeout"  # still going on at its total deadline
+    DROPPED = "dropped"  # the connection ended within the response
+    TRUNCATED = "truncated"  # the response ended in order, but without its end
+    GARBAGE = "garbage"  # not HTTP, not server-sent events, not JSON, or no completion
+    STREAM_ERROR = "error_in_stream"  # 200, and then an error event
+    MISCOUNT = "miscount"  # other than the number of tokens that was asked for, or that was told
+    CANCELLED = "cancelled"  # by us: the run was interrupted
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """The server's own count, in tokens."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+
+
+class Arrival(msgspec.Struct, frozen=True, array_like=True):
+    """Generated text that arrived at one instant: so many events, so many characters, and so many
+    tokens where the server sends ids (else 0)."""
+
+    at_s: float
+    num_events: int
+    num_chars: int
+    num_ids: int
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One request. Times are ``perf_counter`` seconds of this process.
+
+    ``due_at_s`` is when it should have been sent: its scheduled arrival in an open loop, else when
+    the caller asked. Latencies count from there, so a client that falls behind cannot hide it.
+    ``sent_at_s`` is when its bytes were given to the socket; None: it never came so far.
+    """
+
+    due_at_s: float
+    sent_at_s: float | None
+    first_byte_at_s: float | None
+    done_at_s: float
+    streamed: bool
+    status: int | None = None
+    retry_after: str | None = None
+    arrivals: tuple[Arrival, ...] = ()
+    text: str = ""
+    reasoning: str = ""
+    token_ids: tuple[int, ...] | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+    usage: Usage | None = None
+    finish_reason: str | None = None
+    failure: Failure | None = None
+    detail: str = ""
+    remarks: tuple[str, ...] = ()
+    num_bytes: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.failure is None
+
+    @property
+    def e2e_s(self) -> float:
+        return self.done_at_s - self.due_at_s
+
+    @property
+    def ttft_s(self) -> float | None:
+        """None without streaming: then nothing is known before the end."""
+        return self.arrivals[0].at_s - self.due_at_s if self.arrivals and self.streamed else None
+
+    @property
+    def itl_s(self) -> list[float]:
+        """The gaps between arrivals; text that arrives at one instant is one arrival, so that
+        several tokens in one event add no gaps of zero."""
+        if not self.streamed:
+            return []
+        return [b.at_s - a.at_s for a, b in zip(self.arrivals, self.arrivals[1:], strict=False)]
+
+    @property
+    def said_tokens(self) -> int | None:
+        """Generated tokens as the server tells: ``usage``, else its ids, else None."""
+        if self.usage is not None:
+            return self.usage.completion_tokens
+        return None if self.token_ids is None else len(self.token_ids)
