@@ -23,6 +23,7 @@ from coordinator.contract import (
 )
 from coordinator.effects import Emit, Ended, Recorded, Send
 from coordinator.lifecycle import Lifecycle
+from coordinator.loop_lag import watch_lag
 from coordinator.membership import Membership
 from coordinator.observer import Observer
 from coordinator.placement import PlacementLimits
@@ -146,9 +147,10 @@ class Hub:
         async with asyncio.TaskGroup() as tasks:
             receiving = tasks.create_task(self._receive(), name="receive")
             ticking = tasks.create_task(self._tick(), name="tick")
+            watching = tasks.create_task(watch_lag(self._observer.loop_lag), name="lag")
             await self._stopping.wait()
-            receiving.cancel()
-            ticking.cancel()
+            for task in (receiving, ticking, watching):
+                task.cancel()
 
     async def drain(self, timeout_s: float) -> None:
         """Take no more work; wait for what is open, and fail what is left at the deadline."""
@@ -215,7 +217,7 @@ class Hub:
             due_at = time.monotonic() + self._settings.heartbeat_s
             await asyncio.sleep(self._settings.heartbeat_s)
             lag_s = time.monotonic() - due_at
-            self._observer.tick(lag_s, self.status(), self._lifecycle.stale_dropped)
+            self._observer.tick(self.status(), self._lifecycle.stale_dropped)
             self._fence_the_dead(lag_s)
             self._fail_overdue(time.monotonic() - self._settings.request_timeout_s)
             self._apply()

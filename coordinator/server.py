@@ -21,6 +21,7 @@ from fastapi import FastAPI
 
 from coordinator.api import create_app
 from coordinator.edge_settings import EdgeSettings
+from coordinator.file_limit import allow_open_files
 from coordinator.hub import Hub, HubSettings
 from coordinator.observer import Observer
 from coordinator.placement import PlacementLimits
@@ -64,6 +65,7 @@ async def serve(settings: CoordinatorSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    allow_open_files("max_open", settings.hub.max_open)
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(_listen(settings.host, settings.port))
         tokenizer = Tokenizer.load(settings.model)
