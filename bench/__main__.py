@@ -15,6 +15,7 @@ import typer
 from bench import environment, reference, report, runs, stack
 from bench.client.required import RequestFailed
 from bench.prompts import prompts
+from bench.result_file import rounded
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,12 +35,13 @@ def main(
         raise typer.Exit(2) from None
     found = report.targets(results)
     document = {
-        "environment": environment.describe(_arguments()) | {"model": model.name},
+        "environment": environment.describe(environment.without_folders(sys.argv[1:]))
+        | {"model": model.name},
         "targets": [target.json() for target in found],
         "results": results,
     }
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(_rounded(document), indent=1, ensure_ascii=False) + "\n")
+    out.write_text(json.dumps(rounded(document), indent=1, ensure_ascii=False) + "\n")
     report.show(found)
     raise typer.Exit(not all(target.met for target in found))
 
@@ -76,19 +78,6 @@ def measure(model: Path, *, quick: bool) -> dict[str, Any]:
             warm_up=400,
         )
     return results
-
-
-def _arguments() -> list[str]:
-    """As given, without the folders of this machine."""
-    return [Path(a).name if a.startswith("/") else a for a in sys.argv[1:]]
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_rounded(item) for item in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def _say(text: str) -> None:

@@ -2,6 +2,8 @@
 
 import typer
 
+from bench.commands import throughput
+
 app = typer.Typer(
     name="bench",
     help="Measure any OpenAI-compatible server: strictly, and the same way for all.",
@@ -15,3 +17,6 @@ app = typer.Typer(
 @app.callback()
 def bench() -> None:
     """Measure any OpenAI-compatible server."""
+
+
+app.command("throughput")(throughput.throughput)

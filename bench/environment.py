@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -15,8 +16,14 @@ PACKAGES = ("torch", "transformers", "uvicorn", "uvloop", "pyzmq", "redis")
 
 
 def describe(arguments: Sequence[str], module: str = "bench") -> dict[str, Any]:
+    """Of a benchmark that is a module of ours."""
+    return describe_command(" ".join([f"python -m {module}", *arguments]))
+
+
+def describe_command(command: str) -> dict[str, Any]:
+    """This machine, which may not be the server's."""
     return {
-        "command": " ".join([f"python -m {module}", *arguments]),
+        "command": command,
         "commit": commit(),
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _field("/proc/cpuinfo", "model name"),
@@ -25,8 +32,32 @@ def describe(arguments: Sequence[str], module: str = "bench") -> dict[str, Any]:
         "load_average": round(os.getloadavg()[0], 2),
         "system": f"{platform.system()} {platform.machine()}",
         "python": sys.version.split()[0],
+        "gpus": gpus(),
+        "clock_resolution_ns": round(1e9 * time.get_clock_info("perf_counter").resolution),
         "packages": {name: _version(name) for name in PACKAGES},
     }
+
+
+def gpus() -> list[str]:
+    """Name, driver and memory of every NVIDIA GPU; none where there is no nvidia-smi."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, check=True, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return answer.stdout.strip().splitlines()
+
+
+def without_folders(arguments: Sequence[str]) -> list[str]:
+    """Arguments as given, without the folders of this machine and without keys."""
+    shown = [Path(a).name if a.startswith("/") else a for a in arguments]
+    for i, argument in enumerate(shown):
+        name, is_given, _ = argument.partition("=")
+        if name == "--api-key" and is_given:
+            shown[i] = "--api-key=***"
+        elif name == "--api-key" and i + 1 < len(shown):
+            shown[i + 1] = "***"
+    return shown
 
 
 def commit() -> str:

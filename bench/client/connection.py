@@ -6,6 +6,7 @@ the exchange, so that on a small machine the clock measures the server rather th
 
 import asyncio
 from time import perf_counter
+from typing import cast
 
 import httptools
 
@@ -66,8 +67,7 @@ class Connection(asyncio.Protocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
         now = perf_counter()

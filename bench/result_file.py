@@ -1,0 +1,75 @@
+"""The file that holds a result: what was measured, of what, with what, where, and how it ended."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+
+
+class ResultFileBad(Exception):
+    """Not a result file, or not of the wanted kind; the message says what it is."""
+
+
+def document(
+    kind: str,
+    *,
+    environment: dict[str, Any],
+    server: dict[str, Any],
+    settings: dict[str, Any],
+    results: dict[str, Any],
+    stopped: str | None = None,
+    problems: list[str] | None = None,
+) -> dict[str, Any]:
+    """``stopped`` says why a run ended before its time; ``problems`` is what makes it fail."""
+    found = problems or []
+    return {
+        "format": FORMAT,
+        "kind": kind,
+        "complete": stopped is None,
+        "stopped": stopped,
+        "ok": stopped is None and not found,
+        "problems": found,
+        "environment": environment,
+        "server": server,
+        "settings": settings,
+        "results": results,
+    }
+
+
+def write(path: Path, found: dict[str, Any]) -> None:
+    """Whole or not at all: a run that is killed while writing leaves the old file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(json.dumps(rounded(found), indent=1, ensure_ascii=False) + "\n")
+    beside.replace(path)
+
+
+def load(path: Path, *kinds: str) -> dict[str, Any]:
+    """Raises ResultFileBad when it is not there, is no result, or is not of one of ``kinds``."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ResultFileBad(f"{path}: {error}") from None
+    if not isinstance(found, dict) or "kind" not in found or "results" not in found:
+        raise ResultFileBad(f"{path}: not a result of baton bench")
+    if kinds and found["kind"] not in kinds:
+        raise ResultFileBad(f"{path}: a result of {found['kind']}, not of {' or '.join(kinds)}")
+    return found
+
+
+def rounded(value: Any) -> Any:
+    """Five digits are more than any of these figures has; NaN and infinities become null."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if math.isfinite(value) else None
+    return value
+
+
+def one_line(headline: dict[str, Any]) -> str:
+    """The last line of stdout of every command."""
+    return json.dumps(rounded(headline), ensure_ascii=False)

@@ -1,0 +1,159 @@
+"""Throughput: the same number of random prompts at each level of concurrency, strictly counted.
+
+The life of a level: its prompts are made (fresh, of exact length, sums among them) and the
+warm-ups run, both off the clock; then a closed loop sends the prompts; then, off the clock again,
+the answers are read, counted and judged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from bench.client.client import Client
+from bench.client.exchange import Exchange
+from bench.client.reading import read
+from bench.client.record import Failure
+from bench.figures.counting import count, judged
+from bench.figures.outcome import Outcome, failures
+from bench.figures.summary import summary
+from bench.figures.timeline import timeline
+from bench.loops import OnEnd, closed_loop, ignore
+from bench.progress import Progress
+from bench.run_control import RunControl
+from bench.server_info import ServerInfo
+from bench.throughput_settings import ThroughputSettings
+from bench.workload.prepared import Maker, Prepared
+from bench.workload.tokens import Tokens
+
+
+@dataclass
+class Throughput:
+    """Grows level by level; ``json`` is a whole result at any time."""
+
+    settings: ThroughputSettings
+    tokenizer: str
+    zero_s: float = field(default_factory=perf_counter)
+    levels: list[dict[str, Any]] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "seed": self.settings.seed,
+            "tokenizer": self.tokenizer,
+            "levels": self.levels,
+            "wall_s": perf_counter() - self.zero_s,
+            "failures": failures(self.outcomes),
+            "timeline": timeline(self.outcomes, self.zero_s),
+            "requests": [outcome.json(self.zero_s) for outcome in self.outcomes],
+        }
+
+    def headline(self) -> dict[str, Any]:
+        return {
+            "seed": self.settings.seed,
+            "total_tok_s": {str(v["concurrency"]): v.get("total_tok_s") for v in self.levels},
+            "failed": sum(level["failed"] for level in self.levels),
+            "spot_checks": [c["passed"] for level in self.levels for c in level["spot_checks"]],
+        }
+
+    def problems(self) -> list[str]:
+        """Sums that came out wrong are told, but are none: random weights cannot add."""
+        found = []
+        for level in self.levels:
+            name = f"level {level['concurrency']}"
+            if level["failed"]:
+                kinds = ", ".join(f"{n} {kind}" for kind, n in level["failures"].items())
+                found.append(f"{name}: {level['failed']} of {level['requests']} failed ({kinds})")
+            if level["not_sent"]:
+                found.append(f"{name}: {level['not_sent']} never sent")
+            if level["warm_up_failures"]:
+                found.append(f"{name}: warm-up failed: {level['warm_up_failures'][0]}")
+        return found
+
+
+async def measure(
+    client: Client,
+    server: ServerInfo,
+    tokens: Tokens,
+    settings: ThroughputSettings,
+    control: RunControl,
+    progress: Progress,
+) -> Throughput:
+    """All levels, or as many as there were until ``control`` stopped the run. Raises PromptsFailed
+    and TokenizerMissing."""
+    maker = Maker(server.model, tokens, settings)
+    found = Throughput(settings, tokens.source)
+
+    async def send(
+        prepared: Sequence[Prepared], concurrency: int, on_end: OnEnd = ignore
+    ) -> list[Outcome]:
+        asks = [item.ask for item in prepared]
+        exchanges = await closed_loop(client, asks, concurrency, control, on_end)
+        return [
+            await _outcome(item, exchange, tokens)
+            for item, exchange in zip(prepared, exchanges, strict=True)
+            if exchange is not None
+        ]
+
+    def on_end(index: int, exchange: Exchange, failed: bool) -> None:
+        progress.step(failed=failed)
+
+    for concurrency in settings.levels:
+        if control.stopped is not None:
+            break
+        warm, prepared = await maker.warm_ups(concurrency), await maker.level(concurrency)
+        heated = await send(warm, concurrency)
+        bad = [o.record for o in heated if o.record.failure not in (None, Failure.MISCOUNT)]
+        if warm and len(bad) == len(warm):
+            why = f"{bad[0].failure}: {bad[0].detail}"
+            control.stop(f"every warm-up of level {concurrency} failed: {why}")
+        progress.begin(f"level {concurrency}", len(prepared))
+        outcomes = await send(prepared, concurrency, on_end)
+        level = _figures(concurrency, prepared, outcomes)
+        level["warm_up_failures"] = [f"{r.failure}: {r.detail}" for r in bad]
+        found.levels.append(level)
+        found.outcomes += outcomes
+        progress.say(_line(level))
+    return found
+
+
+async def _outcome(item: Prepared, exchange: Exchange, tokens: Tokens) -> Outcome:
+    record = read(exchange)
+    counted = await count(record, tokens, asked=item.ask.max_tokens, exact=item.ask.exact)
+    return Outcome(item.label, judged(record, counted), counted, item.prompt_len)
+
+
+def _figures(
+    concurrency: int, prepared: Sequence[Prepared], outcomes: Sequence[Outcome]
+) -> dict[str, Any]:
+    answers = {outcome.label: outcome.record.text for outcome in outcomes}
+    return {
+        "concurrency": concurrency,
+        **(summary(outcomes) if outcomes else {"requests": 0, "failed": 0}),
+        "not_sent": len(prepared) - len(outcomes),
+        "spot_checks": [
+            {
+                "question": item.check.question,
+                "expected": item.check.expected,
+                "answer": answers[item.label][:60],
+                "passed": item.check.passes(answers[item.label]),
+            }
+            for item in prepared
+            if item.check and item.label in answers
+        ],
+    }
+
+
+def _line(level: dict[str, Any]) -> str:
+    if not level["requests"]:
+        return f"level {level['concurrency']}: nothing was sent"
+    ttft, itl = level["ttft_ms"], level["itl_ms"]
+    parts = [
+        f"level {level['concurrency']}: {level['total_tok_s']:,.0f} tok/s",
+        f"{level['output_tok_s']:,.0f} out",
+        f"TTFT p50 {ttft['p50']:,.1f} ms" if ttft else "",
+        f"ITL p50 {itl['p50']:,.2f} ms" if itl else "",
+        f"{level['wall_s']:,.1f} s",
+        f"{level['failed']} failed" if level["failed"] else "",
+    ]
+    return ", ".join(part for part in parts if part)

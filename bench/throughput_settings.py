@@ -1,0 +1,51 @@
+"""What a throughput run sends."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.server_info import ServerInfo
+
+LEVELS = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class ThroughputSettings:
+    """Lengths are tokens; of ``requests`` a level, ``spot_checks`` are sums. Raises ValueError
+    naming the setting."""
+
+    seed: int
+    levels: tuple[int, ...] = LEVELS
+    requests: int = 64
+    input_len: int = 1024
+    output_len: int = 1024
+    warm_ups: int = 2
+    spot_checks: int = 2
+    stream: bool = True
+    api: Literal["completions", "chat"] = "completions"
+    prompt_as: Literal["text", "ids"] = "text"
+    temperature: float = 1.0
+    ignore_eos: bool = True
+    return_token_ids: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.levels or min(self.levels) < 1 or len(set(self.levels)) < len(self.levels):
+            raise ValueError(f"levels: {self.levels} are not different numbers from 1 on")
+        for name, least in (
+            ("requests", 1), ("input_len", 1), ("output_len", 1), ("warm_ups", 0),
+            ("spot_checks", 0), ("temperature", 0),
+        ):  # fmt: skip
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: {getattr(self, name)} is not at least {least}")
+        if self.spot_checks > self.requests:
+            raise ValueError(f"spot_checks: {self.spot_checks} of {self.requests} requests")
+        if self.api == "chat" and self.prompt_as == "ids":
+            raise ValueError("prompt_as: a chat takes text only")
+
+    def check_fits(self, server: ServerInfo) -> None:
+        """Raises ValueError where the server says that its context is shorter."""
+        length = self.input_len + self.output_len
+        if server.max_model_len is not None and length > server.max_model_len:
+            raise ValueError(
+                f"input_len, output_len: {length} tokens, and the server takes at most "
+                f"{server.max_model_len}"
+            )

@@ -1,0 +1,185 @@
+"""The whole command against servers whose timings and faults are known."""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from bench.cli import app
+from bench.measures import percentile
+from bench.stub import Behaviour, Stub
+
+ServeStub = Callable[[Behaviour], Stub]
+SMALL = ["--vocab-size", "676", "--input-len", "40", "--requests", "8", "--first-byte-s", "0.3"]
+SMALL += ["--stall-s", "0.3", "--give-up-after", "20", "--levels", "4"]
+
+
+def bench(url: str, out: Path, *more: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """Exit status, the last line of stdout, and the file."""
+    result = CliRunner().invoke(app, ["throughput", "--url", url, *SMALL, "--out", str(out), *more])
+    return result.exit_code, json.loads(result.stdout.splitlines()[-1]), json.loads(out.read_text())
+
+
+def test_what_is_measured_is_what_the_server_did(serve_stub: ServeStub, tmp_path: Path) -> None:
+    """Within 2 % of the nominal timings and of the stub's own stamps."""
+    ttft_s, itl_s, num_tokens, level = 0.2, 0.1, 9, 4
+    stub = serve_stub(Behaviour(ttft_s, itl_s, give_ids=True))
+    more = ["--output-len", str(num_tokens), "--levels", str(level), "--warm-ups", "2"]
+    status, line, found = bench(stub.url, tmp_path / "r.json", *more)
+    assert (status, line["ok"], line["failed"]) == (0, True, 0)
+    (figures,) = found["results"]["levels"]
+    served = stub.served[2:]  # without the warm-ups
+    gaps = [b - a for s in served for a, b in zip(s.event_at_s, s.event_at_s[1:], strict=False)]
+    first = [s.event_at_s[0] - s.came_at_s for s in served]
+    near = 0.02
+    assert figures["ttft_ms"]["p50"] == pytest.approx(1000 * ttft_s, rel=near)
+    assert figures["ttft_ms"]["p50"] == pytest.approx(1000 * percentile(first, 0.5), rel=near)
+    assert figures["itl_ms"]["mean"] == pytest.approx(1000 * itl_s, rel=near)
+    assert figures["itl_ms"]["p50"] == pytest.approx(1000 * percentile(gaps, 0.5), rel=near)
+    assert figures["tpot_ms"]["p50"] == pytest.approx(1000 * itl_s, rel=near)
+    e2e_s = ttft_s + (num_tokens - 1) * itl_s
+    assert figures["e2e_ms"]["p50"] == pytest.approx(1000 * e2e_s, rel=near)
+    rounds = 8 / level
+    assert figures["output_tok_s"] == pytest.approx(8 * num_tokens / (rounds * e2e_s), rel=near)
+    assert figures["output_tokens"] == sum(s.num_tokens for s in served)
+    assert figures["counts"]["by_ids"] == 8
+    assert figures["tokens_per_arrival"] == 1
+
+
+def test_several_tokens_in_an_event(serve_stub: ServeStub, tmp_path: Path) -> None:
+    """Gaps are between events; TPOT and the counts are of tokens."""
+    stub = serve_stub(Behaviour(0.04, 0.02, tokens_per_event=4))
+    status, _, found = bench(stub.url, tmp_path / "r.json", "--output-len", "16")
+    (figures,) = found["results"]["levels"]
+    assert status == 0
+    assert figures["output_tokens"] == 8 * 16
+    assert figures["tokens_per_arrival"] == 4
+    assert figures["itl_ms"]["mean"] == pytest.approx(80, rel=0.05)
+    assert figures["tpot_ms"]["mean"] == pytest.approx(1000 * 12 * 0.02 / 15, rel=0.05)
+
+
+def test_prompts_are_of_exact_length_fresh_and_sums_are_among_them(
+    serve_stub: ServeStub, tmp_path: Path
+) -> None:
+    stub = serve_stub(Behaviour(0.001, 0.0005))
+    _, line, found = bench(stub.url, tmp_path / "r.json", "--output-len", "4", "--levels", "1,2")
+    prompts = [served.body["prompt"] for served in stub.served]
+    assert len(prompts) == 2 * (2 + 8)
+    assert len(set(prompts)) == len(prompts)
+    assert sum(len(prompt) == 2 * 40 for prompt in prompts) >= 2 * (2 + 6)
+    for level in found["results"]["levels"]:
+        assert [check["passed"] for check in level["spot_checks"]] == [False, False]
+        assert level["counts"]["prompts_differ_from_usage"] == 0
+    _, again, _ = bench(stub.url, tmp_path / "s.json", "--output-len", "4", "--levels", "1,2",
+                        "--seed", str(line["seed"]))  # fmt: skip
+    assert again["seed"] == line["seed"]
+    assert [served.body["prompt"] for served in stub.served[len(prompts) :]] == prompts
+
+
+@pytest.mark.parametrize("more", [["--no-stream"], ["--api", "chat"], ["--prompt-as", "ids"]])
+def test_other_ways_to_ask(serve_stub: ServeStub, tmp_path: Path, more: list[str]) -> None:
+    stub = serve_stub(Behaviour(0.001, 0.0005))
+    status, _, found = bench(stub.url, tmp_path / "r.json", "--output-len", "4", *more)
+    (figures,) = found["results"]["levels"]
+    assert status == 0
+    assert (figures["prompt_tokens"], figures["output_tokens"]) == (
+        sum(r["prompt_tokens_usage"] for r in found["results"]["requests"]),
+        8 * 4,
+    )
+    assert (figures["ttft_ms"] is None) == (more == ["--no-stream"])
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "failure"),
+    [
+        (Behaviour(fault="refuse", fault_every=2), "http"),
+        (Behaviour(fault="stall", fault_every=2), "stalled"),
+        (Behaviour(fault="mute", fault_every=2), "stalled"),
+        (Behaviour(fault="garbage", fault_every=2), "garbage"),
+        (Behaviour(fault="not_http", fault_every=2), "garbage"),
+        (Behaviour(fault="drop", fault_every=2), "dropped"),
+        (Behaviour(fault="error", fault_every=2), "error_in_stream"),
+        (Behaviour(fault="truncate", fault_every=2), "truncated"),
+        (Behaviour(usage_factor=2), "miscount"),
+        (Behaviour(answer_len=3), "miscount"),
+    ],
+)
+def test_a_bad_server_is_named_and_the_run_ends(
+    serve_stub: ServeStub, tmp_path: Path, behaviour: Behaviour, failure: str
+) -> None:
+    stub = serve_stub(behaviour)
+    status, line, found = bench(stub.url, tmp_path / "r.json", "--output-len", "6")
+    assert status == 1
+    assert not line["ok"]
+    listed = found["results"]["failures"]
+    assert {entry["failure"] for entry in listed} <= {failure}
+    assert failure in " ".join(found["problems"]) + (found["stopped"] or "")
+    for level in found["results"]["levels"]:
+        assert level["requests"] + level["not_sent"] == 8
+        assert level["completed"] + level["failed"] == level["requests"]
+
+
+def test_a_server_that_never_answers_is_given_up_in_the_warm_up(
+    serve_stub: ServeStub, tmp_path: Path
+) -> None:
+    stub = serve_stub(Behaviour(fault="mute"))
+    status, _, found = bench(stub.url, tmp_path / "r.json")
+    assert status == 1
+    assert "every warm-up of level 4 failed: stalled: no byte within 0.3 s" in found["stopped"]
+    assert not found["complete"]
+    assert len(stub.served) == 2
+
+
+def test_a_server_that_fails_on_and_on_is_given_up(serve_stub: ServeStub, tmp_path: Path) -> None:
+    stub = serve_stub(Behaviour(fault="refuse"))
+    more = ["--warm-ups", "0", "--give-up-after", "3", "--levels", "1"]
+    status, _, found = bench(stub.url, tmp_path / "r.json", *more)
+    assert status == 1
+    assert "given up after 3 failures in a row, the last: HTTP 503" in found["stopped"]
+    assert found["results"]["levels"][0]["not_sent"] == 5
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        status, line, found = bench(url, tmp_path / "r.json")
+    assert status == 2
+    assert not line["complete"]
+    assert "connect" in found["stopped"]
+    assert url in found["stopped"]
+
+
+def test_ctrl_c_keeps_what_was_measured(serve_stub: ServeStub, tmp_path: Path) -> None:
+    stub = serve_stub(Behaviour(0.01, 0.005, fault="stall", fault_every=7))
+    stub.on_request = lambda number: os.kill(os.getpid(), signal.SIGINT) if number == 7 else None
+    more = ["--stall-s", "60", "--output-len", "8", "--levels", "1"]
+    status, line, found = bench(stub.url, tmp_path / "r.json", *more)
+    assert status == 130
+    assert (line["complete"], found["stopped"]) == (False, "interrupted")
+    (level,) = found["results"]["levels"]
+    assert level["failures"] == {"cancelled": 1}
+    assert (level["completed"], level["not_sent"]) == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (["--levels", "1,x"], "levels"),
+        (["--levels", "0"], "levels"),
+        (["--requests", "1", "--spot-checks", "2"], "spot_checks"),
+        (["--url", "nowhere"], "url"),
+        (["--stall-s", "0"], "stall_s"),
+        (["--api", "chat", "--prompt-as", "ids"], "prompt_as"),
+    ],
+)
+def test_a_bad_setting_is_named(tmp_path: Path, more: list[str], named: str) -> None:
+    result = CliRunner().invoke(app, ["throughput", "--out", str(tmp_path / "r.json"), *more])
+    assert result.exit_code == 2
+    assert named in result.stderr
