@@ -2,7 +2,7 @@
 
 import typer
 
-from bench.commands import throughput
+from bench.commands import conformance, correctness, gpu, scale, throughput
 
 app = typer.Typer(
     name="bench",
@@ -20,3 +20,7 @@ def bench() -> None:
 
 
 app.command("throughput")(throughput.throughput)
+app.command("correctness")(correctness.correctness)
+app.command("conformance")(conformance.conformance)
+app.command("scale")(scale.scale)
+app.command("gpu")(gpu.gpu)

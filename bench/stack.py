@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,10 +53,12 @@ class Stack:
 
 
 @contextmanager
-def running(model: Path) -> Iterator[Stack]:
-    """Serve ``model`` on the CPU; raises StackFailed."""
-    command = [sys.executable, "-m", "deploy.cli", "up", "--model", str(model)]
-    command += ["--device", "cpu", "--port", "0"]
+def running(
+    model: Path, arguments: Sequence[str] = ("--device", "cpu"), *, start_s: float = START_S
+) -> Iterator[Stack]:
+    """Serve ``model`` with ``arguments`` of ``baton up``; raises StackFailed."""
+    command = [sys.executable, "-m", "deploy.cli", "up", "--model", str(model), "--port", "0"]
+    command += arguments
     clean = {name: value for name, value in os.environ.items() if not name.startswith("BATON_")}
     path = os.pathsep.join(filter(None, [str(ROOT), clean.get("PYTHONPATH", "")]))
     process = subprocess.Popen(
@@ -69,7 +71,7 @@ def running(model: Path) -> Iterator[Stack]:
     )
     output = _Output(process)
     try:
-        yield Stack(output.ready(START_S), process.pid)
+        yield Stack(output.ready(start_s), process.pid)
     except RequestFailed as error:
         raise StackFailed(f"{error}\n{output.last_words()}") from error
     finally:

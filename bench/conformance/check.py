@@ -49,6 +49,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Result:
+    suite: str
     check: Check
     verdict: Verdict
     detail: str

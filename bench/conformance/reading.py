@@ -77,11 +77,11 @@ def chunks(answer: Answer) -> list[Any]:
 
 def streamed_text(found: list[Any], key: str = "delta") -> str:
     """What the chunks of one choice add up to: of ``delta.content`` for a chat, of ``text``."""
-    parts = []
-    for chunk in found:
-        for one in choices(chunk):
-            parts.append((one.get("delta") or {}).get("content") if key == "delta" else one["text"])
-    return "".join(part for part in parts if part)
+    said = [one for chunk in found for one in choices(chunk)]
+    if key == "delta":
+        said = [one.get("delta") or {} for one in said]
+        key = "content"
+    return "".join(one.get(key) or "" for one in said)
 
 
 def error_of(answer: Answer, status: int) -> dict[str, Any]:

@@ -43,7 +43,7 @@ async def one_finish_reason(server: Server) -> str:
     require(len(given) == 1, f"finish reasons: {given}")
     require(reasons[-1] is not None, "text came after the finish reason")
     require(given[0] in ("stop", "length"), f"finish_reason is {given[0]!r}")
-    return given[0]
+    return str(given[0])
 
 
 @STREAM.check("the stream says what the whole answer says", Need.RECOMMENDED, Source.OPENAI)

@@ -1,18 +1,18 @@
 """GSM8K-CoT through lm-evaluation-harness, in a process of its own with a time limit."""
 
+import asyncio
 import json
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from bench.cannot_measure import CannotMeasure
 from bench.correctness.outcome import GSM8K_GATE, Outcome
 from bench.correctness.problems import read
-from bench.exits import CannotMeasure
 
 _ROOT = Path(__file__).resolve().parents[2]
 _KILL_S = 10.0
@@ -50,18 +50,29 @@ class Gsm8kPlan:
         if self.gated not in ("flexible", "strict"):
             raise ValueError(f"gated: {self.gated!r} is neither flexible nor strict")
 
+    def of(self, model: str) -> "Gsm8kPlan":
+        """The same, asked of ``model``."""
+        return replace(self, model=model)
 
-def run_gsm8k(
-    plan: Gsm8kPlan, environment: Mapping[str, str], api_key: str | None = None
+
+StoppedWithin = Callable[[float], Awaitable[bool]]
+"""Waits so many seconds, less if the run is stopped; whether it is."""
+
+
+async def run_gsm8k(
+    plan: Gsm8kPlan,
+    environment: Mapping[str, str],
+    stopped_within: StoppedWithin,
+    api_key: str | None = None,
 ) -> Outcome:
-    """Blocks. ``environment`` is passed on to the process. Raises CannotMeasure when lm-eval is
-    not installed, a request failed for good, or the time was not enough."""
+    """``environment`` is passed on to lm-eval's process. Raises CannotMeasure when lm-eval is not
+    installed, a request failed for good, the time was not enough, or the run was stopped."""
     if find_spec("lm_eval") is None:
         raise CannotMeasure("lm-eval is not installed; pip install 'baton[correctness]'")
     if plan.data is not None:
         read(plan.data)
     with tempfile.TemporaryDirectory(prefix="baton-gsm8k-") as name:
-        result = _run_job(plan, Path(name), environment, api_key)
+        result = await _run_job(plan, Path(name), environment, stopped_within, api_key)
     if "error" in result:
         tries = f" ({result['retries']} calls were made again)" if result["retries"] else ""
         raise CannotMeasure(f"lm-eval: {result['error']}{tries}")
@@ -79,8 +90,12 @@ def run_gsm8k(
     )
 
 
-def _run_job(
-    plan: Gsm8kPlan, folder: Path, environment: Mapping[str, str], api_key: str | None
+async def _run_job(
+    plan: Gsm8kPlan,
+    folder: Path,
+    environment: Mapping[str, str],
+    stopped_within: StoppedWithin,
+    api_key: str | None,
 ) -> dict[str, Any]:
     job, result = folder / "job.json", folder / "result.json"
     settings = vars(plan) | {"data": plan.data and str(plan.data.resolve())}
@@ -91,15 +106,24 @@ def _run_job(
     if plan.data is not None:  # nothing is asked of the hub then, and nothing is kept
         env |= {"HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", "bench.correctness.lm_eval_job", str(job), str(result)]
-    process = subprocess.Popen(command, env=env, stdout=sys.stderr, start_new_session=True)
+    process = await asyncio.create_subprocess_exec(*command, env=env, stdout=sys.stderr)
+    ended = asyncio.create_task(process.wait())
+    stopped = asyncio.create_task(_truth(stopped_within(plan.limit_s)))
     try:
-        code = process.wait(plan.limit_s)
-    except subprocess.TimeoutExpired:
-        raise CannotMeasure(f"lm-eval was not done within {plan.limit_s:.0f} s") from None
+        await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done():
+            why = "was stopped" if stopped.result() else f"was not done in {plan.limit_s:.0f} s"
+            raise CannotMeasure(f"lm-eval {why}")
     finally:
-        process.kill()
-        process.wait(_KILL_S)
+        stopped.cancel()
+        if process.returncode is None:
+            process.kill()
+        await asyncio.wait({ended}, timeout=_KILL_S)
     if not result.exists():
-        raise CannotMeasure(f"lm-eval ended with code {code} and without a result")
+        raise CannotMeasure(f"lm-eval ended with code {process.returncode} and without a result")
     found: dict[str, Any] = json.loads(result.read_text())
     return found
+
+
+async def _truth(stopped: Awaitable[bool]) -> bool:
+    return await stopped

@@ -33,12 +33,22 @@ class Outcome:
         """No run without problems passes."""
         return self.num_problems > 0 and self.scores[self.gated] >= self.gate
 
-    def summary(self) -> dict[str, Any]:
-        """The last line of the command."""
+    def problems(self) -> list[str]:
+        """What makes the run fail: the gate."""
+        if self.passed:
+            return []
+        score = self.scores[self.gated]
+        return [f"{self.gated} match: {score:.1%} of {self.num_problems} is below {self.gate:.1%}"]
+
+    def headline(self) -> dict[str, Any]:
         return {
             "suite": self.suite,
             "problems": self.num_problems,
-            **{name: round(score, 4) for name, score in self.scores.items()},
+            **self.scores,
             "gate": self.gate,
+            "gated": self.gated,
             "passed": self.passed,
         }
+
+    def json(self) -> dict[str, Any]:
+        return {**self.headline(), **self.details, "wrong": list(self.wrong)}

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from bench.exits import CannotMeasure
+from bench.cannot_measure import CannotMeasure
 
 BUNDLED = Path(__file__).resolve().parents[2] / "models" / "heldout.jsonl"
 

@@ -1,6 +1,7 @@
 """The arithmetic of the GPU benchmark. Pure."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import fmean
 
 
@@ -11,7 +12,7 @@ def joules(at_s: Sequence[float], power_w: Sequence[float]) -> float:
     550.0
     """
     pairs = list(zip(at_s, power_w, strict=True))
-    return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in zip(pairs, pairs[1:], strict=False))
+    return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(pairs))
 
 
 def per_second(

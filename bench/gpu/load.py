@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from bench.exits import CannotMeasure
+from bench.cannot_measure import CannotMeasure
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,12 @@ class Span:
 
 Generate = Callable[[], Awaitable[Answer]]
 """One request, to its end. Raises RequestFailed; must have a deadline of its own."""
+
+
+StoppedWithin = Callable[[float], Awaitable[bool]]
+"""Waits so many seconds, less if the run is stopped; whether it is."""
+
+_CHECK_S = 1.0
 
 
 class RequestFailed(Exception):
@@ -70,15 +76,11 @@ class Load:
                 f"{got} of {num_spans} requests were answered within {limit_s:.0f} s{last}"
             ) from None
 
-    async def hold(self, seconds: float) -> None:
-        """Go on for so long."""
+    async def hold(self, seconds: float, stopped_within: StoppedWithin) -> None:
+        """Go on for so long, or until ``stopped_within`` says that the run is stopped."""
         ends_at = time.perf_counter() + seconds
         while (left_s := ends_at - time.perf_counter()) > 0:
-            self._progress.clear()
-            try:
-                async with asyncio.timeout(left_s):
-                    await self._progress.wait()
-            except TimeoutError:
+            if await stopped_within(min(left_s, _CHECK_S)):
                 return
             self._check()
 

@@ -8,9 +8,10 @@ from bench.client.asking import Ask, completion
 
 # Words that every tokenizer knows; drawn at random, so that no prefix cache is hit.
 _WORDS: Final = (
-    "river stone window garden letter bridge winter market candle silver forest engine "
-    "mirror harbor basket thunder pocket meadow ladder copper feather island velvet anchor"
-).split()
+    *("river", "stone", "window", "garden", "letter", "bridge", "winter", "market"),
+    *("candle", "silver", "forest", "engine", "mirror", "harbor", "basket", "thunder"),
+    *("pocket", "meadow", "ladder", "copper", "feather", "island", "velvet", "anchor"),
+)
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,10 @@ class GpuReport:
         """What speaks against each GPU, and against the run as a whole."""
         found = {
             info.uuid: judge_gpu(
-                info, readings, [x for x in self.seen.xids if x.gpu in (info.index, -1)], self.limits
+                info,
+                readings,
+                [x for x in self.seen.xids if x.gpu in (info.index, -1)],
+                self.limits,
             )
             for info, readings in zip(self.seen.infos, self.seen.readings, strict=True)
         }
@@ -78,7 +81,7 @@ class GpuReport:
         return level([one for found in self.findings().values() for one in found]).name.lower()
 
     def problems(self) -> list[str]:
-        """What makes the run fail: a GPU or a throughput that is not healthy, and failed requests."""
+        """What makes the run fail: a GPU or throughput that is not healthy, failed requests."""
         found = [
             f"{where}: {one.level.name.lower()}: {one.reason}"
             for where, all_of_it in self.findings().items()
@@ -122,8 +125,10 @@ class GpuReport:
                 where: [f"{one.level.name.lower()}: {one.reason}" for one in found]
                 for where, found in self.findings().items()
             },
+            "xids": [asdict(xid) for xid in self.seen.xids],
             "notes": self.notes(),
             "per_gpu": [self._of(i) for i in range(len(self.seen.infos))],
+            "gpu": self._readings(),
         }
 
     def _total_per_s(self) -> float:
@@ -147,10 +152,34 @@ class GpuReport:
             "hottest_c": highest([r.temperature_c for r in readings]),
             "sm_clock_mhz": mean([r.sm_clock_mhz for r in readings]),
             "memory_used_bytes": highest([r.memory_used_bytes for r in readings]),
-            "readings": [self._row(r) for r in self.seen.readings[gpu]],
         }
 
-    def _row(self, reading: Reading) -> dict[str, Any]:
-        """Times from the beginning of the hold; negative during the ramp."""
-        row = asdict(reading) | {"slowdowns": sorted(reading.slowdowns)}
-        return row | {"at_s": reading.at_s - self.held.begin_s}
+    def _readings(self) -> list[dict[str, Any]]:
+        """Every reading, ramp included, as the report draws them; seconds from the first one."""
+        moments = list(zip(*self.seen.readings, strict=False))
+        first_s = moments[0][0].at_s if moments else 0.0
+        return [
+            {
+                "at_s": moment[0].at_s - first_s,
+                "gpus": [
+                    {"index": info.index, **_row(reading)}
+                    for info, reading in zip(self.seen.infos, moment, strict=True)
+                ],
+            }
+            for moment in moments
+        ]
+
+
+def _row(reading: Reading) -> dict[str, Any]:
+    memory = reading.memory_used_bytes
+    return {
+        "utilization": reading.utilisation_pct,
+        "temperature_c": reading.temperature_c,
+        "memory_temperature_c": reading.memory_temperature_c,
+        "power_w": reading.power_w,
+        "memory_used_gib": None if memory is None else memory / 2**30,
+        "sm_clock_mhz": reading.sm_clock_mhz,
+        "memory_clock_mhz": reading.memory_clock_mhz,
+        "ecc_uncorrected": reading.ecc_uncorrected,
+        "slowdowns": sorted(reading.slowdowns),
+    }

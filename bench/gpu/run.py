@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.client.client import Client
-from bench.gpu.load import Answer, Load, RequestFailed, Span
+from bench.gpu.load import Answer, Load, RequestFailed, Span, StoppedWithin
 from bench.gpu.plan import GpuPlan
 from bench.gpu.ramp import Ramp, Step
 from bench.gpu.sampler import Sampler
@@ -32,9 +32,11 @@ async def run(
     model: str,
     plan: GpuPlan,
     sampler: Sampler,
-    told: Callable[[str], None] = lambda _: None,
+    told: Callable[[str], None],
+    stopped_within: StoppedWithin,
 ) -> Held:
-    """Raises CannotMeasure when the server stalls or only fails."""
+    """Raises CannotMeasure when the server stalls or only fails, and when the run is stopped in
+    the ramp; a hold that is stopped is as long as it was."""
     draw = random.Random(plan.seed)
 
     async def generate() -> Answer:
@@ -60,7 +62,7 @@ async def run(
             load.set_concurrency(ramp.best.concurrency)
             told(f"holding {ramp.best.concurrency} at once for {plan.hold_s:.0f} s")
             begin_s = time.perf_counter()
-            await load.hold(plan.hold_s)
+            await load.hold(plan.hold_s, stopped_within)
             end_s = time.perf_counter()
         finally:
             await load.stop(plan.request_limit_s)

@@ -108,5 +108,3 @@ def lag_between(before: Scrape, after: Scrape) -> dict[str, float]:
         return next((b for b, n in counts.items() if n >= share * samples), math.inf)
 
     return {"p50": bound(0.5), "p99": bound(0.99), "most": bound(1.0), "samples": samples}
-
-

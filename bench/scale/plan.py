@@ -1,10 +1,10 @@
 """What the scale test asks for."""
 
-import json
 import random
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from bench.client.asking import COMPLETIONS, Ask, completion
+from bench.client.asking import Ask, completion
 
 LEVELS = (10, 100, 400, 1_000, 10_000)
 
@@ -17,8 +17,8 @@ class ScalePlan:
     """``levels`` are numbers of requests open at once; a level asks ``turnover`` times as many in
     all, so that each is really reached. Lengths are in tokens, drawn evenly from both bounds.
 
-    A request may take ``request_limit_s``, and after a level what it left behind must be settled
-    within ``settle_s``. ``arrivals_per_s`` is how fast a level's first requests come.
+    What a level left behind must be settled within ``settle_s``. ``arrivals_per_s`` is how fast a
+    level's first requests come.
     """
 
     levels: tuple[int, ...] = LEVELS
@@ -26,7 +26,6 @@ class ScalePlan:
     output_len: int = 128
     turnover: float = 1.1
     arrivals_per_s: float = 2_000.0
-    request_limit_s: float = 1_800.0
     settle_s: float = 30.0
     seed: int = 0
 
@@ -36,7 +35,7 @@ class ScalePlan:
         low, high = self.input_len
         if not 1 <= low <= high:
             raise ValueError(f"input_len: {low} to {high} is no range of lengths")
-        for name in ("output_len", "arrivals_per_s", "request_limit_s", "settle_s"):
+        for name in ("output_len", "arrivals_per_s", "settle_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: {getattr(self, name)} is not above 0")
         if self.turnover < 1:
@@ -56,6 +55,31 @@ class ScalePlan:
             model, prompt, max_tokens=self.output_len, ignore_eos=True, temperature=1.0
         )
 
-    def settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, Any]:
         """For the result file."""
-        return json.loads(json.dumps(vars(self))) | {"path": COMPLETIONS}
+        return asdict(self)
+
+
+def parse_levels(text: str) -> tuple[int, ...]:
+    """Raises ValueError naming the setting.
+
+    >>> parse_levels("10,400")
+    (10, 400)
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"levels: {text!r} are not numbers with commas between") from None
+
+
+def parse_range(text: str) -> tuple[int, int]:
+    """Raises ValueError naming the setting.
+
+    >>> parse_range("128-1024"), parse_range("64")
+    ((128, 1024), (64, 64))
+    """
+    low, _, high = text.partition("-")
+    try:
+        return int(low), int(high or low)
+    except ValueError:
+        raise ValueError(f"input_len: {text!r} is not FROM-TO") from None

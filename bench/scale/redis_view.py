@@ -4,7 +4,7 @@ from typing import Protocol
 
 import redis
 
-from bench.exits import CannotMeasure
+from bench.cannot_measure import CannotMeasure
 from coordinator import keys
 from coordinator.redis_url import safe_url
 
@@ -41,7 +41,7 @@ class RedisLedger:
     def __init__(self, url: str) -> None:
         self._url = url
         try:
-            self._redis: redis.Redis[str] = redis.Redis.from_url(
+            self._redis = redis.Redis.from_url(
                 url, decode_responses=True, socket_timeout=_TIMEOUT_S
             )
             self._redis.ping()

@@ -8,46 +8,44 @@ from collections.abc import Callable, Mapping
 from secrets import token_hex
 from typing import Any
 
+from bench.cannot_measure import CannotMeasure
 from bench.client.client import Client
-from bench.client.endpoint import Deadlines, Endpoint
-from bench.exits import CannotMeasure
 from bench.scale.agreement import unsettled, with_coordinator, with_redis
 from bench.scale.coordinator_view import Watch, ended_between, lag_between, scrape
 from bench.scale.level import Crowd
 from bench.scale.outcome import End, Seen
 from bench.scale.plan import ScalePlan
 from bench.scale.redis_view import Ledger
+from coordinator.file_limit import allow_open_files
 
 _SHOWN = 20
 _POLL_S = 0.25
-_CONNECT_S = 60.0  # thousands of connections wait for one process to accept them
 
 
 async def run_level(
-    endpoint: Endpoint,
+    client: Client,
+    watcher: Client,
     model: str,
     plan: ScalePlan,
     level: int,
     ledger: Ledger,
     told: Callable[[Seen], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """The result of one level; ``passed`` says whether nothing was lost, failed or told twice."""
+    """The result of one level; ``passed`` says whether nothing was lost, failed or told twice.
+    ``watcher`` looks at the coordinator meanwhile."""
     prefix = f"scale-{token_hex(4)}-{level}-"
-    limit_s = plan.request_limit_s
-    deadlines = Deadlines(_CONNECT_S, first_byte_s=limit_s, stall_s=limit_s, total_s=limit_s)
     asks = plan.asks(level, model)
-    async with Client(endpoint, deadlines) as client, Client(endpoint) as watcher:
-        before = await scrape(watcher)
-        watch = Watch(watcher)
-        watching = asyncio.create_task(watch.run())
-        begin = time.perf_counter()
-        crowd = Crowd(client, level, prefix, plan.output_len, plan.arrivals_per_s, told)
-        ends = await crowd.run(asks)
-        wall_s = time.perf_counter() - begin
-        watch.stop()
-        await watching
-        states = await _settled(ledger, prefix, ends, plan.settle_s)
-        after = await scrape(watcher)
+    before = await scrape(watcher)
+    watch = Watch(watcher)
+    watching = asyncio.create_task(watch.run())
+    begin = time.perf_counter()
+    crowd = Crowd(client, level, prefix, plan.output_len, plan.arrivals_per_s, told)
+    ends = await crowd.run(asks)
+    wall_s = time.perf_counter() - begin
+    watch.stop()
+    await watching
+    states = await _settled(ledger, prefix, ends, plan.settle_s)
+    after = await scrape(watcher)
     by_end = Counter(one.end.value for one in ends)
     problems = [f"{one.http_id}: {one.detail}" for one in ends if one.end is End.LOST]
     problems += [f"{one.http_id}: {one.detail}" for one in ends if one.end is End.FAILED]
@@ -106,10 +104,10 @@ async def _settled(
         await asyncio.sleep(_POLL_S)  # Redis can only be asked
 
 
-def require_files(level: int, allow: Callable[[str, int], None]) -> None:
+def require_files(level: int) -> None:
     """Have this process allowed a socket for each request; raises CannotMeasure."""
     try:
-        allow("levels", level)
+        allow_open_files("levels", level)
     except ValueError as error:
         raise CannotMeasure(str(error)) from None
 

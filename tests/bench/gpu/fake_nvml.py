@@ -12,7 +12,7 @@ class NVMLError(Exception):
     pass
 
 
-class NVMLError_Timeout(NVMLError):  # noqa: N801, the library's name
+class NVMLError_Timeout(NVMLError):
     pass
 
 
@@ -29,7 +29,7 @@ class FakeNvml:
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
     NVML_FI_DEV_MEMORY_TEMP = 82
-    nvmlEventTypeXidCriticalError = 8  # noqa: N815, the library's name
+    nvmlEventTypeXidCriticalError = 8
 
     def __init__(self, *refuses: str) -> None:
         self.events: list[tuple[int, int]] = []

@@ -22,7 +22,11 @@ def test_a_reading_is_in_watts_degrees_and_bytes() -> None:
     assert (reading.sm_clock_mhz, reading.memory_clock_mhz) == (1965, 3201)
     assert reading.memory_used_bytes == 70 << 30
     assert reading.slowdowns == {"sw_power_cap"}
-    assert (reading.ecc_uncorrected, reading.remap_pending, reading.remap_failed) == (0, True, False)
+    assert (reading.ecc_uncorrected, reading.remap_pending, reading.remap_failed) == (
+        0,
+        True,
+        False,
+    )
     assert gpus.notes == ()
 
 
@@ -35,7 +39,11 @@ def test_every_reason_of_a_slowdown_has_its_name() -> None:
 
 
 def test_what_a_gpu_does_not_offer_is_none_and_named_once() -> None:
-    refused = ("nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetPowerUsage")
+    refused = (
+        "nvmlDeviceGetTotalEccErrors",
+        "nvmlDeviceGetRemappedRows",
+        "nvmlDeviceGetPowerUsage",
+    )
     gpus = NvmlGpus(FakeNvml(*refused))
     readings = [gpus.read(0, float(t)) for t in range(3)]
     assert {(r.ecc_uncorrected, r.remap_pending, r.power_w) for r in readings} == {(None,) * 3}
