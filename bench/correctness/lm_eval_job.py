@@ -32,13 +32,13 @@ class _Retries(logging.Handler):
             self.first = self.first or text[:_SHOWN]
 
 
-def _task(data: str | None, folder: Path) -> str:
-    """The package's task, or the path of one in ``folder`` that includes it and reads ``data``."""
-    if data is None:
-        return TASK
+def _task(data: str | None, folder: Path) -> Path:
+    """The package's task file, or one in ``folder`` that includes it and reads ``data``."""
     import lm_eval
 
     included = Path(lm_eval.__file__).parent / "tasks" / "gsm8k" / "gsm8k-cot.yaml"
+    if data is None:
+        return included
     override = {
         "include": str(included),
         "dataset_path": "json",
@@ -47,7 +47,7 @@ def _task(data: str | None, folder: Path) -> str:
     }
     path = folder / "task.yaml"
     path.write_text(json.dumps(override))  # JSON is YAML
-    return str(path)
+    return path
 
 
 def evaluate(job: dict[str, Any], folder: Path, retries: _Retries) -> dict[str, Any]:
@@ -56,7 +56,9 @@ def evaluate(job: dict[str, Any], folder: Path, retries: _Retries) -> dict[str, 
     from lm_eval.tasks import TaskManager
 
     logging.getLogger("lm_eval").addHandler(retries)
-    (task,) = TaskManager().load(_task(job["data"], folder))["tasks"].values()
+    # NOTE: a manager with the defaults reads thousands of task files first.
+    manager = TaskManager(include_defaults=False)
+    (task,) = manager.load(str(_task(job["data"], folder)))["tasks"].values()
     num_docs = len(list(task.eval_docs))
     limit = min(job["limit"] or num_docs, num_docs)
     indices = sorted(random.Random(job["seed"]).sample(range(num_docs), limit))
@@ -71,6 +73,7 @@ def evaluate(job: dict[str, Any], folder: Path, retries: _Retries) -> dict[str, 
             "timeout": job["request_limit_s"],
         },
         tasks=[task],
+        task_manager=manager,
         samples={TASK: indices},
         apply_chat_template=True,
         gen_kwargs={"temperature": 0, "max_gen_toks": job["max_tokens"]},
