@@ -22,6 +22,7 @@ from coordinator.contract import (
     ServiceStatus,
 )
 from coordinator.effects import Emit, Ended, Recorded, Send
+from coordinator.garbage import Sweeper
 from coordinator.lifecycle import Lifecycle
 from coordinator.loop_lag import watch_lag
 from coordinator.membership import Membership
@@ -93,6 +94,8 @@ class Hub:
         self._lifecycle = Lifecycle(self._registry, limits, time.time)
         self._membership = Membership(self._registry, self._lifecycle, observer)
         self._streams: dict[str, Stream] = {}
+        self._sweeper = Sweeper()
+        self._num_accepted = 0
         self._draining = False
         self._stopping = asyncio.Event()
         self._idle = asyncio.Event()
@@ -117,6 +120,7 @@ class Hub:
         )
         self._streams[request_id] = stream
         self._idle.clear()
+        self._num_accepted += 1
         self._lifecycle.submit(generation, received_at)
         self._apply()
         return stream
@@ -221,6 +225,7 @@ class Hub:
             self._fence_the_dead(lag_s)
             self._fail_overdue(time.monotonic() - self._settings.request_timeout_s)
             self._apply()
+            self._sweeper.tick(len(self._streams), self._num_accepted)
 
     def _fence_the_dead(self, lag_s: float) -> None:
         """Shut out who is silent, and who has been unreachable for two heartbeats: a dead

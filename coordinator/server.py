@@ -24,6 +24,7 @@ from coordinator.api import create_app
 from coordinator.door import Door
 from coordinator.edge_settings import EdgeSettings
 from coordinator.file_limit import allow_open_files
+from coordinator.garbage import settle
 from coordinator.hub import Hub, HubSettings
 from coordinator.observer import Observer
 from coordinator.placement import PlacementLimits
@@ -86,6 +87,7 @@ async def serve(settings: CoordinatorSettings) -> None:
             tasks.create_task(hub.run(), name="hub")
             http = _HttpServer(app, listener)
             tasks.create_task(http.serve(), name="http")
+            settle()
             notify(READY="1", STATUS=f"listening on {settings.host}:{listener.getsockname()[1]}")
             log.info("%s listens on %s:%d", instance, *listener.getsockname()[:2])
             await stop.wait()
