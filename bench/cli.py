@@ -2,7 +2,7 @@
 
 import typer
 
-from bench.commands import conformance, correctness, gpu, scale, throughput
+from bench.commands import conformance, correctness, gpu, load, scale, throughput
 
 app = typer.Typer(
     name="bench",
@@ -24,3 +24,4 @@ app.command("correctness")(correctness.correctness)
 app.command("conformance")(conformance.conformance)
 app.command("scale")(scale.scale)
 app.command("gpu")(gpu.gpu)
+app.command("load")(load.load)

@@ -38,11 +38,19 @@ def attainment(outcomes: Sequence[Outcome], slo: Slo) -> float:
     return sum(slo.met(outcome) for outcome in outcomes) / len(outcomes)
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """``met``: the goodput, the highest rate that met the share (None: none did). ``missed``: the
+    lowest that missed it (None: none did, so the goodput is at least ``met``)."""
+
+    met: float | None
+    missed: float | None
+
+
 def search(
     first: float, share: float, *, tolerance: float = 0.1, max_trials: int = 12
-) -> Generator[float, float, float | None]:
-    """Yields rates to try, is sent each one's attainment, returns the goodput: the highest rate
-    that met ``share``, or None if none did."""
+) -> Generator[float, float, Bounds]:
+    """Yields rates to try and is sent each one's attainment."""
     met: float | None = None
     missed: float | None = None
     for _ in range(max_trials):
@@ -58,4 +66,4 @@ def search(
             met = rate
         else:
             missed = rate
-    return met
+    return Bounds(met, missed)

@@ -48,11 +48,9 @@ class LocalTokens:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # tokenizers raises bare Exception
             raise TokenizerMissing(f"tokenizer: {path.name}: {error}") from None
-        special = {
-            i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
-        }
-        ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
-        self._ids = sorted(set(ids) - special)
+        # All that were added: some that steer a model (<think>) are not marked as special.
+        added = set(self._tokenizer.get_added_tokens_decoder())
+        self._ids = sorted(set(self._tokenizer.get_vocab(with_added_tokens=True).values()) - added)
         self.source = f"tokenizer.json of {path.parent.name}"
 
     def draw(self, random: random.Random, count: int) -> list[int]:

@@ -1,26 +1,11 @@
 """How an answer is counted, with a vocabulary that can be counted by hand: two letters a token."""
 
-import random
-from collections.abc import Sequence
-
 import pytest
 
 from bench import stub
 from bench.client.record import Failure, Record, Usage
 from bench.figures.counting import count, judged
-
-
-class Letters:
-    source = "two letters a token"
-
-    def draw(self, random: random.Random, count: int) -> list[int]:
-        return random.choices(range(stub.VOCAB_SIZE), k=count)
-
-    async def encode(self, text: str) -> list[int]:
-        return stub.encode(text)
-
-    async def decode(self, ids: Sequence[int]) -> str:
-        return stub.decode(ids)
+from tests.bench.letters import Letters
 
 
 def answer(num_tokens: int, said: int | None = None, ids: int | None = None) -> Record:

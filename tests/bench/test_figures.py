@@ -135,7 +135,7 @@ def searched(limit: float, first: float, **more: float) -> tuple[float | None, l
         try:
             rate = rates.send(1.0 if rate <= limit else 0.0)
         except StopIteration as end:
-            return end.value, trials
+            return end.value.met, trials
 
 
 def test_the_search_doubles_then_bisects_and_gives_a_rate_that_was_met() -> None:
