@@ -7,6 +7,7 @@ from typing import IO, Any
 
 from bench.conformance.check import Result, Verdict
 
+_WIDTH = 160  # where there is no terminal to fit into
 _COLOURS = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.NOT_OFFERED: "yellow"}
 
 
@@ -59,7 +60,8 @@ class Report:
             verdict = f"[{_COLOURS[one.verdict]}]{one.verdict.value}[/]"
             shown = one.detail if one.verdict is Verdict.FAIL else one.detail[:80]
             table.add_row(verdict, f"{one.suite}: {name}", need, source, _plain(shown))
-        Console(file=file, highlight=False).print(table)
+        width = None if file.isatty() else _WIDTH
+        Console(file=file, highlight=False, width=width).print(table)
 
 
 def _plain(text: str) -> str:

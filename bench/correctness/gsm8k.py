@@ -106,7 +106,7 @@ async def _run_job(
     if plan.data is not None:  # nothing is asked of the hub then, and nothing is kept
         env |= {"HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", "bench.correctness.lm_eval_job", str(job), str(result)]
-    process = await asyncio.create_subprocess_exec(*command, env=env, stdout=sys.stderr)
+    process = await asyncio.create_subprocess_exec(*command, cwd=_ROOT, env=env, stdout=sys.stderr)
     ended = asyncio.create_task(process.wait())
     stopped = asyncio.create_task(_truth(stopped_within(plan.limit_s)))
     try:
