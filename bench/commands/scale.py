@@ -74,7 +74,7 @@ def scale(
             found.append(
                 await run_level(
                     session.client, session.aside, session.server.model, plan, level, ledger,
-                    told=lambda one: session.progress.step(failed=bool(one.detail)),
+                    told=lambda one: session.progress.step(failed=one.bad),
                 )
             )  # fmt: skip
             session.progress.say(line(found[-1]))

@@ -24,21 +24,25 @@ class Seen:
     seconds: float
     detail: str = ""
 
+    @property
+    def bad(self) -> bool:
+        """A server that is full may refuse; it may not fail or lose what it took."""
+        return self.end in (End.FAILED, End.LOST)
+
 
 def seen(http_id: str, record: Record, output_len: int) -> Seen:
     """``output_len`` is what a finished request must have, by the server's own count."""
     seconds = record.e2e_s
     if record.failure is None:
-        told = record.said_tokens
-        if record.finish_reason == "length" and told == output_len:
+        num_tokens = record.said_tokens
+        if record.finish_reason == "length" and num_tokens == output_len:
             return Seen(http_id, End.FINISHED, seconds)
-        what = f"finish_reason {record.finish_reason!r} with {told} tokens, not {output_len}"
+        what = f"finish_reason {record.finish_reason!r} with {num_tokens} tokens, not {output_len}"
         return Seen(http_id, End.LOST, seconds, what)
-    if record.failure is Failure.HTTP:
-        if record.status == 503 and record.retry_after:
-            return Seen(http_id, End.REFUSED, seconds, record.detail)
-        told_how = "" if record.status != 503 else " without Retry-After"
-        return Seen(http_id, End.FAILED, seconds, record.detail + told_how)
-    if record.failure is Failure.STREAM_ERROR:
-        return Seen(http_id, End.FAILED, seconds, record.detail)
-    return Seen(http_id, End.LOST, seconds, f"{record.failure.value}: {record.detail}")
+    why = f"{record.failure.value}: {record.detail}"
+    if record.failure is Failure.HTTP and record.status == 503:
+        if record.retry_after:
+            return Seen(http_id, End.REFUSED, seconds, why)
+        why += " (without Retry-After)"
+    told = record.failure in (Failure.HTTP, Failure.STREAM_ERROR)
+    return Seen(http_id, End.FAILED if told else End.LOST, seconds, why)

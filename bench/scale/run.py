@@ -47,8 +47,7 @@ async def run_level(
     states = await _settled(ledger, prefix, ends, plan.settle_s)
     after = await scrape(watcher)
     by_end = Counter(one.end.value for one in ends)
-    problems = [f"{one.http_id}: {one.detail}" for one in ends if one.end is End.LOST]
-    problems += [f"{one.http_id}: {one.detail}" for one in ends if one.end is End.FAILED]
+    problems = [f"{one.http_id}: {one.detail}" for one in ends if one.bad]
     if ledger.offered:
         problems += with_redis(ends, states)
     if before is not None and after is not None:
