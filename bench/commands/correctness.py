@@ -1,5 +1,6 @@
 """``baton bench correctness``: are the answers right? The exit status is the gate."""
 
+import math
 import os
 import secrets
 from pathlib import Path
@@ -69,7 +70,7 @@ def correctness(
             concurrency=concurrency,
             max_tokens=max_tokens,
             tries=tries,
-            request_limit_s=round(request_s),
+            request_limit_s=math.ceil(request_s),
             limit_s=time_limit_s,
             gate=gate,
             gated=gated,
