@@ -2,7 +2,7 @@
 
 import typer
 
-from bench.commands import conformance, correctness, gpu, load, scale, throughput
+from bench.commands import conformance, correctness, gpu, load, report, scale, score, throughput
 
 app = typer.Typer(
     name="bench",
@@ -25,3 +25,6 @@ app.command("conformance")(conformance.conformance)
 app.command("scale")(scale.scale)
 app.command("gpu")(gpu.gpu)
 app.command("load")(load.load)
+app.command("score")(score.score)
+app.command("compare")(score.compare)
+app.command("report")(report.report)

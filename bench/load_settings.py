@@ -1,6 +1,7 @@
 """What an open-loop run sends, and by which targets it is judged."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bench.figures.goodput import Slo
@@ -29,6 +30,8 @@ class LoadSettings:
     temperature: float = 1.0
     ignore_eos: bool = True
     return_token_ids: bool = True
+    exact: bool | None = None
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
     sweep: bool = False
     tolerance: float = 0.1
     max_trials: int = 12
@@ -51,6 +54,12 @@ class LoadSettings:
             raise ValueError("duration_s: Poisson arrivals never end without it or requests")
         if self.warm_ups < 0:
             raise ValueError(f"warm_ups: {self.warm_ups} is not at least 0")
+
+    def fields(self) -> dict[str, Any]:
+        """What every request has."""
+        ids = {"return_token_ids": True} if self.return_token_ids else {}
+        fixed = {"temperature": self.temperature, "ignore_eos": self.ignore_eos}
+        return {**fixed, "exact": self.exact, **ids, **self.extra_body}
 
     def json(self) -> dict[str, Any]:
         found = {name: getattr(self, name) for name in self.__dataclass_fields__}

@@ -65,12 +65,13 @@ class Bars:
             TextColumn("[red]{task.fields[failed]}"),
             console=Console(stderr=True),
             transient=True,
+            refresh_per_second=2,  # it takes the measuring process's time
         )
         self._task: int | None = None
         self._failed = 0
 
     def say(self, text: str) -> None:
-        self.rich.console.print(text, highlight=False, markup=False)
+        self.rich.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, name: str, total: int) -> None:
         if self._task is not None:

@@ -42,7 +42,7 @@ def write(path: Path, found: dict[str, Any]) -> None:
     """Whole or not at all: a run that is killed while writing leaves the old file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".part")
-    beside.write_text(json.dumps(rounded(found), indent=1, ensure_ascii=False) + "\n")
+    beside.write_text(_text(rounded(found)) + "\n")
     beside.replace(path)
 
 
@@ -68,6 +68,20 @@ def rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None
     return value
+
+
+def _text(value: Any, indent: str = "") -> str:
+    """JSON with an entry a line, and one line for what holds nothing that has entries itself."""
+    inner = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, dict | list) or not any(
+        isinstance(i, dict | list) and i for i in inner
+    ):
+        return json.dumps(value, ensure_ascii=False)
+    deeper = indent + " "
+    if isinstance(value, dict):
+        lines = [f"{json.dumps(key)}: {_text(item, deeper)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(deeper + line for line in lines) + f"\n{indent}}}"
+    return "[\n" + ",\n".join(deeper + _text(item, deeper) for item in value) + f"\n{indent}]"
 
 
 def one_line(headline: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.figures.goodput import Bounds, search
-from bench.load import Run, problems
+from bench.load_result import Run, problems
 from bench.load_settings import SHARES, LoadSettings
 from bench.run_control import RunControl
 

@@ -24,7 +24,8 @@ from bench.run_control import RunControl
 from bench.server_info import ServerInfo
 from bench.throughput_settings import ThroughputSettings
 from bench.workload.prepared import Maker, Prepared
-from bench.workload.tokens import Tokens
+from bench.workload.random_prompts import PromptsFailed
+from bench.workload.tokens import TokenizerMissing, Tokens
 
 
 @dataclass
@@ -80,7 +81,7 @@ async def measure(
     progress: Progress,
 ) -> Throughput:
     """All levels, or as many as there were until ``control`` stopped the run. Raises PromptsFailed
-    and TokenizerMissing."""
+    and TokenizerMissing when there is not even one."""
     maker = Maker(server.model, tokens, settings)
     found = Throughput(settings, tokens.source)
 
@@ -90,7 +91,7 @@ async def measure(
         asks = [item.ask for item in prepared]
         exchanges = await closed_loop(client, asks, concurrency, control, on_end)
         return [
-            await _outcome(item, exchange, tokens)
+            await _outcome(item, exchange, tokens, settings.count_tolerance)
             for item, exchange in zip(prepared, exchanges, strict=True)
             if exchange is not None
         ]
@@ -101,7 +102,13 @@ async def measure(
     for concurrency in settings.levels:
         if control.stopped is not None:
             break
-        warm, prepared = await maker.warm_ups(concurrency), await maker.level(concurrency)
+        try:
+            warm, prepared = await maker.warm_ups(concurrency), await maker.level(concurrency)
+        except (PromptsFailed, TokenizerMissing) as error:
+            if not found.levels:
+                raise
+            control.stop(f"no prompts for level {concurrency}: {error}")
+            break
         heated = await send(warm, concurrency)
         bad = [o.record for o in heated if o.record.failure not in (None, Failure.MISCOUNT)]
         if warm and len(bad) == len(warm):
@@ -117,9 +124,11 @@ async def measure(
     return found
 
 
-async def _outcome(item: Prepared, exchange: Exchange, tokens: Tokens) -> Outcome:
-    record = read(exchange)
-    counted = await count(record, tokens, asked=item.ask.max_tokens, exact=item.ask.exact)
+async def _outcome(item: Prepared, exchange: Exchange, tokens: Tokens, tolerance: float) -> Outcome:
+    record, ask = read(exchange), item.ask
+    counted = await count(
+        record, tokens, asked=ask.max_tokens, exact=ask.exact, tolerance=tolerance
+    )
     return Outcome(item.label, judged(record, counted), counted, item.prompt_len)
 
 

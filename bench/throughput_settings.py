@@ -1,8 +1,10 @@
 """What a throughput run sends."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
+from bench.figures.counting import CLAIM_SHARE
 from bench.server_info import ServerInfo
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64)
@@ -10,8 +12,10 @@ LEVELS = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class ThroughputSettings:
-    """Lengths are tokens; of ``requests`` a level, ``spot_checks`` are sums. Raises ValueError
-    naming the setting."""
+    """Lengths are tokens; of ``requests`` a level, ``spot_checks`` are sums. ``exact``: an answer
+    of another length than ``output_len`` has failed (None: where ``ignore_eos`` is sent).
+    ``count_tolerance`` is figures/counting.py's; ``extra_body`` goes into every request. Raises
+    ValueError naming the setting."""
 
     seed: int
     levels: tuple[int, ...] = LEVELS
@@ -26,6 +30,9 @@ class ThroughputSettings:
     temperature: float = 1.0
     ignore_eos: bool = True
     return_token_ids: bool = True
+    exact: bool | None = None
+    count_tolerance: float = CLAIM_SHARE
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.levels or min(self.levels) < 1 or len(set(self.levels)) < len(self.levels):
@@ -36,8 +43,14 @@ class ThroughputSettings:
         ):  # fmt: skip
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: {getattr(self, name)} is not at least {least}")
+        if self.requests < max(self.levels):
+            raise ValueError(
+                f"requests: {self.requests} requests are never {max(self.levels)} at once"
+            )
         if self.spot_checks > self.requests:
             raise ValueError(f"spot_checks: {self.spot_checks} of {self.requests} requests")
+        if not 0 <= self.count_tolerance < 1:
+            raise ValueError(f"count_tolerance: {self.count_tolerance} is no share below 1")
         if self.api == "chat" and self.prompt_as == "ids":
             raise ValueError("prompt_as: a chat takes text only")
 

@@ -31,12 +31,14 @@ def completion(
     stream: bool = True,
     max_tokens: int | None = None,
     ignore_eos: bool = False,
+    exact: bool | None = None,
     **fields: Any,
 ) -> Ask:
-    """For /v1/completions; ``fields`` (temperature, seed, return_token_ids ...) go in as given."""
+    """For /v1/completions; ``fields`` (temperature, seed, return_token_ids ...) go in as given.
+    ``exact`` None: the length is exact where ``ignore_eos`` is sent."""
     text = prompt if isinstance(prompt, str) else list(prompt)
     return _ask(
-        COMPLETIONS, {"model": model, "prompt": text}, stream, max_tokens, ignore_eos, fields
+        COMPLETIONS, {"model": model, "prompt": text}, stream, max_tokens, ignore_eos, exact, fields
     )
 
 
@@ -47,13 +49,14 @@ def chat(
     stream: bool = True,
     max_tokens: int | None = None,
     ignore_eos: bool = False,
+    exact: bool | None = None,
     **fields: Any,
 ) -> Ask:
     """For /v1/chat/completions; a string is one message of the user."""
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     body = {"model": model, "messages": list(messages)}
-    return _ask(CHAT, body, stream, max_tokens, ignore_eos, fields)
+    return _ask(CHAT, body, stream, max_tokens, ignore_eos, exact, fields)
 
 
 def _ask(
@@ -62,6 +65,7 @@ def _ask(
     stream: bool,
     max_tokens: int | None,
     ignore_eos: bool,
+    exact: bool | None,
     fields: Mapping[str, Any],
 ) -> Ask:
     if stream:
@@ -70,4 +74,10 @@ def _ask(
         body["max_tokens"] = max_tokens
     if ignore_eos:
         body["ignore_eos"] = True
-    return Ask(path, _encode({**body, **fields}), stream, max_tokens, ignore_eos)
+    return Ask(
+        path,
+        _encode({**body, **fields}),
+        stream,
+        max_tokens,
+        ignore_eos if exact is None else exact,
+    )

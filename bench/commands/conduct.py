@@ -16,6 +16,7 @@ import typer
 from bench import environment, result_file
 from bench.client.client import Client
 from bench.client.endpoint import Deadlines, Endpoint
+from bench.client.open_files import allow_many
 from bench.progress import Progress, shown
 from bench.run_control import INTERRUPTED, Patience, RunControl
 from bench.server_info import ServerInfo, ServerUnfit, ask_server
@@ -73,14 +74,15 @@ class Conduct:
         """Always ends in typer.Exit."""
         import uvloop
 
-        found = uvloop.run(self._measure(measure))
-        document, headline = found
+        for path in filter(None, (self.out, self.html)):
+            _check_writable(path)
+        allow_many()
+        document, headline = uvloop.run(self._measure(measure))
         if self.out is not None:
             result_file.write(self.out, document)
         if self.html is not None:
             from bench.html.page import render
 
-            self.html.parent.mkdir(parents=True, exist_ok=True)
             self.html.write_text(render([document]))
         for problem in document["problems"]:
             typer.echo(f"problem: {problem}", err=True)
@@ -103,7 +105,7 @@ class Conduct:
                 control = RunControl(client, self.patience)
                 with control.watching():
                     try:
-                        info = await ask_server(aside, self.model)
+                        info = await ask_server(client, self.model)
                         server = info.json()
                         progress.say(f"{self.kind}: {info.model} at {info.url}")
                         finding = await measure(Session(client, aside, info, control, progress))
@@ -122,7 +124,19 @@ class Conduct:
             problems=problems,
         )
         told = {"kind": self.kind, "ok": document["ok"], "complete": document["complete"]}
+        if stopped is not None:
+            told["stopped"] = stopped
         return document, {**told, **headline, "file": None if self.out is None else str(self.out)}
+
+
+def _check_writable(path: Path) -> None:
+    """Now, and not after an hour of measuring; ends in typer.BadParameter."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write {path}: {error.strerror}") from None
 
 
 def _status(document: dict[str, Any]) -> int:

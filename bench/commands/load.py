@@ -48,6 +48,8 @@ def load(
     temperature: Annotated[float, typer.Option(help="Of every request.")] = 1.0,
     ignore_eos: Annotated[bool, typer.Option(help="Go on to the planned length.")] = True,
     token_ids: Annotated[bool, typer.Option(help="Ask for token ids (an extension).")] = True,
+    exact: o.Exact = None,
+    extra_body: o.ExtraBody = "{}",
     connect_s: o.ConnectS = 10.0,
     first_byte_s: o.FirstByteS = 120.0,
     stall_s: o.StallS = 60.0,
@@ -63,7 +65,8 @@ def load(
     measured, 130 interrupted.
     """
     from bench.figures.goodput import Slo
-    from bench.load import Load, Loader
+    from bench.load import Loader
+    from bench.load_result import Load
     from bench.load_settings import LoadSettings
     from bench.server_info import find_tokens
     from bench.sweep import sweep as run_sweep
@@ -87,6 +90,8 @@ def load(
             temperature=temperature,
             ignore_eos=ignore_eos,
             return_token_ids=token_ids,
+            exact=exact,
+            extra_body=o.json_object("extra_body", extra_body),
             sweep=sweep,
             tolerance=tolerance,
             max_trials=max_trials,

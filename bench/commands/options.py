@@ -1,7 +1,8 @@
 """The options that every command against a server has, and what they resolve to."""
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,6 +38,10 @@ StallS = Annotated[float, typer.Option(help="Seconds of silence within a respons
 RequestS = Annotated[float, typer.Option(help="Seconds for a whole request.")]
 GiveUpAfter = Annotated[int, typer.Option(help="Failures in a row that end the run.")]
 TimeLimitS = Annotated[float, typer.Option(help="Seconds for the whole run.")]
+Exact = Annotated[
+    bool | None, typer.Option(help="Another length is a failure; default: with --ignore-eos.")
+]
+ExtraBody = Annotated[str, typer.Option(help="JSON object added to every request.")]
 Out = Annotated[Path | None, typer.Option(help="Where the result (JSON) goes.")]
 Html = Annotated[Path | None, typer.Option(help="Where a report goes.")]
 
@@ -58,3 +63,14 @@ def resolve_limits(
         Deadlines(connect_s, first_byte_s, stall_s, request_s),
         Patience(give_up_after, time_limit_s),
     )
+
+
+def json_object(name: str, text: str) -> dict[str, Any]:
+    """Raises ValueError naming the setting."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{name}: {text!r} is no JSON object")
+    return found

@@ -35,6 +35,11 @@ def throughput(
     temperature: Annotated[float, typer.Option(help="Of the random prompts; sums have 0.")] = 1.0,
     ignore_eos: Annotated[bool, typer.Option(help="Go on to exactly --output-len.")] = True,
     token_ids: Annotated[bool, typer.Option(help="Ask for token ids (an extension).")] = True,
+    exact: o.Exact = None,
+    count_tolerance: Annotated[
+        float, typer.Option(help="Share by which a text may hold less than is claimed.")
+    ] = 0.1,
+    extra_body: o.ExtraBody = "{}",
     connect_s: o.ConnectS = 10.0,
     first_byte_s: o.FirstByteS = 120.0,
     stall_s: o.StallS = 60.0,
@@ -67,6 +72,9 @@ def throughput(
             temperature=temperature,
             ignore_eos=ignore_eos,
             return_token_ids=token_ids,
+            exact=exact,
+            count_tolerance=count_tolerance,
+            extra_body=o.json_object("extra_body", extra_body),
         )
         where = o.resolve_endpoint(url, api_key, insecure)
         deadlines, patience = o.resolve_limits(

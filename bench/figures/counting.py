@@ -35,7 +35,14 @@ class Count:
     wrong: str = ""
 
 
-async def count(record: Record, tokens: Tokens, *, asked: int | None, exact: bool) -> Count:
+async def count(
+    record: Record,
+    tokens: Tokens,
+    *,
+    asked: int | None,
+    exact: bool,
+    tolerance: float = CLAIM_SHARE,
+) -> Count:
     """Total; ``wrong`` says what does not fit together, for a record that did not fail."""
     text = record.reasoning + record.text
     said = None if record.usage is None else record.usage.completion_tokens
@@ -50,7 +57,7 @@ async def count(record: Record, tokens: Tokens, *, asked: int | None, exact: boo
     else:
         ceiling = [n for n in (said, asked) if n is not None]
         found = Count(said, retokenized, ids, min([retokenized, *ceiling]), "text")
-    return replace(found, wrong=_wrong(found, asked=asked, exact=exact))
+    return replace(found, wrong=_wrong(found, asked, exact, tolerance))
 
 
 def judged(record: Record, found: Count) -> Record:
@@ -60,19 +67,19 @@ def judged(record: Record, found: Count) -> Record:
     return msgspec.structs.replace(record, failure=Failure.MISCOUNT, detail=found.wrong)
 
 
-def _wrong(found: Count, *, asked: int | None, exact: bool) -> str:
+def _wrong(found: Count, asked: int | None, exact: bool, tolerance: float) -> str:
     said, claim = found.said, found.said if found.said is not None else found.ids
     if said is not None and found.ids is not None and said != found.ids:
         return f"usage says {said} tokens, but {found.ids} token ids came"
     if claim is not None and found.by == "text":
-        if claim - found.retokenized > max(CLAIM_TOKENS, CLAIM_SHARE * claim):
+        if claim - found.retokenized > max(CLAIM_TOKENS, tolerance * claim):
             return f"the server says {claim} tokens, but its text has {found.retokenized}"
         if found.retokenized > EXCESS_FACTOR * claim + EXCESS_TOKENS:
             return f"the server says {claim} tokens, but its text has {found.retokenized}"
     if asked is None:
         return ""
     if claim is None:  # the text alone tells, and not to the token
-        short = asked - found.retokenized > max(CLAIM_TOKENS, CLAIM_SHARE * asked)
+        short = asked - found.retokenized > max(CLAIM_TOKENS, tolerance * asked)
         return f"{asked} tokens were asked for, the text has {found.retokenized}" * (
             exact and short
         )

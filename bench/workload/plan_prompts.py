@@ -1,6 +1,7 @@
 """Prompts for a plan: random ones, or built of shared blocks where a trace says which repeat."""
 
 import random
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from bench.client.asking import Ask, completion
@@ -10,8 +11,11 @@ from bench.workload.tokens import Tokens
 
 
 class PlanPrompts:
-    """The same block id gives the same tokens within one run (one ``seed``), and others in the
-    next, so that a server's prefix cache sees what the trace's server saw, and no more."""
+    """``fields`` go into every request (asking.completion).
+
+    The same block id gives the same tokens within one run (one ``seed``), and others in the next,
+    so that a server's prefix cache sees what the trace's server saw, and no more.
+    """
 
     def __init__(
         self,
@@ -20,14 +24,10 @@ class PlanPrompts:
         *,
         seed: int,
         prompt_as: Literal["text", "ids"],
-        temperature: float,
-        ignore_eos: bool,
-        return_token_ids: bool,
+        fields: Mapping[str, Any],
     ) -> None:
         self._model, self._tokens, self._seed, self._as = model, tokens, seed, prompt_as
-        self._fields: dict[str, Any] = {"temperature": temperature, "ignore_eos": ignore_eos}
-        if return_token_ids:
-            self._fields["return_token_ids"] = True
+        self._fields = fields
         self._draw = random.Random(seed)
         self._texts: dict[tuple[int, int], str] = {}
 

@@ -60,7 +60,9 @@ class Maker:
             "stream": settings.stream,
             "max_tokens": settings.output_len,
             "ignore_eos": settings.ignore_eos,
+            "exact": settings.exact,
             "temperature": settings.temperature,
+            **settings.extra_body,
             **fields,
         }
         if settings.return_token_ids:

@@ -1,6 +1,7 @@
 """A server whose every byte is written by the test."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -27,7 +28,9 @@ STREAM = [
 
 
 @asynccontextmanager
-async def serving(pieces: Callable[[], list[bytes]]) -> AsyncIterator[tuple[str, list[bytes]]]:
+async def serving(
+    pieces: Callable[[], list[bytes]], tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[str, list[bytes]]]:
     """Answers every request with ``pieces``, each in a write of its own; a last piece that ends no
     response ends the connection, one that is ``b"hang"`` leaves it open and silent."""
     requests: list[bytes] = []
@@ -50,10 +53,10 @@ async def serving(pieces: Callable[[], list[bytes]]) -> AsyncIterator[tuple[str,
                 break
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls)
     host, port = server.sockets[0].getsockname()
     try:
-        yield f"http://{host}:{port}", requests
+        yield f"http{'s' if tls else ''}://{host}:{port}", requests
     finally:
         over.set()
         server.close()

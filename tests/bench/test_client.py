@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import ssl
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,7 +19,7 @@ ASK = completion("m", [1, 2, 3], max_tokens=2)
 SHORT = Deadlines(connect_s=5, first_byte_s=0.2, stall_s=0.2, total_s=5)
 
 
-async def ask(pieces: list[bytes], what: Ask = ASK, deadlines: Deadlines = SHORT) -> Record:
+async def ask(pieces: list[bytes], what: Ask = ASK, deadlines: Deadlines | None = None) -> Record:
     async with serving(lambda: pieces) as (url, _), Client(endpoint(url), deadlines) as client:
         return await client.send(what)
 
@@ -87,6 +89,20 @@ async def test_the_address_the_key_and_the_fields_are_sent() -> None:
     }  # fmt: skip
 
 
+async def test_https_is_verified_unless_told_otherwise() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(Path(__file__).parent / "localhost.pem")
+    async with serving(lambda: STREAM, context) as (url, _):
+        async with Client(endpoint(url)) as client:
+            refused = await client.send(ASK)
+        async with Client(endpoint(url, verify_tls=False)) as client:
+            record = await client.send(ASK)
+    assert url.startswith("https://")
+    assert refused.failure == Failure.CONNECT
+    assert "CERTIFICATE_VERIFY_FAILED" in refused.detail
+    assert (record.ok, record.text) == (True, "Hi you")
+
+
 async def test_connections_are_kept_and_all_requests_answered() -> None:
     async with serving(lambda: STREAM) as (url, requests):
         assert len(await one_by_one(url, [{"prompt": "a"}] * 3)) == 3
@@ -113,13 +129,13 @@ async def test_connections_are_kept_and_all_requests_answered() -> None:
 async def test_what_is_no_completion_is_a_record_that_says_so(
     pieces: list[bytes], failure: Failure, detail: str
 ) -> None:
-    record = await ask(pieces)
+    record = await ask(pieces, deadlines=SHORT if failure == Failure.STALLED else None)
     assert record.failure == failure
     assert detail in record.detail
 
 
 async def test_what_came_before_a_failure_is_kept() -> None:
-    record = await ask([*STREAM[:1], b"hang", b""])
+    record = await ask([*STREAM[:1], b"hang", b""], deadlines=SHORT)
     assert (record.text, record.token_ids, len(record.arrivals)) == ("Hi", (7,), 1)
 
 

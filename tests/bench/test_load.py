@@ -23,7 +23,7 @@ TRACES = Path(__file__).resolve().parents[2] / "bench" / "traces"
 
 
 def bench(url: str, out: Path, *more: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
-    fixed = ["load", "--url", url, "--vocab-size", "676", "--out", str(out), "--stall-s", "0.5"]
+    fixed = ["load", "--url", url, "--vocab-size", "676", "--out", str(out), "--stall-s", "20"]
     result = CliRunner().invoke(app, [*fixed, *more])
     return result.exit_code, json.loads(result.stdout.splitlines()[-1]), json.loads(out.read_text())
 
@@ -32,13 +32,15 @@ async def test_requests_are_sent_when_due_whatever_the_server_does() -> None:
     """A server that has not answered the first yet gets the second all the same."""
     asks = [completion("m", "aabb", max_tokens=2)] * 5
     offsets = [0.0, 0.02, 0.04, 0.05, 0.06]
-    async with Stub(Behaviour(0.3, 0.01)) as stub, Client(endpoint(stub.url)) as client:
+    async with Stub(Behaviour(1.0, 0.01)) as stub, Client(endpoint(stub.url)) as client:
         begin_s, found = await open_loop(client, asks, offsets, RunControl(client, Patience()))
         came = [served.came_at_s - begin_s for served in stub.served]
     records = [read(exchange) for exchange in found if exchange]
     assert len(records) == 5
-    assert came == pytest.approx(offsets, abs=0.05)
-    assert all(record.ttft_s == pytest.approx(0.3, abs=0.05) for record in records)
+    assert came == sorted(came)
+    assert all(due <= at for due, at in zip(offsets, came, strict=True))
+    assert came[-1] < 1.0  # before anything was answered
+    assert all(record.ttft_s is not None and record.ttft_s >= 1.0 for record in records)
 
 
 async def test_a_late_client_cannot_hide_it() -> None:
@@ -71,7 +73,7 @@ async def test_a_stopped_run_sends_no_more() -> None:
 def test_a_trace_is_replayed_and_judged(serve_stub: ServeStub, tmp_path: Path) -> None:
     stub = serve_stub(Behaviour(0.01, 0.001))
     more = ["--trace", str(TRACES / "sample_mooncake.jsonl"), "--rate", "40"]
-    more += ["--prompt-as", "ids", "--slo-ttft-ms", "500", "--slo-tpot-ms", "200"]
+    more += ["--prompt-as", "ids", "--slo-ttft-ms", "20000", "--slo-tpot-ms", "5000"]
     more += ["--max-output-len", "20"]
     status, line, found = bench(stub.url, tmp_path / "r.json", *more)
     assert status == 0
@@ -103,8 +105,8 @@ def test_a_sweep_finds_the_highest_rate_that_meets_the_targets(
     """A server that always takes 50 ms meets 60 ms at every rate, and 40 ms at none."""
     stub = serve_stub(Behaviour(0.05, 0.001))
     more = ["--sweep", "--rate", "50", "--duration-s", "0.2", "--least-requests", "10"]
-    more += ["--input-len", "8", "--output-len", "2", "--max-trials", "2", "--slo-tpot-ms", "100"]
-    status, line, found = bench(stub.url, tmp_path / "r.json", *more, "--slo-ttft-ms", "1000")
+    more += ["--input-len", "8", "--output-len", "2", "--max-trials", "2", "--slo-tpot-ms", "20000"]
+    status, line, found = bench(stub.url, tmp_path / "r.json", *more, "--slo-ttft-ms", "20000")
     assert status == 0
     assert line["goodput"]["99%"] == {"requests_per_s": 200.0, "missed_at": None}
     assert [trial["rate"] for trial in found["results"]["trials"]] == [50.0, 100.0, 200.0]

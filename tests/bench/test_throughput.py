@@ -5,19 +5,30 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from bench.cli import app
+from bench.client.client import Client
+from bench.client.endpoint import endpoint
 from bench.measures import percentile
+from bench.progress import Silent
+from bench.run_control import Patience, RunControl
+from bench.server_info import ServerInfo
 from bench.stub import Behaviour, Stub
+from bench.throughput import measure
+from bench.throughput_settings import ThroughputSettings
+from bench.workload.tokens import TokenizerMissing
+from tests.bench.letters import Letters
 
 ServeStub = Callable[[Behaviour], Stub]
-SMALL = ["--vocab-size", "676", "--input-len", "40", "--requests", "8", "--first-byte-s", "0.3"]
-SMALL += ["--stall-s", "0.3", "--give-up-after", "20", "--levels", "4"]
+SMALL = ["--vocab-size", "676", "--input-len", "40", "--requests", "8", "--first-byte-s", "1"]
+SMALL += ["--stall-s", "1", "--give-up-after", "20", "--levels", "4"]
 
 
 def bench(url: str, out: Path, *more: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
@@ -26,27 +37,33 @@ def bench(url: str, out: Path, *more: str) -> tuple[int, dict[str, Any], dict[st
     return result.exit_code, json.loads(result.stdout.splitlines()[-1]), json.loads(out.read_text())
 
 
-def test_what_is_measured_is_what_the_server_did(serve_stub: ServeStub, tmp_path: Path) -> None:
-    """Within 2 % of the nominal timings and of the stub's own stamps."""
-    ttft_s, itl_s, num_tokens, level = 0.2, 0.1, 9, 4
-    stub = serve_stub(Behaviour(ttft_s, itl_s, give_ids=True))
-    more = ["--output-len", str(num_tokens), "--levels", str(level), "--warm-ups", "2"]
-    status, line, found = bench(stub.url, tmp_path / "r.json", *more)
-    assert (status, line["ok"], line["failed"]) == (0, True, 0)
-    (figures,) = found["results"]["levels"]
-    served = stub.served[2:]  # without the warm-ups
-    gaps = [b - a for s in served for a, b in zip(s.event_at_s, s.event_at_s[1:], strict=False)]
+async def test_what_is_measured_is_what_the_server_did() -> None:
+    """Within 2 % of the stub's own stamps, which a busy machine makes late as well, and of the
+    nominal time per token. Both share one event loop, so that no thread waits for another."""
+    ttft_s, itl_s, num_tokens, level = 0.3, 0.15, 9, 4
+    settings = ThroughputSettings(
+        1, (level,), requests=8, input_len=20, output_len=num_tokens, warm_ups=2
+    )
+    async with Stub(Behaviour(ttft_s, itl_s, give_ids=True)) as stub:
+        async with Client(endpoint(stub.url)) as client:
+            control = RunControl(client, Patience())
+            server = ServerInfo(stub.url, "stub", None, None, None)
+            found = await measure(client, server, Letters(), settings, control, Silent())
+        served = stub.served[2:]  # without the warm-ups
+    assert found.problems() == []
+    (figures,) = found.json()["levels"]
+    gaps = [b - a for s in served for a, b in pairwise(s.event_at_s)]
     first = [s.event_at_s[0] - s.came_at_s for s in served]
+    whole = [s.event_at_s[-1] - s.came_at_s for s in served]
+    wall_s = max(s.event_at_s[-1] for s in served) - min(s.came_at_s for s in served)
     near = 0.02
-    assert figures["ttft_ms"]["p50"] == pytest.approx(1000 * ttft_s, rel=near)
     assert figures["ttft_ms"]["p50"] == pytest.approx(1000 * percentile(first, 0.5), rel=near)
-    assert figures["itl_ms"]["mean"] == pytest.approx(1000 * itl_s, rel=near)
     assert figures["itl_ms"]["p50"] == pytest.approx(1000 * percentile(gaps, 0.5), rel=near)
+    assert figures["itl_ms"]["mean"] == pytest.approx(1000 * fmean(gaps), rel=near)
+    assert figures["itl_ms"]["p50"] == pytest.approx(1000 * itl_s, rel=near)
     assert figures["tpot_ms"]["p50"] == pytest.approx(1000 * itl_s, rel=near)
-    e2e_s = ttft_s + (num_tokens - 1) * itl_s
-    assert figures["e2e_ms"]["p50"] == pytest.approx(1000 * e2e_s, rel=near)
-    rounds = 8 / level
-    assert figures["output_tok_s"] == pytest.approx(8 * num_tokens / (rounds * e2e_s), rel=near)
+    assert figures["e2e_ms"]["p50"] == pytest.approx(1000 * percentile(whole, 0.5), rel=near)
+    assert figures["output_tok_s"] == pytest.approx(8 * num_tokens / wall_s, rel=near)
     assert figures["output_tokens"] == sum(s.num_tokens for s in served)
     assert figures["counts"]["by_ids"] == 8
     assert figures["tokens_per_arrival"] == 1
@@ -60,8 +77,9 @@ def test_several_tokens_in_an_event(serve_stub: ServeStub, tmp_path: Path) -> No
     assert status == 0
     assert figures["output_tokens"] == 8 * 16
     assert figures["tokens_per_arrival"] == 4
-    assert figures["itl_ms"]["mean"] == pytest.approx(80, rel=0.05)
-    assert figures["tpot_ms"]["mean"] == pytest.approx(1000 * 12 * 0.02 / 15, rel=0.05)
+    span_ms = 1000 * fmean(s.event_at_s[-1] - s.event_at_s[0] for s in stub.served[2:])
+    assert figures["itl_ms"]["mean"] == pytest.approx(span_ms / 3, rel=0.1)
+    assert figures["tpot_ms"]["mean"] == pytest.approx(span_ms / 15, rel=0.1)
 
 
 def test_prompts_are_of_exact_length_fresh_and_sums_are_among_them(
@@ -132,7 +150,7 @@ def test_a_server_that_never_answers_is_given_up_in_the_warm_up(
     stub = serve_stub(Behaviour(fault="mute"))
     status, _, found = bench(stub.url, tmp_path / "r.json")
     assert status == 1
-    assert "every warm-up of level 4 failed: stalled: no byte within 0.3 s" in found["stopped"]
+    assert "every warm-up of level 4 failed: stalled: no byte within 1 s" in found["stopped"]
     assert not found["complete"]
     assert len(stub.served) == 2
 
@@ -174,7 +192,8 @@ def test_ctrl_c_keeps_what_was_measured(serve_stub: ServeStub, tmp_path: Path) -
     [
         (["--levels", "1,x"], "levels"),
         (["--levels", "0"], "levels"),
-        (["--requests", "1", "--spot-checks", "2"], "spot_checks"),
+        (["--requests", "1", "--levels", "1", "--spot-checks", "2"], "spot_checks"),
+        (["--requests", "32"], "requests"),
         (["--url", "nowhere"], "url"),
         (["--stall-s", "0"], "stall_s"),
         (["--api", "chat", "--prompt-as", "ids"], "prompt_as"),
@@ -184,3 +203,31 @@ def test_a_bad_setting_is_named(tmp_path: Path, more: list[str], named: str) -> 
     result = CliRunner().invoke(app, ["throughput", "--out", str(tmp_path / "r.json"), *more])
     assert result.exit_code == 2
     assert named in result.stderr
+
+
+def test_a_result_that_could_not_be_written_is_not_even_measured(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    where = tmp_path / "file" / "r.json"
+    result = CliRunner().invoke(app, ["throughput", "--out", str(where)])
+    assert result.exit_code == 2
+    assert "cannot write" in result.stderr
+
+
+async def test_what_was_measured_outlives_a_tokenizer_that_is_gone() -> None:
+    """The second level has no prompts; the first is kept."""
+
+    class Failing(Letters):
+        async def encode(self, text: str) -> list[int]:
+            if len(stub.served) >= 4:
+                raise TokenizerMissing("gone")
+            return await super().encode(text)
+
+    settings = ThroughputSettings(1, (1, 2), 2, input_len=8, output_len=2, spot_checks=0)
+    async with Stub(Behaviour(0.001, 0.001)) as stub, Client(endpoint(stub.url)) as client:
+        control = RunControl(client, Patience())
+        server = ServerInfo(stub.url, "stub", None, None, None)
+        found = await measure(client, server, Failing(), settings, control, Silent())
+    assert [level["concurrency"] for level in found.levels] == [1]
+    assert control.stopped == "no prompts for level 2: gone"
+    assert found.levels[0]["failures"] == {"miscount": 2}
+    assert "could not be counted: gone" in found.outcomes[0].record.detail

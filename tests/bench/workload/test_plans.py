@@ -18,12 +18,12 @@ TRACES = Path(__file__).resolve().parents[3] / "bench" / "traces"
 
 
 def test_poisson_arrivals_have_their_rate_and_exponential_gaps() -> None:
-    plan = poisson(5.0, 20_000, Lengths(3, 9), Lengths(4, 4), random.Random(1))
+    plan = poisson(5.0, 5_000, Lengths(3, 9), Lengths(4, 4), random.Random(1))
     gaps = [b.at_s - a.at_s for a, b in pairwise(plan)]
-    assert fmean(gaps) == pytest.approx(0.2, rel=0.03)
-    assert pstdev(gaps) == pytest.approx(0.2, rel=0.03)  # as large as the mean: exponential
+    assert fmean(gaps) == pytest.approx(0.2, rel=0.05)
+    assert pstdev(gaps) == pytest.approx(0.2, rel=0.05)  # as large as the mean: exponential
     assert {planned.input_len for planned in plan} == set(range(3, 10))
-    assert mean_rate(plan) == pytest.approx(5.0, rel=0.03)
+    assert mean_rate(plan) == pytest.approx(5.0, rel=0.05)
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "9-3", "3-"])
@@ -91,7 +91,7 @@ def test_a_bad_trace_is_named(tmp_path: Path, content: str, said: str) -> None:
 def prompts(seed: int, prompt_as: str) -> PlanPrompts:
     return PlanPrompts(
         "m", Letters(), seed=seed, prompt_as=prompt_as,  # type: ignore[arg-type]
-        temperature=0, ignore_eos=True, return_token_ids=False,
+        fields={"temperature": 0},
     )  # fmt: skip
 
 

@@ -1,0 +1,107 @@
+"""Scores and results side by side, and the files they are read from."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from bench import result_file
+from bench.cli import app
+from bench.compare import Side, compared, differences, scored
+from tests.bench.documents import throughput_document
+
+# Four requests of 5 + 3 tokens in 3 s: 32 tokens in 3 s at every level.
+TOK_S = 32 / 3
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def written(path: Path, found: dict[str, Any]) -> str:
+    result_file.write(path, found)
+    return str(path)
+
+
+def test_a_score_and_its_parts() -> None:
+    found = scored(Side("a", throughput_document()))
+    assert found["score"] == pytest.approx(22 * TOK_S, rel=1e-4)
+    assert found["levels"][-1]["points"] == pytest.approx(8 * TOK_S, rel=1e-4)
+
+
+def test_wrong_answers_score_nothing_and_a_missing_level_has_no_score() -> None:
+    assert Side("a", throughput_document(), correct=False).score() == 0
+    assert Side("a", throughput_document(levels=(1, 2))).score() is None
+    stopped = throughput_document()
+    stopped["results"]["levels"][3]["not_sent"] = 1
+    assert Side("a", stopped).score() is None
+
+
+def test_ratios_are_to_the_first() -> None:
+    found = compared([Side("a", throughput_document()), Side("b", throughput_document(2.0))])
+    assert found["score_ratios"] == pytest.approx([1, 2], rel=1e-3)
+    assert found["levels"][0]["ratios"] == pytest.approx([1, 2], rel=1e-3)
+    assert found["levels"][0]["ttft_p50_ms"] == pytest.approx([1000, 500])
+
+
+def test_what_is_not_the_same_is_said() -> None:
+    other = throughput_document()
+    other["settings"]["output_len"] = 9
+    assert differences([Side("a", throughput_document()), Side("b", other)]) == ["output_len: 3, 9"]
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    ours = written(tmp_path / "ours.json", throughput_document(2.0))
+    theirs = written(tmp_path / "theirs.json", throughput_document())
+    status, out, err = run("score", ours, theirs)
+    assert status == 0
+    assert json.loads(out)["ratios"] == pytest.approx([1, 0.5], rel=1e-3)
+    assert "score" in err
+    status, out, _ = run("compare", theirs, ours, "--html", str(tmp_path / "c.html"))
+    assert status == 0
+    assert json.loads(out)["ratios"]["64"] == pytest.approx([1, 2], rel=1e-3)
+    assert "Levels: ours" in (tmp_path / "c.html").read_text()
+    status, out, _ = run("report", ours, theirs, "--out", str(tmp_path / "r.html"))
+    assert status == 0
+    assert (tmp_path / "r.html").stat().st_size > 10_000
+
+
+def test_a_correctness_result_that_failed_makes_the_score_zero(tmp_path: Path) -> None:
+    ours = written(tmp_path / "ours.json", throughput_document())
+    for ok, status in ((True, 0), (False, 1)):
+        judged = throughput_document() | {"kind": "correctness", "ok": ok}
+        gate = written(tmp_path / "gate.json", judged)
+        code, out, _ = run("score", ours, "--correctness", gate)
+        assert code == status
+        assert (json.loads(out)["scores"]["ours"] == 0) is not ok
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("{", "JSON|Expecting"), ("[]", "not a result"), (None, "No such file")],
+)
+def test_a_bad_file_is_named(tmp_path: Path, content: str | None, said: str) -> None:
+    path = tmp_path / "bad.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(result_file.ResultFileBad, match=said):
+        result_file.load(path)
+    status, _, err = run("score", str(path))
+    assert status == 2
+    assert "bad.json" in err
+
+
+def test_a_result_of_another_kind_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "load.json"
+    written(path, throughput_document() | {"kind": "load"})
+    with pytest.raises(result_file.ResultFileBad, match="a result of load, not of throughput"):
+        result_file.load(path, "throughput")
+
+
+def test_a_file_is_rounded_and_has_no_nan(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    result_file.write(path, {"kind": "x", "results": {"a": 1.23456789, "b": float("nan"), "c": []}})
+    assert json.loads(path.read_text())["results"] == {"a": 1.2346, "b": None, "c": []}
