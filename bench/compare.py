@@ -29,6 +29,12 @@ class Side:
             if level.get("total_tok_s") is not None and not level["not_sent"]
         }
 
+    @property
+    def problems(self) -> list[str]:
+        """Why this result is not a good one."""
+        stopped = self.document["stopped"]
+        return [*([f"stopped: {stopped}"] if stopped else []), *self.document["problems"]]
+
     def level(self, concurrency: int) -> dict[str, Any]:
         levels = self.document["results"].get("levels", [])
         return next((found for found in levels if found["concurrency"] == concurrency), {})
@@ -71,12 +77,13 @@ def compared(sides: Sequence[Side]) -> dict[str, Any]:
     return {
         "sides": [
             {
-                "name": s.name,
-                "score": s.score(),
-                "correct": s.correct,
-                "server": s.document["server"],
+                "name": side.name,
+                "score": side.score(),
+                "correct": side.correct,
+                "problems": side.problems,
+                "server": side.document["server"],
             }
-            for s in sides
+            for side in sides
         ],
         "score_ratios": _ratios([side.score() for side in sides]),
         "differences": differences(sides),

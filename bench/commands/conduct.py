@@ -1,5 +1,4 @@
-"""What every command against a server does around its measurement: ask the server who it is, stop
-in time, write the result however it ended, and say so in one line and an exit status.
+"""Around every measurement: who is the server, when to stop, and the result, however it ended.
 
 Exit status: 0 good; 1 something failed or a gate was missed; 2 nothing could be measured; 130
 interrupted, with what was measured until then in the file.

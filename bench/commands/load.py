@@ -65,9 +65,9 @@ def load(
     measured, 130 interrupted.
     """
     from bench.figures.goodput import Slo
-    from bench.load import Loader
     from bench.load_result import Load
     from bench.load_settings import LoadSettings
+    from bench.loader import Loader
     from bench.server_info import find_tokens
     from bench.sweep import sweep as run_sweep
     from bench.workload.plan import Lengths

@@ -90,6 +90,9 @@ def _show(found: dict[str, Any]) -> None:
     table.add_row("score", *scores, *[_text(value, ".3f") for value in found["score_ratios"][1:]])
     console = Console(stderr=True)
     console.print(table)
+    for side in found["sides"]:
+        for problem in side["problems"]:
+            console.print(f"{side['name']}: {problem}", highlight=False, markup=False)
     for difference in found["differences"]:
         console.print(f"not the same: {difference}", highlight=False, markup=False)
 

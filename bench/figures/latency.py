@@ -1,4 +1,4 @@
-"""Latencies of one request and of many: the formulas of TTFT, ITL, TPOT, E2E and TBT.
+"""The formulas of TTFT, ITL, TPOT, E2E and TBT, for one request and for many.
 
 - TTFT: from when the request was due to its first token.
 - ITL: every gap between arrivals of tokens; what arrives at one instant is one arrival.

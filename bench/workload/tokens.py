@@ -1,5 +1,7 @@
-"""Text to tokens and back, for making prompts and for counting answers: the model's tokenizer on
-this machine, or the one behind the server."""
+"""Text to tokens and back: by the model's tokenizer on this machine, or the one behind the server.
+
+Prompts are made and answers are counted with it.
+"""
 
 import random
 import re

@@ -1,4 +1,4 @@
-"""Public traces of real traffic, as plans:
+"""Public traces of real traffic, read as plans.
 
 - Mooncake (FAST '25), JSONL: ``timestamp`` in ms, ``input_length``, ``output_length``,
   ``hash_ids`` of 512-token blocks.

@@ -53,6 +53,14 @@ def test_what_is_not_the_same_is_said() -> None:
     assert differences([Side("a", throughput_document()), Side("b", other)]) == ["output_len: 3, 9"]
 
 
+def test_a_result_that_is_not_good_says_so(tmp_path: Path) -> None:
+    bad = throughput_document(failed=[{"label": "#1", "failure": "garbage"}])
+    bad["stopped"] = "interrupted"
+    _, _, err = run("score", written(tmp_path / "bad.json", bad))
+    assert "bad: stopped: interrupted" in err
+    assert "bad: level 1: 1 of 4 failed (1 garbage)" in err
+
+
 def test_the_commands(tmp_path: Path) -> None:
     ours = written(tmp_path / "ours.json", throughput_document(2.0))
     theirs = written(tmp_path / "theirs.json", throughput_document())
