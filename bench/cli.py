@@ -2,7 +2,7 @@
 
 import typer
 
-from bench.commands import load, report, score, throughput
+from bench.commands import conformance, correctness, gpu, load, report, scale, score, throughput
 
 app = typer.Typer(
     name="bench",
@@ -20,6 +20,10 @@ def bench() -> None:
 
 
 app.command("throughput")(throughput.throughput)
+app.command("correctness")(correctness.correctness)
+app.command("conformance")(conformance.conformance)
+app.command("scale")(scale.scale)
+app.command("gpu")(gpu.gpu)
 app.command("load")(load.load)
 app.command("score")(score.score)
 app.command("compare")(score.compare)

@@ -53,7 +53,9 @@ class Stack:
 
 
 @contextmanager
-def running(model: Path, *arguments: str, device: str = "cpu") -> Iterator[Stack]:
+def running(
+    model: Path, *arguments: str, device: str = "cpu", start_s: float = START_S
+) -> Iterator[Stack]:
     """Serve ``model``, with more ``arguments`` of ``baton up``; raises StackFailed."""
     command = [sys.executable, "-m", "deploy.cli", "up", "--model", str(model)]
     command += ["--device", device, "--port", "0", *arguments]
@@ -69,7 +71,7 @@ def running(model: Path, *arguments: str, device: str = "cpu") -> Iterator[Stack
     )
     output = _Output(process)
     try:
-        yield Stack(output.ready(START_S), process.pid)
+        yield Stack(output.ready(start_s), process.pid)
     except RequestFailed as error:
         raise StackFailed(f"{error}\n{output.last_words()}") from error
     finally:

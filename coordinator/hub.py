@@ -22,8 +22,10 @@ from coordinator.contract import (
     ServiceStatus,
 )
 from coordinator.effects import Emit, Ended, HandedOff, Recorded, Send
+from coordinator.garbage import Sweeper
 from coordinator.leases import Leases
 from coordinator.lifecycle import Lifecycle
+from coordinator.loop_lag import watch_lag
 from coordinator.membership import Membership
 from coordinator.observer import Observer
 from coordinator.placement import PlacementLimits
@@ -98,6 +100,8 @@ class Hub:
         self._lifecycle = Lifecycle(self._registry, limits, self._clock)
         self._membership = Membership(self._registry, self._lifecycle, observer)
         self._streams: dict[str, Stream] = {}
+        self._sweeper = Sweeper()
+        self._num_accepted = 0
         self._draining = False
         self._stopping = asyncio.Event()
         self._idle = asyncio.Event()
@@ -121,6 +125,7 @@ class Hub:
         )
         self._streams[request_id] = stream
         self._idle.clear()
+        self._num_accepted += 1
         self._lifecycle.submit(generation, self._clock())
         self._apply()
         return stream
@@ -147,9 +152,10 @@ class Hub:
         async with asyncio.TaskGroup() as tasks:
             receiving = tasks.create_task(self._receive(), name="receive")
             ticking = tasks.create_task(self._tick(), name="tick")
+            watching = tasks.create_task(watch_lag(self._observer.loop_lag), name="lag")
             await self._stopping.wait()
-            receiving.cancel()
-            ticking.cancel()
+            for task in (receiving, ticking, watching):
+                task.cancel()
 
     async def drain(self, timeout_s: float) -> None:
         """Take no more work; wait for what is open, and fail what is left at the deadline."""
@@ -223,12 +229,13 @@ class Hub:
             due_at = time.monotonic() + self._settings.heartbeat_s
             await asyncio.sleep(self._settings.heartbeat_s)
             lag_s = time.monotonic() - due_at
-            self._observer.tick(lag_s, self.status(), self._lifecycle.stale_dropped)
+            self._observer.tick(self.status(), self._lifecycle.stale_dropped)
             self._leases.tick(self._welcome.coordinator)
             self._fence_the_dead(lag_s)
             self._refuse_the_stranded()
             self._fail_overdue(time.monotonic() - self._settings.request_timeout_s)
             self._apply()
+            self._sweeper.tick(len(self._streams), self._num_accepted)
 
     def _fence_the_dead(self, lag_s: float) -> None:
         """Shut out who is silent, and who has been unreachable for two heartbeats: a dead

@@ -143,10 +143,13 @@ class Observer:
 
     # ---- the whole
 
-    def tick(self, lag_s: float, status: ServiceStatus, stale_dropped: int) -> None:
-        """Once a heartbeat: how late the event loop was, and what is open."""
+    def loop_lag(self, lag_s: float) -> None:
+        """How late the event loop was just now."""
+        self._metrics.event_loop_lag_s.observe(lag_s)
+
+    def tick(self, status: ServiceStatus, stale_dropped: int) -> None:
+        """Once a heartbeat: what is open."""
         metrics = self._metrics
-        metrics.event_loop_lag_s.observe(max(0.0, lag_s))
         metrics.queued.set(status.queued)
         metrics.running.set(status.running)
         metrics.redis_connected.set(status.redis_connected)

@@ -18,9 +18,13 @@ from secrets import token_hex
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from coordinator.api import create_app
+from coordinator.door import Door
 from coordinator.edge_settings import EdgeSettings
+from coordinator.file_limit import allow_open_files
+from coordinator.garbage import settle
 from coordinator.hub import Hub, HubSettings
 from coordinator.leases import Leases
 from coordinator.observer import Observer
@@ -35,6 +39,7 @@ from transport.messages import PROTOCOL
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 5.0
+_BACKLOG = 65_535  # the kernel takes net.core.somaxconn if that is less
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ async def serve(settings: CoordinatorSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    allow_open_files("max_open", settings.hub.max_open)
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(_listen(settings.host, settings.port))
         tokenizer = Tokenizer.load(settings.model)
@@ -81,8 +87,9 @@ async def serve(settings: CoordinatorSettings) -> None:
         app = create_app(hub, tokenizer, settings.edge, metrics)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(hub.run(), name="hub")
-            http = _HttpServer(app)
-            tasks.create_task(http.serve(sockets=[listener]), name="http")
+            http = _HttpServer(app, listener)
+            tasks.create_task(http.serve(), name="http")
+            settle()
             notify(READY="1", STATUS=f"listening on {settings.host}:{listener.getsockname()[1]}")
             log.info("%s listens on %s:%d", instance, *listener.getsockname()[:2])
             await stop.wait()
@@ -93,13 +100,15 @@ async def serve(settings: CoordinatorSettings) -> None:
 
 
 class _HttpServer(uvicorn.Server):
-    """uvicorn without its own signal handling: draining comes before closing."""
+    """uvicorn behind a door of ours, without its own signal handling: draining comes before
+    closing."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, listener: socket.socket) -> None:
+        self._listener = listener
         config = uvicorn.Config(
             app,
             loop="uvloop",
-            http="httptools",
+            http=HttpToolsProtocol,
             ws="none",
             lifespan="off",
             access_log=False,
@@ -107,9 +116,20 @@ class _HttpServer(uvicorn.Server):
             server_header=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=int(CLOSE_TIMEOUT_S),
-            backlog=4096,
         )
         super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        self._door = Door(self._listener, self._protocol)
+        self._door.open()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._door.close()
+        await super().shutdown(sockets=[])
+
+    def _protocol(self) -> asyncio.Protocol:
+        return HttpToolsProtocol(self.config, self.server_state, self.lifespan.state)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -119,7 +139,7 @@ class _HttpServer(uvicorn.Server):
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=4096)
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         reason = error.strerror or error
         raise ValueError(f"port: cannot listen on {host}:{port}: {reason}") from None

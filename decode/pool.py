@@ -37,7 +37,7 @@ from transport.messages import (
     Tokens,
 )
 from transport.pull import CopyStream, digest
-from transport.selftest import SLOW_BYTES_PER_S, probe_peer
+from transport.selftest import probe_peer
 from transport.session import Session, Work
 
 log = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class DecodePool:
         if test.problem:
             log.error("cannot pull from %s: %s", instance, test.problem)
             self._lose_peer(instance)
-        elif test.bytes_per_s < SLOW_BYTES_PER_S[memory.kind]:
+        elif test.slow(memory.kind):
             log.warning(
                 "pulling from %s is slow: %.1f GB/s; see `nvidia-smi topo -m`, `baton doctor`",
                 instance, test.bytes_per_s / 1e9,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from engine import checkpoint, gpu, weights
-from engine.batch import Binding, ForwardBatch, Sampled, StepResult
+from engine.batch import Binding, ForwardBatch, Row, Sampled, StepResult
 from engine.config import EngineConfig
 from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
@@ -28,9 +28,13 @@ from engine.passes import Pass, check, passes
 from engine.sampler import Draw, Sampler, SampleRow
 from transport.layout import CacheLayout, PoolSize
 from transport.region import Region
+from transport.sampling import SamplingParams, StopRule
 from transport.tensors import CacheTensors
 
 log = logging.getLogger(__name__)
+
+WARM_UP_TOKENS = (1, 16, 65, 127, 640, 1041, 3648)
+"""Prompts that take each path of the kernels: few tokens and many, odd numbers and even ones."""
 
 BufferFactory = Callable[[int], torch.Tensor]
 """From a size in bytes to uint8 memory on the engine's device, kept alive by the tensor."""
@@ -137,6 +141,8 @@ class Engine:
             model_config, config.torch_dtype, config.device, config.num_state_slots
         )
         engine = cls(config, model, cache, layout, pools, fingerprint, kernels)
+        if config.device == "cuda":
+            engine.warm_up()
         if config.poison:
             for tensor in (cache.kv, cache.conv, cache.recurrent):
                 tensor.fill_(float("nan"))
@@ -162,6 +168,27 @@ class Engine:
             if (draw := self._run(part)) is not None
         ]
         return Step(len(batch.rows), tuple(draws), launched_at_s)
+
+    def warm_up(self) -> None:
+        """Run what requests run, so that none of them waits for a kernel to be compiled.
+
+        Only before any page or state slot is handed out: it uses the first ones.
+        """
+        began = time.perf_counter()
+        capacity = min(self.layout.page_size * self.pools.num_pages, 4096)
+        capacity = min(capacity, self.model_config.max_position_embeddings) - 1
+        pages = tuple(range(self.layout.pages_for(capacity + 1)))
+        binding = Binding(0, (0,), (), SamplingParams(temperature=1.0), StopRule(1 << 20))
+        for num_tokens in WARM_UP_TOKENS:
+            length = min(num_tokens, capacity)
+            self.bind(binding)
+            chunks = [(0, length)] if length <= 64 else [(0, 64), (64, length)]
+            for start, end in chunks:
+                row = Row(0, pages, start, (0,) * (end - start), sample=end == length)
+                self.launch(ForwardBatch((row,))).result()
+        if self.config.decodes:
+            self.launch(ForwardBatch((Row(0, pages, capacity, None),))).result()
+        log.info("kernels are ready after %.1f s", time.perf_counter() - began)
 
     def poison_pages(self, ids: Iterable[int]) -> None:
         """Fill freed pages with NaN, so that whoever reads them without writing shows."""

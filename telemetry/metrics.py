@@ -7,7 +7,13 @@ for vLLM keep working.
 
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -23,7 +29,7 @@ _HANDOFF_S = (
     0.018, 0.025, 0.035, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10,
 )  # fmt: skip
 _GB_PER_S = (0.1, 0.5, 1, 2, 5, 10, 25, 50, 100, 150, 200, 250, 300, 325, 350, 375, 400, 450)
-_LAG_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1, 5)
+_LAG_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _HTTP_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600)
 
 # vLLM's metric name → the attribute of ``Metrics`` that it repeats.
@@ -144,6 +150,7 @@ class Metrics:
             buckets=_LAG_S, registry=r,
         )  # fmt: skip
 
+        ProcessCollector(registry=r)  # memory, open files and CPU, under the usual names
         r.register(_VllmAliases(self, model_name))
 
     def set_worker(

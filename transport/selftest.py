@@ -26,6 +26,8 @@ NUM_ROUNDS = 3
 TIMEOUT_S = 3.0
 SLOW_BYTES_PER_S: dict[MemoryKind, float] = {"cuda-ipc": 150e9, "shm": 0.1e9}
 """Below this a pair works, but something is wrong: NVLink gives 350 GB/s, PCIe 50."""
+_TELLING_BYTES: dict[MemoryKind, int] = {"cuda-ipc": 32 << 20, "shm": 0}
+"""A smaller probe, of a small model, is over before the speed of the path shows."""
 
 # A prime, so that a block which arrives in another's place shows.
 _PERIOD_BYTES = 1_048_573
@@ -43,6 +45,11 @@ class PeerTest:
     @property
     def bytes_per_s(self) -> float:
         return self.num_bytes / self.seconds if self.seconds else 0.0
+
+    def slow(self, kind: MemoryKind) -> bool:
+        """Whether the bytes came at a speed that only a wrong path has."""
+        telling = self.num_bytes >= _TELLING_BYTES[kind]
+        return telling and self.bytes_per_s < SLOW_BYTES_PER_S[kind]
 
 
 def write_pattern(cache: CacheTensors, instance: str) -> None:

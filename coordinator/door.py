@@ -1,0 +1,88 @@
+"""Where connections come in: taken from the kernel at once, let in a few at a time.
+
+An event loop that serves every connection as it is accepted turns a burst of thousands into one
+turn of seconds. Running streams stand still for as long, and the kernel's queue overflows behind
+it, which clients see as resets. So a connection waits here, accepted, until the loop has turned.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+ACCEPTED_A_TURN = 256
+# About 30 ms of work. Fewer would keep a health check waiting for as long as a burst is let in.
+LET_IN_A_TURN = 64
+_PAUSE_S = 0.5
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Door:
+    """Serves what comes in at ``listener`` with a protocol of ``make_protocol`` each.
+
+    Open it on a running loop, once. ``close`` closes the listener and whoever still waits.
+    """
+
+    def __init__(
+        self, listener: socket.socket, make_protocol: Callable[[], asyncio.Protocol]
+    ) -> None:
+        self._listener = listener
+        self._make_protocol = make_protocol
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[socket.socket] = deque()
+        self._letting_in: asyncio.Task[None] | None = None
+        self._reopening: asyncio.TimerHandle | None = None
+
+    def open(self) -> None:
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener, self._accept)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._listener)
+        if self._reopening is not None:
+            self._reopening.cancel()
+        if self._letting_in is not None:
+            self._letting_in.cancel()
+        self._listener.close()
+        while self._waiting:
+            self._waiting.popleft().close()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_A_TURN):
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                break
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                self._pause(error)
+                break
+            connection.setblocking(False)
+            self._waiting.append(connection)
+        if self._waiting and (self._letting_in is None or self._letting_in.done()):
+            self._letting_in = self._loop.create_task(self._let_in(), name="door")
+
+    def _pause(self, error: OSError) -> None:
+        """Without this the loop would turn in vain: the listener stays readable."""
+        log.error("cannot accept connections for %.1f s: %s", _PAUSE_S, error)
+        self._loop.remove_reader(self._listener)
+        self._reopening = self._loop.call_later(_PAUSE_S, self.open)
+
+    async def _let_in(self) -> None:
+        while self._waiting:
+            few = [self._waiting.popleft() for _ in range(min(LET_IN_A_TURN, len(self._waiting)))]
+            await asyncio.gather(*map(self._serve, few))
+
+    async def _serve(self, connection: socket.socket) -> None:
+        try:
+            if connection.family in (socket.AF_INET, socket.AF_INET6):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(self._make_protocol, connection)
+        except OSError as error:  # it has gone while it waited
+            log.debug("a connection ended at the door: %s", error)
+            connection.close()
