@@ -72,23 +72,27 @@ class Bench:
             step.result()
         return time.perf_counter() - began
 
-    def decode(self, run: Run, num_steps: int) -> float:
-        """Seconds a step, after the prompts."""
+    def decode(self, run: Run, num_steps: int) -> tuple[float, float]:
+        """(seconds a step, of which the host worked), after the prompts."""
         pending: Step | None = None
-        began = 0.0
+        began = waited = 0.0
         for step in range(num_steps + 8):
             if step == 8:
                 torch.cuda.synchronize()
-                began = time.perf_counter()
+                began, waited = time.perf_counter(), 0.0
             rows = [self._row(run, slot, run.input_len + step, None) for slot in range(run.batch)]
             launched = self._engine.launch(ForwardBatch(tuple(rows)))
             if pending is not None:
+                blocked_at = time.perf_counter()
+                pending.wait()
+                waited += time.perf_counter() - blocked_at
                 sampled = pending.result().sampled
                 assert all(s is not None and s.token_id is not None for s in sampled), "NaN"
             pending = launched
         assert pending is not None, "no steps"
         pending.result()
-        return (time.perf_counter() - began) / num_steps
+        seconds = time.perf_counter() - began
+        return seconds / num_steps, (seconds - waited) / num_steps
 
     def _bind(self, slot: int, prompt: tuple[int, ...]) -> None:
         sampling = SamplingParams(temperature=1.0, seed=slot)
@@ -128,22 +132,23 @@ def main(
     print(f"ready in {ready_s:.1f} s; {(total - free) / 2**30:.1f} GiB of GPU memory in use")
     bench = Bench(engine)
     results = []
-    print("batch  step ms  x floor  x vLLM  decode tok/s  prefill tok/s")
+    print("batch  step ms  host ms  x floor  x vLLM  decode tok/s  prefill tok/s")
     for size in sizes:
         run = Run(size, input_len, output_len, pages_each)
         bench.prefill(run, max_batch_tokens)
         prefill_s = bench.prefill(run, max_batch_tokens)
-        step_ms = 1e3 * bench.decode(run, output_len)
+        step_ms, host_ms = (1e3 * seconds for seconds in bench.decode(run, output_len))
         row = {
             "batch": size,
             "step_ms": round(step_ms, 3),
+            "host_ms": round(host_ms, 3),
             "times_floor": round(step_ms / FLOOR_MS.get(size, float("nan")), 2),
             "times_vllm": round(step_ms / VLLM_MS.get(size, float("nan")), 2),
             "decode_tokens_per_s": round(size / step_ms * 1e3),
             "prefill_tokens_per_s": round(size * input_len / prefill_s),
         }
         results.append(row)
-        print("{:5} {:8} {:8} {:7} {:13} {:14}".format(*row.values()), flush=True)
+        print("{:5} {:8} {:8} {:8} {:7} {:13} {:14}".format(*row.values()), flush=True)
     long_prompts = None
     if long_input_len:
         run = Run(2, long_input_len, 0, pages_each)

@@ -32,9 +32,12 @@ class PinnedDraw(Draw):
 
     copied: torch.cuda.Event | None = None
 
-    def to_host(self) -> list[Sampled]:
+    def wait(self) -> None:
         assert self.copied is not None, "a draw that was not copied"
         self.copied.synchronize()
+
+    def to_host(self) -> list[Sampled]:
+        self.wait()
         return super().to_host()
 
 

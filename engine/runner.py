@@ -33,8 +33,10 @@ from transport.tensors import CacheTensors
 
 log = logging.getLogger(__name__)
 
-WARM_UP_TOKENS = (1, 16, 65, 127, 640, 1041, 3648)
-"""Prompts that take each path of the kernels: few tokens and many, odd numbers and even ones."""
+WARM_UP_TOKENS = (1, 16, 65, 127, 640, 1041, 8192)
+WARM_UP_ROWS = (1, 2, 16)
+"""Prompts and decode steps that take each path of the kernels: few tokens and many, odd numbers
+and even ones."""
 
 BufferFactory = Callable[[int], torch.Tensor]
 """From a size in bytes to uint8 memory on the engine's device, kept alive by the tensor."""
@@ -47,6 +49,11 @@ class Step:
     num_rows: int
     draws: tuple[tuple[tuple[int, ...], Draw], ...]
     launched_at_s: float
+
+    def wait(self) -> None:
+        """Return when the step is done; nothing else of ``result``."""
+        for _, draw in self.draws:
+            draw.wait()
 
     def result(self) -> StepResult:
         """Wait for the step and read it; ``seconds`` runs from its launch."""
@@ -175,19 +182,25 @@ class Engine:
         Only before any page or state slot is handed out: it uses the first ones.
         """
         began = time.perf_counter()
-        capacity = min(self.layout.page_size * self.pools.num_pages, 4096)
-        capacity = min(capacity, self.model_config.max_position_embeddings) - 1
-        pages = tuple(range(self.layout.pages_for(capacity + 1)))
-        binding = Binding(0, (0,), (), SamplingParams(temperature=1.0), StopRule(1 << 20))
+        capacity = self.layout.page_size * self.pools.num_pages
+        capacity = min(capacity, self.model_config.max_position_embeddings)
+        slots = range(self.pools.num_state_slots)
+        sampling = SamplingParams(temperature=1.0)
+        for slot in slots[: max(WARM_UP_ROWS)]:
+            self.bind(Binding(slot, (0,), (), sampling, StopRule(1 << 20)))
         for num_tokens in WARM_UP_TOKENS:
             length = min(num_tokens, capacity)
-            self.bind(binding)
+            pages = tuple(range(self.layout.pages_for(length)))
             chunks = [(0, length)] if length <= 64 else [(0, 64), (64, length)]
             for start, end in chunks:
                 row = Row(0, pages, start, (0,) * (end - start), sample=end == length)
                 self.launch(ForwardBatch((row,))).result()
-        if self.config.decodes:
-            self.launch(ForwardBatch((Row(0, pages, capacity, None),))).result()
+        for num_rows in WARM_UP_ROWS:
+            rows = [Row(slot, (0,), 0, (0,)) for slot in slots[:num_rows]]
+            self.launch(ForwardBatch(tuple(rows))).result()
+            if self.config.decodes:
+                rows = [Row(slot, (0,), 1, None) for slot in slots[:num_rows]]
+                self.launch(ForwardBatch(tuple(rows))).result()
         log.info("kernels are ready after %.1f s", time.perf_counter() - began)
 
     def poison_pages(self, ids: Iterable[int]) -> None:

@@ -50,6 +50,9 @@ class Draw:
     logprob_rows: tuple[tuple[int, int], ...] = ()
     logprobs: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
+    def wait(self) -> None:
+        """Return when the ids are on the host; on the CPU they are."""
+
     def to_host(self) -> list[Sampled]:
         """One entry a row; waits for the device."""
         ids = self.ids.tolist()
