@@ -28,6 +28,11 @@ class Endpoint:
         return f"{self.scheme}://{host}:{self.port}{self.prefix}"
 
     @property
+    def is_local(self) -> bool:
+        """Whether the server is certainly on this machine."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+    @property
     def host_header(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"

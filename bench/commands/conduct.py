@@ -17,6 +17,9 @@ from bench import environment, result_file
 from bench.client.client import Client
 from bench.client.endpoint import Deadlines, Endpoint
 from bench.client.open_files import allow_many
+from bench.gpu.drawn import drawn
+from bench.gpu.readings import Gpus, NoGpus
+from bench.gpu.sampler import Sampler
 from bench.progress import Progress, shown
 from bench.run_control import INTERRUPTED, Patience, RunControl
 from bench.server_info import ServerInfo, ServerUnfit, ask_server
@@ -24,6 +27,13 @@ from bench.workload.random_prompts import PromptsFailed
 from bench.workload.tokens import TokenizerMissing
 
 CANNOT_MEASURE = 2
+
+
+def nobodys_gpus() -> Gpus:
+    """For what says nothing about GPUs, and for servers on other machines."""
+    return NoGpus("not recorded")
+
+
 INTERRUPT_STATUS = 130
 CannotMeasure = (ServerUnfit, TokenizerMissing, PromptsFailed, ValueError, OSError)
 
@@ -69,6 +79,8 @@ class Conduct:
     settings: dict[str, Any]
     out: Path | None
     html: Path | None
+    gpus: Callable[[], Gpus] = nobodys_gpus
+    """Whose health is recorded while it measures, into ``results["gpu"]``."""
 
     def __call__(self, measure: Measure) -> None:
         """Always ends in typer.Exit."""
@@ -103,7 +115,7 @@ class Conduct:
                 Client(self.endpoint, self.deadlines) as aside,
             ):
                 control = RunControl(client, self.patience)
-                with control.watching():
+                with control.watching(), Sampler(self.gpus()) as sampler:
                     try:
                         info = await ask_server(client, self.model)
                         server = info.json()
@@ -113,6 +125,8 @@ class Conduct:
                         headline = finding.headline()
                     except CannotMeasure as error:
                         cannot = f"cannot measure: {error}"
+        if sampler.infos and results:
+            results["gpu"] = drawn(sampler.infos, sampler.readings)
         stopped = control.stopped or cannot
         document = result_file.document(
             self.kind,

@@ -19,6 +19,7 @@ def conformance(
     check_s: Annotated[float, typer.Option(help="Seconds for one check.")] = 120.0,
     time_limit_s: o.TimeLimitS = 1_800.0,
     out: o.Out = None,
+    html: o.Html = None,
 ) -> None:
     """A table of pass, fail and not offered; only required checks decide.
 
@@ -54,4 +55,4 @@ def conformance(
         return report
 
     settings = {"suites": chosen, "check_s": check_s, "request_s": request_s}
-    Conduct("conformance", where, model, deadlines, patience, settings, out, None)(work)
+    Conduct("conformance", where, model, deadlines, patience, settings, out, html)(work)

@@ -40,6 +40,7 @@ def correctness(
     request_s: o.RequestS = 300.0,
     time_limit_s: o.TimeLimitS = 2 * 3600.0,
     out: o.Out = Path("correctness.json"),
+    html: o.Html = None,
 ) -> None:
     """Word problems at temperature 0 through /v1/chat/completions.
 
@@ -98,4 +99,4 @@ def correctness(
             told=session.progress.step,
         )
 
-    Conduct("correctness", where, model, deadlines, patience, settings, out, None)(work)
+    Conduct("correctness", where, model, deadlines, patience, settings, out, html)(work)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from bench.commands import options as o
-from bench.commands.conduct import Conduct, Finding, Session
+from bench.commands.conduct import Conduct, Finding, Session, nobodys_gpus
 
 PromptAs = Literal["text", "ids"]
 
@@ -65,6 +65,7 @@ def load(
     measured, 130 interrupted.
     """
     from bench.figures.goodput import Slo
+    from bench.gpu.nvml import local_gpus
     from bench.load_result import Load
     from bench.load_settings import LoadSettings
     from bench.loader import Loader
@@ -121,4 +122,6 @@ def load(
         return found
 
     kind = "sweep" if sweep else "load"
-    Conduct(kind, where, model, deadlines, patience, settings.json(), out, html)(work)
+    Conduct(kind, where, model, deadlines, patience, settings.json(), out, html,
+        gpus=local_gpus if where.is_local else nobodys_gpus,
+    )(work)  # fmt: skip

@@ -33,6 +33,7 @@ def scale(
     request_s: o.RequestS = 1_800.0,
     time_limit_s: o.TimeLimitS = 4 * 3600.0,
     out: o.Out = Path("scale.json"),
+    html: o.Html = None,
 ) -> None:
     """Client, coordinator (its /metrics) and Redis must agree on how each request ended.
 
@@ -80,4 +81,4 @@ def scale(
             session.progress.say(line(found[-1]))
         return ScaleReport(found)
 
-    Conduct("scale", where, model, deadlines, patience, plan.settings(), out, None)(work)
+    Conduct("scale", where, model, deadlines, patience, plan.settings(), out, html)(work)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from bench.commands import options as o
-from bench.commands.conduct import Conduct, Session
+from bench.commands.conduct import Conduct, Session, nobodys_gpus
 
 Api = Literal["completions", "chat"]
 PromptAs = Literal["text", "ids"]
@@ -53,6 +53,7 @@ def throughput(
 
     Exit status: 0, 1 when a request failed, 2 when nothing could be measured, 130 interrupted.
     """
+    from bench.gpu.nvml import local_gpus
     from bench.server_info import find_tokens
     from bench.throughput import Throughput, measure
     from bench.throughput_settings import ThroughputSettings
@@ -91,7 +92,9 @@ def throughput(
             session.client, session.server, tokens, settings, session.control, session.progress
         )
 
-    Conduct("throughput", where, model, deadlines, patience, asdict(settings), out, html)(work)
+    Conduct("throughput", where, model, deadlines, patience, asdict(settings), out, html,
+        gpus=local_gpus if where.is_local else nobodys_gpus,
+    )(work)  # fmt: skip
 
 
 def _levels(text: str) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from bench.gpu.drawn import drawn
 from bench.gpu.formulas import drift, highest, joules, mean, per_second
 from bench.gpu.health import Finding, Level, Limits, judge_gpu, judge_rate, level
 from bench.gpu.readings import GpuInfo, Reading, Xid
@@ -128,7 +129,7 @@ class GpuReport:
             "xids": [asdict(xid) for xid in self.seen.xids],
             "notes": self.notes(),
             "per_gpu": [self._of(i) for i in range(len(self.seen.infos))],
-            "gpu": self._readings(),
+            "gpu": drawn(self.seen.infos, self.seen.readings),
         }
 
     def _total_per_s(self) -> float:
@@ -153,33 +154,3 @@ class GpuReport:
             "sm_clock_mhz": mean([r.sm_clock_mhz for r in readings]),
             "memory_used_bytes": highest([r.memory_used_bytes for r in readings]),
         }
-
-    def _readings(self) -> list[dict[str, Any]]:
-        """Every reading, ramp included, as the report draws them; seconds from the first one."""
-        moments = list(zip(*self.seen.readings, strict=False))
-        first_s = moments[0][0].at_s if moments else 0.0
-        return [
-            {
-                "at_s": moment[0].at_s - first_s,
-                "gpus": [
-                    {"index": info.index, **_row(reading)}
-                    for info, reading in zip(self.seen.infos, moment, strict=True)
-                ],
-            }
-            for moment in moments
-        ]
-
-
-def _row(reading: Reading) -> dict[str, Any]:
-    memory = reading.memory_used_bytes
-    return {
-        "utilization": reading.utilisation_pct,
-        "temperature_c": reading.temperature_c,
-        "memory_temperature_c": reading.memory_temperature_c,
-        "power_w": reading.power_w,
-        "memory_used_gib": None if memory is None else memory / 2**30,
-        "sm_clock_mhz": reading.sm_clock_mhz,
-        "memory_clock_mhz": reading.memory_clock_mhz,
-        "ecc_uncorrected": reading.ecc_uncorrected,
-        "slowdowns": sorted(reading.slowdowns),
-    }

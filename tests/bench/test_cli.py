@@ -7,7 +7,10 @@ from typer.testing import CliRunner
 
 from deploy.cli import app
 
-COMMANDS = ("throughput", "load", "score", "compare", "report")
+COMMANDS = (
+    "throughput", "load", "score", "compare", "report",
+    "correctness", "conformance", "scale", "gpu",
+)  # fmt: skip
 HEAVY = ("torch", "transformers", "tokenizers", "uvloop", "numpy")
 
 
