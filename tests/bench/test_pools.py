@@ -1,0 +1,41 @@
+"""One set-up of pools measured as a whole: started, measured, asked for its handoffs, stopped."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bench import pools
+
+ROOT = Path(pools.__file__).parents[1]
+
+
+@pytest.mark.timeout(180)
+def test_a_set_up_is_measured_and_its_handoffs_told(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench.pools", "--setup", "split:1+1", "--device", "cpu"]
+    command += ["--out-dir", str(tmp_path), "--prefix", "cpu-", "--"]
+    command += ["--levels", "2", "--requests", "4", "--input-len", "64", "--output-len", "8"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "cpu-split-1-1.json").read_text())
+    assert result["ok"]
+    assert [level["concurrency"] for level in result["results"]["levels"]] == [2]
+    handoff = json.loads((tmp_path / "cpu-split-1-1-handoff.json").read_text())
+    assert handoff["setup"] == "split:1+1"
+    assert handoff["handoffs"] >= 4
+    assert handoff["stages"]["copy"]["p50_ms"] > 0
+    assert str(tmp_path) not in (tmp_path / "cpu-split-1-1-handoff.json").read_text()
+    assert (tmp_path / "cpu-split-1-1.html").is_file()
+
+
+def test_a_set_up_that_means_nothing_is_named() -> None:
+    import typer
+
+    app = typer.Typer()
+    app.command()(pools.main)
+    told = CliRunner().invoke(app, ["--setup", "three"])
+    assert told.exit_code == 2
+    assert "three" in told.output
