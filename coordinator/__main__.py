@@ -1,6 +1,10 @@
-"""``python -m coordinator``: HTTP for clients, ZeroMQ for workers."""
+"""``python -m coordinator``: HTTP for clients, ZeroMQ for workers.
+
+Secrets have no option, only the environment: a command line is there for every user to read.
+"""
 
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +16,9 @@ from coordinator.edge_settings import EdgeSettings
 from coordinator.hub import HubSettings
 from coordinator.server import CoordinatorSettings, serve
 from telemetry.logs import configure_logging
+from transport.channel_keys import SECRET, channel_keys
 from transport.errors import BatonError
+from transport.secret_setting import secret_setting
 
 
 def main(
@@ -60,6 +66,7 @@ def main(
             edge=EdgeSettings(served_model_name or model.resolve().name),
             hub=HubSettings(heartbeat, dead_after, max_open, request_timeout),
             drain_timeout_s=drain_timeout,
+            channel_keys=channel_keys(secret_setting(os.environ, SECRET)),
         )
         uvloop.run(serve(settings))
     except (ValueError, OSError, BatonError) as error:

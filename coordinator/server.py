@@ -34,6 +34,7 @@ from coordinator.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
 from telemetry.notify import notify
 from transport.channel import CoordinatorChannel
+from transport.channel_keys import ChannelKeys
 from transport.messages import PROTOCOL
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,8 @@ _BACKLOG = 65_535  # the kernel takes net.core.somaxconn if that is less
 
 @dataclass(frozen=True)
 class CoordinatorSettings:
-    """``bind`` is the ZeroMQ endpoint for workers, ``model`` the folder with the tokenizer."""
+    """``bind`` is the ZeroMQ endpoint for workers, ``channel_keys`` what they must know; None: any
+    process of this machine may join. ``model`` is the folder with the tokenizer."""
 
     host: str
     port: int
@@ -55,6 +57,7 @@ class CoordinatorSettings:
     hub: HubSettings = field(default_factory=HubSettings)
     limits: PlacementLimits = field(default_factory=PlacementLimits)
     drain_timeout_s: float = 30.0
+    channel_keys: ChannelKeys | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
@@ -75,7 +78,7 @@ async def serve(settings: CoordinatorSettings) -> None:
         listener = stack.enter_context(_listen(settings.host, settings.port))
         tokenizer = Tokenizer.load(settings.model)
         stack.callback(tokenizer.close)
-        channel = CoordinatorChannel(settings.bind)
+        channel = CoordinatorChannel(settings.bind, keys=settings.channel_keys)
         stack.callback(channel.close)
         store = Store(settings.redis_url, instance, PROTOCOL, endpoint=channel.endpoint)
         await store.start()

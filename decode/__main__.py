@@ -46,7 +46,7 @@ def main(
         ahead = options.lookahead_on(engine_config.device, lookahead)
         settings = WorkerSettings(
             coordinator, engine_config, ahead, threads, drain_timeout,
-            gpu=options.gpu_name(device, gpu),
+            gpu=options.gpu_name(device, gpu), channel_keys=options.channel_keys(),
         )  # fmt: skip
 
         def make_pool(engine: Engine, session: Session, instance: str) -> DecodePool:

@@ -5,13 +5,16 @@ the Redis URL may hold a password.
 """
 
 import os
+import secrets
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.settings import UpSettings
+from transport.channel_keys import SECRET
 
+_FOR_CLIENTS = frozenset({"BATON_API_KEYS", "BATON_API_KEYS_FILE"})
 _CODE = Path(__file__).resolve().parent.parent
 
 
@@ -34,7 +37,8 @@ def services(
     """The coordinator, then the workers: prefill and decode, or both.
 
     ``inherited`` (our own environment) passes on under the settings, so what only a service
-    knows, as a pool's size, can be set for all.
+    knows, as a pool's size, can be set for all. The secret of the channel is made here unless it
+    is given; the clients' keys are the coordinator's alone.
     """
     endpoint = f"ipc://{run_dir / 'coordinator.sock'}"
     num_workers = settings.num_prefill + settings.num_decode + settings.num_both
@@ -55,11 +59,14 @@ def services(
         "BATON_DEVICE": settings.device,
         "BATON_GPU_SHARE": str(settings.gpu_share),
     }
+    if not (inherited.get(SECRET) or inherited.get(f"{SECRET}_FILE")):
+        shared[SECRET] = secrets.token_hex(32)
     front = {
         "BATON_HOST": settings.host,
         "BATON_PORT": str(port),
         "BATON_BIND": endpoint,
         "BATON_DRAIN_TIMEOUT": f"{settings.drain_timeout_s:g}",
+        **{name: shared.pop(name) for name in _FOR_CLIENTS & shared.keys()},
     }
     worker = {"BATON_COORDINATOR": endpoint}
     if settings.device == "cpu":

@@ -19,7 +19,10 @@ from engine.config import Dtype as DtypeName
 from engine.config import EngineConfig
 from engine.config import LoadFormat as LoadFormatName
 from telemetry.logs import configure_logging
+from transport.channel_keys import SECRET, ChannelKeys
+from transport.channel_keys import channel_keys as keys_of
 from transport.errors import BatonError
+from transport.secret_setting import secret_setting
 
 Coordinator = Annotated[
     str, typer.Option(envvar="BATON_COORDINATOR", help="The coordinator's ZeroMQ endpoint.")
@@ -133,6 +136,11 @@ def gpu_name(device: str, gpu: str) -> str:
     if number and gpu and gpu != number:
         raise ValueError(f"gpu: {gpu!r} was asked for, and by device {device!r}")
     return gpu or number
+
+
+def channel_keys() -> ChannelKeys | None:
+    """What lets this worker join, from the environment alone; raises ValueError naming it."""
+    return keys_of(secret_setting(os.environ, SECRET))
 
 
 def batch_tokens_on(device: str, max_batch_tokens: int) -> int:

@@ -24,6 +24,7 @@ from engine.runner import Engine
 from engine.worker import Pool, WorkerLoop
 from telemetry.notify import notify, progress
 from transport.channel import WorkerChannel
+from transport.channel_keys import ChannelKeys
 from transport.claim import claim_gpu
 from transport.memory import OwnMemory, own_memory
 from transport.messages import Claim, Hello, MemoryExport, Role
@@ -40,7 +41,8 @@ CLAIM_TIMEOUT_S = 60.0
 class WorkerSettings:
     """What every worker needs besides its engine. ``lookahead`` is how many steps may be
     launched before the oldest one's tokens are processed, 0 or 1 (options.LOOKAHEAD); ``threads``
-    0 leaves torch its own choice; ``gpu`` names one (engine/gpu.py), or "" any that is free."""
+    0 leaves torch its own choice; ``gpu`` names one (engine/gpu.py), or "" any that is free;
+    ``channel_keys`` let it join a coordinator that has them too."""
 
     coordinator: str
     engine: EngineConfig
@@ -48,6 +50,7 @@ class WorkerSettings:
     threads: int = 0
     drain_timeout_s: float = 30.0
     gpu: str = ""
+    channel_keys: ChannelKeys | None = None
 
     def __post_init__(self) -> None:
         if not self.coordinator:
@@ -72,12 +75,12 @@ def serve(
     make_pool: Callable[[Engine, Session, str], RolePool],
 ) -> None:
     """Run one worker until it is told to stop. Raises ValueError (settings, checkpoint, memory),
-    ClaimDenied, JoinRefused, DeadlineExceeded and ProtocolMismatch."""
+    ClaimDenied, JoinRefused, ChannelRefused, DeadlineExceeded and ProtocolMismatch."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
     instance = f"{role}-{token_hex(4)}"
     with ExitStack() as cleanup:
-        channel = WorkerChannel(settings.coordinator, instance)
+        channel = WorkerChannel(settings.coordinator, instance, keys=settings.channel_keys)
         cleanup.callback(channel.close)
         granted = _claim(channel, instance, settings)
         memory = own_memory(settings.engine.device, instance)

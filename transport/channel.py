@@ -3,28 +3,49 @@
 A frame is ``[protocol, payload]``; the protocol is compared before the payload is decoded, so
 two versions can always tell each other apart, whatever happened to the structs. Order within a
 connection is kept. Queues are unbounded: what limits them is admission, not the socket.
+
+With keys (channel_keys.py) both ends prove who they are before a frame passes, and every frame is
+encrypted; without, the channel must not leave the machine.
 """
 
 import asyncio
+import hmac
+import time
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
 import zmq
 import zmq.asyncio
+from zmq.auth.asyncio import AsyncioAuthenticator
 
+from transport.channel_keys import ChannelKeys, require_keys
 from transport.errors import MalformedMessage, ProtocolMismatch, WireError
+from transport.handshake import REFUSED_AFTER_S, HandshakeWatch
 from transport.messages import PROTOCOL, FromWorker, ToWorker, encode
 
 T = TypeVar("T")
 
 _FROM_WORKER = msgspec.msgpack.Decoder(FromWorker)
 _TO_WORKER = msgspec.msgpack.Decoder(ToWorker)
+_ZAP_DOMAIN = "baton"
 
 
 class WorkerChannel:
     """A worker's end. ``instance`` is the identity under which the coordinator answers."""
 
-    def __init__(self, endpoint: str, instance: str, *, protocol: str = PROTOCOL) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        instance: str,
+        *,
+        keys: ChannelKeys | None = None,
+        protocol: str = PROTOCOL,
+        refused_after_s: float = REFUSED_AFTER_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Connect to ``endpoint``; raises ValueError where that needs ``keys``."""
+        require_keys("coordinator", endpoint, keys)
         self.endpoint = endpoint
         self._protocol = protocol.encode()
         self._context = zmq.Context()
@@ -34,6 +55,17 @@ class WorkerChannel:
         self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
         self._socket.set_hwm(0)
+        if keys is not None:
+            self._socket.setsockopt(zmq.CURVE_SERVERKEY, keys.coordinator.public)
+            self._socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.worker.public)
+            self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.worker.secret)
+        self._handshakes = HandshakeWatch(
+            self._socket,
+            endpoint,
+            has_secret=keys is not None,
+            refused_after_s=refused_after_s,
+            clock=clock,
+        )
         self._socket.connect(endpoint)
 
     def send(self, message: FromWorker) -> None:
@@ -42,9 +74,10 @@ class WorkerChannel:
     def receive(self, timeout_s: float) -> list[ToWorker]:
         """Everything that has come, waiting at most ``timeout_s`` for the first message.
 
-        Raises ProtocolMismatch or MalformedMessage.
+        Raises ProtocolMismatch, MalformedMessage, or ChannelRefused when nothing can come.
         """
         if not self._socket.poll(max(0, round(timeout_s * 1000))):
+            self._handshakes.check()
             return []
         messages = []
         while self._socket.poll(0):
@@ -55,6 +88,7 @@ class WorkerChannel:
 
     def close(self) -> None:
         """Hand over what is still queued (0.3 s at most) and close."""
+        self._handshakes.close()
         self._socket.close()
         self._context.term()
 
@@ -62,8 +96,12 @@ class WorkerChannel:
 class CoordinatorChannel:
     """The coordinator's end; workers are addressed by their instance id."""
 
-    def __init__(self, endpoint: str, *, protocol: str = PROTOCOL) -> None:
-        """Bind ``endpoint``; raises ValueError naming it when that is not possible."""
+    def __init__(
+        self, endpoint: str, *, keys: ChannelKeys | None = None, protocol: str = PROTOCOL
+    ) -> None:
+        """Bind ``endpoint``; raises ValueError naming it when that is not possible, or needs
+        ``keys``. With keys it must be made on a running event loop, which answers handshakes."""
+        require_keys("bind", endpoint, keys)
         self._protocol = protocol.encode()
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -71,6 +109,9 @@ class CoordinatorChannel:
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._socket.setsockopt(zmq.LINGER, 500)
         self._socket.set_hwm(0)
+        self._authenticator: AsyncioAuthenticator | None = None
+        if keys is not None:
+            self._admit_only(keys)
         try:
             self._socket.bind(endpoint)
         except zmq.ZMQError as error:
@@ -103,8 +144,28 @@ class CoordinatorChannel:
             return instance, error
 
     def close(self) -> None:
+        if self._authenticator is not None:
+            self._authenticator.stop()
         self._socket.close()
         self._context.term()
+
+    def _admit_only(self, keys: ChannelKeys) -> None:
+        self._socket.setsockopt(zmq.CURVE_SERVER, 1)
+        self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.coordinator.secret)
+        self._socket.setsockopt_string(zmq.ZAP_DOMAIN, _ZAP_DOMAIN)
+        self._authenticator = AsyncioAuthenticator(self._context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback(_ZAP_DOMAIN, _OneKey(keys.worker.public))
+
+
+class _OneKey:
+    """ZeroMQ's question whether a client's public key may come in."""
+
+    def __init__(self, public: bytes) -> None:
+        self._public = public
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        return hmac.compare_digest(key, self._public)
 
 
 def _payload(frames: list[bytes], *, peer: str, ours: bytes) -> bytes:

@@ -9,6 +9,7 @@ BatonError
 ├── PeerError            another process's memory
 │   ├── PeerGone             its memory can no longer be opened
 │   └── StaleGeneration      the slot was given to somebody else meanwhile
+├── ChannelRefused       the other end of the channel does not share our secret
 ├── DeadlineExceeded     who waited, for what, for how long, what arrived
 └── PoolExhausted        pages or state slots asked for beyond what is free
 """
@@ -40,6 +41,10 @@ class RoleMismatch(WireError):
 
 class MalformedMessage(WireError):
     """Bytes that do not decode to a struct of this channel."""
+
+
+class ChannelRefused(BatonError):
+    """The other end of the channel does not share our secret."""
 
 
 class PeerError(BatonError):

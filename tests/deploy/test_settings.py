@@ -104,16 +104,16 @@ def test_model_is_served_under_its_folders_name_unless_told(checkpoint):
 
 def test_services_are_told_by_environment_alone(checkpoint):
     settings = resolve(num_gpus=0, model=checkpoint, decode=2, served_model_name="it")
-    told = services(
+    planned = services(
         settings,
         port=8123,
         run_dir=Path("/run/x"),
         redis_url="redis://:secret@there",
         inherited={"BATON_NUM_PAGES": "64", "BATON_MODEL": "overridden", "PYTHONPATH": "/mine"},
     )
-    coordinator, prefill, *decode = told
-    assert [one.name for one in told] == ["coordinator", "prefill-1", "decode-1", "decode-2"]
-    assert [one.argv[1:] for one in told[:3]] == [
+    coordinator, prefill, *decode = planned
+    assert [one.name for one in planned] == ["coordinator", "prefill-1", "decode-1", "decode-2"]
+    assert [one.argv[1:] for one in planned[:3]] == [
         ("-m", "coordinator"),
         ("-m", "prefill"),
         ("-m", "decode"),
@@ -121,7 +121,7 @@ def test_services_are_told_by_environment_alone(checkpoint):
     assert coordinator.env["BATON_BIND"] == prefill.env["BATON_COORDINATOR"]
     assert coordinator.env["BATON_BIND"] == "ipc:///run/x/coordinator.sock"
     assert (coordinator.env["BATON_HOST"], coordinator.env["BATON_PORT"]) == ("127.0.0.1", "8123")
-    for one in told:
+    for one in planned:
         assert one.env["BATON_REDIS_URL"] == "redis://:secret@there"
         assert one.env["BATON_MODEL"] == str(checkpoint)
         assert one.env["BATON_SERVICE_NAME"] == one.name
@@ -130,14 +130,37 @@ def test_services_are_told_by_environment_alone(checkpoint):
     assert int(decode[0].env["BATON_THREADS"]) >= 1
 
 
+def told(checkpoint, inherited):
+    settings = resolve(num_gpus=0, model=checkpoint)
+    return services(settings, port=1, run_dir=Path("/run/x"), redis_url="", inherited=inherited)
+
+
+def test_every_run_has_a_channel_secret_of_its_own(checkpoint):
+    secrets = [{one.env["BATON_CHANNEL_SECRET"] for one in told(checkpoint, {})} for _ in "12"]
+    assert [len(of_a_run) for of_a_run in secrets] == [1, 1]
+    assert secrets[0] != secrets[1]
+    for name, other in (("BATON_CHANNEL_SECRET", "_FILE"), ("BATON_CHANNEL_SECRET_FILE", "")):
+        for one in told(checkpoint, {name: "given"}):
+            assert one.env[name] == "given"
+            assert f"BATON_CHANNEL_SECRET{other}" not in one.env
+
+
+def test_clients_keys_are_for_the_coordinator_alone(checkpoint):
+    inherited = {"BATON_API_KEYS": "a:key", "BATON_API_KEYS_FILE": "/keys"}
+    coordinator, *workers = told(checkpoint, inherited)
+    assert inherited.items() <= coordinator.env.items()
+    for worker in workers:
+        assert not inherited.keys() & worker.env.keys()
+
+
 def test_workers_of_both_are_one_service_each(checkpoint):
     settings = resolve(num_gpus=0, model=checkpoint, role="both", workers=2)
-    told = services(
+    planned = services(
         settings, port=1, run_dir=Path("/run/x"), redis_url="", inherited={"BATON_NUM_PAGES": "64"}
     )
-    assert [one.name for one in told] == ["coordinator", "both-1", "both-2"]
-    assert {one.argv[1:] for one in told[1:]} == {("-m", "both")}
-    assert told[1].env["BATON_NUM_PAGES"] == "64"
+    assert [one.name for one in planned] == ["coordinator", "both-1", "both-2"]
+    assert {one.argv[1:] for one in planned[1:]} == {("-m", "both")}
+    assert planned[1].env["BATON_NUM_PAGES"] == "64"
 
 
 @pytest.mark.parametrize(("visible", "expected"), [(None, 2), ("", 0), ("1", 1), ("-1", 0)])

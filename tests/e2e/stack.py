@@ -139,6 +139,11 @@ class Stack:
         """Where workers find the coordinator."""
         return self.setting(self.pids()["prefill-1"], "BATON_COORDINATOR")
 
+    @property
+    def channel_secret(self) -> str:
+        """What a worker must know to join."""
+        return self.setting(self.pids()["coordinator"], "BATON_CHANNEL_SECRET")
+
     def redis(self) -> "redis.Redis[str]":
         url = self.setting(self.pids()["coordinator"], "BATON_REDIS_URL")
         return redis.Redis.from_url(url, decode_responses=True, socket_timeout=5.0)

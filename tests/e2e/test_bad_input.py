@@ -20,6 +20,7 @@ from tests.e2e.served import served
 from tests.e2e.stack import ROOT, Stack, environment
 from tests.e2e.streams import Stream
 from transport.channel import CoordinatorChannel, WorkerChannel
+from transport.channel_keys import channel_keys
 from transport.errors import ProtocolMismatch
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import PROTOCOL, Hello, MemoryExport, Refused
@@ -54,6 +55,11 @@ def refusal(module: str, *args: str, **settings: object) -> str:
 
 def up(*args: str, **settings: object) -> str:
     return refusal("deploy.cli", "up", "--port", "0", *args, **settings)
+
+
+def reach(baton: Stack) -> dict[str, str]:
+    """Settings by which a worker finds and joins a stack's coordinator."""
+    return {"coordinator": baton.endpoint, "channel_secret": baton.channel_secret}
 
 
 async def still_serves(baton: Stack) -> None:
@@ -126,7 +132,8 @@ async def test_second_coordinator_of_another_version(baton: Stack) -> None:
 async def test_worker_of_another_wire_version(baton: Stack) -> None:
     pools = PoolSize(4, 4)
     memory = MemoryExport("shm", "h", 1, CacheLayout("float32", 16, *[1] * 9), pools)
-    channel = WorkerChannel(baton.endpoint, "prefill-other", protocol=OTHER)
+    keys = channel_keys(baton.channel_secret)
+    channel = WorkerChannel(baton.endpoint, "prefill-other", keys=keys, protocol=OTHER)
     try:
         channel.send(Hello("prefill-other", "prefill", "m", "cpu", 1, 64, 4, memory))
         with pytest.raises(ProtocolMismatch, match=f"{OTHER}.*{PROTOCOL}"):
@@ -173,14 +180,14 @@ async def test_worker_is_told_to_stop_before_anybody_welcomed_it(tmp_path: Path)
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 async def test_worker_with_another_cache_layout(baton: Stack, role: str) -> None:
-    settings = {"model": served("per_expert"), "coordinator": baton.endpoint, "page_size": 32}
+    settings = {"model": served("per_expert"), **reach(baton), "page_size": 32}
     message = await asyncio.to_thread(refusal, role, **settings)
     assert "page_size 16 here, 32 at" in message
     await still_serves(baton)
 
 
 async def test_worker_with_another_model(baton: Stack) -> None:
-    settings = {"model": served("odd"), "coordinator": baton.endpoint, "page_size": 16}
+    settings = {"model": served("odd"), **reach(baton), "page_size": 16}
     assert "model mismatch" in await asyncio.to_thread(refusal, "decode", **settings)
     await still_serves(baton)
 

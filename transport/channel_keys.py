@@ -1,0 +1,85 @@
+"""The CURVE keys of the channel, both ends' from one shared secret.
+
+    secret key of an end = BLAKE2b-256(secret, person = "baton/<end>")    (clamped by Curve25519)
+    public key           = Curve25519(secret key, base point)
+
+So one setting configures everything: the coordinator proves that it knows the secret, a worker
+proves the same by the one public key that the coordinator accepts, and all traffic is encrypted and
+authenticated (https://rfc.zeromq.org/spec/26/). The derivation costs an attacker nothing, so the
+secret itself must be hard to guess: it is meant to be random, as ``openssl rand -hex 32`` makes.
+
+Whoever has the secret may be either end; workers are not protected from each other.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+import zmq
+from zmq.utils import z85
+
+SECRET = "BATON_CHANNEL_SECRET"
+MIN_SECRET_LEN = 32
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A CURVE key pair in Z85, as ZeroMQ takes it."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ChannelKeys:
+    """What both ends need to know each other."""
+
+    coordinator: KeyPair
+    worker: KeyPair
+
+
+def channel_keys(secret: str) -> ChannelKeys | None:
+    """The keys that ``secret`` stands for; None without one: an open channel.
+
+    Raises ValueError, without the secret in it, when it is too short to be random.
+    """
+    if not secret:
+        return None
+    if len(secret) < MIN_SECRET_LEN:
+        raise ValueError(
+            f"{SECRET}: has {len(secret)} characters, needs at least {MIN_SECRET_LEN} random ones, "
+            "e.g. from: openssl rand -hex 32"
+        )
+    if not zmq.has("curve"):
+        raise ValueError(f"{SECRET}: this build of ZeroMQ has no CURVE; install pyzmq's wheel")
+    return ChannelKeys(_pair(secret, b"baton/coord"), _pair(secret, b"baton/worker"))
+
+
+def require_keys(setting: str, endpoint: str, keys: ChannelKeys | None) -> None:
+    """An open channel never leaves the machine: without keys ``endpoint`` must be a socket file or
+    a loopback address. Raises ValueError that names ``setting``."""
+    if keys is None and not _stays_here(endpoint):
+        raise ValueError(
+            f"{setting}: {endpoint} can be reached from other machines, where strangers could "
+            f"join as workers and read prompts; set {SECRET} (or {SECRET}_FILE), the same for the "
+            "coordinator and all workers"
+        )
+
+
+def _pair(secret: str, end: bytes) -> KeyPair:
+    digest = hashlib.blake2b(secret.encode(), digest_size=32, person=end).digest()
+    key = z85.encode(digest)
+    return KeyPair(zmq.curve_public(key), key)
+
+
+def _stays_here(endpoint: str) -> bool:
+    scheme, _, address = endpoint.partition("://")
+    if scheme in ("ipc", "inproc"):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return scheme == "tcp" and ip_address(host).is_loopback
+    except ValueError:
+        return False  # another name, an interface, or "*"

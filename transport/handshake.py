@@ -1,0 +1,69 @@
+"""Whether the other end of a worker's channel lets us in.
+
+NOTE: ZeroMQ refuses in silence. A peer that does not share our keys closes the connection, or
+says so once and is never tried again; either way what was queued just lies there. Only the
+socket's monitor tells.
+"""
+
+from collections.abc import Callable
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from transport.channel_keys import SECRET
+from transport.errors import ChannelRefused
+
+REFUSED_AFTER_S = 5.0
+
+_FINAL = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | _FINAL
+
+
+class HandshakeWatch:
+    """Watches one socket; must be made before it connects, and closed before it is closed.
+
+    A connection that merely breaks off looks like a peer with another secret, and both are tried
+    again by ZeroMQ. So only ``refused_after_s`` of nothing but failures is a refusal.
+    """
+
+    def __init__(
+        self,
+        socket: "zmq.Socket[bytes]",
+        endpoint: str,
+        *,
+        has_secret: bool,
+        refused_after_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._socket = socket
+        self._endpoint = endpoint
+        self._has_secret = has_secret
+        self._refused_after_s = refused_after_s
+        self._clock = clock
+        self._failing_since: float | None = None
+        self._monitor = socket.get_monitor_socket(_EVENTS)
+
+    def check(self) -> None:
+        """Raises ChannelRefused once it is clear that we are not let in; never waits."""
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._failing_since = None
+            elif event & _FINAL:
+                raise self._refused()
+            elif self._failing_since is None:
+                self._failing_since = self._clock()
+        since = self._failing_since
+        if since is not None and self._clock() - since >= self._refused_after_s:
+            raise self._refused()
+
+    def close(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+
+    def _refused(self) -> ChannelRefused:
+        ours = "this worker has one" if self._has_secret else "this worker has none"
+        return ChannelRefused(
+            f"the coordinator at {self._endpoint} refuses the handshake: {SECRET} differs between "
+            f"the two ({ours})"
+        )

@@ -1,0 +1,31 @@
+"""Settings that are secrets: given by the environment or by a file, never by a command line, which
+every user of a machine can read.
+
+For a setting ``NAME`` the environment holds either the secret itself, or in ``NAME_FILE`` the path
+of a file with it, as container engines mount them.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def secret_setting(environ: Mapping[str, str], name: str) -> str:
+    """The secret ``name``, "" where it is not set (or set to nothing).
+
+    Raises ValueError that names the setting, never showing the secret: given twice, or a file that
+    cannot be read or holds nothing.
+    """
+    given, path = environ.get(name, "").strip(), environ.get(f"{name}_FILE", "")
+    if not path:
+        return given
+    if given:
+        raise ValueError(f"{name} and {name}_FILE are both set; say one")
+    try:
+        found = Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ValueError(f"{name}_FILE: cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{name}_FILE: {path} is not UTF-8 text") from None
+    if not found:
+        raise ValueError(f"{name}_FILE: {path} is empty")
+    return found
