@@ -42,7 +42,7 @@ clean:  ## remove the virtual environment and the caches
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.stamp-up: pyproject.toml deploy/install.sh
-	@deploy/install.sh $@ redis-server
+	@deploy/install.sh $@ worker,redis-server
 
 $(VENV)/.stamp-dev: pyproject.toml deploy/install.sh
-	@deploy/install.sh $@ redis-server,dev
+	@deploy/install.sh $@ worker,redis-server,dev

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv hold what pyproject.toml asks for: `deploy/install.sh STAMP EXTRAS`, e.g.
-# `deploy/install.sh .venv/.stamp-dev redis-server,dev`. STAMP is touched only after success.
+# `deploy/install.sh .venv/.stamp-dev worker,redis-server,dev`. STAMP is touched only after success.
 #
 # PYTHON names the interpreter (default: the first suitable of python3.12 python3.11 python3).
 # An interrupted run leaves .venv/.installing behind, and the next run starts over: a half

@@ -4,10 +4,14 @@ One datagram of ``KEY=value`` lines to the socket named by ``NOTIFY_SOCKET``; wi
 nothing happens. Works under systemd as under ``baton up``, which also sets
 ``BATON_SERVICE_NAME`` to tell its children apart. Known keys: ``STATUS`` (a line for people),
 ``READY=1``, ``STOPPING=1``; our own begin with ``X_BATON_``.
+
+Where there is no socket but a health check that looks at a file, as in a container,
+``BATON_STATE_FILE`` names one: it holds ``ready`` or ``stopping``.
 """
 
 import os
 import socket
+from contextlib import suppress
 
 _SEND_TIMEOUT_S = 1.0
 
@@ -17,6 +21,7 @@ def notify(**fields: str | int | float) -> None:
 
     >>> notify(READY=1, STATUS="serving")
     """
+    _write_state(fields)
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -32,6 +37,14 @@ def notify(**fields: str | int | float) -> None:
             sock.sendto("\n".join(lines).encode(), address)
     except OSError:
         pass  # telling how it goes must not stop it from going
+
+
+def _write_state(fields: dict[str, str | int | float]) -> None:
+    state = "stopping" if "STOPPING" in fields else "ready" if "READY" in fields else ""
+    path = os.environ.get("BATON_STATE_FILE", "")
+    if path and state:
+        with suppress(OSError), open(path, "w", encoding="utf-8") as file:
+            file.write(f"{state}\n")
 
 
 def progress(text: str, fraction: float) -> None:

@@ -66,7 +66,7 @@ def test_without_gpu_the_cpu_build_of_torch_comes_first(checkout):
     assert done.returncode == 0, done.stderr
     torch, rest = installs(checkout.asked())
     assert torch.startswith("--no-deps torch==2.13.0+cpu --extra-index-url https://download.py")
-    assert rest == "-e .[redis-server]"
+    assert rest == "-e .[worker,redis-server]"
     assert checkout.make(".venv/.stamp-up").returncode == 0
     assert checkout.asked() == [], "up to date: nothing to ask"
 
@@ -74,7 +74,7 @@ def test_without_gpu_the_cpu_build_of_torch_comes_first(checkout):
 def test_with_gpu_torch_comes_as_it_is(checkout):
     checkout.tool("nvidia-smi", "#!/bin/sh\necho 'GPU 0: NVIDIA H200'\n")
     assert checkout.make("setup").returncode == 0
-    assert installs(checkout.asked()) == ["-e .[redis-server,dev,gpu]"]
+    assert installs(checkout.asked()) == ["-e .[worker,redis-server,dev,gpu]"]
 
 
 def test_newer_settings_install_again_into_the_same_environment(checkout):
@@ -84,7 +84,7 @@ def test_newer_settings_install_again_into_the_same_environment(checkout):
     os.utime(checkout.folder / "pyproject.toml", (now + 1, now + 1))
     checkout.make(".venv/.stamp-up", FAKE_TORCH="2.13.0+cpu")
     asked = checkout.asked()
-    assert installs(asked) == ["-e .[redis-server]"]
+    assert installs(asked) == ["-e .[worker,redis-server]"]
     assert not any("-m venv" in line for line in asked)
 
 

@@ -1,0 +1,58 @@
+# A worker of any role; what it does is the command: prefill, decode or both.
+#
+#   docker build -f deploy/images/worker.Dockerfile -t baton-worker .
+#   docker build -f deploy/images/worker.Dockerfile -t baton-worker:cpu \
+#       --build-arg VARIANT=cpu --build-arg BASE_IMAGE=python:3.12-slim-bookworm .
+#
+# VARIANT cuda brings CUDA's libraries with torch, cupy and NVML's bindings; the driver comes from
+# the host. Triton compiles its launchers with a C compiler at run time. VARIANT cpu is the tiny
+# model's. BASE_IMAGE needs python3 (3.11 or 3.12) with venv, or apt to install it.
+ARG BASE_IMAGE=nvidia/cuda:13.0.1-base-ubuntu24.04
+
+FROM ${BASE_IMAGE} AS base
+ARG VARIANT=cuda
+RUN wanted=""; \
+    python3 -c 'import ensurepip, venv' 2>/dev/null || wanted="python3 python3-venv"; \
+    [ "$VARIANT" = cpu ] || wanted="$wanted gcc libc6-dev python3-dev"; \
+    [ -z "$wanted" ] || { \
+        apt-get update \
+        && apt-get install -y --no-install-recommends $wanted \
+        && rm -rf /var/lib/apt/lists/*; }
+
+FROM base AS build
+ARG VARIANT=cuda
+ARG CPU_TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+RUN python3 -m venv /opt/baton
+WORKDIR /src
+COPY pyproject.toml deploy/images/requirements.py ./
+# torch is nine tenths of the image, and changes least of all.
+RUN torch=$(python3 requirements.py worker | grep '^torch==') \
+    && if [ "$VARIANT" = cpu ]; then \
+        /opt/baton/bin/pip install "$torch+cpu" --extra-index-url "$CPU_TORCH_INDEX"; \
+    else \
+        /opt/baton/bin/pip install "$torch"; \
+    fi
+# A CPU needs no triton: plain PyTorch computes there.
+RUN if [ "$VARIANT" = cpu ]; then python3 requirements.py worker | grep -v '^triton=='; \
+    else python3 requirements.py worker gpu; fi > requirements.txt \
+    && /opt/baton/bin/pip install -r requirements.txt
+COPY . .
+RUN /opt/baton/bin/pip install --no-deps .
+
+FROM base
+LABEL org.opencontainers.image.title="baton-worker" \
+      org.opencontainers.image.licenses="Apache-2.0"
+RUN useradd --uid 10001 --user-group --create-home baton \
+    && install -d -o baton -g baton /var/cache/baton
+COPY --from=build /opt/baton /opt/baton
+ENV PATH=/opt/baton/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
+    CUDA_DEVICE_ORDER=PCI_BUS_ID TRITON_CACHE_DIR=/var/cache/baton/triton \
+    BATON_STATE_FILE=/tmp/baton-state
+USER baton
+STOPSIGNAL SIGTERM
+# Loading takes what it takes; a worker that hangs later is fenced by the coordinator and ends.
+HEALTHCHECK --interval=5s --timeout=3s --start-period=600s --retries=3 \
+    CMD ["grep", "-qx", "ready", "/tmp/baton-state"]
+ENTRYPOINT ["python3", "-m"]
+CMD ["decode"]
