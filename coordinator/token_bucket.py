@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 _MINUTE_S = 60.0
+_ROUNDING = 1e-9  # who waited as long as told is not refused for the last digit
 
 
 class Quota(Protocol):
@@ -33,7 +34,8 @@ class TokenBucket:
 
     def wait_s(self) -> float:
         self._refill()
-        return max(0.0, (1.0 - self._level) / self._per_s)
+        short = 1.0 - self._level
+        return short / self._per_s if short > _ROUNDING else 0.0
 
     def take(self, amount: int) -> None:
         self._refill()

@@ -13,10 +13,10 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from tests.e2e.refusals import reach, refusal, up
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
 from tests.e2e.streams import Stream
-from tests.e2e.test_bad_input import reach, refusal, up
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import PROTOCOL, Claim, Goodbye, Hello, MemoryExport, encode
 
