@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 import uvloop
 
+from coordinator.api_keys import parse_api_keys
 from coordinator.edge_settings import EdgeSettings
 from coordinator.hub import HubSettings
 from coordinator.server import CoordinatorSettings, serve
@@ -19,6 +20,8 @@ from telemetry.logs import configure_logging
 from transport.channel_keys import SECRET, channel_keys
 from transport.errors import BatonError
 from transport.secret_setting import secret_setting
+
+API_KEYS = "BATON_API_KEYS"
 
 
 def main(
@@ -63,7 +66,10 @@ def main(
             bind=bind,
             redis_url=redis_url,
             model=model,
-            edge=EdgeSettings(served_model_name or model.resolve().name),
+            edge=EdgeSettings(
+                served_model_name or model.resolve().name,
+                api_keys=parse_api_keys(secret_setting(os.environ, API_KEYS), API_KEYS),
+            ),
             hub=HubSettings(heartbeat, dead_after, max_open, request_timeout),
             drain_timeout_s=drain_timeout,
             channel_keys=channel_keys(secret_setting(os.environ, SECRET)),

@@ -2,21 +2,25 @@
 
 The life of a request:
 
-1. Middleware gives it an id and bounds its body.
+1. Middleware gives it an id, asks for its key and bounds its body.
 2. Its body is validated, its prompts tokenized off the event loop, its length checked.
 3. Each choice is one ``Generation``, submitted to the core; all are accepted or none goes on.
 4. Tokens come back as a stream, become text, and leave as JSON or as events.
 """
 
+import time
+from collections.abc import Callable
 from importlib.metadata import version
 
 from fastapi import FastAPI
 
+from coordinator.accounts import Accounts
 from coordinator.body_limit import BodyLimit
 from coordinator.contract import Core
 from coordinator.edge import Edge
 from coordinator.edge_settings import EdgeSettings
 from coordinator.errors import install_error_handlers
+from coordinator.key_check import KeyCheck
 from coordinator.middleware import Observed, RequestId
 from coordinator.openapi import install_openapi
 from coordinator.responses import ChatCompletionChunk
@@ -27,9 +31,14 @@ from telemetry.metrics import Metrics
 
 
 def create_app(
-    core: Core, tokenizer: Tokenizer, settings: EdgeSettings, metrics: Metrics | None = None
+    core: Core,
+    tokenizer: Tokenizer,
+    settings: EdgeSettings,
+    metrics: Metrics | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> FastAPI:
     """The ASGI app. ``metrics`` is the object that the core feeds too; a fresh one if None.
+    ``clock`` is that of the keys' quotas.
 
     The caller owns core and tokenizer, and closes both.
     """
@@ -42,9 +51,11 @@ def create_app(
     app.include_router(generate_routes(edge))
     app.include_router(info_routes(edge))
     install_error_handlers(app)
-    install_openapi(app, ChatCompletionChunk)
+    install_openapi(app, ChatCompletionChunk, keys=bool(settings.api_keys))
     # NOTE: what is added last is outermost.
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    if settings.api_keys:
+        app.add_middleware(KeyCheck, accounts=Accounts(settings.api_keys, metrics, clock))
     app.add_middleware(Observed, metrics=metrics)
     app.add_middleware(RequestId)
     return app

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from coordinator.api_keys import ApiKey
+
 
 @dataclass(frozen=True)
 class EdgeSettings:
@@ -9,7 +11,7 @@ class EdgeSettings:
 
     ``max_stops`` and ``max_stop_len`` (characters) bound a request's stop strings; ``max_choices``
     bounds n, and prompts × n; a body must arrive within ``body_timeout_s``; a client that reads
-    nothing for ``write_timeout_s`` has left.
+    nothing for ``write_timeout_s`` has left. With ``api_keys`` every request needs one of them.
     """
 
     served_model_name: str
@@ -22,10 +24,11 @@ class EdgeSettings:
     max_logit_bias: int = 1024
     body_timeout_s: float = 60.0
     write_timeout_s: float = 60.0
+    api_keys: tuple[ApiKey, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.served_model_name or not self.served_model_name.isprintable():
             raise ValueError(f"served_model_name is {self.served_model_name!r}; give it a name")
         for name, value in vars(self).items():
-            if not isinstance(value, str) and not value > 0:
+            if not isinstance(value, str | tuple) and not value > 0:
                 raise ValueError(f"{name} must be above 0, got {value!r}")

@@ -7,6 +7,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from coordinator.accounts import account_of
 from coordinator.choice import Choice
 from coordinator.connection import ClientLeft, while_connected
 from coordinator.contract import Generation, TokenStream
@@ -75,16 +76,20 @@ async def respond(
     *,
     role_first: bool,
 ) -> Response:
-    """Submit, then stream or collect. Raises Overloaded when one of them is not accepted, and
-    GenerationFailed; in every case nothing goes on that the client does not wait for."""
+    """Submit, then stream or collect. Raises Overloaded when one of them is not accepted, ApiError
+    when who pays has nothing left, and GenerationFailed; in every case nothing goes on that the
+    client does not wait for."""
     n = request.n or 1
     usage = Usage(prompt_tokens=sum(len(g.prompt_ids) for g in accepted[::n]))
+    payer = account_of(http.scope)
+    payer.check_tokens()
     streams = _submit(edge, accepted)
+    payer.charge(usage.prompt_tokens)
     stops = StopStrings(request.stop or ())
     skip_special = request.skip_special_tokens is not False
     choices = [
         Choice(
-            stream,
+            payer.metered(stream),
             Detokenizer(
                 edge.tokenizer.token_bytes,
                 edge.tokenizer.special_ids if skip_special else frozenset(),

@@ -1,6 +1,7 @@
 """What every request passes before it reaches a route, as plain ASGI.
 
-``RequestId(Observed(BodyLimit(app)))``: outermost first; the last is in body_limit.py.
+``RequestId(Observed(KeyCheck(BodyLimit(app))))``: outermost first; the last two are in
+key_check.py (only where keys are set) and body_limit.py.
 """
 
 import logging
@@ -10,6 +11,7 @@ import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from coordinator.accounts import account_of
 from coordinator.errors import CLIENT_LEFT, internal_error
 from telemetry.logs import bind_request
 from telemetry.metrics import Metrics
@@ -83,5 +85,7 @@ class Observed:
         self._metrics.http_responses.labels(route, method, str(status)).inc()
         self._metrics.http_s.labels(route).observe(took_s)
         level = logging.DEBUG if route in _QUIET_ROUTES and status < 400 else logging.INFO
-        fields = {"status": status, "took_ms": round(took_s * 1000, 1)}
+        fields: dict[str, object] = {"status": status, "took_ms": round(took_s * 1000, 1)}
+        if payer := account_of(scope).name:
+            fields["key"] = payer  # its name; the key itself is never kept
         log.log(level, "%s %s", scope["method"], scope["path"], extra=fields)

@@ -7,15 +7,21 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from coordinator.key_check import OPEN_PATHS
 from coordinator.responses import ErrorBody
 from coordinator.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
 _BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
 _REF = "#/components/schemas/{model}"
+_ERROR = {"application/json": {"schema": {"$ref": _REF.format(model=ErrorBody.__name__)}}}
 _OF_EVERY_BODY = {
     "408": "The body took too long to arrive.",
     "413": "The body is too large.",
     "500": "The generation failed, or the server has a bug.",
+}
+_OF_EVERY_KEY = {
+    "401": "The API key is missing or wrong.",
+    "429": "The key has used up its quota. Retry-After says when to try again.",
 }
 
 
@@ -34,12 +40,14 @@ def streamed(whole: type[BaseModel], chunk: type[BaseModel]) -> dict[str, Any]:
     return {"model": whole, "content": {"text/event-stream": events}}
 
 
-def install_openapi(app: FastAPI, *chunks: type[BaseModel]) -> None:
-    """Complete the app's schema; ``chunks`` are the events' data, which no body refers to."""
+def install_openapi(app: FastAPI, *chunks: type[BaseModel], keys: bool) -> None:
+    """Complete the app's schema; ``chunks`` are the events' data, which no body refers to; with
+    ``keys`` all but the open paths need one."""
 
     def build() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _completed(app, chunks)
+            schema = _completed(app, chunks)
+            app.openapi_schema = _locked(schema) if keys else schema
         return app.openapi_schema
 
     app.openapi = build  # type: ignore[method-assign]
@@ -53,12 +61,24 @@ def _completed(app: FastAPI, chunks: tuple[type[BaseModel], ...]) -> dict[str, A
     components |= more["$defs"]
     for unused in ("HTTPValidationError", "ValidationError"):  # we never answer 422
         components.pop(unused, None)
-    error = {"application/json": {"schema": {"$ref": _REF.format(model=ErrorBody.__name__)}}}
     for path in schema["paths"].values():
         for operation in path.values():
             operation["responses"].pop("422", None)
             if "requestBody" in operation:
                 for status, description in _OF_EVERY_BODY.items():
-                    entry = {"description": description, "content": error}
+                    entry = {"description": description, "content": _ERROR}
                     operation["responses"].setdefault(status, entry)
+    return schema
+
+
+def _locked(schema: dict[str, Any]) -> dict[str, Any]:
+    bearer = {"type": "http", "scheme": "bearer"}
+    schema["components"]["securitySchemes"] = {"key": bearer}
+    for path, operations in schema["paths"].items():
+        if path in OPEN_PATHS:
+            continue
+        for operation in operations.values():
+            operation["security"] = [{"key": []}]
+            for status, description in _OF_EVERY_KEY.items():
+                operation["responses"][status] = {"description": description, "content": _ERROR}
     return schema

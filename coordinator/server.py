@@ -34,7 +34,7 @@ from coordinator.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
 from telemetry.notify import notify
 from transport.channel import CoordinatorChannel
-from transport.channel_keys import ChannelKeys
+from transport.channel_keys import ChannelKeys, is_loopback
 from transport.messages import PROTOCOL
 
 log = logging.getLogger(__name__)
@@ -93,6 +93,8 @@ async def serve(settings: CoordinatorSettings) -> None:
             http = _HttpServer(app, listener)
             tasks.create_task(http.serve(), name="http")
             settle()
+            if not settings.edge.api_keys and not is_loopback(settings.host):
+                log.warning("no API keys are set: whoever reaches %s is served", settings.host)
             notify(READY="1", STATUS=f"listening on {settings.host}:{listener.getsockname()[1]}")
             log.info("%s listens on %s:%d", instance, *listener.getsockname()[:2])
             await stop.wait()

@@ -1,12 +1,14 @@
 """``baton chat``: talk to a model in the terminal."""
 
 import contextlib
+import os
 import sys
 from typing import Annotated
 
 import typer
 
 from deploy.chat_client import ChatClient, ChatError
+from deploy.client_key import key_header
 
 FAILED = 1
 INTERRUPTED = 130
@@ -35,8 +37,11 @@ def chat(
     """
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (gives input() its line editing)
+    headers = key_header(os.environ)
     try:
-        with ChatClient(url, model, temperature=temperature, max_tokens=max_tokens) as client:
+        with ChatClient(
+            url, model, temperature=temperature, max_tokens=max_tokens, headers=headers
+        ) as client:
             messages = [{"role": "system", "content": system}] if system else []
             if message is None and sys.stdin.isatty():
                 _talk(client, messages)

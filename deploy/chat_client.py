@@ -1,7 +1,7 @@
 """A streaming client of ``/v1/chat/completions``, for one conversation at a time."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import httpx
@@ -15,7 +15,8 @@ class ChatError(Exception):
 
 
 class ChatClient:
-    """``model`` None: the first that the server lists. Raises ChatError from every method."""
+    """``model`` None: the first that the server lists; ``headers`` go with every request.
+    Raises ChatError from every method."""
 
     def __init__(
         self,
@@ -24,10 +25,12 @@ class ChatClient:
         *,
         temperature: float | None = None,
         max_tokens: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.url = url.rstrip("/")
         self._options = {"temperature": temperature, "max_tokens": max_tokens}
-        self._http = httpx.Client(timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S))
+        timeout = httpx.Timeout(_SILENCE_S, connect=_CONNECT_S)
+        self._http = httpx.Client(timeout=timeout, headers=headers)
         self.model = model or self._first_model()
 
     def __enter__(self) -> Self:

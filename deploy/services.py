@@ -14,7 +14,7 @@ from pathlib import Path
 from deploy.settings import UpSettings
 from transport.channel_keys import SECRET
 
-_FOR_CLIENTS = frozenset({"BATON_API_KEYS", "BATON_API_KEYS_FILE"})
+API_KEYS = frozenset({"BATON_API_KEYS", "BATON_API_KEYS_FILE"})
 _CODE = Path(__file__).resolve().parent.parent
 
 
@@ -66,7 +66,7 @@ def services(
         "BATON_PORT": str(port),
         "BATON_BIND": endpoint,
         "BATON_DRAIN_TIMEOUT": f"{settings.drain_timeout_s:g}",
-        **{name: shared.pop(name) for name in _FOR_CLIENTS & shared.keys()},
+        **{name: shared.pop(name) for name in API_KEYS & shared.keys()},
     }
     worker = {"BATON_COORDINATOR": endpoint}
     if settings.device == "cpu":

@@ -1,5 +1,6 @@
 """``baton status``: is it ready, who works there, how much waits?"""
 
+import os
 import sys
 from typing import Annotated, Any
 
@@ -7,6 +8,8 @@ import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from deploy.client_key import API_KEY, key_header
 
 NOT_READY = 1
 NO_ANSWER = 2
@@ -20,8 +23,12 @@ def status(
     ] = "http://127.0.0.1:8000",
 ) -> None:
     """Show readiness, queue and pools. Exit code: 0 ready, 1 not ready, 2 nothing answers."""
+    headers = key_header(os.environ)
     try:
-        answer = httpx.get(f"{url.rstrip('/')}/status", timeout=_TIMEOUT_S)
+        answer = httpx.get(f"{url.rstrip('/')}/status", headers=headers, timeout=_TIMEOUT_S)
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            typer.echo(f"error: {url} wants another key; set {API_KEY}", err=True)
+            raise typer.Exit(NO_ANSWER)
         answer.raise_for_status()
         found = answer.json()
         head, rows = headline(found), [row(worker) for worker in found["workers"]]

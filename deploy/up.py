@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +16,7 @@ from deploy.guardian import Guardian
 from deploy.ports import base_url, claim_port
 from deploy.redis_post import ForeignRedis, OwnRedis, RedisPost
 from deploy.rundir import RunDir, base_dir, sweep
-from deploy.services import services
+from deploy.services import API_KEYS, services
 from deploy.settings import Device, LoadFormat, Role, UpSettings, resolve
 from deploy.signals import StopSignals
 from deploy.supervisor import CANNOT_START, Supervisor
@@ -151,7 +152,7 @@ def _serve(settings: UpSettings, port: int, base: Path, signals: StopSignals) ->
             signals=signals,
             guardian=guardian,
             display=display(),
-            ready_lines=[_curl(settings, port), _ready_line(settings, port)],
+            ready_lines=[_curl(settings, port, os.environ), _ready_line(settings, port)],
             drain_timeout_s=settings.drain_timeout_s,
         )
         return supervisor.run()
@@ -165,7 +166,7 @@ def _ready_line(settings: UpSettings, port: int) -> str:
     )
 
 
-def _curl(settings: UpSettings, port: int) -> str:
+def _curl(settings: UpSettings, port: int, environ: Mapping[str, str]) -> str:
     anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
     url = base_url(anywhere.get(settings.host, settings.host), port) + "/v1/chat/completions"
     body = {
@@ -174,4 +175,5 @@ def _curl(settings: UpSettings, port: int) -> str:
         "max_tokens": 200,
     }
     parts = ["curl", "-sS", url, "-H", "Content-Type: application/json", "-d", json.dumps(body)]
-    return "try it:\n  " + shlex.join(parts)
+    key = ' -H "Authorization: Bearer $BATON_API_KEY"' if API_KEYS & environ.keys() else ""
+    return f"try it:\n  {shlex.join(parts)}{key}"

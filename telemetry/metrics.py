@@ -120,6 +120,13 @@ class Metrics:
         )  # fmt: skip
         self.http_in_flight = Gauge("baton_http_in_flight", "HTTP requests open now.", registry=r)
 
+        self.key_requests = Counter(
+            "baton_key_requests", "Requests with an API key.", ["key", "outcome"], registry=r
+        )
+        self.key_tokens = Counter(
+            "baton_key_tokens", "Prompt and output tokens of an API key.", ["key"], registry=r
+        )
+
         worker = ["instance", "role"]
         self.workers = Gauge("baton_workers", "Live workers.", ["role"], registry=r)
         self.pages = Gauge("baton_worker_pages", "Pages of a pool.", worker, registry=r)

@@ -69,7 +69,15 @@ class WorkerChannel:
         self._socket.connect(endpoint)
 
     def send(self, message: FromWorker) -> None:
-        self._socket.send_multipart((self._protocol, encode(message)))
+        """Queue a message. Raises ChannelRefused when there is nobody to queue it for any more.
+
+        NOTE: ZeroMQ gives up a peer for good that refuses the handshake in so many words, and
+        then a send would wait forever.
+        """
+        try:
+            self._socket.send_multipart((self._protocol, encode(message)), zmq.NOBLOCK)
+        except zmq.Again:
+            raise self._handshakes.refused() from None
 
     def receive(self, timeout_s: float) -> list[ToWorker]:
         """Everything that has come, waiting at most ``timeout_s`` for the first message.

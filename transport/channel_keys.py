@@ -72,14 +72,18 @@ def _pair(secret: str, end: bytes) -> KeyPair:
     return KeyPair(zmq.curve_public(key), key)
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches ``host``, an address or a name."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False  # another name, an interface, or "*"
+
+
 def _stays_here(endpoint: str) -> bool:
     scheme, _, address = endpoint.partition("://")
     if scheme in ("ipc", "inproc"):
         return True
-    host = address.rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return scheme == "tcp" and ip_address(host).is_loopback
-    except ValueError:
-        return False  # another name, an interface, or "*"
+    return scheme == "tcp" and is_loopback(address.rpartition(":")[0].strip("[]"))

@@ -50,18 +50,19 @@ class HandshakeWatch:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._failing_since = None
             elif event & _FINAL:
-                raise self._refused()
+                raise self.refused()
             elif self._failing_since is None:
                 self._failing_since = self._clock()
         since = self._failing_since
         if since is not None and self._clock() - since >= self._refused_after_s:
-            raise self._refused()
+            raise self.refused()
 
     def close(self) -> None:
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
 
-    def _refused(self) -> ChannelRefused:
+    def refused(self) -> ChannelRefused:
+        """The error that says so."""
         ours = "this worker has one" if self._has_secret else "this worker has none"
         return ChannelRefused(
             f"the coordinator at {self._endpoint} refuses the handshake: {SECRET} differs between "

@@ -15,13 +15,13 @@ def secret_setting(environ: Mapping[str, str], name: str) -> str:
     Raises ValueError that names the setting, never showing the secret: given twice, or a file that
     cannot be read or holds nothing.
     """
-    given, path = environ.get(name, "").strip(), environ.get(f"{name}_FILE", "")
+    given, path = environ.get(name, "").rstrip(), environ.get(f"{name}_FILE", "")
     if not path:
         return given
     if given:
         raise ValueError(f"{name} and {name}_FILE are both set; say one")
     try:
-        found = Path(path).read_text(encoding="utf-8").strip()
+        found = Path(path).read_text(encoding="utf-8").rstrip()
     except OSError as error:
         raise ValueError(f"{name}_FILE: cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -39,6 +39,7 @@ class Stub(ThreadingHTTPServer):
         self.pieces: list[str] = ["4", "2"]
         self.refusal: tuple[int, str] | None = None
         self.hangs = False
+        self.key = ""
         self.client_left = Event()
         self.bodies: list[dict] = []
 
@@ -51,6 +52,9 @@ class Handler(BaseHTTPRequestHandler):
     server: Stub
 
     def do_GET(self) -> None:
+        if self.server.key and self.headers["Authorization"] != f"Bearer {self.server.key}":
+            self.reply(401, b'{"error": {"message": "the API key is not one of ours"}}')
+            return
         found = self.server.pages.get(self.path)
         self.reply(404 if found is None else 200, json.dumps(found).encode())
 
@@ -93,10 +97,11 @@ def stub() -> Iterator[Stub]:
         serving.join()
 
 
-def baton(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def baton(*args: str, stdin: str = "", key: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "deploy.cli", *args],
         input=stdin, capture_output=True, text=True, cwd=ROOT, timeout=DEADLINE_S, check=False,
+        env={**os.environ, "BATON_API_KEY": key},
     )  # fmt: skip
 
 
@@ -170,6 +175,19 @@ def test_chat_tells_the_servers_refusal_plainly(stub):
     stub.refusal = (503, "queue full")
     told = baton("chat", "hi", "--url", stub.url)
     assert (told.returncode, told.stderr) == (1, "error: queue full (HTTP 503)\n")
+
+
+def test_a_key_comes_from_the_environment(stub):
+    stub.pages["/status"], stub.key = STATUS, "sk-right"
+    assert baton("status", "--url", stub.url, key="sk-right").returncode == 0
+    told = baton("status", "--url", stub.url, key="sk-wrong")
+    assert (told.returncode, "BATON_API_KEY" in told.stderr) == (2, True)
+    assert baton("chat", "hi", "--url", stub.url, key="sk-right").stdout == "42\n"
+    told = baton("chat", "hi", "--url", stub.url)
+    assert "the API key is not one of ours (HTTP 401)" in told.stderr
+    told = baton("status", "--url", stub.url, key="sk-\nwrong")
+    assert "sk-" not in told.stdout + told.stderr
+    assert "no header can carry" in told.stdout + told.stderr
 
 
 def test_conversation_survives_ctrl_c_and_remembers(stub):

@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from coordinator.presence import ProtocolConflict
 from coordinator.store import Store
 from deploy.redis_server import LocalRedis
+from tests.e2e.refusals import EXIT_S, reach, refusal, up
 from tests.e2e.served import served
 from tests.e2e.stack import ROOT, Stack, environment
 from tests.e2e.streams import Stream
@@ -25,7 +25,6 @@ from transport.errors import ProtocolMismatch
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import PROTOCOL, Hello, MemoryExport, Refused
 
-EXIT_S = 30.0
 OTHER = "baton/0"
 
 
@@ -33,33 +32,6 @@ OTHER = "baton/0"
 def broken(tmp_path: Path) -> Path:
     """A copy of a checkpoint, to be damaged."""
     return Path(shutil.copytree(served("per_expert"), tmp_path / "broken"))
-
-
-def refusal(module: str, *args: str, **settings: object) -> str:
-    """Run a service that must refuse to start; its last line."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, *args],
-        env=environment(**settings),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=EXIT_S,
-        check=False,
-    )
-    assert done.returncode == 2, done.stdout + done.stderr
-    lines = (done.stdout + done.stderr).strip().splitlines()
-    assert "Traceback" not in done.stdout + done.stderr
-    assert lines[-1].startswith("error: "), lines
-    return lines[-1]
-
-
-def up(*args: str, **settings: object) -> str:
-    return refusal("deploy.cli", "up", "--port", "0", *args, **settings)
-
-
-def reach(baton: Stack) -> dict[str, str]:
-    """Settings by which a worker finds and joins a stack's coordinator."""
-    return {"coordinator": baton.endpoint, "channel_secret": baton.channel_secret}
 
 
 async def still_serves(baton: Stack) -> None:

@@ -83,6 +83,23 @@ async def test_a_stranger_is_told_so_and_never_heard(
     await passes(coordinator, "heard next")
 
 
+async def test_a_refused_worker_does_not_wait_for_ever_to_send(
+    coordinator: CoordinatorChannel,
+) -> None:
+    worker = WorkerChannel(coordinator.endpoint, "w")
+
+    def talk() -> None:
+        for _ in range(100):
+            worker.send(Goodbye())
+            assert worker._socket.poll(50) == 0  # what is known to be refused is not asked about
+
+    try:
+        with pytest.raises(ChannelRefused, match=SECRET):
+            await asyncio.wait_for(asyncio.to_thread(talk), 10)
+    finally:
+        worker.close()
+
+
 async def test_a_worker_with_a_secret_trusts_no_open_coordinator(tmp_path: Path) -> None:
     channel = CoordinatorChannel(f"ipc://{tmp_path}/c.sock")
     try:

@@ -1,0 +1,97 @@
+"""The clients' API keys: how they are written down, and whose a given one is.
+
+One key a line (or separated by commas, for the environment), the quotas a minute optional:
+
+    # name:key[:requests_per_minute[:tokens_per_minute]]
+    alice:sk-5f0c9e2b7d1a4c68
+    batch:sk-93ab1d7e6f2048c5:600:2000000
+    guest:sk-0d4e8f6a2b9c7135::50000
+
+Only a digest of each key is kept: no log, error or dump can show one.
+"""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MIN_KEY_LEN = 16
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_KEY = re.compile(r"[!-~]+")
+_QUOTA = re.compile(r"[1-9][0-9]{0,14}")
+_FORM = "name:key[:requests_per_minute[:tokens_per_minute]]"
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """``digest`` is the key's (``digest_of``); a quota of None is no limit."""
+
+    name: str
+    digest: bytes
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+
+def digest_of(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def parse_api_keys(text: str, setting: str) -> tuple[ApiKey, ...]:
+    """The keys that ``text`` lists; () for an empty text.
+
+    Raises ValueError that names ``setting`` and the line, never showing what may be a key.
+    """
+    found: list[ApiKey] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.lstrip().startswith("#"):
+            continue
+        for entry in filter(None, (part.strip() for part in line.split(","))):
+            try:
+                key = _parsed(entry)
+                _require_new(key, found)
+            except ValueError as error:
+                raise ValueError(f"{setting}: line {number}: {error}") from None
+            found.append(key)
+    if text and not found:
+        raise ValueError(f"{setting}: lists no key; each line is {_FORM}")
+    return tuple(found)
+
+
+def owner(presented: bytes, keys: Sequence[ApiKey]) -> ApiKey | None:
+    """Whose key was presented, in a time that does not depend on how much of it is right."""
+    digest, found = digest_of(presented), None
+    for key in keys:
+        if hmac.compare_digest(digest, key.digest):
+            found = key
+    return found
+
+
+def _parsed(entry: str) -> ApiKey:
+    name, *rest = entry.split(":")
+    if not _NAME.fullmatch(name):
+        raise ValueError("the name must be 1 to 64 letters, digits, '.', '_' or '-'")
+    if not 1 <= len(rest) <= 3:
+        raise ValueError(f"{name!r}: is not {_FORM}")
+    key, *quotas = rest
+    if len(key) < MIN_KEY_LEN or not _KEY.fullmatch(key):
+        raise ValueError(
+            f"{name!r}: the key must be {MIN_KEY_LEN} or more printable ASCII characters, "
+            "without spaces"
+        )
+    per_minute = [_quota(name, quota) for quota in quotas] + [None, None]
+    return ApiKey(name, digest_of(key.encode()), *per_minute[:2])
+
+
+def _quota(name: str, text: str) -> int | None:
+    if text and not _QUOTA.fullmatch(text):
+        raise ValueError(f"{name!r}: a quota must be a number of 1 or more a minute, or nothing")
+    return int(text) if text else None
+
+
+def _require_new(key: ApiKey, known: Sequence[ApiKey]) -> None:
+    for other in known:
+        if other.name == key.name:
+            raise ValueError(f"{key.name!r}: the name is there twice")
+        if other.digest == key.digest:
+            raise ValueError(f"{key.name!r}: has the same key as {other.name!r}")

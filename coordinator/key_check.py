@@ -1,0 +1,48 @@
+"""The middleware that asks every request for its API key, where keys are set."""
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from coordinator.accounts import Account, Accounts, open_account
+from coordinator.errors import ApiError
+
+OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
+"""Probes and scrapers have no key, and these tell nothing about what clients ask."""
+
+
+class KeyCheck:
+    """Answers 401 to a request without a key that is known here, and 429 to one whose key has used
+    up its quota, before anything of its body is read."""
+
+    def __init__(self, app: ASGIApp, accounts: Accounts) -> None:
+        self._app = app
+        self._accounts = accounts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        try:
+            account = self._account(scope)
+            open_account(scope, account)
+            account.admit()
+        except ApiError as error:
+            await error.response()(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _account(self, scope: Scope) -> Account:
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if not given:
+            raise _unauthorized("no API key was given; send: Authorization: Bearer <key>")
+        scheme, _, presented = given[0].strip().partition(b" ")
+        if len(given) > 1 or scheme.lower() != b"bearer" or not presented.strip():
+            raise _unauthorized("the Authorization header must be: Bearer <key>")
+        account = self._accounts.of(presented.strip())
+        if account is None:
+            raise _unauthorized("the API key is not one of this server's")
+        return account
+
+
+def _unauthorized(message: str) -> ApiError:
+    headers = {"www-authenticate": "Bearer"}
+    return ApiError(401, message, code="invalid_api_key", headers=headers)

@@ -1,0 +1,16 @@
+"""The API key that our own clients send: from the environment, as a command line is no place."""
+
+from collections.abc import Mapping
+
+import typer
+
+API_KEY = "BATON_API_KEY"
+
+
+def key_header(environ: Mapping[str, str]) -> dict[str, str]:
+    """The header that carries the key; none without one. Raises typer.BadParameter, not showing it,
+    for a key that no header can carry."""
+    key = environ.get(API_KEY, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise typer.BadParameter(f"{API_KEY} has characters that no header can carry")
+    return {"Authorization": f"Bearer {key}"} if key else {}

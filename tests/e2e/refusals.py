@@ -1,0 +1,35 @@
+"""Services that must refuse to start, and what they say."""
+
+import subprocess
+import sys
+
+from tests.e2e.stack import ROOT, Stack, environment
+
+EXIT_S = 30.0
+
+
+def refusal(module: str, *args: str, **settings: object) -> str:
+    """Run a service that must refuse to start; its last line."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *args],
+        env=environment(**settings),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=EXIT_S,
+        check=False,
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    assert "Traceback" not in done.stdout + done.stderr
+    assert lines[-1].startswith("error: "), lines
+    return lines[-1]
+
+
+def up(*args: str, **settings: object) -> str:
+    return refusal("deploy.cli", "up", "--port", "0", *args, **settings)
+
+
+def reach(baton: Stack) -> dict[str, str]:
+    """Settings by which a worker finds and joins a stack's coordinator."""
+    return {"coordinator": baton.endpoint, "channel_secret": baton.channel_secret}

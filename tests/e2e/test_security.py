@@ -1,0 +1,179 @@
+"""A whole system with keys: who has one is served, nobody else learns or joins anything."""
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+import zmq
+import zmq.asyncio
+
+from tests.e2e.refusals import reach, refusal, up
+from tests.e2e.served import served
+from tests.e2e.stack import Stack
+from tests.e2e.streams import Stream
+from transport.layout import CacheLayout, PoolSize
+from transport.messages import PROTOCOL, Claim, Goodbye, Hello, MemoryExport, encode
+
+MODEL = "per_expert"
+RIGHT, RARE, WRONG = (f"sk-{name}-0123456789abcdef" for name in ("right", "rare", "wrong"))
+SECRET = "a secret that only this test knows, 0123456789"
+QUESTION = [{"role": "user", "content": "What is left?"}]
+
+
+@pytest.fixture(scope="module")
+def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "api-keys"
+    path.write_text(f"# clients\nright:{RIGHT}\nrare:{RARE}:2\n")
+    path.chmod(stat.S_IRUSR)
+    return path
+
+
+@pytest.fixture(scope="module")
+def locked(keys_file: Path) -> Iterator[Stack]:
+    """A stack with keys; whatever its tests did, its secrets are nowhere to be read."""
+    stack = Stack(
+        served(MODEL), heartbeat=0.25, page_size=16, num_pages=256, log_level="debug",
+        api_keys_file=keys_file, channel_secret=SECRET,
+    ).start()  # fmt: skip
+    try:
+        yield stack
+        commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in stack.pids().values()]
+        assert len(commands) == 3
+        assert stack.stop() == 0
+        for secret in (RIGHT, RARE, WRONG, SECRET):
+            assert secret not in stack.text
+            assert not any(secret.encode() in command for command in commands)
+    finally:
+        stack.close()
+
+
+@pytest.fixture
+async def http(locked: Stack) -> AsyncIterator[httpx.AsyncClient]:
+    headers = {"authorization": f"Bearer {RIGHT}"}
+    async with httpx.AsyncClient(base_url=locked.url, headers=headers, timeout=10.0) as client:
+        yield client
+
+
+async def chat(stack: Stack, key: str, **fields: object) -> str:
+    async with openai.AsyncOpenAI(
+        base_url=f"{stack.url}/v1", api_key=key, max_retries=0, timeout=30.0
+    ) as client:
+        answer = await client.chat.completions.create(
+            model=MODEL, messages=QUESTION, temperature=0, max_tokens=8, **fields
+        )
+        if not fields:
+            return str(answer.choices[0].message.content)
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in answer])
+
+
+async def test_openai_python_with_a_right_and_a_wrong_key(locked: Stack) -> None:
+    assert await chat(locked, RIGHT) == await chat(locked, RIGHT, stream=True) != ""
+    with pytest.raises(openai.AuthenticationError, match="not one of this server's"):
+        await chat(locked, WRONG)
+
+
+async def test_a_quota_is_told_with_a_time_to_come_back(locked: Stack) -> None:
+    for _ in range(2):
+        await chat(locked, RARE)
+    with pytest.raises(openai.RateLimitError, match="2 requests a minute") as refused:
+        await chat(locked, RARE)
+    assert 1 <= int(refused.value.response.headers["retry-after"]) <= 30
+    await chat(locked, RIGHT)
+
+
+async def test_probes_need_no_key_and_tell_no_secret(locked: Stack) -> None:
+    async with httpx.AsyncClient(base_url=locked.url, timeout=10.0) as client:
+        for path in ("/health", "/ready", "/metrics"):
+            answer = await client.get(path)
+            assert answer.status_code == 200
+            assert not [s for s in (RIGHT, RARE, SECRET) if s in answer.text]
+        for path in ("/status", "/v1/models", "/openapi.json"):
+            assert (await client.get(path)).status_code == 401
+            bare = await client.get(path, headers={"authorization": "Bearer"})
+            assert bare.status_code == 401
+
+
+async def test_a_stranger_can_neither_register_nor_listen(
+    locked: Stack, http: httpx.AsyncClient
+) -> None:
+    workers = (await http.get("/status")).json()["workers"]
+    memory = MemoryExport("shm", "h", 1, CacheLayout("float32", 16, *[1] * 9), PoolSize(4, 4))
+    instance = workers[0]["instance"]  # a stranger may even know the name of a worker
+    context = zmq.asyncio.Context()
+    stranger = context.socket(zmq.DEALER)
+    stranger.setsockopt(zmq.IDENTITY, instance.encode())
+    stranger.connect(locked.endpoint)
+    try:
+        for message in (
+            Hello(instance, "prefill", "m", "cpu", 1, 64, 4, memory),
+            Hello("prefill-mine", "prefill", "m", "cpu", 1, 64, 4, memory),
+            Claim(instance, (), 1),
+            Goodbye(),
+        ):
+            await stranger.send_multipart([PROTOCOL.encode(), encode(message)])
+        for _ in range(3):
+            await chat(locked, RIGHT)  # its prompt goes to a worker meanwhile
+        assert not await stranger.poll(0)
+    finally:
+        stranger.close(linger=0)
+        context.term()
+    found = (await http.get("/status")).json()
+    assert [w["instance"] for w in found["workers"]] == [w["instance"] for w in workers]
+    assert found["problems"] == []
+
+
+@pytest.mark.parametrize("secret", [None, "a guess, long enough to be one, but wrong"])
+async def test_a_worker_without_the_secret_says_what_is_wrong(
+    locked: Stack, secret: str | None
+) -> None:
+    settings = {"model": served(MODEL), **reach(locked), "page_size": 16}
+    if secret is None:
+        del settings["channel_secret"]
+    else:
+        settings["channel_secret"] = secret
+    message = await asyncio.to_thread(refusal, "decode", **settings)
+    assert "BATON_CHANNEL_SECRET" in message
+    assert "a guess" not in message
+
+
+async def test_a_worker_with_the_secret_may_join(locked: Stack, http: httpx.AsyncClient) -> None:
+    """It gets as far as its cache being looked at: the handshake let it in."""
+    settings = {"model": served(MODEL), **reach(locked), "page_size": 32}
+    assert "page_size 16 here, 32 at" in await asyncio.to_thread(refusal, "decode", **settings)
+
+
+def test_secrets_that_will_not_do(tmp_path: Path) -> None:
+    model = str(served(MODEL))
+    bad = f"right:{RIGHT}\nright:{WRONG}\n"
+    message = up("--model", model, api_keys=bad)
+    assert "BATON_API_KEYS: line 2: 'right'" in message
+    assert not [secret for secret in (RIGHT, WRONG) if secret in message]
+    message = up("--model", model, api_keys_file=tmp_path / "none")
+    assert f"BATON_API_KEYS_FILE: cannot read {tmp_path / 'none'}" in message
+    message = up("--model", model, channel_secret="hunter2")
+    assert "BATON_CHANNEL_SECRET: has 7 characters" in message
+
+
+def test_an_open_channel_is_not_bound_to_the_network() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        settings = {"model": served(MODEL), "redis_url": url, "port": 0}
+        message = refusal("coordinator", bind="tcp://0.0.0.0:0", **settings)
+    assert message.startswith("error: bind: tcp://0.0.0.0:0 can be reached")
+    message = refusal("prefill", model=served(MODEL), coordinator="tcp://10.0.0.1:5555")
+    assert message.startswith("error: coordinator: tcp://10.0.0.1:5555 can be reached")
+
+
+async def test_every_run_has_a_secret_of_its_own(baton: Stack) -> None:
+    secrets = {baton.setting(pid, "BATON_CHANNEL_SECRET") for pid in baton.pids().values()}
+    assert [len(secret) for secret in secrets] == [64]
+    assert secrets != {os.environ.get("BATON_CHANNEL_SECRET")}
+    assert not secrets & set(baton.text.split())
+    answer = await Stream(baton.url, [1, 2, 3], max_tokens=5).ended()
+    assert len(answer.token_ids) == 5
