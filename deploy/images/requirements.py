@@ -1,4 +1,4 @@
-"""What pyproject.toml depends on, a line each, so that an image can install it as a layer of its own.
+"""What pyproject.toml depends on, a line each: an image installs it as a layer of its own.
 
 python3 requirements.py [EXTRA ...] > requirements.txt
 """

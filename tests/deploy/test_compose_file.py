@@ -1,4 +1,4 @@
-"""The compose file and what explains it: every setting is in .env.example, and the other way round."""
+"""The compose file and what explains it: every setting is in .env.example, and no other is."""
 
 import re
 import runpy
