@@ -13,7 +13,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from coordinator.body_limit import BodyLimit
-from coordinator.contract import Core
+from coordinator.contract import Core, History, NoHistory
 from coordinator.edge import Edge
 from coordinator.edge_settings import EdgeSettings
 from coordinator.errors import install_error_handlers
@@ -21,15 +21,21 @@ from coordinator.middleware import Observed, RequestId
 from coordinator.openapi import install_openapi
 from coordinator.responses import ChatCompletionChunk
 from coordinator.routes_generate import generate_routes
+from coordinator.routes_history import history_routes
 from coordinator.routes_info import info_routes
 from coordinator.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
 
 
 def create_app(
-    core: Core, tokenizer: Tokenizer, settings: EdgeSettings, metrics: Metrics | None = None
+    core: Core,
+    tokenizer: Tokenizer,
+    settings: EdgeSettings,
+    metrics: Metrics | None = None,
+    history: History | None = None,
 ) -> FastAPI:
     """The ASGI app. ``metrics`` is the object that the core feeds too; a fresh one if None.
+    ``history`` tells what became of requests; nothing if None.
 
     The caller owns core and tokenizer, and closes both.
     """
@@ -41,6 +47,7 @@ def create_app(
     )  # fmt: skip
     app.include_router(generate_routes(edge))
     app.include_router(info_routes(edge))
+    app.include_router(history_routes(history or NoHistory()))
     install_error_handlers(app)
     install_openapi(app, ChatCompletionChunk)
     # NOTE: what is added last is outermost.
