@@ -23,6 +23,7 @@ from coordinator.responses import ChatCompletionChunk
 from coordinator.routes_generate import generate_routes
 from coordinator.routes_history import history_routes
 from coordinator.routes_info import info_routes
+from coordinator.routes_page import page_routes
 from coordinator.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
 
@@ -48,6 +49,7 @@ def create_app(
     app.include_router(generate_routes(edge))
     app.include_router(info_routes(edge))
     app.include_router(history_routes(history or NoHistory()))
+    app.include_router(page_routes())
     install_error_handlers(app)
     install_openapi(app, ChatCompletionChunk)
     # NOTE: what is added last is outermost.
