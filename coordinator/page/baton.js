@@ -72,6 +72,7 @@ function answerView() {
   const thoughts = make("details", { hidden: true }, make("summary", { textContent: "Thinking" }), thought);
   const text = make("div", { className: "text" });
   const facts = make("p", { className: "facts" });
+  const log = $("conversation");
   element.append(thoughts, text, facts);
   element.setAttribute("aria-busy", "true");
   return {
@@ -79,11 +80,11 @@ function answerView() {
       thoughts.hidden = !thoughtText;
       thought.textContent = thoughtText;
       text.textContent = answer;
-      const log = $("conversation");
       log.scrollTop = log.scrollHeight;
     },
     end(words) {
       facts.textContent = words;
+      log.scrollTop = log.scrollHeight;
       element.setAttribute("aria-busy", "false");
     },
     fail(reason) {
@@ -221,7 +222,9 @@ function showStatus(status) {
   const health = `${state} · ${status.queued} queued · ${status.running} running${redis}`;
   if ($("health").textContent !== health) $("health").textContent = health;
   $("health").className = problems.length ? "bad" : "good";
-  $("pools").replaceChildren(...status.workers.map(worker));
+  const inOrder = status.workers.toSorted(
+    (a, b) => b.role.localeCompare(a.role) || a.instance.localeCompare(b.instance));
+  $("pools").replaceChildren(...inOrder.map(worker));
 }
 
 // ---- requests
@@ -238,7 +241,7 @@ function bar(request) {
       className: stage.name.split(" ")[0],
       title: `${stage.name}: ${time(stage.duration_s)}`,
     });
-    span.style.flexGrow = String(Math.max(stage.duration_s, 1e-6));
+    span.style.flexGrow = String((1000 * stage.duration_s) / Math.max(request.duration_s, 1e-9));
     return span;
   });
   const element = make("span", { className: "bar", role: "img" }, ...spans);
