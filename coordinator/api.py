@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from coordinator.accounts import Accounts
 from coordinator.body_limit import BodyLimit
-from coordinator.contract import Core
+from coordinator.contract import Core, History, NoHistory
 from coordinator.edge import Edge
 from coordinator.edge_settings import EdgeSettings
 from coordinator.errors import install_error_handlers
@@ -25,7 +25,9 @@ from coordinator.middleware import Observed, RequestId
 from coordinator.openapi import install_openapi
 from coordinator.responses import ChatCompletionChunk
 from coordinator.routes_generate import generate_routes
+from coordinator.routes_history import history_routes
 from coordinator.routes_info import info_routes
+from coordinator.routes_page import page_routes
 from coordinator.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
 
@@ -35,10 +37,12 @@ def create_app(
     tokenizer: Tokenizer,
     settings: EdgeSettings,
     metrics: Metrics | None = None,
+    history: History | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> FastAPI:
     """The ASGI app. ``metrics`` is the object that the core feeds too; a fresh one if None.
-    ``clock`` is that of the keys' quotas.
+    ``history`` tells what became of requests; nothing if None. ``clock`` is that of the keys'
+    quotas.
 
     The caller owns core and tokenizer, and closes both.
     """
@@ -50,6 +54,8 @@ def create_app(
     )  # fmt: skip
     app.include_router(generate_routes(edge))
     app.include_router(info_routes(edge))
+    app.include_router(history_routes(history or NoHistory()))
+    app.include_router(page_routes())
     install_error_handlers(app)
     install_openapi(app, ChatCompletionChunk, keys=bool(settings.api_keys))
     # NOTE: what is added last is outermost.

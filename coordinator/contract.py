@@ -7,6 +7,7 @@ generation into tokens. Neither knows the other's insides.
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from coordinator.record import RequestRecord
 from transport.messages import LogprobsOut
 from transport.sampling import FinishReason, SamplingParams, StopRule
 
@@ -90,6 +91,29 @@ class TokenStream(Protocol):
     def stop_early(self) -> None: ...
 
     def cancel(self) -> None: ...
+
+
+class History(Protocol):
+    """What became of requests, as the edge sees it; both raise a BatonError when the record
+    cannot be read, RedisUnavailable among them."""
+
+    async def get(self, request_id: str) -> RequestRecord | None:
+        """The newest record; None when the request is unknown or long over."""
+        ...
+
+    async def recent(self, most: int) -> list[RequestRecord]:
+        """Of the requests received last, last one first."""
+        ...
+
+
+class NoHistory:
+    """Of a core that keeps no record."""
+
+    async def get(self, request_id: str) -> RequestRecord | None:
+        return None
+
+    async def recent(self, most: int) -> list[RequestRecord]:
+        return []
 
 
 class Core(Protocol):

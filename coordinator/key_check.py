@@ -4,9 +4,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from coordinator.accounts import Account, Accounts, open_account
 from coordinator.errors import ApiError
+from coordinator.routes_page import PATHS as PAGE
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
-"""Probes and scrapers have no key, and these tell nothing about what clients ask."""
+OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"}) | PAGE
+"""Probes and scrapers have no key, and these tell nothing about what clients ask; nor does the
+page, which asks its reader for one."""
 
 
 class KeyCheck:

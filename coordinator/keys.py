@@ -3,6 +3,8 @@
 key                             type  holds                                   expires after
 baton:request:{request_id}      hash  RequestRecord's fields (record.py), and  24 h while open,
                                       `order`, by which writes are compared    1 h once ended
+baton:recent                    zset  ids of the last 1,000 requests of all    24 h, refreshed
+                                      coordinators, by `received_at`
 baton:open:{coordinator}        set   ids of that coordinator's requests that  24 h
                                       have not ended
 baton:worker:{instance}         hash  what `register_worker` was given, and    15 s, refreshed
@@ -23,11 +25,14 @@ from typing import Final
 REQUEST_PREFIX: Final = "baton:request:"
 COORDINATOR_PREFIX: Final = "baton:coordinator:"
 COORDINATORS: Final = "baton:coordinators"
+RECENT: Final = "baton:recent"
 
 OPEN_TTL_S: Final = 24 * 3600
 ENDED_TTL_S: Final = 3600
 PRESENCE_TTL_S: Final = 15.0
 COORDINATORS_TTL_S: Final = 48 * 3600
+RECENT_TTL_S: Final = 24 * 3600
+RECENT_MAX: Final = 1000
 
 
 def request(request_id: str) -> str:

@@ -20,7 +20,8 @@ NOT_NEWER: Final = 0
 FORGOTTEN: Final = -1
 
 _PUT = """
--- KEYS request, open set, the writer's coordinator. ARGV order, ended, id, ttl, open ttl, fields.
+-- KEYS request, open set, the writer's coordinator, the recent ones.
+-- ARGV order, ended, id, ttl, open ttl, fields, received at or '', most recent ones, their ttl.
 if redis.call('EXISTS', KEYS[3]) == 0 then return -1 end
 local stored = redis.call('HGET', KEYS[1], 'order')
 if stored and stored >= ARGV[1] then return 0 end
@@ -32,6 +33,11 @@ if ARGV[2] == '1' then
 else
   redis.call('SADD', KEYS[2], ARGV[3])
   redis.call('EXPIRE', KEYS[2], ARGV[5])
+end
+if ARGV[7] ~= '' then
+  redis.call('ZADD', KEYS[4], ARGV[7], ARGV[3])
+  redis.call('ZREMRANGEBYRANK', KEYS[4], 0, -1 - ARGV[8])
+  redis.call('EXPIRE', KEYS[4], ARGV[9])
 end
 return 1
 """
@@ -144,15 +150,17 @@ SOURCES: Final = (_PUT, _JOIN, _FAIL_LOST, _LEAVE, _REPLACE, _CLAIM, _RELEASE)
 
 
 def put(record: RequestRecord, writer: str) -> Command:
-    """Compare and set. Replies APPLIED, NOT_NEWER, or FORGOTTEN when the server does not know
-    ``writer``, the coordinator that sends this, and so has changed nothing."""
+    """Compare and set, and list it among the recent ones if it says when it was received.
+    Replies APPLIED, NOT_NEWER, or FORGOTTEN when the server does not know ``writer``, the
+    coordinator that sends this, and so has changed nothing."""
     ttl_s = keys.ENDED_TTL_S if record.ended else keys.OPEN_TTL_S
+    received_at = "" if record.received_at is None else str(record.received_at)
     return (
-        "EVALSHA", _sha(_PUT), 3,
+        "EVALSHA", _sha(_PUT), 4,
         keys.request(record.request_id), keys.open_requests(record.coordinator),
-        keys.coordinator(writer),
+        keys.coordinator(writer), keys.RECENT,
         record.order, int(record.ended), record.request_id, ttl_s, keys.OPEN_TTL_S,
-        _flat(record.to_fields()),
+        _flat(record.to_fields()), received_at, keys.RECENT_MAX, keys.RECENT_TTL_S,
     )  # fmt: skip
 
 

@@ -87,7 +87,7 @@ async def serve(settings: CoordinatorSettings) -> None:
         observer = Observer(metrics, store, instance)
         leases = Leases(store, channel.send)
         hub = Hub(channel, observer, instance, settings.hub, settings.limits, leases)
-        app = create_app(hub, tokenizer, settings.edge, metrics)
+        app = create_app(hub, tokenizer, settings.edge, metrics, store)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(hub.run(), name="hub")
             http = _HttpServer(app, listener)

@@ -156,6 +156,22 @@ class Store:
         fields = await self._reader.ask(("HGETALL", keys.request(request_id)))
         return RequestRecord.from_fields(fields) if fields else None
 
+    async def recent(self, most: int) -> list[RequestRecord]:
+        """The newest records of the requests received last, of all coordinators, last one first;
+        at most ``most`` of them. Raises RedisUnavailable and MalformedMessage."""
+        assert 0 < most <= keys.RECENT_MAX
+        request_ids = await self._reader.ask(("ZREVRANGE", keys.RECENT, 0, most - 1))
+        replies = await self._reader.run([("HGETALL", keys.request(i)) for i in request_ids])
+        found: list[RequestRecord] = []
+        for request_id, fields in zip(request_ids, replies, strict=True):
+            if isinstance(fields, ResponseError):
+                raise self._reader.refused(fields)
+            if (record := self._outbox.get(request_id)) is not None:
+                found.append(record)
+            elif fields:  # else it is long over, and its record gone
+                found.append(RequestRecord.from_fields(fields))
+        return found
+
     async def close(self, deadline_s: float) -> None:
         """Write what is left, remove the keys of this coordinator and its workers, disconnect;
         give up after ``deadline_s``. Requests still open are left for others to fail."""

@@ -3,7 +3,7 @@
 import typer
 
 from bench import cli as bench
-from deploy import chat, doctor, status, up
+from deploy import chat, doctor, status, top, up
 
 app = typer.Typer(
     name="baton",
@@ -15,6 +15,7 @@ app = typer.Typer(
 )
 app.command("up")(up.up)
 app.command("status")(status.status)
+app.command("top")(top.top)
 app.command("chat")(chat.chat)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench.app)

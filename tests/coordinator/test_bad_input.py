@@ -296,7 +296,7 @@ async def test_template_variables_cannot_break_the_service(client: httpx.AsyncCl
     ("method", "path", "status"),
     [
         ("GET", "/nothing/here", 404),
-        ("GET", "/", 404),
+        ("GET", "/nothing", 404),
         ("POST", "/v1/chat/completions/", 404),
         ("GET", "/v1/models/other/model", 404),
         ("GET", CHAT, 405),

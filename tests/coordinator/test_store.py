@@ -441,3 +441,38 @@ def test_scripts_in_any_order_end_in_the_newest(
 
 def limits(**changes: Any) -> StoreLimits:
     return replace(FAST, **changes)
+
+
+async def test_the_last_requests_of_all_coordinators(
+    redis: Redis, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "RECENT_MAX", 5)
+    one, other = await make_store("c1"), await make_store("c2")
+    records = [new(f"r{i}", ("c1", "c2")[i % 2], received_at=100.0 + i) for i in range(9)]
+    for record in records:
+        (one if record.coordinator == "c1" else other).put(record)
+    one.put(new("unreceived"))
+    await eventually(lambda: all(stored(redis, r.request_id) for r in records))
+    assert await one.recent(3) == await other.recent(3) == records[:-4:-1]
+    assert await one.recent(5) == records[:-6:-1]
+    assert redis.zcard(keys.RECENT) == 5, "no more than the cap are listed"
+    assert keys.RECENT_TTL_S - 60 < redis.ttl(keys.RECENT) <= keys.RECENT_TTL_S
+
+    one.put(done := advance(records[8], "finished"))
+    assert (await one.recent(1))[0] == done, "what Redis has yet to hear is told already"
+    redis.delete(keys.request("r7"))
+    await eventually(lambda: stored(redis, "r8") == done)
+    assert [r.request_id for r in await one.recent(2)] == ["r8"], "what is long over is left out"
+
+
+async def test_without_redis_the_last_requests_are_unknown(
+    server: LocalRedis, make_store: MakeStore
+) -> None:
+    store = await make_store()
+    store.put(new(received_at=1.0))
+    server.stop()
+    assert (await store.get("r1")) is not None
+    with pytest.raises(RedisUnavailable):
+        await store.recent(3)
+    with pytest.raises(RedisUnavailable):
+        await store.get("another's")

@@ -229,5 +229,5 @@ class Screen:
         """Read on past the next ``text``, and no further."""
         while text not in self.unread:
             assert select.select([self.terminal], [], [], DEADLINE_S)[0], (text, self.unread)
-            self.unread += os.read(self.terminal, 1000).decode()
+            self.unread += os.read(self.terminal, 1000).decode(errors="replace")
         self.unread = self.unread.split(text, 1)[1]

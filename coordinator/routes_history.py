@@ -1,0 +1,71 @@
+"""The endpoints that tell what became of requests."""
+
+import logging
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from coordinator.contract import History
+from coordinator.errors import ApiError, json_response, quote
+from coordinator.redis_link import RedisUnavailable
+from coordinator.responses import ErrorBody
+from coordinator.responses_history import RequestList, RequestTimeline
+from coordinator.timeline import timeline
+
+log = logging.getLogger(__name__)
+
+MAX_LISTED = 200
+
+_RETRY_AFTER_S = 2.0
+_PREFIXES = ("chatcmpl-", "cmpl-")
+_ERRORS = {
+    400: "limit is not a number in its range.",
+    404: "No such request, or it ended more than an hour ago.",
+    503: "Redis, which keeps the record, does not answer. Retry-After says when to ask again.",
+}
+
+
+def history_routes(history: History) -> APIRouter:
+    router = APIRouter(tags=["history"])
+
+    @router.get("/v1/requests", responses=_responses(RequestList, 400, 503))
+    async def requests(limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20) -> Response:
+        """The timelines of the requests that were received last, the last one first."""
+        try:
+            records = await history.recent(limit)
+        except RedisUnavailable as error:
+            raise _unavailable(error) from error
+        now = time.time()
+        return json_response({"object": "list", "data": [timeline(r, now) for r in records]})
+
+    @router.get("/v1/requests/{request_id}", responses=_responses(RequestTimeline, 404, 503))
+    async def one_request(request_id: str) -> Response:
+        """A request's timeline, by the ``id`` of its response with or without the prefix. Each
+        choice of several is a request: ``-0``, ``-1``, … follow the id then."""
+        for prefix in _PREFIXES:
+            request_id = request_id.removeprefix(prefix)
+        try:
+            record = await history.get(request_id)
+        except RedisUnavailable as error:
+            raise _unavailable(error) from error
+        if record is None:
+            message = f"There is no record of a request {quote(request_id)}."
+            raise ApiError(404, message, param="request_id", code="request_not_found")
+        return json_response(timeline(record, time.time()))
+
+    return router
+
+
+def _unavailable(error: RedisUnavailable) -> ApiError:
+    log.warning("a request's record cannot be read: %s", error)  # where Redis is stays in here
+    message = "The record of requests cannot be read now: Redis does not answer."
+    return ApiError(503, message, code="record_unavailable", retry_after_s=_RETRY_AFTER_S)
+
+
+def _responses(model: type, *statuses: int) -> dict[int | str, dict[str, Any]]:
+    errors: dict[int | str, dict[str, Any]] = {
+        status: {"model": ErrorBody, "description": _ERRORS[status]} for status in statuses
+    }
+    return {200: {"model": model}, **errors}

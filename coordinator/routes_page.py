@@ -1,0 +1,49 @@
+"""The page at ``/``: a playground, the pools and the last requests.
+
+Three static files (page/), read once. They need nothing from elsewhere, and the policy they are
+sent with forbids it: no other origin, nothing inline, no frame around it. They hold no secret, so
+they are open even where the API asks for keys; the page asks its reader for one.
+"""
+
+import hashlib
+from pathlib import Path
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+FOLDER = Path(__file__).parent / "page"
+
+_FILES = {
+    "/": ("index.html", "text/html"),
+    "/page/baton.css": ("baton.css", "text/css"),
+    "/page/baton.js": ("baton.js", "text/javascript"),
+}
+PATHS = frozenset(_FILES)
+
+_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cache-control": "no-cache",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+def page_routes() -> APIRouter:
+    router = APIRouter()
+    for path, (name, media_type) in _FILES.items():
+        _add(router, path, (FOLDER / name).read_bytes(), media_type)
+    return router
+
+
+def _add(router: APIRouter, path: str, content: bytes, media_type: str) -> None:
+    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    headers = {**_HEADERS, "etag": etag}
+
+    @router.get(path, include_in_schema=False)
+    async def file(http: Request) -> Response:
+        if http.headers.get("if-none-match") == etag:
+            return Response(status_code=304, headers=headers)
+        return Response(content, headers=headers, media_type=media_type)

@@ -1,0 +1,98 @@
+"""/v1/requests over a scripted history."""
+
+from collections.abc import AsyncIterator, Callable
+
+import httpx
+import pytest
+
+from coordinator.api import create_app
+from coordinator.edge_settings import EdgeSettings
+from coordinator.record import RequestRecord
+from coordinator.redis_link import RedisUnavailable
+from coordinator.responses import ErrorBody
+from coordinator.responses_history import RequestList, RequestTimeline
+from coordinator.tokenizer import Tokenizer
+from tests.coordinator.fake_core import FakeCore
+
+
+class FakeHistory:
+    """Knows ``records``, last one last; without Redis only what ``get`` finds in memory."""
+
+    def __init__(self, *records: RequestRecord) -> None:
+        self.records = {record.request_id: record for record in records}
+        self.away = False
+
+    async def get(self, request_id: str) -> RequestRecord | None:
+        if self.away and request_id not in self.records:
+            raise RedisUnavailable("redis://:secret@somewhere", "is away")
+        return self.records.get(request_id)
+
+    async def recent(self, most: int) -> list[RequestRecord]:
+        if self.away:
+            raise RedisUnavailable("redis://:secret@somewhere", "is away")
+        return list(reversed(self.records.values()))[:most]
+
+
+def record(number: int) -> RequestRecord:
+    at = 100.0 + number
+    return RequestRecord(request_id=f"r{number}", coordinator="c", received_at=at, queued_at=at)
+
+
+@pytest.fixture
+def history() -> FakeHistory:
+    return FakeHistory(*(record(i) for i in range(30)))
+
+
+@pytest.fixture
+async def client(
+    says: Callable[..., FakeCore], tokenizer: Tokenizer, history: FakeHistory
+) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(says(), tokenizer, EdgeSettings("tiny"), history=history)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
+        yield client
+
+
+async def test_one_request_with_or_without_its_responses_prefix(client: httpx.AsyncClient) -> None:
+    for name in ("r7", "chatcmpl-r7", "cmpl-r7"):
+        answer = await client.get(f"/v1/requests/{name}")
+        assert RequestTimeline.model_validate_json(answer.content).id == "r7"
+
+
+async def test_an_unknown_request_is_a_404(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/v1/requests/stranger")
+    error = ErrorBody.model_validate_json(answer.content).error
+    assert (answer.status_code, error.type, error.code, error.param) == (
+        404, "invalid_request_error", "request_not_found", "request_id",
+    )  # fmt: skip
+
+
+async def test_the_last_requests(client: httpx.AsyncClient) -> None:
+    async def listed(query: str) -> list[str]:
+        answer = await client.get(f"/v1/requests{query}")
+        return [found.id for found in RequestList.model_validate_json(answer.content).data]
+
+    assert await listed("") == [f"r{i}" for i in range(29, 9, -1)]
+    assert await listed("?limit=2") == ["r29", "r28"]
+    for wrong in ("0", "201", "many", "-1"):
+        answer = await client.get(f"/v1/requests?limit={wrong}")
+        assert ErrorBody.model_validate_json(answer.content).error.param == "limit"
+        assert answer.status_code == 400
+
+
+async def test_without_redis_only_what_is_in_memory(
+    client: httpx.AsyncClient, history: FakeHistory
+) -> None:
+    history.away = True
+    assert (await client.get("/v1/requests/r1")).status_code == 200
+    for path in ("/v1/requests/other", "/v1/requests"):
+        answer = await client.get(path)
+        error = ErrorBody.model_validate_json(answer.content).error
+        assert (answer.status_code, error.code) == (503, "record_unavailable")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert "somewhere" not in error.message
+
+
+async def test_openapi_tells_it(client: httpx.AsyncClient) -> None:
+    paths = (await client.get("/openapi.json")).json()["paths"]
+    assert set(paths["/v1/requests"]["get"]["responses"]) == {"200", "400", "503"}
+    assert set(paths["/v1/requests/{request_id}"]["get"]["responses"]) == {"200", "404", "503"}

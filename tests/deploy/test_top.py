@@ -1,0 +1,164 @@
+"""``baton top`` against a stub of the coordinator's HTTP."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from telemetry.metrics import Metrics
+from tests.deploy.running import DEADLINE_S, ROOT
+from tests.deploy.test_clients import STATUS, Screen
+
+COMMAND = (sys.executable, "-m", "deploy.cli", "top", "--interval", "0.1")
+
+
+class Service(ThreadingHTTPServer):
+    """Tells ``status`` and ``metrics``, with five more output tokens at each look; answers
+    everything with ``code`` if that is not 200."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.status: Any = STATUS
+        self.metrics = Metrics("tiny")
+        self.code = 200
+        self.keys: list[str | None] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Service
+
+    def do_GET(self) -> None:
+        self.server.keys.append(self.headers["Authorization"])
+        if self.path == "/status":
+            body = json.dumps(self.server.status).encode()
+        else:
+            self.server.metrics.generation_tokens.inc(5)
+            body = self.server.metrics.render()
+        self.send_response(self.server.code)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service() as server:
+        serving = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        yield server
+        server.shutdown()
+        serving.join()
+
+
+def once(url: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "--once", "--url", url], env={**os.environ, **environ},
+        capture_output=True, text=True, cwd=ROOT, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+
+
+def test_once_tells_what_one_interval_shows(service: Service) -> None:
+    told = once(service.url, BATON_API_KEY="k1")
+    assert (told.returncode, told.stderr) == (0, "")
+    ready, speed, worker = told.stdout.splitlines()
+    assert ready == "ready (3 queued, 2 running, Redis connected)"
+    output_tok_s = float(speed.split()[1])
+    assert 10 < output_tok_s <= 51, "five tokens in 0.1 s or a little more"
+    assert speed.endswith("prompts 0 tok/s  handoff 0.000 GB/s  p50 - ms  p99 - ms")
+    assert worker == (
+        "role=prefill  instance=p-1  device=cpu  running=1  waiting=0  pages=54/64  kv=84%  "
+        "state_slots=1/8  gpu=-"
+    )
+    assert set(service.keys) == {"Bearer k1"}
+
+
+def test_once_exits_2_and_says_why_there_is_nothing(service: Service) -> None:
+    told = once("http://127.0.0.1:1")
+    assert told.returncode == 2
+    assert told.stderr.startswith("error: no answer from http://127.0.0.1:1: ")
+    service.status = {"ok": True}
+    told = once(service.url)
+    assert told.returncode == 2
+    assert told.stderr == f"error: what answers at {service.url} is not Baton\n"
+    service.code = 401
+    told = once(service.url)
+    assert told.returncode == 2
+    assert told.stderr == f"error: {service.url} answers HTTP 401; set BATON_API_KEY\n"
+
+
+def test_it_goes_on_when_the_service_is_back_and_ends_with_ctrl_c(service: Service) -> None:
+    service.code = 503
+    watching = subprocess.Popen(
+        [*COMMAND, "--url", service.url],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert watching.stderr is not None
+        assert watching.stdout is not None
+        complaint = watching.stderr.readline()
+        assert complaint == f"error: {service.url} answers HTTP 503; trying again every 0.1 s\n"
+        service.code = 200
+        for _ in range(2):
+            assert watching.stdout.readline().startswith("ready (")
+            assert watching.stdout.readline().startswith("output ")
+            assert watching.stdout.readline().startswith("role=prefill")
+        watching.send_signal(signal.SIGINT)
+        rest = watching.communicate(timeout=DEADLINE_S)[1]
+        assert watching.returncode == 0
+        assert "Traceback" not in rest
+    finally:
+        watching.kill()
+        watching.wait()
+
+
+def test_a_reader_that_leaves_is_no_error(service: Service) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "--url", service.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    ) as watching:
+        assert watching.stdout is not None
+        watching.stdout.readline()
+        watching.stdout.close()
+        assert watching.wait(DEADLINE_S) == 0
+        assert watching.stderr is not None
+        assert watching.stderr.read() == b""
+
+
+def test_on_a_terminal_one_table_is_redrawn(service: Service) -> None:
+    here, there = pty.openpty()
+    screen = Screen(here)
+    watching = subprocess.Popen(
+        [*COMMAND, "--url", service.url],
+        stdin=there, stdout=there, stderr=there, cwd=ROOT, start_new_session=True,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "160", "LINES": "40"},
+    )  # fmt: skip
+    os.close(there)
+    try:
+        for _ in range(2):
+            screen.until("3 queued")
+            screen.until("state slots")
+            screen.until("84%")
+        service.code = 500
+        screen.until("answers HTTP 500")
+        watching.send_signal(signal.SIGINT)
+        screen.until("\x1b[?1049l")
+        assert watching.wait(DEADLINE_S) == 0
+    finally:
+        watching.kill()
+        watching.wait()
+        os.close(here)
