@@ -35,8 +35,7 @@ def main(
         raise typer.Exit(2) from None
     found = report.targets(results)
     document = {
-        "environment": environment.describe(environment.without_folders(sys.argv[1:]))
-        | {"model": model.name},
+        "environment": environment.describe(sys.argv[1:]) | {"model": model.name},
         "targets": [target.json() for target in found],
         "results": results,
     }

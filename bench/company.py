@@ -7,7 +7,6 @@ the hard case: their margins are narrow. Also shown: what a pass for each prompt
 """
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +14,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from bench.environment import describe
-from bench.step import FULL_SIZE, gpu
+from bench.step import FULL_SIZE, gpu_environment
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
 from engine.runner import Engine
@@ -97,9 +95,7 @@ def main(
             **compare([single[slot] for slot in some], [together[slot] for slot in some]),
         }
     report = {
-        "environment": describe(sys.argv[1:], "bench.company")
-        | gpu()
-        | ({"commit": commit} if commit else {}),
+        "environment": gpu_environment("bench.company", commit),
         "requests": requests,
         "compared": alone,
         "input_len": input_len,

@@ -17,7 +17,7 @@ PACKAGES = ("torch", "transformers", "uvicorn", "uvloop", "pyzmq", "redis")
 
 def describe(arguments: Sequence[str], module: str = "bench") -> dict[str, Any]:
     """Of a benchmark that is a module of ours."""
-    return describe_command(" ".join([f"python -m {module}", *arguments]))
+    return describe_command(" ".join([f"python -m {module}", *without_folders(arguments)]))
 
 
 def describe_command(command: str) -> dict[str, Any]:

@@ -238,7 +238,7 @@ def main(
         raise typer.Exit(2) from None
     document = {
         "kind": "interference",
-        "environment": environment.describe(_arguments(), "bench.interference"),
+        "environment": environment.describe(sys.argv[1:], "bench.interference"),
         "load": asdict(load),
         "results": results,
     }
@@ -249,11 +249,6 @@ def main(
     bad = [r for r in results.values() if r["arrivals"]["failed"]]
     idle = [r for r in results.values() if not r["arrivals"]["within_steady"]]
     raise typer.Exit(1 if bad or idle else 0)
-
-
-def _arguments() -> list[str]:
-    """As given, without the folders of this machine."""
-    return [Path(a).name if a.startswith("/") else a for a in sys.argv[1:]]
 
 
 if __name__ == "__main__":

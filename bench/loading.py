@@ -6,7 +6,6 @@ file tensor by tensor is shown beside it.
 """
 
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,8 +16,7 @@ import typer
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from bench.environment import describe
-from bench.step import FULL_SIZE, gpu
+from bench.step import FULL_SIZE, gpu_environment
 from engine import checkpoint, weights
 from engine.model.config import ModelConfig
 from engine.model.registry import build
@@ -45,9 +43,7 @@ def main(
             "gb_per_s": round(num_bytes / seconds / 1e9, 2),
         }
     report = {
-        "environment": describe(sys.argv[1:], "bench.loading")
-        | gpu()
-        | ({"commit": commit} if commit else {}),
+        "environment": gpu_environment("bench.loading", commit),
         "layers": layers,
         "results": results,
     }

@@ -75,9 +75,7 @@ def throughput(url: str, model: Path, out: Path, more: list[str]) -> int:
 def write_stages(out: Path, setup: str, stages: dict[str, object]) -> None:
     document = {
         "kind": "handoff stages",
-        "environment": environment.describe(
-            environment.without_folders(sys.argv[1:]), "bench.pools"
-        ),
+        "environment": environment.describe(sys.argv[1:], "bench.pools"),
         "setup": setup,
         **stages,
     }

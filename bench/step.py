@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -157,9 +157,7 @@ def main(
         long_prompts = {"input_len": long_input_len, "tokens_per_s": 2 * long_input_len / seconds}
         print(f"prompts of {long_input_len}: {long_prompts['tokens_per_s']:.0f} tok/s")
     report = {
-        "environment": describe(sys.argv[1:], "bench.step")
-        | gpu()
-        | ({"commit": commit} if commit else {}),
+        "environment": gpu_environment("bench.step", commit),
         "ready_s": round(ready_s, 1),
         "input_len": input_len,
         "output_len": output_len,
@@ -170,7 +168,12 @@ def main(
     out.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def gpu() -> dict[str, str]:
+def gpu_environment(module: str, commit: str) -> dict[str, Any]:
+    """Where a result was made: machine, GPU and versions; ``commit`` where there is no checkout."""
+    return describe(sys.argv[1:], module) | _gpu() | ({"commit": commit} if commit else {})
+
+
+def _gpu() -> dict[str, str]:
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
     name, _, driver = (
         subprocess.run(query, capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ from both.limits import BothLimits
 from both.pool import BothPool
 from engine import options
 from engine.runner import Engine
-from engine.service import WorkerSettings, serve
+from engine.service import serve
 from prefill.scheduler import PrefillLimits
 from transport.session import Session
 
@@ -26,9 +26,7 @@ def main(
     num_pages: options.NumPages = 0,
     num_state_slots: options.NumStateSlots = 0,
     max_batch_tokens: options.MaxBatchTokens = 0,
-    max_batch_rows: Annotated[
-        int, typer.Option(envvar="BATON_MAX_BATCH_ROWS", help="Prompts a batch.")
-    ] = 16,
+    max_batch_rows: options.MaxBatchRows = 16,
     max_tokens_beside_decode: Annotated[
         int,
         typer.Option(
@@ -53,14 +51,12 @@ def main(
         )  # fmt: skip
         tokens = options.batch_tokens_on(engine_config.device, max_batch_tokens)
         limits = BothLimits(PrefillLimits(tokens, max_batch_rows), max_tokens_beside_decode)
-        ahead = options.lookahead_on(engine_config.device, lookahead)
-        settings = WorkerSettings(
-            coordinator, engine_config, ahead, threads, drain_timeout,
-            gpu=options.gpu_name(device, gpu), channel_keys=options.channel_keys(),
-        )  # fmt: skip
+        settings = options.worker_settings(
+            coordinator, engine_config, lookahead, threads, drain_timeout, device, gpu
+        )
 
         def make_pool(engine: Engine, session: Session, instance: str) -> BothPool:
-            return BothPool(engine, session, limits, lookahead=ahead)
+            return BothPool(engine, session, limits, lookahead=settings.lookahead)
 
         serve("both", settings, make_pool)
 

@@ -8,7 +8,7 @@ import typer
 from decode.pool import DecodePool
 from engine import options
 from engine.runner import Engine
-from engine.service import WorkerSettings, serve
+from engine.service import serve
 from transport.memory import copy_stream
 from transport.session import Session
 
@@ -43,11 +43,9 @@ def main(
             model, load_format, device, dtype, page_size, num_pages, num_state_slots, poison,
             gpu_share,
         )  # fmt: skip
-        ahead = options.lookahead_on(engine_config.device, lookahead)
-        settings = WorkerSettings(
-            coordinator, engine_config, ahead, threads, drain_timeout,
-            gpu=options.gpu_name(device, gpu), channel_keys=options.channel_keys(),
-        )  # fmt: skip
+        settings = options.worker_settings(
+            coordinator, engine_config, lookahead, threads, drain_timeout, device, gpu
+        )
 
         def make_pool(engine: Engine, session: Session, instance: str) -> DecodePool:
             return DecodePool(
@@ -55,7 +53,7 @@ def main(
                 session,
                 copy_stream(engine.config.device, engine.cache, poisoned=poison),
                 pull_timeout_s=pull_timeout,
-                lookahead=ahead,
+                lookahead=settings.lookahead,
             )
 
         serve("decode", settings, make_pool)

@@ -14,33 +14,14 @@ from engine.config import MAX_DECODE_ROWS
 from engine.inputs import Inputs, Rows
 from engine.kernels.interface import Kernels
 from engine.model.qwen35 import Qwen35
+from engine.upload import upload
 from transport.layout import CacheLayout
 from transport.tensors import CacheTensors
 
-BUCKETS: tuple[int, ...] = (
-    1,
-    2,
-    4,
-    8,
-    11,
-    16,
-    21,
-    24,
-    32,
-    40,
-    48,
-    56,
-    64,
-    80,
-    96,
-    112,
-    128,
-    160,
-    192,
-    224,
-    256,
-)
-BUCKETS += (320, 384, 448, MAX_DECODE_ROWS)
+BUCKETS = (
+    1, 2, 4, 8, 11, 16, 21, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256,
+    320, 384, 448, MAX_DECODE_ROWS,
+)  # fmt: skip
 
 
 class DecodeGraphs:
@@ -119,8 +100,7 @@ class DecodeGraphs:
                 pages.extend(row.block_table[known:needed])
                 self._num_known[row.state_slot] = needed
         if places:
-            host = torch.tensor([places, pages], dtype=torch.int64).pin_memory()
-            new = host.to(self._device, non_blocking=True)
+            new = upload(torch.tensor([places, pages], dtype=torch.int64), self._device)
             self._tables.view(-1).index_copy_(0, new[0], new[1].int())
 
     def _forward(self, bucket: int) -> torch.Tensor:

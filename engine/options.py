@@ -18,6 +18,7 @@ from engine.config import Device as DeviceName
 from engine.config import Dtype as DtypeName
 from engine.config import EngineConfig
 from engine.config import LoadFormat as LoadFormatName
+from engine.service import WorkerSettings
 from telemetry.logs import configure_logging
 from transport.channel_keys import SECRET, ChannelKeys
 from transport.channel_keys import channel_keys as keys_of
@@ -65,6 +66,7 @@ NumStateSlots = Annotated[
         help="Sequences the pool holds at most; 0: 256 on a GPU, 64 on a CPU.",
     ),
 ]
+MaxBatchRows = Annotated[int, typer.Option(envvar="BATON_MAX_BATCH_ROWS", help="Prompts a batch.")]
 MaxBatchTokens = Annotated[
     int,
     typer.Option(
@@ -151,6 +153,28 @@ def batch_tokens_on(device: str, max_batch_tokens: int) -> int:
 def lookahead_on(device: str, lookahead: int | None) -> int:
     """The setting, or what suits the device."""
     return LOOKAHEAD[device] if lookahead is None else lookahead
+
+
+def worker_settings(
+    coordinator: str,
+    engine: EngineConfig,
+    lookahead: int | None,
+    threads: int,
+    drain_timeout: float,
+    device: str,
+    gpu: str,
+) -> WorkerSettings:
+    """A worker's settings beside its engine's, from the command line and the environment; raises
+    ValueError naming one."""
+    return WorkerSettings(
+        coordinator,
+        engine,
+        lookahead_on(engine.device, lookahead),
+        threads,
+        drain_timeout,
+        gpu=gpu_name(device, gpu),
+        channel_keys=channel_keys(),
+    )
 
 
 def num_tokenizer_ids(model: Path) -> int | None:

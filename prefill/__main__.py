@@ -7,7 +7,7 @@ import typer
 
 from engine import options
 from engine.runner import Engine
-from engine.service import WorkerSettings, serve
+from engine.service import serve
 from prefill.pool import PrefillPool
 from prefill.scheduler import PrefillLimits
 from transport.session import Session
@@ -25,9 +25,7 @@ def main(
     num_pages: options.NumPages = 0,
     num_state_slots: options.NumStateSlots = 0,
     max_batch_tokens: options.MaxBatchTokens = 0,
-    max_batch_rows: Annotated[
-        int, typer.Option(envvar="BATON_MAX_BATCH_ROWS", help="Prompts a batch.")
-    ] = 16,
+    max_batch_rows: options.MaxBatchRows = 16,
     offer_ttl: Annotated[
         float, typer.Option(envvar="BATON_OFFER_TTL", help="Seconds an offer may wait.")
     ] = 600.0,
@@ -52,11 +50,9 @@ def main(
         )  # fmt: skip
         tokens = options.batch_tokens_on(engine_config.device, max_batch_tokens)
         limits = PrefillLimits(tokens, max_batch_rows)
-        ahead = options.lookahead_on(engine_config.device, lookahead)
-        settings = WorkerSettings(
-            coordinator, engine_config, ahead, threads, drain_timeout,
-            gpu=options.gpu_name(device, gpu), channel_keys=options.channel_keys(),
-        )  # fmt: skip
+        settings = options.worker_settings(
+            coordinator, engine_config, lookahead, threads, drain_timeout, device, gpu
+        )
 
         def make_pool(engine: Engine, session: Session, instance: str) -> PrefillPool:
             return PrefillPool(
@@ -65,7 +61,7 @@ def main(
                 instance,
                 limits,
                 offer_ttl_s=offer_ttl,
-                lookahead=ahead,
+                lookahead=settings.lookahead,
                 verify_handoff=verify_handoff,
             )
 

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_overlap import wait_for_inputs
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
 
 MAX_CHUNKS = 64
 MIN_BLOCKS = 2
@@ -90,20 +90,19 @@ def attention_decode(
     if num_rows == 0:
         return out
     group = num_heads // num_kv_heads
-    early = {"launch_pdl": True} if q.is_cuda else {}
     _chunk_kernel[(num_programs or programs_for(num_rows), num_kv_heads, num_rows)](
         q, kv, block_tables, ends, workspace.partials, workspace.stats,
         block_tables.stride(0), kv.stride(0), layer * kv.stride(1), kv.stride(2),
         head_dim**-0.5 * 1.4426950408889634,
         HEADS=num_heads, KV_HEADS=num_kv_heads, GROUP=group, ROWS=max(MIN_HEADS, group),
-        DIM=head_dim, PAGE=page_size, BLOCK=block, STAGES=num_stages, ON_GPU=q.is_cuda,
-        num_warps=num_warps, **early,
+        DIM=head_dim, PAGE=page_size, BLOCK=block, STAGES=num_stages,
+        num_warps=num_warps, **overlap(q),
     )  # fmt: skip
     dims_each = min(64, head_dim)
     _merge_kernel[(num_heads * head_dim // dims_each, num_rows)](
         workspace.partials, workspace.stats, gate, ends, out, gate.stride(0),
         HEADS=num_heads, DIM=head_dim, DIMS=dims_each, BLOCK=block,
-        ON_GPU=q.is_cuda, num_warps=4, **early,
+        num_warps=4, **overlap(q),
     )  # fmt: skip
     return out
 
@@ -137,9 +136,9 @@ def _chunk_kernel(
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
-    ON_GPU: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    wait_for_inputs(ON_GPU)
+    wait_for_inputs(PDL)
     kv_head, row = tl.program_id(1), tl.program_id(2)
     end = tl.load(p_ends + row).to(tl.int32)
     num_chunks, blocks_each = _chunks(end, BLOCK)
@@ -192,7 +191,7 @@ def _merge_kernel(
     DIM: tl.constexpr,
     DIMS: tl.constexpr,
     BLOCK: tl.constexpr,
-    ON_GPU: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """DIMS dims of one head of one row."""
     column, row = tl.program_id(0) * DIMS, tl.program_id(1).to(tl.int64)
@@ -203,7 +202,7 @@ def _merge_kernel(
     o_s = tl.arange(0, CHUNKS)
     m_s = o_s < used
     o_in = (row * CHUNKS + o_s) * HEADS + head
-    wait_for_inputs(ON_GPU)
+    wait_for_inputs(PDL)
     b_max = tl.load(p_stats + o_in * 2, mask=m_s, other=float("-inf"))
     b_sum = tl.load(p_stats + o_in * 2 + 1, mask=m_s, other=0.0)
     p_o = p_partials + o_in[:, None] * DIM + o_d[None, :]

@@ -20,7 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_overlap import wait_for_inputs
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,7 @@ def delta_decode(
         workspace.outputs, workspace.arrivals, projected.stride(0), state.stride(0), k_dim**-0.5,
         eps,
         K_HEADS=num_k_heads, V_HEADS=num_v_heads, DIM=v_dim, COLUMNS=block_columns,
-        ON_GPU=projected.is_cuda, num_warps=num_warps,
-        **({"launch_pdl": True} if projected.is_cuda else {}),
+        num_warps=num_warps, **overlap(projected),
     )  # fmt: skip
     return out
 
@@ -124,7 +123,7 @@ def _update_kernel(
     V_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     COLUMNS: tl.constexpr,
-    ON_GPU: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """COLUMNS of one head's state of one row."""
     PARTS: tl.constexpr = DIM // COLUMNS
@@ -142,7 +141,7 @@ def _update_kernel(
     p_s += o_k[:, None] * DIM + o_v[None, :]
     b_s = tl.load(p_s)
     b_dt_bias, b_neg_exp_a = tl.load(p_dt_bias + head), tl.load(p_neg_exp_a + head)
-    wait_for_inputs(ON_GPU)
+    wait_for_inputs(PDL)
     p_x += row * x_stride.to(tl.int64)
     k_head = head // (V_HEADS // K_HEADS)
     b_q = tl.load(p_x + k_head * DIM + o_k).to(tl.float32)

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_overlap import wait_for_inputs
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
 
 
 def rope_cache(
@@ -56,9 +56,8 @@ def rope_cache(
         layer * kv.stride(1), kv.stride(2), eps,
         HEADS=num_heads, KV_HEADS=num_kv_heads, DIM=head_dim, HALF=rotary_dim // 2,
         PAGE=page_size, TOKENS=tokens_each, OWN_ROW=token_rows is None,
-        ON_GPU=q.is_cuda,
         num_warps=1 if tokens_each == 1 else 4,
-        **({"launch_pdl": True} if q.is_cuda else {}),
+        **overlap(q),
     )  # fmt: skip
     return q
 
@@ -87,10 +86,10 @@ def _rope_kernel(
     PAGE: tl.constexpr,
     TOKENS: tl.constexpr,
     OWN_ROW: tl.constexpr,
-    ON_GPU: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """One head of k, q or v (in this order) of TOKENS tokens."""
-    wait_for_inputs(ON_GPU)
+    wait_for_inputs(PDL)
     head = tl.program_id(0)
     o_t = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     m_t = o_t < num_tokens
