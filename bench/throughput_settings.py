@@ -12,7 +12,8 @@ LEVELS = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class ThroughputSettings:
-    """Lengths are tokens; of ``requests`` a level, ``spot_checks`` are sums. ``exact``: an answer
+    """Lengths are tokens; of ``requests`` a level, ``spot_checks`` are sums. A level has no more
+    requests than fill it ``rounds`` times over (0: no such limit). ``exact``: an answer
     of another length than ``output_len`` has failed (None: where ``ignore_eos`` is sent).
     ``count_tolerance`` is figures/counting.py's; ``extra_body`` goes into every request. Raises
     ValueError naming the setting."""
@@ -20,6 +21,7 @@ class ThroughputSettings:
     seed: int
     levels: tuple[int, ...] = LEVELS
     requests: int = 64
+    rounds: int = 0
     input_len: int = 1024
     output_len: int = 1024
     warm_ups: int = 2
@@ -38,7 +40,7 @@ class ThroughputSettings:
         if not self.levels or min(self.levels) < 1 or len(set(self.levels)) < len(self.levels):
             raise ValueError(f"levels: {self.levels} are not different numbers from 1 on")
         for name, least in (
-            ("requests", 1), ("input_len", 1), ("output_len", 1), ("warm_ups", 0),
+            ("requests", 1), ("rounds", 0), ("input_len", 1), ("output_len", 1), ("warm_ups", 0),
             ("spot_checks", 0), ("temperature", 0),
         ):  # fmt: skip
             if getattr(self, name) < least:
@@ -47,12 +49,16 @@ class ThroughputSettings:
             raise ValueError(
                 f"requests: {self.requests} requests are never {max(self.levels)} at once"
             )
-        if self.spot_checks > self.requests:
-            raise ValueError(f"spot_checks: {self.spot_checks} of {self.requests} requests")
+        fewest = min(self.requests_at(level) for level in self.levels)
+        if self.spot_checks > fewest:
+            raise ValueError(f"spot_checks: {self.spot_checks} of {fewest} requests")
         if not 0 <= self.count_tolerance < 1:
             raise ValueError(f"count_tolerance: {self.count_tolerance} is no share below 1")
         if self.api == "chat" and self.prompt_as == "ids":
             raise ValueError("prompt_as: a chat takes text only")
+
+    def requests_at(self, level: int) -> int:
+        return min(self.requests, self.rounds * level) if self.rounds else self.requests
 
     def check_fits(self, server: ServerInfo) -> None:
         """Raises ValueError where the server says that its context is shorter."""

@@ -24,6 +24,9 @@ def throughput(
     vocab_size: o.VocabSize = None,
     levels: Annotated[str, typer.Option(help="Requests at once, level by level.")] = _LEVELS,
     requests: Annotated[int, typer.Option(help="Requests a level.")] = 64,
+    rounds: Annotated[
+        int, typer.Option(help="A level is filled at most so many times; 0: no limit.")
+    ] = 0,
     input_len: Annotated[int, typer.Option(help="Tokens in, exactly.")] = 1024,
     output_len: Annotated[int, typer.Option(help="Tokens out.")] = 1024,
     warm_ups: Annotated[int, typer.Option(help="Requests before each level, not counted.")] = 2,
@@ -63,6 +66,7 @@ def throughput(
             seed=secrets.randbelow(2**32) if seed is None else seed,
             levels=_levels(levels),
             requests=requests,
+            rounds=rounds,
             input_len=input_len,
             output_len=output_len,
             warm_ups=warm_ups,

@@ -34,11 +34,11 @@ class Maker:
         return [await self._random(f"level {level} warm-up {n}") for n in range(count)]
 
     async def level(self, level: int) -> list[Prepared]:
-        settings = self._settings
-        sums = set(self._draw.sample(range(settings.requests), settings.spot_checks))
+        count = self._settings.requests_at(level)
+        sums = set(self._draw.sample(range(count), self._settings.spot_checks))
         return [
             await (self._sum if number in sums else self._random)(f"level {level} #{number}")
-            for number in range(settings.requests)
+            for number in range(count)
         ]
 
     async def _random(self, label: str) -> Prepared:

@@ -231,3 +231,10 @@ async def test_what_was_measured_outlives_a_tokenizer_that_is_gone() -> None:
     assert control.stopped == "no prompts for level 2: gone"
     assert found.levels[0]["failures"] == {"miscount": 2}
     assert "could not be counted: gone" in found.outcomes[0].record.detail
+
+
+def test_rounds_shorten_the_low_levels_only() -> None:
+    settings = ThroughputSettings(1, (1, 2, 8), requests=64, rounds=16)
+    assert [settings.requests_at(level) for level in settings.levels] == [16, 32, 64]
+    with pytest.raises(ValueError, match="spot_checks: 2 of 1 requests"):
+        ThroughputSettings(1, (1, 2), requests=64, rounds=1)
