@@ -61,7 +61,10 @@ def without_folders(arguments: Sequence[str]) -> list[str]:
 
 
 def commit() -> str:
-    """The commit's id, with ``-dirty`` when files differ from it; "unknown" outside git."""
+    """The commit's id, with ``-dirty`` when files differ from it. Where the code is no checkout
+    (an image, an archive), BATON_COMMIT's value or "unknown"."""
+    if given := os.environ.get("BATON_COMMIT"):
+        return given
     try:
         return _git("rev-parse", "--short=12", "HEAD") + (
             "-dirty" if _git("status", "--porcelain", "--", ":!bench/results") else ""

@@ -152,10 +152,9 @@ def main(
     except (ValueError, httpx.HTTPError, stack.StackFailed, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
-    arguments = [Path(a).name if a.startswith("/") else a for a in sys.argv[1:]]
     document = {
         "kind": "same_text",
-        "environment": environment.describe(arguments, "bench.same_text"),
+        "environment": environment.describe(sys.argv[1:], "bench.same_text"),
         "tie_nats": tie,
         "results": results,
     }
