@@ -19,6 +19,7 @@ from engine.batch import ForwardBatch
 from engine.cache.publish import books_for
 from engine.runner import Engine, Step
 from engine.sequence import Scheduled, Sequence
+from transport.digest import digest
 from transport.errors import LayoutMismatch, PeerGone, StaleGeneration
 from transport.messages import (
     Cancel,
@@ -36,7 +37,7 @@ from transport.messages import (
     Release,
     Tokens,
 )
-from transport.pull import CopyStream, digest
+from transport.pull import CopyStream
 from transport.selftest import probe_peer
 from transport.session import Session, Work
 

@@ -18,6 +18,7 @@ from engine.runner import Engine, Step
 from engine.sequence import Scheduled, Sequence
 from prefill.offers import Offers
 from prefill.scheduler import PrefillLimits, PrefillScheduler
+from transport.digest import digest
 from transport.messages import (
     Cancel,
     Decode,
@@ -33,7 +34,6 @@ from transport.messages import (
     Release,
     TokenOut,
 )
-from transport.pull import digest
 from transport.session import Session, Work
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Protocol
 
 import torch
@@ -179,20 +178,3 @@ def copy_sequence(
     target.conv[target_slot].copy_(source.conv[source_slot])
     target.recurrent[target_slot].copy_(source.recurrent[source_slot])
     return pages.nbytes + source.conv[source_slot].nbytes + source.recurrent[source_slot].nbytes
-
-
-def digest(cache: CacheTensors, pages: tuple[int, ...], state_slot: int, num_tokens: int) -> str:
-    """Hash of what a sequence of ``num_tokens`` tokens owns in ``cache``; equal at both ends of
-    a faithful handoff. Positions of the last page past the sequence are left out."""
-    hashed = blake2b(digest_size=16)
-    page_size = cache.kv.shape[3]
-    for index, page in enumerate(pages):
-        filled = min(page_size, num_tokens - index * page_size)
-        hashed.update(_bytes(cache.kv[page][:, :, :filled]))
-    hashed.update(_bytes(cache.conv[state_slot]))
-    hashed.update(_bytes(cache.recurrent[state_slot]))
-    return hashed.hexdigest()
-
-
-def _bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.contiguous().view(torch.uint8).cpu().numpy().tobytes()

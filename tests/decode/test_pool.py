@@ -7,9 +7,10 @@ import pytest
 
 from decode.pool import COPY_PATIENCE_S, DecodePool
 from tests.transport.exporters import LAYOUT, Exporter, own_cache
+from transport.digest import digest
 from transport.layout import PoolSize
 from transport.messages import Decode, Failed, Landed, Offer, PeerJoined, PeerTested
-from transport.pull import Copied, CopyThread, digest
+from transport.pull import Copied, CopyThread
 from transport.sampling import SamplingParams, StopRule
 
 SIZE = PoolSize(10, 3)

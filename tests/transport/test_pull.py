@@ -7,10 +7,11 @@ import torch
 from msgspec import structs
 
 from tests.transport.exporters import LAYOUT, Exporter, own_cache
+from transport.digest import digest
 from transport.errors import LayoutMismatch, PeerGone, StaleGeneration
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import Offer
-from transport.pull import CopyThread, Wanted, digest
+from transport.pull import CopyThread, Wanted
 from transport.region import PROBE, Region
 
 
