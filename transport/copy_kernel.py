@@ -33,7 +33,7 @@ class CopyShape:
 
     num_programs: int = 32
     num_warps: int = 16
-    tile_bytes: int = 64 << 10
+    tile_bytes: int = 128 << 10
 
     def __post_init__(self) -> None:
         if self.num_programs < 1:
