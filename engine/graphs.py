@@ -77,7 +77,8 @@ class DecodeGraphs:
         self._write_step(bucket, [row.state_slot for row in rows], [row.start + 1 for row in rows])
         graph, logits = self._graphs[bucket]
         graph.replay()
-        slots, ends = self._step[:2, : len(rows)].long()
+        # Each as its own tensor: kernels are compiled anew for pointers that are not aligned.
+        slots, ends = (self._step[i, : len(rows)].long() for i in range(2))
         return logits[: len(rows)], slots, ends
 
     def _write_step(self, bucket: int, slots: Sequence[int], ends: Sequence[int]) -> None:

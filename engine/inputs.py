@@ -9,7 +9,7 @@ import torch
 
 from engine import ragged
 from engine.batch import Row
-from engine.upload import upload
+from engine.upload import upload, upload_parts
 from transport.layout import CacheLayout
 
 T = TypeVar("T")
@@ -140,8 +140,7 @@ class Inputs:
             *_host_rows(decode, layout),
             *_host_rows(prefill, layout),
         ]
-        flat = torch.tensor([value for part in parts for value in part], dtype=torch.int64)
-        tensors = upload(flat, device).split_with_sizes([len(part) for part in parts])
+        tensors = upload_parts(parts, torch.int64, device)
         return cls(
             prefill_ids=tensors[0],
             positions=tensors[1],

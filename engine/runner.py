@@ -33,10 +33,9 @@ from transport.tensors import CacheTensors
 
 log = logging.getLogger(__name__)
 
-WARM_UP_TOKENS = (1, 16, 65, 127, 640, 1041, 8192)
+WARM_UP_TOKENS = (1, 16, 32, 65, 192, 364, 640, 1041, 8192)
 WARM_UP_ROWS = (1, 2, 16)
-"""Prompts and decode steps that take each path of the kernels: few tokens and many, odd numbers
-and even ones."""
+"""Prompts and decode steps that take each path of the kernels: tests/engine/test_warm_up.py."""
 
 BufferFactory = Callable[[int], torch.Tensor]
 """From a size in bytes to uint8 memory on the engine's device, kept alive by the tensor."""

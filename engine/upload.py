@@ -1,6 +1,11 @@
 """From the host to the device without waiting for what the device is doing."""
 
+from collections.abc import Sequence
+
 import torch
+
+ALIGNMENT_BYTES = 16
+"""Kernels are compiled anew for pointers that are aligned otherwise."""
 
 
 def upload(host: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -13,3 +18,18 @@ def upload(host: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type != "cuda":
         return host.to(device)
     return host.pin_memory().to(device, non_blocking=True)
+
+
+def upload_parts(
+    parts: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
+) -> list[torch.Tensor]:
+    """Each part as a vector of ``dtype`` on ``device``, by one transfer; all equally aligned."""
+    unit = ALIGNMENT_BYTES // dtype.itemsize
+    lens = [len(part) for part in parts]
+    padding = [-length % unit for length in lens]
+    values = [
+        value for part, gap in zip(parts, padding, strict=True) for value in (*part, *((0,) * gap))
+    ]
+    flat = upload(torch.tensor(values, dtype=dtype), device)
+    spans = flat.split_with_sizes([a + b for a, b in zip(lens, padding, strict=True)])
+    return [span[:length] for span, length in zip(spans, lens, strict=True)]

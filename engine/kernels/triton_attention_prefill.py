@@ -105,7 +105,7 @@ def _attend(
     return b_o, b_max, b_sum
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def _prefill_kernel(
     p_q,
     p_gate,

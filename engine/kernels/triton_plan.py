@@ -58,11 +58,16 @@ def plan(ids: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tenso
         counts,
         num_tokens,
         TOP_K=top_k,
-        BLOCK_T=min(triton.next_power_of_2(num_tokens), 2048),
-        num_warps=8 if num_tokens > 512 else 1,
+        BLOCK_T=_tokens_at_once(num_tokens),
+        num_warps=8 if num_tokens > 256 else 1,
         **overlap(ids),
     )
     return lists, counts
+
+
+def _tokens_at_once(num_tokens: int) -> int:
+    """Few different ones: the kernel is compiled for each."""
+    return next((n for n in (16, 64, 256) if num_tokens <= n), 2048)
 
 
 @triton.jit(do_not_specialize=["num_tiles"])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.upload import upload
+from engine.upload import upload, upload_parts
 
 BLOCK = 64
 """Tokens of a delta-rule block. Blocks count from each chunk's first token."""
@@ -53,8 +53,7 @@ class PrefillPlan:
             [row for row, count in enumerate(num_blocks) for _ in range(count)],
             [value for _, *tile in tiles for value in tile],
         )
-        flat = torch.tensor([value for part in parts for value in part], dtype=torch.int32)
-        split = upload(flat, device).split_with_sizes([len(part) for part in parts])
+        split = upload_parts(parts, torch.int32, device)
         rows = torch.arange(len(lens), dtype=torch.int32).repeat_interleave(torch.tensor(lens))
         return cls(
             firsts=split[0],

@@ -62,7 +62,7 @@ def rope_cache(
     return q
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens", "table_stride"])
 def _rope_kernel(
     p_x,
     p_weight,

@@ -1,0 +1,99 @@
+"""``python -m tests.engine.compiled_kernels``: which kernels do batches need that were not warm?
+
+Prints one line for each. Nothing is computed: instead of being launched, a kernel's variant (what
+Triton would compile for) is noted, on the CPU, as for a Hopper GPU. TRITON_INTERPRET must be off.
+"""
+
+import json
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.compiler import make_backend
+from triton.runtime import jit
+
+from engine.batch import Binding, ForwardBatch, Row
+from engine.config import EngineConfig
+from engine.kernels.triton_set import TritonKernels
+from engine.model.config import ModelConfig
+from engine.runner import Engine
+from transport.sampling import SamplingParams, StopRule
+
+FULL_SIZE = Path(__file__).parents[2] / "bench/models/qwen3.5-35b-a3b/config.json"
+SMALLER = {
+    "hidden_size": 512, "num_experts": 16, "vocab_size": 1024, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "num_key_value_heads": 1,
+    "linear_num_key_heads": 4, "linear_num_value_heads": 8,
+}  # fmt: skip
+NUM_BATCHES = 60
+PAGES = 160
+BACKEND = make_backend(GPUTarget("cuda", 90, 32))
+
+
+class Variants:
+    """Stands in for JITFunction.run."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+        self._binders: dict[Any, Any] = {}
+
+    def note(self, function: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        if function not in self._binders:
+            self._binders[function] = jit.create_function_from_signature(
+                function.signature, function.params, BACKEND
+            )
+        arguments, variant, options = self._binders[function](*args, **kwargs)
+        named = [f"{name}={each}" for name, each in zip(arguments, variant, strict=True)]
+        self.seen.add(f"{function.fn.__name__} {' '.join(named)} {options}")
+
+
+def small_engine(folder: Path) -> Engine:
+    """The real head sizes, pages and top-k, so the real choice of kernels; little else."""
+    config = json.loads(FULL_SIZE.read_text())
+    text = config["text_config"]
+    text |= SMALLER | {"layer_types": text["layer_types"][: SMALLER["num_hidden_layers"]]}
+    (folder / "config.json").write_text(json.dumps(config))
+    settings = EngineConfig(folder, PAGES, 64, load_format="dummy", dtype="bfloat16")
+    kernels = TritonKernels(ModelConfig.read(folder), torch.device("cpu"), 64)
+    return Engine.load(settings, lambda size: torch.zeros(size, dtype=torch.uint8), kernels=kernels)
+
+
+def batches(engine: Engine, draw: random.Random) -> list[ForwardBatch]:
+    """Prompts, whole or continued, few and many, short and long."""
+    found = []
+    for _ in range(NUM_BATCHES):
+        rows, pages = [], list(range(PAGES))
+        for slot in range(draw.choice((1, 1, 2, 3, 4, 5, 8, 15, 16, 24))):
+            start = draw.choice((0, 0, 64, 128, 1024))
+            length = draw.choice((1, 7, 64, 100, 256, 300, draw.randint(1, 1100)))
+            num_pages = engine.layout.pages_for(start + length)
+            if len(pages) < num_pages:
+                break
+            held, pages = pages[:num_pages], pages[num_pages:]
+            sample = bool((start + length) % 64) or draw.random() < 0.5
+            rows.append(Row(slot, tuple(held), start, (0,) * length, sample=sample))
+        found.append(ForwardBatch(tuple(rows)))
+    return found
+
+
+def main() -> None:
+    variants = Variants()
+    jit.JITFunction.run = lambda self, *args, **kwargs: variants.note(self, *args, **kwargs)
+    with tempfile.TemporaryDirectory() as folder:
+        engine = small_engine(Path(folder))
+        engine.warm_up()
+        warm = set(variants.seen)
+        for slot in range(64):
+            engine.bind(Binding(slot, (0,), (), SamplingParams(temperature=1.0), StopRule(9)))
+        for batch in batches(engine, random.Random(0)):
+            engine.launch(batch).result()
+    for cold in sorted(variants.seen - warm):
+        print(cold)
+    assert warm, "no kernel was noted"
+
+
+if __name__ == "__main__":
+    main()
