@@ -26,6 +26,7 @@ from engine.model.qwen35 import Qwen35
 from engine.model.registry import build
 from engine.passes import Pass, check, passes
 from engine.sampler import Draw, Sampler, SampleRow
+from engine.upload import reserve_pinned
 from transport.layout import CacheLayout, PoolSize
 from transport.region import Region
 from transport.sampling import SamplingParams, StopRule
@@ -200,6 +201,8 @@ class Engine:
             if self.config.decodes:
                 rows = [Row(slot, (0,), 1, None) for slot in slots[:num_rows]]
                 self.launch(ForwardBatch(tuple(rows))).result()
+        if self._device.type == "cuda":
+            reserve_pinned()
         log.info("kernels are ready after %.1f s", time.perf_counter() - began)
 
     def poison_pages(self, ids: Iterable[int]) -> None:

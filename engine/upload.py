@@ -33,3 +33,18 @@ def upload_parts(
     flat = upload(torch.tensor(values, dtype=dtype), device)
     spans = flat.split_with_sizes([a + b for a, b in zip(lens, padding, strict=True)])
     return [span[:length] for span, length in zip(spans, lens, strict=True)]
+
+
+def reserve_pinned() -> None:
+    """Have torch hold pinned memory for every upload that may be on its way at once.
+
+    Taking more from the driver waits for the step under way: milliseconds, in a loop that should
+    never stand still.
+    """
+    sizes = [1 << power for power in range(3, 17)]
+    blocks = [
+        torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        for size in sizes
+        for _ in range(512 if size <= 64 else 32)
+    ]
+    del blocks
