@@ -45,17 +45,17 @@ def of_records(records: Iterable[RequestRecord]) -> dict[str, Any]:
     }
 
 
-def of_metrics(text: str) -> dict[str, Any]:
-    """The same from a text exposition, estimated within its buckets."""
-    buckets: dict[str, Buckets] = {stage: [] for stage in STAGES}
-    for family in text_string_to_metric_families(text):
-        if family.name != "baton_handoff_seconds":
-            continue
-        for sample in family.samples:
-            if sample.name.endswith("_bucket"):
-                bound = float(sample.labels["le"])
-                buckets[sample.labels["stage"]].append((bound, sample.value))
-    seen = {stage: sorted(found) for stage, found in buckets.items() if found and found[-1][1]}
+def of_metrics(text: str, since: str = "") -> dict[str, Any]:
+    """The same from a text exposition, estimated within its buckets; without what was already in
+    the earlier exposition ``since``."""
+    earlier = _buckets(since)
+    buckets = {
+        stage: [(bound, count - earlier.get(stage, {}).get(bound, 0.0)) for bound, count in found]
+        for stage, found in (
+            (stage, sorted(each.items())) for stage, each in _buckets(text).items()
+        )
+    }
+    seen = {stage: found for stage, found in buckets.items() if found and found[-1][1]}
     return {
         "handoffs": int(seen["total"][-1][1]) if "total" in seen else 0,
         "stages": {
@@ -63,6 +63,18 @@ def of_metrics(text: str) -> dict[str, Any]:
             for stage, found in seen.items()
         },
     }
+
+
+def _buckets(text: str) -> dict[str, dict[float, float]]:
+    """Of each stage: observations up to each bound."""
+    buckets: dict[str, dict[float, float]] = {stage: {} for stage in STAGES}
+    for family in text_string_to_metric_families(text):
+        if family.name != "baton_handoff_seconds":
+            continue
+        for sample in family.samples:
+            if sample.name.endswith("_bucket"):
+                buckets[sample.labels["stage"]][float(sample.labels["le"])] = sample.value
+    return buckets
 
 
 def quantile(buckets: Buckets, share: float) -> float:

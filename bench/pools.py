@@ -1,29 +1,36 @@
 """``python -m bench.pools``: the throughput protocol over set-ups of pools, one after the other.
 
     python -m bench.dummy_checkpoint --out /tmp/full
-    python -m bench.pools --setup both:4 --setup split:1+3 --setup split:2+2 \\
+    python -m bench.pools --setup both:4 --setup split:1+3 --setup split:2+2 --interference \\
         --model /tmp/full --load-format dummy --device cuda --prefix h200-
 
 Each set-up is started, measured by ``baton bench throughput`` over HTTP, asked for the stages of
-its handoffs, and stopped. Arguments behind ``--`` go to ``baton bench throughput``. For each there
-is a result, a report and, where it hands off, its stages in the folder of results. Exit code: 0;
-the first bad one of ``baton bench throughput``'s; 2 when a set-up did not start.
+its handoffs, and stopped. Arguments behind ``--`` go to ``baton bench throughput``. With
+``--long-prompt N`` the stages of handoffs of such prompts are measured too, eight at once; with
+``--interference`` what 8k prompts do to running streams (bench/interference.py). For each set-up
+there are a result, a report and what else was measured in the folder of results. Exit code: 0; the
+first bad one of ``baton bench throughput``'s; 2 when a set-up did not start.
 """
 
+import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import httpx
 import typer
+from tokenizers import Tokenizer
 
 from bench import environment, stack
 from bench.handoff_stages import TIMEOUT_S, of_metrics
-from bench.interference import setup_arguments
+from bench.interference import Load, NotMeasured, measure, setup_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
+LONG = ("--levels", "8", "--requests", "32", "--output-len", "32", "--spot-checks", "0")
 
 
 def main(
@@ -36,6 +43,8 @@ def main(
     load_format: Annotated[str, typer.Option(help="auto, or dummy: random weights.")] = "auto",
     out_dir: Annotated[Path, typer.Option(help="Where the results go.")] = ROOT / "bench/results",
     prefix: Annotated[str, typer.Option(help="What their names begin with.")] = "",
+    long_prompt: Annotated[int, typer.Option(help="Also handoffs of such prompts; 0: no.")] = 0,
+    interference: Annotated[bool, typer.Option(help="Also what 8k prompts disturb.")] = False,
 ) -> None:
     """Measure each set-up, and what its handoffs took."""
     try:
@@ -44,42 +53,64 @@ def main(
         raise typer.BadParameter(str(error)) from None
     statuses = []
     for each, how in arguments.items():
-        out = out_dir / f"{prefix}{each.replace(':', '-').replace('+', '-')}.json"
+        name = f"{prefix}{each.replace(':', '-').replace('+', '-')}"
         typer.echo(f"{each}: starting", err=True)
         try:
             with stack.running(model, *how, "--load-format", load_format, device=device) as served:
+                out = out_dir / f"{name}.json"
                 statuses.append(throughput(served.url, model, out, more or []))
-                stages = of_metrics(httpx.get(f"{served.url}/metrics", timeout=TIMEOUT_S).text)
-        except (stack.StackFailed, OSError, httpx.HTTPError) as error:
+                write_stages(out_dir / f"{name}-handoff.json", each, metrics(served.url))
+                if long_prompt:
+                    before = metrics(served.url)
+                    out = out_dir / f"{name}-{long_prompt}.json"
+                    long = ["--input-len", str(long_prompt), *LONG]
+                    statuses.append(throughput(served.url, model, out, long))
+                    stages_out = out_dir / f"{name}-handoff-{long_prompt}.json"
+                    write_stages(stages_out, each, metrics(served.url), before)
+                if interference:
+                    disturb(served.url, model, each, out_dir / f"{name}-interference.json")
+        except (stack.StackFailed, NotMeasured, OSError, httpx.HTTPError) as error:
             typer.echo(f"error: {each}: {error}", err=True)
             raise typer.Exit(2) from None
-        if stages["handoffs"]:
-            write_stages(out.with_name(f"{out.stem}-handoff.json"), each, stages)
     raise typer.Exit(next((status for status in statuses if status), 0))
 
 
-def throughput(url: str, model: Path, out: Path, more: list[str]) -> int:
+def metrics(url: str) -> str:
+    return httpx.get(f"{url}/metrics", timeout=TIMEOUT_S).text
+
+
+def throughput(url: str, model: Path, out: Path, more: Sequence[str]) -> int:
     """The exit status of ``baton bench throughput``."""
     command = [sys.executable, "-m", "deploy.cli", "bench", "throughput", "--url", url]
-    command += [
-        "--tokenizer",
-        str(model),
-        "--out",
-        str(out),
-        "--html",
-        str(out.with_suffix(".html")),
-    ]
+    command += ["--tokenizer", str(model), "--out", str(out), "--html", str(_report(out))]
     return subprocess.run([*command, *more], check=False).returncode
 
 
-def write_stages(out: Path, setup: str, stages: dict[str, object]) -> None:
-    document = {
-        "kind": "handoff stages",
-        "environment": environment.describe(sys.argv[1:], "bench.pools"),
-        "setup": setup,
-        **stages,
-    }
-    out.write_text(json.dumps(document, indent=1) + "\n")
+def disturb(url: str, model: Path, setup: str, out: Path) -> None:
+    vocab = Tokenizer.from_file(str(model / "tokenizer.json")).get_vocab_size()
+    load = Load(
+        num_streams=32, stream_prompt=1024, stream_tokens=1024, num_arrivals=40,
+        arrival_prompt=8192, arrival_tokens=1, every_s=0.25, vocab=vocab,
+    )  # fmt: skip
+    found = {setup: asyncio.run(measure(url, load))}
+    _write(out, "interference", {"load": asdict(load), "results": found})
+    typer.echo(json.dumps(found), err=True)
+
+
+def write_stages(out: Path, setup: str, text: str, since: str = "") -> None:
+    """Nothing is written where nothing was handed off."""
+    stages = of_metrics(text, since)
+    if stages["handoffs"]:
+        _write(out, "handoff stages", {"setup": setup, **stages})
+
+
+def _report(out: Path) -> Path:
+    return out.with_suffix(".html")
+
+
+def _write(out: Path, kind: str, found: dict[str, Any]) -> None:
+    where = environment.describe(sys.argv[1:], "bench.pools")
+    out.write_text(json.dumps({"kind": kind, "environment": where, **found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

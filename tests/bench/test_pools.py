@@ -16,7 +16,7 @@ ROOT = Path(pools.__file__).parents[1]
 @pytest.mark.timeout(180)
 def test_a_set_up_is_measured_and_its_handoffs_told(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.pools", "--setup", "split:1+1", "--device", "cpu"]
-    command += ["--out-dir", str(tmp_path), "--prefix", "cpu-", "--"]
+    command += ["--out-dir", str(tmp_path), "--prefix", "cpu-", "--long-prompt", "128", "--"]
     command += ["--levels", "2", "--requests", "4", "--input-len", "64", "--output-len", "8"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
@@ -29,6 +29,8 @@ def test_a_set_up_is_measured_and_its_handoffs_told(tmp_path: Path) -> None:
     assert handoff["stages"]["copy"]["p50_ms"] > 0
     assert str(tmp_path) not in (tmp_path / "cpu-split-1-1-handoff.json").read_text()
     assert (tmp_path / "cpu-split-1-1.html").is_file()
+    long = json.loads((tmp_path / "cpu-split-1-1-handoff-128.json").read_text())
+    assert long["handoffs"] == 34  # and two warm-ups
 
 
 def test_a_set_up_that_means_nothing_is_named() -> None:
