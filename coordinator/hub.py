@@ -198,10 +198,10 @@ class Hub:
         worker.heard_at = time.monotonic()
         worker.settled = True
         match message:
-            case Heartbeat(gauges=gauges, held=held):
+            case Heartbeat(gauges=gauges, held=held, gpu=gpu):
                 if gauges.books_error and gauges.books_error != worker.gauges.books_error:
                     log.error("the books of %s do not balance: %s", instance, gauges.books_error)
-                worker.gauges = gauges
+                worker.gauges, worker.gpu = gauges, gpu
                 self._observer.heartbeat(worker)
                 grace_s = 3 * self._settings.heartbeat_s
                 self._lifecycle.reconcile(worker, set(held), grace_s)
@@ -218,6 +218,7 @@ class Hub:
                 self._observer.peer_tested(instance, message)
                 self._lifecycle.peer_tested(instance, message)
             case Goodbye(draining=True):
+                log.warning("%s is draining", instance)
                 worker.draining = True
             case Goodbye():
                 self._membership.left(worker)

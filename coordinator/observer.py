@@ -11,11 +11,11 @@ from coordinator.contract import ServiceStatus
 from coordinator.handoff import stage_seconds
 from coordinator.record import RequestRecord
 from coordinator.registry import Worker
-from coordinator.request import Request
+from coordinator.request import Request, State
 from telemetry.clock import SteadyClock
 from telemetry.metrics import Metrics
 from transport.errors import WireError
-from transport.messages import Failed, PeerTested
+from transport.messages import Failed, GpuHealth, PeerTested
 
 Departure = Literal["silent", "goodbye", "rejoined", "refused"]
 
@@ -81,7 +81,10 @@ class Observer:
             metrics.queue_s.observe(queued_s + stages["prefill_wait_s"])
             metrics.prefill_s.observe(stages["prefill_s"])
         if "first_token_at" in stages:
-            metrics.decode_s.observe(stages["ended_at"] - stages["first_token_at"])
+            decode_s = stages["ended_at"] - stages["first_token_at"]
+            metrics.decode_s.observe(decode_s)
+            if request.state is State.FINISHED and len(request.output_ids) > 1:
+                metrics.tpot_s.observe(decode_s / (len(request.output_ids) - 1))
 
     def handed_off(self, request: Request) -> None:
         """Its decode worker's first token is here."""
@@ -128,6 +131,22 @@ class Observer:
             free_state_slots=gauges.free_state_slots,
             running=gauges.running,
             waiting=gauges.waiting,
+            draining=worker.draining,
+        )
+        if worker.gpu is None:
+            self._metrics.gpus.forget(worker.instance)
+        else:
+            self._tell_gpu(worker, worker.gpu)
+
+    def _tell_gpu(self, worker: Worker, health: GpuHealth) -> None:
+        known = structs.asdict(health)
+        del known["xids"]
+        self._metrics.gpus.tell(
+            worker.instance,
+            worker.hello.role,
+            worker.hello.gpu,
+            {name: float(value) for name, value in known.items() if value is not None},
+            {xid.number: xid.times for xid in health.xids},
         )
 
     def peer_tested(self, decode: str, tested: PeerTested) -> None:
@@ -152,6 +171,7 @@ class Observer:
         metrics = self._metrics
         metrics.queued.set(status.queued)
         metrics.running.set(status.running)
+        metrics.ready.set(not status.problems)
         metrics.redis_connected.set(status.redis_connected)
         metrics.redis_writes_dropped.inc(self._records.dropped - self._dropped)
         metrics.stale_dropped.labels("worker").inc(stale_dropped - self._stale)

@@ -11,6 +11,7 @@ from deploy.status import headline
 
 _COLUMNS = ("role", "instance", "device", "running", "waiting", "pages", "kv", "state_slots", "gpu")
 _UNKNOWN = "-"
+_DRAINING = " (draining)"
 
 
 def lines(reading: Reading, rates: Rates) -> list[str]:
@@ -55,7 +56,7 @@ def _row(worker: dict[str, Any], temperatures: dict[str, float]) -> tuple[str, .
     celsius = temperatures.get(worker["instance"])
     return (
         worker["role"],
-        worker["instance"],
+        worker["instance"] + (_DRAINING if worker.get("draining") else ""),
         worker["device"],
         str(worker["running"]),
         str(worker["waiting"]),

@@ -68,8 +68,8 @@ def _of_xids(xids: Sequence[Xid]) -> list[Finding]:
     found = []
     for number in sorted({xid.number for xid in xids}):
         times = sum(xid.number == number for xid in xids)
-        level = Level.FAILING if number in FAILING else Level.DEGRADED
-        found.append(Finding(level, f"Xid {number} × {times}: {meaning(number)}"))
+        how_bad = Level.FAILING if number in FAILING else Level.DEGRADED
+        found.append(Finding(how_bad, f"Xid {number} × {times}: {meaning(number)}"))
     return found
 
 
