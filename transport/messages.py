@@ -314,7 +314,8 @@ class _Order(_Wire, frozen=True):
 
     ``num_prompt`` of them are the prompt, so the next token to sample has output index
     ``len(token_ids) - num_prompt``. ``arrival`` orders requests by their acceptance, whatever
-    the attempt: when memory is short, the youngest gives way.
+    the attempt: when memory is short, the youngest gives way. ``http_id`` is its client's
+    X-Request-Id, for the log.
     """
 
     request_id: str
@@ -324,13 +325,14 @@ class _Order(_Wire, frozen=True):
     num_prompt: int
     sampling: SamplingParams
     stop: StopRule
+    http_id: str = ""
 
 
 class Prefill(_Order, frozen=True, tag="prefill"):
     """Compute ``token_ids``, sample one token, and offer the cache."""
 
 
-class Decode(_Order, frozen=True, tag="decode"):
+class Decode(_Order, frozen=True, tag="decode", kw_only=True):
     """Pull ``offer`` and go on. ``token_ids`` ends with a token the offer's cache lacks."""
 
     offer: Offer
