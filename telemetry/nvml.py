@@ -1,4 +1,4 @@
-"""The GPUs of this machine through NVIDIA's management library (package ``nvidia-ml-py``)."""
+"""GPUs of this machine through NVIDIA's management library (package ``nvidia-ml-py``)."""
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
