@@ -7,11 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.readings import Rates, Reading
-from deploy.status import headline
+from deploy.status import headline, named
 
 _COLUMNS = ("role", "instance", "device", "running", "waiting", "pages", "kv", "state_slots", "gpu")
 _UNKNOWN = "-"
-_DRAINING = " (draining)"
 
 
 def lines(reading: Reading, rates: Rates) -> list[str]:
@@ -56,7 +55,7 @@ def _row(worker: dict[str, Any], temperatures: dict[str, float]) -> tuple[str, .
     celsius = temperatures.get(worker["instance"])
     return (
         worker["role"],
-        worker["instance"] + (_DRAINING if worker.get("draining") else ""),
+        named(worker),
         worker["device"],
         str(worker["running"]),
         str(worker["waiting"]),
