@@ -232,7 +232,7 @@ class Hub:
                 self._observer.peer_tested(instance, message)
                 self._lifecycle.peer_tested(instance, message)
             case Goodbye(draining=True):
-                log.warning("%s is draining", instance)
+                log.info("%s is draining", instance)
                 worker.draining = True
             case Goodbye():
                 self._membership.left(worker)

@@ -41,7 +41,8 @@ def dropped(sequence: Sequence) -> None:
 
 
 def gave_up(sequence: Sequence, code: FailureCode, message: str, *, retry: bool) -> None:
-    level = logging.INFO if retry else logging.ERROR
+    """It cannot be done here; an error where nobody else can do it, and the client is not why."""
+    level = logging.INFO if retry or code == "too_long" else logging.ERROR
     _say(level, "gave up", sequence, {"code": code, "why": message, "retry": retry})
 
 
