@@ -19,6 +19,7 @@ from typing import assert_never
 
 from both.limits import BothLimits
 from decode.scheduler import DecodeScheduler
+from engine import request_log
 from engine.batch import ForwardBatch, Sampled
 from engine.cache.publish import books_for
 from engine.runner import Engine, Step
@@ -152,6 +153,7 @@ class BothPool:
             self._fail_not_finite(sequence)
         if tokens:
             self._session.send(Tokens(tuple(tokens)))
+        request_log.finished(scheduled, tokens)
 
     def _take_prompts(self, scheduled: Scheduled, step: Step) -> None:
         for sequence, sampled in self._prompts.retire(scheduled, step.result()):
@@ -166,7 +168,9 @@ class BothPool:
         token = sequence.append(sampled)
         wait_s = sequence.started_at - sequence.received_at
         prefill_s = self._clock() - sequence.started_at
-        self._session.send(Prefilled(token, None, wait_s, prefill_s))
+        told = Prefilled(token, None, wait_s, prefill_s)
+        self._session.send(told)
+        request_log.prefilled(sequence, told)
         if token.finish is None:
             self._sequences.add(sequence)
         else:
@@ -192,6 +196,7 @@ class BothPool:
         for sequence in self._active():
             if sequence.request_id == request_id and sequence.attempt <= attempt:
                 self._end(sequence)
+                request_log.dropped(sequence)
 
     def _end(self, sequence: Sequence) -> None:
         if sequence in self._sequences.running:
@@ -218,3 +223,4 @@ class BothPool:
 
     def _fail(self, sequence: Sequence, code: FailureCode, message: str, *, retry: bool) -> None:
         self._session.send(Failed(*sequence.key, code, message, retry))
+        request_log.gave_up(sequence, code, message, retry=retry)

@@ -35,7 +35,8 @@ class Token:
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """One worker as its last heartbeat told. ``books_error`` is empty while its books balance."""
+    """One worker as its last heartbeat told. ``books_error`` is empty while its books balance;
+    ``draining``: it takes no new work."""
 
     instance: str
     role: str
@@ -47,6 +48,8 @@ class PoolStatus:
     free_state_slots: int
     num_state_slots: int
     books_error: str
+    draining: bool = False
+    gpu_temperature_c: float | None = None
 
 
 @dataclass(frozen=True)

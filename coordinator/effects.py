@@ -38,10 +38,20 @@ class HandedOff:
 
 
 @dataclass(frozen=True)
+class PlacedAnew:
+    """An attempt came to nothing, and the request waits for another; ``code`` and ``message`` say
+    why."""
+
+    request: Request
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
 class Ended:
     """The request reached its terminal state; emitted once."""
 
     request: Request
 
 
-Effect = Send | Emit | Recorded | HandedOff | Ended
+Effect = Send | Emit | Recorded | HandedOff | PlacedAnew | Ended

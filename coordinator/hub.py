@@ -21,7 +21,7 @@ from coordinator.contract import (
     Overloaded,
     ServiceStatus,
 )
-from coordinator.effects import Emit, Ended, HandedOff, Recorded, Send
+from coordinator.effects import Emit, Ended, HandedOff, PlacedAnew, Recorded, Send
 from coordinator.garbage import Sweeper
 from coordinator.leases import Leases
 from coordinator.lifecycle import Lifecycle
@@ -45,6 +45,7 @@ from transport.messages import (
     Landed,
     PeerTested,
     Prefilled,
+    TokenOut,
     Tokens,
     ToWorker,
     Welcome,
@@ -176,8 +177,22 @@ class Hub:
                 self._handle(instance, message)
             except Exception:
                 # A bug in handling one message must not end every other stream.
-                log.exception("handling %s from %s", type(message).__name__, instance)
+                kind = type(message).__name__
+                fields = self._request_of(message)
+                log.exception("handling %s from %s", kind, instance, extra=fields)
             self._apply()
+
+    def _request_of(self, message: FromWorker | WireError) -> dict[str, object]:
+        """Log fields of the open request that a message is about, if it is about one."""
+        match message:
+            case Prefilled(token=TokenOut(request_id=request_id)):
+                pass
+            case Landed(request_id=request_id) | Failed(request_id=request_id):
+                pass
+            case _:
+                return {}
+        request = self._lifecycle.requests.get(request_id)
+        return {} if request is None else request.log_fields
 
     def _handle(self, instance: str, message: FromWorker | WireError) -> None:
         if isinstance(message, WireError):
@@ -198,10 +213,10 @@ class Hub:
         worker.heard_at = time.monotonic()
         worker.settled = True
         match message:
-            case Heartbeat(gauges=gauges, held=held):
+            case Heartbeat(gauges=gauges, held=held, gpu=gpu):
                 if gauges.books_error and gauges.books_error != worker.gauges.books_error:
                     log.error("the books of %s do not balance: %s", instance, gauges.books_error)
-                worker.gauges = gauges
+                worker.gauges, worker.gpu = gauges, gpu
                 self._observer.heartbeat(worker)
                 grace_s = 3 * self._settings.heartbeat_s
                 self._lifecycle.reconcile(worker, set(held), grace_s)
@@ -212,12 +227,12 @@ class Hub:
             case Tokens():
                 self._lifecycle.tokens(instance, message)
             case Failed():
-                self._observer.worker_failed(message)
                 self._lifecycle.failed(instance, message)
             case PeerTested():
                 self._observer.peer_tested(instance, message)
                 self._lifecycle.peer_tested(instance, message)
             case Goodbye(draining=True):
+                log.info("%s is draining", instance)
                 worker.draining = True
             case Goodbye():
                 self._membership.left(worker)
@@ -278,6 +293,8 @@ class Hub:
                     self._observer.record(request)
                 case HandedOff(request=request):
                     self._observer.handed_off(request)
+                case PlacedAnew(request=request, code=code, message=why):
+                    self._observer.placed_anew(request, code, why)
                 case Ended(request=request):
                     self._close_stream(request)
                 case _:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from coordinator.contract import Generation, Token
 from coordinator.dispatch import Dispatcher
-from coordinator.effects import Effect, Emit, Ended, HandedOff, Recorded, Send
+from coordinator.effects import Effect, Emit, Ended, HandedOff, PlacedAnew, Recorded, Send
 from coordinator.placement import PlacementLimits
 from coordinator.registry import Registry, Worker
 from coordinator.request import Request, State
@@ -266,6 +266,7 @@ class Lifecycle:
             self._end(request, State.FAILED, code, text)
         else:
             self._enqueue(request)
+            self._outbox.append(PlacedAnew(request, code, message))
 
     def _enqueue(self, request: Request) -> None:
         request.begin_attempt(self._clock())

@@ -3,19 +3,23 @@
 Nothing here can fail or slow a request; the hub calls it at each event and goes on.
 """
 
+import logging
 from typing import Literal, Protocol
 
 from msgspec import structs
 
 from coordinator.contract import ServiceStatus
 from coordinator.handoff import stage_seconds
+from coordinator.lifecycle import NOT_FAULTS
 from coordinator.record import RequestRecord
 from coordinator.registry import Worker
-from coordinator.request import Request
+from coordinator.request import Request, State
 from telemetry.clock import SteadyClock
 from telemetry.metrics import Metrics
 from transport.errors import WireError
-from transport.messages import Failed, PeerTested
+from transport.messages import GpuHealth, PeerTested
+
+log = logging.getLogger(__name__)
 
 Departure = Literal["silent", "goodbye", "rejoined", "refused"]
 
@@ -69,11 +73,19 @@ class Observer:
             metrics.itl_s.observe(now - before)
         self._token_at[request.request_id] = now
 
+    def placed_anew(self, request: Request, code: str, why: str) -> None:
+        """Its attempt came to nothing."""
+        self._metrics.replacements.labels(code).inc()
+        level = logging.INFO if code in NOT_FAULTS else logging.WARNING
+        fields = {**request.log_fields, "code": code, "why": why}
+        log.log(level, "placed anew", extra=fields)
+
     def ended(self, request: Request) -> None:
         metrics, stages = self._metrics, request.stages
         self._token_at.pop(request.request_id, None)
         reason = request.finish_reason or request.code or "disconnected"
         metrics.requests.labels(request.state.value, reason).inc()
+        _log_end(request, reason)
         metrics.prompt_tokens.inc(len(request.generation.prompt_ids))
         metrics.e2e_s.observe(stages["ended_at"] - stages["received_at"])
         if "prefill_s" in stages:
@@ -81,7 +93,10 @@ class Observer:
             metrics.queue_s.observe(queued_s + stages["prefill_wait_s"])
             metrics.prefill_s.observe(stages["prefill_s"])
         if "first_token_at" in stages:
-            metrics.decode_s.observe(stages["ended_at"] - stages["first_token_at"])
+            decode_s = stages["ended_at"] - stages["first_token_at"]
+            metrics.decode_s.observe(decode_s)
+            if request.state is State.FINISHED and len(request.output_ids) > 1:
+                metrics.tpot_s.observe(decode_s / (len(request.output_ids) - 1))
 
     def handed_off(self, request: Request) -> None:
         """Its decode worker's first token is here."""
@@ -128,15 +143,27 @@ class Observer:
             free_state_slots=gauges.free_state_slots,
             running=gauges.running,
             waiting=gauges.waiting,
+            draining=worker.draining,
+        )
+        if worker.gpu is None:
+            self._metrics.gpus.forget(worker.instance)
+        else:
+            self._tell_gpu(worker, worker.gpu)
+
+    def _tell_gpu(self, worker: Worker, health: GpuHealth) -> None:
+        known = structs.asdict(health)
+        del known["xids"]
+        self._metrics.gpus.tell(
+            worker.instance,
+            worker.hello.role,
+            worker.hello.gpu,
+            {name: float(value) for name, value in known.items() if value is not None},
+            {xid.number: xid.times for xid in health.xids},
         )
 
     def peer_tested(self, decode: str, tested: PeerTested) -> None:
         speed = 0.0 if tested.problem else tested.num_bytes / max(tested.seconds, 1e-9)
         self._metrics.selftest_bytes_per_s.labels(tested.instance, decode).set(speed)
-
-    def worker_failed(self, failed: Failed) -> None:
-        if failed.retry:
-            self._metrics.replacements.labels(failed.code).inc()
 
     def distrusted(self, error: WireError) -> None:
         self._metrics.stale_dropped.labels(type(error).__name__).inc()
@@ -152,10 +179,25 @@ class Observer:
         metrics = self._metrics
         metrics.queued.set(status.queued)
         metrics.running.set(status.running)
+        metrics.ready.set(not status.problems)
         metrics.redis_connected.set(status.redis_connected)
         metrics.redis_writes_dropped.inc(self._records.dropped - self._dropped)
         metrics.stale_dropped.labels("worker").inc(stale_dropped - self._stale)
         self._dropped, self._stale = self._records.dropped, stale_dropped
+
+
+def _log_end(request: Request, reason: str) -> None:
+    stages = request.stages
+    fields = {
+        "state": request.state.value,
+        "reason": reason,
+        "prompt_len": len(request.generation.prompt_ids),
+        "output_len": len(request.output_ids),
+        "prefill": request.prefill_worker,
+        "decode": request.decode_worker,
+        "took_s": stages["ended_at"] - stages["received_at"],
+    }
+    log.info("ended", extra=request.log_fields | fields)
 
 
 def to_record(request: Request, coordinator: str) -> RequestRecord:

@@ -7,7 +7,7 @@ from coordinator.pairs import Pairs
 from coordinator.request import Request
 from transport.errors import LayoutMismatch, RoleMismatch
 from transport.layout import CacheLayout
-from transport.messages import Hello, PoolGauges, Role
+from transport.messages import GpuHealth, Hello, PoolGauges, Role
 
 
 @dataclass(eq=False)
@@ -18,7 +18,7 @@ class Worker:
     ``heard_at`` is of the monotonic clock: a step of the system's must not look like silence.
     ``settled``: it has said more than hello. ``unreached`` counts how often in a row it could
     not be sent to, its connection being closed. ``last_placed`` orders workers by when they were
-    last given a request; 0: never.
+    last given a request; 0: never. ``gpu`` is what its GPU said last, as far as it can be asked.
     """
 
     hello: Hello
@@ -28,6 +28,7 @@ class Worker:
     settled: bool = False
     unreached: int = 0
     last_placed: int = 0
+    gpu: GpuHealth | None = None
     assigned: dict[str, Request] = field(default_factory=dict)
 
     @property
@@ -51,6 +52,8 @@ class Worker:
             free_state_slots=self.gauges.free_state_slots,
             num_state_slots=pools.num_state_slots,
             books_error=self.gauges.books_error,
+            draining=self.draining,
+            gpu_temperature_c=None if self.gpu is None else self.gpu.temperature_c,
         )
 
     @property

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from coordinator.contract import Generation
+from telemetry.logs import request_fields
 from transport.messages import Decode, Generate, Landed, Offer, Prefill, Prefilled
 from transport.sampling import FinishReason
 
@@ -68,6 +69,11 @@ class Request:
     def num_tokens(self) -> int:
         return len(self.generation.prompt_ids) + len(self.output_ids)
 
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """What says in a log line which request it is about."""
+        return request_fields(self.generation.http_id, self.request_id, self.attempt)
+
     def begin_attempt(self, now: float) -> None:
         """Queue it, anew if it was before."""
         self.attempt += 1
@@ -122,4 +128,5 @@ class Request:
             "num_prompt": len(generation.prompt_ids),
             "sampling": generation.sampling,
             "stop": generation.stop,
+            "http_id": generation.http_id,
         }

@@ -157,6 +157,8 @@ class Worker(_Body):
     free_state_slots: int
     num_state_slots: int
     books_error: str
+    draining: bool
+    gpu_temperature_c: float | None
 
 
 class Status(_Body):

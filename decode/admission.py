@@ -148,13 +148,18 @@ class AdmissionQueue:
         still writes their slots."""
         return [a.sequence for a in self.receiving if now >= a.deadline and not a.sequence.ended]
 
-    def cancel(self, request_id: str, attempt: int) -> None:
-        """End the request's admissions up to ``attempt``; copies under way land into nothing."""
-        for admission in [*self.pending, *self.receiving]:
-            sequence = admission.sequence
-            if sequence.request_id == request_id and sequence.attempt <= attempt:
-                sequence.ended = True
+    def cancel(self, request_id: str, attempt: int) -> list[Sequence]:
+        """End the request's admissions up to ``attempt``, and tell which; copies under way land
+        into nothing."""
+        found = [
+            sequence
+            for sequence in self.sequences()
+            if sequence.request_id == request_id and sequence.attempt <= attempt
+        ]
+        for sequence in found:
+            sequence.ended = True
         self.pending = [a for a in self.pending if not a.sequence.ended]
+        return found
 
     def release(self, sequence: Sequence) -> None:
         """Free what an admission held that will not run."""

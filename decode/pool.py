@@ -15,6 +15,7 @@ from typing import assert_never
 
 from decode.admission import Admission, AdmissionQueue
 from decode.scheduler import DecodeScheduler
+from engine import request_log
 from engine.batch import ForwardBatch
 from engine.cache.publish import books_for
 from engine.runner import Engine, Step
@@ -185,10 +186,12 @@ class DecodePool:
             self._fail(sequence, "peer_gone", str(error), retry=True)
 
     def _cancel(self, request_id: str, attempt: int) -> None:
-        self._admission.cancel(request_id, attempt)
+        for sequence in self._admission.cancel(request_id, attempt):
+            request_log.dropped(sequence)
         for sequence in list(self._scheduler.running):
             if sequence.request_id == request_id and sequence.attempt <= attempt:
                 self._scheduler.end(sequence)
+                request_log.dropped(sequence)
 
     def _admit(self) -> None:
         if self._admission.start_pulls(num_running=len(self._scheduler.running)):
@@ -213,14 +216,15 @@ class DecodePool:
             return
         if offer.digest and offer.digest != self._digest(sequence, offer.num_tokens):
             message = f"the cache changed on its way from {offer.instance}"
-            log.error("%s, request %s", message, sequence.request_id)
             self._fail(sequence, "digest_mismatch", message, retry=False)
             self._admission.release(sequence)
             return
         self._engine.bind(sequence.binding())
         self._scheduler.add(sequence)
         sequence.landed_at = self._clock()
-        self._session.send(admission.landed(copied, sequence.landed_at))
+        told = admission.landed(copied, sequence.landed_at)
+        self._session.send(told)
+        request_log.landed(sequence, told, offer.instance)
 
     def _digest(self, sequence: Sequence, num_tokens: int) -> str:
         assert sequence.holding is not None, "landed without pages"
@@ -242,6 +246,7 @@ class DecodePool:
             self._fail(sequence, "not_finite", "the logits were not finite", retry=False)
         if tokens:
             self._session.send(Tokens(tuple(tokens), first_steps))
+        request_log.finished(scheduled, tokens)
 
     def _first_steps(self, scheduled: Scheduled) -> tuple[FirstStep, ...]:
         """For which sequences the step that has just ended was the first."""
@@ -254,3 +259,4 @@ class DecodePool:
 
     def _fail(self, sequence: Sequence, code: FailureCode, message: str, *, retry: bool) -> None:
         self._session.send(Failed(*sequence.key, code, message, retry))
+        request_log.gave_up(sequence, code, message, retry=retry)

@@ -56,13 +56,18 @@ def headline(found: dict[str, Any]) -> str:
     return f"{state} ({found['queued']} queued, {found['running']} running, Redis {redis})"
 
 
+def named(worker: dict[str, Any]) -> str:
+    """A worker's name, and whether it takes no new work."""
+    return f"{worker['instance']}{' (draining)' if worker.get('draining') else ''}"
+
+
 def row(worker: dict[str, Any]) -> tuple[str, ...]:
     """One worker's cells, in the order of the columns; pools as used/all."""
     used_pages = worker["num_pages"] - worker["free_pages"]
     used_slots = worker["num_state_slots"] - worker["free_state_slots"]
     return (
         worker["role"],
-        worker["instance"],
+        named(worker),
         worker["device"],
         str(worker["running"]),
         str(worker["waiting"]),

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.readings import Rates, Reading
-from deploy.status import headline
+from deploy.status import headline, named
 
 _COLUMNS = ("role", "instance", "device", "running", "waiting", "pages", "kv", "state_slots", "gpu")
 _UNKNOWN = "-"
@@ -55,7 +55,7 @@ def _row(worker: dict[str, Any], temperatures: dict[str, float]) -> tuple[str, .
     celsius = temperatures.get(worker["instance"])
     return (
         worker["role"],
-        worker["instance"],
+        named(worker),
         worker["device"],
         str(worker["running"]),
         str(worker["waiting"]),

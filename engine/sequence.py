@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from engine.batch import Binding, Row, Sampled, StepResult
 from engine.cache.books import Holding
+from telemetry.logs import request_fields
 from transport.messages import Decode, Generate, LogprobsOut, Prefill, TokenOut
 from transport.sampling import SamplingParams, StopRule
 
@@ -16,7 +17,8 @@ class Sequence:
     in the cache once every launched step has retired; ``in_flight`` counts the steps that have
     not. ``ended`` sequences are computed no further, and their holding is released when
     ``in_flight`` falls to zero. ``received_at``, ``started_at`` (its first chunk) and ``landed_at``
-    (until its first decode step is done) are of this process's monotonic clock.
+    (until its first decode step is done) are of this process's monotonic clock. ``http_id`` is the
+    client's own id of the request, for the log.
     """
 
     request_id: str
@@ -33,6 +35,7 @@ class Sequence:
     received_at: float = 0.0
     started_at: float = 0.0
     landed_at: float | None = None
+    http_id: str = ""
 
     @classmethod
     def of(cls, message: Prefill | Decode | Generate, now: float) -> "Sequence":
@@ -45,11 +48,17 @@ class Sequence:
             message.sampling,
             message.stop,
             received_at=now,
+            http_id=message.http_id,
         )
 
     @property
     def key(self) -> tuple[str, int]:
         return self.request_id, self.attempt
+
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """What says in a log line which request it is about."""
+        return request_fields(self.http_id, self.request_id, self.attempt)
 
     @property
     def num_output(self) -> int:

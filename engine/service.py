@@ -20,9 +20,11 @@ import torch
 
 from engine import gpu
 from engine.config import EngineConfig
+from engine.gpu_watch import GpuWatch, NoWatch
 from engine.runner import Engine
 from engine.worker import Pool, WorkerLoop
 from telemetry.notify import notify, progress
+from telemetry.nvml import local_gpus
 from transport.channel import WorkerChannel
 from transport.channel_keys import ChannelKeys
 from transport.claim import claim_gpu
@@ -95,9 +97,12 @@ def serve(
         session = Session(channel, hello, time.monotonic)
         pool = make_pool(engine, session, instance)
         cleanup.callback(pool.close)
+        watch = GpuWatch(lambda: local_gpus(granted)) if granted else NoWatch()
+        cleanup.callback(watch.close)
         WorkerLoop(
             session,
             pool,
+            watch,
             drain_timeout_s=settings.drain_timeout_s,
             on_waiting=lambda: notify(STATUS="waiting for a worker to pull from"),
             on_ready=lambda: notify(READY="1", STATUS="serving"),

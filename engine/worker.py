@@ -4,6 +4,9 @@ join     say hello until welcomed
 serve    receive, step, heartbeat; the pool's ``step`` is the role's own loop body
 drain    after SIGTERM: finish what is held, or give it back at the deadline
 leave    say goodbye
+
+A worker whose GPU is no longer fit takes no new work, finishes what it can, and stays: it keeps
+the lease, so that no other worker comes to that GPU before somebody has looked at it.
 """
 
 import logging
@@ -13,6 +16,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
 
+from engine.gpu_watch import Watch
 from transport.messages import PoolGauges
 from transport.session import LOST, Session, Work
 
@@ -67,6 +71,7 @@ class WorkerLoop:
         self,
         session: Session,
         pool: Pool,
+        gpu: Watch,
         *,
         drain_timeout_s: float,
         on_waiting: Callable[[], None],
@@ -75,11 +80,13 @@ class WorkerLoop:
     ) -> None:
         self._session = session
         self._pool = pool
+        self._gpu = gpu
         self._drain_timeout_s = drain_timeout_s
         self._on_waiting = on_waiting
         self._on_ready = on_ready
         self._on_stopping = on_stopping
         self._said_ready = False
+        self._said_unfit = False
         self._stop_requested = False
         self._drain_deadline: float | None = None
 
@@ -92,8 +99,9 @@ class WorkerLoop:
         while not self._drained():
             self._receive()
             self._pool.step()
-            self._session.beat(self._pool.gauges, self._pool.held)
+            self._session.beat(self._pool.gauges, self._pool.held, self._gpu.health)
             self._say_how_it_stands()
+            self._take_no_more_if_unfit()
         self._session.leave()
 
     def _receive(self) -> None:
@@ -101,6 +109,7 @@ class WorkerLoop:
         for message in self._session.receive(min(IDLE_S, self._pool.wait_s())):
             if message == LOST:
                 self._pool.drop_all()
+                self._said_unfit = False  # the next coordinator does not know
             else:
                 self._pool.handle(message)
 
@@ -113,6 +122,14 @@ class WorkerLoop:
             self._said_ready = True
         else:
             self._on_waiting()
+
+    def _take_no_more_if_unfit(self) -> None:
+        reason = self._gpu.unfit()
+        if not reason or self._said_unfit or not self._session.welcomed:
+            return
+        log.error("draining, no new work: %s; the GPU needs a reset", reason)
+        self._session.leave(draining=True)
+        self._said_unfit = True
 
     def _request_stop(self, number: int, frame: FrameType | None) -> None:
         self._stop_requested = True

@@ -6,12 +6,12 @@
 4 offers              done, first token sent, readable until released
 """
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import assert_never
 
+from engine import request_log
 from engine.batch import ForwardBatch, Sampled
 from engine.cache.publish import books_for
 from engine.runner import Engine, Step
@@ -35,8 +35,6 @@ from transport.messages import (
     TokenOut,
 )
 from transport.session import Session, Work
-
-log = logging.getLogger(__name__)
 
 IDLE_S = 60.0
 
@@ -147,6 +145,7 @@ class PrefillPool:
         for sequence in self._scheduler.sequences():
             if sequence.request_id == request_id and sequence.attempt <= attempt:
                 self._scheduler.end(sequence)
+                request_log.dropped(sequence)
         self._offers.withdraw(request_id, attempt)
 
     def _launch(self, scheduled: Scheduled) -> Step:
@@ -191,14 +190,15 @@ class PrefillPool:
         )
 
     def _report(self, sequence: Sequence, token: TokenOut, offer: Offer | None) -> None:
-        self._session.send(
-            Prefilled(
-                token=token,
-                offer=offer,
-                wait_s=sequence.started_at - sequence.received_at,
-                prefill_s=self._clock() - sequence.started_at,
-            )
+        told = Prefilled(
+            token=token,
+            offer=offer,
+            wait_s=sequence.started_at - sequence.received_at,
+            prefill_s=self._clock() - sequence.started_at,
         )
+        self._session.send(told)
+        request_log.prefilled(sequence, told)
 
     def _fail(self, sequence: Sequence, code: FailureCode, message: str, *, retry: bool) -> None:
         self._session.send(Failed(*sequence.key, code, message, retry))
+        request_log.gave_up(sequence, code, message, retry=retry)

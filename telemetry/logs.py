@@ -20,7 +20,8 @@ from typing import Any, TextIO
 
 _request_id: ContextVar[str] = ContextVar("baton_request_id", default="")
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_NOT_FIELDS = {"message", "asctime", "taskName", "color_message"}  # the last one is uvicorn's
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | _NOT_FIELDS
 _SECRET_NAME = re.compile(r"authorization|api_?key|password|passwd|secret|bearer", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"(\w+://[^\s/@]*?:)[^\s/@]+@")
 _BARE = re.compile(r"[\w.,:;/@%+*<>()\[\]{}!?&$#~^|'-]+\Z")
@@ -40,6 +41,12 @@ def bind_request(request_id: str) -> Iterator[None]:
 def bound_request() -> str:
     """The id that ``bind_request`` bound, empty outside of it."""
     return _request_id.get()
+
+
+def request_fields(http_id: str, request_id: str, attempt: int) -> dict[str, object]:
+    """``extra`` of a line about a request, the same in every service: ``request`` is its client's
+    X-Request-Id, as ``bind_request`` gives it, ``generation`` the id in /v1/requests/{id}."""
+    return {"request": http_id, "generation": request_id, "attempt": attempt}
 
 
 def configure_logging(

@@ -1,4 +1,5 @@
-"""Every Prometheus object of Baton: name, labels and buckets, in this one file.
+"""Every Prometheus object of Baton: name, labels and buckets, in this one file; GPUs' figures are
+in gpu_metrics.py.
 
 Own metrics carry the prefix ``baton_``. The standard ones are exported a second time under
 vLLM's names and labels (``vllm:…{model_name,engine}``), so that dashboards and autoscalers made
@@ -19,6 +20,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from telemetry.gpu_metrics import GpuMetrics
+
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 _REQUEST_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
@@ -38,6 +41,7 @@ _VLLM_ALIASES = {
     "vllm:num_requests_waiting": "queued",
     "vllm:time_to_first_token_seconds": "ttft_s",
     "vllm:inter_token_latency_seconds": "itl_s",
+    "vllm:request_time_per_output_token_seconds": "tpot_s",
     "vllm:e2e_request_latency_seconds": "e2e_s",
     "vllm:request_queue_time_seconds": "queue_s",
     "vllm:request_prefill_time_seconds": "prefill_s",
@@ -94,6 +98,10 @@ class Metrics:
         self.itl_s = Histogram(
             "baton_itl_seconds", "Between two tokens of a request.", buckets=_ITL_S, registry=r
         )
+        self.tpot_s = Histogram(
+            "baton_tpot_seconds", "First to last token of a request, by token after the first.",
+            buckets=_ITL_S, registry=r,
+        )  # fmt: skip
 
         self.prompt_tokens = Counter("baton_prompt_tokens", "Prompt tokens.", registry=r)
         self.generation_tokens = Counter("baton_generation_tokens", "Output tokens.", registry=r)
@@ -141,10 +149,16 @@ class Metrics:
         self.worker_waiting = Gauge(
             "baton_worker_waiting", "Sequences waiting.", worker, registry=r
         )
+        self.worker_draining = Gauge(
+            "baton_worker_draining", "1 while it takes no new work.", worker, registry=r
+        )
+        self.gpus = GpuMetrics()
+        r.register(self.gpus)
         self.workers_lost = Counter(
             "baton_workers_lost", "Workers taken for dead.", ["role", "reason"], registry=r
         )
 
+        self.ready = Gauge("baton_ready", "1 while work can be taken, as /ready says.", registry=r)
         self.redis_connected = Gauge("baton_redis_connected", "1 while connected.", registry=r)
         self.redis_writes_dropped = Counter(
             "baton_redis_writes_dropped", "Record writes given up.", registry=r
@@ -163,6 +177,7 @@ class Metrics:
     def set_worker(
         self, instance: str, role: str, *, num_pages: int, free_pages: int,
         num_state_slots: int, free_state_slots: int, running: int, waiting: int,
+        draining: bool = False,
     ) -> None:  # fmt: skip
         """A live worker's pools and queues, as it last reported them."""
         self.pages.labels(instance, role).set(num_pages)
@@ -171,11 +186,13 @@ class Metrics:
         self.free_state_slots.labels(instance, role).set(free_state_slots)
         self.worker_running.labels(instance, role).set(running)
         self.worker_waiting.labels(instance, role).set(waiting)
+        self.worker_draining.labels(instance, role).set(draining)
 
     def forget_worker(self, instance: str, role: str) -> None:
         """Drop a worker's series; no-op when it has none."""
         for gauge in self._worker_gauges():
             gauge.remove_by_labels({"instance": instance, "role": role})
+        self.gpus.forget(instance)
         if role in ("prefill", "decode"):
             self.selftest_bytes_per_s.remove_by_labels({role: instance})
 
@@ -186,7 +203,7 @@ class Metrics:
     def _worker_gauges(self) -> tuple[Gauge, ...]:
         return (
             self.pages, self.free_pages, self.state_slots, self.free_state_slots,
-            self.worker_running, self.worker_waiting,
+            self.worker_running, self.worker_waiting, self.worker_draining,
         )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from msgspec import Struct
 from transport.layout import CacheLayout, PoolSize
 from transport.sampling import FinishReason, SamplingParams, StopRule
 
-PROTOCOL = "baton/2"
+PROTOCOL = "baton/3"
 
 Role = Literal["prefill", "decode", "both"]
 MemoryKind = Literal["shm", "cuda-ipc"]
@@ -96,6 +96,34 @@ class PoolGauges(_Wire, frozen=True):
     books_error: str = ""
 
 
+class XidCount(_Wire, frozen=True):
+    """How often the driver has reported this error since the worker began to listen."""
+
+    number: int
+    times: int
+
+
+class GpuHealth(_Wire, frozen=True):
+    """What a worker's GPU says of itself. None: it does not offer the figure, and nobody guesses.
+
+    ``slowdown_c`` is the temperature at which the hardware slows itself down. ``ecc_uncorrected``
+    and ``nvlink_errors`` count since the driver was loaded; ``xids`` has those that occurred.
+    """
+
+    temperature_c: float | None = None
+    slowdown_c: float | None = None
+    power_w: float | None = None
+    utilisation_pct: float | None = None
+    memory_used_bytes: int | None = None
+    memory_bytes: int | None = None
+    sm_clock_mhz: float | None = None
+    ecc_uncorrected: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    nvlink_errors: int | None = None
+    xids: tuple[XidCount, ...] = ()
+
+
 # ---- worker → coordinator
 
 
@@ -135,11 +163,13 @@ class Heartbeat(_Wire, frozen=True, tag="heartbeat"):
     """Sent every ``heartbeat_s`` from the worker's main loop, so a hung loop falls silent.
 
     ``held`` lists every (request, attempt) the worker has: the coordinator compares it with
-    what it placed there, so a lost message cannot strand a request.
+    what it placed there, so a lost message cannot strand a request. ``gpu`` is None where no GPU
+    can be asked.
     """
 
     gauges: PoolGauges
     held: tuple[tuple[str, int], ...] = ()
+    gpu: GpuHealth | None = None
 
 
 class Prefilled(_Wire, frozen=True, tag="prefilled"):
@@ -220,7 +250,7 @@ class PeerTested(_Wire, frozen=True, tag="peer-tested"):
 
 
 class Goodbye(_Wire, frozen=True, tag="goodbye"):
-    """The worker leaves, holding nothing; or starts to drain when ``draining`` is set."""
+    """The worker leaves, holding nothing; or takes no new work when ``draining`` is set."""
 
     draining: bool = False
 
@@ -284,7 +314,8 @@ class _Order(_Wire, frozen=True):
 
     ``num_prompt`` of them are the prompt, so the next token to sample has output index
     ``len(token_ids) - num_prompt``. ``arrival`` orders requests by their acceptance, whatever
-    the attempt: when memory is short, the youngest gives way.
+    the attempt: when memory is short, the youngest gives way. ``http_id`` is its client's
+    X-Request-Id, for the log.
     """
 
     request_id: str
@@ -294,13 +325,14 @@ class _Order(_Wire, frozen=True):
     num_prompt: int
     sampling: SamplingParams
     stop: StopRule
+    http_id: str = ""
 
 
 class Prefill(_Order, frozen=True, tag="prefill"):
     """Compute ``token_ids``, sample one token, and offer the cache."""
 
 
-class Decode(_Order, frozen=True, tag="decode"):
+class Decode(_Order, frozen=True, tag="decode", kw_only=True):
     """Pull ``offer`` and go on. ``token_ids`` ends with a token the offer's cache lacks."""
 
     offer: Offer

@@ -20,6 +20,7 @@ from transport.messages import (
     FromWorker,
     Generate,
     Goodbye,
+    GpuHealth,
     Granted,
     Heartbeat,
     Hello,
@@ -100,13 +101,16 @@ class Session:
         return work
 
     def beat(
-        self, gauges: Callable[[], PoolGauges], held: Callable[[], tuple[tuple[str, int], ...]]
+        self,
+        gauges: Callable[[], PoolGauges],
+        held: Callable[[], tuple[tuple[str, int], ...]],
+        gpu: Callable[[], GpuHealth | None] = lambda: None,
     ) -> None:
         """Send a heartbeat if one is due; the callables are only called then."""
         if self._welcome is None or self._clock() < self._next_beat_at:
             return
         self._next_beat_at = self._clock() + self._welcome.heartbeat_s
-        self.send(Heartbeat(gauges=gauges(), held=held()))
+        self.send(Heartbeat(gauges=gauges(), held=held(), gpu=gpu()))
 
     def leave(self, *, draining: bool = False) -> None:
         self.send(Goodbye(draining=draining))

@@ -18,13 +18,13 @@ from bench.client.client import Client
 from bench.client.endpoint import Deadlines, Endpoint
 from bench.client.open_files import allow_many
 from bench.gpu.drawn import drawn
-from bench.gpu.readings import Gpus, NoGpus
 from bench.gpu.sampler import Sampler
 from bench.progress import Progress, shown
 from bench.run_control import INTERRUPTED, Patience, RunControl
 from bench.server_info import ServerInfo, ServerUnfit, ask_server
 from bench.workload.random_prompts import PromptsFailed
 from bench.workload.tokens import TokenizerMissing
+from telemetry.gpu_readings import Gpus, NoGpus
 
 CANNOT_MEASURE = 2
 

@@ -53,13 +53,13 @@ def gpu(
 
     from bench.client.endpoint import Deadlines
     from bench.gpu.health import Limits
-    from bench.gpu.nvml import local_gpus
     from bench.gpu.plan import GpuPlan
     from bench.gpu.report import GpuReport, Observed
     from bench.gpu.run import run
     from bench.gpu.sampler import Sampler
     from bench.run_control import Patience
     from bench.stack import StackFailed, running
+    from telemetry.nvml import local_gpus
 
     try:
         plan = GpuPlan(

@@ -65,7 +65,6 @@ def load(
     measured, 130 interrupted.
     """
     from bench.figures.goodput import Slo
-    from bench.gpu.nvml import local_gpus
     from bench.load_result import Load
     from bench.load_settings import LoadSettings
     from bench.loader import Loader
@@ -73,6 +72,7 @@ def load(
     from bench.sweep import sweep as run_sweep
     from bench.workload.plan import Lengths
     from bench.workload.traces import read_trace
+    from telemetry.nvml import local_gpus
 
     try:
         settings = LoadSettings(

@@ -56,10 +56,10 @@ def throughput(
 
     Exit status: 0, 1 when a request failed, 2 when nothing could be measured, 130 interrupted.
     """
-    from bench.gpu.nvml import local_gpus
     from bench.server_info import find_tokens
     from bench.throughput import Throughput, measure
     from bench.throughput_settings import ThroughputSettings
+    from telemetry.nvml import local_gpus
 
     try:
         settings = ThroughputSettings(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bench.gpu.readings import GpuInfo, Reading
+from telemetry.gpu_readings import GpuInfo, Reading
 
 
 def drawn(infos: Sequence[GpuInfo], readings: Sequence[Sequence[Reading]]) -> list[dict[str, Any]]:

@@ -1,28 +1,12 @@
-"""The verdict on a GPU's health, from its readings under full load. Pure.
-
-The Xid numbers are NVIDIA's catalogue ("XID Errors", GPU deployment and management docs).
-"""
+"""The verdict on a GPU's health, from its readings under full load. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
 
 from bench.gpu.formulas import drift, highest
-from bench.gpu.readings import GpuInfo, Reading, Xid
-
-FAILING_XIDS: Final = {
-    46: "the GPU stopped processing",
-    48: "an uncorrected memory error",
-    64: "a row could not be remapped",
-    74: "an NVLink error",
-    79: "the GPU fell off the bus",
-    95: "an uncontained memory error",
-}
-DEGRADED_XIDS: Final = {
-    63: "a memory row was remapped; it takes effect with the next reset",
-    94: "a contained memory error",
-}
+from telemetry.gpu_readings import GpuInfo, Reading, Xid
+from telemetry.xids import FAILING, meaning
 
 
 class Level(IntEnum):
@@ -84,12 +68,8 @@ def _of_xids(xids: Sequence[Xid]) -> list[Finding]:
     found = []
     for number in sorted({xid.number for xid in xids}):
         times = sum(xid.number == number for xid in xids)
-        if number in FAILING_XIDS:
-            finding = Finding(Level.FAILING, f"Xid {number} × {times}: {FAILING_XIDS[number]}")
-        else:
-            meaning = DEGRADED_XIDS.get(number, "see NVIDIA's catalogue; may be the program's")
-            finding = Finding(Level.DEGRADED, f"Xid {number} × {times}: {meaning}")
-        found.append(finding)
+        how_bad = Level.FAILING if number in FAILING else Level.DEGRADED
+        found.append(Finding(how_bad, f"Xid {number} × {times}: {meaning(number)}"))
     return found
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from bench.gpu.drawn import drawn
 from bench.gpu.formulas import drift, highest, joules, mean, per_second
 from bench.gpu.health import Finding, Level, Limits, judge_gpu, judge_rate, level
-from bench.gpu.readings import GpuInfo, Reading, Xid
 from bench.gpu.run import Held
+from telemetry.gpu_readings import GpuInfo, Reading, Xid
 
 KEPT_FULL_PCT = 90.0
 

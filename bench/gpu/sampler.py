@@ -1,12 +1,12 @@
 """Readings of every GPU at a steady pace, in a thread beside the load."""
 
-import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from bench.gpu.readings import GpuInfo, Gpus, Reading, Xid
+from telemetry.gpu_readings import GpuInfo, Gpus, Reading, Xid
+from telemetry.steady_thread import SteadyThread
 
 
 class Sampler:
@@ -18,13 +18,10 @@ class Sampler:
     def __init__(
         self, gpus: Gpus, *, period_s: float = 1.0, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        if period_s <= 0:
-            raise ValueError(f"period_s: {period_s} is not positive")
         self._gpus = gpus
         self._period_s = period_s
         self._clock = clock
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gpu-sampler", daemon=True)
+        self._thread = SteadyThread("gpu-sampler", self._round, period_s=period_s, clock=clock)
         self.readings: tuple[list[Reading], ...] = tuple([] for _ in gpus.infos)
         self.xids: list[Xid] = []
         self.lost: list[str] = []
@@ -54,16 +51,13 @@ class Sampler:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop.set()
         # A driver that hangs must not keep the report from being written.
-        self._thread.join(10 * self._period_s)
-        if self._thread.is_alive():
-            self.lost.append("the driver stopped answering: readings end early")
-        else:
+        if self._thread.stop(within_s=10 * self._period_s):
             self._gpus.close()
+        else:
+            self.lost.append("the driver stopped answering: readings end early")
 
-    def _run(self) -> None:
-        due_at = self._clock()
-        while self._gpus.infos and not self._stop.wait(max(0.0, due_at - self._clock())):
+    def _round(self) -> bool:
+        if self._gpus.infos:
             self.sample()
-            due_at += self._period_s
+        return bool(self._gpus.infos)

@@ -201,13 +201,13 @@ function worker(found) {
     make("dd", {}, make("meter", { max: Math.max(max, 1), value, ariaLabel: `${name} in use` })),
     make("dd", { className: "number", textContent: `${value} / ${max}` }),
   ];
+  const facts = [found.device, `${found.running} running`, `${found.waiting} waiting`];
+  if (found.gpu_temperature_c !== null) facts.push(`${found.gpu_temperature_c.toFixed(0)} °C`);
+  if (found.draining) facts.push("draining");
   return make(
     "div", { className: "worker" },
     make("h3", { textContent: `${found.role} · ${found.instance}` }),
-    make("p", {
-      className: "hint",
-      textContent: `${found.device} · ${found.running} running · ${found.waiting} waiting`,
-    }),
+    make("p", { className: "hint", textContent: facts.join(" · ") }),
     make("dl", {},
       ...meter("pages", used(found.num_pages, found.free_pages)),
       ...meter("state slots", used(found.num_state_slots, found.free_state_slots))),

@@ -8,6 +8,7 @@ from coordinator.contract import (
     Generation,
     GenerationFailed,
     Overloaded,
+    PoolStatus,
     ServiceStatus,
     Token,
 )
@@ -81,6 +82,7 @@ class FakeCore:
     accept: int = 10**9
     failure: GenerationFailed | None = None
     problems: tuple[str, ...] = ()
+    workers: tuple[PoolStatus, ...] = ()
     streams: list[FakeStream] = field(default_factory=list)
 
     def submit(self, generation: Generation) -> FakeStream:
@@ -93,7 +95,7 @@ class FakeCore:
         return stream
 
     def status(self) -> ServiceStatus:
-        return ServiceStatus(self.problems, False, 0, 0, True)
+        return ServiceStatus(self.problems, False, 0, 0, True, self.workers)
 
     @property
     def outcomes(self) -> list[str]:

@@ -65,6 +65,11 @@ class Site:
         self.task = asyncio.create_task(self.hub.run())
         self.workers: list[Worker] = []
 
+    @property
+    def text(self) -> str:
+        """What a scrape would read."""
+        return self.metrics.render().decode()
+
     def join(self, instance: str, role: str) -> Worker:
         self.workers.append(Worker(self.channel.endpoint, instance, role))
         return self.workers[-1]

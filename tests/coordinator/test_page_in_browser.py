@@ -10,6 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from coordinator.api import create_app
+from coordinator.contract import PoolStatus
 from coordinator.edge_settings import EdgeSettings
 from coordinator.errors import ApiError
 from coordinator.record import RequestRecord
@@ -151,6 +152,21 @@ async def test_requests_are_drawn_and_refusals_told(
     await browser.press("Enter")
     await browser.until("document.querySelector('.assistant .error')")
     assert await browser.text(".assistant .error") == "the queue is full Try again in 3 s."
+
+
+async def test_a_workers_heat_is_shown_where_it_is_known_and_who_drains(
+    browser: Browser, serve: Serve, says: Callable[..., FakeCore]
+) -> None:
+    cold = PoolStatus("decode-1", "decode", "cpu", 2, 1, 8, 8, 4, 4, "")
+    hot = PoolStatus("decode-2", "decode", "cuda", 0, 0, 8, 8, 4, 4, "", True, 86.4)
+    await browser.open(await serve(says(workers=(cold, hot))))
+    await browser.until("document.querySelectorAll('.worker').length === 2")
+    hints = "[...document.querySelectorAll('.worker .hint')]"
+    facts = await browser.value(f"{hints}.map(each => each.innerText)")
+    assert facts == [
+        "cpu · 2 running · 1 waiting",
+        "cuda · 0 running · 0 waiting · 86 °C · draining",
+    ]
 
 
 async def test_a_key_is_asked_for_and_kept_in_the_tab(

@@ -48,7 +48,7 @@ class Site:
     def ask(self, offer: Offer, request_id: str = "r") -> None:
         tokens = tuple(range(NUM_TOKENS + 1))
         self.pool.handle(
-            Decode(request_id, 1, 1, tokens, NUM_TOKENS, SamplingParams(), StopRule(8), offer)
+            Decode(request_id, 1, 1, tokens, NUM_TOKENS, SamplingParams(), StopRule(8), offer=offer)
         )
 
     def settle(self) -> None:
@@ -109,7 +109,9 @@ def test_one_changed_byte_fails_the_request_loudly(
     failed = site.sent.pop()
     assert isinstance(failed, Failed)
     assert (failed.request_id, failed.code, failed.retry) == ("r2", "digest_mismatch", False)
-    assert f"the cache changed on its way from {peer.instance}, request r2" in caplog.text
+    (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert line.why == f"the cache changed on its way from {peer.instance}"
+    assert line.generation == "r2"
     assert len(site.bound) == 1, "only the faithful one may run"
     assert site.pool.gauges().free_state_slots == SIZE.num_state_slots - 1
     assert site.pool.gauges().books_error == ""

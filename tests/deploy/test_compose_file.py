@@ -2,12 +2,15 @@
 
 import re
 import runpy
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
+SERVICES = yaml.safe_load(COMPOSE)["services"]
 EXAMPLE = (ROOT / ".env.example").read_text()
 BY_THE_EDGE = {"BATON_API_KEYS"}
 """Explained where keys are: docs/security.md."""
@@ -34,9 +37,42 @@ def test_a_secret_has_no_default(name: str) -> None:
     assert f"${{{name}:-" not in COMPOSE
 
 
-def test_only_the_coordinator_publishes_a_port() -> None:
-    assert COMPOSE.count("ports:") == 1
+def test_only_the_coordinator_publishes_a_port_and_grafana_to_its_host_alone() -> None:
+    published = {name: s["ports"] for name, s in SERVICES.items() if "ports" in s}
+    assert published == {
+        "coordinator": ["${PUBLISH:-127.0.0.1:8000}:8000"],
+        "grafana": ["127.0.0.1:${GRAFANA_PORT:-3000}:3000"],
+    }
+    assert COMPOSE.count("ports:") == 2
     assert "privileged" not in COMPOSE
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_can_do_no_more_than_it_needs(name: str) -> None:
+    service = SERVICES[name]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["read_only"] is True
+
+
+def test_prometheus_and_grafana_come_only_when_asked_for() -> None:
+    optional = {name for name, service in SERVICES.items() if "profiles" in service}
+    assert optional == {"prometheus", "grafana"}
+    for name in optional:
+        assert SERVICES[name]["profiles"] == ["observe"]
+    assert "inside" not in SERVICES["grafana"]["networks"], "Redis and the workers are there"
+
+
+@pytest.mark.parametrize(("password", "code"), [("", 2), ("given", 0)])
+def test_grafana_does_not_start_with_the_password_everybody_knows(password: str, code: int) -> None:
+    (script,) = SERVICES["grafana"]["command"]
+    script = script.replace("$$", "$").replace("exec /run.sh", "exit 0")
+    done = subprocess.run(
+        [*SERVICES["grafana"]["entrypoint"], script],
+        env={"GF_SECURITY_ADMIN_PASSWORD": password}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code
+    assert ("GRAFANA_PASSWORD" in done.stderr) == (code == 2)
 
 
 def test_the_coordinators_image_has_no_torch() -> None:

@@ -87,6 +87,14 @@ def test_once_tells_what_one_interval_shows(service: Service) -> None:
     assert set(service.keys) == {"Bearer k1"}
 
 
+def test_a_hot_and_draining_worker_is_told(service: Service) -> None:
+    service.metrics.gpus.tell("p-1", "prefill", "GPU-1", {"temperature_c": 86.0}, {})
+    service.status = STATUS | {"workers": [STATUS["workers"][0] | {"draining": True}]}
+    worker = once(service.url).stdout.splitlines()[2]
+    assert "instance=p-1 (draining)  " in worker
+    assert worker.endswith("  gpu=86°C")
+
+
 def test_once_exits_2_and_says_why_there_is_nothing(service: Service) -> None:
     told = once("http://127.0.0.1:1")
     assert told.returncode == 2

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from bench.gpu.health import FAILING_XIDS, Level, Limits, judge_gpu, judge_rate, level
-from bench.gpu.readings import GpuInfo, Reading, Xid
+from bench.gpu.health import Level, Limits, judge_gpu, judge_rate, level
+from telemetry.gpu_readings import GpuInfo, Reading, Xid
+from telemetry.xids import FAILING
 
 INFO = GpuInfo(0, "GPU-1", "H200", "580.1", 150 << 30, slowdown_c=90.0, power_limit_w=700.0)
 WELL = [
@@ -35,7 +36,7 @@ def test_a_gpu_without_a_reading_is_failing() -> None:
     assert verdict([])[0] is Level.FAILING
 
 
-@pytest.mark.parametrize("number", sorted(FAILING_XIDS))
+@pytest.mark.parametrize("number", sorted(FAILING))
 def test_an_xid_of_broken_hardware_is_failing(number: int) -> None:
     found, reason = verdict(WELL, [Xid(3.0, 0, number), Xid(4.0, 0, number)])
     assert found is Level.FAILING

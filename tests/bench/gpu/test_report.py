@@ -7,9 +7,9 @@ import pytest
 from bench.gpu.health import Limits
 from bench.gpu.load import Answer, Span
 from bench.gpu.ramp import Step
-from bench.gpu.readings import GpuInfo, Reading, Xid
 from bench.gpu.report import GpuReport, Observed
 from bench.gpu.run import Held
+from telemetry.gpu_readings import GpuInfo, Reading, Xid
 
 # Two requests at a time, each 10 s long with 100 tokens: 20 tokens a second from 90 s to 220 s.
 SPANS = tuple(

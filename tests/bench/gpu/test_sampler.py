@@ -5,8 +5,8 @@ from itertools import count
 
 import pytest
 
-from bench.gpu.readings import GpuInfo, NoGpus, Reading, Xid
 from bench.gpu.sampler import Sampler
+from telemetry.gpu_readings import GpuInfo, NoGpus, Reading, Xid
 
 
 class Scripted:

@@ -17,7 +17,8 @@ class NVMLError_Timeout(NVMLError):
 
 
 class FakeNvml:
-    """Two GPUs. ``refuses`` names functions that raise; ``events`` are (gpu, Xid) to come."""
+    """Two GPUs. ``refuses`` names functions that raise; ``events`` are (gpu, Xid) to come,
+    ``fields`` what is answered by field id; an id that is not among them is not supported."""
 
     NVMLError = NVMLError
     NVMLError_Timeout = NVMLError_Timeout
@@ -29,10 +30,15 @@ class FakeNvml:
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
     NVML_FI_DEV_MEMORY_TEMP = 82
+    NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL = 38
+    NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL = 45
+    NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL = 52
+    NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL = 59
     nvmlEventTypeXidCriticalError = 8
 
     def __init__(self, *refuses: str) -> None:
         self.events: list[tuple[int, int]] = []
+        self.fields = {82: 74, 38: 1, 52: 2, 59: 4}
         self.reasons = 0x4
         self.closed = False
         answers: dict[str, Callable[..., Any]] = {
@@ -52,9 +58,8 @@ class FakeNvml:
             "nvmlDeviceGetCurrentClocksThrottleReasons": lambda _: self.reasons,
             "nvmlDeviceGetTotalEccErrors": lambda *_: 0,
             "nvmlDeviceGetRemappedRows": lambda _: (1, 0, 1, 0),
-            "nvmlDeviceGetFieldValues": lambda *_: [
-                SimpleNamespace(nvmlReturn=NVML_SUCCESS, value=SimpleNamespace(uiVal=74))
-            ],
+            "nvmlDeviceGetHandleByUUID": self._handle_of,
+            "nvmlDeviceGetFieldValues": lambda _, ids: [self._field(each) for each in ids],
             "nvmlEventSetCreate": lambda: "events",
             "nvmlDeviceRegisterEvents": lambda *_: None,
             "nvmlEventSetWait_v2": self._next_event,
@@ -63,6 +68,18 @@ class FakeNvml:
         }
         for name, answer in answers.items():
             setattr(self, name, self._refuse if name in refuses else answer)
+
+    def _handle_of(self, uuid: str) -> int:
+        if uuid not in ("GPU-0", "GPU-1"):
+            raise NVMLError("Not Found")
+        return int(uuid[-1])
+
+    def _field(self, number: int) -> SimpleNamespace:
+        found = self.fields.get(number)
+        value = SimpleNamespace(uiVal=found or 0, ullVal=found or 0)
+        return SimpleNamespace(
+            nvmlReturn=NOT_SUPPORTED if found is None else NVML_SUCCESS, value=value
+        )
 
     def _next_event(self, _: Any, timeout_ms: int) -> SimpleNamespace:
         assert timeout_ms == 0, "the sampler must not wait for events"

@@ -27,7 +27,8 @@ class Reading:
     """One sample of one GPU at ``at_s`` (seconds on the sampler's clock).
 
     ``slowdowns`` are the reasons for which the clocks are held down now, by the names in
-    nvml.py; ``ecc_uncorrected`` counts errors since the driver was loaded.
+    nvml.py; ``ecc_uncorrected`` and ``nvlink_errors`` (CRC, replay and recovery, all links) count
+    since the driver was loaded.
     """
 
     at_s: float
@@ -42,6 +43,7 @@ class Reading:
     ecc_uncorrected: int | None = None
     remap_pending: bool | None = None
     remap_failed: bool | None = None
+    nvlink_errors: int | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class Xid:
 
 
 class Gpus(Protocol):
-    """The GPUs of this machine, or of none. Calls block for milliseconds: not for an event loop."""
+    """GPUs of this machine, or of none. Calls block for milliseconds, and for ever when the driver
+    hangs: not for a loop that serves. ``gpu`` counts as ``infos`` do."""
 
     @property
     def infos(self) -> tuple[GpuInfo, ...]: ...

@@ -5,9 +5,9 @@ from types import ModuleType
 
 import pytest
 
-from bench.gpu.nvml import NvmlGpus, local_gpus
-from bench.gpu.readings import Xid
-from tests.bench.gpu.fake_nvml import FakeNvml, NVMLError
+from telemetry.gpu_readings import Xid
+from telemetry.nvml import NvmlGpus, local_gpus
+from tests.telemetry.fake_nvml import NOT_SUPPORTED, FakeNvml, NVMLError
 
 
 def test_a_reading_is_in_watts_degrees_and_bytes() -> None:
@@ -27,7 +27,24 @@ def test_a_reading_is_in_watts_degrees_and_bytes() -> None:
         True,
         False,
     )
+    assert reading.nvlink_errors == 1 + 2 + 4
     assert gpus.notes == ()
+
+
+def test_one_gpu_alone_is_looked_at_and_listened_to() -> None:
+    library = FakeNvml()
+    gpus = NvmlGpus(library, "GPU-1")
+    assert [info.uuid for info in gpus.infos] == ["GPU-1"]
+    library.events.append((1, 48))
+    assert gpus.xids(1.0) == [Xid(1.0, 0, 48)]
+
+
+def test_a_gpu_without_nvlink_has_no_errors_there_not_none_of_them() -> None:
+    library = FakeNvml()
+    library.fields = {82: 74}
+    gpus = NvmlGpus(library)
+    assert gpus.read(0, 0.0).nvlink_errors is None
+    assert gpus.notes == (f"NVLink errors: {NOT_SUPPORTED}",)
 
 
 def test_every_reason_of_a_slowdown_has_its_name() -> None:

@@ -1,9 +1,9 @@
-"""The GPUs of this machine through NVIDIA's management library (package ``nvidia-ml-py``)."""
+"""GPUs of this machine through NVIDIA's management library (package ``nvidia-ml-py``)."""
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from bench.gpu.readings import GpuInfo, Gpus, NoGpus, Reading, Xid
+from telemetry.gpu_readings import GpuInfo, Gpus, NoGpus, Reading, Xid
 
 _T = TypeVar("_T")
 
@@ -18,8 +18,9 @@ SLOWDOWNS: Final = {
 _MILLI: Final = 1000
 
 
-def local_gpus() -> Gpus:
-    """What NVML shows; ``NoGpus`` with the reason where it shows nothing."""
+def local_gpus(uuid: str = "") -> Gpus:
+    """What NVML shows, or of that the one GPU with this UUID; ``NoGpus`` with the reason where it
+    shows nothing."""
     try:
         import pynvml
     except ImportError:
@@ -27,20 +28,23 @@ def local_gpus() -> Gpus:
     try:
         pynvml.nvmlInit()
         if pynvml.nvmlDeviceGetCount():
-            return NvmlGpus(pynvml)
+            return NvmlGpus(pynvml, uuid)
     except pynvml.NVMLError as error:
         return NoGpus(f"NVML says: {error}")
     return NoGpus("NVML lists none")
 
 
 class NvmlGpus:
-    """``library`` is the initialised module ``pynvml``, or a recording of one."""
+    """``library`` is the initialised module ``pynvml``, or a recording of one. With a ``uuid`` only
+    that GPU is looked at, as number 0."""
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, uuid: str = "") -> None:
         self._nvml = library
-        self._handles = [
-            library.nvmlDeviceGetHandleByIndex(i) for i in range(library.nvmlDeviceGetCount())
-        ]
+        if uuid:
+            self._handles = [library.nvmlDeviceGetHandleByUUID(uuid)]
+        else:
+            count = library.nvmlDeviceGetCount()
+            self._handles = [library.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
         self._notes: dict[str, None] = {}
         self.infos = tuple(self._info(i) for i in range(len(self._handles)))
         self._events = self._watch()
@@ -80,6 +84,7 @@ class NvmlGpus:
             ),
             remap_pending=None if remap is None else bool(remap[2]),
             remap_failed=None if remap is None else bool(remap[3]),
+            nvlink_errors=self._ask("NVLink errors", lambda: self._nvlink_errors(handle)),
         )
 
     def xids(self, at_s: float) -> list[Xid]:
@@ -141,12 +146,28 @@ class NvmlGpus:
     def _clock(self, handle: Any, kind: int) -> float | None:
         return self._ask("clocks", lambda: self._nvml.nvmlDeviceGetClockInfo(handle, kind))
 
-    def _memory_c(self, handle: Any) -> float | None:
+    def _memory_c(self, handle: Any) -> float:
+        (value,) = self._fields(handle, [self._nvml.NVML_FI_DEV_MEMORY_TEMP])
+        return float(value.uiVal)
+
+    def _nvlink_errors(self, handle: Any) -> int:
         nvml = self._nvml
-        (field,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_MEMORY_TEMP])
-        if field.nvmlReturn != nvml.NVML_SUCCESS:
-            raise nvml.NVMLError(field.nvmlReturn)
-        return float(field.value.uiVal)
+        kinds = [
+            nvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
+            nvml.NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
+            nvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL,
+            nvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
+        ]
+        return sum(int(value.ullVal) for value in self._fields(handle, kinds))
+
+    def _fields(self, handle: Any, ids: list[int]) -> list[Any]:
+        """The values of those fields that are offered; raises when none is."""
+        nvml = self._nvml
+        fields = nvml.nvmlDeviceGetFieldValues(handle, ids)
+        offered = [field.value for field in fields if field.nvmlReturn == nvml.NVML_SUCCESS]
+        if not offered:
+            raise nvml.NVMLError(fields[0].nvmlReturn)
+        return offered
 
     def _ask(self, what: str, question: Callable[[], _T]) -> _T | None:
         """The answer, or None with a note when this GPU or driver does not offer it.

@@ -1,0 +1,131 @@
+"""A worker's own GPU, watched through NVML by a thread beside the loop that serves.
+
+    open      in the thread: a driver that hangs must not keep the worker from starting
+    read      every ``PERIOD_S``
+    tell      the loop takes what was read last; too old is not told
+
+On a machine without GPUs, or without NVML, there is nothing to tell and everything goes on.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from telemetry.gpu_readings import GpuInfo, Gpus, Reading
+from telemetry.steady_thread import SteadyThread
+from telemetry.xids import CRITICAL, meaning
+from transport.messages import GpuHealth, XidCount
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 2.0
+STALE_S = 15.0
+CLOSE_S = 1.0
+
+
+class Watch(Protocol):
+    """What a worker's loop asks about its GPU; answers at once."""
+
+    def health(self) -> GpuHealth | None:
+        """As last read; None while nothing is known, or when that is too long ago."""
+        ...
+
+    def unfit(self) -> str:
+        """Why nothing more should be computed there; "" as long as it may."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class NoWatch:
+    """Of a worker without a GPU."""
+
+    def health(self) -> GpuHealth | None:
+        return None
+
+    def unfit(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        pass
+
+
+class GpuWatch:
+    """Watches the one GPU that ``open_gpus`` shows, from construction to ``close``."""
+
+    def __init__(
+        self,
+        open_gpus: Callable[[], Gpus],
+        *,
+        period_s: float = PERIOD_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._open_gpus = open_gpus
+        self._clock = clock
+        self._gpus: Gpus | None = None
+        self._num_noted = 0
+        self._xids: Counter[int] = Counter()
+        # Replaced as a whole by the thread, and only read by the loop.
+        self._latest: tuple[float, GpuHealth] | None = None
+        self._unfit = ""
+        self._said_stale = False
+        self._thread = SteadyThread("gpu-watch", self._round, period_s=period_s, clock=clock)
+        self._thread.start()
+
+    def health(self) -> GpuHealth | None:
+        latest = self._latest
+        if latest is None:
+            return None
+        at_s, health = latest
+        stale = self._clock() - at_s > STALE_S
+        if stale and not self._said_stale:
+            log.warning("the GPU's driver has not answered for %.0f s", STALE_S)
+        self._said_stale = stale
+        return None if stale else health
+
+    def unfit(self) -> str:
+        return self._unfit
+
+    def close(self) -> None:
+        if self._thread.stop(within_s=CLOSE_S) and self._gpus is not None:
+            self._gpus.close()
+
+    def _round(self) -> bool:
+        if self._gpus is None:
+            self._gpus = self._open_gpus()
+        gpus = self._gpus
+        if gpus.infos:
+            self._look(gpus)
+        for note in gpus.notes[self._num_noted :]:
+            log.info("GPU health: %s", note)
+        self._num_noted = len(gpus.notes)
+        return bool(gpus.infos)
+
+    def _look(self, gpus: Gpus) -> None:
+        now = self._clock()
+        reading = gpus.read(0, now)
+        for xid in gpus.xids(now):
+            self._xids[xid.number] += 1
+            log.warning("Xid %d: %s", xid.number, meaning(xid.number))
+            if xid.number in CRITICAL and not self._unfit:
+                self._unfit = f"Xid {xid.number}: {meaning(xid.number)}"
+        self._latest = now, _health(gpus.infos[0], reading, self._xids)
+
+
+def _health(info: GpuInfo, reading: Reading, xids: Counter[int]) -> GpuHealth:
+    return GpuHealth(
+        temperature_c=reading.temperature_c,
+        slowdown_c=info.slowdown_c,
+        power_w=reading.power_w,
+        utilisation_pct=reading.utilisation_pct,
+        memory_used_bytes=reading.memory_used_bytes,
+        memory_bytes=info.memory_bytes,
+        sm_clock_mhz=reading.sm_clock_mhz,
+        ecc_uncorrected=reading.ecc_uncorrected,
+        remap_pending=reading.remap_pending,
+        remap_failed=reading.remap_failed,
+        nvlink_errors=reading.nvlink_errors,
+        xids=tuple(XidCount(number, times) for number, times in sorted(xids.items())),
+    )

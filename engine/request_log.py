@@ -1,0 +1,55 @@
+"""What a worker logs about a request: a line when it is done with a leg, and when it lets go.
+
+Every line carries the ids that the coordinator's lines carry (``telemetry.logs.request_fields``).
+"""
+
+import logging
+from collections.abc import Iterable
+
+from engine.sequence import Scheduled, Sequence
+from transport.messages import FailureCode, Landed, Prefilled, TokenOut
+
+log = logging.getLogger(__name__)
+
+
+def prefilled(sequence: Sequence, told: Prefilled) -> None:
+    """Its prompt is computed; ``finish`` is set when its first token was its last."""
+    fields = {"tokens": sequence.num_cached, "wait_s": told.wait_s, "prefill_s": told.prefill_s}
+    _say(logging.INFO, "prefilled", sequence, fields | _finish(told.token))
+
+
+def landed(sequence: Sequence, told: Landed, exporter: str) -> None:
+    """Its cache has come from ``exporter``."""
+    fields = {"from": exporter, "bytes": told.num_bytes, "copy_s": told.copy_s}
+    _say(logging.INFO, "landed", sequence, fields)
+
+
+def finished(scheduled: Scheduled, tokens: Iterable[TokenOut]) -> None:
+    """Those of the step's sequences whose last token is among ``tokens``."""
+    last = {(t.request_id, t.attempt): t for t in tokens if t.finish is not None}
+    if not last:
+        return
+    for sequence in scheduled.sequences:
+        if (token := last.get(sequence.key)) is not None:
+            fields = {"output_len": sequence.num_output} | _finish(token)
+            _say(logging.INFO, "decoded", sequence, fields)
+
+
+def dropped(sequence: Sequence) -> None:
+    """The coordinator wants no more of it."""
+    _say(logging.INFO, "dropped", sequence, {"output_len": sequence.num_output})
+
+
+def gave_up(sequence: Sequence, code: FailureCode, message: str, *, retry: bool) -> None:
+    """It cannot be done here; an error where nobody else can do it, and the client is not why."""
+    level = logging.INFO if retry or code == "too_long" else logging.ERROR
+    _say(level, "gave up", sequence, {"code": code, "why": message, "retry": retry})
+
+
+def _finish(token: TokenOut) -> dict[str, object]:
+    return {} if token.finish is None else {"finish": token.finish}
+
+
+def _say(level: int, words: str, sequence: Sequence, fields: dict[str, object]) -> None:
+    if log.isEnabledFor(level):
+        log.log(level, words, extra={**sequence.log_fields, **fields})

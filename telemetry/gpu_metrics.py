@@ -1,0 +1,109 @@
+"""The Prometheus metrics of workers' GPUs, as last told.
+
+A figure that a GPU does not offer has no series: never a zero that nobody measured. The counters
+are NVML's own and the workers', so they are repeated here and not counted.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+LABELS: Final = ("instance", "role", "gpu")
+
+
+@dataclass(frozen=True)
+class _Exported:
+    """How a figure is exported: Prometheus has base units, ratios and no percentages."""
+
+    name: str
+    documentation: str
+    factor: float = 1.0
+    counter: bool = False
+
+
+_FIGURES: Final = {
+    "temperature_c": _Exported("baton_gpu_temperature_celsius", "Temperature of the GPU."),
+    "slowdown_c": _Exported(
+        "baton_gpu_slowdown_celsius", "Temperature at which the hardware slows itself down."
+    ),
+    "power_w": _Exported("baton_gpu_power_watts", "Power drawn."),
+    "utilisation_pct": _Exported(
+        "baton_gpu_utilisation_ratio", "Share of time with a kernel running.", factor=0.01
+    ),
+    "memory_used_bytes": _Exported("baton_gpu_memory_used_bytes", "Memory in use, by anybody."),
+    "memory_bytes": _Exported("baton_gpu_memory_bytes", "Memory there is."),
+    "sm_clock_mhz": _Exported("baton_gpu_sm_clock_hertz", "Clock of the SMs.", factor=1e6),
+    "ecc_uncorrected": _Exported(
+        "baton_gpu_ecc_uncorrected_errors",
+        "Memory errors that could not be corrected, since the driver was loaded.",
+        counter=True,
+    ),
+    "remap_pending": _Exported(
+        "baton_gpu_row_remap_pending", "1: a memory row will be remapped at the next reset."
+    ),
+    "remap_failed": _Exported(
+        "baton_gpu_row_remap_failed", "1: a memory row could not be remapped."
+    ),
+    "nvlink_errors": _Exported(
+        "baton_gpu_nvlink_errors",
+        "CRC, replay and recovery errors of all links, since the driver was loaded.",
+        counter=True,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class _Told:
+    labels: tuple[str, ...]
+    figures: Mapping[str, float]
+    xids: Mapping[int, int]
+
+
+class GpuMetrics(Collector):
+    """The newest figures of each worker's GPU, by instance."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, _Told] = {}
+
+    def tell(
+        self,
+        instance: str,
+        role: str,
+        gpu: str,
+        figures: Mapping[str, float],
+        xids: Mapping[int, int],
+    ) -> None:
+        """``gpu`` is a UUID; ``figures`` only those that are known; ``xids`` how often each
+        occurred since the worker began to listen."""
+        self._told[instance] = _Told((instance, role, gpu), figures, xids)
+
+    def forget(self, instance: str) -> None:
+        """Drop its series; no-op when it has none."""
+        self._told.pop(instance, None)
+
+    def collect(self) -> Iterator[Metric]:
+        told = list(self._told.values())
+        for figure, exported in _FIGURES.items():
+            yield _family(exported, figure, told)
+        xids = CounterMetricFamily(
+            "baton_gpu_xid_events",
+            "Errors that the driver reported, since the worker began to listen.",
+            labels=(*LABELS, "xid"),
+        )
+        for each in told:
+            for number, times in each.xids.items():
+                xids.add_metric((*each.labels, str(number)), times)
+        yield xids
+
+
+def _family(exported: _Exported, figure: str, told: Iterable[_Told]) -> Metric:
+    kind = CounterMetricFamily if exported.counter else GaugeMetricFamily
+    family = kind(exported.name, exported.documentation, labels=LABELS)
+    for each in told:
+        if figure in each.figures:
+            family.add_metric(each.labels, exported.factor * each.figures[figure])
+    return family

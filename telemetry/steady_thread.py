@@ -1,0 +1,40 @@
+"""Work at a steady pace in a thread of its own, beside loops that must not wait for it."""
+
+import threading
+import time
+from collections.abc import Callable
+
+
+class SteadyThread:
+    """Calls ``work`` at once and then every ``period_s`` seconds of ``clock``, until ``stop`` or
+    until ``work`` answers False. Runs from ``start`` on; does not keep the process from ending."""
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], bool],
+        *,
+        period_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if period_s <= 0:
+            raise ValueError(f"period_s: {period_s} is not positive")
+        self._work = work
+        self._period_s = period_s
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, within_s: float) -> bool:
+        """Ask it to end; whether it has within ``within_s``. One that hangs is left behind."""
+        self._stop.set()
+        self._thread.join(within_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        due_at = self._clock()
+        while not self._stop.wait(max(0.0, due_at - self._clock())) and self._work():
+            due_at = max(due_at + self._period_s, self._clock())

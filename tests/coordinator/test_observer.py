@@ -1,0 +1,65 @@
+"""What the metrics and the log tell of a request's end and of its new attempts."""
+
+import logging
+from unittest.mock import Mock
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from coordinator.contract import Generation
+from coordinator.effects import Ended, PlacedAnew
+from coordinator.observer import Observer
+from telemetry.metrics import Metrics
+from tests.coordinator.test_lifecycle import Desk
+from transport.messages import Failed
+from transport.sampling import SamplingParams, StopRule
+
+
+def told(desk: Desk) -> dict[str, float]:
+    """Samples after an observer has heard of all that happened at the desk."""
+    metrics = Metrics("m")
+    observer = Observer(metrics, Mock(), "c1")
+    for effect in desk.life.take_effects():
+        match effect:
+            case PlacedAnew(request=request, code=code, message=why):
+                observer.placed_anew(request, code, why)
+            case Ended(request=request):
+                observer.ended(request)
+    families = text_string_to_metric_families(metrics.render().decode())
+    return {
+        sample.name + "".join(f" {v}" for v in sample.labels.values()): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_a_new_attempt_is_counted_and_logged_with_its_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    desk = Desk()
+    generation = Generation("r", (1, 2), SamplingParams(), StopRule(8), http_id="mine")
+    request = desk.life.submit(generation, desk.now)
+    desk.life.worker_lost(request.prefill_worker)
+    failed = Failed("r", request.attempt, "preempted", "out of pages", True)
+    desk.life.failed(request.prefill_worker, failed)
+    found = told(desk)
+    assert found["baton_replacements_total worker_lost"] == 1
+    assert found["baton_replacements_total preempted"] == 1
+    lost, preempted = caplog.records
+    assert (lost.levelname, lost.code, lost.request, lost.generation) == (
+        "WARNING", "worker_lost", "mine", "r",
+    )  # fmt: skip
+    assert (preempted.levelname, preempted.why) == ("INFO", "out of pages")
+
+
+def test_time_per_output_token_leaves_the_first_one_out() -> None:
+    desk = Desk(("b-1",))
+    request = desk.submit()
+    desk.begin(request)
+    for token, finish in ((2, None), (3, None), (7, "stop")):
+        desk.now += 0.5
+        desk.step(request, token, finish)
+    found = told(desk)
+    assert found["baton_tpot_seconds_count"] == 1
+    assert found["baton_tpot_seconds_sum"] == pytest.approx(0.5)

@@ -1,0 +1,112 @@
+"""The worker's loop around a pool and a GPU, against a real coordinator's hub."""
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator
+from unittest.mock import Mock
+
+import pytest
+
+from engine.worker import WorkerLoop
+from tests.coordinator.test_hub import DEADLINE_S, EXPORT, Site
+from tests.e2e.waiting import eventually
+from transport.channel import WorkerChannel
+from transport.messages import GpuHealth, Hello, PoolGauges, XidCount
+from transport.session import Session
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    site = Site()
+    yield site
+    await site.close()
+
+
+class Gpu:
+    """A watch that says what a test tells it to say."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+
+    def health(self) -> GpuHealth:
+        xids = (XidCount(48, 1),) if self.problem else ()
+        return GpuHealth(temperature_c=61.0, xids=xids)
+
+    def unfit(self) -> str:
+        return self.problem
+
+    def close(self) -> None:
+        pass
+
+
+class Running:
+    """The loop of a worker of both roles in a thread, without work."""
+
+    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        handlers = {}
+        monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+        self._handlers = handlers
+        self.gpu = Gpu()
+        self.channel = WorkerChannel(site.channel.endpoint, "both-1")
+        hello = Hello("both-1", "both", "m", "cuda", 1, 128, 8, EXPORT, gpu="GPU-7")
+        pool = Mock(ready=True, empty=True, held=lambda: (), wait_s=lambda: 0.05)
+        pool.gauges = lambda: PoolGauges(8, 8)
+        self.session = Session(self.channel, hello, time.monotonic)
+        loop = WorkerLoop(
+            self.session, pool, self.gpu, drain_timeout_s=1.0,
+            on_waiting=lambda: None, on_ready=lambda: None, on_stopping=lambda: None,
+        )  # fmt: skip
+        self.thread = threading.Thread(target=loop.run, daemon=True)
+        self.thread.start()
+
+    def stop(self) -> None:
+        self._handlers[signal.SIGTERM](signal.SIGTERM, None)
+        self.thread.join(DEADLINE_S)
+        assert not self.thread.is_alive()
+        self.channel.close()
+
+
+async def until(site: Site, wanted) -> None:
+    async def check() -> None:
+        assert wanted(site.hub.status()), site.hub.status()
+
+    await eventually(check, "what the worker told", DEADLINE_S)
+
+
+async def test_a_gpus_health_reaches_metrics_and_a_critical_xid_drains_the_worker(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = Running(site, monkeypatch)
+    try:
+        await until(site, lambda s: s.workers and s.workers[0].gpu_temperature_c == 61.0)
+        labels = 'gpu="GPU-7",instance="both-1",role="both"'
+        assert f"baton_gpu_temperature_celsius{{{labels}}} 61.0" in site.text
+        assert "baton_gpu_power_watts{" not in site.text, "nobody has measured it"
+        assert site.hub.status().problems == ()
+
+        running.gpu.problem = "Xid 48: an uncorrected memory error"
+        await until(site, lambda s: s.workers[0].draining)
+        assert site.hub.status().problems == ("no live both worker",)
+        assert caplog.text.count("draining, no new work: Xid 48") == 1
+        await until(site, lambda _: 'worker_draining{instance="both-1",role="both"} 1' in site.text)
+        assert f'baton_gpu_xid_events_total{{{labels},xid="48"}} 1.0' in site.text
+        assert running.thread.is_alive(), "it keeps its GPU from others until it is told to end"
+    finally:
+        await asyncio.to_thread(running.stop)
+    await until(site, lambda s: not s.workers)
+    assert "baton_gpu_temperature_celsius{" not in site.text
+
+
+async def test_a_coordinator_that_forgot_is_told_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = Running(site, monkeypatch)
+    try:
+        running.gpu.problem = "Xid 46: the GPU stopped processing"
+        await until(site, lambda s: s.workers and s.workers[0].draining)
+        site.hub._registry.remove("both-1")  # as one that has started anew
+        await until(site, lambda s: s.workers and s.workers[0].draining)
+    finally:
+        await asyncio.to_thread(running.stop)
