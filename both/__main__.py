@@ -32,7 +32,7 @@ def main(
         typer.Option(
             envvar="BATON_MAX_TOKENS_BESIDE_DECODE",
             help="Prompt tokens a batch while sequences are decoded: fewer for an even pace of "
-            "tokens, more for prompts that are done sooner.",
+            "tokens, more for prompts that are done sooner. In a burst of prompts it is off.",
         ),
     ] = 2048,
     lookahead: options.Lookahead = None,

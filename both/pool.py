@@ -74,7 +74,9 @@ class BothPool:
         decode = self._sequences.schedule()
         self._report_preempted()
         self._launch(decode, self._take_tokens)
-        max_tokens = self._limits.max_tokens(num_running=len(self._sequences.running))
+        max_tokens = self._limits.max_tokens(
+            num_running=len(self._sequences.running), num_waiting=len(self._prompts.sequences())
+        )
         prompts = self._prompts.schedule(max_tokens)
         self._launch(prompts, self._take_prompts)
         if decode is None and prompts is None:

@@ -93,6 +93,18 @@ def test_beside_running_sequences_prompts_come_in_bounded_pieces() -> None:
     assert len(bench.output("long")) == 5, "a token each round"
 
 
+def test_a_burst_of_prompts_comes_in_whole_batches() -> None:
+    bench = Bench(beside=64)
+    for number in range(3):
+        bench.ask(f"running-{number}", 20, arrival=number)
+    bench.steps(1)
+    bench.engine.batches.clear()
+    bench.ask("late-1", 100, arrival=4)
+    bench.ask("late-2", 100, arrival=5)
+    bench.steps(2)
+    assert [b.num_tokens for b in bench.engine.batches] == [3, 200, 5]
+
+
 def test_a_prompt_waits_until_every_running_sequence_keeps_a_page() -> None:
     bench = Bench(num_pages=6)
     bench.ask("first", 3 * PAGE, arrival=1)
