@@ -1,8 +1,9 @@
 """Sampling on CUDA: the same choices as sampler.py, with the draw as one kernel.
 
-Rows that only want greedy or plain temperature sampling go straight to the draw; a batch with
-penalties, bias, filters or logprobs takes the tables' way to it. Nothing waits for the device:
-what was chosen is copied to pinned memory behind an event.
+Rows that only want greedy or plain temperature sampling go straight to the draw. Filters with a
+top_k of at most SHORT_TOP_K cost two kernels more; longer ones, penalties, bias and logprobs take
+the tables' way. Nothing waits for the device: what was chosen is copied to pinned memory behind an
+event.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from engine.batch import Binding, Sampled
 from engine.kernels import torch_sampling
 from engine.kernels.triton_sampling import SamplingWorkspace, draw
+from engine.kernels.triton_threshold import ThresholdWorkspace, lowest_kept
 from engine.sampler import MIN_P, SEED, TEMPERATURE, TOP_K, TOP_P, Draw, Sampler, SampleRow
 from engine.upload import upload
 from transport.sampling import SamplingParams
@@ -48,6 +50,7 @@ class CudaSampler(Sampler):
     def __init__(self, num_state_slots: int, num_ids: int, device: torch.device) -> None:
         super().__init__(num_state_slots, num_ids, device)
         self._workspace = SamplingWorkspace.allocate(num_state_slots, num_ids, device)
+        self._threshold_workspace = ThresholdWorkspace.allocate(num_state_slots, num_ids, device)
 
     @torch.inference_mode()
     def sample(
@@ -61,12 +64,15 @@ class CudaSampler(Sampler):
         settings = [binding.sampling for binding in bindings]
         valid = logits[:, : self._num_ids]
         adjusted, lowest = logits, None
-        if not all(map(_is_plain, rows, bindings)):
+        is_adjusted = any(map(_is_adjusted, rows, bindings))
+        if is_adjusted:
             adjusted = self._adjusted(valid.float(), slots, positions, rows, bindings)
-            lowest = self._lowest(adjusted, slots, settings)
         # The draw reads ids four at a time; what lies past the last valid one does not count.
         if adjusted.shape[1] % ALIGNED_IDS:
             adjusted = F.pad(adjusted, (0, -adjusted.shape[1] % ALIGNED_IDS))
+        # Adjusted logits may be -inf, which the draw takes for an error where nothing is filtered.
+        if is_adjusted or any(map(_is_filtered, settings)):
+            lowest = self._lowest(adjusted, slots, settings)
         ids = draw(
             adjusted,
             self._num_ids,
@@ -89,32 +95,46 @@ class CudaSampler(Sampler):
         self, logits: torch.Tensor, slots: torch.Tensor, settings: Sequence[SamplingParams]
     ) -> torch.Tensor:
         """The smallest logit / temperature that each row's filters keep, float32 [rows]."""
-        floats, integers = self._floats.index_select(0, slots), self._ints.index_select(0, slots)
-        lowest = torch.full((len(settings),), float("-inf"), device=self._device)
-        filtered = [row for row, params in enumerate(settings) if params.has_filters]
-        if filtered:
-            index = upload(torch.tensor(filtered), self._device)
-            temperature = floats[index, TEMPERATURE]
-            scaled = logits.index_select(0, index) / torch.where(
-                temperature == 0.0, 1.0, temperature
-            ).unsqueeze(1)
-            short = all(0 < settings[r].top_k <= torch_sampling.SHORT_TOP_K for r in filtered)
-            kept = torch_sampling.threshold(
-                scaled,
-                integers[index, TOP_K],
-                floats[index, TOP_P],
-                floats[index, MIN_P],
-                short=short,
+        filtered = [row for row, params in enumerate(settings) if _is_filtered(params)]
+        long = [r for r in filtered if not 0 < settings[r].top_k <= torch_sampling.SHORT_TOP_K]
+        if len(long) < len(filtered):
+            lowest = lowest_kept(
+                logits,
+                self._num_ids,
+                self._floats[:, TEMPERATURE],
+                self._ints[:, TOP_K],
+                self._floats[:, TOP_P],
+                self._floats[:, MIN_P],
+                slots,
+                self._threshold_workspace,
             )
+        else:
+            lowest = torch.full((len(settings),), float("-inf"), device=self._device)
+        if long:
+            index = upload(torch.tensor(long), self._device)
+            kept = self._lowest_of_all(logits.index_select(0, index), slots.index_select(0, index))
             lowest.index_copy_(0, index, kept)
         return lowest
 
+    def _lowest_of_all(self, logits: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        """The same for rows whose filters need all ids in order."""
+        floats, integers = self._floats.index_select(0, slots), self._ints.index_select(0, slots)
+        scaled = logits[:, : self._num_ids].float() / floats[:, TEMPERATURE].unsqueeze(1)
+        return torch_sampling.threshold(
+            scaled, integers[:, TOP_K], floats[:, TOP_P], floats[:, MIN_P], short=False
+        )
 
-def _is_plain(row: SampleRow, binding: Binding) -> bool:
-    """Whether the draw alone does all that the row asks for."""
+
+def _is_adjusted(row: SampleRow, binding: Binding) -> bool:
+    """Whether the row's logits change before they are divided by its temperature."""
     params = binding.sampling
     early = binding.stop.min_tokens > max(0, row.position - len(binding.prompt_ids))
-    return not (params.has_penalties or params.logit_bias or early or params.has_filters)
+    return params.has_penalties or bool(params.logit_bias) or early
+
+
+def _is_filtered(params: SamplingParams) -> bool:
+    """Whether ids may be dropped; the best one never is, so not of greedy rows."""
+    return params.has_filters and params.temperature != 0.0
 
 
 def _copied(drawn: Draw) -> PinnedDraw:

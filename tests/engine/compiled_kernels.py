@@ -15,8 +15,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime import jit
 
+from engine import cuda_sampler
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
+from engine.cuda_sampler import CudaSampler
 from engine.kernels.triton_set import TritonKernels
 from engine.model.config import ModelConfig
 from engine.runner import Engine
@@ -30,6 +32,7 @@ SMALLER = {
 }  # fmt: skip
 NUM_BATCHES = 60
 PAGES = 160
+SAMPLING = (SamplingParams(temperature=1.0), SamplingParams(top_k=40, top_p=0.8, min_p=0.1))
 BACKEND = make_backend(GPUTarget("cuda", 90, 32))
 
 
@@ -58,7 +61,12 @@ def small_engine(folder: Path) -> Engine:
     (folder / "config.json").write_text(json.dumps(config))
     settings = EngineConfig(folder, PAGES, 64, load_format="dummy", dtype="bfloat16")
     kernels = TritonKernels(ModelConfig.read(folder), torch.device("cpu"), 64)
-    return Engine.load(settings, lambda size: torch.zeros(size, dtype=torch.uint8), kernels=kernels)
+    engine = Engine.load(
+        settings, lambda size: torch.zeros(size, dtype=torch.uint8), kernels=kernels
+    )
+    engine._sampler = CudaSampler(64, engine.num_ids, torch.device("cpu"))
+    cuda_sampler._copied = lambda drawn: drawn  # type: ignore[assignment, return-value]
+    return engine
 
 
 def batches(engine: Engine, draw: random.Random) -> list[ForwardBatch]:
@@ -86,9 +94,10 @@ def main() -> None:
         engine = small_engine(Path(folder))
         engine.warm_up()
         warm = set(variants.seen)
-        for slot in range(64):
-            engine.bind(Binding(slot, (0,), (), SamplingParams(temperature=1.0), StopRule(9)))
-        for batch in batches(engine, random.Random(0)):
+        for index, batch in enumerate(batches(engine, random.Random(0))):
+            for row in batch.rows:
+                sampling = SAMPLING[(index + row.state_slot) % 2 if index % 3 else 0]
+                engine.bind(Binding(row.state_slot, (0,), (), sampling, StopRule(9)))
             engine.launch(batch).result()
     for cold in sorted(variants.seen - warm):
         print(cold)
