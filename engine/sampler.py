@@ -105,7 +105,7 @@ class Sampler:
         ints = [seed, params.top_k, len(binding.prompt_ids), stop.min_tokens]
         self._ints[slot] = upload(torch.tensor(ints), self._device)
         if binding.output_ids:
-            self.next_token[slot] = binding.output_ids[-1]
+            self.next_token[slot].fill_(binding.output_ids[-1])
         if params.has_penalties:
             self._count(slot, binding)
         had_bias = slot in self._bound and bool(self._bound[slot].sampling.logit_bias)

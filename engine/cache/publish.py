@@ -15,11 +15,12 @@ def books_for(engine: Engine) -> CacheBooks:
     """
     generations = engine.cache.generations
 
+    # NOTE: assigning a number would copy it from pageable memory and wait for the step under way.
     def publish(holding: Holding) -> None:
-        generations[holding.slot.id] = holding.slot.generation
+        generations[holding.slot.id].fill_(holding.slot.generation)
 
     def withdraw(holding: Holding) -> None:
-        generations[holding.slot.id] = FREE_GENERATION
+        generations[holding.slot.id].fill_(FREE_GENERATION)
         if engine.config.poison:
             engine.poison_pages(holding.pages)
             engine.poison_slot(holding.slot.id)

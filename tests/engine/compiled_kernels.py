@@ -17,7 +17,7 @@ from triton.runtime import jit
 
 from engine import cuda_sampler
 from engine.batch import Binding, ForwardBatch, Row
-from engine.config import EngineConfig
+from engine.config import Device, EngineConfig
 from engine.cuda_sampler import CudaSampler
 from engine.kernels.triton_set import TritonKernels
 from engine.model.config import ModelConfig
@@ -53,20 +53,18 @@ class Variants:
         self.seen.add(f"{function.fn.__name__} {' '.join(named)} {options}")
 
 
-def small_engine(folder: Path) -> Engine:
+def small_engine(folder: Path, device: Device = "cpu") -> Engine:
     """The real head sizes, pages and top-k, so the real choice of kernels; little else."""
     config = json.loads(FULL_SIZE.read_text())
     text = config["text_config"]
     text |= SMALLER | {"layer_types": text["layer_types"][: SMALLER["num_hidden_layers"]]}
     (folder / "config.json").write_text(json.dumps(config))
-    settings = EngineConfig(folder, PAGES, 64, load_format="dummy", dtype="bfloat16")
-    kernels = TritonKernels(ModelConfig.read(folder), torch.device("cpu"), 64)
-    engine = Engine.load(
-        settings, lambda size: torch.zeros(size, dtype=torch.uint8), kernels=kernels
+    settings = EngineConfig(folder, PAGES, 64, load_format="dummy", dtype="bfloat16", device=device)
+    return Engine.load(
+        settings,
+        lambda size: torch.zeros(size, dtype=torch.uint8, device=device),
+        kernels=TritonKernels(ModelConfig.read(folder), torch.device(device), 64),
     )
-    engine._sampler = CudaSampler(64, engine.num_ids, torch.device("cpu"))
-    cuda_sampler._copied = lambda drawn: drawn  # type: ignore[assignment, return-value]
-    return engine
 
 
 def batches(engine: Engine, draw: random.Random) -> list[ForwardBatch]:
