@@ -90,6 +90,9 @@ def main() -> None:
     jit.JITFunction.run = lambda self, *args, **kwargs: variants.note(self, *args, **kwargs)
     with tempfile.TemporaryDirectory() as folder:
         engine = small_engine(Path(folder))
+        # What a GPU samples with, but for the copy to pinned memory.
+        engine._sampler = CudaSampler(64, engine.num_ids, torch.device("cpu"))
+        cuda_sampler._copied = lambda drawn: drawn  # type: ignore[assignment, return-value]
         engine.warm_up()
         warm = set(variants.seen)
         for index, batch in enumerate(batches(engine, random.Random(0))):
