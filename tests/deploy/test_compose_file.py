@@ -39,17 +39,6 @@ def test_only_the_coordinator_publishes_a_port() -> None:
     assert "privileged" not in COMPOSE
 
 
-def test_the_coordinator_stops_before_all_that_it_needs() -> None:
-    """In the order of a stop, what is depended on comes last."""
-    assert re.findall("depends_on: .*", COMPOSE) == ["depends_on: [redis, prefill, decode]"]
-
-
-def test_a_service_that_starts_hears_sigterm() -> None:
-    """Process 1 ignores signals that it has no handler for yet."""
-    assert COMPOSE.count("init: true") == 1
-    assert COMPOSE.count("<<: *service") == 3
-
-
 def test_the_coordinators_image_has_no_torch() -> None:
     pyproject = (ROOT / "pyproject.toml").read_text()
     front = {line.partition("==")[0] for line in requirements(pyproject, [])}
