@@ -15,7 +15,7 @@ cd "$(dirname "$0")/../.."
 folder=$2
 base=baton-test-base:1
 wheels_port=8417
-packages=(docker.io docker-compose iptables mmdebstrap python3-pip)
+packages=(docker.io docker-compose iproute2 iptables mmdebstrap python3-pip)
 
 say() { printf 'docker: %s\n' "$*" >&2; }
 die() { say "$*"; exit 3; }
@@ -86,7 +86,8 @@ download_wheels() {
 
 serve_wheels() {
     local address
-    address=$(docker network inspect bridge -f '{{(index .IPAM.Config 0).Gateway}}')
+    address=$(ip -4 -o addr show docker0 | awk '{ sub("/.*", "", $4); print $4 }')
+    [[ -n $address ]] || die "the engine's bridge has no address"
     setsid /usr/bin/python3 -m http.server --directory "$folder/wheels" --bind "$address" \
         "$wheels_port" >"$folder/wheels.log" 2>&1 </dev/null &
     echo $! >"$folder/wheels.pid"
@@ -119,6 +120,7 @@ down() {
         engine=$(<"$folder/dockerd.pid")
         kill "$engine" || true
         timeout 30 tail --pid="$engine" -f /dev/null || kill -9 "$engine"
+        ip link delete docker0 || true
     fi
     if [[ -e $folder/wheels.pid ]]; then kill "$(<"$folder/wheels.pid")" || true; fi
     awk -v under="$folder" 'index($2, under) == 1 { print $2 }' /proc/mounts | tac |
