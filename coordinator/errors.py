@@ -19,7 +19,7 @@ CLIENT_LEFT = 499  # nginx's status for a client that closed the connection; nob
 
 _MAX_MESSAGE_LEN = 700  # characters; with the rest under 4 KB even if each takes four bytes
 _MAX_PARAM_LEN = 100
-_FAILED_STATUS = {"draining": 503, "no_worker": 503, "too_long": 400}
+_FAILED_STATUS = {"draining": 503, "no_worker": 503, "shutting_down": 503, "too_long": 400}
 _RETRY_AFTER_S = 1.0
 
 

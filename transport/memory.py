@@ -59,6 +59,8 @@ class SharedMemory:
 
     def allocate(self, size_bytes: int) -> torch.Tensor:
         assert self._segment is None, "allocated twice"
+        # A killed worker's successor may be all there is to clean up after it.
+        shm.sweep()
         self._segment = shm.Segment(self._instance, size_bytes)
         return torch.frombuffer(self._segment.memory, dtype=torch.uint8)
 

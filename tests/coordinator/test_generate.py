@@ -314,6 +314,13 @@ async def test_a_failure_before_the_first_token_has_its_own_status(
     }  # fmt: skip
 
 
+async def test_what_a_shutdown_fails_may_be_asked_again(client_of: ClientOf) -> None:
+    core = FakeCore(lambda _: [], failure=GenerationFailed("shutting_down", "no time left"))
+    response = await client_of(core).post(COMPLETIONS, json={"prompt": "x"})
+    assert response.status_code == 503
+    assert int(response.headers["retry-after"]) >= 1
+
+
 async def test_a_failure_later_is_an_event_and_ends_the_other_choices(
     client_of: ClientOf, tokenizer: Tokenizer
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from transport import shm
 from transport.errors import PeerGone
+from transport.memory import SharedMemory
 
 EXPORTER = """
 import sys, transport.shm as shm
@@ -57,6 +58,17 @@ def test_a_killed_owner_leaves_its_bytes_to_peers_and_its_name_to_the_sweep(inst
     assert handle in shm.sweep()
     with pytest.raises(PeerGone, match=handle):
         shm.open_segment(handle, 4096)
+
+
+def test_a_successor_frees_what_a_killed_owner_held(instance: str) -> None:
+    child = start_exporter(instance)
+    child.kill()
+    child.wait(10)
+    successor = SharedMemory(instance + "-again")
+    successor.allocate(4096)
+    assert not (shm.DIRECTORY / (shm.PREFIX + instance)).exists()
+    assert (shm.DIRECTORY / successor.handle).exists()
+    successor.close()
 
 
 def test_a_size_that_does_not_match_is_refused(instance: str) -> None:

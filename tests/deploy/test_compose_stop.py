@@ -1,0 +1,28 @@
+"""What the compose file says about stopping; tests/docker shows it."""
+
+import re
+from pathlib import Path
+
+COMPOSE = (Path(__file__).resolve().parents[2] / "docker-compose.yml").read_text()
+
+
+def section(name: str) -> str:
+    """A service or an anchor: its lines, up to the next one."""
+    found = re.search(rf"^( *){name}:.*\n(?:\1 +.*\n|\s*\n|\1 *#.*\n)+", COMPOSE, re.MULTILINE)
+    assert found, name
+    return found.group()
+
+
+def test_the_coordinator_stops_before_all_that_it_needs() -> None:
+    """In the order of a stop, what is depended on comes last."""
+    assert "depends_on: [redis, prefill, decode]" in section("coordinator")
+    for other in ("x-worker", "redis", "prefill", "decode"):
+        assert "depends_on" not in section(other)
+
+
+def test_a_service_that_starts_hears_sigterm() -> None:
+    """Process 1 ignores signals that it has no handler for yet."""
+    assert "init: true" in section("x-service")
+    assert "<<: *service" in section("x-worker")
+    for name in ("redis", "coordinator", "prefill", "decode"):
+        assert re.search(r"<<: \*(service|worker)\n", section(name))

@@ -1,0 +1,225 @@
+"""The compose file's stack in a real Docker engine, on the CPU with the bundled model."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit
+from secrets import token_hex
+from typing import Any
+
+import httpx
+
+from deploy.ports import claim_port
+from tests.e2e.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+START_S = 60.0
+SERVICES = ("redis", "coordinator", "prefill", "decode")
+
+_RECORDS = """
+import json, os, redis
+url = os.environ["BATON_REDIS_URL"]
+server = redis.Redis.from_url(url, decode_responses=True, socket_timeout=5)
+found = [server.hgetall(key) for key in server.scan_iter("baton:request:*", count=1000)]
+open_ = [key for key in server.scan_iter("baton:open:*", count=1000)]
+print(json.dumps({"records": found, "open": open_}))
+"""
+_KILL = "import os, signal, sys; os.kill(int(sys.argv[1]), signal.SIGKILL)"
+
+
+def compose_commands() -> list[list[str]]:
+    """What can read a compose file here: the plugin, docker-compose 1.29, or both."""
+    known = ["docker", "compose"], ["docker-compose"]
+    return [c for c in known if shutil.which(c[0]) and _run([*c, "version"]).returncode == 0]
+
+
+def missing() -> str:
+    """What keeps the stack from being run here; "" when nothing does."""
+    if not shutil.which("docker"):
+        return "no docker command; see tests/docker/engine.sh"
+    if not compose_commands():
+        return "neither the compose plugin nor docker-compose"
+    answer = _run(["docker", "info", "--format", "{{.ServerVersion}}"])
+    if answer.returncode:
+        return f"no Docker engine: {answer.stderr.strip().splitlines()[-1]}"
+    return ""
+
+
+def environment(**settings: str) -> dict[str, str]:
+    """This process's environment, with the settings for a machine without a GPU. The base images
+    are the compose file's, or those that this process was given."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("BATON_", "PYTHON"))}
+    return clean | {
+        "BATON_RUNTIME": "runc",
+        "BATON_DEVICE": "cpu",
+        "BATON_VARIANT": "cpu",
+        "BATON_THREADS": "1",
+        "BATON_VERSION": "test",
+        "PREFILL_REPLICAS": "1",
+        "DECODE_REPLICAS": "1",
+        "WORKER_BASE_IMAGE": os.environ.get("WORKER_BASE_IMAGE", "python:3.12-slim-bookworm"),
+        "MODEL_DIR": str(ROOT / "models" / "tiny"),
+        "ULIMIT_NOFILE": str(min(18_000, getrlimit(RLIMIT_NOFILE)[1])),
+        "ULIMIT_MEMLOCK": "65536",
+        "REDIS_PASSWORD": token_hex(16),
+        "BATON_CHANNEL_SECRET": token_hex(32),
+        **settings,
+    }
+
+
+class Composed:
+    """One project of the compose file. ``close`` it, whatever happens: nothing of it is left."""
+
+    def __init__(self) -> None:
+        port = claim_port("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{port}"
+        self._compose = compose_commands()[0]
+        self._project = f"batontest{os.getpid()}"
+        self._environment = environment(PUBLISH=f"127.0.0.1:{port}")
+
+    def compose(self, *arguments: str, timeout_s: float = 180.0) -> str:
+        command = [*self._compose, "--env-file", ".env.example", "-p", self._project, *arguments]
+        return self._checked(command, timeout_s)
+
+    def docker(self, *arguments: str, timeout_s: float = 60.0) -> str:
+        return self._checked(["docker", *arguments], timeout_s)
+
+    def _checked(self, command: list[str], timeout_s: float) -> str:
+        done = _run(command, env=self._environment, timeout_s=timeout_s)
+        said = f"{done.stdout}{done.stderr}"
+        assert done.returncode == 0, f"{' '.join(command)}: {done.returncode}\n{said}"
+        return done.stdout
+
+    def build(self) -> int:
+        """Both images; prefill and decode share one. How many steps were found in the cache."""
+        said = self.compose("build", "--parallel", "coordinator", "decode", timeout_s=400.0)
+        self.compose("build", timeout_s=400.0)
+        return said.count("Using cache")
+
+    def image(self, name: str) -> str:
+        variant = "" if name == "coordinator" else "-cpu"
+        return f"baton-{name}:{self._environment['BATON_VERSION']}{variant}"
+
+    def setting(self, name: str) -> str:
+        return self._environment[name]
+
+    def engine(self) -> str:
+        return self.docker("version", "--format", "{{.Server.Version}}").strip()
+
+    def image_bytes(self, image: str) -> int:
+        return int(self.docker("image", "inspect", "--format", "{{.Size}}", image))
+
+    def inspect(self, thing: str, what: str) -> str:
+        return self.docker("inspect", "--format", what, thing).strip()
+
+    # ---- its containers
+
+    def containers(self, service: str) -> list[str]:
+        return self.compose("ps", "-q", service).split()
+
+    def exit_codes(self) -> dict[str, list[str]]:
+        code = "{{.State.ExitCode}}"
+        return {s: [self.inspect(c, code) for c in self.containers(s)] for s in SERVICES}
+
+    def crash(self, container: str) -> None:
+        """SIGKILL from the engine's host. ``docker kill`` would count as a wish to stop it, and
+        the restart policy is part of what is tested."""
+        pid = self.inspect(container, "{{.State.Pid}}")
+        self.docker(
+            "run", "--rm", "--pid", "host", "--user", "0", "--entrypoint", "python3",
+            self.image("coordinator"), "-c", _KILL, pid,
+        )  # fmt: skip
+
+    def segments(self) -> set[str]:
+        """What lies in the shared memory of the workers."""
+        (worker,) = self.containers("prefill")
+        return set(self.docker("exec", worker, "ls", "/dev/shm").split())
+
+    # ---- what it says
+
+    async def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = (await self._get("/status")).json()
+        return found
+
+    async def metrics(self) -> str:
+        return (await self._get("/metrics")).text
+
+    async def _get(self, path: str) -> httpx.Response:
+        async with httpx.AsyncClient(base_url=self.url, timeout=5.0) as http:
+            try:
+                answer = await http.get(path)
+            except httpx.TransportError as error:
+                raise AssertionError(f"{path}: {error!r}") from error
+        assert answer.status_code == 200, answer.text
+        return answer
+
+    async def workers(self) -> set[str]:
+        """The instances that the coordinator takes to be alive."""
+        return {worker["instance"] for worker in (await self.status())["workers"]}
+
+    async def ready(
+        self, *, prefill: int = 1, decode: int = 1, instead_of: frozenset[str] = frozenset()
+    ) -> None:
+        """Wait until just so many workers serve, and Redis is there; with ``instead_of``, until
+        one of these workers is no longer counted."""
+        wanted = {"prefill": prefill, "decode": decode}
+
+        async def check() -> None:
+            assert (await self._get("/ready")).json()["redis_connected"]
+            workers = (await self.status())["workers"]
+            roles = [worker["role"] for worker in workers]
+            assert {role: roles.count(role) for role in wanted} == wanted, workers
+            alive = {worker["instance"] for worker in workers}
+            assert not instead_of or instead_of - alive, "a dead worker still counts"
+
+        await eventually(check, f"{wanted} serve", START_S)
+
+    async def idle(self) -> None:
+        """Wait until nothing is open and everything is free."""
+
+        async def check() -> None:
+            status = await self.status()
+            assert (status["queued"], status["running"]) == (0, 0), status
+            for worker in status["workers"]:
+                assert worker["books_error"] == "", worker
+                assert worker["free_pages"] == worker["num_pages"], worker
+                assert worker["free_state_slots"] == worker["num_state_slots"], worker
+
+        await eventually(check, "everything free")
+
+    def records(self) -> dict[str, str]:
+        """The state of every request that Redis knows, by its client's X-Request-Id."""
+        told = json.loads(self.compose("exec", "-T", "coordinator", "python3", "-c", _RECORDS))
+        assert not told["open"], "a request is still listed as open"
+        states = {record["http_id"]: record["state"] for record in told["records"]}
+        assert len(states) == len(told["records"]), "a client's request was accepted twice"
+        return states
+
+    async def up(self) -> float:
+        """Seconds from ``up`` to the first answer of /ready that is yes."""
+        begun = time.monotonic()
+        await asyncio.to_thread(self.compose, "up", "-d")
+        await self.ready()
+        return time.monotonic() - begun
+
+    async def stop(self) -> float:
+        """Seconds that it took."""
+        begun = time.monotonic()
+        await asyncio.to_thread(self.compose, "stop")
+        return time.monotonic() - begun
+
+    def close(self) -> None:
+        self.compose("kill")
+        self.compose("down", "--volumes", "--remove-orphans")
+
+
+def _run(
+    command: list[str], *, env: dict[str, str] | None = None, timeout_s: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout_s, check=False
+    )

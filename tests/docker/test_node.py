@@ -1,0 +1,114 @@
+"""The compose file's stack under load: scaled, crashed, restarted and stopped. Every request ends
+once, and none is lost, as its client, the coordinator's metrics and Redis' records tell alike.
+
+The tests share one stack and come in this order.
+"""
+
+import asyncio
+
+import httpx
+import pytest
+
+from tests.docker.composed import SERVICES
+from tests.docker.load import PROBLEMS, Try, final_number, question
+from tests.docker.node import Node, went_on
+
+pytestmark = pytest.mark.timeout(480)
+
+NUM_QUESTIONS = 40
+GATE = 0.90
+
+
+async def test_it_answers_word_problems(node: Node) -> None:
+    limit = asyncio.Semaphore(8)
+    async with httpx.AsyncClient(base_url=node.url, timeout=60.0) as http:
+
+        async def ask(index: int) -> None:
+            this = Try()
+            headers = {"X-Request-Id": this.http_id}
+            async with limit:
+                answer = await http.post(
+                    "/v1/chat/completions", json=question(index), headers=headers
+                )
+            text = answer.raise_for_status().json()["choices"][0]["message"]["content"]
+            node.answers[index] = final_number(text)
+            this.outcome = "finished"
+            node.tries.append(this)
+
+        await asyncio.gather(*map(ask, range(NUM_QUESTIONS)))
+    right = [node.answers[i] == str(PROBLEMS[i]["final"]) for i in range(NUM_QUESTIONS)]
+    assert sum(right) >= GATE * NUM_QUESTIONS, f"{sum(right)} right"
+    await node.accounts_agree()
+
+
+async def test_decode_is_scaled_to_three_and_back(node: Node) -> None:
+    others = {name: node.containers(name) for name in ("redis", "coordinator", "prefill")}
+    async with node.load() as load:
+        await _scale(node, 3)
+        await went_on(load, 10)
+        await _scale(node, 1)
+        await went_on(load, 10)
+    assert load.outcomes() == {"finished"}, "nobody is refused while others serve"
+    assert {name: node.containers(name) for name in others} == others
+    await node.accounts_agree()
+
+
+async def test_what_crashes_comes_back(node: Node) -> None:
+    await _scale(node, 2)
+    for service in ("decode", "prefill", "redis"):
+        (container, *_) = node.containers(service)
+        before = await node.workers()
+        async with node.load() as load:
+            await asyncio.to_thread(node.crash, container)
+            await went_on(load, 8)
+            fallen = before if service != "redis" else ()
+            await node.ready(decode=2, instead_of=frozenset(fallen))
+        assert int(node.inspect(container, "{{.RestartCount}}")) == 1
+        # Requests wait for the only prefill worker, and nobody for Redis.
+        assert load.outcomes() - {"refused"} == {"finished"}
+        assert service == "prefill" or load.outcomes() == {"finished"}
+        alive = await node.workers()
+        assert len(before - alive) == (service != "redis")
+        assert node.segments() == {f"baton-{instance}" for instance in alive}
+        await node.accounts_agree()
+
+
+async def test_workers_restarted_one_by_one_refuse_nothing(node: Node) -> None:
+    async with node.load() as load:
+        for container in node.containers("decode"):
+            before = await node.workers()
+            await asyncio.to_thread(node.docker, "restart", container)
+            await node.ready(decode=2)
+            assert len(before - await node.workers()) == 1
+            await went_on(load, 4)
+    assert load.outcomes() == {"finished"}
+    await _scale(node, 1)
+    await node.accounts_agree()
+
+
+@pytest.mark.parametrize("service", ["redis", "decode", "prefill", "coordinator"])
+async def test_a_service_is_recreated_under_load(node: Node, service: str) -> None:
+    (before,) = node.containers(service)
+    async with node.load() as load:
+        recreate = ("up", "-d", "--no-deps", "--force-recreate", service)
+        await asyncio.to_thread(node.compose, *recreate)
+        await node.ready()
+        await went_on(load, 8)
+    assert node.containers(service) != [before]
+    await node.accounts_agree(new_coordinator=service == "coordinator")
+
+
+async def test_stop_finishes_what_runs(node: Node) -> None:
+    async with node.load() as load:
+        node.measures["stop_under_load_s"] = await node.stop()
+        assert node.exit_codes() == {name: ["0"] for name in SERVICES}
+        await node.up()
+        await went_on(load, 8)
+    await node.accounts_agree(new_coordinator=True)
+    node.measures["requests_finished"] = sum(t.outcome == "finished" for t in node.tries)
+    node.measures["stop_s"] = await node.stop()
+
+
+async def _scale(node: Node, decode: int) -> None:
+    await asyncio.to_thread(node.compose, "up", "-d", "--scale", f"decode={decode}")
+    await node.ready(decode=decode)
