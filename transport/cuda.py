@@ -15,6 +15,8 @@ from transport.messages import MemoryKind
 
 _INVALID_RESOURCE_HANDLE = 400
 """cudaErrorInvalidResourceHandle."""
+_DEVICE_UNINITIALIZED = 201
+"""cudaErrorDeviceUninitialized, "invalid device context": what opening one's own export gives."""
 
 
 class CudaMemory:
@@ -97,6 +99,11 @@ def _advice(error: Exception) -> str:
     code = getattr(error, "status", None)
     if code == _INVALID_RESOURCE_HANDLE:
         return "Its process is dead, or exported the memory under another driver"
+    if code == _DEVICE_UNINITIALIZED:
+        return (
+            "The driver takes it for this process's own: in PID namespaces of their own both have "
+            "the same number. Let all workers share one PID namespace (in containers: --pid host)"
+        )
     return (
         "Both processes need to see both GPUs (no device mask that hides the peer's), a GPU "
         "without MIG, the same driver, and a /proc that belongs to their own PID namespace "

@@ -70,7 +70,7 @@ class RuntimeFake(ModuleType):
     def ipcOpenMemHandle(self, handle: bytes) -> int:
         name = handle.decode()
         if name not in self.buffers:
-            raise self.CUDARuntimeError(400 if name == "dead" else 304)
+            raise self.CUDARuntimeError({"dead": 400, "same number": 201}.get(name, 304))
         self.opened.append(name)
         return self.buffers[name].data_ptr()
 

@@ -146,6 +146,9 @@ def test_what_cannot_be_opened_says_what_to_look_at(cuda: RuntimeFake) -> None:
     hidden = structs.replace(memory, handle=b"hidden".hex())
     with pytest.raises(PeerGone, match=r"cuda error 304\..*PID namespace.*baton doctor"):
         stream.open("p-1", hidden)
+    same = structs.replace(memory, handle=b"same number".hex())
+    with pytest.raises(PeerGone, match=r"cuda error 201\..*share one PID namespace"):
+        stream.open("p-1", same)
     with pytest.raises(PeerGone, match="non-hexadecimal"):
         stream.open("p-1", structs.replace(memory, handle="no hex"))
     with pytest.raises(LayoutMismatch, match="'cuda-ipc' here, 'shm' at p-1"):
