@@ -19,6 +19,12 @@ NUM_QUESTIONS = 40
 GATE = 0.90
 
 
+def test_nothing_had_to_start_twice(node: Node) -> None:
+    for service in SERVICES:
+        for container in node.containers(service):
+            assert node.inspect(container, "{{.RestartCount}}") == "0", service
+
+
 async def test_it_answers_word_problems(node: Node) -> None:
     limit = asyncio.Semaphore(8)
     async with httpx.AsyncClient(base_url=node.url, timeout=60.0) as http:
