@@ -21,8 +21,9 @@ up: $(VENV)/.stamp-up  ## set up and serve; PORT=8123 ARGS="--decode 2" pass on
 	@exec $(PY) -I -S deploy/lifeline.py TERM $$PPID \
 	    $(VENV)/bin/baton up $(if $(PORT),--port $(PORT)) $(ARGS)
 
+# Two files at a time: much of a test is waiting. ARGS="-n 0" runs all in one process.
 test: $(VENV)/.stamp-dev  ## run all tests; ARGS passes on to pytest
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-gpu: $(VENV)/.stamp-dev  ## on a GPU: its own tests, and the kernels' on the real thing
 	@$(PY) -m pytest tests/gpu tests/kernels -m "gpu or not gpu" $(ARGS)

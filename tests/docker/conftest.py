@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,17 @@ def _tell(node: Node, num_failed: int) -> None:
             problems=[f"{num_failed} tests failed"] if num_failed else [],
         )
         write(Path(path), found)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process that runs tests for another hands on what it has to tell."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["told"] = _told
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    _told.extend(getattr(node, "workeroutput", {}).get("told", []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
