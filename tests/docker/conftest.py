@@ -5,25 +5,23 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bench.environment import describe_command
 from bench.result_file import document, write
+from tests import told
 from tests.docker.composed import SERVICES, missing
 from tests.docker.node import Node
 
 RESULT = "BATON_COMPOSE_RESULT"
 """Names the file for what was measured, where that is wanted."""
 
-_told: list[str] = []
-
 
 @pytest.fixture(scope="module")
 def node(request: pytest.FixtureRequest) -> Iterator[Node]:
     if reason := missing():
-        _told.append(f"not run: {reason}")
+        told.LINES.append(f"docker compose: not run: {reason}")
         pytest.skip(reason)
     node = Node()
     try:
@@ -43,7 +41,8 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
 
 
 def _tell(node: Node, num_failed: int) -> None:
-    _told.append(", ".join(f"{name} {value:,.4g}" for name, value in node.measures.items()))
+    figures = ", ".join(f"{name} {value:,.4g}" for name, value in node.measures.items())
+    told.LINES.append(f"docker compose: {figures}")
     if path := os.environ.get(RESULT):
         command = f"{RESULT}={Path(path).name} make test ARGS=tests/docker"
         found = document(
@@ -55,19 +54,3 @@ def _tell(node: Node, num_failed: int) -> None:
             problems=[f"{num_failed} tests failed"] if num_failed else [],
         )
         write(Path(path), found)
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A process that runs tests for another hands on what it has to tell."""
-    if (output := getattr(session.config, "workeroutput", None)) is not None:
-        output["told"] = _told
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: object) -> None:
-    _told.extend(getattr(node, "workeroutput", {}).get("told", []))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for line in _told:
-        terminalreporter.write_line(f"docker compose: {line}")
