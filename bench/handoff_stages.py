@@ -49,13 +49,12 @@ def of_metrics(text: str, since: str = "") -> dict[str, Any]:
     """The same from a text exposition, estimated within its buckets; without what was already in
     the earlier exposition ``since``."""
     earlier = _buckets(since)
-    buckets = {
-        stage: [(bound, count - earlier.get(stage, {}).get(bound, 0.0)) for bound, count in found]
-        for stage, found in (
-            (stage, sorted(each.items())) for stage, each in _buckets(text).items()
-        )
-    }
-    seen = {stage: found for stage, found in buckets.items() if found and found[-1][1]}
+    seen: dict[str, Buckets] = {}
+    for stage, counts in _buckets(text).items():
+        before = earlier[stage]
+        found = [(bound, counts[bound] - before.get(bound, 0.0)) for bound in sorted(counts)]
+        if found and found[-1][1]:
+            seen[stage] = found
     return {
         "handoffs": int(seen["total"][-1][1]) if "total" in seen else 0,
         "stages": {

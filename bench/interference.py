@@ -189,13 +189,21 @@ async def _model(client: Client) -> str:
 # ---- the command
 
 
+def setup_counts(setup: str) -> tuple[int | None, int]:
+    """(P, D) of ``split:P+D``, (None, N) of ``both:N``. Raises ValueError."""
+    if found := re.fullmatch(r"split:(\d+)\+(\d+)", setup):
+        return int(found[1]), int(found[2])
+    if found := re.fullmatch(r"both:(\d+)", setup):
+        return None, int(found[1])
+    raise ValueError(f"--setup: {setup!r} is neither split:P+D nor both:N")
+
+
 def setup_arguments(setup: str) -> list[str]:
     """``split:P+D`` or ``both:N`` as arguments of ``baton up``. Raises ValueError."""
-    if found := re.fullmatch(r"split:(\d+)\+(\d+)", setup):
-        return ["--role", "split", "--prefill", found[1], "--decode", found[2]]
-    if found := re.fullmatch(r"both:(\d+)", setup):
-        return ["--role", "both", "--workers", found[1]]
-    raise ValueError(f"--setup: {setup!r} is neither split:P+D nor both:N")
+    prefill, decode = setup_counts(setup)
+    if prefill is None:
+        return ["--role", "both", "--workers", str(decode)]
+    return ["--role", "split", "--prefill", str(prefill), "--decode", str(decode)]
 
 
 def main(

@@ -22,7 +22,7 @@ WIDTH, LEFT, RIGHT, BAR, GAP, TOP = 640, 130, 70, 14, 10, 44
 def plot(results: dict[str, dict[str, Any]]) -> str:
     """An SVG document; ``results`` are set-ups with their phases, as bench.interference has
     them."""
-    longest = max(phase["itl_max_ms"] for each in results.values() for phase in _phases(each))
+    longest = max(each[phase]["itl_max_ms"] for each in results.values() for phase in PHASES)
     scale = (WIDTH - LEFT - RIGHT) / longest
     parts, y = _legend(), TOP
     for setup, phases in results.items():
@@ -46,10 +46,6 @@ def plot(results: dict[str, dict[str, Any]]) -> str:
     background = f'<rect width="{WIDTH}" height="{y + 16}" fill="#fff"/>'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {box} {style}>'
     return f"{head}{background}{''.join(parts)}</svg>\n"
-
-
-def _phases(each: dict[str, Any]) -> list[dict[str, float]]:
-    return [each[phase] for phase in PHASES]
 
 
 def _legend() -> list[str]:

@@ -59,14 +59,14 @@ def main(
             with stack.running(model, *how, "--load-format", load_format, device=device) as served:
                 out = out_dir / f"{name}.json"
                 statuses.append(throughput(served.url, model, out, more or []))
-                write_stages(out_dir / f"{name}-handoff.json", each, metrics(served.url))
+                told = metrics(served.url)
+                write_stages(out_dir / f"{name}-handoff.json", each, told)
                 if long_prompt:
-                    before = metrics(served.url)
                     out = out_dir / f"{name}-{long_prompt}.json"
                     long = ["--input-len", str(long_prompt), *LONG]
                     statuses.append(throughput(served.url, model, out, long))
                     stages_out = out_dir / f"{name}-handoff-{long_prompt}.json"
-                    write_stages(stages_out, each, metrics(served.url), before)
+                    write_stages(stages_out, each, metrics(served.url), since=told)
                 if interference:
                     disturb(served.url, model, each, out_dir / f"{name}-interference.json")
         except (stack.StackFailed, NotMeasured, OSError, httpx.HTTPError) as error:
@@ -82,7 +82,8 @@ def metrics(url: str) -> str:
 def throughput(url: str, model: Path, out: Path, more: Sequence[str]) -> int:
     """The exit status of ``baton bench throughput``."""
     command = [sys.executable, "-m", "deploy.cli", "bench", "throughput", "--url", url]
-    command += ["--tokenizer", str(model), "--out", str(out), "--html", str(_report(out))]
+    report = str(out.with_suffix(".html"))
+    command += ["--tokenizer", str(model), "--out", str(out), "--html", report]
     return subprocess.run([*command, *more], check=False).returncode
 
 
@@ -102,10 +103,6 @@ def write_stages(out: Path, setup: str, text: str, since: str = "") -> None:
     stages = of_metrics(text, since)
     if stages["handoffs"]:
         _write(out, "handoff stages", {"setup": setup, **stages})
-
-
-def _report(out: Path) -> Path:
-    return out.with_suffix(".html")
 
 
 def _write(out: Path, kind: str, found: dict[str, Any]) -> None:

@@ -16,7 +16,6 @@ how far that carries.
 """
 
 import json
-import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from typing import Annotated, Any
 import typer
 
 from bench.figures.score import WEIGHTS, score
+from bench.interference import setup_counts
 
 ROOT = Path(__file__).resolve().parent.parent
 INPUT_LEN = OUTPUT_LEN = 1024
@@ -63,11 +63,10 @@ class Setup:
     @classmethod
     def parse(cls, text: str) -> "Setup":
         """Raises ValueError."""
-        if found := re.fullmatch(r"split:([1-9]\d*)\+([1-9]\d*)", text):
-            return cls(int(found[1]), int(found[2]))
-        if found := re.fullmatch(r"both:([1-9]\d*)", text):
-            return cls(0, int(found[1]))
-        raise ValueError(f"--setup: {text!r} is neither split:P+D nor both:N")
+        num_prefill, num_decode = setup_counts(text)
+        if num_prefill == 0 or num_decode == 0:
+            raise ValueError(f"--setup: {text!r} has a pool without workers")
+        return cls(num_prefill or 0, num_decode)
 
 
 def between(curve: Curve, x: float) -> float:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import time
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -11,9 +10,8 @@ from uuid import uuid4
 
 import httpx
 
-from tests.docker.composed import ROOT
+from tests.e2e.problems import HELDOUT, final_number
 
-PROBLEMS = [json.loads(line) for line in (ROOT / "models/heldout.jsonl").read_text().splitlines()]
 NUM_LONG = 80
 RETRY_S = 0.2
 PATIENCE_S = 60.0
@@ -107,7 +105,7 @@ class Load:
 
     async def _stream(self, this: Try, index: int) -> None:
         body = {
-            "model": "baton", "prompt": PROBLEMS[index]["question"], "max_tokens": NUM_LONG,
+            "model": "baton", "prompt": HELDOUT[index]["question"], "max_tokens": NUM_LONG,
             "temperature": 0, "ignore_eos": True, "return_token_ids": True, "stream": True,
         }  # fmt: skip
         headers = {"X-Request-Id": this.http_id}
@@ -134,14 +132,9 @@ class Load:
 
 
 def question(index: int) -> dict[str, Any]:
-    content = PROBLEMS[index]["question"]
+    content = HELDOUT[index]["question"]
     messages = [{"role": "user", "content": content}]
     return {"model": "baton", "temperature": 0, "messages": messages}
-
-
-def final_number(text: str) -> str:
-    found = re.search(r"#### (-?[\d.]+)", text)
-    return found.group(1) if found else ""
 
 
 def _refusal(answer: httpx.Response) -> str:

@@ -3,7 +3,6 @@ transformers would with the same checkpoint."""
 
 import asyncio
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +11,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.e2e.problems import HELDOUT, final_number
 from tests.e2e.stack import ROOT, Stack
 
 TINY = ROOT / "models" / "tiny"
-HELDOUT = [json.loads(line) for line in (ROOT / "models/heldout.jsonl").read_text().splitlines()]
 GATE = 0.90
 
 
@@ -47,11 +46,6 @@ async def ask_all(url: str, concurrency: int) -> list[dict]:
             return answer.json()["choices"][0]
 
         return await asyncio.gather(*map(ask, HELDOUT))
-
-
-def final_number(text: str) -> str:
-    found = re.search(r"#### (-?[\d.]+)", text)
-    return found.group(1) if found else ""
 
 
 async def test_held_out_problems_at_concurrency_8(tiny: Stack) -> None:

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 import torch
 
+from tests.e2e.problems import HELDOUT, final_number
 from tests.e2e.stack import Stack
-from tests.e2e.test_word_problems import HELDOUT, TINY, ask_all, final_number
+from tests.e2e.test_word_problems import TINY, ask_all
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

@@ -1,0 +1,13 @@
+"""Held-out word problems, and how an answer ends."""
+
+import json
+import re
+
+from tests.e2e.stack import ROOT
+
+HELDOUT = [json.loads(line) for line in (ROOT / "models/heldout.jsonl").read_text().splitlines()]
+
+
+def final_number(text: str) -> str:
+    found = re.search(r"#### (-?[\d.]+)", text)
+    return found.group(1) if found else ""
