@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 WARM_UP_TOKENS = (1, 16, 32, 65, 192, 364, 640, 1041, 8192)
 WARM_UP_ROWS = (1, 2, 16)
+WARM_UP_PROMPTS = (24, 40)
 """Prompts and decode steps that take each path of the kernels: tests/engine/test_warm_up.py."""
 WARM_UP_SAMPLING = (SamplingParams(temperature=1.0), SamplingParams(temperature=1.0, top_k=20))
 """Of the first row: a batch takes other kernels where one row has filters."""
@@ -188,7 +189,7 @@ class Engine:
         capacity = self.layout.page_size * self.pools.num_pages
         capacity = min(capacity, self.model_config.max_position_embeddings)
         slots = range(self.pools.num_state_slots)
-        for slot in slots[: max(WARM_UP_ROWS)]:
+        for slot in slots[: max(*WARM_UP_ROWS, *WARM_UP_PROMPTS)]:
             self.bind(Binding(slot, (0,), (), WARM_UP_SAMPLING[0], StopRule(1 << 20)))
         for num_tokens in WARM_UP_TOKENS:
             length = min(num_tokens, capacity)
@@ -197,6 +198,9 @@ class Engine:
             for start, end in chunks:
                 row = Row(0, pages, start, (0,) * (end - start), sample=end == length)
                 self.launch(ForwardBatch((row,))).result()
+        for num_rows in WARM_UP_PROMPTS:
+            rows = [Row(slot, (0,), 0, (0,)) for slot in slots[:num_rows]]
+            self.launch(ForwardBatch(tuple(rows))).result()
         for num_rows, sampling in product(WARM_UP_ROWS, WARM_UP_SAMPLING):
             self.bind(Binding(0, (0,), (), sampling, StopRule(1 << 20)))
             rows = [Row(slot, (0,), 0, (0,)) for slot in slots[:num_rows]]

@@ -26,7 +26,7 @@ from transport.sampling import SamplingParams, StopRule
 
 FULL_SIZE = Path(__file__).parents[2] / "bench/models/qwen3.5-35b-a3b/config.json"
 SMALLER = {
-    "hidden_size": 512, "num_experts": 16, "vocab_size": 1024, "num_hidden_layers": 4,
+    "hidden_size": 512, "num_experts": 16, "vocab_size": 65_552, "num_hidden_layers": 4,
     "num_attention_heads": 8, "num_key_value_heads": 1,
     "linear_num_key_heads": 4, "linear_num_value_heads": 8,
 }  # fmt: skip
@@ -68,7 +68,7 @@ def small_engine(folder: Path, device: Device = "cpu") -> Engine:
 
 
 def batches(engine: Engine, draw: random.Random) -> list[ForwardBatch]:
-    """Prompts, whole or continued, few and many, short and long."""
+    """Prompts, whole or continued, few and many, short and long; then many short ones together."""
     found = []
     for _ in range(NUM_BATCHES):
         rows, pages = [], list(range(PAGES))
@@ -82,6 +82,9 @@ def batches(engine: Engine, draw: random.Random) -> list[ForwardBatch]:
             sample = bool((start + length) % 64) or draw.random() < 0.5
             rows.append(Row(slot, tuple(held), start, (0,) * length, sample=sample))
         found.append(ForwardBatch(tuple(rows)))
+    for num_rows in (17, 24, 33, 40, 60):
+        short = [Row(slot, (slot,), 0, (0,) * draw.choice((3, 9, 20))) for slot in range(num_rows)]
+        found.append(ForwardBatch(tuple(short)))
     return found
 
 
