@@ -206,6 +206,8 @@ class Hub:
             self._send(instance, self._membership.admit(message, self._welcome))
             self._lifecycle.introduce(instance)
             return
+        if isinstance(message, Goodbye) and message.unfit:
+            self._leases.unfit(instance, message.unfit)
         worker = self._registry.get(instance)
         if worker is None:
             self._send(instance, self._membership.unknown(instance))

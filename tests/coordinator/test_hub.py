@@ -60,7 +60,8 @@ class Site:
         self.channel = CoordinatorChannel("ipc:///tmp/baton-test-hub-*")
         self.metrics = Metrics("m")
         observer = Observer(self.metrics, Mock(dropped=0, connected=True), "c1")
-        leases = Leases(Mock(), self.channel.send)
+        self.lease_store = Mock()
+        leases = Leases(self.lease_store, self.channel.send)
         self.hub = Hub(self.channel, observer, "c1", FAST, PlacementLimits(), leases)
         self.task = asyncio.create_task(self.hub.run())
         self.workers: list[Worker] = []

@@ -37,6 +37,9 @@ class Gpu:
     def unfit(self) -> str:
         return self.problem
 
+    def last_look(self) -> str:
+        return self.problem
+
     def close(self) -> None:
         pass
 
@@ -51,15 +54,22 @@ class Running:
         self.gpu = Gpu()
         self.channel = WorkerChannel(site.channel.endpoint, "both-1")
         hello = Hello("both-1", "both", "m", "cuda", 1, 128, 8, EXPORT, gpu="GPU-7")
-        pool = Mock(ready=True, empty=True, held=lambda: (), wait_s=lambda: 0.05)
-        pool.gauges = lambda: PoolGauges(8, 8)
+        self.pool = Mock(ready=True, empty=True, held=lambda: (), wait_s=lambda: 0.05)
+        self.pool.gauges = lambda: PoolGauges(8, 8)
         self.session = Session(self.channel, hello, time.monotonic)
-        loop = WorkerLoop(
-            self.session, pool, self.gpu, drain_timeout_s=1.0,
+        self.failure: BaseException | None = None
+        self._loop = WorkerLoop(
+            self.session, self.pool, self.gpu, drain_timeout_s=1.0,
             on_waiting=lambda: None, on_ready=lambda: None, on_stopping=lambda: None,
         )  # fmt: skip
-        self.thread = threading.Thread(target=loop.run, daemon=True)
+        self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run()
+        except RuntimeError as failure:
+            self.failure = failure
 
     def stop(self) -> None:
         self._handlers[signal.SIGTERM](signal.SIGTERM, None)
@@ -93,9 +103,13 @@ async def test_a_gpus_health_reaches_metrics_and_a_critical_xid_drains_the_worke
         await until(site, lambda _: 'worker_draining{instance="both-1",role="both"} 1' in site.text)
         assert f'baton_gpu_xid_events_total{{{labels},xid="48"}} 1.0' in site.text
         assert running.thread.is_alive(), "it keeps its GPU from others until it is told to end"
+        site.lease_store.mark_unfit.assert_called_once_with("GPU-7", running.gpu.problem)
     finally:
         await asyncio.to_thread(running.stop)
     await until(site, lambda s: not s.workers)
+    await until(site, lambda s: site.lease_store.release_gpu.called)
+    told = [call[0] for call in site.lease_store.method_calls]
+    assert told[-2:] == ["mark_unfit", "release_gpu"], "the mark's time begins with the end"
     assert "baton_gpu_temperature_celsius{" not in site.text
 
 
@@ -110,3 +124,23 @@ async def test_a_coordinator_that_forgot_is_told_again(
         await until(site, lambda s: s.workers and s.workers[0].draining)
     finally:
         await asyncio.to_thread(running.stop)
+
+
+@pytest.mark.parametrize("problem", ["Xid 48: an uncorrected memory error", ""])
+async def test_a_worker_that_fails_says_so_if_it_was_for_its_gpu(
+    site: Site, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    running = Running(site, monkeypatch)
+    try:
+        await until(site, lambda s: s.workers)
+        monkeypatch.setattr(running.gpu, "last_look", lambda: problem)  # not read until now
+        running.pool.step.side_effect = RuntimeError("uncorrectable ECC error encountered")
+        await asyncio.to_thread(running.thread.join, DEADLINE_S)
+        assert str(running.failure) == "uncorrectable ECC error encountered"
+    finally:
+        await asyncio.to_thread(running.stop)
+    await until(site, lambda s: not s.workers)
+    await until(site, lambda s: site.lease_store.release_gpu.called)
+    marked = site.lease_store.mark_unfit.call_args_list
+    assert {call.args for call in marked} == ({("GPU-7", problem)} if problem else set())
+    assert 'baton_workers_lost_total{reason="silent",role="both"} 1.0' in site.text
