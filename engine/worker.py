@@ -112,7 +112,8 @@ class WorkerLoop:
         self._session.leave(unfit=self._gpu.unfit())
 
     def _receive(self) -> None:
-        # NOTE: a signal that arrives just before the poll only shows after it, hence IDLE_S.
+        # NOTE: Python runs a handler before a wait or when the signal breaks it off. One that
+        # arrives in between only shows after the wait, hence IDLE_S.
         for message in self._session.receive(min(IDLE_S, self._pool.wait_s())):
             if message == LOST:
                 self._pool.drop_all()
@@ -147,6 +148,7 @@ class WorkerLoop:
 
     def _request_stop(self, number: int, frame: FrameType | None) -> None:
         self._stop_requested = True
+        self._session.wake()
 
     def _drained(self) -> bool:
         if not self._stop_requested:

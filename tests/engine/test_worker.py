@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from coordinator.hub import HubSettings
 from engine.worker import WorkerLoop
 from tests.coordinator.test_hub import DEADLINE_S, EXPORT, Site
 from tests.e2e.waiting import eventually
@@ -71,8 +72,11 @@ class Running:
         except RuntimeError as failure:
             self.failure = failure
 
-    def stop(self) -> None:
+    def signal(self) -> None:
         self._handlers[signal.SIGTERM](signal.SIGTERM, None)
+
+    def stop(self) -> None:
+        self.signal()
         self.thread.join(DEADLINE_S)
         assert not self.thread.is_alive()
         self.channel.close()
@@ -144,3 +148,41 @@ async def test_a_worker_that_fails_says_so_if_it_was_for_its_gpu(
     marked = site.lease_store.mark_unfit.call_args_list
     assert {call.args for call in marked} == ({("GPU-7", problem)} if problem else set())
     assert 'baton_workers_lost_total{reason="silent",role="both"} 1.0' in site.text
+
+
+async def without_a_coordinator(monkeypatch: pytest.MonkeyPatch) -> Running:
+    """A worker that waits for work when its coordinator ends."""
+    monkeypatch.setattr("engine.worker.IDLE_S", 12 * DEADLINE_S)
+    slow = HubSettings(heartbeat_s=12 * DEADLINE_S, dead_after_s=24 * DEADLINE_S)
+    site = Site(slow)
+    running = Running(site, monkeypatch)
+    await until(site, lambda s: s.workers)
+    await site.close()
+    return running
+
+
+async def test_told_to_stop_without_work_it_does_not_wait_for_a_coordinator_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running = await without_a_coordinator(monkeypatch)
+    waits = threading.Event()
+
+    def long() -> float:
+        waits.set()
+        return 12 * DEADLINE_S
+
+    running.pool.wait_s = long
+    assert await asyncio.to_thread(waits.wait, DEADLINE_S)
+    await asyncio.to_thread(running.stop)
+
+
+async def test_told_to_stop_with_work_it_goes_on_until_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running = await without_a_coordinator(monkeypatch)
+    running.pool.empty = False
+    stopping, began = running.pool.step.call_count, time.monotonic()
+    await asyncio.to_thread(running.stop)
+    assert time.monotonic() - began >= 1.0, "the drain's time"
+    assert running.pool.step.call_count - stopping < 40, "it waits 0.05 s between its rounds"
+    running.pool.give_back.assert_called_once()
