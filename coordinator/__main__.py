@@ -14,7 +14,7 @@ import uvloop
 
 from coordinator.api_keys import parse_api_keys
 from coordinator.edge_settings import EdgeSettings
-from coordinator.hub import HubSettings
+from coordinator.hub_settings import HubSettings
 from coordinator.keys import UNFIT_GPU_TTL_S
 from coordinator.server import CoordinatorSettings, serve
 from coordinator.store_limits import StoreLimits

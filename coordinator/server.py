@@ -25,7 +25,8 @@ from coordinator.door import Door
 from coordinator.edge_settings import EdgeSettings
 from coordinator.file_limit import allow_open_files
 from coordinator.garbage import settle
-from coordinator.hub import Hub, HubSettings
+from coordinator.hub import Hub
+from coordinator.hub_settings import HubSettings
 from coordinator.leases import Leases
 from coordinator.observer import Observer
 from coordinator.placement import PlacementLimits
