@@ -14,8 +14,10 @@ import uvloop
 
 from coordinator.api_keys import parse_api_keys
 from coordinator.edge_settings import EdgeSettings
-from coordinator.hub import HubSettings
+from coordinator.hub_settings import HubSettings
+from coordinator.keys import UNFIT_GPU_TTL_S
 from coordinator.server import CoordinatorSettings, serve
+from coordinator.store_limits import StoreLimits
 from telemetry.logs import configure_logging
 from transport.channel_keys import SECRET, channel_keys
 from transport.errors import BatonError
@@ -51,6 +53,12 @@ def main(
     request_timeout: Annotated[
         float, typer.Option(envvar="BATON_REQUEST_TIMEOUT", help="Seconds a request may take.")
     ] = 1_800.0,
+    unfit_gpu: Annotated[
+        float,
+        typer.Option(
+            envvar="BATON_UNFIT_GPU", help="Seconds that nobody gets a GPU after a critical Xid."
+        ),
+    ] = UNFIT_GPU_TTL_S,
     drain_timeout: Annotated[
         float, typer.Option(envvar="BATON_DRAIN_TIMEOUT", help="Seconds to finish after SIGTERM.")
     ] = 30.0,
@@ -71,6 +79,7 @@ def main(
                 api_keys=parse_api_keys(secret_setting(os.environ, API_KEYS), API_KEYS),
             ),
             hub=HubSettings(heartbeat, dead_after, max_open, request_timeout),
+            store=StoreLimits(unfit_gpu_s=unfit_gpu),
             drain_timeout_s=drain_timeout,
             channel_keys=channel_keys(secret_setting(os.environ, SECRET)),
         )

@@ -1,4 +1,4 @@
-"""Requests that wait for a worker, and their placing. Pure.
+"""Requests that wait for a worker, their placing, and their taking back. Pure.
 
     queue      waits for a worker to compute its tokens
     handoffs   computed and offered; waits for a decode worker
@@ -14,12 +14,12 @@ from collections.abc import Callable
 from coordinator.placement import PlacementLimits, choose_both, choose_decode, choose_prefill
 from coordinator.registry import Registry, Worker
 from coordinator.request import Request, State
-from transport.messages import ToWorker
+from transport.messages import Cancel, Release, ToWorker
 
 
 class Dispatcher:
-    """Places requests. ``send`` gives a worker a message, ``changed`` is told of each request
-    that was placed; ``clock`` and ``monotonic`` are the lifecycle's."""
+    """Places requests and takes them back. ``send`` gives a worker a message, ``changed`` is told
+    of each request that was placed; ``clock`` and ``monotonic`` are the lifecycle's."""
 
     def __init__(
         self,
@@ -78,6 +78,29 @@ class Dispatcher:
         worker = self._registry.get(instance)
         if worker is not None:
             worker.assigned.pop(request.request_id, None)
+
+    def take_back(self, request: Request) -> None:
+        """Have every worker forget the request, and forget them."""
+        self.withdraw(request)
+        for instance in (request.prefill_worker, request.decode_worker):
+            worker = self._registry.get(instance)
+            if worker is not None and request.request_id in worker.assigned:
+                self._send(instance, Cancel(request.request_id, request.attempt))
+                self.unassign(request, instance)
+        request.offer = None
+
+    def release_offer(self, request: Request) -> None:
+        """The prefill worker may drop it, unless it already has."""
+        if request.offer is not None and self._registry.get(request.prefill_worker):
+            generation = request.offer.generation
+            release = Release(request.request_id, request.attempt, generation)
+            self._send(request.prefill_worker, release)
+        self.forget_offer(request)
+
+    def forget_offer(self, request: Request) -> None:
+        """The prefill worker has nothing to do with the request any more."""
+        self.unassign(request, request.prefill_worker)
+        request.offer = None
 
     def _first_worker(self, request: Request) -> Worker | None:
         both = self._registry.of("both")

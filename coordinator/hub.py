@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import assert_never
 
 from coordinator.contract import (
@@ -23,6 +22,7 @@ from coordinator.contract import (
 )
 from coordinator.effects import Emit, Ended, HandedOff, PlacedAnew, Recorded, Send
 from coordinator.garbage import Sweeper
+from coordinator.hub_settings import HubSettings
 from coordinator.leases import Leases
 from coordinator.lifecycle import Lifecycle
 from coordinator.loop_lag import watch_lag
@@ -32,10 +32,10 @@ from coordinator.placement import PlacementLimits
 from coordinator.registry import Registry
 from coordinator.request import Request, State
 from coordinator.streams import Stream
+from coordinator.vigil import Vigil
 from transport.channel import CoordinatorChannel
 from transport.errors import WireError
 from transport.messages import (
-    Alive,
     Claim,
     Failed,
     FromWorker,
@@ -54,29 +54,6 @@ from transport.messages import (
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2.0
-
-
-@dataclass(frozen=True)
-class HubSettings:
-    """``dead_after_s`` of silence makes a worker dead; ``max_open`` requests are open at a time;
-    one that is older than ``request_timeout_s`` fails."""
-
-    heartbeat_s: float = 1.0
-    dead_after_s: float = 10.0
-    max_open: int = 16_384
-    request_timeout_s: float = 1_800.0
-
-    def __post_init__(self) -> None:
-        if self.heartbeat_s <= 0:
-            raise ValueError(f"heartbeat_s: {self.heartbeat_s} is not positive")
-        if self.dead_after_s < 2 * self.heartbeat_s:
-            raise ValueError(
-                f"dead_after_s: {self.dead_after_s} is under two heartbeats of {self.heartbeat_s}"
-            )
-        if self.max_open < 1:
-            raise ValueError(f"max_open: {self.max_open} < 1")
-        if self.request_timeout_s <= 0:
-            raise ValueError(f"request_timeout_s: {self.request_timeout_s} is not positive")
 
 
 class Hub:
@@ -100,6 +77,9 @@ class Hub:
         self._registry = Registry()
         self._lifecycle = Lifecycle(self._registry, limits, self._clock)
         self._membership = Membership(self._registry, self._lifecycle, observer)
+        self._vigil = Vigil(
+            self._registry, self._lifecycle, self._membership, channel.send, settings, instance
+        )
         self._streams: dict[str, Stream] = {}
         self._sweeper = Sweeper()
         self._num_accepted = 0
@@ -206,6 +186,8 @@ class Hub:
             self._send(instance, self._membership.admit(message, self._welcome))
             self._lifecycle.introduce(instance)
             return
+        if isinstance(message, Goodbye) and message.unfit:
+            self._leases.unfit(instance, message.unfit)
         worker = self._registry.get(instance)
         if worker is None:
             self._send(instance, self._membership.unknown(instance))
@@ -246,38 +228,9 @@ class Hub:
             lag_s = time.monotonic() - due_at
             self._observer.tick(self.status(), self._lifecycle.stale_dropped)
             self._leases.tick(self._welcome.coordinator)
-            self._fence_the_dead(lag_s)
-            self._refuse_the_stranded()
-            self._fail_overdue(time.monotonic() - self._settings.request_timeout_s)
+            self._vigil.keep(lag_s)
             self._apply()
             self._sweeper.tick(len(self._streams), self._num_accepted)
-
-    def _fence_the_dead(self, lag_s: float) -> None:
-        """Shut out who is silent, and who has been unreachable for two heartbeats: a dead
-        process's connection closes at once, a live one has reconnected by then."""
-        if lag_s > self._settings.heartbeat_s:
-            log.warning("this process stood still for %.1f s", lag_s)
-            self._registry.excuse(lag_s)
-        now = time.monotonic()
-        for worker in self._registry.silent(now, self._settings.dead_after_s):
-            self._membership.fence(worker, f"silent for {now - worker.heard_at:.1f} s")
-        for worker in self._registry.all():
-            reached = self._channel.send(worker.instance, Alive(self._welcome.coordinator))
-            worker.unreached = 0 if reached else worker.unreached + 1
-            if worker.unreached == 2:
-                self._membership.fence(worker, "its connection is closed")
-
-    def _refuse_the_stranded(self) -> None:
-        settled = time.monotonic() - 3 * self._settings.heartbeat_s
-        for instance, refused in self._membership.refuse_stranded(settled):
-            self._send(instance, refused)
-
-    def _fail_overdue(self, accepted_before: float) -> None:
-        limit_s = self._settings.request_timeout_s
-        for request in list(self._lifecycle.requests.values()):
-            if request.accepted_at >= accepted_before:
-                break  # the rest were accepted later
-            self._lifecycle.fail(request, "timeout", f"not done after {limit_s:.0f} s")
 
     # ---- effects
 

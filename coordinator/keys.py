@@ -14,6 +14,7 @@ baton:coordinators              set   instances that may have open requests    4
 baton:lease:gpu:{uuid}          hash  `share`, how many workers may hold it,   15 s, refreshed
                                       and for each holder's instance when its
                                       hold ends (Unix ms of the server)
+baton:unfit:gpu:{uuid}          str   why no worker gets that GPU (leases.py)  1 h, a setting
 
 A coordinator is alive while its hash exists. An instance listed in `baton:coordinators` without
 a hash is dead: any live coordinator fails what its open set lists, then unlists it. A hash of
@@ -33,6 +34,8 @@ PRESENCE_TTL_S: Final = 15.0
 COORDINATORS_TTL_S: Final = 48 * 3600
 RECENT_TTL_S: Final = 24 * 3600
 RECENT_MAX: Final = 1000
+UNFIT_GPU_TTL_S: Final = 3600.0
+UNFIT_GPU_PREFIX: Final = "baton:unfit:gpu:"
 
 
 def request(request_id: str) -> str:
@@ -49,6 +52,10 @@ def worker(instance: str) -> str:
 
 def lease(gpu: str) -> str:
     return "baton:lease:gpu:" + gpu
+
+
+def unfit(gpu: str) -> str:
+    return UNFIT_GPU_PREFIX + gpu
 
 
 def coordinator(instance: str) -> str:

@@ -6,6 +6,8 @@
 3. The coordinator renews the leases of its workers with every heartbeat of the store.
 4. A lease ends with its holder's process: a closed connection, found by two heartbeats that do not
    get through. Where the coordinator died too, nobody renews it, and it expires.
+5. A holder that finds its GPU unfit says so. The GPU is marked in Redis, and again when its lease
+   ends: nobody gets it for a while from then on, or until somebody removes the mark.
 
 The coordinator does this for the workers, so that they need neither Redis nor its password, and
 so that a lease lives as long as the holder's process and not as long as its loop: one that loads
@@ -31,7 +33,8 @@ class LeaseStore(Protocol):
     """The leases' record in Redis."""
 
     async def claim_gpu(self, holder: str, gpus: tuple[str, ...], share: int) -> tuple[str, str]:
-        """The GPU that ``holder`` has from now on, or "" and why; raises RedisUnavailable."""
+        """The GPU that ``holder`` has from now on or "", and which it could not have and why;
+        raises RedisUnavailable."""
         ...
 
     def hold_gpu(self, holder: str, gpu: str, share: int) -> None:
@@ -42,11 +45,16 @@ class LeaseStore(Protocol):
         """Give its lease back, if it has one."""
         ...
 
+    def mark_unfit(self, gpu: str, why: str) -> None:
+        """Nobody may claim it for a while, which begins now. Written before later releases."""
+        ...
+
 
 @dataclass
 class Holder:
     gpu: str
     unreached: int = 0
+    unfit: str = ""
 
 
 class Leases:
@@ -70,6 +78,16 @@ class Leases:
         if hello.gpu and hello.instance not in self._holders:
             self._hold(hello.instance, hello.gpu, hello.gpu_share)
 
+    def unfit(self, instance: str, why: str) -> None:
+        """A worker says that nothing should be computed on its GPU."""
+        holder = self._holders.get(instance)
+        if holder is None:
+            return
+        if not holder.unfit:
+            log.error("%s finds GPU %s unfit: %s", instance, holder.gpu, why)
+        holder.unfit = why
+        self._store.mark_unfit(holder.gpu, why)
+
     def tick(self, coordinator: str) -> None:
         """Once a heartbeat: let go of what the dead held."""
         for instance, holder in list(self._holders.items()):
@@ -77,8 +95,12 @@ class Leases:
                 0 if self._send(instance, Alive(coordinator)) else holder.unreached + 1
             )
             if holder.unreached == _NOT_REACHED_LIMIT:
-                log.info("%s is gone; GPU %s is free", instance, holder.gpu)
                 del self._holders[instance]
+                if holder.unfit:
+                    log.warning("%s is gone; GPU %s is unfit", instance, holder.gpu)
+                    self._store.mark_unfit(holder.gpu, holder.unfit)
+                else:
+                    log.info("%s is gone; GPU %s is free", instance, holder.gpu)
                 self._store.release_gpu(instance)
 
     async def _decide(self, claim: Claim) -> None:
@@ -94,6 +116,8 @@ class Leases:
             return
         self._hold(claim.instance, gpu, claim.share)
         log.info("%s has GPU %s", claim.instance, gpu)
+        if reason:
+            log.warning("%s could not have others: %s", claim.instance, reason)
         self._send(claim.instance, Granted(gpu))
 
     def _hold(self, instance: str, gpu: str, share: int) -> None:

@@ -31,7 +31,6 @@ from transport.messages import (
     PeerLeft,
     PeerTested,
     Prefilled,
-    Release,
     TokenOut,
     Tokens,
     ToWorker,
@@ -61,7 +60,7 @@ class Lifecycle:
         self._max_faults = max_faults
         self._arrivals = 0
         self._outbox: list[Effect] = []
-        self._waiting = Dispatcher(
+        self._dispatcher = Dispatcher(
             registry,
             limits,
             clock=clock,
@@ -72,7 +71,7 @@ class Lifecycle:
 
     @property
     def num_queued(self) -> int:
-        return len(self._waiting.queue)
+        return len(self._dispatcher.queue)
 
     def take_effects(self) -> list[Effect]:
         effects, self._outbox = self._outbox, []
@@ -87,29 +86,29 @@ class Lifecycle:
         request.stages["received_at"] = received_at
         self.requests[request.request_id] = request
         self._enqueue(request)
-        self._waiting.run()
+        self._dispatcher.run()
         return request
 
     def stop_early(self, request: Request) -> None:
         """Its text is complete: a stop string was found."""
         if not request.state.terminal:
-            self._drop_at_workers(request)
+            self._dispatcher.take_back(request)
             request.finish_reason = "stop"
             self._end(request, State.FINISHED)
-            self._waiting.run()
+            self._dispatcher.run()
 
     def cancel(self, request: Request) -> None:
         """Its client is gone."""
         if not request.state.terminal:
-            self._drop_at_workers(request)
+            self._dispatcher.take_back(request)
             self._end(request, State.CANCELLED)
-            self._waiting.run()
+            self._dispatcher.run()
 
     def fail(self, request: Request, code: str, message: str) -> None:
         if not request.state.terminal:
-            self._drop_at_workers(request)
+            self._dispatcher.take_back(request)
             self._end(request, State.FAILED, code, message)
-            self._waiting.run()
+            self._dispatcher.run()
 
     # ---- workers come and go
 
@@ -124,7 +123,7 @@ class Lifecycle:
         elif worker.hello.role == "decode":
             for prefill in self._registry.of("prefill"):
                 self._send(instance, PeerJoined(prefill.instance, prefill.hello.memory))
-        self._waiting.run()
+        self._dispatcher.run()
 
     def worker_lost(self, instance: str) -> None:
         """It died, left, or fell silent. A pull from a dead prefill worker may still succeed."""
@@ -139,7 +138,7 @@ class Lifecycle:
                 self._decode_worker_lost(request)
             elif not request.decode_worker:
                 self._retry(request, "worker_lost", f"{instance} was lost")
-        self._waiting.run()
+        self._dispatcher.run()
 
     def peer_tested(self, instance: str, message: PeerTested) -> None:
         """A decode worker has tested the path from a prefill worker, or failed to."""
@@ -148,7 +147,7 @@ class Lifecycle:
             return
         now = self._monotonic()
         self._registry.pairs.report(message.instance, instance, message.problem, now)
-        self._waiting.run()
+        self._dispatcher.run()
 
     def reconcile(self, worker: Worker, held: set[tuple[str, int]], grace_s: float) -> None:
         """Compare what a worker says it holds with what was placed there: nothing may be lost
@@ -163,7 +162,7 @@ class Lifecycle:
             if missing and request.assigned_at < settled_before:
                 request.failed_at = worker.instance
                 self._retry(request, "lost_at_worker", f"{worker.instance} no longer has it")
-        self._waiting.run()
+        self._dispatcher.run()
 
     # ---- what workers say
 
@@ -176,7 +175,7 @@ class Lifecycle:
         self._emit(request, token)
         if token.finish is None:
             self._go_on(request, message.offer)
-        self._waiting.run()
+        self._dispatcher.run()
 
     def landed(self, instance: str, message: Landed) -> None:
         request = self._current(instance, message.request_id, message.attempt, State.HANDOFF)
@@ -184,9 +183,9 @@ class Lifecycle:
             return
         request.has_landed(message, self._clock())
         request.state = State.DECODING
-        self._release_offer(request)
+        self._dispatcher.release_offer(request)
         self._record(request)
-        self._waiting.run()
+        self._dispatcher.run()
 
     def tokens(self, instance: str, message: Tokens) -> None:
         for first in message.first_steps:
@@ -203,7 +202,7 @@ class Lifecycle:
             self._emit(request, token)
             ended = ended or request.state.terminal
         if ended:
-            self._waiting.run()
+            self._dispatcher.run()
 
     def failed(self, instance: str, message: Failed) -> None:
         request = self.requests.get(message.request_id)
@@ -213,7 +212,7 @@ class Lifecycle:
         if instance != (request.decode_worker or request.prefill_worker):
             # The prefill worker gave up an offer that a decode worker may still land.
             if instance == request.prefill_worker:
-                self._forget_offer(request)
+                self._dispatcher.forget_offer(request)
             else:
                 self.stale_dropped += 1
             return
@@ -222,7 +221,7 @@ class Lifecycle:
             self._retry(request, message.code, message.message)
         else:
             self.fail(request, message.code, message.message)
-        self._waiting.run()
+        self._dispatcher.run()
 
     # ---- inside
 
@@ -246,20 +245,20 @@ class Lifecycle:
         else:
             request.offer = offer
             request.state = State.HANDOFF
-            self._waiting.hand_off(request)
+            self._dispatcher.hand_off(request)
         self._record(request)
 
     def _decode_worker_lost(self, request: Request) -> None:
         """Pull again if the prefill worker still offers the prompt, else compute it again."""
         if request.offer is not None and self._registry.get(request.prefill_worker):
             request.decode_worker = ""
-            self._waiting.hand_off(request)
+            self._dispatcher.hand_off(request)
             self._record(request)
         else:
             self._retry(request, "worker_lost", f"{request.decode_worker} was lost")
 
     def _retry(self, request: Request, code: str, message: str) -> None:
-        self._drop_at_workers(request)
+        self._dispatcher.take_back(request)
         request.faults += code not in NOT_FAULTS
         if request.faults > self._max_faults:
             text = f"gave up after {request.faults} faults; the last: {message}"
@@ -270,30 +269,8 @@ class Lifecycle:
 
     def _enqueue(self, request: Request) -> None:
         request.begin_attempt(self._clock())
-        self._waiting.enqueue(request)
+        self._dispatcher.enqueue(request)
         self._record(request)
-
-    def _drop_at_workers(self, request: Request) -> None:
-        """Have every worker forget the request, and forget them."""
-        self._waiting.withdraw(request)
-        for instance in (request.prefill_worker, request.decode_worker):
-            worker = self._registry.get(instance)
-            if worker is not None and request.request_id in worker.assigned:
-                self._send(instance, Cancel(request.request_id, request.attempt))
-                self._waiting.unassign(request, instance)
-        request.offer = None
-
-    def _release_offer(self, request: Request) -> None:
-        """The prefill worker may drop it, unless it already has."""
-        if request.offer is not None and self._registry.get(request.prefill_worker):
-            generation = request.offer.generation
-            release = Release(request.request_id, request.attempt, generation)
-            self._send(request.prefill_worker, release)
-        self._forget_offer(request)
-
-    def _forget_offer(self, request: Request) -> None:
-        self._waiting.unassign(request, request.prefill_worker)
-        request.offer = None
 
     def _emit(self, request: Request, token: TokenOut) -> None:
         if token.index != len(request.output_ids):
@@ -306,7 +283,7 @@ class Lifecycle:
         if token.finish is not None:
             request.finish_reason = token.finish
             for instance in (request.prefill_worker, request.decode_worker):
-                self._waiting.unassign(request, instance)
+                self._dispatcher.unassign(request, instance)
             self._end(request, State.FINISHED)
 
     def _end(self, request: Request, state: State, code: str = "", message: str = "") -> None:

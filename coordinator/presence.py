@@ -63,7 +63,7 @@ class Presence:
         """Keep the leases of our workers. One that was lost with the server's memory is taken
         anew; where somebody else was faster, two workers are on one GPU, and that is said."""
         for holder, (gpu, share) in list(self._leases.items()):
-            number, others = await self._link.ask(scripts.claim(holder, [gpu], share, self._ttl_s))
+            number, others = await self._link.ask(scripts.renew(holder, gpu, share, self._ttl_s))
             if not number and holder in self._leases:
                 log.error("GPU %s of %s is also held by %s", gpu, holder, others)
 

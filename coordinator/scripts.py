@@ -107,13 +107,16 @@ return 1
 """
 
 _CLAIM = """
--- KEYS leases of the GPUs wanted, best first. ARGV holder, share, ttl ms.
--- Takes the one it has already, else the first of those that the fewest hold; or renews it.
--- Returns {number of the key or 0, for each key its holders ...}.
+-- KEYS leases of the GPUs wanted, best first; then, unless it is to renew, the mark of each that
+-- says it is unfit, where there is one. ARGV holder, share, ttl ms, how many GPUs.
+-- Takes or renews the one it has already, else the first unmarked of those that the fewest hold.
+-- Returns {number of the GPU or 0, for each its holders ..., for each marked one its number, why it
+-- is unfit and for how many ms, or -1: for ever ...}.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local best, fewest, answer = 0, nil, {0}
-for i, key in ipairs(KEYS) do
+local best, fewest, answer, marks = 0, nil, {0}, {}
+for i = 1, tonumber(ARGV[4]) do
+  local key, mark = KEYS[i], KEYS[ARGV[4] + i]
   local names, mine = {}, false
   local fields = redis.call('HGETALL', key)
   for f = 1, #fields, 2 do
@@ -128,6 +131,11 @@ for i, key in ipairs(KEYS) do
   answer[i + 1] = table.concat(names, ' and ')
   local fits = #names == 0
     or (#names < tonumber(ARGV[2]) and redis.call('HGET', key, 'share') == ARGV[2])
+  local why = mark and redis.call('GET', mark)
+  if why then
+    fits = false
+    for _, value in ipairs({i, why, redis.call('PTTL', mark)}) do marks[#marks + 1] = value end
+  end
   local rank = mine and -1 or #names
   if (mine or fits) and (fewest == nil or rank < fewest) then best, fewest = i, rank end
 end
@@ -136,6 +144,7 @@ if best > 0 then
   redis.call('PEXPIRE', KEYS[best], ARGV[3])
 end
 answer[1] = best
+for _, value in ipairs(marks) do answer[#answer + 1] = value end
 return answer
 """
 
@@ -196,9 +205,17 @@ def replace(key: str, fields: Mapping[str, str], ttl_s: float) -> Command:
 
 
 def claim(holder: str, gpus: Sequence[str], share: int, ttl_s: float) -> Command:
-    """Take or renew a lease. Replies which of ``gpus`` it is, from 1, or 0; then who holds each."""
-    leases = [keys.lease(gpu) for gpu in gpus]
-    return ("EVALSHA", _sha(_CLAIM), len(leases), *leases, holder, share, int(ttl_s * 1000))
+    """Take a lease. Replies which of ``gpus`` it is, from 1, or 0; then who holds each; then for
+    each that is marked as unfit three values: which, why, and for how many ms (-1: for ever)."""
+    wanted = [*map(keys.lease, gpus), *map(keys.unfit, gpus)]
+    return (
+        "EVALSHA", _sha(_CLAIM), len(wanted), *wanted, holder, share, int(ttl_s * 1000), len(gpus),
+    )  # fmt: skip
+
+
+def renew(holder: str, gpu: str, share: int, ttl_s: float) -> Command:
+    """Renew a lease, or take it anew, marked or not. Replies 1, or 0; then who holds the GPU."""
+    return ("EVALSHA", _sha(_CLAIM), 1, keys.lease(gpu), holder, share, int(ttl_s * 1000), 1)
 
 
 def release(holder: str, gpu: str) -> Command:

@@ -25,11 +25,13 @@ from coordinator.door import Door
 from coordinator.edge_settings import EdgeSettings
 from coordinator.file_limit import allow_open_files
 from coordinator.garbage import settle
-from coordinator.hub import Hub, HubSettings
+from coordinator.hub import Hub
+from coordinator.hub_settings import HubSettings
 from coordinator.leases import Leases
 from coordinator.observer import Observer
 from coordinator.placement import PlacementLimits
 from coordinator.store import Store
+from coordinator.store_limits import StoreLimits
 from coordinator.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
 from telemetry.notify import notify
@@ -56,6 +58,7 @@ class CoordinatorSettings:
     edge: EdgeSettings
     hub: HubSettings = field(default_factory=HubSettings)
     limits: PlacementLimits = field(default_factory=PlacementLimits)
+    store: StoreLimits = field(default_factory=StoreLimits)
     drain_timeout_s: float = 30.0
     channel_keys: ChannelKeys | None = None
 
@@ -80,7 +83,10 @@ async def serve(settings: CoordinatorSettings) -> None:
         stack.callback(tokenizer.close)
         channel = CoordinatorChannel(settings.bind, keys=settings.channel_keys)
         stack.callback(channel.close)
-        store = Store(settings.redis_url, instance, PROTOCOL, endpoint=channel.endpoint)
+        store = Store(
+            settings.redis_url, instance, PROTOCOL,
+            endpoint=channel.endpoint, limits=settings.store,
+        )  # fmt: skip
         await store.start()
         stack.push_async_callback(store.close, CLOSE_TIMEOUT_S)
         metrics = Metrics(settings.edge.served_model_name)

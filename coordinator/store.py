@@ -27,6 +27,7 @@ from coordinator.presence import Presence
 from coordinator.record import RequestRecord
 from coordinator.redis_link import RedisLink, RedisUnavailable
 from coordinator.store_limits import StoreCounters, StoreLimits
+from coordinator.unfit_gpus import UnfitGpus, how_to_clear, said
 from transport.errors import BatonError
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class Store:
         self._presence = Presence(
             self._link, instance, protocol, endpoint, ttl_s=limits.presence_ttl_s
         )
+        self._unfit = UnfitGpus(self._link, for_s=limits.unfit_gpu_s)
         self._changed = asyncio.Event()
         self._full = asyncio.Event()
         self._closing = asyncio.Event()
@@ -125,16 +127,21 @@ class Store:
         self._note_change()
 
     async def claim_gpu(self, holder: str, gpus: tuple[str, ...], share: int) -> tuple[str, str]:
-        """The one of ``gpus`` that ``holder`` has from now on for a time to live, or "" and who
-        holds them. Raises RedisUnavailable."""
+        """The one of ``gpus`` that ``holder`` has from now on for a time to live, or ""; and which
+        are unfit, or without one who holds the others too. Raises RedisUnavailable."""
         if not gpus:
             return "", "no GPU was named"
         ttl_s = self.limits.presence_ttl_s
-        number, *holders = await self._reader.ask(scripts.claim(holder, gpus, share, ttl_s))
+        number, *found = await self._reader.ask(scripts.claim(holder, gpus, share, ttl_s))
+        holders, marks = found[: len(gpus)], found[len(gpus) :]
+        unfit = [gpus[each - 1] for each in marks[::3]]
+        reasons = [*map(said, unfit, marks[1::3], marks[2::3])]
+        if unfit:
+            reasons.append(how_to_clear(unfit))
         if number:
-            return gpus[number - 1], ""
-        held = (f"{gpu} is held by {by}" for gpu, by in zip(gpus, holders, strict=True))
-        return "", "; ".join(held)
+            return gpus[number - 1], "; ".join(reasons)
+        held = [f"{gpu} is held by {by}" for gpu, by in zip(gpus, holders, strict=True) if by]
+        return "", "; ".join(held + reasons)
 
     def hold_gpu(self, holder: str, gpu: str, share: int) -> None:
         """Renew a claim that was granted, until ``release_gpu``. When this store closes, the
@@ -143,6 +150,11 @@ class Store:
 
     def release_gpu(self, holder: str) -> None:
         self._presence.release_gpu(holder)
+        self._note_change()
+
+    def mark_unfit(self, gpu: str, why: str) -> None:
+        """Nobody may claim it from now on for ``limits.unfit_gpu_s``."""
+        self._unfit.mark(gpu, why)
         self._note_change()
 
     async def get(self, request_id: str) -> RequestRecord | None:
@@ -211,13 +223,18 @@ class Store:
             await self._back_off(failed_in_a_row)
 
     async def _serve(self) -> None:
-        while self._outbox.num_dirty or self._presence.dirty or not self._closing.is_set():
+        while self._dirty or not self._closing.is_set():
             await self._wait_for_changes()
             await self._presence.write_workers()
+            await self._unfit.write()
             await self._presence.write_releases()
             await self._write_records()
             if time.monotonic() >= self._next_heartbeat:
                 await self._meet()
+
+    @property
+    def _dirty(self) -> bool:
+        return bool(self._outbox.num_dirty) or self._presence.dirty or self._unfit.dirty
 
     async def _wait_for_changes(self) -> None:
         """Until a batch is there, at most until the next heartbeat."""
@@ -262,6 +279,7 @@ class Store:
             log.warning("Redis has lost data; writing all %d known records", len(self._outbox))
             self.counters.rewrites += 1
             self._outbox.rewrite_all()
+            self._unfit.rewrite_all()
         if had_met and not self._connected:
             log.warning("Redis is back; writing %d records", self.num_unwritten)
             self.counters.reconnects += 1

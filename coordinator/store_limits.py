@@ -1,5 +1,6 @@
 """The settings of the store, and what it counts."""
 
+import math
 from dataclasses import dataclass
 
 from coordinator import keys
@@ -8,7 +9,8 @@ from coordinator import keys
 @dataclass(frozen=True)
 class StoreLimits:
     """``batch_window_s`` is how late a record may be for the sake of its batch;
-    ``max_records`` bounds the memory, live requests included."""
+    ``max_records`` bounds the memory, live requests included; ``unfit_gpu_s`` is how long nobody
+    gets a GPU on which nothing should be computed."""
 
     batch_window_s: float = 0.01
     max_batch: int = 64
@@ -20,6 +22,11 @@ class StoreLimits:
     max_records: int = 20_000
     backoff_min_s: float = 0.05
     backoff_max_s: float = 2.0
+    unfit_gpu_s: float = keys.UNFIT_GPU_TTL_S
+
+    def __post_init__(self) -> None:
+        if not 0 < self.unfit_gpu_s < math.inf:
+            raise ValueError(f"unfit_gpu_s: {self.unfit_gpu_s} is not positive and finite")
 
 
 @dataclass

@@ -10,6 +10,7 @@ import typer
 
 from deploy import gpu_checks, host_checks
 from deploy.findings import Finding
+from deploy.gpu_marks import unfit_gpus
 from deploy.pair_checks import pairs
 from deploy.settings import Device
 
@@ -53,6 +54,7 @@ def findings(device: Device, host: str, port: int, redis_url: str | None) -> Ite
     if device != "cpu":
         num_gpus, found = gpu_checks.driver(os.environ)
         yield from found
+        yield from unfit_gpus(redis_url, os.environ)
     if device == "cuda" and not num_gpus:
         yield Finding("fail", "gpus", "none is visible", "say --device cpu, or see nvidia-smi")
         return

@@ -14,7 +14,8 @@ class Post:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self.restarts = Restarts()
+        # One worker that cannot come back is no reason to end the others.
+        self.restarts = Restarts(forgives_once_ready=not service.is_coordinator)
         self.child: Child | None = None
         self.status = ""
         self.ready_at: float | None = None

@@ -20,6 +20,7 @@ from typing import Final
 
 from transport.errors import BatonError
 
+SOCKET: Final = "redis.sock"
 _MAX_SOCKET_PATH: Final = 107  # sun_path in unix(7), less its final NUL
 
 # Runs in the child between fork and exec of the server, as a program of its own: Python code
@@ -67,7 +68,7 @@ class LocalRedis:
         self, run_dir: Path, *, keep_data: bool = False, binary: Path | None = None
     ) -> None:
         self._run_dir, self._keep_data, self._binary = run_dir.absolute(), keep_data, binary
-        self._socket = self._run_dir / "redis.sock"
+        self._socket = self._run_dir / SOCKET
         if len(os.fsencode(self._socket)) > _MAX_SOCKET_PATH:
             raise ValueError(f"run_dir is too long for a unix socket in it: {self._run_dir}")
         self._made_dir = not self._run_dir.exists()

@@ -8,7 +8,8 @@ Lifecycle of ``run``, all on the main thread, one selector, no polling:
 
 What wakes it: notices (notify_socket.py), output, deaths (pidfds), signals (a wake-up fd) and
 deadlines. A service that cannot start ends everything: at once if it says so (exit code 2)
-before the ready line, else after three starts in a row that never got ready.
+before the ready line, else after three starts in a row that never got ready. A worker that has
+been ready before is tried for ever: the others serve on.
 """
 
 import selectors

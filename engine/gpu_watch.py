@@ -8,6 +8,7 @@ On a machine without GPUs, or without NVML, there is nothing to tell and everyth
 """
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -36,6 +37,11 @@ class Watch(Protocol):
         """Why nothing more should be computed there; "" as long as it may."""
         ...
 
+    def last_look(self) -> str:
+        """``unfit`` by the newest events, of a worker that fails: an error of its GPU shows in its
+        computation before it is read. Waits seconds at most; nothing is read any more after it."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -46,6 +52,9 @@ class NoWatch:
         return None
 
     def unfit(self) -> str:
+        return ""
+
+    def last_look(self) -> str:
         return ""
 
     def close(self) -> None:
@@ -70,6 +79,7 @@ class GpuWatch:
         # Replaced as a whole by the thread, and only read by the loop.
         self._latest: tuple[float, GpuHealth] | None = None
         self._unfit = ""
+        self._hangs = False
         self._said_stale = False
         self._thread = SteadyThread("gpu-watch", self._round, period_s=period_s, clock=clock)
         self._thread.start()
@@ -88,8 +98,17 @@ class GpuWatch:
     def unfit(self) -> str:
         return self._unfit
 
+    def last_look(self) -> str:
+        if not self._unfit and self._thread.stop(within_s=CLOSE_S):
+            looking = threading.Thread(target=self._round, name="gpu-last-look", daemon=True)
+            looking.start()
+            looking.join(CLOSE_S)
+            self._hangs = looking.is_alive()
+        return self._unfit
+
     def close(self) -> None:
-        if self._thread.stop(within_s=CLOSE_S) and self._gpus is not None:
+        stopped = self._thread.stop(within_s=CLOSE_S)
+        if stopped and not self._hangs and self._gpus is not None:
             self._gpus.close()
 
     def _round(self) -> bool:

@@ -6,17 +6,20 @@ drain    after SIGTERM: finish what is held, or give it back at the deadline
 leave    say goodbye
 
 A worker whose GPU is no longer fit takes no new work, finishes what it can, and stays: it keeps
-the lease, so that no other worker comes to that GPU before somebody has looked at it.
+the lease, so that no other worker comes to that GPU before somebody has looked at it. It tells the
+coordinator why, also when it ends or fails, so that its successor gets another GPU.
 """
 
 import logging
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Protocol
 
 from engine.gpu_watch import Watch
+from transport.errors import BatonError
 from transport.messages import PoolGauges
 from transport.session import LOST, Session, Work
 
@@ -96,16 +99,21 @@ class WorkerLoop:
         self._session.join(JOIN_TIMEOUT_S, give_up=lambda: self._stop_requested)
         if not self._session.welcomed:
             return
-        while not self._drained():
-            self._receive()
-            self._pool.step()
-            self._session.beat(self._pool.gauges, self._pool.held, self._gpu.health)
-            self._say_how_it_stands()
-            self._take_no_more_if_unfit()
-        self._session.leave()
+        try:
+            while not self._drained():
+                self._receive()
+                self._pool.step()
+                self._session.beat(self._pool.gauges, self._pool.held, self._gpu.health)
+                self._say_how_it_stands()
+                self._take_no_more_if_unfit()
+        except Exception:
+            self._blame_the_gpu_if_unfit()
+            raise
+        self._session.leave(unfit=self._gpu.unfit())
 
     def _receive(self) -> None:
-        # NOTE: a signal that arrives just before the poll only shows after it, hence IDLE_S.
+        # NOTE: Python runs a handler before a wait or when the signal breaks it off. One that
+        # arrives in between only shows after the wait, hence IDLE_S.
         for message in self._session.receive(min(IDLE_S, self._pool.wait_s())):
             if message == LOST:
                 self._pool.drop_all()
@@ -128,11 +136,19 @@ class WorkerLoop:
         if not reason or self._said_unfit or not self._session.welcomed:
             return
         log.error("draining, no new work: %s; the GPU needs a reset", reason)
-        self._session.leave(draining=True)
+        self._session.leave(draining=True, unfit=reason)
         self._said_unfit = True
+
+    def _blame_the_gpu_if_unfit(self) -> None:
+        reason = self._gpu.last_look()
+        if reason:
+            log.error("failed on an unfit GPU: %s", reason)
+            with suppress(BatonError):  # what made it fail is raised
+                self._session.leave(draining=True, unfit=reason)
 
     def _request_stop(self, number: int, frame: FrameType | None) -> None:
         self._stop_requested = True
+        self._session.wake()
 
     def _drained(self) -> bool:
         if not self._stop_requested:

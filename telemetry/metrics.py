@@ -48,9 +48,9 @@ _VLLM_ALIASES = {
     "vllm:request_decode_time_seconds": "decode_s",
     "vllm:prompt_tokens": "prompt_tokens",
     "vllm:generation_tokens": "generation_tokens",
-    "vllm:prefix_cache_queries": "prefix_cache_queries",
-    "vllm:prefix_cache_hits": "prefix_cache_hits",
 }
+# Others' dashboards and autoscalers ask for these too; nothing here counts them.
+_NO_PREFIX_CACHE = ("vllm:prefix_cache_queries", "vllm:prefix_cache_hits")
 
 
 class Metrics:
@@ -105,12 +105,6 @@ class Metrics:
 
         self.prompt_tokens = Counter("baton_prompt_tokens", "Prompt tokens.", registry=r)
         self.generation_tokens = Counter("baton_generation_tokens", "Output tokens.", registry=r)
-        self.prefix_cache_queries = Counter(
-            "baton_prefix_cache_queries", "Prompt tokens looked up.", registry=r
-        )
-        self.prefix_cache_hits = Counter(
-            "baton_prefix_cache_hits", "Prompt tokens found in the cache.", registry=r
-        )
         self.handoff_bytes = Counter("baton_handoff_bytes", "Bytes pulled.", registry=r)
 
         self.selftest_bytes_per_s = Gauge(
@@ -220,6 +214,9 @@ class _VllmAliases(Collector):
                 yield self._renamed(source, alias)
         yield self._kv_cache_usage()
         yield self._request_success()
+        for name in _NO_PREFIX_CACHE:
+            zero = Sample(f"{name}_total", self._labels, 0.0)
+            yield _metric(name, "Always 0: there is no prefix cache.", "counter", [zero])
 
     def _renamed(self, source: Metric, alias: str) -> Metric:
         samples = (

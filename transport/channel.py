@@ -10,6 +10,8 @@ encrypted; without, the channel must not leave the machine.
 
 import asyncio
 import hmac
+import os
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -29,6 +31,8 @@ T = TypeVar("T")
 _FROM_WORKER = msgspec.msgpack.Decoder(FromWorker)
 _TO_WORKER = msgspec.msgpack.Decoder(ToWorker)
 _ZAP_DOMAIN = "baton"
+_LINGER_S = 0.3
+_LOOK_UP_S = 0.1
 
 
 class WorkerChannel:
@@ -51,7 +55,6 @@ class WorkerChannel:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, instance.encode())
-        self._socket.setsockopt(zmq.LINGER, 300)
         self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
         self._socket.set_hwm(0)
@@ -67,6 +70,10 @@ class WorkerChannel:
             clock=clock,
         )
         self._socket.connect(endpoint)
+        self._woken: int | None = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._woken, zmq.POLLIN)
 
     def send(self, message: FromWorker) -> None:
         """Queue a message. Raises ChannelRefused when there is nobody to queue it for any more.
@@ -80,11 +87,12 @@ class WorkerChannel:
             raise self._handshakes.refused() from None
 
     def receive(self, timeout_s: float) -> list[ToWorker]:
-        """Everything that has come, waiting at most ``timeout_s`` for the first message.
+        """Everything that has come, waiting at most ``timeout_s`` for the first message or for
+        ``wake``.
 
         Raises ProtocolMismatch, MalformedMessage, or ChannelRefused when nothing can come.
         """
-        if not self._socket.poll(max(0, round(timeout_s * 1000))):
+        if not self._has_message(timeout_s):
             self._handshakes.check()
             return []
         messages = []
@@ -94,11 +102,34 @@ class WorkerChannel:
             messages.append(_decode(_TO_WORKER, payload, peer="the coordinator"))
         return messages
 
+    def wake(self) -> None:
+        """End the wait of a ``receive``, under way or the next; from a signal handler too."""
+        if self._woken is not None:
+            os.eventfd_write(self._woken, 1)
+
     def close(self) -> None:
-        """Hand over what is still queued (0.3 s at most) and close."""
+        """Hand over what is still queued, 0.3 s at most, and close; at once if nobody is there.
+
+        NOTE: ZeroMQ looks the coordinator's name up in the thread that would have to end here, and
+        where the name is gone with the coordinator, that takes seconds. It is left behind then.
+        """
+        connected = self._handshakes.connected()
         self._handshakes.close()
-        self._socket.close()
-        self._context.term()
+        self._socket.close(linger=round(_LINGER_S * 1000) if connected else 0)
+        woken, self._woken = self._woken, None
+        if woken is not None:
+            os.close(woken)
+        ending = threading.Thread(target=self._context.term, name="zmq-end", daemon=True)
+        ending.start()
+        ending.join(_LOOK_UP_S + (_LINGER_S if connected else 0.0))
+
+    def _has_message(self, timeout_s: float) -> bool:
+        if timeout_s <= 0:
+            return bool(self._socket.poll(0))
+        ready = dict(self._poller.poll(round(timeout_s * 1000)))
+        if self._woken is not None and self._woken in ready:
+            os.eventfd_read(self._woken)
+        return self._socket in ready
 
 
 class CoordinatorChannel:

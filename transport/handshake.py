@@ -1,4 +1,4 @@
-"""Whether the other end of a worker's channel lets us in.
+"""Whether the other end of a worker's channel lets us in, and is there.
 
 NOTE: ZeroMQ refuses in silence. A peer that does not share our keys closes the connection, or
 says so once and is never tried again; either way what was queued just lies there. Only the
@@ -16,7 +16,12 @@ from transport.errors import ChannelRefused
 REFUSED_AFTER_S = 5.0
 
 _FINAL = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | _FINAL
+_EVENTS = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_DISCONNECTED
+    | _FINAL
+)
 
 
 class HandshakeWatch:
@@ -41,21 +46,34 @@ class HandshakeWatch:
         self._refused_after_s = refused_after_s
         self._clock = clock
         self._failing_since: float | None = None
+        self._connected = False
         self._monitor = socket.get_monitor_socket(_EVENTS)
 
     def check(self) -> None:
         """Raises ChannelRefused once it is clear that we are not let in; never waits."""
-        while self._monitor.poll(0):
-            event = recv_monitor_message(self._monitor)["event"]
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._failing_since = None
-            elif event & _FINAL:
-                raise self.refused()
-            elif self._failing_since is None:
-                self._failing_since = self._clock()
+        if self._read():
+            raise self.refused()
         since = self._failing_since
         if since is not None and self._clock() - since >= self._refused_after_s:
             raise self.refused()
+
+    def connected(self) -> bool:
+        """Whether what is sent now goes to somebody who let us in; never waits."""
+        self._read()
+        return self._connected
+
+    def _read(self) -> bool:
+        """Take in what happened; whether we were refused for good."""
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)["event"]
+            self._connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            if self._connected:
+                self._failing_since = None
+            elif event & _FINAL:
+                return True
+            elif event != zmq.EVENT_DISCONNECTED and self._failing_since is None:
+                self._failing_since = self._clock()
+        return False
 
     def close(self) -> None:
         self._socket.disable_monitor()

@@ -25,7 +25,7 @@ from msgspec import Struct
 from transport.layout import CacheLayout, PoolSize
 from transport.sampling import FinishReason, SamplingParams, StopRule
 
-PROTOCOL = "baton/3"
+PROTOCOL = "baton/4"
 
 Role = Literal["prefill", "decode", "both"]
 MemoryKind = Literal["shm", "cuda-ipc"]
@@ -250,9 +250,13 @@ class PeerTested(_Wire, frozen=True, tag="peer-tested"):
 
 
 class Goodbye(_Wire, frozen=True, tag="goodbye"):
-    """The worker leaves, holding nothing; or takes no new work when ``draining`` is set."""
+    """The worker leaves, holding nothing; or takes no new work when ``draining`` is set.
+
+    ``unfit`` says why no worker should compute on its GPU for a while, and is empty if it may.
+    """
 
     draining: bool = False
+    unfit: str = ""
 
 
 FromWorker = (

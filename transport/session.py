@@ -112,8 +112,12 @@ class Session:
         self._next_beat_at = self._clock() + self._welcome.heartbeat_s
         self.send(Heartbeat(gauges=gauges(), held=held(), gpu=gpu()))
 
-    def leave(self, *, draining: bool = False) -> None:
-        self.send(Goodbye(draining=draining))
+    def wake(self) -> None:
+        """End the wait of a ``receive``, under way or the next; from a signal handler too."""
+        self._channel.wake()
+
+    def leave(self, *, draining: bool = False, unfit: str = "") -> None:
+        self.send(Goodbye(draining=draining, unfit=unfit))
 
     def _look(self, timeout_s: float) -> list[ToWorker]:
         messages = self._channel.receive(0.0)

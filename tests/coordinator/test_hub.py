@@ -56,12 +56,13 @@ class Worker:
 
 
 class Site:
-    def __init__(self) -> None:
+    def __init__(self, settings: HubSettings = FAST) -> None:
         self.channel = CoordinatorChannel("ipc:///tmp/baton-test-hub-*")
         self.metrics = Metrics("m")
         observer = Observer(self.metrics, Mock(dropped=0, connected=True), "c1")
-        leases = Leases(Mock(), self.channel.send)
-        self.hub = Hub(self.channel, observer, "c1", FAST, PlacementLimits(), leases)
+        self.lease_store = Mock()
+        leases = Leases(self.lease_store, self.channel.send)
+        self.hub = Hub(self.channel, observer, "c1", settings, PlacementLimits(), leases)
         self.task = asyncio.create_task(self.hub.run())
         self.workers: list[Worker] = []
 

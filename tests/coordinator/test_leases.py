@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,32 @@ def test_no_gpu_has_more_holders_than_they_agreed_on(redis: Redis, events: list)
                 redis.hset(keys.lease(gpu), holder, "1")
         for gpu in GPUS:
             assert len(held[gpu]) <= min(held[gpu].values(), default=0) or not held[gpu]
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(marked=st.sets(st.sampled_from(GPUS)), held=st.sets(st.sampled_from(GPUS)))
+def test_who_claims_gets_no_marked_gpu_and_who_holds_one_keeps_it(
+    redis: Redis, marked: set, held: set
+) -> None:
+    redis.delete(*map(keys.lease, GPUS), *map(keys.unfit, GPUS))
+    for gpu in held:
+        assert redis.execute_command(*scripts.renew(f"on {gpu}", gpu, 1, 60.0)) == [1, ""]
+    for gpu in marked:
+        redis.set(keys.unfit(gpu), f"why {gpu}", px=60_000)
+    number, *said = redis.execute_command(*scripts.claim("decode-1", GPUS, 1, 60.0))
+    fit = [gpu for gpu in GPUS if gpu not in held | marked]
+    assert number == (GPUS.index(fit[0]) + 1 if fit else 0)
+    assert said[:3] == [f"on {gpu}" if gpu in held else "" for gpu in GPUS]
+    where = [gpu for gpu in GPUS if gpu in marked]
+    assert [GPUS[each - 1] for each in said[3::3]] == where
+    assert said[4::3] == [f"why {gpu}" for gpu in where]
+    assert all(59_000 < left_ms <= 60_000 for left_ms in said[5::3])
+    for gpu in held:
+        assert redis.execute_command(*scripts.renew(f"on {gpu}", gpu, 1, 60.0))[0] == 1
+        again = redis.execute_command(*scripts.claim(f"on {gpu}", GPUS, 1, 60.0))
+        assert GPUS[again[0] - 1] == gpu
 
 
 # ---- two coordinators on one Redis
@@ -296,3 +323,105 @@ def test_without_a_coordinator_the_claim_says_whom_it_waited_for(tmp_path: Path)
     with pytest.raises(DeadlineExceeded, match=r"decode-1 waited 0\.2 s for a GPU from the coord"):
         claim_gpu(channel, Claim("decode-1", GPUS), timeout_s=0.2, clock=time.monotonic)
     channel.close()
+
+
+# ---- GPUs that are unfit
+
+XID = "Xid 48: an uncorrected memory error"
+
+
+async def test_the_successor_of_a_worker_on_an_unfit_gpu_gets_another_one(
+    desk: Desk, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    with start_worker(desk, "decode-1", "GPU-a") as holder:
+        assert await asyncio.to_thread(holder.stdout.readline) == "GPU-a\n"
+        desk.leases.unfit("decode-1", XID)
+
+        async def marked() -> None:
+            assert redis.get(keys.unfit("GPU-a")) == XID
+            assert 3_500_000 < redis.pttl(keys.unfit("GPU-a")) <= 3_600_000
+
+        await eventually(marked, "marked for an hour")
+        redis.pexpire(keys.unfit("GPU-a"), 60_000)  # as if its worker had stayed for 59 minutes
+        holder.send_signal(signal.SIGKILL)
+
+        async def released() -> None:
+            assert holders(redis, "GPU-a") == set()
+
+        await eventually(released, "its lease has ended")
+        await marked()
+    assert "decode-1 finds GPU GPU-a unfit: Xid 48" in caplog.text
+    assert await asyncio.to_thread(ask, desk, "decode-2", "GPU-a", "GPU-b", timeout_s=5.0) == (
+        "GPU-b"
+    )
+    passed_over = f"decode-2 could not have others: GPU-a is unfit for another 60 min ({XID})"
+    assert passed_over in caplog.text
+
+
+async def test_when_every_gpu_is_unfit_the_claim_names_them_and_says_how_to_clear_it(
+    desk: Desk, redis: Redis
+) -> None:
+    for gpu in GPUS:
+        redis.set(keys.unfit(gpu), XID, px=3_600_000)
+    with pytest.raises(ClaimDenied) as denied:
+        await asyncio.to_thread(ask, desk, "decode-1", *GPUS, timeout_s=0.3)
+    for gpu in GPUS:
+        assert f"{gpu} is unfit for another 60 min ({XID})" in str(denied.value)
+    assert "held by" not in str(denied.value)
+    assert "reset with nvidia-smi -r -i GPU-a,GPU-b,GPU-c, then" in str(denied.value)
+    command = str(denied.value).partition("redis-cli ")[2].split()
+    assert redis.execute_command(*command) == 3
+    assert await asyncio.to_thread(ask, desk, "decode-1", *GPUS, timeout_s=5.0) == "GPU-a"
+
+
+async def test_a_mark_ends_by_itself(server: LocalRedis, redis: Redis) -> None:
+    store = Store(server.url, "c1", "baton/2", limits=replace(FAST, unfit_gpu_s=0.5))
+    await store.start()
+    store.mark_unfit("GPU-a", XID)
+
+    async def marked() -> None:
+        assert redis.exists(keys.unfit("GPU-a"))
+
+    await eventually(marked, "marked")
+    gpu, reason = await store.claim_gpu("decode-1", ("GPU-a",), 1)
+    assert (gpu, XID in reason) == ("", True)
+
+    async def free() -> None:
+        assert await store.claim_gpu("decode-1", ("GPU-a",), 1) == ("GPU-a", "")
+
+    await eventually(free, "free again")
+    await store.close(1.0)
+
+
+async def test_marks_are_made_again_when_redis_comes_back_empty(redis: Redis, make_store) -> None:
+    store = await make_store("c1")
+    store.mark_unfit("GPU-a", XID)
+
+    async def marked() -> None:
+        assert redis.get(keys.unfit("GPU-a")) == XID
+
+    await eventually(marked, "marked")
+    redis.flushall()
+    await eventually(marked, "marked again")
+    assert redis.pttl(keys.unfit("GPU-a")) > 3_500_000
+
+
+async def test_a_mark_that_could_not_be_written_is_written_later(redis: Redis, make_store) -> None:
+    store = await make_store("c1")
+    redis.execute_command("CLIENT", "PAUSE", "700")  # longer than a call may take
+    store.mark_unfit("GPU-a", XID)
+
+    async def marked() -> None:
+        assert redis.get(keys.unfit("GPU-a")) == XID
+
+    async def failed() -> None:
+        assert store.counters.failures > 0
+
+    await eventually(failed, "no answer in time")
+    await eventually(marked, "marked")
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_gpu_is_unfit_for_a_bounded_time(seconds: float) -> None:
+    with pytest.raises(ValueError, match="unfit_gpu_s: "):
+        StoreLimits(unfit_gpu_s=seconds)

@@ -1,14 +1,18 @@
 """What the doctor says about machines that are well, and about such as are not."""
 
 import os
+import shutil
 import socket
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+import redis
 from typer.testing import CliRunner
 
-from deploy import gpu_checks, host_checks, pair_checks
+from coordinator import keys
+from deploy import gpu_checks, gpu_marks, host_checks, pair_checks
 from deploy.cli import app
 from deploy.redis_server import LocalRedis
 
@@ -98,6 +102,39 @@ def test_limits_that_are_low_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 1024))
     assert levels(host_checks.limits(on_gpus=False)) == [("warn", "limits")]
     assert levels(host_checks.limits(on_gpus=True)) == [("warn", "limits"), ("warn", "limits")]
+
+
+LISTED = """#!/bin/sh
+echo 'GPU 0: NVIDIA H200 (UUID: GPU-aa)'
+echo 'GPU 1: NVIDIA H200 (UUID: GPU-bb)'
+"""
+
+
+def test_gpus_that_no_worker_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvidia-smi").write_text(LISTED)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    base = Path(tempfile.mkdtemp(prefix="d", dir="/tmp"))
+    environ = {"XDG_RUNTIME_DIR": str(base)}
+    server = LocalRedis(base / "baton-run-1" / "redis")
+    server.start()
+    try:
+        assert gpu_marks.unfit_gpus(server.url, {}) == []
+        with redis.Redis.from_url(server.url) as client:
+            client.set(keys.unfit("GPU-bb"), "Xid 48: an uncorrected memory error", ex=600)
+            (found,) = gpu_marks.unfit_gpus(None, environ)
+            assert gpu_marks.unfit_gpus(server.url, {}) == [found]
+            assert (found.level, found.topic) == ("warn", "gpus")
+            assert found.text.startswith("GPU-bb is unfit for another 10 min (Xid 48: ")
+            clear = f"redis-cli -s {base}/baton-run-1/redis/redis.sock del baton:unfit:gpu:GPU-bb"
+            assert found.advice == f"reset with nvidia-smi -r -i GPU-bb, then clear with {clear}"
+            client.set(keys.unfit("GPU-aa"), "Xid 46: the GPU stopped processing", ex=600)
+            every = gpu_marks.unfit_gpus(None, environ)
+    finally:
+        server.stop()
+        shutil.rmtree(base)
+    assert levels(every) == [("warn", "gpus"), ("warn", "gpus"), ("fail", "gpus")]
+    assert gpu_marks.unfit_gpus(server.url, {}) == [], "it no longer answers"
 
 
 def test_gpus_that_are_well(smi) -> None:

@@ -57,7 +57,7 @@ def test_every_stage_is_one_that_is_measured() -> None:
         "baton_workers", "baton_worker_running", "baton_worker_waiting", "baton_worker_free_pages",
         "baton_worker_free_state_slots", "baton_requests_queued", "baton_ttft_seconds_bucket",
         "baton_itl_seconds_bucket", "baton_tpot_seconds_bucket", "baton_handoff_seconds_bucket",
-        "baton_handoff_gb_per_second_bucket", "baton_prefix_cache_hits_total",
+        "baton_handoff_gb_per_second_bucket",
         "baton_gpu_temperature_celsius", "baton_gpu_xid_events_total", "baton_requests_total",
         "baton_http_responses_total", "baton_key_requests_total",
         "baton_event_loop_lag_seconds_bucket",

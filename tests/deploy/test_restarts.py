@@ -26,3 +26,12 @@ def test_gives_up_after_failed_starts_in_a_row():
 def test_delay_stays_bounded_for_ever():
     restarts = Restarts(max_failed_starts=None)
     assert max(restarts.died(ready_for_s=None) or 0.0 for _ in range(3000)) == restarts.max_s
+
+
+def test_what_was_ready_once_always_gets_another_start():
+    restarts = Restarts(max_failed_starts=3, forgives_once_ready=True)
+    assert restarts.died(ready_for_s=1.0) is not None
+    delays = [restarts.died(ready_for_s=None) for _ in range(20)]
+    assert delays[-1] == restarts.max_s
+    fresh = Restarts(max_failed_starts=3, forgives_once_ready=True)
+    assert [fresh.died(ready_for_s=None) is None for _ in range(3)] == [False, False, True]

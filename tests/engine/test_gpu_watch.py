@@ -139,4 +139,44 @@ def test_without_nvml_it_says_why_once_and_tells_nothing(
 
 
 def test_a_worker_without_a_gpu_tells_nothing() -> None:
-    assert (NoWatch().health(), NoWatch().unfit()) == (None, "")
+    assert (NoWatch().health(), NoWatch().unfit(), NoWatch().last_look()) == (None, "", "")
+
+
+def test_a_last_look_sees_what_came_after_the_last_reading() -> None:
+    library, first = FakeNvml(), threading.Event()
+    rounds = Rounds(library)
+    seen = rounds.gpus.xids
+    rounds.gpus.xids = lambda at_s: (seen(at_s), first.set())[0]  # type: ignore[method-assign]
+    watch = GpuWatch(rounds, period_s=3600.0)
+    assert first.wait(DEADLINE_S)
+    assert watch.unfit() == ""
+    library.events.append((1, 48))
+    assert watch.last_look() == "Xid 48: an uncorrected memory error"
+    assert watch.unfit() == watch.last_look()
+    watch.close()
+    assert library.closed
+
+
+def test_a_last_look_does_not_wait_for_a_driver_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.gpu_watch.CLOSE_S", 0.05)
+    library, release, first = FakeNvml(), threading.Event(), threading.Event()
+    rounds = Rounds(library)
+    seen = rounds.gpus.xids
+
+    def xids(at_s: float):
+        if first.is_set():
+            release.wait(DEADLINE_S)
+        first.set()
+        return seen(at_s)
+
+    rounds.gpus.xids = xids  # type: ignore[method-assign]
+    watch = GpuWatch(rounds, period_s=3600.0)
+    assert first.wait(DEADLINE_S)
+    began = time.monotonic()
+    assert watch.last_look() == ""
+    watch.close()
+    assert time.monotonic() - began < DEADLINE_S / 2
+    assert not library.closed, "it is still in use"
+    release.set()

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from coordinator.hub import HubSettings
 from engine.worker import WorkerLoop
 from tests.coordinator.test_hub import DEADLINE_S, EXPORT, Site
 from tests.e2e.waiting import eventually
@@ -37,6 +38,9 @@ class Gpu:
     def unfit(self) -> str:
         return self.problem
 
+    def last_look(self) -> str:
+        return self.problem
+
     def close(self) -> None:
         pass
 
@@ -51,18 +55,28 @@ class Running:
         self.gpu = Gpu()
         self.channel = WorkerChannel(site.channel.endpoint, "both-1")
         hello = Hello("both-1", "both", "m", "cuda", 1, 128, 8, EXPORT, gpu="GPU-7")
-        pool = Mock(ready=True, empty=True, held=lambda: (), wait_s=lambda: 0.05)
-        pool.gauges = lambda: PoolGauges(8, 8)
+        self.pool = Mock(ready=True, empty=True, held=lambda: (), wait_s=lambda: 0.05)
+        self.pool.gauges = lambda: PoolGauges(8, 8)
         self.session = Session(self.channel, hello, time.monotonic)
-        loop = WorkerLoop(
-            self.session, pool, self.gpu, drain_timeout_s=1.0,
+        self.failure: BaseException | None = None
+        self._loop = WorkerLoop(
+            self.session, self.pool, self.gpu, drain_timeout_s=1.0,
             on_waiting=lambda: None, on_ready=lambda: None, on_stopping=lambda: None,
         )  # fmt: skip
-        self.thread = threading.Thread(target=loop.run, daemon=True)
+        self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
-    def stop(self) -> None:
+    def _run(self) -> None:
+        try:
+            self._loop.run()
+        except RuntimeError as failure:
+            self.failure = failure
+
+    def signal(self) -> None:
         self._handlers[signal.SIGTERM](signal.SIGTERM, None)
+
+    def stop(self) -> None:
+        self.signal()
         self.thread.join(DEADLINE_S)
         assert not self.thread.is_alive()
         self.channel.close()
@@ -93,9 +107,13 @@ async def test_a_gpus_health_reaches_metrics_and_a_critical_xid_drains_the_worke
         await until(site, lambda _: 'worker_draining{instance="both-1",role="both"} 1' in site.text)
         assert f'baton_gpu_xid_events_total{{{labels},xid="48"}} 1.0' in site.text
         assert running.thread.is_alive(), "it keeps its GPU from others until it is told to end"
+        site.lease_store.mark_unfit.assert_called_once_with("GPU-7", running.gpu.problem)
     finally:
         await asyncio.to_thread(running.stop)
     await until(site, lambda s: not s.workers)
+    await until(site, lambda s: site.lease_store.release_gpu.called)
+    told = [call[0] for call in site.lease_store.method_calls]
+    assert told[-2:] == ["mark_unfit", "release_gpu"], "the mark's time begins with the end"
     assert "baton_gpu_temperature_celsius{" not in site.text
 
 
@@ -110,3 +128,61 @@ async def test_a_coordinator_that_forgot_is_told_again(
         await until(site, lambda s: s.workers and s.workers[0].draining)
     finally:
         await asyncio.to_thread(running.stop)
+
+
+@pytest.mark.parametrize("problem", ["Xid 48: an uncorrected memory error", ""])
+async def test_a_worker_that_fails_says_so_if_it_was_for_its_gpu(
+    site: Site, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    running = Running(site, monkeypatch)
+    try:
+        await until(site, lambda s: s.workers)
+        monkeypatch.setattr(running.gpu, "last_look", lambda: problem)  # not read until now
+        running.pool.step.side_effect = RuntimeError("uncorrectable ECC error encountered")
+        await asyncio.to_thread(running.thread.join, DEADLINE_S)
+        assert str(running.failure) == "uncorrectable ECC error encountered"
+    finally:
+        await asyncio.to_thread(running.stop)
+    await until(site, lambda s: not s.workers)
+    await until(site, lambda s: site.lease_store.release_gpu.called)
+    marked = site.lease_store.mark_unfit.call_args_list
+    assert {call.args for call in marked} == ({("GPU-7", problem)} if problem else set())
+    assert 'baton_workers_lost_total{reason="silent",role="both"} 1.0' in site.text
+
+
+async def without_a_coordinator(monkeypatch: pytest.MonkeyPatch) -> Running:
+    """A worker that waits for work when its coordinator ends."""
+    monkeypatch.setattr("engine.worker.IDLE_S", 12 * DEADLINE_S)
+    slow = HubSettings(heartbeat_s=12 * DEADLINE_S, dead_after_s=24 * DEADLINE_S)
+    site = Site(slow)
+    running = Running(site, monkeypatch)
+    await until(site, lambda s: s.workers)
+    await site.close()
+    return running
+
+
+async def test_told_to_stop_without_work_it_does_not_wait_for_a_coordinator_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running = await without_a_coordinator(monkeypatch)
+    waits = threading.Event()
+
+    def long() -> float:
+        waits.set()
+        return 12 * DEADLINE_S
+
+    running.pool.wait_s = long
+    assert await asyncio.to_thread(waits.wait, DEADLINE_S)
+    await asyncio.to_thread(running.stop)
+
+
+async def test_told_to_stop_with_work_it_goes_on_until_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running = await without_a_coordinator(monkeypatch)
+    running.pool.empty = False
+    stopping, began = running.pool.step.call_count, time.monotonic()
+    await asyncio.to_thread(running.stop)
+    assert time.monotonic() - began >= 1.0, "the drain's time"
+    assert running.pool.step.call_count - stopping < 40, "it waits 0.05 s between its rounds"
+    running.pool.give_back.assert_called_once()

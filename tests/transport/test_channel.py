@@ -1,12 +1,15 @@
 """The typed channel over a real ZeroMQ socket, and what it does with bytes it cannot trust."""
 
 import asyncio
+import threading
+import time
 from pathlib import Path
 
 import pytest
 import zmq
 import zmq.asyncio
 
+from tests.e2e.waiting import eventually
 from transport.channel import CoordinatorChannel, WorkerChannel
 from transport.errors import MalformedMessage, ProtocolMismatch
 from transport.messages import (
@@ -65,6 +68,58 @@ async def test_another_protocol_version_is_named_by_both_ends(
     with pytest.raises(ProtocolMismatch, match=rf"baton/0.*{PROTOCOL}"):
         await asyncio.to_thread(worker.receive, 5.0)
     worker.close()
+
+
+async def test_a_wait_ends_when_it_is_woken_once(coordinator: CoordinatorChannel) -> None:
+    worker = WorkerChannel(coordinator.endpoint, "decode-1")
+    began = time.monotonic()
+    waiting = asyncio.create_task(asyncio.to_thread(worker.receive, 60.0))
+    await asyncio.sleep(0)
+    worker.wake()  # before the wait, or in it
+    assert await asyncio.wait_for(waiting, 5.0) == []
+    assert time.monotonic() - began < 5.0
+    began = time.monotonic()
+    assert await asyncio.to_thread(worker.receive, 0.2) == []
+    assert time.monotonic() - began >= 0.19, "the next wait is a whole one"
+    worker.close()
+    worker.wake()  # a second signal, while the process ends
+
+
+async def test_what_was_sent_last_arrives(coordinator: CoordinatorChannel) -> None:
+    worker = WorkerChannel(coordinator.endpoint, "decode-1")
+    worker.send(Goodbye(draining=True))
+    assert await receive(coordinator) == ("decode-1", Goodbye(draining=True))
+    for number in range(500):
+        worker.send(Goodbye(unfit=str(number)))
+    await asyncio.to_thread(worker.close)
+    for number in range(500):
+        assert await receive(coordinator) == ("decode-1", Goodbye(unfit=str(number)))
+
+
+async def test_closing_waits_for_nobody_who_is_gone(tmp_path: Path) -> None:
+    coordinator = CoordinatorChannel(f"ipc://{tmp_path}/c.sock")
+    worker = WorkerChannel(coordinator.endpoint, "decode-1")
+    worker.send(Goodbye(draining=True))
+    await receive(coordinator)
+    coordinator.close()
+
+    async def noticed() -> None:
+        assert not worker._handshakes.connected()
+
+    await eventually(noticed, "the connection is closed")
+    worker.send(Goodbye())
+    lookup = threading.Event()
+    end = worker._context.term
+
+    def end_after_the_lookup() -> None:
+        lookup.wait(60.0)
+        end()
+
+    worker._context.term = end_after_the_lookup
+    began = time.monotonic()
+    worker.close()
+    assert time.monotonic() - began < 5.0
+    lookup.set()
 
 
 @pytest.mark.parametrize(

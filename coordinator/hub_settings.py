@@ -1,0 +1,26 @@
+"""Settings of the serving core."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class HubSettings:
+    """``dead_after_s`` of silence makes a worker dead; ``max_open`` requests are open at a time;
+    one that is older than ``request_timeout_s`` fails."""
+
+    heartbeat_s: float = 1.0
+    dead_after_s: float = 10.0
+    max_open: int = 16_384
+    request_timeout_s: float = 1_800.0
+
+    def __post_init__(self) -> None:
+        if self.heartbeat_s <= 0:
+            raise ValueError(f"heartbeat_s: {self.heartbeat_s} is not positive")
+        if self.dead_after_s < 2 * self.heartbeat_s:
+            raise ValueError(
+                f"dead_after_s: {self.dead_after_s} is under two heartbeats of {self.heartbeat_s}"
+            )
+        if self.max_open < 1:
+            raise ValueError(f"max_open: {self.max_open} < 1")
+        if self.request_timeout_s <= 0:
+            raise ValueError(f"request_timeout_s: {self.request_timeout_s} is not positive")
