@@ -14,8 +14,7 @@ class Post:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        # One worker that cannot come back is no reason to end the others.
-        self.restarts = Restarts(forgives_once_ready=not service.is_coordinator)
+        self.restarts = Restarts()
         self.child: Child | None = None
         self.status = ""
         self.ready_at: float | None = None
@@ -50,10 +49,10 @@ class Post:
         self.child.kill()
         self._overdue_at = None
 
-    def vacated(self, now: float) -> float | None:
+    def vacated(self, now: float, *, others_serve: bool = False) -> float | None:
         """The process is gone; seconds until the next start, None if there is none."""
         ready_for_s = None if self.ready_at is None else now - self.ready_at
         self.child, self.ready_at = None, None
-        delay_s = self.restarts.died(ready_for_s=ready_for_s)
+        delay_s = self.restarts.died(ready_for_s=ready_for_s, others_serve=others_serve)
         self._start_at = None if delay_s is None else now + delay_s
         return delay_s

@@ -8,28 +8,25 @@ class Restarts:
     """Delays double from ``first_s`` to ``max_s``, and from the start after ``steady_s`` of life.
 
     After ``max_failed_starts`` in a row that never got ready there is no next time; None: always.
-    ``forgives_once_ready``: there always is a next time for what has been ready before. Its
-    settings are good, so it lacks something that may come back, like a GPU.
     """
 
     first_s: float = 0.5
     max_s: float = 30.0
     steady_s: float = 60.0
     max_failed_starts: int | None = 3
-    forgives_once_ready: bool = False
-    _was_ready: bool = False
     _last_s: float = 0.0
     _num_failed_starts: int = 0
 
-    def died(self, *, ready_for_s: float | None) -> float | None:
+    def died(self, *, ready_for_s: float | None, others_serve: bool = False) -> float | None:
         """Seconds to wait before the next start; None to give up.
 
-        ``ready_for_s`` is how long the process had been ready, None if it never was.
+        ``ready_for_s`` is how long the process had been ready, None if it never was. While
+        ``others_serve`` in its place there always is a next time: one that cannot come back, for
+        want of a GPU that is fit, is no reason to end the others.
         """
         self._num_failed_starts = self._num_failed_starts + 1 if ready_for_s is None else 0
-        self._was_ready = self._was_ready or ready_for_s is not None
-        forgiven = self.forgives_once_ready and self._was_ready
-        if self._num_failed_starts == self.max_failed_starts and not forgiven:
+        limit = self.max_failed_starts
+        if limit is not None and self._num_failed_starts >= limit and not others_serve:
             return None
         steady = ready_for_s is not None and ready_for_s >= self.steady_s
         last_s = 0.0 if steady else self._last_s

@@ -27,6 +27,11 @@ class Service:
     env: Mapping[str, str]
 
     @property
+    def role(self) -> str:
+        """Its pool: of decode-2 it is decode."""
+        return self.name.rpartition("-")[0] or self.name
+
+    @property
     def is_coordinator(self) -> bool:
         return self.name == "coordinator"
 

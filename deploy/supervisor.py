@@ -8,8 +8,8 @@ Lifecycle of ``run``, all on the main thread, one selector, no polling:
 
 What wakes it: notices (notify_socket.py), output, deaths (pidfds), signals (a wake-up fd) and
 deadlines. A service that cannot start ends everything: at once if it says so (exit code 2)
-before the ready line, else after three starts in a row that never got ready. A worker that has
-been ready before is tried for ever: the others serve on.
+before the ready line, else after three starts in a row that never got ready, unless others of
+its pool are ready: they serve on, and it is tried again and again.
 """
 
 import selectors
@@ -188,7 +188,12 @@ class Supervisor:
             self._display.status(post.name, "stopped" if code == 0 else describe_exit(code))
 
     def _restart(self, post: Post, code: int, reason: str) -> None:
-        delay_s = post.vacated(time.monotonic())
+        others_serve = any(
+            other.ready_at is not None and other.service.role == post.service.role
+            for other in self._posts
+            if other is not post
+        )
+        delay_s = post.vacated(time.monotonic(), others_serve=others_serve)
         if delay_s is None or (code == CANNOT_START and not self._was_ready):
             self._stop(code if code > 0 else 1, f"{post.name}: {reason}")
         else:

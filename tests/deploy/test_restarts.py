@@ -28,10 +28,8 @@ def test_delay_stays_bounded_for_ever():
     assert max(restarts.died(ready_for_s=None) or 0.0 for _ in range(3000)) == restarts.max_s
 
 
-def test_what_was_ready_once_always_gets_another_start():
-    restarts = Restarts(max_failed_starts=3, forgives_once_ready=True)
-    assert restarts.died(ready_for_s=1.0) is not None
-    delays = [restarts.died(ready_for_s=None) for _ in range(20)]
+def test_always_another_start_while_others_serve():
+    restarts = Restarts(max_failed_starts=3)
+    delays = [restarts.died(ready_for_s=None, others_serve=True) for _ in range(20)]
     assert delays[-1] == restarts.max_s
-    fresh = Restarts(max_failed_starts=3, forgives_once_ready=True)
-    assert [fresh.died(ready_for_s=None) is None for _ in range(3)] == [False, False, True]
+    assert restarts.died(ready_for_s=None, others_serve=False) is None

@@ -82,6 +82,17 @@ def test_worker_that_never_gets_ready_has_three_tries(up):
     assert all_dead(baton.pids())
 
 
+def test_a_worker_that_others_stand_in_for_is_tried_again_and_again(up):
+    baton = up("--decode", "2", STUB_DECODE="first:ready then:crash")
+    baton.until_ready()
+    os.kill(baton.pids("decode")[0], signal.SIGTERM)
+    baton.until("starts again in 4 s")  # its fourth death in a row; three are the limit
+    assert not all_dead(baton.pids("coordinator"), deadline_s=0.0)
+    baton.signal(signal.SIGTERM)
+    assert baton.exit_code() == 0
+    assert all_dead(baton.pids())
+
+
 def test_second_signal_stops_at_once(up):
     baton = up("--drain-timeout", "1000", STUB_COORDINATOR="stubborn ready")
     baton.until_ready()
