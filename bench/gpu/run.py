@@ -59,7 +59,7 @@ async def run(
                 rate = await _step(load, concurrency, plan)
                 told(f"{concurrency} at once: {rate:.1f} tokens/s")
                 ramp.took(rate)
-            load.set_concurrency(ramp.best.concurrency)
+            await _settle(load, ramp, plan)
             told(f"holding {ramp.best.concurrency} at once for {plan.hold_s:.0f} s")
             begin_s = time.perf_counter()
             await load.hold(plan.hold_s, stopped_within)
@@ -69,6 +69,14 @@ async def run(
     return Held(
         tuple(ramp.steps), ramp.best, begin_s, end_s, tuple(load.spans), tuple(load.failures)
     )
+
+
+async def _settle(load: Load, ramp: Ramp, plan: GpuPlan) -> None:
+    """Return at the best concurrency, when no request is open that had to wait behind more."""
+    best, last = ramp.best.concurrency, ramp.steps[-1].concurrency
+    load.set_concurrency(best)
+    if last > best:
+        await load.until_answered(len(load.spans) + last + best, limit_s=plan.step_limit_s)
 
 
 async def _step(load: Load, concurrency: int, plan: GpuPlan) -> float:
