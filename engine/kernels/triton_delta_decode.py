@@ -139,7 +139,8 @@ def _update_kernel(
     # No kernel of this step has written the state before.
     p_s = p_state + slot * state_slot_stride + head * (DIM * DIM)
     p_s += o_k[:, None] * DIM + o_v[None, :]
-    b_s = tl.load(p_s)
+    # Read and written once a step: it had better not drive weights and activations out of L2.
+    b_s = tl.load(p_s, eviction_policy="evict_first")
     b_dt_bias, b_neg_exp_a = tl.load(p_dt_bias + head), tl.load(p_neg_exp_a + head)
     wait_for_inputs(PDL)
     p_x += row * x_stride.to(tl.int64)
@@ -161,7 +162,7 @@ def _update_kernel(
     b_u = b_beta * (b_v - b_decay * b_kv)
     b_o = b_decay * b_qv + b_qk * b_u
     b_s = b_s * b_decay + b_k[:, None] * b_u[None, :]
-    tl.store(p_s, b_s)
+    tl.store(p_s, b_s, eviction_policy="evict_first")
 
     p_z = p_x + CHANNELS + head * DIM
     if PARTS == 1:
