@@ -107,24 +107,29 @@ class Request:
 
     def as_prefill(self) -> Prefill:
         """The order to compute its tokens, those already sent included."""
-        return Prefill(**self._order())
+        return Prefill(**self._order(self.token_ids))
 
     def as_generate(self) -> Generate:
         """The order to compute its tokens and to go on at the same worker."""
-        return Generate(**self._order())
+        return Generate(**self._order(self.token_ids))
 
     def as_decode(self) -> Decode:
         """The order to pull its offer and go on."""
         assert self.offer is not None, "handed off without an offer"
-        return Decode(**self._order(), offer=self.offer)
+        generation = self.generation
+        # Nobody asks what the prompt's tokens were, but for penalties.
+        if generation.sampling.has_penalties:
+            return Decode(**self._order(self.token_ids), offer=self.offer)
+        order, omitted = self._order(tuple(self.output_ids)), len(generation.prompt_ids)
+        return Decode(**order, offer=self.offer, num_omitted=omitted)
 
-    def _order(self) -> dict[str, Any]:
+    def _order(self, token_ids: tuple[int, ...]) -> dict[str, Any]:
         generation = self.generation
         return {
             "request_id": self.request_id,
             "attempt": self.attempt,
             "arrival": self.arrival,
-            "token_ids": self.token_ids,
+            "token_ids": token_ids,
             "num_prompt": len(generation.prompt_ids),
             "sampling": generation.sampling,
             "stop": generation.stop,

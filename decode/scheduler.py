@@ -40,7 +40,7 @@ class DecodeScheduler:
     def add(self, sequence: Sequence) -> None:
         """Start decoding a landed sequence: all its tokens but the last are in the cache."""
         assert sequence.holding is not None, "running without pages"
-        assert sequence.num_cached == len(sequence.token_ids) - 1, "cache and tokens differ"
+        assert sequence.num_cached == sequence.num_tokens - 1, "cache and tokens differ"
         insort(self.running, sequence, key=lambda running: running.arrival)
 
     @property

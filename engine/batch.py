@@ -43,7 +43,7 @@ class Binding:
 
     ``prompt_ids`` and ``output_ids`` are what the sequence already has; the penalties count
     them. ``output_ids`` is empty at prefill, at least one token at decode, whose last is fed to
-    the first decode row.
+    the first decode row. Without penalties the prompt's first ``num_omitted`` ids may be missing.
     """
 
     state_slot: int
@@ -51,6 +51,11 @@ class Binding:
     output_ids: tuple[int, ...]
     sampling: SamplingParams
     stop: StopRule
+    num_omitted: int = 0
+
+    @property
+    def num_prompt(self) -> int:
+        return self.num_omitted + len(self.prompt_ids)
 
 
 @dataclass(frozen=True)

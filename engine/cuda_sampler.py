@@ -128,7 +128,7 @@ class CudaSampler(Sampler):
 def _is_adjusted(row: SampleRow, binding: Binding) -> bool:
     """Whether the row's logits change before they are divided by its temperature."""
     params = binding.sampling
-    early = binding.stop.min_tokens > max(0, row.position - len(binding.prompt_ids))
+    early = binding.stop.min_tokens > max(0, row.position - binding.num_prompt)
     return params.has_penalties or bool(params.logit_bias) or early
 
 

@@ -102,11 +102,12 @@ class Sampler:
         ]
         self._floats[slot] = upload(torch.tensor(floats), self._device)
         seed = (params.seed + 2**63) % 2**64 - 2**63
-        ints = [seed, params.top_k, len(binding.prompt_ids), stop.min_tokens]
+        ints = [seed, params.top_k, binding.num_prompt, stop.min_tokens]
         self._ints[slot] = upload(torch.tensor(ints), self._device)
         if binding.output_ids:
             self.next_token[slot].fill_(binding.output_ids[-1])
         if params.has_penalties:
+            assert not binding.num_omitted, "penalties count the prompt"
             self._count(slot, binding)
         had_bias = slot in self._bound and bool(self._bound[slot].sampling.logit_bias)
         if params.logit_bias or had_bias:
@@ -166,7 +167,7 @@ class Sampler:
             assert self._bias is not None
             logits = logits + self._bias.index_select(0, slots)
         if any(
-            binding.stop.min_tokens > max(0, row.position - len(binding.prompt_ids))
+            binding.stop.min_tokens > max(0, row.position - binding.num_prompt)
             for row, binding in zip(rows, bindings, strict=True)
         ):
             assert self._stops is not None

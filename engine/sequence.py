@@ -13,7 +13,8 @@ from transport.sampling import SamplingParams, StopRule
 class Sequence:
     """Engine-side state of one attempt at one request.
 
-    ``token_ids`` are prompt and output as far as the host knows them. ``num_cached`` tokens are
+    ``token_ids`` are prompt and output as far as the host knows them, without the first
+    ``num_omitted`` where a decode worker was not told those. ``num_cached`` tokens are
     in the cache once every launched step has retired; ``in_flight`` counts the steps that have
     not. ``ended`` sequences are computed no further, and their holding is released when
     ``in_flight`` falls to zero. ``received_at``, ``started_at`` (its first chunk) and ``landed_at``
@@ -36,6 +37,7 @@ class Sequence:
     started_at: float = 0.0
     landed_at: float | None = None
     http_id: str = ""
+    num_omitted: int = 0
 
     @classmethod
     def of(cls, message: Prefill | Decode | Generate, now: float) -> "Sequence":
@@ -49,6 +51,7 @@ class Sequence:
             message.stop,
             received_at=now,
             http_id=message.http_id,
+            num_omitted=message.num_omitted if isinstance(message, Decode) else 0,
         )
 
     @property
@@ -61,18 +64,24 @@ class Sequence:
         return request_fields(self.http_id, self.request_id, self.attempt)
 
     @property
+    def num_tokens(self) -> int:
+        return self.num_omitted + len(self.token_ids)
+
+    @property
     def num_output(self) -> int:
-        return len(self.token_ids) - self.num_prompt
+        return self.num_tokens - self.num_prompt
 
     def binding(self) -> Binding:
         """What the engine must know of it before its first sampled token on this worker."""
         assert self.holding is not None, "bound without a state slot"
+        num_prompt_ids = self.num_prompt - self.num_omitted
         return Binding(
             state_slot=self.holding.slot.id,
-            prompt_ids=tuple(self.token_ids[: self.num_prompt]),
-            output_ids=tuple(self.token_ids[self.num_prompt :]),
+            prompt_ids=tuple(self.token_ids[:num_prompt_ids]),
+            output_ids=tuple(self.token_ids[num_prompt_ids:]),
             sampling=self.sampling,
             stop=self.stop,
+            num_omitted=self.num_omitted,
         )
 
     def append(self, sampled: Sampled) -> TokenOut:

@@ -337,9 +337,14 @@ class Prefill(_Order, frozen=True, tag="prefill"):
 
 
 class Decode(_Order, frozen=True, tag="decode", kw_only=True):
-    """Pull ``offer`` and go on. ``token_ids`` ends with a token the offer's cache lacks."""
+    """Pull ``offer`` and go on. ``token_ids`` ends with a token the offer's cache lacks.
+
+    The ids of the first ``num_omitted`` tokens are left out of it: what they stand for is in the
+    cache, and reading a hundred thousand of them takes as long as some steps.
+    """
 
     offer: Offer
+    num_omitted: int = 0
 
 
 class Generate(_Order, frozen=True, tag="generate"):

@@ -62,9 +62,10 @@ class Desk:
     def tested(self, prefill: str, decode: str, problem: str = "") -> None:
         self.life.peer_tested(decode, PeerTested(prefill, 100, 0.1, problem))
 
-    def submit(self, request_id: str = "r", length: int = 10):
+    def submit(self, request_id: str = "r", length: int = 10, sampling=None):
+        stop = StopRule(8, stop_token_ids=(7,))
         generation = Generation(
-            request_id, tuple(range(length)), SamplingParams(), StopRule(8, stop_token_ids=(7,))
+            request_id, tuple(range(length)), sampling or SamplingParams(), stop
         )
         return self.life.submit(generation, self.now)
 
@@ -106,7 +107,7 @@ def test_a_request_runs_through_both_pools_and_ends_once() -> None:
     desk.prefill(request)
     ((decode_at, decode),) = desk.sent()
     assert isinstance(decode, Decode)
-    assert decode.token_ids == (*range(10), 1)
+    assert (decode.token_ids, decode.num_omitted, decode.num_prompt) == ((1,), 10, 10)
     assert request.state is State.HANDOFF
     desk.land(request)
     assert desk.sent() == [(prefill_at, Release("r", 1, generation=3))]
@@ -116,6 +117,14 @@ def test_a_request_runs_through_both_pools_and_ends_once() -> None:
     assert not desk.registry.get(decode_at).assigned
     assert not desk.registry.get(prefill_at).assigned
     assert sum(isinstance(e, Ended) for e in desk.life.take_effects()) == 1
+
+
+def test_penalties_need_the_prompts_ids_at_the_decode_worker() -> None:
+    desk = Desk()
+    request = desk.submit(sampling=SamplingParams(presence_penalty=0.5))
+    desk.prefill(request)
+    *_, (_, decode) = desk.sent()
+    assert (decode.token_ids, decode.num_omitted, decode.num_prompt) == ((*range(10), 1), 0, 10)
 
 
 def test_a_request_at_a_worker_of_both_needs_no_handoff() -> None:

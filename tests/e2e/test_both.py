@@ -29,12 +29,17 @@ SETTINGS: dict[str, Any] = {
 
 
 def stream(baton: Stack, number: int) -> Stream:
-    """The long stream of this number, greedy or sampled, the same every time."""
+    """The long stream of this number, greedy or sampled, every third one with penalties, the same
+    every time."""
     length = [5, 64, 200, 17, 330, 90, 128, 1][number % 8]
     draw = random.Random(number)
     prompt = [draw.randrange(260) for _ in range(length)]
     temperature = float(number % 2)
-    return Stream(baton.url, prompt, max_tokens=NUM_TOKENS, seed=number, temperature=temperature)
+    penalties = {"repetition_penalty": 1.5, "presence_penalty": 0.5} if number % 3 == 2 else {}
+    return Stream(
+        baton.url, prompt,
+        max_tokens=NUM_TOKENS, seed=number, temperature=temperature, **penalties,
+    )  # fmt: skip
 
 
 def streams(baton: Stack) -> list[Stream]:
