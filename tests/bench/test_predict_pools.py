@@ -45,6 +45,8 @@ def test_the_committed_results_are_within_what_the_page_says(tmp_path: Path) -> 
     app.command()(p.main)
     results = p.ROOT / "bench/results"
     arguments = ["--setup", "both:4", "--setup", "split:2+2"]
+    # The engine's step when the pools were measured.
+    arguments += ["--step", str(results / "h200-step-pools.json")]
     arguments += ["--measured", str(results / "h200-both-4.json")]
     arguments += ["--measured", str(results / "h200-split-2-2.json")]
     told = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out.json")])
