@@ -116,12 +116,11 @@ class Request:
     def as_decode(self) -> Decode:
         """The order to pull its offer and go on."""
         assert self.offer is not None, "handed off without an offer"
-        generation = self.generation
         # Nobody asks what the prompt's tokens were, but for penalties.
-        if generation.sampling.has_penalties:
-            return Decode(**self._order(self.token_ids), offer=self.offer)
-        order, omitted = self._order(tuple(self.output_ids)), len(generation.prompt_ids)
-        return Decode(**order, offer=self.offer, num_omitted=omitted)
+        whole = self.generation.sampling.has_penalties
+        token_ids = self.token_ids if whole else tuple(self.output_ids)
+        num_omitted = self.num_tokens - len(token_ids)
+        return Decode(**self._order(token_ids), offer=self.offer, num_omitted=num_omitted)
 
     def _order(self, token_ids: tuple[int, ...]) -> dict[str, Any]:
         generation = self.generation

@@ -179,6 +179,7 @@ class DecodePool:
     def _accept(self, message: Decode) -> None:
         sequence = Sequence.of(message, self._clock())
         sequence.num_cached = message.offer.num_tokens
+        sequence.num_omitted = message.num_omitted
         self._cancel(sequence.request_id, sequence.attempt - 1)
         try:
             self._admission.add(sequence, message.offer, self._session.unseen_s)

@@ -51,7 +51,6 @@ class Sequence:
             message.stop,
             received_at=now,
             http_id=message.http_id,
-            num_omitted=message.num_omitted if isinstance(message, Decode) else 0,
         )
 
     @property
