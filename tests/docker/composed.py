@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from deploy.ports import claim_port
+from tests.e2e.records import by_client
 from tests.e2e.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,10 +23,11 @@ SERVICES = ("redis", "coordinator", "prefill", "decode")
 
 _RECORDS = """
 import json, os, redis
+from coordinator import keys
 url = os.environ["BATON_REDIS_URL"]
 server = redis.Redis.from_url(url, decode_responses=True, socket_timeout=5)
-found = [server.hgetall(key) for key in server.scan_iter("baton:request:*", count=1000)]
-open_ = [key for key in server.scan_iter("baton:open:*", count=1000)]
+found = [server.hgetall(key) for key in server.scan_iter(keys.REQUEST_PREFIX + "*", count=1000)]
+open_ = [key for key in server.scan_iter(keys.open_requests("*"), count=1000)]
 print(json.dumps({"records": found, "open": open_}))
 """
 _KILL = "import os, signal, sys; os.kill(int(sys.argv[1]), signal.SIGKILL)"
@@ -195,9 +197,7 @@ class Composed:
         """The state of every request that Redis knows, by its client's X-Request-Id."""
         told = json.loads(self.compose("exec", "-T", "coordinator", "python3", "-c", _RECORDS))
         assert not told["open"], "a request is still listed as open"
-        states = {record["http_id"]: record["state"] for record in told["records"]}
-        assert len(states) == len(told["records"]), "a client's request was accepted twice"
-        return states
+        return {http_id: r["state"] for http_id, r in by_client(told["records"]).items()}
 
     async def up(self) -> float:
         """Seconds from ``up`` to the first answer of /ready that is yes."""

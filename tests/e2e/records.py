@@ -15,10 +15,15 @@ TERMINAL = {"finished", "failed", "cancelled"}
 
 def records(server: "redis.Redis[str]") -> Records:
     """Every request that Redis knows, by its client's X-Request-Id."""
-    found = [server.hgetall(key) for key in server.scan_iter(keys.REQUEST_PREFIX + "*", count=1000)]
-    by_client = {record["http_id"]: record for record in found}
-    assert len(by_client) == len(found), "a client's request was accepted twice"
-    return by_client
+    names = server.scan_iter(keys.REQUEST_PREFIX + "*", count=1000)
+    return by_client([server.hgetall(name) for name in names])
+
+
+def by_client(found: Sequence[dict[str, str]]) -> Records:
+    """Records by their client's X-Request-Id; no client has two."""
+    records = {record["http_id"]: record for record in found}
+    assert len(records) == len(found), "a client's request was accepted twice"
+    return records
 
 
 async def settled(
@@ -35,7 +40,9 @@ async def settled(
         wrong = {k: (states.get(k), v) for k, v in expected.items() if states.get(k) != v}
         assert not wrong, f"(recorded, expected): {wrong}"
         assert set(states.values()) <= TERMINAL, states
-        assert not list(server.scan_iter("baton:open:*")), "a request is still listed as open"
+        assert not list(server.scan_iter(keys.open_requests("*"))), (
+            "a request is still listed as open"
+        )
         return known
 
     return await eventually(check, "every record ended as its client saw", deadline_s)
