@@ -235,7 +235,9 @@ class Bench:
             pulls = [pull for pull in stream.pull(wanted) if isinstance(pull, CudaPull)]
             assert all(pull.wait(DONE_S) for pull in pulls), f"a copy took more than {DONE_S} s"
             wall_us.append(1e6 * (time.perf_counter() - began))
-            us.append(1e3 * pulls[0].batch.began.elapsed_time(pulls[-1].batch.finished))
+            us.append(
+                1e3 * pulls[0].batch.launch.began.elapsed_time(pulls[-1].batch.launch.finished)
+            )
             for pull in pulls:
                 pull.result()
         wrong = sum(self._wrong_bytes(each) for each in wanted)

@@ -20,7 +20,7 @@ from coordinator.contract import (
     Overloaded,
     ServiceStatus,
 )
-from coordinator.effects import Emit, Ended, HandedOff, PlacedAnew, Recorded, Send
+from coordinator.effects import Effect, Emit, Ended, HandedOff, PlacedAnew, Recorded, Send
 from coordinator.garbage import Sweeper
 from coordinator.hub_settings import HubSettings
 from coordinator.leases import Leases
@@ -235,7 +235,8 @@ class Hub:
     # ---- effects
 
     def _apply(self) -> None:
-        for effect in self._lifecycle.take_effects():
+        # Orders first: a GPU may be idle until its order comes, and the rest takes its time.
+        for effect in sorted(self._lifecycle.take_effects(), key=_is_no_order):
             match effect:
                 case Send(instance=instance, message=message):
                     self._send(instance, message)
@@ -274,3 +275,7 @@ class Hub:
     def _send(self, instance: str, message: ToWorker) -> None:
         # A worker that cannot be reached is found out by the next heartbeats.
         self._channel.send(instance, message)
+
+
+def _is_no_order(effect: Effect) -> bool:
+    return not isinstance(effect, Send)

@@ -1,8 +1,8 @@
 """The copy stream of a CUDA worker: pulls run beside the decode steps, in order.
 
-1. ``pull`` gathers what is wanted into batches, and enqueues for each: the table of addresses,
-   one kernel for every block of all its handoffs (copy_kernel.py), and behind it the exporters'
-   generations, read when the last byte is there.
+1. ``pull`` gathers what is wanted into batches, and enqueues for each (copy_launch.py): the table
+   of addresses, one kernel for every block of all its handoffs (copy_kernel.py), and behind it
+   the exporters' generations, read when the last byte is there.
 2. The worker's loop asks each pull whether its batch's event has come; the host never waits.
 
 What orders a pull against decode steps: its slots are free, and a slot becomes free only when
@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from transport.copy_kernel import BlockBytes, CopyShape, copy_blocks, read_words
+from transport.copy_kernel import BlockBytes, CopyShape
+from transport.copy_launch import CopyLaunch, CopyLaunches
 from transport.cuda import close_handle, open_handle
 from transport.messages import MemoryExport, Offer
 from transport.pull import Copied, Pull, Wanted, check_generation, require_region
@@ -71,13 +72,22 @@ class Peer:
             close_handle(self.address)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Batch:
-    """Handoffs under one launch. ``generations`` [handoffs] int64 lies in pinned memory."""
+    """Handoffs under one launch, which goes back to ``launches`` as soon as it is over; then
+    ``generations`` are what the exporters' slots had when the last byte was there."""
 
-    generations: torch.Tensor
-    began: torch.cuda.Event
-    finished: torch.cuda.Event
+    launch: CopyLaunch
+    launches: CopyLaunches
+    num_handoffs: int
+    generations: list[int] = field(default_factory=list, init=False)
+    copy_s: float = field(default=0.0, init=False)
+
+    def done(self) -> bool:
+        if not self.generations and self.launch.finished.query():
+            self.generations, self.copy_s = self.launch.outcome(self.num_handoffs)
+            self.launches.give_back(self.launch)
+        return bool(self.generations)
 
 
 @dataclass(eq=False)
@@ -92,7 +102,7 @@ class CudaPull:
     _done: bool = field(default=False, init=False)
 
     def done(self) -> bool:
-        if not self._done and self.batch.finished.query():
+        if not self._done and self.batch.done():
             self._done = True
             self.peer.num_reading -= 1
             self.peer.close_if_unread()
@@ -109,9 +119,8 @@ class CudaPull:
 
     def result(self) -> Copied:
         assert self._done, "result of a pull still under way"
-        check_generation(self.offer, int(self.batch.generations[self.index]))
-        copy_s = self.batch.began.elapsed_time(self.batch.finished) / 1e3
-        return Copied(self.num_bytes, copy_s)
+        check_generation(self.offer, self.batch.generations[self.index])
+        return Copied(self.num_bytes, self.batch.copy_s)
 
 
 class CudaCopyStream:
@@ -133,6 +142,8 @@ class CudaCopyStream:
         self._shape = shape or CopyShape()
         self._stream = torch.cuda.Stream(self._device, priority=HIGH_PRIORITY)
         self._peers: dict[str, Peer] = {}
+        num_pages, num_slots = len(own.kv), len(own.generations)
+        self._launches = CopyLaunches(num_pages + 2 * num_slots, num_slots, self._device)
         self._warm_up()
 
     def open(self, instance: str, memory: MemoryExport) -> None:
@@ -171,58 +182,58 @@ class CudaCopyStream:
 
     def _start(self, wanted: list[Wanted]) -> Iterator[Pull]:
         peers = [self._peers[each.offer.instance] for each in wanted]
-        blocks, words = self._addresses(wanted, peers)
-        num_pages = len(blocks) - 2 * len(wanted)
-        batch = self._enqueue(blocks, words, num_pages)
+        batch = self._enqueue(wanted, peers)
         for index, (each, peer) in enumerate(zip(wanted, peers, strict=True)):
             peer.num_reading += 1
             num_bytes = self._num_bytes(each)
             yield CudaPull(each.offer, peer, batch, index, num_bytes)
 
-    def _addresses(self, wanted: list[Wanted], peers: list[Peer]) -> tuple[np.ndarray, np.ndarray]:
-        """The table of copy_kernel.py [blocks, 2], and where each exporter's generation is [n]."""
-        sizes = self._sizes
-        pages, conv, recurrent, words = [], [], [], []
-        for each, peer in zip(wanted, peers, strict=True):
-            source = peer.probe if each.in_probe else peer.pools
-            target = self._own_probe if each.in_probe else self._own
-            ids = np.array((each.offer.block_table, each.block_table), dtype=np.int64)
-            slots = np.array((each.offer.state_slot, each.state_slot), dtype=np.int64)
-            pages.append((ids * sizes.page).T + np.array((source.kv, target.kv)))
-            conv.append(slots * sizes.conv + np.array((source.conv, target.conv)))
-            recurrent.append(
-                slots * sizes.recurrent + np.array((source.recurrent, target.recurrent))
-            )
-            words.append(source.generations + 8 * each.offer.state_slot)
-        return np.concatenate((*pages, conv, recurrent)), np.array(words, dtype=np.int64)
-
-    def _enqueue(self, blocks: np.ndarray, words: np.ndarray, num_pages: int) -> Batch:
-        num_states = len(words)
-        staged = torch.empty(blocks.size + num_states, dtype=torch.int64, pin_memory=True)
-        staged.numpy()[:] = np.concatenate((blocks.reshape(-1), words))
-        generations = torch.empty(num_states, dtype=torch.int64, pin_memory=True)
+    def _enqueue(self, wanted: list[Wanted], peers: list[Peer]) -> Batch:
+        num_pages = sum(len(each.block_table) for each in wanted)
+        num_handoffs = len(wanted)
+        num_blocks = num_pages + 2 * num_handoffs
+        launch = self._launches.take(num_blocks, num_handoffs)
+        words = launch.words(num_blocks, num_handoffs)
+        self._fill(launch.table(num_blocks), words, wanted, peers)
         if self._after_steps:
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
-            # Pinned and device memory used here is torch's: it goes to others only behind this.
-            on_device = staged.to(self._device, non_blocking=True)
-            began = torch.cuda.Event(enable_timing=True)
-            finished = torch.cuda.Event(enable_timing=True)
-            began.record()
-            table = on_device[: blocks.size].view(-1, 2)
-            copy_blocks(table, num_pages, num_states, self._sizes, self._shape)
-            read = torch.empty(num_states, dtype=torch.int64, device=self._device)
-            read_words(on_device[blocks.size :], read)
-            generations.copy_(read, non_blocking=True)
-            finished.record()
-        return Batch(generations, began, finished)
+            launch.enqueue(num_pages, num_handoffs, self._sizes, self._shape, self._stream)
+        return Batch(launch, self._launches, num_handoffs)
+
+    def _fill(
+        self, table: np.ndarray, words: np.ndarray, wanted: list[Wanted], peers: list[Peer]
+    ) -> None:
+        """``table`` [blocks, 2] as copy_kernel.py has it, ``words`` [handoffs]: where each
+        exporter's generation is."""
+        sizes, num_handoffs = self._sizes, len(wanted)
+        page, conv = 0, len(table) - 2 * num_handoffs
+        for i, (each, peer) in enumerate(zip(wanted, peers, strict=True)):
+            source = peer.probe if each.in_probe else peer.pools
+            target = self._own_probe if each.in_probe else self._own
+            offer, end = each.offer, page + len(each.block_table)
+            table[page:end, 0] = offer.block_table
+            table[page:end, 1] = each.block_table
+            table[page:end] *= sizes.page
+            table[page:end] += source.kv, target.kv
+            table[conv + i] = (
+                source.conv + offer.state_slot * sizes.conv,
+                target.conv + each.state_slot * sizes.conv,
+            )
+            table[conv + num_handoffs + i] = (
+                source.recurrent + offer.state_slot * sizes.recurrent,
+                target.recurrent + each.state_slot * sizes.recurrent,
+            )
+            words[i] = source.generations + 8 * offer.state_slot
+            page = end
 
     def _num_bytes(self, wanted: Wanted) -> int:
         return self._sizes.of(len(wanted.block_table), num_states=1)
 
     def _warm_up(self) -> None:
         """Compile the kernels now and not at the first handoff: the probe, onto itself."""
-        probe = Peer(0, self._own_probe, self._own_probe, num_reading=1)
-        offer = Offer("", (0,), 0, 0, 0)
-        blocks, words = self._addresses([Wanted(offer, (0,), 0, in_probe=True)], [probe])
-        self._enqueue(blocks, words, 1).finished.synchronize()
+        probe = Peer(0, self._own_probe, self._own_probe)
+        wanted = Wanted(Offer("", (0,), 0, 0, 0), (0,), 0, in_probe=True)
+        batch = self._enqueue([wanted], [probe])
+        batch.launch.finished.synchronize()
+        assert batch.done(), "synchronized and not done"

@@ -57,7 +57,7 @@ class Worker:
 
 class Site:
     def __init__(self, settings: HubSettings = FAST) -> None:
-        self.channel = CoordinatorChannel("ipc:///tmp/baton-test-hub-*")
+        self.channel = CoordinatorChannel("ipc://*")
         self.metrics = Metrics("m")
         observer = Observer(self.metrics, Mock(dropped=0, connected=True), "c1")
         self.lease_store = Mock()

@@ -226,7 +226,7 @@ class Desk:
     """A coordinator's channel and its leases, ticking fast; ``close`` ends it."""
 
     def __init__(self, store: Store) -> None:
-        self.channel = CoordinatorChannel("ipc:///tmp/baton-test-leases-*")
+        self.channel = CoordinatorChannel("ipc://*")
         self.leases = Leases(store, self.channel.send)
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._tick())]
 

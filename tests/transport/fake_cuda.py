@@ -21,7 +21,7 @@ class Event:
     def __init__(self, enable_timing: bool = False) -> None:
         pass
 
-    def record(self) -> None:
+    def record(self, stream: object = None) -> None:
         pass
 
     def query(self) -> bool:

@@ -14,6 +14,7 @@ from transport.layout import PoolSize
 from transport.messages import MemoryExport, Offer
 from transport.pull import Wanted, copy_sequence
 from transport.region import Region
+from transport.selftest import GENERATION as GENERATION_OF_PROBE
 from transport.selftest import probe_peer, write_pattern
 from transport.tensors import CacheTensors
 
@@ -163,3 +164,36 @@ def test_memory_that_cannot_be_exported_is_refused_with_the_reason(cuda: Runtime
     cuda.export_error = 1
     with pytest.raises(ValueError, match=r"^cache memory: .*expandable_segments"):
         export_handle(1234)
+
+
+def test_a_launch_is_used_again_only_when_it_is_over(cuda: RuntimeFake) -> None:
+    memory, cache = export(cuda, "p-2", 1)
+    stream = copy_stream(own_cache(OWN_SIZE, 9))
+    stream.open("p-2", memory)
+
+    def pulled():
+        (pull,) = stream.pull(WANTED[2:])
+        return pull
+
+    Event.held_back = True
+    under_way = [pulled() for _ in range(10)]
+    assert len({id(pull.batch.launch) for pull in under_way}) == 10
+    Event.held_back = False
+    assert all(pull.done() for pull in under_way)
+    cache.generations[1] = GENERATION + 1
+    later = pulled()
+    assert later.batch.launch in [pull.batch.launch for pull in under_way]
+    assert later.done()
+    for pull in under_way:
+        assert pull.result().num_bytes > 0
+    with pytest.raises(StaleGeneration):
+        later.result()
+
+
+def test_more_handoffs_than_there_are_slots_of_our_own_fit_too(cuda: RuntimeFake) -> None:
+    memory, _ = export(cuda, "p-1", 1)
+    stream = copy_stream(own_cache(OWN_SIZE, 9))
+    stream.open("p-1", memory)
+    offer = Offer("p-1", (0,), 0, GENERATION_OF_PROBE, 0)
+    pulls = stream.pull([Wanted(offer, (0,), 0, in_probe=True)] * 40)
+    assert all(pull.done() and pull.result().num_bytes > 0 for pull in pulls)
