@@ -63,27 +63,36 @@ class BlockBytes:
         return num_pages * self.page + num_states * (self.conv + self.recurrent)
 
 
+def stage(staged: torch.Tensor, on_device: torch.Tensor, first_block: int) -> None:
+    """Enqueue the way of a staged table to the device on the current stream.
+
+    Both [words] int64, ``staged`` in pinned memory, which the device reads by itself: the counts
+    of pages and of states, anything up to ``first_block``, then the table of ``copy_blocks``. No
+    more of it is copied than the counts say, as the host has written them when this runs.
+    """
+    assert staged.shape == on_device.shape, (staged.shape, on_device.shape)
+    assert staged.dtype == on_device.dtype == torch.int64
+    _stage_kernel[(8,)](staged, on_device, FIRST=first_block, BLOCK=256, num_warps=4)
+
+
 def copy_blocks(
-    table: torch.Tensor, num_pages: int, num_states: int, sizes: BlockBytes, shape: CopyShape
+    table: torch.Tensor, counts: torch.Tensor, sizes: BlockBytes, shape: CopyShape
 ) -> None:
     """Enqueue the copy of every block of ``table`` on the current stream.
 
-    ``table`` [num_pages + 2 * num_states, 2] int64 on the device that copies: the address of each
-    block at its source and at its target, pages first, then conv, then recurrent states. All
-    addresses are multiples of ``sizes.granularity``, and valid until the copy is done; no target
-    overlaps anything else that is named.
+    ``counts`` [2] int64: how many pages and how many states there are when this runs. ``table``
+    [num_pages + 2 * num_states or more, 2] int64: the address of each block at its source and at
+    its target, pages first, then conv, then recurrent states. Both are on the device that copies.
+    All addresses are multiples of ``sizes.granularity``, and valid until the copy is done; no
+    target overlaps anything else that is named.
     """
-    num_blocks = num_pages + 2 * num_states
-    assert table.shape == (num_blocks, 2), (table.shape, num_pages, num_states)
-    assert table.dtype == torch.int64, table.dtype
+    assert table.shape[1:] == counts.shape == (2,), (table.shape, counts.shape)
+    assert table.dtype == counts.dtype == torch.int64
     assert table.is_contiguous()
-    if num_blocks == 0:
-        return
     word = min(8, sizes.granularity)
     _copy_kernel[(shape.num_programs,)](
         table,
-        num_pages,
-        num_states,
+        counts,
         PAGE=sizes.page // word,
         CONV=sizes.conv // word,
         RECURRENT=sizes.recurrent // word,
@@ -109,25 +118,32 @@ def reference_copy(
         target[into : into + num_bytes] = source[begin : begin + num_bytes]
 
 
-def read_words(addresses: torch.Tensor, out: torch.Tensor) -> None:
-    """out[i] = the int64 at ``addresses``[i], enqueued behind what the current stream holds.
+def read_words(addresses: torch.Tensor, counts: torch.Tensor, out: torch.Tensor) -> None:
+    """out[i] = the int64 at ``addresses``[i] for i below the number of states of ``counts``,
+    enqueued behind what the current stream holds.
 
-    Both [n] int64 on the device that reads. A kernel of its own: what it reads is as new as the
-    end of every copy before it.
+    ``addresses`` [n], ``counts`` [2] int64 on the device that reads, ``out`` [n] there or in
+    pinned memory. A kernel of its own: what it reads is as new as the end of every copy before it.
     """
     assert addresses.shape == out.shape == (len(addresses),), (addresses.shape, out.shape)
-    assert addresses.dtype == out.dtype == torch.int64
-    if len(addresses):
-        _words_kernel[(len(addresses),)](addresses, out, num_warps=1)
+    assert addresses.dtype == counts.dtype == out.dtype == torch.int64
+    _words_kernel[(1,)](addresses, counts, out, BLOCK=64, num_warps=2)
 
 
-# NOTE: a count that is 1 or a multiple of 16 would otherwise compile a kernel of its own, in the
-# middle of serving.
-@triton.jit(do_not_specialize=["num_pages", "num_states"])
+@triton.jit
+def _stage_kernel(p_staged, p_on_device, FIRST: tl.constexpr, BLOCK: tl.constexpr):
+    num_blocks = tl.load(p_staged) + 2 * tl.load(p_staged + 1)
+    end = FIRST + 2 * num_blocks.to(tl.int32)
+    for start in range(tl.program_id(0) * BLOCK, end, tl.num_programs(0) * BLOCK):
+        o_word = start + tl.arange(0, BLOCK)
+        b_word = tl.load(p_staged + o_word, mask=o_word < end)
+        tl.store(p_on_device + o_word, b_word, mask=o_word < end)
+
+
+@triton.jit
 def _copy_kernel(
     p_table,
-    num_pages,
-    num_states,
+    p_counts,
     PAGE: tl.constexpr,
     CONV: tl.constexpr,
     RECURRENT: tl.constexpr,
@@ -138,6 +154,8 @@ def _copy_kernel(
     page_tiles: tl.constexpr = (PAGE + TILE - 1) // TILE
     conv_tiles: tl.constexpr = (CONV + TILE - 1) // TILE
     recurrent_tiles: tl.constexpr = (RECURRENT + TILE - 1) // TILE
+    num_pages = tl.load(p_counts).to(tl.int32)
+    num_states = tl.load(p_counts + 1).to(tl.int32)
     end_pages = num_pages * page_tiles
     end_conv = end_pages + num_states * conv_tiles
     end = end_conv + num_states * recurrent_tiles
@@ -164,7 +182,11 @@ def _copy_kernel(
 
 
 @triton.jit
-def _words_kernel(p_addresses, p_out):
-    i = tl.program_id(0)
-    p_word = tl.load(p_addresses + i).to(tl.pointer_type(tl.int64))
-    tl.store(p_out + i, tl.load(p_word, volatile=True))
+def _words_kernel(p_addresses, p_counts, p_out, BLOCK: tl.constexpr):
+    num_states = tl.load(p_counts + 1).to(tl.int32)
+    for start in range(0, num_states, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        is_mine = i < num_states
+        p_word = tl.load(p_addresses + i, mask=is_mine, other=0).to(tl.pointer_type(tl.int64))
+        b_word = tl.load(p_word, mask=is_mine, volatile=True)
+        tl.store(p_out + i, b_word, mask=is_mine)

@@ -137,14 +137,16 @@ class CudaCopyStream:
         assert own.probe is not None, "a worker's region has a probe"
         self._own, self._own_probe = Parts.of(own), Parts.of(own.probe)
         self._sizes = BlockBytes(own.kv[0].nbytes, own.conv[0].nbytes, own.recurrent[0].nbytes)
-        self._device = own.kv.device
         self._after_steps = after_steps
-        self._shape = shape or CopyShape()
-        self._stream = torch.cuda.Stream(self._device, priority=HIGH_PRIORITY)
+        self._stream = stream = torch.cuda.Stream(own.kv.device, priority=HIGH_PRIORITY)
         self._peers: dict[str, Peer] = {}
+        sizes, shape = self._sizes, shape or CopyShape()
         num_pages, num_slots = len(own.kv), len(own.generations)
-        self._launches = CopyLaunches(num_pages + 2 * num_slots, num_slots, self._device)
-        self._warm_up()
+        self._launches = CopyLaunches(
+            num_pages + 2 * num_slots,
+            num_slots,
+            lambda blocks, handoffs: CopyLaunch(blocks, handoffs, sizes, shape, stream),
+        )
 
     def open(self, instance: str, memory: MemoryExport) -> None:
         require_region(memory, kind="cuda-ipc", peer=instance)
@@ -193,12 +195,10 @@ class CudaCopyStream:
         num_handoffs = len(wanted)
         num_blocks = num_pages + 2 * num_handoffs
         launch = self._launches.take(num_blocks, num_handoffs)
-        words = launch.words(num_blocks, num_handoffs)
-        self._fill(launch.table(num_blocks), words, wanted, peers)
+        self._fill(launch.table(num_blocks), launch.words(num_handoffs), wanted, peers)
         if self._after_steps:
-            self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
-            launch.enqueue(num_pages, num_handoffs, self._sizes, self._shape, self._stream)
+            self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        launch.enqueue(num_pages, num_handoffs)
         return Batch(launch, self._launches, num_handoffs)
 
     def _fill(
@@ -229,11 +229,3 @@ class CudaCopyStream:
 
     def _num_bytes(self, wanted: Wanted) -> int:
         return self._sizes.of(len(wanted.block_table), num_states=1)
-
-    def _warm_up(self) -> None:
-        """Compile the kernels now and not at the first handoff: the probe, onto itself."""
-        probe = Peer(0, self._own_probe, self._own_probe)
-        wanted = Wanted(Offer("", (0,), 0, 0, 0), (0,), 0, in_probe=True)
-        batch = self._enqueue([wanted], [probe])
-        batch.launch.finished.synchronize()
-        assert batch.done(), "synchronized and not done"

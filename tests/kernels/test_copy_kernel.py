@@ -5,7 +5,14 @@ import random
 import pytest
 import torch
 
-from transport.copy_kernel import BlockBytes, CopyShape, copy_blocks, read_words, reference_copy
+from transport.copy_kernel import (
+    BlockBytes,
+    CopyShape,
+    copy_blocks,
+    read_words,
+    reference_copy,
+    stage,
+)
 
 GAP = 48
 SHAPES = [
@@ -54,7 +61,8 @@ def test_every_block_arrives_and_nothing_else_changes(
     reference_copy(source, expected, table(expected), num_pages, num_states, sizes)
     for shape in SHAPES:
         target = untouched.clone()
-        copy_blocks(table(target).to(device), num_pages, num_states, sizes, shape)
+        longer = torch.cat((table(target), torch.zeros(3, 2, dtype=torch.int64)))
+        copy_blocks(longer.to(device), torch.tensor(counts, device=device), sizes, shape)
         assert torch.equal(target, expected), shape
 
 
@@ -63,12 +71,31 @@ def test_the_largest_access_that_every_size_allows() -> None:
     assert BlockBytes(page=1_310_720, conv=1_474_560, recurrent=62_914_560).granularity == 16
 
 
-def test_words_are_read_where_they_lie(device: torch.device) -> None:
+@pytest.mark.parametrize("num_states", [0, 1, 3, 64, 65, 130])
+def test_words_are_read_where_they_lie(num_states: int, device: torch.device) -> None:
     words = torch.arange(100, 140, dtype=torch.int64, device=device)
-    picked = torch.tensor([3, 0, 39, 3], device=device)
-    out = torch.empty(4, dtype=torch.int64, device=device)
-    read_words(words.data_ptr() + 8 * picked, out)
-    assert out.tolist() == [103, 100, 139, 103]
+    picked = torch.randint(0, 40, (130,), device=device)
+    out = torch.full((130,), -1, dtype=torch.int64, device=device)
+    counts = torch.tensor((7, num_states), device=device)
+    read_words(words.data_ptr() + 8 * picked, counts, out)
+    assert torch.equal(out[:num_states], 100 + picked[:num_states])
+    assert bool((out[num_states:] == -1).all())
+
+
+@pytest.mark.parametrize(("num_pages", "num_states"), [(0, 0), (1, 1), (700, 3), (2000, 9)])
+def test_no_more_is_staged_than_the_counts_say(
+    num_pages: int, num_states: int, device: torch.device
+) -> None:
+    first_block, num_words = 12, 5000
+    staged = torch.arange(num_words)
+    staged[:2] = torch.tensor((num_pages, num_states))
+    if device.type == "cuda":
+        staged = staged.pin_memory()
+    on_device = torch.full((num_words,), -1, device=device)
+    stage(staged, on_device, first_block)
+    end = first_block + 2 * (num_pages + 2 * num_states)
+    assert torch.equal(on_device[:end].cpu(), staged[:end])
+    assert bool((on_device[end:] == -1).all())
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from types import ModuleType
 import pytest
 import torch
 
+from transport import copy_launch
+
 
 class Event:
     """An event that has come unless the test holds it back."""
@@ -36,6 +38,7 @@ class Event:
 
 class Stream:
     waited_for = 0
+    device = torch.device("cpu")
 
     def __init__(self, *args: object, **options: object) -> None:
         pass
@@ -95,6 +98,7 @@ def installed(patch: pytest.MonkeyPatch) -> Iterator[RuntimeFake]:
     patch.setattr(torch.cuda, "Stream", Stream)
     patch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     patch.setattr(torch.cuda, "current_stream", lambda device=None: Stream())
+    patch.setattr(copy_launch, "captured", lambda work, stream: work)
     Event.held_back, Stream.waited_for = False, 0
     try:
         yield runtime
