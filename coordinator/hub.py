@@ -29,6 +29,7 @@ from coordinator.loop_lag import watch_lag
 from coordinator.membership import Membership
 from coordinator.observer import Observer
 from coordinator.placement import PlacementLimits
+from coordinator.reach import Reach
 from coordinator.registry import Registry
 from coordinator.request import Request, State
 from coordinator.streams import Stream
@@ -78,8 +79,9 @@ class Hub:
         self._lifecycle = Lifecycle(self._registry, limits, self._clock)
         self._membership = Membership(self._registry, self._lifecycle, observer)
         self._vigil = Vigil(
-            self._registry, self._lifecycle, self._membership, channel.send, settings, instance
+            self._registry, self._lifecycle, self._membership, channel.send, settings
         )
+        self._reach = Reach(channel.send, instance)
         self._streams: dict[str, Stream] = {}
         self._sweeper = Sweeper()
         self._num_accepted = 0
@@ -227,8 +229,10 @@ class Hub:
             await asyncio.sleep(self._settings.heartbeat_s)
             lag_s = time.monotonic() - due_at
             self._observer.tick(self.status(), self._lifecycle.stale_dropped)
-            self._leases.tick(self._welcome.coordinator)
-            self._vigil.keep(lag_s)
+            members = {worker.instance for worker in self._registry.all()}
+            gone = self._reach.beat(members | self._leases.holders)
+            self._leases.end(gone)
+            self._vigil.keep(lag_s, gone)
             self._apply()
             self._sweeper.tick(len(self._streams), self._num_accepted)
 

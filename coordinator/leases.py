@@ -22,11 +22,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from transport.errors import BatonError
-from transport.messages import Alive, Claim, Denied, Granted, Hello, ToWorker
+from transport.messages import Claim, Denied, Granted, Hello, ToWorker
 
 log = logging.getLogger(__name__)
-
-_NOT_REACHED_LIMIT = 2
 
 
 class LeaseStore(Protocol):
@@ -53,7 +51,6 @@ class LeaseStore(Protocol):
 @dataclass
 class Holder:
     gpu: str
-    unreached: int = 0
     unfit: str = ""
 
 
@@ -88,20 +85,20 @@ class Leases:
         holder.unfit = why
         self._store.mark_unfit(holder.gpu, why)
 
-    def tick(self, coordinator: str) -> None:
-        """Once a heartbeat: let go of what the dead held."""
-        for instance, holder in list(self._holders.items()):
-            holder.unreached = (
-                0 if self._send(instance, Alive(coordinator)) else holder.unreached + 1
-            )
-            if holder.unreached == _NOT_REACHED_LIMIT:
-                del self._holders[instance]
-                if holder.unfit:
-                    log.warning("%s is gone; GPU %s is unfit", instance, holder.gpu)
-                    self._store.mark_unfit(holder.gpu, holder.unfit)
-                else:
-                    log.info("%s is gone; GPU %s is free", instance, holder.gpu)
-                self._store.release_gpu(instance)
+    @property
+    def holders(self) -> set[str]:
+        return set(self._holders)
+
+    def end(self, gone: set[str]) -> None:
+        """Let go of what the processes held that are gone."""
+        for instance in gone & self.holders:
+            holder = self._holders.pop(instance)
+            if holder.unfit:
+                log.warning("%s is gone; GPU %s is unfit", instance, holder.gpu)
+                self._store.mark_unfit(holder.gpu, holder.unfit)
+            else:
+                log.info("%s is gone; GPU %s is free", instance, holder.gpu)
+            self._store.release_gpu(instance)
 
     async def _decide(self, claim: Claim) -> None:
         try:

@@ -16,9 +16,8 @@ class Worker:
     also how its memory is accounted for between two heartbeats.
 
     ``heard_at`` is of the monotonic clock: a step of the system's must not look like silence.
-    ``settled``: it has said more than hello. ``unreached`` counts how often in a row it could
-    not be sent to, its connection being closed. ``last_placed`` orders workers by when they were
-    last given a request; 0: never. ``gpu`` is what its GPU said last, as far as it can be asked.
+    ``settled``: it has said more than hello. ``last_placed`` orders workers by when they were last
+    given a request; 0: never. ``gpu`` is what its GPU said last, as far as it can be asked.
     """
 
     hello: Hello
@@ -26,7 +25,6 @@ class Worker:
     heard_at: float
     draining: bool = False
     settled: bool = False
-    unreached: int = 0
     last_placed: int = 0
     gpu: GpuHealth | None = None
     assigned: dict[str, Request] = field(default_factory=dict)

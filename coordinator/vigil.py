@@ -8,14 +8,13 @@ from coordinator.hub_settings import HubSettings
 from coordinator.lifecycle import Lifecycle
 from coordinator.membership import Membership
 from coordinator.registry import Registry
-from transport.messages import Alive, ToWorker
+from transport.messages import ToWorker
 
 log = logging.getLogger(__name__)
 
 
 class Vigil:
-    """Watches over workers and requests, ``keep`` by ``keep``. ``send`` says whether a worker was
-    reached; ``coordinator`` is our instance."""
+    """Watches over workers and requests, ``keep`` by ``keep``; ``send`` reaches a worker."""
 
     def __init__(
         self,
@@ -24,24 +23,20 @@ class Vigil:
         membership: Membership,
         send: Callable[[str, ToWorker], bool],
         settings: HubSettings,
-        coordinator: str,
     ) -> None:
         self._registry = registry
         self._lifecycle = lifecycle
         self._membership = membership
         self._send = send
         self._settings = settings
-        self._coordinator = coordinator
 
-    def keep(self, lag_s: float) -> None:
-        """Once a heartbeat, which came ``lag_s`` late."""
-        self._fence_the_dead(lag_s)
+    def keep(self, lag_s: float, gone: set[str]) -> None:
+        """Once a heartbeat, which came ``lag_s`` late; ``gone`` are processes found dead."""
+        self._fence_the_dead(lag_s, gone)
         self._refuse_the_stranded()
         self._fail_overdue(time.monotonic() - self._settings.request_timeout_s)
 
-    def _fence_the_dead(self, lag_s: float) -> None:
-        """Shut out who is silent, and who has been unreachable for two heartbeats: a dead
-        process's connection closes at once, a live one has reconnected by then."""
+    def _fence_the_dead(self, lag_s: float, gone: set[str]) -> None:
         if lag_s > self._settings.heartbeat_s:
             log.warning("this process stood still for %.1f s", lag_s)
             self._registry.excuse(lag_s)
@@ -49,9 +44,7 @@ class Vigil:
         for worker in self._registry.silent(now, self._settings.dead_after_s):
             self._membership.fence(worker, f"silent for {now - worker.heard_at:.1f} s")
         for worker in self._registry.all():
-            reached = self._send(worker.instance, Alive(self._coordinator))
-            worker.unreached = 0 if reached else worker.unreached + 1
-            if worker.unreached == 2:
+            if worker.instance in gone:
                 self._membership.fence(worker, "its connection is closed")
 
     def _refuse_the_stranded(self) -> None:

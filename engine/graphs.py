@@ -24,6 +24,10 @@ BUCKETS = (
 )  # fmt: skip
 
 
+Stepped = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Logits [rows, ids], and int64 [rows] state slots and positions of the tokens to come."""
+
+
 class DecodeGraphs:
     """Captured decode steps. ``next_token`` [state slots] int64 is what the rows feed."""
 
@@ -47,7 +51,7 @@ class DecodeGraphs:
         self._num_known = [0] * num_slots
         # State slots, ends, and (first column) how many rows are live.
         self._step = torch.zeros(3, self.buckets[-1], dtype=torch.int32, device=self._device)
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Stepped]] = {}
 
     @torch.inference_mode()
     def capture(self) -> None:
@@ -60,26 +64,23 @@ class DecodeGraphs:
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool):
-                logits = self._forward(bucket)
-            self._graphs[bucket] = graph, logits
+                stepped = self._forward(bucket)
+            self._graphs[bucket] = graph, stepped
             pool = pool or graph.pool()
 
     def forget(self, state_slot: int) -> None:
         """The slot has a new owner: its block table starts anew."""
         self._num_known[state_slot] = 0
 
-    def launch(self, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Enqueue one step of ``rows``, all decode -> logits [rows, ids], and int64 [rows] state
-        slots and positions of the tokens to come. Valid for what is enqueued before the next
-        launch: everything is ordered on the current stream."""
+    def launch(self, rows: Sequence[Row]) -> Stepped:
+        """Enqueue one step of ``rows``, all decode. What it returns is valid for what is enqueued
+        before the next launch: everything is ordered on the current stream."""
         bucket = next(b for b in self.buckets if b >= len(rows))
         self._add_pages(rows)
         self._write_step(bucket, [row.state_slot for row in rows], [row.start + 1 for row in rows])
-        graph, logits = self._graphs[bucket]
+        graph, (logits, slots, ends) = self._graphs[bucket]
         graph.replay()
-        # Each as its own tensor: kernels are compiled anew for pointers that are not aligned.
-        slots, ends = (self._step[i, : len(rows)].long() for i in range(2))
-        return logits[: len(rows)], slots, ends
+        return logits[: len(rows)], slots[: len(rows)], ends[: len(rows)]
 
     def _write_step(self, bucket: int, slots: Sequence[int], ends: Sequence[int]) -> None:
         padding = bucket - len(slots)
@@ -104,7 +105,7 @@ class DecodeGraphs:
             new = upload(torch.tensor([places, pages], dtype=torch.int64), self._device)
             self._tables.view(-1).index_copy_(0, new[0], new[1].int())
 
-    def _forward(self, bucket: int) -> torch.Tensor:
+    def _forward(self, bucket: int) -> Stepped:
         slots, ends = self._step[0, :bucket], self._step[1, :bucket]
         held = slots.clamp(min=0).long()
         rows = Rows(
@@ -129,4 +130,5 @@ class DecodeGraphs:
         )
         ids = self._next_token.index_select(0, held)
         hidden = self._model.forward(inputs, ids, self._cache, self._kernels)
-        return self._model.logits(hidden, self._num_logits, self._kernels)
+        logits = self._model.logits(hidden, self._num_logits, self._kernels)
+        return logits, held, inputs.sample_positions

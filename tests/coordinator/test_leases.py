@@ -16,6 +16,7 @@ from redis import Redis
 
 from coordinator import keys, scripts
 from coordinator.leases import Leases
+from coordinator.reach import Reach
 from coordinator.store import Store
 from coordinator.store_limits import StoreLimits
 from deploy.redis_server import LocalRedis
@@ -228,6 +229,7 @@ class Desk:
     def __init__(self, store: Store) -> None:
         self.channel = CoordinatorChannel("ipc://*")
         self.leases = Leases(store, self.channel.send)
+        self.reach = Reach(self.channel.send, "c1")
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._tick())]
 
     async def _receive(self) -> None:
@@ -241,7 +243,7 @@ class Desk:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(0.05)
-            self.leases.tick("c1")
+            self.leases.end(self.reach.beat(self.leases.holders))
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -307,8 +309,7 @@ async def test_workers_that_say_so_share_a_gpu(desk: Desk, redis: Redis) -> None
 async def test_a_worker_that_comes_from_another_coordinator_keeps_its_gpu(
     desk: Desk, redis: Redis
 ) -> None:
-    sent = []
-    desk.leases._send = lambda instance, message: sent.append(message) or True
+    desk.reach._send = lambda instance, message: True  # it is connected
     hello = Hello("decode-1", "decode", "m", "cuda", 1, 1, 1, None, gpu="GPU-c")
     desk.leases.keep(hello)
 
