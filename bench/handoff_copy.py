@@ -10,9 +10,10 @@ each prompt length, number of handoffs wanted together, and shape of the launch:
     wall_us    from the call to the host seeing the end, median
     gb_per_s   bytes over ``us``
 
-beside plain copies of as many bytes (one ``cudaMemcpyAsync``, and one for each block), and how
-much longer memory-bound kernels of the pulling GPU take while copies never cease. After every
-case all bytes of all blocks are compared with what the exporter wrote there.
+beside plain copies of as many bytes (one ``cudaMemcpyAsync``, and one for each block), what the
+host takes to enqueue a copy when it comes from other work and when it was idle, and how much
+longer memory-bound kernels of the pulling GPU take while copies never cease. After every case all
+bytes of all blocks are compared with what the exporter wrote there.
 """
 
 import json
@@ -48,6 +49,7 @@ CEILING_GB_PER_S = {"kernel": 370.0, "memcpy": 396.0}
 TARGET_GB_PER_S, TARGET_1K_US = 350.0, 350.0
 START_S = 120.0
 DONE_S = 30.0
+IDLE_S = (0.0, 0.01, 0.05)
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -100,7 +102,8 @@ def measure(
 ) -> None:
     """Measure every case; exit status 1 when a byte or the self-test was wrong."""
     source, target = _numbers(gpus)
-    cases = [Case(n, k) for n in _numbers(prompts) for k in _numbers(handoffs)]
+    lengths = _numbers(prompts)
+    cases = [Case(n, k) for n in lengths for k in _numbers(handoffs)]
     size = PoolSize(
         max(case.pages_each * case.num_handoffs for case in cases),
         max(case.num_handoffs for case in cases),
@@ -125,6 +128,7 @@ def measure(
             "selftest": bench.selftest(),
             "plain": [row for case in cases for row in bench.plain(case)],
             "default": [bench.pulled(case, CopyShape()) for case in cases],
+            "enqueue": [bench.enqueued(Case(n, 1), idle_s) for n in lengths for idle_s in IDLE_S],
             "sweep": bench.sweep(shapes, Case(1024, 1)),
             "disturbance": bench.disturbances(cases[-1], _numbers(programs)),
         }
@@ -247,6 +251,26 @@ class Bench:
             **asdict(shape), "p99_us": round(max(us[3:]), 1),
             "wall_us": round(statistics.median(wall_us[3:]), 1), "wrong_bytes": wrong,
         }  # fmt: skip
+        return row
+
+    def enqueued(self, case: Case, idle_s: float) -> dict[str, Any]:
+        """Host time of ``pull`` alone, after ``idle_s`` without work."""
+        stream = CudaCopyStream(self._own, after_steps=False)
+        stream.open(INSTANCE, self._export)
+        us = []
+        for _ in range(self._repeats + 3):
+            wanted = self._wanted(case)
+            time.sleep(idle_s)
+            began = time.perf_counter()
+            pulls = stream.pull(wanted)
+            us.append(1e6 * (time.perf_counter() - began))
+            assert all(pull.wait(DONE_S) for pull in pulls), f"a copy took more than {DONE_S} s"
+        stream.close_peer(INSTANCE)
+        row = {
+            "num_tokens": case.num_tokens, "idle_s": idle_s,
+            "host_us": round(statistics.median(us[3:]), 1), "max_us": round(max(us[3:]), 1),
+        }  # fmt: skip
+        print(f"enqueue: {row}", file=sys.stderr)
         return row
 
     def disturbances(self, case: Case, programs: list[int]) -> list[dict[str, Any]]:
