@@ -41,7 +41,7 @@ def main(
             raise ValueError(f"pull_timeout: {pull_timeout} is not positive")
         engine_config = options.engine_config(
             model, load_format, device, dtype, page_size, num_pages, num_state_slots, poison,
-            gpu_share,
+            gpu_share, prefills=False,
         )  # fmt: skip
         settings = options.worker_settings(
             coordinator, engine_config, lookahead, threads, drain_timeout, device, gpu

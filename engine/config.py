@@ -27,7 +27,7 @@ class EngineConfig:
     the weights; ``gpu_share``: how many workers divide the GPU's memory. ``poison`` starts all
     cache memory as NaN, so that a read of something never written shows in the logits.
     ``decodes`` False: the engine is for prompts and first tokens, and spends no time and memory
-    on making decode steps fast.
+    on making decode steps fast; ``prefills`` False: the other way round.
     """
 
     model_dir: Path
@@ -42,6 +42,7 @@ class EngineConfig:
     num_valid_ids: int | None = None
     gpu_share: int = 1
     decodes: bool = True
+    prefills: bool = True
 
     def __post_init__(self) -> None:
         _one_of("load_format", self.load_format, ("auto", "dummy"))

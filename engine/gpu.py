@@ -107,10 +107,10 @@ def free_bytes() -> int:
     return int(torch.cuda.mem_get_info()[0])
 
 
-def graphs_plan(free_before: int, num_graphs: int) -> str:
-    """The rest of the plan, once the decode graphs are there."""
+def graphs_plan(free_before: int, graphs: str) -> str:
+    """More of the plan, once some ``graphs`` are there."""
     free = free_bytes()
-    return f"{num_graphs} decode graphs {_gib(free_before - free)}; {_gib(free)} left to work in"
+    return f"{graphs} {_gib(free_before - free)}; {_gib(free)} left to work in"
 
 
 def _gib(num_bytes: int) -> str:

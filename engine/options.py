@@ -110,6 +110,7 @@ def engine_config(
     gpu_share: int,
     *,
     decodes: bool = True,
+    prefills: bool = True,
 ) -> EngineConfig:
     """The engine's settings as the command line gave them; raises ValueError naming one."""
     if device == "auto":
@@ -125,6 +126,7 @@ def engine_config(
         num_state_slots=num_state_slots or STATE_SLOTS.get(device, 1),
         poison=poison,
         decodes=decodes,
+        prefills=prefills,
         num_valid_ids=num_tokenizer_ids(model),
         gpu_share=gpu_share,
     )

@@ -26,6 +26,7 @@ from engine.model.config import ModelConfig
 from engine.model.qwen35 import Qwen35
 from engine.model.registry import build
 from engine.passes import Pass, check, passes
+from engine.prefill_graphs import PrefillGraphs
 from engine.sampler import Draw, Sampler, SampleRow
 from engine.upload import reserve_pinned
 from transport.layout import CacheLayout, PoolSize
@@ -99,6 +100,7 @@ class Engine:
         self._num_logits = self.num_ids
         self._device = torch.device(config.device)
         self._graphs: DecodeGraphs | None = None
+        self._prefill_graphs: PrefillGraphs | None = None
         if self._device.type == "cuda":
             self._sampler, self._graphs = self._on_cuda()
         else:
@@ -210,6 +212,7 @@ class Engine:
                 self.launch(ForwardBatch(tuple(rows))).result()
         if self._device.type == "cuda":
             reserve_pinned()
+            self._prefill_graphs = self._captured_prompts()
         log.info("kernels are ready after %.1f s", time.perf_counter() - began)
 
     def poison_pages(self, ids: Iterable[int]) -> None:
@@ -240,8 +243,24 @@ class Engine:
         )
         before = gpu.free_bytes()
         graphs.capture()
-        log.info("memory: %s", gpu.graphs_plan(before, len(graphs.buckets)))
+        log.info("memory: %s", gpu.graphs_plan(before, f"{len(graphs.buckets)} decode graphs"))
         return sampler, graphs
+
+    def _captured_prompts(self) -> PrefillGraphs | None:
+        """Graphs of short prefill passes, if this engine has prompts to compute."""
+        if isinstance(self._kernels, ReferenceKernels) or not self.config.prefills:
+            return None
+        graphs = PrefillGraphs(
+            self._model,
+            self.cache,
+            self.layout,
+            self._kernels,
+            self._num_logits,
+        )
+        before = gpu.free_bytes()
+        graphs.capture()
+        log.info("memory: %s", gpu.graphs_plan(before, f"{len(graphs.shapes)} prefill graphs"))
+        return graphs
 
     def _run_graph(self, part: Pass) -> Draw:
         assert self._graphs is not None
@@ -252,6 +271,9 @@ class Engine:
     def _run(self, part: Pass) -> Draw | None:
         if self._graphs is not None and all(row.token_ids is None for row in part.rows):
             return self._run_graph(part)
+        if self._prefill_graphs is not None and (shape := self._prefill_graphs.shape_of(part.rows)):
+            stepped = self._prefill_graphs.launch(shape, part.rows)
+            return self._sampler.sample(*stepped, _sampled(part)) if part.sampled else None
         inputs = Inputs.of(part.rows, self.layout, self._device)
         ids = inputs.prefill_ids
         if inputs.decode:
@@ -261,7 +283,10 @@ class Engine:
         if not part.sampled:
             return None
         logits = self._model.logits(hidden, self._num_logits, self._kernels)
-        rows = [
-            SampleRow(row.state_slot, row.start + row.length) for row in part.rows if row.sample
-        ]
-        return self._sampler.sample(logits, inputs.sample_slots, inputs.sample_positions, rows)
+        return self._sampler.sample(
+            logits, inputs.sample_slots, inputs.sample_positions, _sampled(part)
+        )
+
+
+def _sampled(part: Pass) -> list[SampleRow]:
+    return [SampleRow(row.state_slot, row.start + row.length) for row in part.rows if row.sample]

@@ -1,11 +1,14 @@
 """From the host to the device without waiting for what the device is doing."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 
+import numpy as np
 import torch
 
 ALIGNMENT_BYTES = 16
 """Kernels are compiled anew for pointers that are aligned otherwise."""
+_NUMPY = {torch.int32: np.int32, torch.int64: np.int64}
 
 
 def upload(host: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -21,18 +24,29 @@ def upload(host: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def upload_parts(
-    parts: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
+    parts: Sequence[Sequence[int] | np.ndarray], dtype: torch.dtype, device: torch.device
 ) -> list[torch.Tensor]:
     """Each part as a vector of ``dtype`` on ``device``, by one transfer; all equally aligned."""
+    host, starts = aligned(parts, dtype)
+    flat = upload(torch.from_numpy(host), device)
+    return [flat[start : start + len(part)] for start, part in zip(starts, parts, strict=True)]
+
+
+def aligned(
+    parts: Sequence[Sequence[int] | np.ndarray], dtype: torch.dtype
+) -> tuple[np.ndarray, list[int]]:
+    """All parts in one array, and where each begins: at a multiple of ``ALIGNMENT_BYTES``."""
+    starts = aligned_starts([len(part) for part in parts], dtype)
+    host = np.zeros(starts[-1], dtype=_NUMPY[dtype])
+    for start, part in zip(starts, parts, strict=False):
+        host[start : start + len(part)] = part
+    return host, starts[:-1]
+
+
+def aligned_starts(lengths: Sequence[int], dtype: torch.dtype) -> list[int]:
+    """Where parts of these lengths begin one after another, and where the last ends."""
     unit = ALIGNMENT_BYTES // dtype.itemsize
-    lens = [len(part) for part in parts]
-    padding = [-length % unit for length in lens]
-    values = [
-        value for part, gap in zip(parts, padding, strict=True) for value in (*part, *((0,) * gap))
-    ]
-    flat = upload(torch.tensor(values, dtype=dtype), device)
-    spans = flat.split_with_sizes([a + b for a, b in zip(lens, padding, strict=True)])
-    return [span[:length] for span, length in zip(spans, lens, strict=True)]
+    return [0, *accumulate(-(-length // unit) * unit for length in lengths)]
 
 
 def reserve_pinned() -> None:

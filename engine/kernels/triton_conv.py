@@ -30,7 +30,8 @@ def conv_qkv(
     """-> q, k [tokens, k_heads, k_dim] of unit length and v [tokens, v_heads, v_dim].
 
     projected [tokens, width], whose first ``channels`` columns are q | k | v; weight [channels, 4];
-    conv_state [state slots, channels, 3], read and then moved on in place; state_slots [rows].
+    conv_state [state slots, channels, 3], read and then moved on in place; state_slots [rows], not
+    read for rows without tokens.
     """
     num_tokens = projected.shape[0]
     channels = weight.shape[0]
@@ -112,6 +113,8 @@ def _conv_kernel(
         b_x = tl.load(p_x + (j - 3) * x_stride, mask=m_j[:, None], other=0.0).to(tl.float32)
         b_y += b_x * tl.load(p_weight + o_c * 4 + j).to(tl.float32)[None, :]
     if EDGE:
+        if length == 0:
+            return
         p_h = p_state + tl.load(p_slots + row).to(tl.int64) * slot_stride
         started = tl.load(p_starts + row) > 0
         for j in tl.static_range(3):

@@ -50,7 +50,8 @@ def delta_prefill(
     ``state`` is float32 and updated in place at ``state_slots`` [rows].
 
     q, k, v from ``conv_qkv``; b, a [tokens, v_heads] may be columns of a wider matrix; neg_exp_a,
-    dt_bias [v_heads] float32. A row that starts at 0 begins from zeros without reading its slot.
+    dt_bias [v_heads] float32. A row that starts at 0 begins from zeros without reading its slot,
+    and one without tokens leaves its slot alone, whatever that is.
     """
     num_tokens, num_v_heads, v_dim = v.shape
     num_k_heads, k_dim = k.shape[1:]
@@ -66,7 +67,7 @@ def delta_prefill(
     assert num_tokens == plan.num_tokens, (num_tokens, plan.num_tokens)
     if not block_columns:
         # Few rows: more programs. A column's bits do not depend on it.
-        block_columns = min(32 if plan.starts.shape[0] == 1 else 64, v_dim)
+        block_columns = min(32 if plan.starts.shape[0] <= 2 else 64, v_dim)
     num_blocks = plan.block_rows.shape[0]
     inverse = v.new_empty(num_blocks, num_v_heads, BLOCK, BLOCK)
     scores = torch.empty_like(inverse)
@@ -196,6 +197,8 @@ def _scan_kernel(
     length = tl.load(p_firsts + row + 1) - first
     block_first = tl.load(p_block_firsts + row)
     num_blocks = tl.load(p_block_firsts + row + 1) - block_first
+    if num_blocks == 0:
+        return
     o_i = tl.arange(0, BLOCK)
     o_k = tl.arange(0, K_DIM)
     o_v = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)

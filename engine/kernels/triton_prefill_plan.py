@@ -1,25 +1,90 @@
 """How the prefill chunks of a pass are cut into programs: built once, read by every layer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from engine.upload import upload, upload_parts
+from engine.upload import upload_parts
 
 BLOCK = 64
 """Tokens of a delta-rule block. Blocks count from each chunk's first token."""
+TILE_LEN = 16
+"""Queries of an attention tile."""
 
 
 @dataclass(frozen=True)
-class PrefillPlan:
-    """int32 tensors on the device, from one transfer.
+class HostPlan:
+    """A plan's arrays, int32, before they go to the device.
 
     ``firsts`` [rows + 1]: each row's first token in the pass. ``starts`` [rows]: tokens already in
     the cache. ``block_firsts`` [rows + 1] counts blocks as ``firsts`` counts tokens, ``block_rows``
     [blocks] is each block's row. ``token_rows`` [tokens] is each token's row. ``tiles`` [tiles, 2]
-    holds row and first token (within the row) of each ``tile_len`` queries, longest context first.
+    holds row and first token (within the row) of each tile of queries, longest context first.
     """
+
+    firsts: np.ndarray
+    starts: np.ndarray
+    block_firsts: np.ndarray
+    block_rows: np.ndarray
+    token_rows: np.ndarray
+    tiles: np.ndarray
+
+    @classmethod
+    def of(cls, starts: Sequence[int], lens: Sequence[int], tile_len: int = TILE_LEN) -> "HostPlan":
+        """``starts`` and ``lens`` (at least 1) of the rows, in token order."""
+        assert min(lens) > 0, lens
+        num_tokens, begin = np.array(lens, dtype=np.int32), np.array(starts, dtype=np.int32)
+        rows = np.arange(len(lens), dtype=np.int32)
+        num_blocks, num_tiles = -(-num_tokens // BLOCK), -(-num_tokens // tile_len)
+        tile_rows = rows.repeat(num_tiles)
+        queries = (np.arange(len(tile_rows)) - _firsts(num_tiles)[tile_rows]) * tile_len
+        order = np.argsort(-(begin[tile_rows] + queries), kind="stable")
+        tiles = np.stack((tile_rows, queries.astype(np.int32)), axis=1)[order]
+        return cls(
+            firsts=_firsts(num_tokens),
+            starts=begin,
+            block_firsts=_firsts(num_blocks),
+            block_rows=rows.repeat(num_blocks),
+            token_rows=rows.repeat(num_tokens),
+            tiles=tiles,
+        )
+
+    def padded(self, num_tokens: int, num_rows: int) -> "HostPlan":
+        """As long as any plan of at most so many tokens and rows can be, plus a last row. It and
+        all rows without tokens are empty, and what is too many belongs to it: programs find that
+        they have nothing to do."""
+        sizes = padded_sizes(num_tokens, num_rows)
+        return HostPlan(
+            firsts=_longer(self.firsts, sizes["firsts"], self.firsts[-1]),
+            starts=_longer(self.starts, sizes["starts"], 0),
+            block_firsts=_longer(self.block_firsts, sizes["block_firsts"], self.block_firsts[-1]),
+            block_rows=_longer(self.block_rows, sizes["block_rows"], num_rows),
+            token_rows=_longer(self.token_rows, sizes["token_rows"], num_rows),
+            tiles=np.concatenate(
+                (self.tiles, [(num_rows, 0)] * (sizes["tiles"] // 2 - len(self.tiles)))
+            ).astype(np.int32),
+        )
+
+
+def padded_sizes(num_tokens: int, num_rows: int) -> dict[str, int]:
+    """How many numbers each array of a ``HostPlan.padded`` has; ``num_tokens`` is a multiple of a
+    block."""
+    assert num_tokens % BLOCK == BLOCK % TILE_LEN == 0, num_tokens
+    return {
+        "firsts": num_rows + 2,
+        "starts": num_rows + 1,
+        "block_firsts": num_rows + 2,
+        "block_rows": num_tokens // BLOCK + num_rows,
+        "token_rows": num_tokens,
+        "tiles": 2 * (num_tokens // TILE_LEN + num_rows),
+    }
+
+
+@dataclass(frozen=True)
+class PrefillPlan:
+    """A ``HostPlan`` on the device."""
 
     firsts: torch.Tensor
     starts: torch.Tensor
@@ -35,39 +100,41 @@ class PrefillPlan:
 
     @classmethod
     def of(
-        cls, starts: Sequence[int], lens: Sequence[int], device: torch.device, tile_len: int = 16
+        cls,
+        starts: Sequence[int],
+        lens: Sequence[int],
+        device: torch.device,
+        tile_len: int = TILE_LEN,
     ) -> "PrefillPlan":
-        """``starts`` and ``lens`` (at least 1) of the rows, in token order."""
-        assert min(lens) > 0, lens
-        num_blocks = [-(-length // BLOCK) for length in lens]
-        tiles = [
-            (start + first, row, first)
-            for row, (start, length) in enumerate(zip(starts, lens, strict=True))
-            for first in range(0, length, tile_len)
-        ]
-        tiles.sort(key=lambda tile: -tile[0])
-        parts = (
-            _firsts(lens),
-            list(starts),
-            _firsts(num_blocks),
-            [row for row, count in enumerate(num_blocks) for _ in range(count)],
-            [value for _, *tile in tiles for value in tile],
-        )
-        split = upload_parts(parts, torch.int32, device)
-        rows = torch.arange(len(lens), dtype=torch.int32).repeat_interleave(torch.tensor(lens))
+        """``starts`` and ``lens`` (at least 1) of the rows, in token order; one transfer."""
+        return cls.upload(HostPlan.of(starts, lens, tile_len), device, tile_len)
+
+    @classmethod
+    def upload(cls, plan: HostPlan, device: torch.device, tile_len: int) -> "PrefillPlan":
+        arrays = {name: array.ravel() for name, array in vars(plan).items()}
+        parts = upload_parts(list(arrays.values()), torch.int32, device)
+        return cls.from_parts(dict(zip(arrays, parts, strict=True)), tile_len)
+
+    @classmethod
+    def from_parts(
+        cls, parts: Mapping[str, torch.Tensor], tile_len: int = TILE_LEN
+    ) -> "PrefillPlan":
+        """From a ``HostPlan``'s arrays on the device, by name, each a vector."""
         return cls(
-            firsts=split[0],
-            starts=split[1],
-            block_firsts=split[2],
-            block_rows=split[3],
-            token_rows=upload(rows, device),
-            tiles=split[4].view(-1, 2),
+            firsts=parts["firsts"],
+            starts=parts["starts"],
+            block_firsts=parts["block_firsts"],
+            block_rows=parts["block_rows"],
+            token_rows=parts["token_rows"],
+            tiles=parts["tiles"].view(-1, 2),
             tile_len=tile_len,
         )
 
 
-def _firsts(counts: Sequence[int]) -> list[int]:
-    firsts = [0]
-    for count in counts:
-        firsts.append(firsts[-1] + count)
-    return firsts
+def _firsts(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate(([0], counts.cumsum())).astype(np.int32)
+
+
+def _longer(array: np.ndarray, length: int, value: int) -> np.ndarray:
+    assert len(array) <= length, (len(array), length)
+    return np.concatenate((array, np.full(length - len(array), value, dtype=np.int32)))

@@ -7,7 +7,7 @@ from engine.inputs import Rows
 from engine.kernels import torch_attention, torch_norm
 from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
 from engine.kernels.triton_attention_prefill import attention_prefill
-from engine.kernels.triton_prefill_plan import PrefillPlan
+from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan
 from engine.kernels.triton_rope_cache import rope_cache
 from tests.kernels.closeness import relative_error
 
@@ -122,3 +122,30 @@ def test_prefill(dtype: torch.dtype, device: torch.device) -> None:
     assert same_pages(cache.kv, pages)
     out = attention_prefill(q, cache.gate, cache.kv, LAYER, cache.rows.block_tables, plan)
     assert relative_error(out, truth) < BOUND[dtype]
+
+
+def test_padding_changes_nothing(device: torch.device) -> None:
+    cache = Cache([0, 31, 64], [37, 1, 16], torch.bfloat16, device)
+    before = cache.kv.clone()
+    num_tokens, max_tokens, max_rows = 54, 128, 4
+    host = HostPlan.of(cache.rows.starts, cache.rows.lens)
+    far = torch.full((2, cache.rows.block_tables.shape[1]), 10**6, device=device)
+    tables = torch.cat((cache.rows.block_tables, far))
+    projected = cache.projected.new_full((max_tokens, cache.projected.shape[1]), float("nan"))
+    projected[:num_tokens] = cache.projected
+    positions = cache.positions.new_full((max_tokens,), -1)
+    positions[:num_tokens] = cache.positions
+
+    def run(length: int, plan: PrefillPlan) -> list[torch.Tensor]:
+        cache.kv.copy_(before)
+        q = rope_cache(
+            projected[:length], cache.weight, cache.inv_freq, positions[:length],
+            plan.token_rows, tables, cache.kv, LAYER, EPS,
+        )  # fmt: skip
+        gate = projected[:length, (KV_HEADS + HEADS) * DIM : (KV_HEADS + 2 * HEADS) * DIM]
+        out = attention_prefill(q, gate, cache.kv, LAYER, tables, plan)
+        return [out[:num_tokens], cache.kv.clone().nan_to_num()]
+
+    exact = run(num_tokens, PrefillPlan.upload(host, device, 16))
+    padded = PrefillPlan.upload(host.padded(max_tokens, max_rows), device, 16)
+    assert all(map(torch.equal, run(max_tokens, padded), exact))

@@ -12,7 +12,7 @@ from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode
 from engine.kernels.triton_delta_prefill import delta_prefill
 from engine.kernels.triton_gated_norm import gated_rms_norm
 from engine.kernels.triton_linear import Tiles
-from engine.kernels.triton_prefill_plan import PrefillPlan
+from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan
 from tests.kernels.closeness import relative_error
 
 EPS = 1e-6
@@ -143,6 +143,35 @@ def test_prefill(dtype: torch.dtype, device: torch.device) -> None:
     assert relative_error(out, truth) < 1.5 * BOUND[dtype]
     assert torch.equal(layer.conv_state, conv)
     assert relative_error(layer.state, state) < BOUND[dtype]
+
+
+def test_padding_changes_nothing(device: torch.device) -> None:
+    starts, lens = [0, 64, 128], [70, 2, 65]
+    num_tokens, max_tokens, max_rows = sum(lens), 192, 5
+    layer = Layer(2, 4, 16, 6, torch.bfloat16, device)
+    conv, state = layer.conv_state.clone(), layer.state.clone()
+    projected = torch.full((max_tokens, layer.projected(1).shape[1]), float("nan"), device=device)
+    projected = projected.to(torch.bfloat16)
+    projected[:num_tokens] = layer.projected(num_tokens)
+
+    def run(x: torch.Tensor, slots: list[int], plan: PrefillPlan) -> list[torch.Tensor]:
+        layer.conv_state.copy_(conv)
+        layer.state.copy_(state)
+        on_device = torch.tensor(slots, device=device)
+        q, k, v = conv_qkv(
+            x, layer.conv, layer.conv_state, on_device, plan, 2, layer.dim, layer.dim
+        )
+        b, a = x[:, layer.channels + layer.value_dim :].split(layer.v_heads, 1)
+        out = delta_prefill(
+            q, k, v, b, a, layer.neg_exp_a, layer.dt_bias, layer.state, on_device, plan
+        )
+        return [out[:num_tokens], layer.conv_state.clone(), layer.state.clone()]
+
+    host = HostPlan.of(starts, lens)
+    exact = run(projected[:num_tokens], [2, 5, 3], PrefillPlan.upload(host, device, 16))
+    padded = PrefillPlan.upload(host.padded(max_tokens, max_rows), device, 16)
+    found = run(projected, [2, 5, 3, -(10**6), -(10**6), -(10**6)], padded)
+    assert all(map(torch.equal, found, exact))
 
 
 def test_prefill_in_two_chunks_is_the_same(device: torch.device) -> None:

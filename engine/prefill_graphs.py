@@ -1,0 +1,194 @@
+"""Short prefill passes as CUDA graphs, from the prompts' ids to the logits.
+
+A pass is some 1,000 kernels, and the host takes 40 ms to enqueue them: longer than a GPU computes
+4,000 tokens. So passes up to that run as one of a few graphs, the smallest that holds their
+tokens and rows. Tokens beyond them have position -1 and no expert; rows beyond them are empty, and
+kernels leave those alone. All that a graph reads of a pass lies in one static buffer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from engine.batch import Row
+from engine.graphs import Stepped
+from engine.inputs import Inputs, Rows
+from engine.kernels.interface import Kernels
+from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan, padded_sizes
+from engine.model.qwen35 import Qwen35
+from engine.upload import aligned, aligned_starts
+from transport.layout import CacheLayout
+from transport.tensors import CacheTensors
+
+TOKENS = (128, 256, 512, 768, 1024, 1280, 1536, 2048, 3072, 4096)
+ROWS = (1, 16)
+MAX_PAGES = 1024
+"""Of a row: 65,536 tokens of context. A table is sent whole with each pass."""
+_PINNED_UNDER_WAY = 4
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What one graph holds. ``lengths`` are those of the parts of the static buffer, int32; the
+    last of its rows is always empty."""
+
+    tokens: int
+    rows: int
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        return {
+            "ids": self.tokens,
+            "positions": self.tokens,
+            "slots": self.rows + 1,
+            "ends": self.rows + 1,
+            "sample_index": self.rows,
+            "sample_slots": self.rows,
+            "sample_positions": self.rows,
+            "num_live": 1,
+            **padded_sizes(self.tokens, self.rows),
+            "tables": (self.rows + 1) * MAX_PAGES,
+        }
+
+    def parts(self, rows: Sequence[Row], layout: CacheLayout) -> dict[str, np.ndarray]:
+        """``rows`` as the static buffer has them: every part of ``lengths``, padded."""
+        sampled = [(i, row) for i, row in enumerate(rows) if row.sample]
+        lens = [row.length for row in rows]
+        ends = [row.start + row.length for row in rows]
+        plan = HostPlan.of([row.start for row in rows], lens)
+        tables = np.zeros((self.rows + 1, MAX_PAGES), dtype=np.int32)
+        for table, row, end in zip(tables, rows, ends, strict=False):
+            num_pages = layout.pages_for(end)
+            table[:num_pages] = row.block_table[:num_pages]
+        positions = [np.arange(row.start, end) for row, end in zip(rows, ends, strict=True)]
+        filled: dict[str, tuple[Sequence[int] | np.ndarray, int]] = {
+            "ids": (np.concatenate([np.array(row.token_ids) for row in rows]), 0),
+            "positions": (np.concatenate(positions), -1),
+            "slots": ([row.state_slot for row in rows], -1),
+            "ends": (ends, 0),
+            "sample_index": ([plan.firsts[i + 1] - 1 for i, _ in sampled], 0),
+            "sample_slots": ([row.state_slot for _, row in sampled], 0),
+            "sample_positions": ([ends[i] for i, _ in sampled], 0),
+            "num_live": ([sum(lens)], 0),
+        }
+        parts = {}
+        for name, (values, padding) in filled.items():
+            parts[name] = np.full(self.lengths[name], padding, dtype=np.int32)
+            parts[name][: len(values)] = values
+        padded = vars(plan.padded(self.tokens, self.rows))
+        return {**parts, **{name: array.ravel() for name, array in padded.items()}} | {
+            "tables": tables.ravel()
+        }
+
+
+class PrefillGraphs:
+    """Captured prefill passes of the Triton kernels."""
+
+    def __init__(
+        self,
+        model: Qwen35,
+        cache: CacheTensors,
+        layout: CacheLayout,
+        kernels: Kernels,
+        num_logits: int,
+    ) -> None:
+        self._model, self._cache, self._layout = model, cache, layout
+        self._kernels, self._num_logits = kernels, num_logits
+        self.shapes = [Shape(tokens, rows) for tokens in TOKENS for rows in ROWS]
+        size = max(_starts(shape)[-1] for shape in self.shapes)
+        self._static = torch.zeros(size, dtype=torch.int32, device=cache.kv.device)
+        self._graphs: dict[Shape, tuple[torch.cuda.CUDAGraph, Stepped]] = {}
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Compile every kernel and capture every shape, largest first, in one memory pool."""
+        pool = None
+        for shape in reversed(self.shapes):
+            self._send(shape, self._nothing(shape))
+            self._forward(shape)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool):
+                stepped = self._forward(shape)
+            self._graphs[shape] = graph, stepped
+            pool = pool or graph.pool()
+        held = [self._staged(self.shapes[-1]) for _ in range(_PINNED_UNDER_WAY)]
+        del held  # torch keeps them for later: asking the driver waits for the pass under way
+
+    def shape_of(self, rows: Sequence[Row]) -> Shape | None:
+        """The smallest that holds a pass of ``rows``, None when it has to be enqueued piece by
+        piece: it is long, of many rows, or not of prompts alone."""
+        if any(row.token_ids is None for row in rows):
+            return None
+        longest = max(row.start + row.length for row in rows)
+        if self._layout.pages_for(longest) > MAX_PAGES:
+            return None
+        num_tokens = sum(row.length for row in rows)
+        return next(
+            (s for s in self.shapes if s.tokens >= num_tokens and s.rows >= len(rows)), None
+        )
+
+    def launch(self, shape: Shape, rows: Sequence[Row]) -> Stepped:
+        """Enqueue a pass of ``rows`` -> what its sampled rows need, valid for what is enqueued
+        before the next launch."""
+        self._send(shape, shape.parts(rows, self._layout))
+        graph, stepped = self._graphs[shape]
+        graph.replay()
+        logits, slots, positions = stepped
+        n = sum(row.sample for row in rows)
+        return logits[:n], slots[:n], positions[:n]
+
+    def _send(self, shape: Shape, parts: dict[str, np.ndarray]) -> None:
+        staged = self._staged(shape)
+        host, _ = aligned([parts[name] for name in shape.lengths], torch.int32)
+        staged.numpy()[:] = host
+        self._static[: len(staged)].copy_(staged, non_blocking=True)
+
+    def _staged(self, shape: Shape) -> torch.Tensor:
+        """Pinned memory for one pass; the one before may still be on its way."""
+        return torch.empty(_starts(shape)[-1], dtype=torch.int32, pin_memory=True)
+
+    def _nothing(self, shape: Shape) -> dict[str, np.ndarray]:
+        """A pass whose every row is empty and whose every token is padding."""
+        parts = {name: np.zeros(n, dtype=np.int32) for name, n in shape.lengths.items()}
+        for name in ("positions", "slots"):
+            parts[name][:] = -1
+        for name in ("block_rows", "token_rows"):
+            parts[name][:] = shape.rows
+        parts["tiles"][0::2] = shape.rows
+        return parts
+
+    def _forward(self, shape: Shape) -> Stepped:
+        part = {
+            name: self._static[start : start + length]
+            for start, (name, length) in zip(_starts(shape), shape.lengths.items(), strict=False)
+        }
+        rows = Rows(
+            state_slots=part["slots"],
+            ends=part["ends"],
+            block_tables=part["tables"].view(shape.rows + 1, MAX_PAGES),
+            starts=(0,) * (shape.rows + 1),
+            lens=(1,) * (shape.rows + 1),
+            page_size=self._layout.page_size,
+            page_rows=self._layout.num_attention_layers * 2 * self._layout.page_size,
+        )
+        inputs = Inputs(
+            prefill_ids=part["ids"],
+            positions=part["positions"],
+            decode=None,
+            prefill=rows,
+            sample_index=part["sample_index"],
+            sample_slots=part["sample_slots"],
+            sample_positions=part["sample_positions"],
+            num_live=part["num_live"],
+        )
+        inputs.once("plan", lambda: PrefillPlan.from_parts(part))
+        hidden = self._model.forward(inputs, part["ids"], self._cache, self._kernels)
+        logits = self._model.logits(hidden, self._num_logits, self._kernels)
+        return logits, part["sample_slots"].long(), part["sample_positions"].long()
+
+
+def _starts(shape: Shape) -> list[int]:
+    return aligned_starts(list(shape.lengths.values()), torch.int32)
