@@ -2,10 +2,12 @@
 
 Full-size model, random weights, temperature 1 so that routing stays near uniform. Each batch size
 gets fresh random prompts; decode runs one step ahead of the host, as a worker does. A step's time
-is the whole run's over its steps, host work included.
+is the whole run's over its steps, host work included. Prompts of several lengths, each alone, show
+what a first token waits for.
 """
 
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -72,6 +74,12 @@ class Bench:
             step.result()
         return time.perf_counter() - began
 
+    def alone(self, length: int, pages_each: int) -> float:
+        """ms from a prompt's launch to its first token, median."""
+        run = Run(1, length, 0, pages_each)
+        seconds = [self.prefill(run, max(length, 16_384)) for _ in range(8)]
+        return round(1e3 * statistics.median(seconds[1:]), 2)
+
     def decode(self, run: Run, num_steps: int) -> tuple[float, float]:
         """(seconds a step, of which the host worked), after the prompts."""
         pending: Step | None = None
@@ -113,11 +121,15 @@ def main(
     long_input_len: Annotated[
         int, typer.Option(help="Length of the long prompts; 0: none.")
     ] = 8192,
+    alone: Annotated[
+        str, typer.Option(help="Lengths of single prompts.")
+    ] = "1,64,128,256,512,1024,1500,2048,4096,8192",
     out: Annotated[Path, typer.Option(help="Result file.")] = Path("bench/results/step.json"),
     commit: Annotated[str, typer.Option(help="Where the code is not a git checkout.")] = "",
 ) -> None:
     sizes = [int(size) for size in batches.split(",")]
-    pages_each = -(-(max(input_len, long_input_len) + output_len + 16) // 64)
+    lengths = [int(length) for length in alone.split(",") if length]
+    pages_each = -(-(max(input_len, long_input_len, *lengths) + output_len + 16) // 64)
     began = time.perf_counter()
     config = EngineConfig(
         model_dir=model,
@@ -156,6 +168,8 @@ def main(
         seconds = bench.prefill(run, max_batch_tokens)
         long_prompts = {"input_len": long_input_len, "tokens_per_s": 2 * long_input_len / seconds}
         print(f"prompts of {long_input_len}: {long_prompts['tokens_per_s']:.0f} tok/s")
+    single_prompts = {length: bench.alone(length, pages_each) for length in lengths}
+    print("a prompt alone, ms:", single_prompts)
     report = {
         "environment": gpu_environment("bench.step", commit),
         "ready_s": round(ready_s, 1),
@@ -163,6 +177,7 @@ def main(
         "output_len": output_len,
         "batches": results,
         "long_prompts": long_prompts,
+        "single_prompts_ms": single_prompts,
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report, indent=1) + "\n")
