@@ -23,7 +23,7 @@ from transport.layout import CacheLayout
 from transport.tensors import CacheTensors
 
 TOKENS = (128, 256, 512, 768, 1024, 1280, 1536, 2048, 3072, 4096)
-ROWS = (1, 16)
+ROWS = (1, 32)
 MAX_PAGES = 1024
 """Of a row: 65,536 tokens of context. A table is sent whole with each pass."""
 _PINNED_UNDER_WAY = 4

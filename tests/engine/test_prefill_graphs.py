@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from engine.batch import Row
 from engine.kernels.triton_prefill_plan import BLOCK, TILE_LEN, HostPlan
-from engine.prefill_graphs import MAX_PAGES, TOKENS, Shape
+from engine.prefill_graphs import MAX_PAGES, ROWS, TOKENS, Shape
 from transport.layout import CacheLayout
 
 chunks = st.lists(
@@ -49,7 +49,7 @@ def test_a_padded_pass_is_the_pass_and_empty_rows(spec: list[tuple[int, int]]) -
         sample = bool(slot % 2) or bool((start + length) % 64)
         rows.append(Row(slot + 3, pages, start, tuple(range(length)), sample=sample))
     num_tokens = sum(row.length for row in rows)
-    shape = Shape(next(n for n in TOKENS if n >= num_tokens), 1 if len(rows) == 1 else 16)
+    shape = Shape(next(n for n in TOKENS if n >= num_tokens), ROWS[len(rows) > 1])
     parts = shape.parts(rows, LAYOUT)
     assert {name: part.size for name, part in parts.items()} == shape.lengths
     assert all(part.dtype == np.int32 for part in parts.values())

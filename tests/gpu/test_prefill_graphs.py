@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.batch import Binding, ForwardBatch, Row
-from engine.prefill_graphs import MAX_PAGES, TOKENS
+from engine.prefill_graphs import MAX_PAGES, ROWS, TOKENS
 from engine.runner import Engine
 from tests.engine.compiled_kernels import PAGES, small_engine
 from tests.kernels.closeness import relative_error
@@ -18,7 +18,7 @@ GREEDY = SamplingParams(temperature=0.0)
 PASSES = [
     [(0, 1)], [(0, 64)], [(64, 65)], [(0, 128)], [(0, 129)], [(1024, 1000)], [(0, 1024)],
     [(0, 30), (64, 20), (0, 1)], [(0, 4096)], [(128, 3000), (0, 900), (64, 7)],
-    [(0, 5 * i + 1) for i in range(16)], [(64 * (i % 3), 90 - i) for i in range(13)],
+    [(0, 5 * i + 1) for i in range(32)], [(64 * (i % 3), 90 - i) for i in range(13)],
 ]  # fmt: skip
 
 
@@ -106,5 +106,7 @@ def test_what_no_graph_holds_is_enqueued_kernel_by_kernel(engine: Engine) -> Non
     assert graphs.shape_of([prompt]) == graphs.shapes[0]
     assert graphs.shape_of([prompt, Row(1, pages, 5, None)]) is None
     assert graphs.shape_of([Row(0, pages, 0, (1,) * (TOKENS[-1] + 1), sample=True)]) is None
-    assert graphs.shape_of([Row(i, pages, 0, (1,), sample=True) for i in range(17)]) is None
+    many = [Row(i, pages, 0, (1,), sample=True) for i in range(ROWS[-1] + 1)]
+    assert graphs.shape_of(many[1:]) == graphs.shapes[1]
+    assert graphs.shape_of(many) is None
     assert graphs.shape_of([Row(0, pages, MAX_PAGES * 64, (1,), sample=True)]) is None
