@@ -8,6 +8,7 @@ kernels leave those alone. All that a graph reads of a pass lies in one static b
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ class Shape:
     tokens: int
     rows: int
 
-    @property
+    @cached_property
     def lengths(self) -> dict[str, int]:
         return {
             "ids": self.tokens,
