@@ -188,6 +188,8 @@ class Engine:
         Only before any page or state slot is handed out: it uses the first ones.
         """
         began = time.perf_counter()
+        # Before the rest: capturing gives back the memory that passes without a graph work in.
+        prefill_graphs = self._captured_prompts() if self._device.type == "cuda" else None
         capacity = self.layout.page_size * self.pools.num_pages
         capacity = min(capacity, self.model_config.max_position_embeddings)
         slots = range(self.pools.num_state_slots)
@@ -212,7 +214,7 @@ class Engine:
                 self.launch(ForwardBatch(tuple(rows))).result()
         if self._device.type == "cuda":
             reserve_pinned()
-            self._prefill_graphs = self._captured_prompts()
+        self._prefill_graphs = prefill_graphs
         log.info("kernels are ready after %.1f s", time.perf_counter() - began)
 
     def poison_pages(self, ids: Iterable[int]) -> None:

@@ -48,7 +48,11 @@ class CopyLaunch:
             # The GPU writes pinned memory by itself; the event makes that visible.
             read_words(words, counts, self._read)
 
-        self._copy = captured(copy, stream)
+        self._copy = copy
+
+    def capture(self) -> None:
+        """From now on the three kernels, which have run before, are launched as one graph."""
+        self._copy = captured(self._copy, self._stream)
 
     def table(self, num_blocks: int) -> np.ndarray:
         """[blocks, 2] int64, the table of copy_kernel.py, to be filled."""
@@ -74,7 +78,8 @@ class CopyLaunch:
 
 class CopyLaunches:
     """Launches to take and give back, made by ``make`` for so many blocks and handoffs. A few lie
-    ready: making one asks the driver for pinned memory, which waits for the step under way."""
+    ready, captured; more are made when all of these are under way, or too small. Making one asks
+    the driver for pinned memory, which waits for the step under way."""
 
     def __init__(
         self, max_blocks: int, max_handoffs: int, make: Callable[[int, int], CopyLaunch]
@@ -82,6 +87,11 @@ class CopyLaunches:
         self._usual = max_blocks, max_handoffs
         self._make = make
         self._spare = [make(*self._usual) for _ in range(_NUM_SPARE)]
+        first = self._spare[0]
+        first.enqueue(0, 0)  # compiles
+        first.finished.synchronize()
+        for launch in self._spare:
+            launch.capture()
 
     def take(self, num_blocks: int, num_handoffs: int) -> CopyLaunch:
         for launch in self._spare:
@@ -100,8 +110,6 @@ def captured(work: Callable[[], None], stream: torch.cuda.Stream) -> Callable[[]
     """``work``, which only enqueues, as a graph to be launched on ``stream``."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
-        work()  # compiles
-        stream.synchronize()
         # Other threads may go on with what a capture forbids this one.
         graph.capture_begin(capture_error_mode="thread_local")
         work()
