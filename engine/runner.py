@@ -10,12 +10,11 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import product
 
 import torch
 
-from engine import checkpoint, gpu, weights
-from engine.batch import Binding, ForwardBatch, Row, Sampled, StepResult
+from engine import checkpoint, gpu, warm_up, weights
+from engine.batch import Binding, ForwardBatch, Sampled, StepResult
 from engine.config import EngineConfig
 from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
@@ -31,17 +30,9 @@ from engine.sampler import Draw, Sampler, SampleRow
 from engine.upload import reserve_pinned
 from transport.layout import CacheLayout, PoolSize
 from transport.region import Region
-from transport.sampling import SamplingParams, StopRule
 from transport.tensors import CacheTensors
 
 log = logging.getLogger(__name__)
-
-WARM_UP_TOKENS = (1, 16, 32, 65, 192, 364, 640, 1041, 8192)
-WARM_UP_ROWS = (1, 2, 16)
-WARM_UP_PROMPTS = (24, 40)
-"""Prompts and decode steps that take each path of the kernels: tests/engine/test_warm_up.py."""
-WARM_UP_SAMPLING = (SamplingParams(temperature=1.0), SamplingParams(temperature=1.0, top_k=20))
-"""Of the first row: a batch takes other kernels where one row has filters."""
 
 BufferFactory = Callable[[int], torch.Tensor]
 """From a size in bytes to uint8 memory on the engine's device, kept alive by the tensor."""
@@ -190,28 +181,12 @@ class Engine:
         began = time.perf_counter()
         # Before the rest: capturing gives back the memory that passes without a graph work in.
         prefill_graphs = self._captured_prompts() if self._device.type == "cuda" else None
-        capacity = self.layout.page_size * self.pools.num_pages
-        capacity = min(capacity, self.model_config.max_position_embeddings)
-        slots = range(self.pools.num_state_slots)
-        for slot in slots[: max(*WARM_UP_ROWS, *WARM_UP_PROMPTS)]:
-            self.bind(Binding(slot, (0,), (), WARM_UP_SAMPLING[0], StopRule(1 << 20)))
-        for num_tokens in WARM_UP_TOKENS:
-            length = min(num_tokens, capacity)
-            pages = tuple(range(self.layout.pages_for(length)))
-            chunks = [(0, length)] if length <= 64 else [(0, 64), (64, length)]
-            for start, end in chunks:
-                row = Row(0, pages, start, (0,) * (end - start), sample=end == length)
-                self.launch(ForwardBatch((row,))).result()
-        for num_rows in WARM_UP_PROMPTS:
-            rows = [Row(slot, (0,), 0, (0,)) for slot in slots[:num_rows]]
-            self.launch(ForwardBatch(tuple(rows))).result()
-        for num_rows, sampling in product(WARM_UP_ROWS, WARM_UP_SAMPLING):
-            self.bind(Binding(0, (0,), (), sampling, StopRule(1 << 20)))
-            rows = [Row(slot, (0,), 0, (0,)) for slot in slots[:num_rows]]
-            self.launch(ForwardBatch(tuple(rows))).result()
-            if self.config.decodes:
-                rows = [Row(slot, (0,), 1, None) for slot in slots[:num_rows]]
-                self.launch(ForwardBatch(tuple(rows))).result()
+        longest = self.model_config.max_position_embeddings
+        decodes = self.config.decodes
+        for bindings, batch in warm_up.batches(self.layout, self.pools, longest, decodes=decodes):
+            for binding in bindings:
+                self.bind(binding)
+            self.launch(batch).result()
         if self._device.type == "cuda":
             reserve_pinned()
         self._prefill_graphs = prefill_graphs
