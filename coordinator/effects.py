@@ -1,4 +1,5 @@
-"""What the lifecycle wants done: plain values, carried out in order by the hub."""
+"""What the lifecycle wants done: plain values, carried out by the hub: orders to workers
+first, otherwise in order."""
 
 from dataclasses import dataclass
 

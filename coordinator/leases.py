@@ -17,7 +17,7 @@ each other's leases; what a worker then finds on the GPU (engine/gpu.py) is the 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -86,8 +86,8 @@ class Leases:
         self._store.mark_unfit(holder.gpu, why)
 
     @property
-    def holders(self) -> set[str]:
-        return set(self._holders)
+    def holders(self) -> Set[str]:
+        return self._holders.keys()
 
     def end(self, gone: set[str]) -> None:
         """Let go of what the processes held that are gone."""
