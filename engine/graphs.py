@@ -5,7 +5,8 @@ every kernel skips. What a graph reads lies in static memory: state slots and en
 copied in before each replay, and one block table a state slot, to which only new pages are added.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -26,6 +27,23 @@ BUCKETS = (
 
 Stepped = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Logits [rows, ids], and int64 [rows] state slots and positions of the tokens to come."""
+
+
+class GraphPool:
+    """Graphs that are launched one after another on one stream, and so share their memory: what
+    one works in is the next one's. Captured largest first, they need no more than the largest."""
+
+    def __init__(self) -> None:
+        self._first: torch.cuda.CUDAGraph | None = None
+
+    def capture(self, forward: Callable[[], Stepped]) -> tuple[torch.cuda.CUDAGraph, Stepped]:
+        """``forward``, which has run before, as a graph, and what its launches return."""
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._first.pool() if self._first else None):
+            stepped = forward()
+        self._first = self._first or graph
+        return graph, stepped
 
 
 class DecodeGraphs:
@@ -56,17 +74,12 @@ class DecodeGraphs:
     @torch.inference_mode()
     def capture(self) -> None:
         """Compile every kernel and capture every bucket, largest first, in one memory pool."""
-        pool = None
+        pool = GraphPool()
         for bucket in reversed(self.buckets):
             self._write_step(bucket, (), ())
             for _ in range(2):
                 self._forward(bucket)
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
-                stepped = self._forward(bucket)
-            self._graphs[bucket] = graph, stepped
-            pool = pool or graph.pool()
+            self._graphs[bucket] = pool.capture(partial(self._forward, bucket))
 
     def forget(self, state_slot: int) -> None:
         """The slot has a new owner: its block table starts anew."""
@@ -108,14 +121,13 @@ class DecodeGraphs:
     def _forward(self, bucket: int) -> Stepped:
         slots, ends = self._step[0, :bucket], self._step[1, :bucket]
         held = slots.clamp(min=0).long()
-        rows = Rows(
+        rows = Rows.of(
+            self._layout,
             state_slots=slots,
             ends=ends,
             block_tables=self._tables.index_select(0, held),
             starts=(0,) * bucket,
             lens=(1,) * bucket,
-            page_size=self._layout.page_size,
-            page_rows=self._layout.num_attention_layers * 2 * self._layout.page_size,
         )
         nothing = torch.empty(0, dtype=torch.int64, device=self._device)
         inputs = Inputs(

@@ -35,6 +35,21 @@ class Rows:
     page_rows: int
     _behind: ragged.BehindHistory | None = field(default=None, init=False)
 
+    @classmethod
+    def of(
+        cls,
+        layout: CacheLayout,
+        *,
+        state_slots: torch.Tensor,
+        ends: torch.Tensor,
+        block_tables: torch.Tensor,
+        starts: tuple[int, ...],
+        lens: tuple[int, ...],
+    ) -> "Rows":
+        """Rows of a cache of ``layout``."""
+        page_rows = layout.num_attention_layers * 2 * layout.page_size
+        return cls(state_slots, ends, block_tables, starts, lens, layout.page_size, page_rows)
+
     @cached_property
     def max_end(self) -> int:
         return max(s + n for s, n in zip(self.starts, self.lens, strict=True))
@@ -167,12 +182,11 @@ def _device_rows(
     if not rows:
         return None
     slots, ends, tables = tensors
-    return Rows(
+    return Rows.of(
+        layout,
         state_slots=slots,
         ends=ends,
         block_tables=tables.view(len(rows), -1),
         starts=tuple(row.start for row in rows),
         lens=tuple(row.length for row in rows),
-        page_size=layout.page_size,
-        page_rows=layout.num_attention_layers * 2 * layout.page_size,
     )

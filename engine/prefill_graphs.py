@@ -8,18 +8,19 @@ kernels leave those alone. All that a graph reads of a pass lies in one static b
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from engine.batch import Row
-from engine.graphs import Stepped
+from engine.graphs import GraphPool, Stepped
 from engine.inputs import Inputs, Rows
 from engine.kernels.interface import Kernels
 from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan, padded_sizes
 from engine.model.qwen35 import Qwen35
-from engine.upload import aligned, aligned_starts
+from engine.upload import aligned_starts
 from transport.layout import CacheLayout
 from transport.tensors import CacheTensors
 
@@ -28,6 +29,9 @@ ROWS = (1, 32)
 MAX_PAGES = 1024
 """Of a row: 65,536 tokens of context. A table is sent whole with each pass."""
 _PINNED_UNDER_WAY = 4
+_NONE = np.empty(0, dtype=np.int32)
+
+Buffer = TypeVar("Buffer", np.ndarray, torch.Tensor)
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,18 @@ class Shape:
             "tables": (self.rows + 1) * MAX_PAGES,
         }
 
+    @cached_property
+    def starts(self) -> list[int]:
+        """Where the parts begin in the static buffer, and where the last ends."""
+        return aligned_starts(list(self.lengths.values()), torch.int32)
+
+    def split(self, buffer: Buffer) -> dict[str, Buffer]:
+        """The parts of the static buffer, or of what is sent there."""
+        places = zip(self.starts, self.lengths.items(), strict=False)
+        return {name: buffer[start : start + length] for start, (name, length) in places}
+
     def parts(self, rows: Sequence[Row], layout: CacheLayout) -> dict[str, np.ndarray]:
-        """``rows`` as the static buffer has them: every part of ``lengths``, padded."""
+        """``rows``, or none, as the static buffer has them: every part of ``lengths``, padded."""
         sampled = [(i, row) for i, row in enumerate(rows) if row.sample]
         lens = [row.length for row in rows]
         ends = [row.start + row.length for row in rows]
@@ -65,8 +79,8 @@ class Shape:
             table[:num_pages] = row.block_table[:num_pages]
         positions = [np.arange(row.start, end) for row, end in zip(rows, ends, strict=True)]
         filled: dict[str, tuple[Sequence[int] | np.ndarray, int]] = {
-            "ids": (np.concatenate([np.array(row.token_ids) for row in rows]), 0),
-            "positions": (np.concatenate(positions), -1),
+            "ids": (np.concatenate([_NONE, *(np.array(row.token_ids) for row in rows)]), 0),
+            "positions": (np.concatenate([_NONE, *positions]), -1),
             "slots": ([row.state_slot for row in rows], -1),
             "ends": (ends, 0),
             "sample_index": ([plan.firsts[i + 1] - 1 for i, _ in sampled], 0),
@@ -98,24 +112,19 @@ class PrefillGraphs:
         self._model, self._cache, self._layout = model, cache, layout
         self._kernels, self._num_logits = kernels, num_logits
         self.shapes = [Shape(tokens, rows) for tokens in TOKENS for rows in ROWS]
-        size = max(_starts(shape)[-1] for shape in self.shapes)
+        size = max(shape.starts[-1] for shape in self.shapes)
         self._static = torch.zeros(size, dtype=torch.int32, device=cache.kv.device)
         self._graphs: dict[Shape, tuple[torch.cuda.CUDAGraph, Stepped]] = {}
 
     @torch.inference_mode()
     def capture(self) -> None:
         """Compile every kernel and capture every shape, largest first, in one memory pool."""
-        pool = None
+        pool = GraphPool()
         for shape in reversed(self.shapes):
-            self._send(shape, self._nothing(shape))
+            self._send(shape, ())
             self._forward(shape)
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
-                stepped = self._forward(shape)
-            self._graphs[shape] = graph, stepped
-            pool = pool or graph.pool()
-        held = [self._staged(self.shapes[-1]) for _ in range(_PINNED_UNDER_WAY)]
+            self._graphs[shape] = pool.capture(partial(self._forward, shape))
+        held = [_staged(self.shapes[-1]) for _ in range(_PINNED_UNDER_WAY)]
         del held  # torch keeps them for later: asking the driver waits for the pass under way
 
     def shape_of(self, rows: Sequence[Row]) -> Shape | None:
@@ -134,46 +143,29 @@ class PrefillGraphs:
     def launch(self, shape: Shape, rows: Sequence[Row]) -> Stepped:
         """Enqueue a pass of ``rows`` -> what its sampled rows need, valid for what is enqueued
         before the next launch."""
-        self._send(shape, shape.parts(rows, self._layout))
-        graph, stepped = self._graphs[shape]
+        self._send(shape, rows)
+        graph, (logits, slots, positions) = self._graphs[shape]
         graph.replay()
-        logits, slots, positions = stepped
         n = sum(row.sample for row in rows)
         return logits[:n], slots[:n], positions[:n]
 
-    def _send(self, shape: Shape, parts: dict[str, np.ndarray]) -> None:
-        staged = self._staged(shape)
-        host, _ = aligned([parts[name] for name in shape.lengths], torch.int32)
-        staged.numpy()[:] = host
+    def _send(self, shape: Shape, rows: Sequence[Row]) -> None:
+        # A fresh pinned tensor a pass: the one before may still be on its way.
+        staged = _staged(shape)
+        parts = shape.parts(rows, self._layout)
+        for name, place in shape.split(staged.numpy()).items():
+            place[:] = parts[name]
         self._static[: len(staged)].copy_(staged, non_blocking=True)
 
-    def _staged(self, shape: Shape) -> torch.Tensor:
-        """Pinned memory for one pass; the one before may still be on its way."""
-        return torch.empty(_starts(shape)[-1], dtype=torch.int32, pin_memory=True)
-
-    def _nothing(self, shape: Shape) -> dict[str, np.ndarray]:
-        """A pass whose every row is empty and whose every token is padding."""
-        parts = {name: np.zeros(n, dtype=np.int32) for name, n in shape.lengths.items()}
-        for name in ("positions", "slots"):
-            parts[name][:] = -1
-        for name in ("block_rows", "token_rows"):
-            parts[name][:] = shape.rows
-        parts["tiles"][0::2] = shape.rows
-        return parts
-
     def _forward(self, shape: Shape) -> Stepped:
-        part = {
-            name: self._static[start : start + length]
-            for start, (name, length) in zip(_starts(shape), shape.lengths.items(), strict=False)
-        }
-        rows = Rows(
+        part = shape.split(self._static)
+        rows = Rows.of(
+            self._layout,
             state_slots=part["slots"],
             ends=part["ends"],
             block_tables=part["tables"].view(shape.rows + 1, MAX_PAGES),
             starts=(0,) * (shape.rows + 1),
             lens=(1,) * (shape.rows + 1),
-            page_size=self._layout.page_size,
-            page_rows=self._layout.num_attention_layers * 2 * self._layout.page_size,
         )
         inputs = Inputs(
             prefill_ids=part["ids"],
@@ -191,5 +183,5 @@ class PrefillGraphs:
         return logits, part["sample_slots"].long(), part["sample_positions"].long()
 
 
-def _starts(shape: Shape) -> list[int]:
-    return aligned_starts(list(shape.lengths.values()), torch.int32)
+def _staged(shape: Shape) -> torch.Tensor:
+    return torch.empty(shape.starts[-1], dtype=torch.int32, pin_memory=True)

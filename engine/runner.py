@@ -239,15 +239,9 @@ class Engine:
         log.info("memory: %s", gpu.graphs_plan(before, f"{len(graphs.shapes)} prefill graphs"))
         return graphs
 
-    def _run_graph(self, part: Pass) -> Draw:
-        assert self._graphs is not None
-        logits, slots, positions = self._graphs.launch(part.rows)
-        rows = [SampleRow(row.state_slot, row.start + 1) for row in part.rows]
-        return self._sampler.sample(logits, slots, positions, rows)
-
     def _run(self, part: Pass) -> Draw | None:
         if self._graphs is not None and all(row.token_ids is None for row in part.rows):
-            return self._run_graph(part)
+            return self._sampler.sample(*self._graphs.launch(part.rows), _sampled(part))
         if self._prefill_graphs is not None and (shape := self._prefill_graphs.shape_of(part.rows)):
             stepped = self._prefill_graphs.launch(shape, part.rows)
             return self._sampler.sample(*stepped, _sampled(part)) if part.sampled else None

@@ -27,20 +27,12 @@ def upload_parts(
     parts: Sequence[Sequence[int] | np.ndarray], dtype: torch.dtype, device: torch.device
 ) -> list[torch.Tensor]:
     """Each part as a vector of ``dtype`` on ``device``, by one transfer; all equally aligned."""
-    host, starts = aligned(parts, dtype)
+    starts = aligned_starts([len(part) for part in parts], dtype)
+    host = np.zeros(starts.pop(), dtype=_NUMPY[dtype])
+    for start, part in zip(starts, parts, strict=True):
+        host[start : start + len(part)] = part
     flat = upload(torch.from_numpy(host), device)
     return [flat[start : start + len(part)] for start, part in zip(starts, parts, strict=True)]
-
-
-def aligned(
-    parts: Sequence[Sequence[int] | np.ndarray], dtype: torch.dtype
-) -> tuple[np.ndarray, list[int]]:
-    """All parts in one array, and where each begins: at a multiple of ``ALIGNMENT_BYTES``."""
-    starts = aligned_starts([len(part) for part in parts], dtype)
-    host = np.zeros(starts[-1], dtype=_NUMPY[dtype])
-    for start, part in zip(starts, parts, strict=False):
-        host[start : start + len(part)] = part
-    return host, starts[:-1]
 
 
 def aligned_starts(lengths: Sequence[int], dtype: torch.dtype) -> list[int]:

@@ -33,8 +33,8 @@ class HostPlan:
 
     @classmethod
     def of(cls, starts: Sequence[int], lens: Sequence[int], tile_len: int = TILE_LEN) -> "HostPlan":
-        """``starts`` and ``lens`` (at least 1) of the rows, in token order."""
-        assert min(lens) > 0, lens
+        """``starts`` and ``lens`` (at least 1) of the rows, if any, in token order."""
+        assert min(lens, default=1) > 0, lens
         num_tokens, begin = np.array(lens, dtype=np.int32), np.array(starts, dtype=np.int32)
         rows = np.arange(len(lens), dtype=np.int32)
         num_blocks, num_tiles = -(-num_tokens // BLOCK), -(-num_tokens // tile_len)
@@ -107,6 +107,7 @@ class PrefillPlan:
         tile_len: int = TILE_LEN,
     ) -> "PrefillPlan":
         """``starts`` and ``lens`` (at least 1) of the rows, in token order; one transfer."""
+        assert lens, "a plan without rows"
         return cls.upload(HostPlan.of(starts, lens, tile_len), device, tile_len)
 
     @classmethod

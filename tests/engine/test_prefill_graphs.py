@@ -75,3 +75,16 @@ def test_a_padded_pass_is_the_pass_and_empty_rows(spec: list[tuple[int, int]]) -
     last = [firsts[i + 1] - 1 for i, _ in sampled]
     assert parts["sample_index"][: len(sampled)].tolist() == last
     assert parts["sample_slots"][: len(sampled)].tolist() == [row.state_slot for _, row in sampled]
+
+
+def test_a_pass_of_nothing_has_only_empty_rows_and_padding() -> None:
+    shape = Shape(128, 32)
+    parts = shape.parts((), LAYOUT)
+    assert {name: part.size for name, part in parts.items()} == shape.lengths
+    assert (parts["positions"] == -1).all()
+    assert (parts["slots"] == -1).all()
+    assert (parts["block_rows"] == shape.rows).all()
+    assert (parts["token_rows"] == shape.rows).all()
+    assert (parts["tiles"].reshape(-1, 2) == (shape.rows, 0)).all()
+    others = "ids", "ends", "num_live", "firsts", "starts", "block_firsts", "tables"
+    assert not any(parts[name].any() for name in others)
