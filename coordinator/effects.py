@@ -1,5 +1,4 @@
-"""What the lifecycle wants done: plain values, carried out by the hub: orders to workers
-first, otherwise in order."""
+"""What the lifecycle wants done: plain values, carried out by the hub in the order they come."""
 
 from dataclasses import dataclass
 

@@ -20,7 +20,7 @@ from coordinator.contract import (
     Overloaded,
     ServiceStatus,
 )
-from coordinator.effects import Effect, Emit, Ended, HandedOff, PlacedAnew, Recorded, Send
+from coordinator.effects import Emit, Ended, HandedOff, PlacedAnew, Recorded, Send
 from coordinator.garbage import Sweeper
 from coordinator.hub_settings import HubSettings
 from coordinator.leases import Leases
@@ -239,8 +239,7 @@ class Hub:
     # ---- effects
 
     def _apply(self) -> None:
-        # Orders first: a GPU may be idle until its order comes, and the rest takes its time.
-        for effect in sorted(self._lifecycle.take_effects(), key=_is_no_order):
+        for effect in self._lifecycle.take_effects():
             match effect:
                 case Send(instance=instance, message=message):
                     self._send(instance, message)
@@ -279,7 +278,3 @@ class Hub:
     def _send(self, instance: str, message: ToWorker) -> None:
         # A worker that cannot be reached is found out by the next heartbeats.
         self._channel.send(instance, message)
-
-
-def _is_no_order(effect: Effect) -> bool:
-    return not isinstance(effect, Send)

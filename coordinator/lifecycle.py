@@ -59,6 +59,7 @@ class Lifecycle:
         self._monotonic = monotonic
         self._max_faults = max_faults
         self._arrivals = 0
+        self._orders: list[Send] = []
         self._outbox: list[Effect] = []
         self._dispatcher = Dispatcher(
             registry,
@@ -74,7 +75,10 @@ class Lifecycle:
         return len(self._dispatcher.queue)
 
     def take_effects(self) -> list[Effect]:
-        effects, self._outbox = self._outbox, []
+        """What is to be done now. Orders first: a GPU may be idle until its order comes, and the
+        rest takes its time."""
+        effects = [*self._orders, *self._outbox]
+        self._orders, self._outbox = [], []
         return effects
 
     # ---- the client's side
@@ -295,7 +299,7 @@ class Lifecycle:
         self._outbox.append(Ended(request))
 
     def _send(self, instance: str, message: ToWorker) -> None:
-        self._outbox.append(Send(instance, message))
+        self._orders.append(Send(instance, message))
 
     def _record(self, request: Request) -> None:
         request.revision += 1

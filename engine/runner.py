@@ -92,7 +92,8 @@ class Engine:
         self._device = torch.device(config.device)
         self._graphs: DecodeGraphs | None = None
         self._prefill_graphs: PrefillGraphs | None = None
-        if self._device.type == "cuda":
+        self._captures = config.device == "cuda" and not isinstance(kernels, ReferenceKernels)
+        if config.device == "cuda":
             self._sampler, self._graphs = self._on_cuda()
         else:
             self._sampler = Sampler(config.num_state_slots, self.num_ids, self._device)
@@ -180,14 +181,14 @@ class Engine:
         """
         began = time.perf_counter()
         # Before the rest: capturing gives back the memory that passes without a graph work in.
-        prefill_graphs = self._captured_prompts() if self._device.type == "cuda" else None
+        prefill_graphs = self._captured_prompts()
         longest = self.model_config.max_position_embeddings
         decodes = self.config.decodes
         for bindings, batch in warm_up.batches(self.layout, self.pools, longest, decodes=decodes):
             for binding in bindings:
                 self.bind(binding)
             self.launch(batch).result()
-        if self._device.type == "cuda":
+        if self.config.device == "cuda":
             reserve_pinned()
         self._prefill_graphs = prefill_graphs
         log.info("kernels are ready after %.1f s", time.perf_counter() - began)
@@ -202,12 +203,12 @@ class Engine:
         self.cache.recurrent[state_slot] = float("nan")
 
     def _on_cuda(self) -> "tuple[Sampler, DecodeGraphs | None]":
-        """A sampler, and graphs of the decode step if the kernels can be captured."""
+        """A sampler, and graphs of the decode step if this engine has answers to compute."""
         from engine.cuda_sampler import CudaSampler, num_logits
 
         self._num_logits = num_logits(self.num_ids, self.model_config.vocab_size)
         sampler = CudaSampler(self.config.num_state_slots, self.num_ids, self._device)
-        if isinstance(self._kernels, ReferenceKernels) or not self.config.decodes:
+        if not (self._captures and self.config.decodes):
             return sampler, None
         graphs = DecodeGraphs(
             self._model,
@@ -218,25 +219,17 @@ class Engine:
             self._num_logits,
             self.model_config.max_position_embeddings,
         )
-        before = gpu.free_bytes()
-        graphs.capture()
-        log.info("memory: %s", gpu.graphs_plan(before, f"{len(graphs.buckets)} decode graphs"))
+        _capture(graphs, f"{len(graphs.buckets)} decode graphs")
         return sampler, graphs
 
     def _captured_prompts(self) -> PrefillGraphs | None:
         """Graphs of short prefill passes, if this engine has prompts to compute."""
-        if isinstance(self._kernels, ReferenceKernels) or not self.config.prefills:
+        if not (self._captures and self.config.prefills):
             return None
         graphs = PrefillGraphs(
-            self._model,
-            self.cache,
-            self.layout,
-            self._kernels,
-            self._num_logits,
+            self._model, self.cache, self.layout, self._kernels, self._num_logits
         )
-        before = gpu.free_bytes()
-        graphs.capture()
-        log.info("memory: %s", gpu.graphs_plan(before, f"{len(graphs.shapes)} prefill graphs"))
+        _capture(graphs, f"{len(graphs.shapes)} prefill graphs")
         return graphs
 
     def _run(self, part: Pass) -> Draw | None:
@@ -257,6 +250,12 @@ class Engine:
         return self._sampler.sample(
             logits, inputs.sample_slots, inputs.sample_positions, _sampled(part)
         )
+
+
+def _capture(graphs: DecodeGraphs | PrefillGraphs, what: str) -> None:
+    before = gpu.free_bytes()
+    graphs.capture()
+    log.info("memory: %s", gpu.graphs_plan(before, what))
 
 
 def _sampled(part: Pass) -> list[SampleRow]:
