@@ -174,8 +174,8 @@ async def test_a_lease_lives_while_it_is_renewed_and_expires_with_its_coordinato
 
     await eventually(renewed, "renewed beyond two times to live")
     assert (await other.claim_gpu("decode-2", ("GPU-a",), 1))[0] == ""
-    assert one._task is not None
-    one._task.cancel()  # as kill -9 would end it
+    assert one._writer._task is not None
+    one._writer._task.cancel()  # as kill -9 would end it
     began = time.monotonic()
 
     async def free() -> None:

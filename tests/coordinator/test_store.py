@@ -81,8 +81,8 @@ def stored(redis: Redis, request_id: str) -> RequestRecord | None:
 
 def abandon(store: Store) -> None:
     """End a store as kill -9 would: it writes nothing any more."""
-    assert store._task is not None
-    store._task.cancel()
+    assert store._writer._task is not None
+    store._writer._task.cancel()
 
 
 async def test_a_request_from_queued_to_finished(redis: Redis, make_store: MakeStore) -> None:
