@@ -147,7 +147,8 @@ class DecodePool:
 
     def close(self) -> None:
         """Wait for the copy under way, so that nothing writes the cache any more."""
-        self._puller.close()
+        if not self._puller.close():
+            log.error("a copy from a peer has not ended: this process may hang on its GPU")
 
     def _meet(self, instance: str, memory: MemoryExport) -> PeerTested:
         """Open a peer's memory and test the path from there; a bad one is closed again.

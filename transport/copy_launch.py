@@ -39,20 +39,26 @@ class CopyLaunch:
         self._read = torch.empty(max_handoffs, dtype=torch.int64, pin_memory=True)
         self.began = torch.cuda.Event(enable_timing=True)
         self.finished = torch.cuda.Event(enable_timing=True)
-        on_device = torch.empty(num_words, dtype=torch.int64, device=stream.device)
-
-        def copy() -> None:
-            counts, words = on_device[:_COUNTS], on_device[_COUNTS : _COUNTS + max_handoffs]
-            stage(self._staged, on_device, self._first_block)
-            copy_blocks(on_device[self._first_block :].view(-1, 2), counts, sizes, shape)
-            # The GPU writes pinned memory by itself; the event makes that visible.
-            read_words(words, counts, self._read)
-
-        self._copy = copy
+        with torch.cuda.stream(stream):  # whose work alone may have it again when it is freed
+            self._on_device = torch.empty(num_words, dtype=torch.int64, device=stream.device)
+        self._sizes, self._shape = sizes, shape
+        self._launch = self._three_kernels
+        self.captured = False
 
     def capture(self) -> None:
-        """From now on the three kernels, which have run before, are launched as one graph."""
-        self._copy = captured(self._copy, self._stream)
+        """From now on the three kernels, which have run before, are launched as one graph. It
+        knows their memory by address: what they use is held here."""
+        self._launch = captured(self._three_kernels, self._stream)
+        self.captured = True
+
+    def _three_kernels(self) -> None:
+        counts = self._on_device[:_COUNTS]
+        words = self._on_device[_COUNTS : _COUNTS + self.max_handoffs]
+        table = self._on_device[self._first_block :].view(-1, 2)
+        stage(self._staged, self._on_device, self._first_block)
+        copy_blocks(table, counts, self._sizes, self._shape)
+        # The GPU writes pinned memory by itself; the event makes that visible.
+        read_words(words, counts, self._read)
 
     def table(self, num_blocks: int) -> np.ndarray:
         """[blocks, 2] int64, the table of copy_kernel.py, to be filled."""
@@ -67,7 +73,7 @@ class CopyLaunch:
         self._rows[:_COUNTS] = num_pages, num_handoffs
         with torch.cuda.stream(self._stream):
             self.began.record(self._stream)
-            self._copy()
+            self._launch()
             self.finished.record(self._stream)
 
     def outcome(self, num_handoffs: int) -> tuple[list[int], float]:
@@ -78,8 +84,8 @@ class CopyLaunch:
 
 class CopyLaunches:
     """Launches to take and give back, made by ``make`` for so many blocks and handoffs. A few lie
-    ready, captured; more are made when all of these are under way, or too small. Making one asks
-    the driver for pinned memory, which waits for the step under way."""
+    ready, captured; more are made when all of these are under way, or too small, and kept behind
+    them. Making one asks the driver for pinned memory, which waits for the step under way."""
 
     def __init__(
         self, max_blocks: int, max_handoffs: int, make: Callable[[int, int], CopyLaunch]
@@ -102,8 +108,12 @@ class CopyLaunches:
         return self._make(max(blocks, num_blocks), max(handoffs, num_handoffs))
 
     def give_back(self, launch: CopyLaunch) -> None:
-        """The launch is over, and its outcome taken."""
-        self._spare.append(launch)
+        """The launch is over, and its outcome taken. What was used last is used next: its memory
+        is in the processor's caches."""
+        if launch.captured:
+            self._spare.insert(0, launch)
+        else:
+            self._spare.append(launch)
 
 
 def captured(work: Callable[[], None], stream: torch.cuda.Stream) -> Callable[[], None]:

@@ -22,7 +22,7 @@ from transport.copy_kernel import BlockBytes, CopyShape
 from transport.copy_launch import CopyLaunch, CopyLaunches
 from transport.cuda import close_handle, open_handle
 from transport.messages import MemoryExport, Offer
-from transport.pull import Copied, Pull, Wanted, check_generation, require_region
+from transport.pull import CLOSE_S, Copied, Pull, Wanted, check_generation, require_region
 from transport.region import PROBE, Region
 from transport.tensors import CacheTensors
 
@@ -140,6 +140,7 @@ class CudaCopyStream:
         self._after_steps = after_steps
         self._stream = stream = torch.cuda.Stream(own.kv.device, priority=HIGH_PRIORITY)
         self._peers: dict[str, Peer] = {}
+        self._under_way: list[CudaPull] = []
         sizes, shape = self._sizes, shape or CopyShape()
         num_pages, num_slots = len(own.kv), len(own.generations)
         self._launches = CopyLaunches(
@@ -162,12 +163,22 @@ class CudaCopyStream:
         if peer is not None:
             peer.leaving = True
             peer.close_if_unread()
+        self._forget_done()
 
     def pull(self, wanted: Sequence[Wanted]) -> list[Pull]:
-        return [pull for batch in self._batches(wanted) for pull in self._start(batch)]
+        self._forget_done()
+        pulls = [pull for batch in self._batches(wanted) for pull in self._start(batch)]
+        self._under_way += pulls
+        return [*pulls]
 
-    def close(self) -> None:
-        self._stream.synchronize()
+    def close(self, timeout_s: float = CLOSE_S) -> bool:
+        deadline = time.monotonic() + timeout_s
+        return all(pull.wait(deadline - time.monotonic()) for pull in self._under_way)
+
+    def _forget_done(self) -> None:
+        """Of every pull that has ended, also one that nobody asks for any more: only then is its
+        peer's memory unmapped, and its launch free for others."""
+        self._under_way = [pull for pull in self._under_way if not pull.done()]
 
     def _batches(self, wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
         batch: list[Wanted] = []
@@ -182,7 +193,7 @@ class CudaCopyStream:
         if batch:
             yield batch
 
-    def _start(self, wanted: list[Wanted]) -> Iterator[Pull]:
+    def _start(self, wanted: list[Wanted]) -> Iterator[CudaPull]:
         peers = [self._peers[each.offer.instance] for each in wanted]
         batch = self._enqueue(wanted, peers)
         for index, (each, peer) in enumerate(zip(wanted, peers, strict=True)):

@@ -5,6 +5,7 @@ says so once and is never tried again; either way what was queued just lies ther
 socket's monitor tells.
 """
 
+import math
 from collections.abc import Callable
 
 import zmq
@@ -28,7 +29,8 @@ class HandshakeWatch:
     """Watches one socket; must be made before it connects, and closed before it is closed.
 
     A connection that merely breaks off looks like a peer with another secret, and both are tried
-    again by ZeroMQ. So only ``refused_after_s`` of nothing but failures is a refusal.
+    again by ZeroMQ. So only ``refused_after_s`` of one failure after the other is a refusal; a
+    peer that is not there at all does not fail.
     """
 
     def __init__(
@@ -45,16 +47,15 @@ class HandshakeWatch:
         self._has_secret = has_secret
         self._refused_after_s = refused_after_s
         self._clock = clock
-        self._failing_since: float | None = None
+        self._failing_since = self._failed_at = -math.inf
+        self._refused = False
         self._connected = False
         self._monitor = socket.get_monitor_socket(_EVENTS)
 
     def check(self) -> None:
         """Raises ChannelRefused once it is clear that we are not let in; never waits."""
-        if self._read():
-            raise self.refused()
-        since = self._failing_since
-        if since is not None and self._clock() - since >= self._refused_after_s:
+        self._read()
+        if self._refused:
             raise self.refused()
 
     def connected(self) -> bool:
@@ -62,18 +63,24 @@ class HandshakeWatch:
         self._read()
         return self._connected
 
-    def _read(self) -> bool:
-        """Take in what happened; whether we were refused for good."""
+    def _read(self) -> None:
         while self._monitor.poll(0):
             event = recv_monitor_message(self._monitor)["event"]
             self._connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             if self._connected:
-                self._failing_since = None
+                self._failed_at = -math.inf
             elif event & _FINAL:
-                return True
-            elif event != zmq.EVENT_DISCONNECTED and self._failing_since is None:
-                self._failing_since = self._clock()
-        return False
+                self._refused = True
+            elif event != zmq.EVENT_DISCONNECTED:
+                self._failed()
+
+    def _failed(self) -> None:
+        now = self._clock()
+        if now - self._failed_at > self._refused_after_s:
+            self._failing_since = now
+        self._failed_at = now
+        if now - self._failing_since >= self._refused_after_s:
+            self._refused = True
 
     def close(self) -> None:
         self._socket.disable_monitor()

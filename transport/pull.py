@@ -20,6 +20,9 @@ from transport.messages import MemoryExport, MemoryKind, Offer
 from transport.region import Region
 from transport.tensors import CacheTensors
 
+CLOSE_S = 5.0
+"""Far more than any copy takes: one that lasts longer will never end."""
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -77,8 +80,9 @@ class CopyStream(Protocol):
         them, and nobody else writes them until the pull is done."""
         ...
 
-    def close(self) -> None:
-        """Wait for the pull under way and drop those not begun."""
+    def close(self, timeout_s: float = CLOSE_S) -> bool:
+        """Wait for what is under way, at most ``timeout_s``; returns whether it has ended, so
+        that nothing writes our memory any more. Drop what has not begun."""
         ...
 
 
@@ -105,6 +109,7 @@ class CopyThread:
     def __init__(self, own: CacheTensors) -> None:
         self._own = own
         self._peers: dict[str, CacheTensors] = {}
+        self._under_way: list[Future[Copied]] = []
         self._stream = ThreadPoolExecutor(max_workers=1, thread_name_prefix="copy-stream")
 
     def open(self, instance: str, memory: MemoryExport) -> None:
@@ -118,15 +123,18 @@ class CopyThread:
         self._peers.pop(instance, None)
 
     def pull(self, wanted: Sequence[Wanted]) -> list[Pull]:
-        return [
-            ThreadPull(
-                self._stream.submit(copy_offer, self._own, self._peers[each.offer.instance], each)
-            )
+        self._under_way = [future for future in self._under_way if not future.done()]
+        futures = [
+            self._stream.submit(copy_offer, self._own, self._peers[each.offer.instance], each)
             for each in wanted
         ]
+        self._under_way += futures
+        return [ThreadPull(future) for future in futures]
 
-    def close(self) -> None:
-        self._stream.shutdown(wait=True, cancel_futures=True)
+    def close(self, timeout_s: float = CLOSE_S) -> bool:
+        self._stream.shutdown(wait=False, cancel_futures=True)
+        begun = [future for future in self._under_way if not future.cancelled()]
+        return not wait(begun, timeout_s).not_done
 
 
 def require_region(memory: MemoryExport, *, kind: MemoryKind, peer: str) -> None:

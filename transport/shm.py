@@ -52,7 +52,7 @@ class Segment:
 
 
 def open_segment(handle: str, size_bytes: int) -> mmap.mmap:
-    """Map a peer's segment; raises PeerGone when it is no longer there.
+    """Map a peer's segment; raises PeerGone when it is no longer there, or cannot be had.
 
     The mapping is read-write because torch has no read-only tensors; a puller only reads.
     """
@@ -60,11 +60,15 @@ def open_segment(handle: str, size_bytes: int) -> mmap.mmap:
         fd = os.open(DIRECTORY / handle, os.O_RDWR)
     except FileNotFoundError as error:
         raise PeerGone(f"shared memory segment {handle} no longer exists") from error
+    except OSError as error:
+        raise PeerGone(f"shared memory segment {handle} cannot be opened: {error}") from error
     try:
         found = os.fstat(fd).st_size
         if found != size_bytes:
             raise PeerGone(f"shared memory segment {handle} has {found} bytes, not {size_bytes}")
         return mmap.mmap(fd, size_bytes)
+    except OSError as error:
+        raise PeerGone(f"shared memory segment {handle} cannot be mapped: {error}") from error
     finally:
         os.close(fd)
 

@@ -197,8 +197,9 @@ class LateCopies:
             self.queue.append(late)
         return late
 
-    def close(self) -> None:
+    def close(self) -> bool:
         self.queue.clear()
+        return True
 
 
 @dataclass(eq=False)

@@ -1,5 +1,6 @@
 """The CUDA copy stream's addresses, batches and peers, with its kernels interpreted."""
 
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,7 @@ from msgspec import structs
 
 from tests.transport.exporters import LAYOUT, filled, own_cache
 from tests.transport.fake_cuda import Event, RuntimeFake, Stream, installed
+from transport import copy_launch
 from transport.copy_kernel import CopyShape
 from transport.errors import LayoutMismatch, PeerGone, StaleGeneration
 from transport.layout import PoolSize
@@ -113,6 +115,56 @@ def test_a_peer_is_unmapped_once_its_last_pull_is_done(cuda: RuntimeFake) -> Non
     assert cuda.closed == [cuda.buffers["p-2"].data_ptr()]
     stream.close_peer("p-2")
     assert len(cuda.closed) == 1
+
+
+def test_a_pull_nobody_asks_for_any_more_keeps_nothing_once_it_has_ended(cuda: RuntimeFake) -> None:
+    memory, _ = export(cuda, "p-2", 1)
+    stream = copy_stream(own_cache(OWN_SIZE, 9))
+    stream.open("p-2", memory)
+    Event.held_back = True
+    stream.pull(WANTED[1:])
+    stream.close_peer("p-2")
+    assert not stream.close(timeout_s=0.0)
+    stream.pull([])
+    assert cuda.closed == []
+    Event.held_back = False
+    stream.pull([])
+    assert cuda.closed == [cuda.buffers["p-2"].data_ptr()]
+    assert stream.close()
+
+
+def test_graphs_find_their_memory_where_it_was(
+    cuda: RuntimeFake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph knows memory by address alone, and so holds none."""
+    own, empty, made = own_cache(OWN_SIZE, 9), torch.empty, []
+
+    def noted(*size, **options) -> torch.Tensor:
+        tensor = empty(*size, **options)
+        made.append(weakref.ref(tensor))
+        return tensor
+
+    monkeypatch.setattr(torch, "empty", noted)
+    monkeypatch.setattr(copy_launch, "captured", lambda work, stream: lambda: None)
+    stream = copy_stream(own)
+    assert made
+    assert all(each() is not None for each in made), "freed under a graph"
+    assert stream.close()
+
+
+def test_after_a_burst_handoffs_go_by_graph_again(cuda: RuntimeFake) -> None:
+    memory, _ = export(cuda, "p-2", 1)
+    stream = copy_stream(own_cache(OWN_SIZE, 9))
+    stream.open("p-2", memory)
+    Event.held_back = True
+    burst = [pull for _ in range(10) for pull in stream.pull(WANTED[1:2])]
+    assert sum(not pull.batch.launch.captured for pull in burst) == 6
+    Event.held_back = False
+    assert all(pull.done() for pull in burst)
+    for _ in range(20):
+        (pull,) = stream.pull(WANTED[1:2])
+        assert pull.batch.launch.captured
+        assert pull.done()
 
 
 def test_a_pair_is_tested_by_the_same_kernel(cuda: RuntimeFake) -> None:

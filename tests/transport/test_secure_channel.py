@@ -121,6 +121,22 @@ async def test_failures_are_borne_for_a_while(coordinator: CoordinatorChannel) -
     assert list(times) == []
 
 
+async def test_a_coordinator_that_goes_and_stays_away_refuses_nobody() -> None:
+    async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        server.close()
+
+    server = await asyncio.start_server(break_off, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    worker = WorkerChannel(f"tcp://127.0.0.1:{port}", "w", keys=OURS, refused_after_s=0.2)
+    try:
+        await asyncio.wait_for(server.wait_closed(), 5)
+        for _ in range(10):
+            assert await asyncio.to_thread(worker.receive, 0.1) == []
+    finally:
+        worker.close()
+
+
 async def test_what_crosses_cannot_be_read(tmp_path: Path) -> None:
     """A tap between the two sees no protocol name and no payload."""
     channel = CoordinatorChannel("tcp://127.0.0.1:*", keys=OURS)

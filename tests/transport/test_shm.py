@@ -82,3 +82,13 @@ def test_too_little_shared_memory_is_an_error_with_the_size(instance: str) -> No
     with pytest.raises(OSError, match=f"cannot reserve {2**50} bytes"):
         shm.Segment(instance, 2**50)
     assert not (shm.DIRECTORY / (shm.PREFIX + instance)).exists()
+
+
+def test_a_segment_that_cannot_be_had_is_no_reason_to_die(instance: str) -> None:
+    no_segment = shm.DIRECTORY / (shm.PREFIX + instance)
+    no_segment.mkdir()
+    try:
+        with pytest.raises(PeerGone, match="cannot be opened"):
+            shm.open_segment(no_segment.name, 4096)
+    finally:
+        no_segment.rmdir()
