@@ -82,3 +82,31 @@ def test_a_result_that_cannot_be_of_the_set_up_is_refused(measured: list[str], s
     told = predict("--setup", "both:4", *(word for each in given for word in ("--measured", each)))
     assert told.exit_code == 2
     assert said in " ".join(told.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("name", ["predicted-pools.json", "predicted-pools-check.json"])
+def test_the_committed_predictions_are_what_comes_out(name: str, tmp_path: Path) -> None:
+    committed = json.loads((RESULTS / name).read_text())
+    words = committed["environment"]["command"].split()[3:]
+    out = tmp_path / "again.json"
+    words[words.index("--out") + 1] = str(out)
+    told = predict(*(word.replace("bench/results", str(RESULTS)) for word in words))
+    assert told.exit_code == 0, told.output
+    assert json.loads(out.read_text())["setups"] == committed["setups"]
+
+
+@pytest.mark.parametrize(
+    ("name", "setup", "low", "high"),
+    [
+        ("predicted-pools-check.json", "both:4", 0.97, 1.0),
+        ("predicted-pools-check.json", "split:2+2", 0.99, 1.0),
+        ("predicted-pools-check.json", "split:1+3", 0.87, 0.99),
+        ("predicted-pools.json", "both:2", 0.99, 1.0),
+    ],
+)
+def test_the_committed_results_are_within_what_the_page_says(
+    name: str, setup: str, low: float, high: float
+) -> None:
+    found = json.loads((RESULTS / name).read_text())["setups"][setup]["measured_over_predicted"]
+    assert {round(ratio, 2) for ratio in found.values()} >= {low, high}
+    assert all(low <= round(ratio, 2) <= high for ratio in found.values())
