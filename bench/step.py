@@ -23,7 +23,7 @@ from bench.environment import describe
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
 from engine.runner import Engine, Step
-from transport.cuda import CudaMemory
+from transport.memory import own_memory
 from transport.sampling import SamplingParams, StopRule
 
 FULL_SIZE = Path("bench/models/qwen3.5-35b-a3b")
@@ -138,7 +138,7 @@ def main(
         num_pages=pages_each * max(2, *sizes),
         num_state_slots=max(2, *sizes),
     )
-    engine = Engine.load(config, CudaMemory().allocate)
+    engine = Engine.load(config, own_memory("cuda", "bench").allocate)
     ready_s = time.perf_counter() - began
     free, total = torch.cuda.mem_get_info()
     print(f"ready in {ready_s:.1f} s; {(total - free) / 2**30:.1f} GiB of GPU memory in use")
