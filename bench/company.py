@@ -18,7 +18,7 @@ from bench.step import FULL_SIZE, gpu_environment
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
 from engine.runner import Engine
-from transport.cuda import CudaMemory
+from transport.memory import own_memory
 from transport.sampling import SamplingParams, StopRule
 
 PAGE = 64
@@ -77,7 +77,7 @@ def main(
         num_pages=requests * -(-(input_len + output_len) // PAGE),
         num_state_slots=requests,
     )
-    engine = Engine.load(config, CudaMemory().allocate)
+    engine = Engine.load(config, own_memory("cuda", "bench").allocate)
     generator = torch.Generator().manual_seed(0)
     shape = (requests, input_len)
     prompts = torch.randint(0, engine.num_ids, shape, generator=generator).tolist()

@@ -6,8 +6,8 @@ from typing import Any
 
 from bench.figures.score import WEIGHTS, ScoreFailed, score
 
-# What a good comparison keeps the same.
-_SAME = ("input_len", "output_len", "requests", "temperature", "ignore_eos", "stream", "api")
+# What differs between any two runs, and what is shown level by level.
+_MAY_DIFFER = ("seed", "levels")
 _LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
 
 
@@ -64,8 +64,11 @@ def scored(side: Side) -> dict[str, Any]:
 def differences(sides: Sequence[Side]) -> list[str]:
     """Settings that are not the same, and so make the comparison one of different things."""
     found = []
-    for name in _SAME:
-        values = [side.document["settings"].get(name) for side in sides]
+    settings = [side.document["settings"] for side in sides]
+    for name in dict.fromkeys(name for each in settings for name in each):
+        values = [each.get(name) for each in settings]
+        if name in _MAY_DIFFER:
+            continue
         if any(value != values[0] for value in values):
             found.append(f"{name}: {', '.join(map(str, values))}")
     return found

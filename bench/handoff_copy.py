@@ -17,76 +17,33 @@ bytes of all blocks are compared with what the exporter wrote there.
 """
 
 import json
-import statistics
 import subprocess
 import sys
-import time
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import torch
-import triton
 import typer
-from cupy.cuda import runtime
 
 from bench.environment import describe
-from engine.pairtest import FULL_SIZE as LAYOUT
-from transport.copy_kernel import CopyShape
-from transport.cuda import CudaMemory, close_handle, open_handle
-from transport.cuda_pull import CudaCopyStream, CudaPull
 from transport.layout import PoolSize
-from transport.messages import MemoryExport, Offer
-from transport.pull import Wanted
-from transport.region import Region
-from transport.selftest import PeerTest, probe_peer, write_pattern
-from transport.tensors import CacheTensors
+from transport.messages import MemoryExport
 
-INSTANCE = "prefill-bench"
-GENERATION = 7
-CEILING_GB_PER_S = {"kernel": 370.0, "memcpy": 396.0}
 TARGET_GB_PER_S, TARGET_1K_US = 350.0, 350.0
 START_S = 120.0
-DONE_S = 30.0
 IDLE_S = (0.0, 0.01, 0.05)
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@dataclass(frozen=True)
-class Case:
-    """Handoffs of prompts of ``num_tokens`` wanted together."""
-
-    num_tokens: int
-    num_handoffs: int
-
-    @property
-    def pages_each(self) -> int:
-        return LAYOUT.pages_for(self.num_tokens)
-
-    @property
-    def num_bytes(self) -> int:
-        return self.num_handoffs * (self.pages_each * LAYOUT.page_bytes + LAYOUT.state_slot_bytes)
-
-
 @app.command(hidden=True)
 def export(device: int, num_pages: int, num_state_slots: int) -> None:
     """The exporting process: prints its export and stays until its input ends."""
-    torch.cuda.set_device(device)
-    size = PoolSize(num_pages, num_state_slots)
-    memory = CudaMemory()
-    cache = CacheTensors.over(memory.allocate(Region.of(LAYOUT, size).size_bytes), LAYOUT, size)
-    cache.generations.fill_(GENERATION)
-    for kind, blocks in enumerate((cache.kv, cache.conv, cache.recurrent)):
-        for block in range(len(blocks)):
-            _words(blocks[block]).copy_(_content(kind, block, blocks[block].nbytes // 8, device))
-    write_pattern(cache, INSTANCE)
-    torch.cuda.synchronize()
-    export = MemoryExport(memory.kind, memory.handle, memory.size_bytes, LAYOUT, size)
-    sys.stdout.write(msgspec.json.encode(export).decode() + "\n")
-    sys.stdout.flush()
-    sys.stdin.read()
+    from bench import handoff_copy_runs
+
+    handoff_copy_runs.export(device, PoolSize(num_pages, num_state_slots))
 
 
 @app.command()
@@ -101,6 +58,12 @@ def measure(
     out: Annotated[Path | None, typer.Option(help="Where the JSON goes.")] = None,
 ) -> None:
     """Measure every case; exit status 1 when a byte or the self-test was wrong."""
+    import torch
+    import triton
+
+    from bench.handoff_copy_runs import CEILING_GB_PER_S, Bench, Case
+    from transport.copy_kernel import CopyShape
+
     source, target = _numbers(gpus)
     lengths = _numbers(prompts)
     cases = [Case(n, k) for n in lengths for k in _numbers(handoffs)]
@@ -155,192 +118,6 @@ def measure(
     raise typer.Exit(1 if wrong or result["selftest"]["problem"] else 0)
 
 
-class Bench:
-    """The pulling process: its own region on ``device``, and copies from the export."""
-
-    def __init__(self, export: MemoryExport, device: int, size: PoolSize, repeats: int) -> None:
-        torch.cuda.set_device(device)
-        memory = CudaMemory()
-        buffer = memory.allocate(Region.of(LAYOUT, size).size_bytes)
-        self._own = CacheTensors.over(buffer, LAYOUT, size)
-        self._export, self._device, self._size, self._repeats = export, device, size, repeats
-        self._generator = torch.Generator().manual_seed(0)
-
-    def selftest(self) -> dict[str, Any]:
-        """The self-test as a worker runs it at start, with what opening and testing take."""
-        stream = CudaCopyStream(self._own, after_steps=False)
-        began = time.perf_counter()
-        stream.open(INSTANCE, self._export)
-        opened = time.perf_counter()
-        test: PeerTest = probe_peer(stream, self._own, INSTANCE)
-        ended = time.perf_counter()
-        stream.close_peer(INSTANCE)
-        row = {
-            "gb_per_s": round(test.bytes_per_s / 1e9, 1),
-            "problem": test.problem,
-            "open_ms": round(1e3 * (opened - began), 2),
-            "test_ms": round(1e3 * (ended - opened), 2),
-        }
-        print(f"self-test: {row}", file=sys.stderr)
-        return row
-
-    def plain(self, case: Case) -> list[dict[str, Any]]:
-        """As many bytes by ``cudaMemcpyAsync``: in one piece, and in one piece a block."""
-        address = open_handle(self._export.handle, peer=INSTANCE)
-        own = self._own.kv.data_ptr()
-        base = Region.of(LAYOUT, self._size).kv
-        pieces = {"memcpy": [case.num_bytes]}
-        states = [LAYOUT.state_slot_bytes] * case.num_handoffs
-        pieces["memcpy a block"] = [LAYOUT.page_bytes] * (
-            case.pages_each * case.num_handoffs
-        ) + states
-        # What is copied lies anywhere in the region: only the time counts here.
-        room = self._export.size_bytes - base
-        rows = []
-        stream = torch.cuda.Stream()
-        for name, sizes in pieces.items():
-
-            def copy(sizes: list[int] = sizes) -> None:
-                offset = 0
-                for size in sizes:
-                    offset = offset if offset + size <= room else 0
-                    runtime.memcpyAsync(
-                        own + offset, address + base + offset, size,
-                        runtime.memcpyDeviceToDevice, stream.cuda_stream,
-                    )  # fmt: skip
-                    offset += size
-
-            us = []
-            for _ in range(self._repeats + 3):
-                began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                with torch.cuda.stream(stream):
-                    began.record()
-                    copy()
-                    ended.record()
-                ended.synchronize()
-                us.append(1e3 * began.elapsed_time(ended))
-            rows.append(_row(case, name, statistics.median(us[3:])))
-        close_handle(address)
-        return rows
-
-    def sweep(self, shapes: list[CopyShape], case: Case) -> list[dict[str, Any]]:
-        return [self.pulled(case, shape) for shape in shapes]
-
-    def pulled(self, case: Case, shape: CopyShape) -> dict[str, Any]:
-        """Time and check one case in one shape."""
-        stream = CudaCopyStream(self._own, after_steps=False, shape=shape)
-        stream.open(INSTANCE, self._export)
-        us, wall_us = [], []
-        for repeat in range(self._repeats + 3):
-            wanted = self._wanted(case)
-            if repeat == self._repeats + 2:
-                self._spoil()
-            began = time.perf_counter()
-            pulls = [pull for pull in stream.pull(wanted) if isinstance(pull, CudaPull)]
-            assert all(pull.wait(DONE_S) for pull in pulls), f"a copy took more than {DONE_S} s"
-            wall_us.append(1e6 * (time.perf_counter() - began))
-            us.append(
-                1e3 * pulls[0].batch.launch.began.elapsed_time(pulls[-1].batch.launch.finished)
-            )
-            for pull in pulls:
-                pull.result()
-        wrong = sum(self._wrong_bytes(each) for each in wanted)
-        stream.close_peer(INSTANCE)
-        row = _row(case, "kernel", statistics.median(us[3:]))
-        row |= {
-            **asdict(shape), "p99_us": round(max(us[3:]), 1),
-            "wall_us": round(statistics.median(wall_us[3:]), 1), "wrong_bytes": wrong,
-        }  # fmt: skip
-        return row
-
-    def enqueued(self, case: Case, idle_s: float) -> dict[str, Any]:
-        """Host time of ``pull`` alone, after ``idle_s`` without work."""
-        stream = CudaCopyStream(self._own, after_steps=False)
-        stream.open(INSTANCE, self._export)
-        us = []
-        for _ in range(self._repeats + 3):
-            wanted = self._wanted(case)
-            time.sleep(idle_s)
-            began = time.perf_counter()
-            pulls = stream.pull(wanted)
-            us.append(1e6 * (time.perf_counter() - began))
-            assert all(pull.wait(DONE_S) for pull in pulls), f"a copy took more than {DONE_S} s"
-        stream.close_peer(INSTANCE)
-        row = {
-            "num_tokens": case.num_tokens, "idle_s": idle_s,
-            "host_us": round(statistics.median(us[3:]), 1), "max_us": round(max(us[3:]), 1),
-        }  # fmt: skip
-        print(f"enqueue: {row}", file=sys.stderr)
-        return row
-
-    def disturbances(self, case: Case, programs: list[int]) -> list[dict[str, Any]]:
-        """How much longer reading all of a large tensor takes while copies never cease."""
-        data = torch.zeros(2 << 30, dtype=torch.uint8, device="cuda").view(torch.float32)
-        rows = []
-        alone = self._reading_ms(data)
-        for count in programs:
-            shape = CopyShape(num_programs=count)
-            stream = CudaCopyStream(self._own, after_steps=False, shape=shape)
-            stream.open(INSTANCE, self._export)
-            pulls = [pull for _ in range(3) for pull in stream.pull(self._wanted(case))]
-            beside = self._reading_ms(data)
-            still_copying = not pulls[-1].done()
-            assert all(pull.wait(DONE_S) for pull in pulls), f"a copy took more than {DONE_S} s"
-            stream.close_peer(INSTANCE)
-            row = {
-                "num_programs": count, "alone_ms": round(alone, 3), "beside_ms": round(beside, 3),
-                "slower": round(beside / alone, 3), "copied_throughout": still_copying,
-            }  # fmt: skip
-            print(f"beside copies: {row}", file=sys.stderr)
-            rows.append(row)
-        return rows
-
-    def _reading_ms(self, data: torch.Tensor) -> float:
-        torch.cuda.current_stream().synchronize()
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        data.sum()
-        began.record()
-        for _ in range(20):
-            data.sum()
-        ended.record()
-        ended.synchronize()
-        return float(began.elapsed_time(ended)) / 20
-
-    def _wanted(self, case: Case) -> list[Wanted]:
-        """Random pages and state slots at both ends, no target twice."""
-        each = case.pages_each
-        pages = [self._shuffled(self._size.num_pages) for _ in range(2)]
-        slots = [self._shuffled(self._size.num_state_slots) for _ in range(2)]
-        found = []
-        for i in range(case.num_handoffs):
-            theirs, ours = (tuple(ids[i * each : (i + 1) * each]) for ids in pages)
-            offer = Offer(INSTANCE, theirs, slots[0][i], GENERATION, case.num_tokens)
-            found.append(Wanted(offer, ours, slots[1][i]))
-        return found
-
-    def _shuffled(self, n: int) -> list[int]:
-        shuffled: list[int] = torch.randperm(n, generator=self._generator).tolist()
-        return shuffled
-
-    def _spoil(self) -> None:
-        for tensor in (self._own.kv, self._own.conv, self._own.recurrent):
-            tensor.zero_()
-        torch.cuda.synchronize()
-
-    def _wrong_bytes(self, wanted: Wanted) -> int:
-        offer = wanted.offer
-        kv, conv, recurrent = self._own.kv, self._own.conv, self._own.recurrent
-        blocks = [(0, there, kv[here]) for there, here in
-                  zip(offer.block_table, wanted.block_table, strict=True)]  # fmt: skip
-        blocks.append((1, offer.state_slot, conv[wanted.state_slot]))
-        blocks.append((2, offer.state_slot, recurrent[wanted.state_slot]))
-        wrong = torch.zeros((), dtype=torch.int64, device="cuda")
-        for kind, block, found in blocks:
-            expected = _content(kind, block, found.nbytes // 8, self._device)
-            wrong += (_words(found).view(torch.uint8) != expected.view(torch.uint8)).sum()
-        return int(wrong)
-
-
 @dataclass(frozen=True)
 class Exporter:
     process: "subprocess.Popen[str]"
@@ -362,38 +139,23 @@ def _start_exporter(device: int, size: PoolSize) -> Exporter:
         [sys.executable, "-m", "bench.handoff_copy", *arguments],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
+    return Exporter(process, msgspec.json.decode(first_line(process, START_S), type=MemoryExport))
+
+
+def first_line(process: "subprocess.Popen[str]", within_s: float) -> str:
+    """Raises SystemExit when there is none within ``within_s``; then the process is killed."""
     assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise SystemExit(f"the exporter ended with {process.wait()} before it exported anything")
-    return Exporter(process, msgspec.json.decode(line, type=MemoryExport))
-
-
-def _words(block: torch.Tensor) -> torch.Tensor:
-    return block.view(-1).view(torch.int64)
-
-
-def _content(kind: int, block: int, num_words: int, device: int) -> torch.Tensor:
-    """What the exporter holds there: every word of the region another one."""
-    first = (kind * 1_000_003 + block) * num_words
-    words = torch.arange(first, first + num_words, dtype=torch.int64, device=f"cuda:{device}")
-    return words * 0x1F123BB5159A55E5 ^ (words >> 7)
-
-
-def _row(case: Case, how: str, us: float) -> dict[str, Any]:
-    gb_per_s = case.num_bytes / us / 1e3
-    ceiling = CEILING_GB_PER_S["kernel" if how == "kernel" else "memcpy"]
-    row = {
-        "how": how, "num_tokens": case.num_tokens, "handoffs": case.num_handoffs,
-        "mib": round(case.num_bytes / 2**20, 1), "us": round(us, 1),
-        "gb_per_s": round(gb_per_s, 1),
-        "of_ceiling": round(gb_per_s / ceiling, 3),
-    }  # fmt: skip
-    print(
-        f"{how:15s} {case.num_handoffs:3d} x {case.num_tokens:6d}  {us:9.1f} us"
-        f"  {gb_per_s:6.1f} GB/s", file=sys.stderr,
-    )  # fmt: skip
-    return row
+    late = threading.Timer(within_s, process.kill)
+    late.start()
+    try:
+        if line := process.stdout.readline():
+            return line
+        status = process.wait()
+    finally:
+        late.cancel()
+    raise SystemExit(
+        f"the exporter ended with {status} before it exported anything; it has {within_s:g} s"
+    )
 
 
 def _best_by_programs(rows: list[dict[str, Any]]) -> dict[int, str]:

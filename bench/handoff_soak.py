@@ -1,18 +1,22 @@
 """``python -m bench.handoff_soak``: handoffs under load, aborts and kill -9, every byte hashed.
 
     python -m bench.handoff_soak --handoffs 1000 --max-prompt 32768 --kills 6 \\
-        --out bench/results/h200-handoff-soak.json -- --prefill 1 --decode 3 --load-format dummy …
+        --out bench/results/h200-handoff-soak.json -- --prefill 1 --decode 1 --load-format dummy …
 
 starts ``baton up`` with what follows ``--`` and BATON_VERIFY_HANDOFF=1, so that both ends of every
-handoff hash its pages and state and a difference fails the request. Streams with prompts of random
-length (log-uniform) run until so many handoffs have landed and so many workers were killed; some
-clients leave at a random token; at even intervals a prefill and a decode worker are killed in
-turn, each when the one before is back. It passes when
+handoff hash its pages and state and a difference, or no hash, fails the request. Streams with
+prompts of random length (log-uniform) run until so many handoffs have landed and so many workers
+were killed; some clients leave at a random token; at even intervals a prefill and a decode worker
+are killed in turn, each when the one before is back. It passes when
 
-- every request whose client stayed ended with all its tokens, in order, none lost, none doubled;
-- no handoff's digests differed, and nothing failed for any other reason;
-- every killed worker came back;
+- every request whose client stayed ended with as many tokens as it asked for (how many is compared,
+  not which: prompts that are computed together are rounded otherwise than alone);
+- the decode workers compared the digests of as many handoffs as landed, none differed, and nothing
+  failed for any other reason;
+- every killed worker was back within ``--back-s``, and all of it was done within ``--run-s``;
 - at the end all pages and state slots are free, the books balance, and the stack exits with 0.
+
+The first failure ends the run.
 """
 
 import asyncio
@@ -24,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,15 +40,22 @@ import typer
 from bench.environment import describe
 from bench.soak_stack import SoakStack, started
 
+Condition = Callable[[dict[str, Any]], bool]
 POLL_S = 0.1
 SETTLE_S = 120.0
 RETRY_S = 0.5
 LOG_MISMATCH = "the cache changed on its way"
+LOG_COMPARED = re.compile(r" decode landed .* verified=True$", re.MULTILINE)
+
+
+class SoakFailed(Exception):
+    """What must not happen; ends the run."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked of the stack. ``abort_share`` of the clients leave early."""
+    """What is asked of the stack. ``abort_share`` of the clients leave early; a killed worker is
+    back within ``back_s``, and everything done within ``run_s``."""
 
     handoffs: int
     concurrency: int
@@ -53,11 +65,13 @@ class Plan:
     kills: int
     seed: int
     num_ids: int
+    back_s: float = 120.0
+    run_s: float = 1800.0
 
 
 @dataclass
 class Tally:
-    """What the clients saw."""
+    """What the clients saw; ``prompt_tokens`` and ``lengths`` are of requests that were taken."""
 
     landed: int = 0
     finished: int = 0
@@ -80,20 +94,33 @@ class Soak:
         self._http = httpx.AsyncClient(base_url=stack.url, timeout=httpx.Timeout(SETTLE_S))
 
     async def run(self) -> dict[str, Any]:
-        """The load, the kills, and what is left behind."""
+        """The load, the kills, and what is left behind. ``tally.failures`` says why it ended
+        before its time."""
         async with self._http:
-            self._num_workers = len((await self._status())["workers"])
-            killing = asyncio.create_task(self._kill_in_turn())
-            await asyncio.gather(*(self._client() for _ in range(self._plan.concurrency)))
-            await killing
+            try:
+                await self._until_done()
+            except* (SoakFailed, httpx.HTTPError) as failed:
+                self.tally.failures += [_said(error) for error in failed.exceptions]
+            except* TimeoutError:
+                self.tally.failures.append(
+                    f"not done within {self._plan.run_s:g} s: {self.tally.landed} handoffs landed, "
+                    f"{len(self.kills)} workers killed"
+                )
             return await self._settled()
+
+    async def _until_done(self) -> None:
+        async with asyncio.timeout(self._plan.run_s):
+            self._num_workers = len((await self._status())["workers"])
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._kill_in_turn())
+                for _ in range(self._plan.concurrency):
+                    group.create_task(self._client())
 
     # ---- clients
 
     async def _client(self) -> None:
-        while not self.tally.failures and (
-            self.tally.landed < self._plan.handoffs or len(self.kills) < self._plan.kills
-        ):
+        plan = self._plan
+        while self.tally.landed < plan.handoffs or len(self.kills) < plan.kills:
             await self._request()
             self._progress.set()
 
@@ -108,11 +135,12 @@ class Soak:
             "seed": draw.randrange(1 << 31), "ignore_eos": True, "stream": True,
             "return_token_ids": True,
         }  # fmt: skip
-        seen = 0
+        seen, taken = 0, True
         try:
             async with self._http.stream("POST", "/v1/completions", json=body) as answer:
                 if answer.status_code == 503:
                     self.tally.refused += 1
+                    taken = False
                     await asyncio.sleep(RETRY_S)
                     return
                 answer.raise_for_status()
@@ -124,16 +152,15 @@ class Soak:
                     if leaves_at is not None and seen >= leaves_at:
                         self.tally.aborted += 1
                         return
-            if seen == output:
-                self.tally.finished += 1
-            else:
-                self.tally.failures.append(f"{seen} of {output} tokens for a prompt of {length}")
         except (httpx.HTTPError, ValueError, KeyError) as error:
-            self.tally.failures.append(f"after {seen} tokens: {error!r}")
+            raise SoakFailed(f"after {seen} tokens: {error!r}") from error
         finally:
             self.tally.landed += seen >= 2  # the second token comes from a decode worker
-            self.tally.prompt_tokens += length
-            self.tally.lengths[f"<= {1 << (length - 1).bit_length()}"] += 1
+            self.tally.prompt_tokens += length * taken
+            self.tally.lengths[f"<= {1 << (length - 1).bit_length()}"] += taken
+        if seen != output:
+            raise SoakFailed(f"{seen} of {output} tokens for a prompt of {length}")
+        self.tally.finished += 1
 
     # ---- faults
 
@@ -141,23 +168,27 @@ class Soak:
         """Evenly over the run, prefill and decode by turns."""
         for number in range(self._plan.kills):
             due = self._plan.handoffs * (number + 1) // (self._plan.kills + 1)
-            while self.tally.landed < due and not self.tally.failures:
+            while self.tally.landed < due:
                 self._progress.clear()
                 await self._progress.wait()
-            if self.tally.failures:
-                return
             role = ("prefill", "decode")[number % 2]
-            victims = [name for name in self._stack.pids() if name.startswith(f"{role}-")]
-            victim = self._draw.choice(sorted(victims))
-            before = {worker["instance"] for worker in (await self._status())["workers"]}
-            self._stack.kill(victim)
-            began = time.monotonic()
-            back = await self._eventually(lambda s, old=before: self._replaced(s, old))
-            self.kills.append({
-                "victim": victim, "after_handoffs": self.tally.landed,
-                "back_s": round(time.monotonic() - began, 2) if back else None,
-            })  # fmt: skip
-            print(f"killed {self.kills[-1]}", file=sys.stderr)
+            alive = sorted(self._stack.pids())
+            victims = [name for name in alive if name.startswith(f"{role}-")]
+            if not victims:
+                raise SoakFailed(f"no {role} worker to kill among {', '.join(alive)}")
+            await self._kill(self._draw.choice(victims))
+
+    async def _kill(self, victim: str) -> None:
+        """Returns when another has taken its place."""
+        before = {worker["instance"] for worker in (await self._status())["workers"]}
+        self._stack.kill(victim)
+        began, landed = time.monotonic(), self.tally.landed
+        back = await self._eventually(lambda s: self._replaced(s, before), self._plan.back_s)
+        back_s = round(time.monotonic() - began, 2) if back else None
+        self.kills.append({"victim": victim, "after_handoffs": landed, "back_s": back_s})
+        print(f"killed {self.kills[-1]}", file=sys.stderr)
+        if not back:
+            raise SoakFailed(f"{victim} was not back {self._plan.back_s:g} s after its kill -9")
 
     def _replaced(self, status: dict[str, Any], before: set[str]) -> bool:
         now = {worker["instance"] for worker in status["workers"]}
@@ -167,9 +198,13 @@ class Soak:
 
     async def _settled(self) -> dict[str, Any]:
         """Wait until nothing is open; what is then free, and what the books say."""
-        clean = await self._eventually(_is_clean)
-        status = await self._status()
-        metrics = (await self._http.get("/metrics")).text
+        clean = await self._eventually(_is_clean, SETTLE_S)
+        try:
+            status = await self._status()
+            metrics = (await self._http.get("/metrics")).text
+        except httpx.HTTPError as error:
+            self.tally.failures.append(f"at the end: {_said(error)}")
+            return {"clean": False, "requests": {}}
         return {
             "clean": clean,
             "workers": status["workers"],
@@ -181,13 +216,14 @@ class Soak:
             ),
         }
 
-    async def _eventually(self, condition: Any) -> bool:
-        deadline = time.monotonic() + SETTLE_S
-        while time.monotonic() < deadline:
-            with suppress(httpx.HTTPError):
-                if condition(await self._status()):
-                    return True
-            await asyncio.sleep(POLL_S)
+    async def _eventually(self, condition: Condition, within_s: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while True:
+                    with suppress(httpx.HTTPError):
+                        if condition(await self._status()):
+                            return True
+                    await asyncio.sleep(POLL_S)
         return False
 
     async def _status(self) -> dict[str, Any]:
@@ -210,18 +246,20 @@ def soak(
             left = asyncio.run(run.run())
             seconds = time.monotonic() - began
             exit_code = stack.stop()
-        mismatches = log.read_text().count(LOG_MISMATCH)
+        told = log.read_text()
+    mismatches, compared = told.count(LOG_MISMATCH), len(LOG_COMPARED.findall(told))
     tally = run.tally
     passed = (
-        tally.landed >= plan.handoffs and not tally.failures and not mismatches and left["clean"]
-        and exit_code == 0 and len(run.kills) == plan.kills
+        tally.landed >= plan.handoffs and not tally.failures and left["clean"] and exit_code == 0
+        and not mismatches and compared >= tally.landed and len(run.kills) == plan.kills
         and all(kill["back_s"] is not None for kill in run.kills)
         and not any('state="failed"' in labels for labels in left["requests"])
     )  # fmt: skip
     return {
         "passed": passed, "seconds": round(seconds, 1), "handoffs": tally.landed,
-        "digest_mismatches": mismatches, "finished": tally.finished, "aborted": tally.aborted,
-        "refused": tally.refused, "failures": tally.failures[:20], "kills": run.kills,
+        "digests_compared": compared, "digest_mismatches": mismatches,
+        "finished": tally.finished, "aborted": tally.aborted, "refused": tally.refused,
+        "failures": tally.failures[:20], "kills": run.kills,
         "prompt_tokens": tally.prompt_tokens, "exit_code": exit_code,
         "prompts_by_length": dict(sorted(tally.lengths.items(), key=lambda i: int(i[0][3:]))),
         **left,
@@ -240,9 +278,14 @@ def main(
     num_ids: Annotated[int, typer.Option(help="Prompts hold ids below this.")] = 1_000,
     setting: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, for BATON_NAME.")] = None,
     start_s: Annotated[float, typer.Option(help="Seconds it may take to start.")] = 300.0,
+    back_s: Annotated[float, typer.Option(help="Seconds until a killed worker is back.")] = 120.0,
+    run_s: Annotated[float, typer.Option(help="Seconds all of it may take.")] = 1800.0,
     out: Annotated[Path | None, typer.Option(help="Where the JSON goes.")] = None,
 ) -> None:
-    plan = Plan(handoffs, concurrency, max_prompt, max_output, abort_share, kills, seed, num_ids)
+    plan = Plan(
+        handoffs, concurrency, max_prompt, max_output, abort_share, kills, seed, num_ids,
+        back_s, run_s,
+    )  # fmt: skip
     settings = dict(each.split("=", 1) for each in setting or ())
     result = {
         **describe(sys.argv[1:], "bench.handoff_soak"),
@@ -254,6 +297,7 @@ def main(
     brief = (
         "passed",
         "handoffs",
+        "digests_compared",
         "digest_mismatches",
         "finished",
         "aborted",
@@ -272,6 +316,10 @@ def _num_tokens(line: str) -> int:
     if "error" in event:
         raise ValueError(f"{event['error']['code']}: {event['error']['message']}")
     return sum(len(choice["token_ids"]) for choice in event["choices"])
+
+
+def _said(error: BaseException) -> str:
+    return str(error) if isinstance(error, SoakFailed) else repr(error)
 
 
 def _is_clean(status: dict[str, Any]) -> bool:

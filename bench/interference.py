@@ -3,7 +3,8 @@
 The reason to disaggregate, as a number. A set-up is measured twice: with steady streams alone
 (quiet), and with the same streams while long prompts arrive at a fixed rate (disturbed). What
 counts are the gaps between tokens while all streams run: of the whole of that time, and of the
-part of it in which a prompt waited for its first token.
+part of it in which a prompt waited for its first token; and the TTFT of the long prompts that came
+and had their first token in that time. Before that, the streams and one long prompt run once.
 
     python -m bench.interference --setup split:1+3 --setup both:4
     python -m bench.interference --url http://127.0.0.1:8000 --vocab 248000
@@ -113,15 +114,23 @@ async def measure(url: str, load: Load) -> dict[str, Any]:
     """Both phases against the server at ``url``; raises NotMeasured."""
     async with Client(endpoint(url)) as client:
         model = await _model(client)
-        await _streams(client, model, load, seed=1)  # whatever is slow only once
+        await _warm_up(client, model, load)
         quiet = _whole(await _streams(client, model, load, seed=2))
         running = asyncio.create_task(_streams(client, model, load, seed=2))
         arrivals = await _arrive(client, model, load, running)
         disturbed = _whole(await running)
+    return figures(quiet, disturbed, arrivals)
+
+
+def figures(
+    quiet: Sequence[Record], disturbed: Sequence[Record], arrivals: Sequence[Record]
+) -> dict[str, Any]:
+    """Of the streams alone, beside ``arrivals``, and of those. Raises NotMeasured."""
     span = steady(disturbed)
     gaps = gaps_within(disturbed, span)
     waits = [(r.due_at_s, r.arrivals[0].at_s) for r in arrivals if r.arrivals]
-    ttfts = [end - begin for begin, end in waits]
+    within = [(a, b) for a, b in waits if span[0] <= a and b <= span[1]]
+    ttfts = [end - begin for begin, end in within]
     return {
         "quiet": pace(gaps_within(quiet, steady(quiet))),
         "disturbed": pace(gaps),
@@ -129,12 +138,20 @@ async def measure(url: str, load: Load) -> dict[str, Any]:
         "steady_s": span[1] - span[0],
         "arrivals": {
             "sent": len(arrivals),
-            "within_steady": len([w for w in waits if w[0] < span[1] and span[0] < w[1]]),
+            "within_steady": len(within),
             "failed": [f"{r.failure}: {r.detail}" for r in arrivals if not r.ok],
             "ttft_p50_ms": MS * percentile(ttfts, 0.5) if ttfts else None,
             "ttft_p99_ms": MS * percentile(ttfts, 0.99) if ttfts else None,
         },
     }
+
+
+async def _warm_up(client: Client, model: str, load: Load) -> None:
+    """What is slow only once: the streams, and a long prompt beside them."""
+    draw = random.Random(f"{load.seed} warm-up")
+    long = _ask(model, draw, load.arrival_prompt, load.arrival_tokens, load.vocab)
+    streams, record = await asyncio.gather(_streams(client, model, load, seed=1), client.send(long))
+    _whole([*streams, record])
 
 
 async def _streams(client: Client, model: str, load: Load, seed: int) -> list[Record]:
@@ -174,7 +191,7 @@ def _ask(model: str, draw: random.Random, length: int, max_tokens: int, vocab: i
 def _whole(streams: list[Record]) -> list[Record]:
     for record in streams:
         if not record.ok:
-            raise NotMeasured(f"a stream failed: {record.failure}: {record.detail}")
+            raise NotMeasured(f"a request failed: {record.failure}: {record.detail}")
     return streams
 
 

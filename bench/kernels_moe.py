@@ -16,6 +16,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
+import typer
 
 from engine.kernels.triton_add_norm import add_rms_norm
 from engine.kernels.triton_experts import experts
@@ -201,6 +202,7 @@ def time_chain(layers: Sequence[Layer]) -> None:
 
 
 def main() -> None:
+    """Time them all."""
     torch.manual_seed(0)
     print(json.dumps({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}))
     time_linears()
@@ -213,4 +215,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

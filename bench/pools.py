@@ -6,10 +6,11 @@
 
 Each set-up is started, measured by ``baton bench throughput`` over HTTP, asked for the stages of
 its handoffs, and stopped. Arguments behind ``--`` go to ``baton bench throughput``. With
-``--long-prompt N`` the stages of handoffs of such prompts are measured too, eight at once; with
-``--interference`` what 8k prompts do to running streams (bench/interference.py). For each set-up
-there are a result, a report and what else was measured in the folder of results. Exit code: 0; the
-first bad one of ``baton bench throughput``'s; 2 when a set-up did not start.
+``--long-prompt N`` the stages of handoffs of such prompts are measured too, 32 of them, eight at
+once, 32 tokens out, otherwise with the same arguments; with ``--interference`` what 8k prompts do
+to running streams (bench/interference.py). For each set-up there are a result, a report and what
+else was measured in the folder of results. Exit code: 0; the first bad one of ``baton bench
+throughput``'s; 2 when a set-up did not start.
 """
 
 import asyncio
@@ -30,7 +31,10 @@ from bench.handoff_stages import TIMEOUT_S, of_metrics
 from bench.interference import Load, NotMeasured, measure, setup_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
-LONG = ("--levels", "8", "--requests", "32", "--output-len", "32", "--spot-checks", "0")
+LONG = (
+    "--levels", "8", "--requests", "32", "--rounds", "0",
+    "--output-len", "32", "--spot-checks", "0",
+)  # fmt: skip
 
 
 def main(
@@ -63,7 +67,7 @@ def main(
                 write_stages(out_dir / f"{name}-handoff.json", each, told)
                 if long_prompt:
                     out = out_dir / f"{name}-{long_prompt}.json"
-                    long = ["--input-len", str(long_prompt), *LONG]
+                    long = [*(more or []), "--input-len", str(long_prompt), *LONG]
                     statuses.append(throughput(served.url, model, out, long))
                     stages_out = out_dir / f"{name}-handoff-{long_prompt}.json"
                     write_stages(stages_out, each, metrics(served.url), since=told)

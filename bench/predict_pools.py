@@ -1,6 +1,7 @@
 """``python -m bench.predict_pools``: what a set-up of pools should give, from one GPU's figures.
 
-    python -m bench.predict_pools --setup both:4 --setup split:1+3 --setup split:2+6 --setup both:8
+    python -m bench.predict_pools --setup split:2+6 --setup both:8 --setup both:2 \\
+        --measured both:2=bench/results/h200-both-2.json
 
 From ``bench.step``'s result: the decode step by batch size, linear between the measured ones, and
 the prefill rate by tokens at once. For c requests at once, spread evenly, a GPU with n of them
@@ -11,21 +12,24 @@ the prefill rate by tokens at once. For c requests at once, spread evenly, a GPU
 and the set-up the sum over its decoding GPUs; at the last level, where all requests begin at once,
 all their tokens over the longest E. TTFT is ``OVERHEAD_S`` and the prefill of what begins together:
 the prompts of one decoding GPU, or a Pth of all at the last level with P prefill workers. Nothing
-else is modelled: no tails of a run, no queueing. Measured results beside it (``--measured``) say
-how far that carries.
+else is modelled: no tails of a run, no queueing. A set-up's measured result beside it
+(``--measured``) says how far that carries.
 """
 
 import json
+import sys
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from bench import environment
 from bench.figures.score import WEIGHTS, score
 from bench.interference import setup_counts
+from bench.result_file import ResultFileBad, load
 
 ROOT = Path(__file__).resolve().parent.parent
 INPUT_LEN = OUTPUT_LEN = 1024
@@ -68,6 +72,28 @@ class Setup:
             raise ValueError(f"--setup: {text!r} has a pool without workers")
         return cls(num_prefill or 0, num_decode)
 
+    @property
+    def num_gpus(self) -> int:
+        return self.num_prefill + self.num_decode
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What ``baton bench throughput`` found with a set-up, from the file ``name``."""
+
+    name: str
+    total_tok_s: Mapping[int, float]
+
+    @classmethod
+    def read(cls, path: Path, setup: Setup) -> "Measured":
+        """Raises ResultFileBad; ValueError where the machine had too few GPUs for ``setup``."""
+        result = load(path, "throughput")
+        gpus = result["environment"]["gpus"]
+        if gpus and len(gpus) < setup.num_gpus:
+            raise ValueError(f"{path.name} was measured with {len(gpus)} of {setup.num_gpus} GPUs")
+        levels = result["results"]["levels"]
+        return cls(path.name, {level["concurrency"]: level["total_tok_s"] for level in levels})
+
 
 def between(curve: Curve, x: float) -> float:
     """Linear between the points of ``curve``; its ends' values beyond them."""
@@ -98,33 +124,52 @@ def total_tok_s(gpu: Gpu, setup: Setup, at_once: int) -> float:
 def main(
     setup: Annotated[list[str], typer.Option(help="split:P+D or both:N; several times.")],
     step: Annotated[Path, typer.Option(help="Result of bench.step.")] = (
-        ROOT / "bench/results/h200-step.json"
+        ROOT / "bench/results/h200-prompts.json"
     ),
     measured: Annotated[
-        list[Path] | None, typer.Option(help="Result of baton bench throughput, one a set-up.")
+        list[str] | None, typer.Option(help="SETUP=FILE, a result of baton bench throughput.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write it there.")] = None,
 ) -> None:
     """A line for each set-up: tokens a second at each level, and the weighted score."""
     try:
         gpu, setups = Gpu.read(step), {each: Setup.parse(each) for each in setup}
-        results = [json.loads(path.read_text()) for path in measured or ()]
-    except (ValueError, KeyError, OSError) as error:
+        results = _measured(measured or (), setups)
+    except (ValueError, KeyError, OSError, ResultFileBad) as error:
         raise typer.BadParameter(str(error)) from None
     found: dict[str, Any] = {}
-    for i, (name, pools) in enumerate(setups.items()):
+    for name, pools in setups.items():
         predicted = {level: total_tok_s(gpu, pools, level) for level in WEIGHTS}
         found[name] = {"total_tok_s": _rounded(predicted), "score": round(score(predicted))}
-        if i < len(results):
-            levels = results[i]["results"]["levels"]
-            real = {level["concurrency"]: level["total_tok_s"] for level in levels}
+        if name in results:
+            real = results[name].total_tok_s
+            found[name]["measured"] = results[name].name
             found[name]["measured_over_predicted"] = {
                 n: round(real[n] / predicted[n], 3) for n in predicted if n in real
             }
-    text = json.dumps({"kind": "prediction", "from": step.name, "setups": found}, indent=1)
+    document = {
+        "kind": "prediction",
+        "environment": environment.describe(sys.argv[1:], "bench.predict_pools"),
+        "from": step.name,
+        "setups": found,
+    }
+    text = json.dumps(document, indent=1)
     if out is not None:
         out.write_text(text + "\n")
     typer.echo(text)
+
+
+def _measured(given: Iterable[str], setups: Mapping[str, Setup]) -> dict[str, Measured]:
+    """By set-up. Raises ValueError and ResultFileBad."""
+    found: dict[str, Measured] = {}
+    for each in given:
+        name, is_pair, file = each.partition("=")
+        if not is_pair or name not in setups:
+            raise ValueError(f"--measured: {each!r} is not SETUP=FILE with one of the set-ups")
+        if name in found:
+            raise ValueError(f"--measured: two results of {name}")
+        found[name] = Measured.read(Path(file), setups[name])
+    return found
 
 
 def _rounded(values: dict[int, float]) -> dict[int, int]:

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from bench.step import FULL_SIZE, Bench, Run
 from engine.config import EngineConfig
 from engine.runner import Engine
-from transport.cuda import CudaMemory
+from transport.memory import own_memory
 
 NUM_STEPS = 10
 
@@ -37,7 +37,7 @@ def main(
         num_pages=pages_each * max(sizes),
         num_state_slots=max(sizes),
     )
-    bench = Bench(Engine.load(config, CudaMemory().allocate))
+    bench = Bench(Engine.load(config, own_memory("cuda", "bench").allocate))
     for size in sizes:
         run = Run(size, input_len, 0, pages_each)
         bench.prefill(run, 16_384)

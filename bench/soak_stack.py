@@ -36,10 +36,13 @@ class SoakStack:
         """kill -9."""
         os.kill(self.pids()[name], signal.SIGKILL)
 
-    def stop(self) -> int:
-        """Drain; its exit code."""
+    def stop(self) -> int | None:
+        """Drain; its exit code, None when it has not ended within ``STOP_S``."""
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(STOP_S)
+        try:
+            return self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            return None
 
 
 @contextlib.contextmanager

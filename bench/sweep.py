@@ -1,7 +1,7 @@
 """The sweep that finds goodput: a run at each rate that the search asks for.
 
 Both shares use the same trials: a rate is run once. Each search ends by the rule of
-figures/goodput.py; what is reported was measured at that very rate.
+figures/goodput.py; what is reported was measured at that very rate, by either search.
 """
 
 from collections.abc import Awaitable, Callable
@@ -29,11 +29,16 @@ class Sweep:
             "tokenizer": self.tokenizer,
             "goodput": {
                 f"{share:.0%}": {"requests_per_s": bounds.met, "missed_at": bounds.missed}
-                for share, bounds in self.goodput.items()
+                for share, bounds in self.bounds().items()
             },
             "trials": [self.trials[rate].json() for rate in sorted(self.trials)],
             "failures": [f for run in self.trials.values() for f in run.details()["failures"]],
         }
+
+    def bounds(self) -> dict[float, Bounds]:
+        """Of each share whose search has ended, by all trials."""
+        attained = {rate: run.attained for rate, run in self.trials.items()}
+        return {share: found.tightened(attained, share) for share, found in self.goodput.items()}
 
     def problems(self) -> list[str]:
         found = [
@@ -41,7 +46,7 @@ class Sweep:
             for _, run in sorted(self.trials.items())
             for problem in problems(run, refusals=False)
         ]
-        for share, bounds in self.goodput.items():
+        for share, bounds in self.bounds().items():
             if bounds.met is None:
                 found.append(f"no rate had {share:.0%} of the requests within the targets")
         return found

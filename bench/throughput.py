@@ -27,6 +27,9 @@ from bench.workload.prepared import Maker, Prepared
 from bench.workload.random_prompts import PromptsFailed
 from bench.workload.tokens import TokenizerMissing, Tokens
 
+FEW_REQUESTS = 20
+"""Percentiles of fewer are shown with how many there were."""
+
 
 @dataclass
 class Throughput:
@@ -117,6 +120,8 @@ async def measure(
         progress.begin(f"level {concurrency}", len(prepared))
         outcomes = await send(prepared, concurrency, on_end)
         level = _figures(concurrency, prepared, outcomes)
+        left_out = settings.spot_checks - settings.spot_checks_at(concurrency)
+        level["spot_checks_left_out"] = left_out
         level["warm_up_failures"] = [f"{r.failure}: {r.detail}" for r in bad]
         found.levels.append(level)
         found.outcomes += outcomes
@@ -162,6 +167,7 @@ def _line(level: dict[str, Any]) -> str:
         f"{level['output_tok_s']:,.0f} out",
         f"TTFT p50 {ttft['p50']:,.1f} ms" if ttft else "",
         f"ITL p50 {itl['p50']:,.2f} ms" if itl else "",
+        f"of {level['requests']} requests" if level["requests"] < FEW_REQUESTS else "",
         f"{level['wall_s']:,.1f} s",
         f"{level['failed']} failed" if level["failed"] else "",
     ]

@@ -27,6 +27,7 @@ def main(
     pull_timeout: Annotated[
         float, typer.Option(envvar="BATON_PULL_TIMEOUT", help="Seconds a copy may take.")
     ] = 10.0,
+    verify_handoff: options.VerifyHandoff = False,
     lookahead: options.Lookahead = None,
     threads: options.Threads = 0,
     drain_timeout: options.DrainTimeout = 30.0,
@@ -54,6 +55,7 @@ def main(
                 copy_stream(engine.config.device, engine.cache, poisoned=poison),
                 pull_timeout_s=pull_timeout,
                 lookahead=settings.lookahead,
+                verify_handoff=verify_handoff,
             )
 
         serve("decode", settings, make_pool)

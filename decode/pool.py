@@ -30,6 +30,7 @@ from transport.messages import (
     FirstStep,
     Generate,
     MemoryExport,
+    Offer,
     PeerJoined,
     PeerLeft,
     PeerTested,
@@ -62,11 +63,13 @@ class DecodePool:
         *,
         pull_timeout_s: float,
         lookahead: int,
+        verify_handoff: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._session = session
         self._lookahead = lookahead
+        self._verify_handoff = verify_handoff
         self._clock = clock
         self._books = books_for(engine)
         self._puller = puller
@@ -216,9 +219,8 @@ class DecodePool:
         if sequence.ended:
             self._admission.release(sequence)
             return
-        if offer.digest and offer.digest != self._digest(sequence, offer.num_tokens):
-            message = f"the cache changed on its way from {offer.instance}"
-            self._fail(sequence, "digest_mismatch", message, retry=False)
+        if problem := self._unverified(sequence, offer):
+            self._fail(sequence, "digest_mismatch", problem, retry=False)
             self._admission.release(sequence)
             return
         self._engine.bind(sequence.binding())
@@ -226,7 +228,14 @@ class DecodePool:
         sequence.landed_at = self._clock()
         told = admission.landed(copied, sequence.landed_at)
         self._session.send(told)
-        request_log.landed(sequence, told, offer.instance)
+        request_log.landed(sequence, told, offer.instance, verified=bool(offer.digest))
+
+    def _unverified(self, sequence: Sequence, offer: Offer) -> str:
+        """What is wrong with what has landed, or that nobody can tell; else empty."""
+        if not offer.digest:
+            return f"no digest came from {offer.instance}" if self._verify_handoff else ""
+        same = offer.digest == self._digest(sequence, offer.num_tokens)
+        return "" if same else f"the cache changed on its way from {offer.instance}"
 
     def _digest(self, sequence: Sequence, num_tokens: int) -> str:
         assert sequence.holding is not None, "landed without pages"

@@ -90,6 +90,9 @@ LogJson = Annotated[bool, typer.Option(envvar="BATON_LOG_JSON", help="One JSON o
 Poison = Annotated[
     bool, typer.Option(envvar="BATON_POISON", help="Fill freed cache memory with NaN (tests).")
 ]
+VerifyHandoff = Annotated[
+    bool, typer.Option(envvar="BATON_VERIFY_HANDOFF", help="Digest every handoff (tests).")
+]
 
 CPU_PAGES = 1024
 STATE_SLOTS = {"cpu": 64, "cuda": 256}

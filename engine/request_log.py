@@ -18,9 +18,10 @@ def prefilled(sequence: Sequence, told: Prefilled) -> None:
     _say(logging.INFO, "prefilled", sequence, fields | _finish(told.token))
 
 
-def landed(sequence: Sequence, told: Landed, exporter: str) -> None:
-    """Its cache has come from ``exporter``."""
+def landed(sequence: Sequence, told: Landed, exporter: str, *, verified: bool) -> None:
+    """Its cache has come from ``exporter``; ``verified``: its digest was compared."""
     fields = {"from": exporter, "bytes": told.num_bytes, "copy_s": told.copy_s}
+    fields |= {"verified": True} if verified else {}
     _say(logging.INFO, "landed", sequence, fields)
 
 

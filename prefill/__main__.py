@@ -29,9 +29,7 @@ def main(
     offer_ttl: Annotated[
         float, typer.Option(envvar="BATON_OFFER_TTL", help="Seconds an offer may wait.")
     ] = 600.0,
-    verify_handoff: Annotated[
-        bool, typer.Option(envvar="BATON_VERIFY_HANDOFF", help="Digest every handoff (tests).")
-    ] = False,
+    verify_handoff: options.VerifyHandoff = False,
     lookahead: options.Lookahead = None,
     threads: options.Threads = 0,
     drain_timeout: options.DrainTimeout = 30.0,

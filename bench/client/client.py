@@ -92,6 +92,12 @@ class Client:
     async def open(self, count: int) -> None:
         """Have ``count`` fresh connections ready, so that none is opened while time is taken.
         Those that cannot be opened show when a request needs them."""
+        kept, self._idle = self._idle, []
+        for connection in kept:
+            if _fresh(connection):
+                self._idle.append(connection)
+            else:
+                connection.close()
         missing = max(0, count - len(self._idle))
         tasks = [self._connect() for _ in range(missing)]
         for found in await asyncio.gather(*tasks, return_exceptions=True):
@@ -108,10 +114,9 @@ class Client:
         self._idle.clear()
 
     def _reuse(self) -> Connection | None:
-        oldest = perf_counter() - KEEP_ALIVE_S
         while self._idle:
             connection = self._idle.pop()
-            if connection.usable and connection.idle_since_s > oldest:
+            if _fresh(connection):
                 return connection
             connection.close()
         return None
@@ -156,6 +161,10 @@ class Client:
         head = f"{method} {self.endpoint.prefix}{path} HTTP/1.1\r\n"
         head += "".join(f"{name}: {value}\r\n" for name, value in lines.items())
         return f"{head}\r\n".encode() + content
+
+
+def _fresh(connection: Connection) -> bool:
+    return connection.usable and connection.idle_since_s > perf_counter() - KEEP_ALIVE_S
 
 
 def _tls(endpoint: Endpoint) -> ssl.SSLContext | None:

@@ -30,7 +30,9 @@ def throughput(
     input_len: Annotated[int, typer.Option(help="Tokens in, exactly.")] = 1024,
     output_len: Annotated[int, typer.Option(help="Tokens out.")] = 1024,
     warm_ups: Annotated[int, typer.Option(help="Requests before each level, not counted.")] = 2,
-    spot_checks: Annotated[int, typer.Option(help="Sums among the requests of a level.")] = 2,
+    spot_checks: Annotated[
+        int, typer.Option(help="Sums among a level's requests; none where over one of eight.")
+    ] = 2,
     seed: Annotated[int | None, typer.Option(help="Of the prompts; fresh if not given.")] = None,
     stream: Annotated[bool, typer.Option(help="Stream the answers.")] = True,
     api: Annotated[Api, typer.Option(help="The endpoint.")] = "completions",

@@ -6,7 +6,7 @@ within ``tolerance`` of its upper end, or the trials are used up. What it gives 
 that was itself tried and met, never one in between.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.figures.outcome import Outcome
@@ -45,6 +45,13 @@ class Bounds:
 
     met: float | None
     missed: float | None
+
+    def tightened(self, attained: Mapping[float, float], share: float) -> "Bounds":
+        """With what was attained at all rates that were tried, whoever asked for them."""
+        above = [r for r in attained if self.met is None or r > self.met]
+        missed = min((r for r in above if attained[r] < share), default=None)
+        below = [r for r in attained if missed is None or r < missed]
+        return Bounds(max((r for r in below if attained[r] >= share), default=None), missed)
 
 
 def search(

@@ -35,7 +35,7 @@ class Maker:
 
     async def level(self, level: int) -> list[Prepared]:
         count = self._settings.requests_at(level)
-        sums = set(self._draw.sample(range(count), self._settings.spot_checks))
+        sums = set(self._draw.sample(range(count), self._settings.spot_checks_at(level)))
         return [
             await (self._sum if number in sums else self._random)(f"level {level} #{number}")
             for number in range(count)

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bench.client import client as client_module
 from bench.client.asking import Ask, chat, completion
 from bench.client.client import Client
 from bench.client.endpoint import Deadlines, endpoint
@@ -108,6 +109,19 @@ async def test_connections_are_kept_and_all_requests_answered() -> None:
         assert len(await one_by_one(url, [{"prompt": "a"}] * 3)) == 3
         assert len(await at_once(url, [{"prompt": "b"}] * 9, concurrency=4)) == 9
     assert len(requests) == 12
+
+
+async def test_stale_connections_do_not_count_as_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(lambda: STREAM) as (url, _), Client(endpoint(url)) as client:
+        await client.open(3)
+        first = list(client._idle)
+        await client.open(4)
+        assert client._idle[:3] == first
+        monkeypatch.setattr(client_module, "KEEP_ALIVE_S", 0.0)
+        await client.open(2)
+        assert len(client._idle) == 2
+        assert not set(first) & set(client._idle)
+        assert not any(connection.usable for connection in first)
 
 
 @pytest.mark.parametrize(

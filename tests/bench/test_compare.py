@@ -50,7 +50,10 @@ def test_ratios_are_to_the_first() -> None:
 def test_what_is_not_the_same_is_said() -> None:
     other = throughput_document()
     other["settings"]["output_len"] = 9
-    assert differences([Side("a", throughput_document()), Side("b", other)]) == ["output_len: 3, 9"]
+    other["settings"] |= {"rounds": 6, "extra_body": {"top_k": 0}, "seed": 4, "levels": [1]}
+    assert differences([Side("a", throughput_document()), Side("b", other)]) == [
+        "output_len: 3, 9", "rounds: None, 6", "extra_body: None, {'top_k': 0}"
+    ]  # fmt: skip
 
 
 def test_a_result_that_is_not_good_says_so(tmp_path: Path) -> None:

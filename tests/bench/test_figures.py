@@ -4,7 +4,7 @@ import pytest
 
 from bench.client.record import Arrival, Failure, Record, Usage
 from bench.figures.counting import Count
-from bench.figures.goodput import Slo, attainment, search
+from bench.figures.goodput import Bounds, Slo, attainment, search
 from bench.figures.latency import spread_ms, tbt_s, tokens_per_arrival, tpot_s
 from bench.figures.outcome import Outcome, by_failure, failures
 from bench.figures.score import WEIGHTS, ScoreFailed, score
@@ -143,6 +143,16 @@ def test_the_search_doubles_then_bisects_and_gives_a_rate_that_was_met() -> None
     assert searched(0.3, 1.0) == (0.28125, [1, 0.5, 0.25, 0.375, 0.3125, 0.28125])
     assert searched(0.0, 1.0, max_trials=3) == (None, [1, 0.5, 0.25])
     assert searched(1e9, 1.0, max_trials=4) == (8.0, [1, 2, 4, 8])
+
+
+def test_bounds_take_in_what_the_search_for_another_share_tried() -> None:
+    attained = {8.0: 1.0, 24.0: 1.0, 30.0: 0.2, 32.0: 0.5, 48.0: 0.1}
+    assert Bounds(24.0, 32.0).tightened(attained, 0.9) == Bounds(24.0, 30.0)
+    attained[26.0] = 0.95
+    assert Bounds(24.0, 32.0).tightened(attained, 0.9) == Bounds(26.0, 30.0)
+    assert Bounds(24.0, 26.0).tightened(attained, 0.99) == Bounds(24.0, 26.0)
+    assert Bounds(None, 8.0).tightened({8.0: 0.5, 4.0: 0.4}, 0.9) == Bounds(None, 4.0)
+    assert Bounds(8.0, None).tightened({4.0: 0.4, 8.0: 1.0}, 0.9) == Bounds(8.0, None)
 
 
 def test_each_second_of_a_run() -> None:

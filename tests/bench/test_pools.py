@@ -18,6 +18,7 @@ def test_a_set_up_is_measured_and_its_handoffs_told(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.pools", "--setup", "split:1+1", "--device", "cpu"]
     command += ["--out-dir", str(tmp_path), "--prefix", "cpu-", "--long-prompt", "128", "--"]
     command += ["--levels", "2", "--requests", "4", "--input-len", "64", "--output-len", "8"]
+    command += ["--rounds", "2", "--extra-body", '{"top_k": 0}']
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "cpu-split-1-1.json").read_text())
@@ -31,6 +32,8 @@ def test_a_set_up_is_measured_and_its_handoffs_told(tmp_path: Path) -> None:
     assert (tmp_path / "cpu-split-1-1.html").is_file()
     long = json.loads((tmp_path / "cpu-split-1-1-handoff-128.json").read_text())
     assert long["handoffs"] == 34  # and two warm-ups
+    settings = json.loads((tmp_path / "cpu-split-1-1-128.json").read_text())["settings"]
+    assert (settings["extra_body"], settings["output_len"]) == ({"top_k": 0}, 32)
 
 
 def test_a_set_up_that_means_nothing_is_named() -> None:

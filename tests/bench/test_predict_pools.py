@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 import typer
+from click.testing import Result
 from typer.testing import CliRunner
 
 from bench import predict_pools as p
+
+RESULTS = p.ROOT / "bench/results"
 
 GPU = p.Gpu([(1, 0.001), (3, 0.003)], [(1, 1024 / 0.008), (64, 1024 / 0.008)])
 
@@ -40,25 +43,70 @@ def test_a_set_up_that_means_nothing_is_named(text: str) -> None:
         p.Setup.parse(text)
 
 
-@pytest.mark.parametrize(
-    ("step", "setups", "low"),
-    [
-        # The engine's step when the pools were measured.
-        ("h200-step-pools.json", {"both:4": "h200-both-4.json", "split:2+2": "h200-split-2-2.json"},
-         0.97),
-        ("h200-prompts.json", {"both:2": "h200-both-2.json"}, 0.99),
-    ],
-)  # fmt: skip
-def test_the_committed_results_are_within_what_the_page_says(
-    step: str, setups: dict[str, str], low: float, tmp_path: Path
-) -> None:
+def predict(*arguments: str) -> Result:
     app = typer.Typer()
     app.command()(p.main)
-    results = p.ROOT / "bench/results"
-    arguments = ["--step", str(results / step)]
-    for setup, measured in setups.items():
-        arguments += ["--setup", setup, "--measured", str(results / measured)]
-    told = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out.json")])
+    return CliRunner().invoke(app, list(arguments))
+
+
+def files(measured: dict[str, str]) -> list[str]:
+    """``--setup`` and ``--measured`` of each."""
+    pairs = [("--setup", each, "--measured", f"{each}={RESULTS / file}")
+             for each, file in measured.items()]  # fmt: skip
+    return [word for pair in pairs for word in pair]
+
+
+def test_a_result_stands_beside_the_set_up_it_is_named_with(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    told = predict("--setup", "both:4", *files({"both:2": "h200-both-2.json"}), "--out", str(out))
     assert told.exit_code == 0, told.output
-    for found in json.loads((tmp_path / "out.json").read_text())["setups"].values():
-        assert all(low <= r <= 1.01 for r in found["measured_over_predicted"].values())
+    found = json.loads(out.read_text())
+    assert "measured_over_predicted" not in found["setups"]["both:4"]
+    assert found["setups"]["both:2"]["measured"] == "h200-both-2.json"
+    assert found["setups"]["both:2"]["measured_over_predicted"]["32"] > 0.98
+    assert found["environment"]["command"].startswith("python -m bench.predict_pools")
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        (["both:2=h200-both-2.json"], "not SETUP=FILE"),
+        (["h200-both-4.json"], "not SETUP=FILE"),
+        (["both:4=h200-both-2.json"], "with 2 of 4 GPUs"),
+        (["both:4=h200-step.json"], "not a result"),
+        (["both:4=h200-both-4.json"] * 2, "two results of both:4"),
+    ],
+)
+def test_a_result_that_cannot_be_of_the_set_up_is_refused(measured: list[str], said: str) -> None:
+    given = [each.replace("h200", str(RESULTS / "h200")) for each in measured]
+    told = predict("--setup", "both:4", *(word for each in given for word in ("--measured", each)))
+    assert told.exit_code == 2
+    assert said in " ".join(told.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("name", ["predicted-pools.json", "predicted-pools-check.json"])
+def test_the_committed_predictions_are_what_comes_out(name: str, tmp_path: Path) -> None:
+    committed = json.loads((RESULTS / name).read_text())
+    words = committed["environment"]["command"].split()[3:]
+    out = tmp_path / "again.json"
+    words[words.index("--out") + 1] = str(out)
+    told = predict(*(word.replace("bench/results", str(RESULTS)) for word in words))
+    assert told.exit_code == 0, told.output
+    assert json.loads(out.read_text())["setups"] == committed["setups"]
+
+
+@pytest.mark.parametrize(
+    ("name", "setup", "low", "high"),
+    [
+        ("predicted-pools-check.json", "both:4", 0.97, 1.0),
+        ("predicted-pools-check.json", "split:2+2", 0.99, 1.0),
+        ("predicted-pools-check.json", "split:1+3", 0.87, 0.99),
+        ("predicted-pools.json", "both:2", 0.99, 1.0),
+    ],
+)
+def test_the_committed_results_are_within_what_the_page_says(
+    name: str, setup: str, low: float, high: float
+) -> None:
+    found = json.loads((RESULTS / name).read_text())["setups"][setup]["measured_over_predicted"]
+    assert {round(ratio, 2) for ratio in found.values()} >= {low, high}
+    assert all(low <= round(ratio, 2) <= high for ratio in found.values())

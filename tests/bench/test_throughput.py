@@ -86,16 +86,17 @@ def test_prompts_are_of_exact_length_fresh_and_sums_are_among_them(
     serve_stub: ServeStub, tmp_path: Path
 ) -> None:
     stub = serve_stub(Behaviour(0.001, 0.0005))
-    _, line, found = bench(stub.url, tmp_path / "r.json", "--output-len", "4", "--levels", "1,2")
+    more = ["--output-len", "4", "--levels", "1,2", "--requests", "16"]
+    _, line, found = bench(stub.url, tmp_path / "r.json", *more)
     prompts = [served.body["prompt"] for served in stub.served]
-    assert len(prompts) == 2 * (2 + 8)
+    assert len(prompts) == 2 * (2 + 16)
     assert len(set(prompts)) == len(prompts)
-    assert sum(len(prompt) == 2 * 40 for prompt in prompts) >= 2 * (2 + 6)
+    assert sum(len(prompt) == 2 * 40 for prompt in prompts) >= 2 * (2 + 14)
     for level in found["results"]["levels"]:
         assert [check["passed"] for check in level["spot_checks"]] == [False, False]
+        assert level["spot_checks_left_out"] == 0
         assert level["counts"]["prompts_differ_from_usage"] == 0
-    _, again, _ = bench(stub.url, tmp_path / "s.json", "--output-len", "4", "--levels", "1,2",
-                        "--seed", str(line["seed"]))  # fmt: skip
+    _, again, _ = bench(stub.url, tmp_path / "s.json", *more, "--seed", str(line["seed"]))
     assert again["seed"] == line["seed"]
     repeated = [served.body["prompt"] for served in stub.served[len(prompts) :]]
     assert sorted(repeated) == sorted(prompts)
@@ -192,7 +193,7 @@ def test_ctrl_c_keeps_what_was_measured(serve_stub: ServeStub, tmp_path: Path) -
     [
         (["--levels", "1,x"], "levels"),
         (["--levels", "0"], "levels"),
-        (["--requests", "1", "--levels", "1", "--spot-checks", "2"], "spot_checks"),
+        (["--spot-checks", "-1"], "spot_checks"),
         (["--requests", "32"], "requests"),
         (["--url", "nowhere"], "url"),
         (["--stall-s", "0"], "stall_s"),
@@ -236,5 +237,14 @@ async def test_what_was_measured_outlives_a_tokenizer_that_is_gone() -> None:
 def test_rounds_shorten_the_low_levels_only() -> None:
     settings = ThroughputSettings(1, (1, 2, 8), requests=64, rounds=16)
     assert [settings.requests_at(level) for level in settings.levels] == [16, 32, 64]
-    with pytest.raises(ValueError, match="spot_checks: 2 of 1 requests"):
-        ThroughputSettings(1, (1, 2), requests=64, rounds=1)
+
+
+def test_a_short_level_has_no_sums_and_says_so(serve_stub: ServeStub, tmp_path: Path) -> None:
+    settings = ThroughputSettings(1, (1, 2, 8), requests=64, rounds=8)
+    assert [settings.spot_checks_at(level) for level in settings.levels] == [0, 2, 2]
+    stub = serve_stub(Behaviour(0.001, 0.0005))
+    what = ["throughput", "--url", stub.url, *SMALL, "--out", str(tmp_path / "r.json")]
+    result = CliRunner().invoke(app, [*what, "--output-len", "4"])
+    (level,) = json.loads((tmp_path / "r.json").read_text())["results"]["levels"]
+    assert (level["spot_checks"], level["spot_checks_left_out"]) == ([], 2)
+    assert "of 8 requests" in result.stderr

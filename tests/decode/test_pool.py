@@ -28,7 +28,7 @@ def peer() -> Iterator[Exporter]:
 class Site:
     """A decode pool over a real cache, with an engine that only takes note of what is bound."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, verify_handoff: bool = False) -> None:
         self.sent: list = []
         self.bound: list = []
         self.cache = own_cache(SIZE, seed=2)
@@ -38,7 +38,10 @@ class Site:
             config=SimpleNamespace(poison=False),
         )  # fmt: skip
         session = SimpleNamespace(send=self.sent.append, unseen_s=0.0)
-        self.pool = DecodePool(engine, session, self.stream, pull_timeout_s=5.0, lookahead=0)
+        self.pool = DecodePool(
+            engine, session, self.stream, pull_timeout_s=5.0, lookahead=0,
+            verify_handoff=verify_handoff,
+        )  # fmt: skip
         self.pool._scheduler.schedule = lambda: None  # it never gets to a step
 
     def meet(self, peer: Exporter) -> PeerTested:
@@ -115,6 +118,27 @@ def test_one_changed_byte_fails_the_request_loudly(
     assert len(site.bound) == 1, "only the faithful one may run"
     assert site.pool.gauges().free_state_slots == SIZE.num_state_slots - 1
     assert site.pool.gauges().books_error == ""
+
+
+def test_who_verifies_takes_nothing_without_a_digest(
+    peer: Exporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    site = Site(verify_handoff=True)
+    try:
+        site.meet(peer)
+        site.ask(offer(peer, ""))
+        site.settle()
+        (failed,) = site.sent
+        assert (failed.code, failed.retry) == ("digest_mismatch", False)
+        assert failed.message == f"no digest came from {peer.instance}"
+        assert site.bound == []
+        site.ask(offer(peer, digest(peer.cache, PAGES, 2, NUM_TOKENS)), "r2")
+        site.settle()
+        assert isinstance(site.sent.pop(), Landed)
+        assert [line.verified for line in caplog.records if line.message == "landed"] == [True]
+    finally:
+        site.pool.close()
 
 
 def test_handoffs_that_are_wanted_together_are_pulled_together(site: Site, peer: Exporter) -> None:
