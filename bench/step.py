@@ -128,6 +128,7 @@ def main(
     alone: Annotated[
         str, typer.Option(help="Lengths of single prompts.")
     ] = "1,64,128,256,512,1024,1500,2048,4096,8192",
+    prefill_graphs: Annotated[bool, typer.Option(help="Short passes as CUDA graphs.")] = True,
     out: Annotated[Path, typer.Option(help="Result file.")] = Path("bench/results/step.json"),
     commit: Annotated[str, typer.Option(help="Where the code is not a git checkout.")] = "",
 ) -> None:
@@ -141,6 +142,7 @@ def main(
         device="cuda",
         num_pages=pages_each * max(2, *sizes),
         num_state_slots=max(2, *sizes),
+        prefills=prefill_graphs,
     )
     engine = Engine.load(config, own_memory("cuda", "bench").allocate)
     ready_s = time.perf_counter() - began
