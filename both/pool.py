@@ -64,7 +64,9 @@ class BothPool:
         self._lookahead = lookahead
         self._clock = clock
         self._books = books_for(engine)
-        self._sequences = DecodeScheduler(self._books, engine.layout, self._reclaim)
+        self._sequences = DecodeScheduler(
+            self._books, engine.layout, self._reclaim, lambda: self._prompts.num_draining_pages
+        )
         self._prompts = PrefillScheduler(
             self._books, engine.layout, limits.prompts, lambda: len(self._sequences.running)
         )
@@ -114,7 +116,7 @@ class BothPool:
             free_state_slots=self._books.free_state_slots,
             running=len(self._prompts.filling) + len(self._sequences.running),
             waiting=len(self._prompts.waiting),
-            draining_slots=len(self._sequences.draining),
+            draining_slots=len(self._prompts.draining) + len(self._sequences.draining),
             books_error=self._books.check(),
         )
 
@@ -206,14 +208,14 @@ class BothPool:
         else:
             self._prompts.end(sequence)
 
-    def _reclaim(self, arrival: int) -> Sequence | None:
+    def _reclaim(self, arrival: int) -> bool:
         """End the youngest prompt that holds pages, if it is younger than ``arrival``."""
         youngest = max(self._prompts.filling, key=lambda s: s.arrival, default=None)
         if youngest is None or youngest.arrival < arrival:
-            return None
+            return False
         self._prompts.end(youngest)
         self._fail(youngest, "preempted", "out of pages", retry=True)
-        return youngest
+        return True
 
     def _report_preempted(self) -> None:
         for sequence in self._sequences.preempted:
