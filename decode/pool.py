@@ -71,7 +71,10 @@ class DecodePool:
         self._books = books_for(engine)
         self._puller = puller
         self._admission = AdmissionQueue(self._books, engine.layout, puller, pull_timeout_s, clock)
-        self._scheduler = DecodeScheduler(self._books, engine.layout)
+        self._scheduler = DecodeScheduler(
+            self._books, engine.layout, self._reclaim, self._admission.num_pages_coming
+        )
+        self._stalled = False
         self._launched: deque[tuple[Scheduled, Step]] = deque()
         self._stale_dropped = 0
 
@@ -82,6 +85,7 @@ class DecodePool:
         if scheduled is not None:
             step = self._engine.launch(ForwardBatch(scheduled.rows))
             self._launched.append((scheduled, step))
+        self._stalled = not self._launched
         while len(self._launched) > (self._lookahead if scheduled else 0):
             self._process(*self._launched.popleft())
 
@@ -101,12 +105,11 @@ class DecodePool:
                 assert_never(message)
 
     def wait_s(self) -> float:
-        if self._launched or self._scheduler.has_work:
-            return 0.0
-        if self._admission.receiving:
+        has_work = self._scheduler.has_work
+        if not self._launched and self._admission.receiving and (self._stalled or not has_work):
             self._admission.wait_for_copies(COPY_WAIT_S)
             return 0.0
-        return IDLE_S
+        return 0.0 if self._launched or has_work else IDLE_S
 
     def held(self) -> tuple[tuple[str, int], ...]:
         sequences = [*self._admission.sequences(), *self._scheduler.running]
@@ -233,6 +236,14 @@ class DecodePool:
         num_pages = self._engine.layout.pages_for(num_tokens)
         pages = tuple(holding.pages[:num_pages])
         return digest(self._engine.cache, pages, holding.slot.id, num_tokens)
+
+    def _reclaim(self, arrival: int) -> bool:
+        """Let the youngest that is being pulled give way, if it is younger than ``arrival``."""
+        sequence = self._admission.reclaim(arrival)
+        if sequence is None:
+            return False
+        self._fail(sequence, "preempted", "out of pages", retry=True)
+        return True
 
     def _report_preempted(self) -> None:
         for sequence in self._scheduler.preempted:

@@ -4,9 +4,9 @@ Pure: no tensors, sockets or clocks. A step may be launched before the previous 
 are known to the host (lookahead), so a sequence can turn out to have ended while a step for it
 is under way: its token is dropped, and its cache stays untouchable until that step has retired.
 When a page is missing, the youngest request gives way (``preempt``): it is computed again
-elsewhere or later, so the oldest always advances. Under a launched step its pages come back only
-when that retires; whoever needs one sits out until then. What is on its way back is counted, so
-nobody gives way for a page that somebody else's end already brings.
+elsewhere or later, so the oldest that runs here always advances. Under a launched step or a copy
+its pages come back only when that is done; whoever needs one sits out until then. What is on its
+way back is counted, so nobody gives way for a page that somebody else's end already brings.
 """
 
 from bisect import insort
@@ -24,7 +24,7 @@ class DecodeScheduler:
 
     Others on this worker hold memory too. ``reclaim`` is asked before a running sequence gives way
     to the one of this arrival: it ends a younger one of the others, or answers False. ``coming``
-    says how many pages are still held for others that have ended and will soon be free.
+    says how many pages are still held for those of them that have ended, and will soon be free.
     """
 
     def __init__(
