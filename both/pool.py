@@ -21,6 +21,7 @@ from both.limits import BothLimits
 from decode.scheduler import DecodeScheduler
 from engine import request_log
 from engine.batch import ForwardBatch, Sampled
+from engine.cache.capacity import too_long
 from engine.cache.publish import books_for
 from engine.runner import Engine, Step
 from engine.sequence import Scheduled, Sequence
@@ -74,7 +75,7 @@ class BothPool:
 
     def step(self) -> None:
         decode = self._sequences.schedule()
-        self._report_preempted()
+        self._report_given_up()
         self._launch(decode, self._take_tokens)
         max_tokens = self._limits.max_tokens(
             num_running=len(self._sequences.running), num_waiting=len(self._prompts.sequences())
@@ -184,14 +185,11 @@ class BothPool:
 
     def _accept(self, sequence: Sequence) -> None:
         self._cancel(sequence.request_id, sequence.attempt - 1)
-        if self._prompts.fits(sequence):
-            self._prompts.add(sequence)
+        problem = too_long(len(sequence.token_ids), self._engine.layout, self._books.size)
+        if problem:
+            self._fail(sequence, "too_long", problem, retry=False)
         else:
-            message = (
-                f"{len(sequence.token_ids)} tokens do not fit into "
-                f"{self._books.size.num_pages} pages of {self._engine.layout.page_size}"
-            )
-            self._fail(sequence, "too_long", message, retry=False)
+            self._prompts.add(sequence)
 
     def _active(self) -> list[Sequence]:
         return [*self._prompts.sequences(), *self._sequences.running]
@@ -217,10 +215,13 @@ class BothPool:
         self._fail(youngest, "preempted", "out of pages", retry=True)
         return True
 
-    def _report_preempted(self) -> None:
+    def _report_given_up(self) -> None:
         for sequence in self._sequences.preempted:
             self._fail(sequence, "preempted", "out of pages", retry=True)
+        for sequence, problem in self._sequences.outgrown:
+            self._fail(sequence, "too_long", problem, retry=False)
         self._sequences.preempted.clear()
+        self._sequences.outgrown.clear()
 
     def _fail_not_finite(self, sequence: Sequence) -> None:
         self._fail(sequence, "not_finite", "the logits were not finite", retry=False)

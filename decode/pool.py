@@ -17,6 +17,7 @@ from decode.admission import Admission, AdmissionQueue
 from decode.scheduler import DecodeScheduler
 from engine import request_log
 from engine.batch import ForwardBatch
+from engine.cache.capacity import too_long
 from engine.cache.publish import books_for
 from engine.runner import Engine, Step
 from engine.sequence import Scheduled, Sequence
@@ -81,7 +82,7 @@ class DecodePool:
     def step(self) -> None:
         self._admit()
         scheduled = self._scheduler.schedule()
-        self._report_preempted()
+        self._report_given_up()
         if scheduled is not None:
             step = self._engine.launch(ForwardBatch(scheduled.rows))
             self._launched.append((scheduled, step))
@@ -184,6 +185,10 @@ class DecodePool:
         sequence.num_cached = message.offer.num_tokens
         sequence.num_omitted = message.num_omitted
         self._cancel(sequence.request_id, sequence.attempt - 1)
+        problem = too_long(message.offer.num_tokens + 1, self._engine.layout, self._books.size)
+        if problem:
+            self._fail(sequence, "too_long", problem, retry=False)
+            return
         try:
             self._admission.add(sequence, message.offer, self._session.unseen_s)
         except PeerGone as error:
@@ -245,10 +250,13 @@ class DecodePool:
         self._fail(sequence, "preempted", "out of pages", retry=True)
         return True
 
-    def _report_preempted(self) -> None:
+    def _report_given_up(self) -> None:
         for sequence in self._scheduler.preempted:
             self._fail(sequence, "preempted", "out of pages", retry=True)
+        for sequence, problem in self._scheduler.outgrown:
+            self._fail(sequence, "too_long", problem, retry=False)
         self._scheduler.preempted.clear()
+        self._scheduler.outgrown.clear()
 
     def _process(self, scheduled: Scheduled, step: Step) -> None:
         result = step.result()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from engine.batch import Row, Sampled, StepResult
 from engine.cache.books import CacheBooks
+from engine.cache.capacity import too_long
 from engine.sequence import Scheduled, Sequence
 from transport.layout import CacheLayout
 from transport.messages import TokenOut
@@ -42,6 +43,7 @@ class DecodeScheduler:
         self.running: list[Sequence] = []
         self.draining: set[Sequence] = set()
         self.preempted: list[Sequence] = []
+        self.outgrown: list[tuple[Sequence, str]] = []
 
     def add(self, sequence: Sequence) -> None:
         """Start decoding a landed sequence: all its tokens but the last are in the cache."""
@@ -54,7 +56,8 @@ class DecodeScheduler:
         return any(self._wants_step(sequence) for sequence in self.running)
 
     def schedule(self) -> Scheduled | None:
-        """The next step's rows; sequences that had to give way are left in ``preempted``."""
+        """The next step's rows. Sequences that had to give way are left in ``preempted``, those
+        that the whole pool cannot hold any longer in ``outgrown``, with the problem."""
         rows: list[Row] = []
         sequences: list[Sequence] = []
         self._num_awaited = 0
@@ -109,10 +112,13 @@ class DecodeScheduler:
 
     def _grow(self, sequence: Sequence) -> bool:
         """Pages for one more token, taken from younger sequences if need be; False if it sits this
-        step out, or gave way itself."""
+        step out, gave way itself, or is at its end here."""
         assert sequence.holding is not None, "running without pages"
         num_pages = self._layout.pages_for(sequence.num_cached + 1)
         while num_pages > len(sequence.holding.pages) + self._books.free_pages:
+            if num_pages > self._books.size.num_pages:
+                self._outgrow(sequence)
+                return False
             missing = num_pages - len(sequence.holding.pages) - self._books.free_pages
             if self._num_awaited + missing <= self._num_returning():
                 self._num_awaited += missing
@@ -134,6 +140,13 @@ class DecodeScheduler:
         self.end(sequence)
         self.preempted.append(sequence)
         return sequence
+
+    def _outgrow(self, sequence: Sequence) -> None:
+        """It cannot go on here; but a step under way may bring its last token."""
+        if sequence.in_flight == 0:
+            problem = too_long(sequence.num_cached + 1, self._layout, self._books.size)
+            self.end(sequence)
+            self.outgrown.append((sequence, problem))
 
     def _row(self, sequence: Sequence) -> Row:
         assert sequence.holding is not None, "running without pages"

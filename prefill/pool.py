@@ -13,6 +13,7 @@ from typing import assert_never
 
 from engine import request_log
 from engine.batch import ForwardBatch, Sampled
+from engine.cache.capacity import too_long
 from engine.cache.publish import books_for
 from engine.runner import Engine, Step
 from engine.sequence import Scheduled, Sequence
@@ -132,14 +133,11 @@ class PrefillPool:
 
     def _accept(self, sequence: Sequence) -> None:
         self._cancel(sequence.request_id, sequence.attempt - 1)
-        if self._scheduler.fits(sequence):
-            self._scheduler.add(sequence)
+        problem = too_long(len(sequence.token_ids), self._engine.layout, self._books.size)
+        if problem:
+            self._fail(sequence, "too_long", problem, retry=False)
         else:
-            message = (
-                f"{len(sequence.token_ids)} tokens do not fit into "
-                f"{self._books.size.num_pages} pages of {self._engine.layout.page_size}"
-            )
-            self._fail(sequence, "too_long", message, retry=False)
+            self._scheduler.add(sequence)
 
     def _cancel(self, request_id: str, attempt: int) -> None:
         for sequence in self._scheduler.sequences():

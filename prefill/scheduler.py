@@ -52,10 +52,6 @@ class PrefillScheduler:
         self.filling: list[Sequence] = []
         self.draining: set[Sequence] = set()
 
-    def fits(self, sequence: Sequence) -> bool:
-        """Whether the pool could hold the prompt at all."""
-        return self._num_pages(sequence) <= self._books.size.num_pages
-
     @property
     def has_work(self) -> bool:
         """Whether a call to ``schedule`` could launch something now."""

@@ -193,6 +193,16 @@ def test_what_can_never_fit_is_refused() -> None:
     assert bench.all_free()
 
 
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_what_outgrows_the_pool_fails_for_good(lookahead: int) -> None:
+    bench = Bench(num_pages=2, lookahead=lookahead)
+    bench.ask("r", PAGE)
+    bench.steps(PAGE + 4)
+    assert len(bench.output("r")) == PAGE + 1
+    assert bench.failures() == [("r", "too_long", False)]
+    assert bench.all_free()
+
+
 def test_a_newer_attempt_takes_the_place_of_an_older_one() -> None:
     bench = Bench()
     bench.ask("r", 20)

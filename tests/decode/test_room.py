@@ -122,3 +122,24 @@ def test_pages_of_a_cancelled_handoff_are_waited_for_until_its_copy_is_overdue()
     site.now += PULL_TIMEOUT_S
     site.steps(1)
     assert site.failures() == [("old", "preempted", True)], "it may go on elsewhere"
+
+
+def test_what_the_pool_can_never_hold_is_refused_at_once() -> None:
+    site = Site(num_pages=10)
+    site.ask("long", 1, 13 * PAGE)
+    assert site.failures() == [("long", "too_long", False)]
+    site.ask("full", 2, 10 * PAGE)
+    assert site.failures()[1:] == [("full", "too_long", False)], "its next token has no place"
+    site.start("short", 3, 2 * PAGE)
+    assert site.pool.held() == (("short", 1),)
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_what_outgrows_the_pool_fails_for_good(lookahead: int) -> None:
+    site = Site(num_pages=2, lookahead=lookahead)
+    site.start("r", 1, PAGE)
+    site.steps(PAGE + 2)
+    assert site.num_tokens("r") == PAGE
+    assert site.failures() == [("r", "too_long", False)]
+    assert site.pool.empty
+    assert site.pool.gauges().free_pages == 2
