@@ -72,6 +72,7 @@ class BothPool:
             self._books, engine.layout, limits.prompts, lambda: len(self._sequences.running)
         )
         self._launched: deque[tuple[Scheduled, Step, TakeIn]] = deque()
+        self._stale_dropped = 0
 
     def step(self) -> None:
         decode = self._sequences.schedule()
@@ -90,7 +91,7 @@ class BothPool:
             case Generate():
                 self._accept(Sequence.of(message, self._clock()))
             case Cancel(request_id=request_id, attempt=attempt):
-                self._cancel(request_id, attempt)
+                self._stale_dropped += not self._cancel(request_id, attempt)
             case Prefill() | Decode() | Release() | PeerJoined() | PeerLeft():
                 raise AssertionError(f"a worker of both was sent {type(message).__name__}")
             case _:
@@ -118,6 +119,7 @@ class BothPool:
             running=len(self._prompts.filling) + len(self._sequences.running),
             waiting=len(self._prompts.waiting),
             draining_slots=len(self._prompts.draining) + len(self._sequences.draining),
+            stale_dropped=self._stale_dropped,
             books_error=self._books.check(),
         )
 
@@ -194,11 +196,17 @@ class BothPool:
     def _active(self) -> list[Sequence]:
         return [*self._prompts.sequences(), *self._sequences.running]
 
-    def _cancel(self, request_id: str, attempt: int) -> None:
-        for sequence in self._active():
-            if sequence.request_id == request_id and sequence.attempt <= attempt:
-                self._end(sequence)
-                request_log.dropped(sequence)
+    def _cancel(self, request_id: str, attempt: int) -> bool:
+        """End what there is of the request up to ``attempt``; False if there was nothing."""
+        found = [
+            sequence
+            for sequence in self._active()
+            if sequence.request_id == request_id and sequence.attempt <= attempt
+        ]
+        for sequence in found:
+            self._end(sequence)
+            request_log.dropped(sequence)
+        return bool(found)
 
     def _end(self, sequence: Sequence) -> None:
         if sequence in self._sequences.running:

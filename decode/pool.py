@@ -95,7 +95,7 @@ class DecodePool:
             case Decode():
                 self._accept(message)
             case Cancel(request_id=request_id, attempt=attempt):
-                self._cancel(request_id, attempt)
+                self._stale_dropped += not self._cancel(request_id, attempt)
             case PeerJoined(instance=instance, memory=memory):
                 self._session.send(self._meet(instance, memory))
             case PeerLeft(instance=instance):
@@ -194,13 +194,16 @@ class DecodePool:
         except PeerGone as error:
             self._fail(sequence, "peer_gone", str(error), retry=True)
 
-    def _cancel(self, request_id: str, attempt: int) -> None:
-        for sequence in self._admission.cancel(request_id, attempt):
-            request_log.dropped(sequence)
+    def _cancel(self, request_id: str, attempt: int) -> bool:
+        """End what there is of the request up to ``attempt``; False if there was nothing."""
+        found = self._admission.cancel(request_id, attempt)
         for sequence in list(self._scheduler.running):
             if sequence.request_id == request_id and sequence.attempt <= attempt:
                 self._scheduler.end(sequence)
-                request_log.dropped(sequence)
+                found.append(sequence)
+        for sequence in found:
+            request_log.dropped(sequence)
+        return bool(found)
 
     def _admit(self) -> None:
         if self._admission.start_pulls(num_running=len(self._scheduler.running)):
@@ -217,6 +220,7 @@ class DecodePool:
         try:
             copied = pull.result()
         except StaleGeneration as error:
+            self._stale_dropped += 1
             if not sequence.ended:
                 self._fail(sequence, "stale_offer", str(error), retry=True)
             sequence.ended = True

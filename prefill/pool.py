@@ -81,10 +81,10 @@ class PrefillPool:
             case Prefill():
                 self._accept(Sequence.of(message, self._clock()))
             case Cancel(request_id=request_id, attempt=attempt):
-                self._cancel(request_id, attempt)
+                self._stale_dropped += not self._cancel(request_id, attempt)
             case Release(request_id=request_id, attempt=attempt, generation=generation):
-                if not self._offers.release(request_id, attempt, generation):
-                    self._stale_dropped += 1
+                released = self._offers.release(request_id, attempt, generation)
+                self._stale_dropped += not released
             case Decode() | Generate() | PeerJoined() | PeerLeft():
                 raise AssertionError(f"a prefill worker was sent {type(message).__name__}")
             case _:
@@ -139,12 +139,17 @@ class PrefillPool:
         else:
             self._scheduler.add(sequence)
 
-    def _cancel(self, request_id: str, attempt: int) -> None:
-        for sequence in self._scheduler.sequences():
-            if sequence.request_id == request_id and sequence.attempt <= attempt:
-                self._scheduler.end(sequence)
-                request_log.dropped(sequence)
-        self._offers.withdraw(request_id, attempt)
+    def _cancel(self, request_id: str, attempt: int) -> bool:
+        """End what there is of the request up to ``attempt``; False if there was nothing."""
+        found = [
+            sequence
+            for sequence in self._scheduler.sequences()
+            if sequence.request_id == request_id and sequence.attempt <= attempt
+        ]
+        for sequence in found:
+            self._scheduler.end(sequence)
+            request_log.dropped(sequence)
+        return self._offers.withdraw(request_id, attempt) or bool(found)
 
     def _launch(self, scheduled: Scheduled) -> Step:
         for row, sequence in zip(scheduled.rows, scheduled.sequences, strict=True):

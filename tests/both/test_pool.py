@@ -212,6 +212,15 @@ def test_a_newer_attempt_takes_the_place_of_an_older_one() -> None:
     assert bench.pool.held() == (("r", 2),)
 
 
+def test_a_cancel_of_what_is_over_is_counted_as_stale() -> None:
+    bench = Bench()
+    bench.ask("r", 20)
+    bench.pool.handle(Cancel("r", 1))
+    assert bench.pool.gauges().stale_dropped == 0
+    bench.pool.handle(Cancel("r", 1))
+    assert bench.pool.gauges().stale_dropped == 1
+
+
 def test_limits_name_their_setting() -> None:
     with pytest.raises(ValueError, match=r"^max_tokens_beside_decode"):
         BothLimits(PrefillLimits(256, 4), 63)

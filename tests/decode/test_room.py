@@ -6,6 +6,7 @@ import pytest
 
 from decode.pool import COPY_WAIT_S, DecodePool
 from tests.simulation.cluster import FakeEngine
+from transport.errors import StaleGeneration
 from transport.layout import PoolSize
 from transport.messages import Cancel, Decode, Failed, Landed, Offer, Tokens
 from transport.pull import Copied
@@ -20,6 +21,7 @@ class HandPull:
 
     def __init__(self) -> None:
         self.finished = False
+        self.stale = False
         self.waited_s = 0.0
 
     def done(self) -> bool:
@@ -30,6 +32,8 @@ class HandPull:
         return self.finished
 
     def result(self) -> Copied:
+        if self.stale:
+            raise StaleGeneration("it changed hands")
         return Copied(num_bytes=1, copy_s=0.0)
 
 
@@ -143,3 +147,18 @@ def test_what_outgrows_the_pool_fails_for_good(lookahead: int) -> None:
     assert site.failures() == [("r", "too_long", False)]
     assert site.pool.empty
     assert site.pool.gauges().free_pages == 2
+
+
+def test_what_is_stale_is_dropped_and_counted() -> None:
+    site = Site(num_pages=10)
+    site.ask("r", 1, PAGE)
+    site.steps(1)
+    site.pulls[-1].finished = site.pulls[-1].stale = True
+    site.steps(1)
+    assert site.failures() == [("r", "stale_offer", True)]
+    assert site.pool.gauges().stale_dropped == 1
+    site.pool.handle(Cancel("r", 1))
+    assert site.pool.gauges().stale_dropped == 2, "it is over"
+    site.start("s", 2, PAGE)
+    site.pool.handle(Cancel("s", 1))
+    assert site.pool.gauges().stale_dropped == 2, "that one was to the point"
