@@ -45,7 +45,7 @@ def choose_prefill(
     """The prefill worker for the request's tokens."""
     fitting = (
         w
-        for w in _large_enough(workers, request.num_tokens)
+        for w in large_enough(workers, request.num_tokens)
         if _has_room(w, request.num_tokens, share=limits.prefill_watermark)
         and _takes_prompt(w, request.num_tokens, limits)
     )
@@ -56,7 +56,7 @@ def choose_decode(workers: Iterable[Worker], request: Request) -> Worker | None:
     """The decode worker for the request's tokens, its newest included."""
     fitting = (
         w
-        for w in _large_enough(workers, request.max_len)
+        for w in large_enough(workers, request.max_len)
         if _has_room(w, request.num_tokens + 1, growing=True)
     )
     return _least_loaded(fitting, request, lambda w: (len(w.assigned), -w.free_pages))
@@ -68,7 +68,7 @@ def choose_both(
     """The worker that computes the request's tokens and goes on."""
     fitting = (
         w
-        for w in _large_enough(workers, request.max_len)
+        for w in large_enough(workers, request.max_len)
         if _has_room(w, request.num_tokens + 1, growing=True)
         and _takes_prompt(w, request.num_tokens, limits)
     )
@@ -90,7 +90,7 @@ def _least_loaded(fitting: Iterable[Worker], request: Request, load: Load) -> Wo
     )
 
 
-def _large_enough(workers: Iterable[Worker], num_tokens: int) -> list[Worker]:
+def large_enough(workers: Iterable[Worker], num_tokens: int) -> list[Worker]:
     """Those that take work and can hold so many tokens; if none can, the largest."""
     taking = [worker for worker in workers if not worker.draining]
     longest = max((worker.hello.max_seq_len for worker in taking), default=0)
