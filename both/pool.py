@@ -21,6 +21,7 @@ from both.limits import BothLimits
 from decode.scheduler import DecodeScheduler
 from engine import request_log
 from engine.batch import ForwardBatch, Sampled
+from engine.cache.capacity import too_long
 from engine.cache.publish import books_for
 from engine.runner import Engine, Step
 from engine.sequence import Scheduled, Sequence
@@ -64,15 +65,18 @@ class BothPool:
         self._lookahead = lookahead
         self._clock = clock
         self._books = books_for(engine)
-        self._sequences = DecodeScheduler(self._books, engine.layout, self._reclaim)
+        self._sequences = DecodeScheduler(
+            self._books, engine.layout, self._reclaim, lambda: self._prompts.num_draining_pages
+        )
         self._prompts = PrefillScheduler(
             self._books, engine.layout, limits.prompts, lambda: len(self._sequences.running)
         )
         self._launched: deque[tuple[Scheduled, Step, TakeIn]] = deque()
+        self._stale_dropped = 0
 
     def step(self) -> None:
         decode = self._sequences.schedule()
-        self._report_preempted()
+        self._report_given_up()
         self._launch(decode, self._take_tokens)
         max_tokens = self._limits.max_tokens(
             num_running=len(self._sequences.running), num_waiting=len(self._prompts.sequences())
@@ -87,7 +91,7 @@ class BothPool:
             case Generate():
                 self._accept(Sequence.of(message, self._clock()))
             case Cancel(request_id=request_id, attempt=attempt):
-                self._cancel(request_id, attempt)
+                self._stale_dropped += not self._cancel(request_id, attempt)
             case Prefill() | Decode() | Release() | PeerJoined() | PeerLeft():
                 raise AssertionError(f"a worker of both was sent {type(message).__name__}")
             case _:
@@ -114,7 +118,8 @@ class BothPool:
             free_state_slots=self._books.free_state_slots,
             running=len(self._prompts.filling) + len(self._sequences.running),
             waiting=len(self._prompts.waiting),
-            draining_slots=len(self._sequences.draining),
+            draining_slots=len(self._prompts.draining) + len(self._sequences.draining),
+            stale_dropped=self._stale_dropped,
             books_error=self._books.check(),
         )
 
@@ -182,23 +187,26 @@ class BothPool:
 
     def _accept(self, sequence: Sequence) -> None:
         self._cancel(sequence.request_id, sequence.attempt - 1)
-        if self._prompts.fits(sequence):
-            self._prompts.add(sequence)
+        problem = too_long(len(sequence.token_ids), self._engine.layout, self._books.size)
+        if problem:
+            self._fail(sequence, "too_long", problem, retry=False)
         else:
-            message = (
-                f"{len(sequence.token_ids)} tokens do not fit into "
-                f"{self._books.size.num_pages} pages of {self._engine.layout.page_size}"
-            )
-            self._fail(sequence, "too_long", message, retry=False)
+            self._prompts.add(sequence)
 
     def _active(self) -> list[Sequence]:
         return [*self._prompts.sequences(), *self._sequences.running]
 
-    def _cancel(self, request_id: str, attempt: int) -> None:
-        for sequence in self._active():
-            if sequence.request_id == request_id and sequence.attempt <= attempt:
-                self._end(sequence)
-                request_log.dropped(sequence)
+    def _cancel(self, request_id: str, attempt: int) -> bool:
+        """End what there is of the request up to ``attempt``; False if there was nothing."""
+        found = [
+            sequence
+            for sequence in self._active()
+            if sequence.request_id == request_id and sequence.attempt <= attempt
+        ]
+        for sequence in found:
+            self._end(sequence)
+            request_log.dropped(sequence)
+        return bool(found)
 
     def _end(self, sequence: Sequence) -> None:
         if sequence in self._sequences.running:
@@ -206,19 +214,22 @@ class BothPool:
         else:
             self._prompts.end(sequence)
 
-    def _reclaim(self, arrival: int) -> Sequence | None:
+    def _reclaim(self, arrival: int) -> bool:
         """End the youngest prompt that holds pages, if it is younger than ``arrival``."""
         youngest = max(self._prompts.filling, key=lambda s: s.arrival, default=None)
         if youngest is None or youngest.arrival < arrival:
-            return None
+            return False
         self._prompts.end(youngest)
         self._fail(youngest, "preempted", "out of pages", retry=True)
-        return youngest
+        return True
 
-    def _report_preempted(self) -> None:
+    def _report_given_up(self) -> None:
         for sequence in self._sequences.preempted:
             self._fail(sequence, "preempted", "out of pages", retry=True)
+        for sequence, problem in self._sequences.outgrown:
+            self._fail(sequence, "too_long", problem, retry=False)
         self._sequences.preempted.clear()
+        self._sequences.outgrown.clear()
 
     def _fail_not_finite(self, sequence: Sequence) -> None:
         self._fail(sequence, "not_finite", "the logits were not finite", retry=False)

@@ -11,7 +11,13 @@ has proved that it can pull from there.
 from bisect import insort
 from collections.abc import Callable
 
-from coordinator.placement import PlacementLimits, choose_both, choose_decode, choose_prefill
+from coordinator.placement import (
+    PlacementLimits,
+    choose_both,
+    choose_decode,
+    choose_prefill,
+    large_enough,
+)
 from coordinator.registry import Registry, Worker
 from coordinator.request import Request, State
 from transport.messages import Cancel, Release, ToWorker
@@ -59,7 +65,7 @@ class Dispatcher:
     def run(self) -> None:
         """Place whatever can be placed, oldest first."""
         for request in list(self.handoffs):
-            workers = self._registry.decoding_from(request.prefill_worker)
+            workers = self._pullers(request)
             if not workers:
                 continue  # its pairs are not tested yet; others need not wait for that
             worker = choose_decode(workers, request)
@@ -101,6 +107,13 @@ class Dispatcher:
         """The prefill worker has nothing to do with the request any more."""
         self.unassign(request, request.prefill_worker)
         request.offer = None
+
+    def _pullers(self, request: Request) -> list[Worker]:
+        """Decode workers that can hold the request and have proved to read its offer right. Who
+        has yet to prove it counts: a smaller one is no substitute for that moment."""
+        prefill = request.prefill_worker
+        able = large_enough(self._registry.decoding_from(prefill), request.max_len)
+        return [w for w in able if self._registry.pairs.usable(prefill, w.instance)]
 
     def _first_worker(self, request: Request) -> Worker | None:
         both = self._registry.of("both")

@@ -185,8 +185,10 @@ class Hub:
             return
         if isinstance(message, Hello):
             self._leases.keep(message)
+            known = self._registry.get(instance)
             self._send(instance, self._membership.admit(message, self._welcome))
-            self._lifecycle.introduce(instance)
+            if self._registry.get(instance) is not known:
+                self._lifecycle.introduce(instance)
             return
         if isinstance(message, Goodbye) and message.unfit:
             self._leases.unfit(instance, message.unfit)

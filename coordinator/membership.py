@@ -13,11 +13,14 @@ from coordinator.observer import Departure, Observer
 from coordinator.registry import Registry, Worker
 from transport.errors import LayoutMismatch, RoleMismatch, WireError
 from transport.messages import Alive, Hello, Refused, Role, Welcome
+from transport.session import HELLO_EVERY_S
 
 log = logging.getLogger(__name__)
 
 MAX_FENCED = 1_024
 NOBODY = ""
+ANSWERED_S = 2 * HELLO_EVERY_S
+"""A welcome that has not been heard of by then did not arrive."""
 
 
 class Membership:
@@ -33,12 +36,14 @@ class Membership:
         """The answer to a Hello; said again by a worker that lost us, it starts it afresh.
 
         A worker repeats its hello until it is answered. Of those that queued while we did not
-        listen only the first one counts.
+        listen only the first one counts. One that comes much later says that our answer was lost,
+        and with it whatever we sent behind it.
         """
         if hello.instance in self._fenced:
             return Refused(f"fenced: {self._fenced[hello.instance]}")
         known = self._registry.get(hello.instance)
-        if known is not None and not known.settled:
+        now = time.monotonic()
+        if known is not None and not known.settled and now < known.heard_at + ANSWERED_S:
             return welcome
         if known is not None:
             self._depart(known, "rejoined")
@@ -47,7 +52,7 @@ class Membership:
         except (LayoutMismatch, RoleMismatch) as error:
             log.warning("refused %s: %s", hello.instance, error)
             return Refused(str(error))
-        worker = self._registry.add(hello, time.monotonic())
+        worker = self._registry.add(hello, now)
         self._observer.worker_joined(worker)
         log.info("%s joined on %s", hello.instance, hello.device)
         return welcome

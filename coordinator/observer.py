@@ -144,6 +144,7 @@ class Observer:
             running=gauges.running,
             waiting=gauges.waiting,
             draining=worker.draining,
+            stale_dropped=gauges.stale_dropped,
         )
         if worker.gpu is None:
             self._metrics.gpus.forget(worker.instance)

@@ -9,6 +9,10 @@ the requests' lengths as of now: a worker's own report is a heartbeat old, and m
 what was placed since. A worker that the request has just failed at is the last choice. Ties go to
 the one that was given nothing for longest, so low load spreads evenly. None means: wait, memory
 is what is short.
+
+Workers that could not hold the request to its end are passed over while there is one that can,
+full or not. When there is none, the largest get it: it may end early. It fails where it outgrows
+the pool, and what no pool can hold even now is given away at once, to be refused.
 """
 
 from collections.abc import Callable, Iterable
@@ -41,7 +45,7 @@ def choose_prefill(
     """The prefill worker for the request's tokens."""
     fitting = (
         w
-        for w in workers
+        for w in large_enough(workers, request.num_tokens)
         if _has_room(w, request.num_tokens, share=limits.prefill_watermark)
         and _takes_prompt(w, request.num_tokens, limits)
     )
@@ -50,7 +54,11 @@ def choose_prefill(
 
 def choose_decode(workers: Iterable[Worker], request: Request) -> Worker | None:
     """The decode worker for the request's tokens, its newest included."""
-    fitting = (w for w in workers if _has_room(w, request.num_tokens + 1, growing=True))
+    fitting = (
+        w
+        for w in large_enough(workers, request.max_len)
+        if _has_room(w, request.num_tokens + 1, growing=True)
+    )
     return _least_loaded(fitting, request, lambda w: (len(w.assigned), -w.free_pages))
 
 
@@ -60,7 +68,7 @@ def choose_both(
     """The worker that computes the request's tokens and goes on."""
     fitting = (
         w
-        for w in workers
+        for w in large_enough(workers, request.max_len)
         if _has_room(w, request.num_tokens + 1, growing=True)
         and _takes_prompt(w, request.num_tokens, limits)
     )
@@ -76,10 +84,17 @@ def tokens_ahead(worker: Worker) -> int:
 
 def _least_loaded(fitting: Iterable[Worker], request: Request, load: Load) -> Worker | None:
     return min(
-        (worker for worker in fitting if not worker.draining),
+        fitting,
         key=lambda w: (w.instance == request.failed_at, *load(w), w.last_placed),
         default=None,
     )
+
+
+def large_enough(workers: Iterable[Worker], num_tokens: int) -> list[Worker]:
+    """Those that take work and can hold so many tokens; if none can, the largest."""
+    taking = [worker for worker in workers if not worker.draining]
+    longest = max((worker.hello.max_seq_len for worker in taking), default=0)
+    return [w for w in taking if w.hello.max_seq_len >= min(num_tokens, longest)]
 
 
 def _takes_prompt(worker: Worker, num_tokens: int, limits: PlacementLimits) -> bool:
@@ -91,13 +106,13 @@ def _has_room(
     worker: Worker, num_tokens: int, *, share: float = 1.0, growing: bool = False
 ) -> bool:
     """Whether a state slot and pages are free, within ``share`` of all pages; with ``growing``
-    one more page is kept for each sequence there. An empty worker always has: what it cannot
-    hold even alone it refuses itself."""
-    if not worker.assigned:
-        return True
+    one more page is kept for each sequence there. What a worker cannot hold even alone needs no
+    room: it refuses that itself."""
     pools = worker.hello.memory.pools
+    num_pages = worker.layout.pages_for(num_tokens)
+    if not worker.assigned or num_pages > pools.num_pages:
+        return True
     if len(worker.assigned) >= min(worker.hello.max_running, pools.num_state_slots):
         return False
     growth = len(worker.assigned) if growing else 0
-    pages = worker.num_pages_assigned + worker.layout.pages_for(num_tokens) + growth
-    return pages <= pools.num_pages * share
+    return worker.num_pages_assigned + num_pages + growth <= pools.num_pages * share

@@ -98,8 +98,8 @@ class Registry:
         return [w for w in self.of("prefill") if not self.pairs.stranded(w.instance, heard)]
 
     def decoding_from(self, prefill: str) -> list[Worker]:
-        """Decode workers that have proved to read this prefill worker's memory right."""
-        return [w for w in self.of("decode") if self.pairs.usable(prefill, w.instance)]
+        """Decode workers that read this prefill worker's memory right, or have yet to prove it."""
+        return [w for w in self.of("decode") if prefill not in self.pairs.broken_of(w.instance)]
 
     def heard(self, role: Role) -> dict[str, float]:
         """When each worker of a role was last heard of."""

@@ -70,6 +70,11 @@ class Request:
         return len(self.generation.prompt_ids) + len(self.output_ids)
 
     @property
+    def max_len(self) -> int:
+        """Tokens of prompt and output if it ends by no stop token."""
+        return len(self.generation.prompt_ids) + self.generation.stop.max_tokens
+
+    @property
     def log_fields(self) -> dict[str, object]:
         """What says in a log line which request it is about."""
         return request_fields(self.generation.http_id, self.request_id, self.attempt)

@@ -161,6 +161,22 @@ class AdmissionQueue:
         self.pending = [a for a in self.pending if not a.sequence.ended]
         return found
 
+    def reclaim(self, arrival: int) -> Sequence | None:
+        """End the youngest admission that holds memory, if it is younger than ``arrival``."""
+        held = [a.sequence for a in self.receiving if not a.sequence.ended]
+        youngest = max(held, key=lambda s: s.arrival, default=None)
+        if youngest is None or youngest.arrival < arrival:
+            return None
+        youngest.ended = True
+        return youngest
+
+    def num_pages_coming(self) -> int:
+        """Pages of admissions that have ended, free when their copies are done; but not of those
+        that are overdue, for which nobody should wait."""
+        now = self._clock()
+        coming = (a.sequence for a in self.receiving if a.sequence.ended and now < a.deadline)
+        return sum(len(s.holding.pages) for s in coming if s.holding)
+
     def release(self, sequence: Sequence) -> None:
         """Free what an admission held that will not run."""
         assert sequence.holding is not None, "landed without pages"

@@ -17,6 +17,7 @@ from decode.admission import Admission, AdmissionQueue
 from decode.scheduler import DecodeScheduler
 from engine import request_log
 from engine.batch import ForwardBatch
+from engine.cache.capacity import too_long
 from engine.cache.publish import books_for
 from engine.runner import Engine, Step
 from engine.sequence import Scheduled, Sequence
@@ -74,17 +75,21 @@ class DecodePool:
         self._books = books_for(engine)
         self._puller = puller
         self._admission = AdmissionQueue(self._books, engine.layout, puller, pull_timeout_s, clock)
-        self._scheduler = DecodeScheduler(self._books, engine.layout)
+        self._scheduler = DecodeScheduler(
+            self._books, engine.layout, self._reclaim, self._admission.num_pages_coming
+        )
+        self._stalled = False
         self._launched: deque[tuple[Scheduled, Step]] = deque()
         self._stale_dropped = 0
 
     def step(self) -> None:
         self._admit()
         scheduled = self._scheduler.schedule()
-        self._report_preempted()
+        self._report_given_up()
         if scheduled is not None:
             step = self._engine.launch(ForwardBatch(scheduled.rows))
             self._launched.append((scheduled, step))
+        self._stalled = not self._launched
         while len(self._launched) > (self._lookahead if scheduled else 0):
             self._process(*self._launched.popleft())
 
@@ -93,7 +98,7 @@ class DecodePool:
             case Decode():
                 self._accept(message)
             case Cancel(request_id=request_id, attempt=attempt):
-                self._cancel(request_id, attempt)
+                self._stale_dropped += not self._cancel(request_id, attempt)
             case PeerJoined(instance=instance, memory=memory):
                 self._session.send(self._meet(instance, memory))
             case PeerLeft(instance=instance):
@@ -104,12 +109,11 @@ class DecodePool:
                 assert_never(message)
 
     def wait_s(self) -> float:
-        if self._launched or self._scheduler.has_work:
-            return 0.0
-        if self._admission.receiving:
+        has_work = self._scheduler.has_work
+        if not self._launched and self._admission.receiving and (self._stalled or not has_work):
             self._admission.wait_for_copies(COPY_WAIT_S)
             return 0.0
-        return IDLE_S
+        return 0.0 if self._launched or has_work else IDLE_S
 
     def held(self) -> tuple[tuple[str, int], ...]:
         sequences = [*self._admission.sequences(), *self._scheduler.running]
@@ -185,18 +189,25 @@ class DecodePool:
         sequence.num_cached = message.offer.num_tokens
         sequence.num_omitted = message.num_omitted
         self._cancel(sequence.request_id, sequence.attempt - 1)
+        problem = too_long(message.offer.num_tokens + 1, self._engine.layout, self._books.size)
+        if problem:
+            self._fail(sequence, "too_long", problem, retry=False)
+            return
         try:
             self._admission.add(sequence, message.offer, self._session.unseen_s)
         except PeerGone as error:
             self._fail(sequence, "peer_gone", str(error), retry=True)
 
-    def _cancel(self, request_id: str, attempt: int) -> None:
-        for sequence in self._admission.cancel(request_id, attempt):
-            request_log.dropped(sequence)
+    def _cancel(self, request_id: str, attempt: int) -> bool:
+        """End what there is of the request up to ``attempt``; False if there was nothing."""
+        found = self._admission.cancel(request_id, attempt)
         for sequence in list(self._scheduler.running):
             if sequence.request_id == request_id and sequence.attempt <= attempt:
                 self._scheduler.end(sequence)
-                request_log.dropped(sequence)
+                found.append(sequence)
+        for sequence in found:
+            request_log.dropped(sequence)
+        return bool(found)
 
     def _admit(self) -> None:
         if self._admission.start_pulls(num_running=len(self._scheduler.running)):
@@ -213,6 +224,7 @@ class DecodePool:
         try:
             copied = pull.result()
         except StaleGeneration as error:
+            self._stale_dropped += 1
             if not sequence.ended:
                 self._fail(sequence, "stale_offer", str(error), retry=True)
             sequence.ended = True
@@ -244,10 +256,21 @@ class DecodePool:
         pages = tuple(holding.pages[:num_pages])
         return digest(self._engine.cache, pages, holding.slot.id, num_tokens)
 
-    def _report_preempted(self) -> None:
+    def _reclaim(self, arrival: int) -> bool:
+        """Let the youngest that is being pulled give way, if it is younger than ``arrival``."""
+        sequence = self._admission.reclaim(arrival)
+        if sequence is None:
+            return False
+        self._fail(sequence, "preempted", "out of pages", retry=True)
+        return True
+
+    def _report_given_up(self) -> None:
         for sequence in self._scheduler.preempted:
             self._fail(sequence, "preempted", "out of pages", retry=True)
+        for sequence, problem in self._scheduler.outgrown:
+            self._fail(sequence, "too_long", problem, retry=False)
         self._scheduler.preempted.clear()
+        self._scheduler.outgrown.clear()
 
     def _process(self, scheduled: Scheduled, step: Step) -> None:
         result = step.result()

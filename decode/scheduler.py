@@ -4,7 +4,9 @@ Pure: no tensors, sockets or clocks. A step may be launched before the previous 
 are known to the host (lookahead), so a sequence can turn out to have ended while a step for it
 is under way: its token is dropped, and its cache stays untouchable until that step has retired.
 When a page is missing, the youngest request gives way (``preempt``): it is computed again
-elsewhere or later, so the oldest always advances.
+elsewhere or later, so the oldest that runs here always advances. Under a launched step or a copy
+its pages come back only when that is done; whoever needs one sits out until then. What is on its
+way back is counted, so nobody gives way for a page that somebody else's end already brings.
 """
 
 from bisect import insort
@@ -12,6 +14,7 @@ from collections.abc import Callable
 
 from engine.batch import Row, Sampled, StepResult
 from engine.cache.books import CacheBooks
+from engine.cache.capacity import too_long
 from engine.sequence import Scheduled, Sequence
 from transport.layout import CacheLayout
 from transport.messages import TokenOut
@@ -20,22 +23,27 @@ from transport.messages import TokenOut
 class DecodeScheduler:
     """Running sequences, oldest first, and those that drain.
 
-    ``reclaim`` is asked before a running sequence gives way to the one of this arrival: it ends a
-    younger sequence that holds memory elsewhere on this worker and returns it, or None.
+    Others on this worker hold memory too. ``reclaim`` is asked before a running sequence gives way
+    to the one of this arrival: it ends a younger one of the others, or answers False. ``coming``
+    says how many pages are still held for those of them that have ended, and will soon be free.
     """
 
     def __init__(
         self,
         books: CacheBooks,
         layout: CacheLayout,
-        reclaim: Callable[[int], Sequence | None] = lambda arrival: None,
+        reclaim: Callable[[int], bool] = lambda arrival: False,
+        coming: Callable[[], int] = lambda: 0,
     ) -> None:
         self._books = books
         self._layout = layout
         self._reclaim = reclaim
+        self._coming = coming
+        self._num_awaited = 0
         self.running: list[Sequence] = []
         self.draining: set[Sequence] = set()
         self.preempted: list[Sequence] = []
+        self.outgrown: list[tuple[Sequence, str]] = []
 
     def add(self, sequence: Sequence) -> None:
         """Start decoding a landed sequence: all its tokens but the last are in the cache."""
@@ -48,9 +56,11 @@ class DecodeScheduler:
         return any(self._wants_step(sequence) for sequence in self.running)
 
     def schedule(self) -> Scheduled | None:
-        """The next step's rows; sequences that had to give way are left in ``preempted``."""
+        """The next step's rows. Sequences that had to give way are left in ``preempted``, those
+        that the whole pool cannot hold any longer in ``outgrown``, with the problem."""
         rows: list[Row] = []
         sequences: list[Sequence] = []
+        self._num_awaited = 0
         for sequence in list(self.running):
             if sequence.ended or not self._wants_step(sequence) or not self._grow(sequence):
                 continue
@@ -101,24 +111,42 @@ class DecodeScheduler:
         return sequence.num_output + sequence.in_flight < sequence.stop.max_tokens
 
     def _grow(self, sequence: Sequence) -> bool:
-        """Pages for one more token, taken from younger sequences if need be."""
+        """Pages for one more token, taken from younger sequences if need be; False if it sits this
+        step out, gave way itself, or is at its end here."""
         assert sequence.holding is not None, "running without pages"
         num_pages = self._layout.pages_for(sequence.num_cached + 1)
         while num_pages > len(sequence.holding.pages) + self._books.free_pages:
-            yielding = self._reclaim(sequence.arrival)
-            if yielding is None:
-                yielding = self.running[-1]
-                self._preempt(yielding)
-            # NOTE: with a step under way its pages come back only when that retires, so this
-            # sequence then sits the step out.
-            if yielding is sequence or yielding.in_flight:
+            if num_pages > self._books.size.num_pages:
+                self._outgrow(sequence)
+                return False
+            missing = num_pages - len(sequence.holding.pages) - self._books.free_pages
+            if self._num_awaited + missing <= self._num_returning():
+                self._num_awaited += missing
+                return False
+            if not self._reclaim(sequence.arrival) and self._preempt_youngest() is sequence:
                 return False
         self._books.grow(sequence.holding, num_pages)
         return True
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _num_returning(self) -> int:
+        """Pages that will be free once the launched steps have retired, whatever these bring."""
+        last_steps = (s for s in self.running if not self._wants_step(s))
+        leaving = [s.holding for s in (*self.draining, *last_steps)]
+        return self._coming() + sum(len(holding.pages) for holding in leaving if holding)
+
+    def _preempt_youngest(self) -> Sequence:
+        """End the youngest, but not one whose last step is under way: it leaves by itself."""
+        sequence = next(s for s in reversed(self.running) if self._wants_step(s))
         self.end(sequence)
         self.preempted.append(sequence)
+        return sequence
+
+    def _outgrow(self, sequence: Sequence) -> None:
+        """It cannot go on here; but a step under way may bring its last token."""
+        if sequence.in_flight == 0:
+            problem = too_long(sequence.num_cached + 1, self._layout, self._books.size)
+            self.end(sequence)
+            self.outgrown.append((sequence, problem))
 
     def _row(self, sequence: Sequence) -> Row:
         assert sequence.holding is not None, "running without pages"

@@ -13,6 +13,7 @@ from typing import assert_never
 
 from engine import request_log
 from engine.batch import ForwardBatch, Sampled
+from engine.cache.capacity import too_long
 from engine.cache.publish import books_for
 from engine.runner import Engine, Step
 from engine.sequence import Scheduled, Sequence
@@ -80,10 +81,10 @@ class PrefillPool:
             case Prefill():
                 self._accept(Sequence.of(message, self._clock()))
             case Cancel(request_id=request_id, attempt=attempt):
-                self._cancel(request_id, attempt)
+                self._stale_dropped += not self._cancel(request_id, attempt)
             case Release(request_id=request_id, attempt=attempt, generation=generation):
-                if not self._offers.release(request_id, attempt, generation):
-                    self._stale_dropped += 1
+                released = self._offers.release(request_id, attempt, generation)
+                self._stale_dropped += not released
             case Decode() | Generate() | PeerJoined() | PeerLeft():
                 raise AssertionError(f"a prefill worker was sent {type(message).__name__}")
             case _:
@@ -132,21 +133,23 @@ class PrefillPool:
 
     def _accept(self, sequence: Sequence) -> None:
         self._cancel(sequence.request_id, sequence.attempt - 1)
-        if self._scheduler.fits(sequence):
-            self._scheduler.add(sequence)
+        problem = too_long(len(sequence.token_ids), self._engine.layout, self._books.size)
+        if problem:
+            self._fail(sequence, "too_long", problem, retry=False)
         else:
-            message = (
-                f"{len(sequence.token_ids)} tokens do not fit into "
-                f"{self._books.size.num_pages} pages of {self._engine.layout.page_size}"
-            )
-            self._fail(sequence, "too_long", message, retry=False)
+            self._scheduler.add(sequence)
 
-    def _cancel(self, request_id: str, attempt: int) -> None:
-        for sequence in self._scheduler.sequences():
-            if sequence.request_id == request_id and sequence.attempt <= attempt:
-                self._scheduler.end(sequence)
-                request_log.dropped(sequence)
-        self._offers.withdraw(request_id, attempt)
+    def _cancel(self, request_id: str, attempt: int) -> bool:
+        """End what there is of the request up to ``attempt``; False if there was nothing."""
+        found = [
+            sequence
+            for sequence in self._scheduler.sequences()
+            if sequence.request_id == request_id and sequence.attempt <= attempt
+        ]
+        for sequence in found:
+            self._scheduler.end(sequence)
+            request_log.dropped(sequence)
+        return self._offers.withdraw(request_id, attempt) or bool(found)
 
     def _launch(self, scheduled: Scheduled) -> Step:
         for row, sequence in zip(scheduled.rows, scheduled.sequences, strict=True):

@@ -31,7 +31,8 @@ class PrefillLimits:
 
 
 class PrefillScheduler:
-    """Prompts waiting and prompts being filled.
+    """Prompts waiting, prompts being filled, and those that ended under a launched batch and drain
+    until it has retired.
 
     ``headroom`` is how many pages must stay free beside a prompt that is admitted.
     """
@@ -49,10 +50,7 @@ class PrefillScheduler:
         self._headroom = headroom
         self.waiting: list[Sequence] = []
         self.filling: list[Sequence] = []
-
-    def fits(self, sequence: Sequence) -> bool:
-        """Whether the pool could hold the prompt at all."""
-        return self._num_pages(sequence) <= self._books.size.num_pages
+        self.draining: set[Sequence] = set()
 
     @property
     def has_work(self) -> bool:
@@ -60,6 +58,10 @@ class PrefillScheduler:
         if any(s.num_cached < len(s.token_ids) for s in self.filling):
             return True
         return bool(self.waiting) and self._has_room(self.waiting[0])
+
+    @property
+    def num_draining_pages(self) -> int:
+        return sum(len(s.holding.pages) for s in self.draining if s.holding)
 
     def sequences(self) -> list[Sequence]:
         return [*self.waiting, *self.filling]
@@ -142,6 +144,11 @@ class PrefillScheduler:
         )
 
     def _release_if_retired(self, sequence: Sequence) -> None:
-        if sequence.holding is not None and sequence.in_flight == 0:
-            self._books.release(sequence.holding)
-            sequence.holding = None
+        if sequence.holding is None:
+            return
+        if sequence.in_flight:
+            self.draining.add(sequence)
+            return
+        self.draining.discard(sequence)
+        self._books.release(sequence.holding)
+        sequence.holding = None

@@ -146,6 +146,11 @@ class Metrics:
         self.worker_draining = Gauge(
             "baton_worker_draining", "1 while it takes no new work.", worker, registry=r
         )
+        self.worker_stale = Gauge(
+            "baton_worker_stale_dropped",
+            "Orders about what was over, and offers that had changed hands, since it began.",
+            worker, registry=r,
+        )  # fmt: skip
         self.gpus = GpuMetrics()
         r.register(self.gpus)
         self.workers_lost = Counter(
@@ -171,7 +176,7 @@ class Metrics:
     def set_worker(
         self, instance: str, role: str, *, num_pages: int, free_pages: int,
         num_state_slots: int, free_state_slots: int, running: int, waiting: int,
-        draining: bool = False,
+        draining: bool = False, stale_dropped: int = 0,
     ) -> None:  # fmt: skip
         """A live worker's pools and queues, as it last reported them."""
         self.pages.labels(instance, role).set(num_pages)
@@ -181,6 +186,7 @@ class Metrics:
         self.worker_running.labels(instance, role).set(running)
         self.worker_waiting.labels(instance, role).set(waiting)
         self.worker_draining.labels(instance, role).set(draining)
+        self.worker_stale.labels(instance, role).set(stale_dropped)
 
     def forget_worker(self, instance: str, role: str) -> None:
         """Drop a worker's series; no-op when it has none."""
@@ -198,6 +204,7 @@ class Metrics:
         return (
             self.pages, self.free_pages, self.state_slots, self.free_state_slots,
             self.worker_running, self.worker_waiting, self.worker_draining,
+            self.worker_stale,
         )  # fmt: skip
 
 

@@ -133,15 +133,27 @@ def test_a_younger_prompt_gives_way_to_a_running_sequence(lookahead: int) -> Non
     assert all(bench.output(f"prompt-{number}") for number in range(3))
 
 
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_one_prompt_makes_room_for_all_that_run(lookahead: int) -> None:
+    bench = Bench(num_pages=6 + 6 + 100, lookahead=lookahead)
+    names = [f"old-{number}" for number in range(6)]
+    for number, name in enumerate(names):
+        bench.ask(name, PAGE - 4, arrival=number)
+    bench.steps(2)
+    bench.ask("prompt", 100 * PAGE, arrival=9)
+    bench.steps(26)  # on the way all six need a third page at once, under a piece of the prompt
+    assert bench.failures() == [("prompt", "preempted", True)]
+    assert all(len(bench.output(name)) > 20 for name in names)
+
+
 def test_a_prompt_gives_way_only_to_older_sequences() -> None:
     bench = Bench()
     bench.ask("old", 250, arrival=5)
     bench.ask("young", 250, arrival=9)
     bench.steps(1)
-    assert bench.pool._reclaim(10) is None
-    victim = bench.pool._reclaim(3)
-    assert victim is not None
-    assert victim.request_id == "young"
+    assert not bench.pool._reclaim(10)
+    assert bench.pool._reclaim(3)
+    assert bench.failures() == [("young", "preempted", True)]
 
 
 @pytest.mark.parametrize("lookahead", [0, 1])
@@ -181,6 +193,16 @@ def test_what_can_never_fit_is_refused() -> None:
     assert bench.all_free()
 
 
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_what_outgrows_the_pool_fails_for_good(lookahead: int) -> None:
+    bench = Bench(num_pages=2, lookahead=lookahead)
+    bench.ask("r", PAGE)
+    bench.steps(PAGE + 4)
+    assert len(bench.output("r")) == PAGE + 1
+    assert bench.failures() == [("r", "too_long", False)]
+    assert bench.all_free()
+
+
 def test_a_newer_attempt_takes_the_place_of_an_older_one() -> None:
     bench = Bench()
     bench.ask("r", 20)
@@ -188,6 +210,15 @@ def test_a_newer_attempt_takes_the_place_of_an_older_one() -> None:
     order = Generate("r", 2, 1, (1, 2, 3), 3, SamplingParams(), StopRule(5))
     bench.pool.handle(order)
     assert bench.pool.held() == (("r", 2),)
+
+
+def test_a_cancel_of_what_is_over_is_counted_as_stale() -> None:
+    bench = Bench()
+    bench.ask("r", 20)
+    bench.pool.handle(Cancel("r", 1))
+    assert bench.pool.gauges().stale_dropped == 0
+    bench.pool.handle(Cancel("r", 1))
+    assert bench.pool.gauges().stale_dropped == 1
 
 
 def test_limits_name_their_setting() -> None:

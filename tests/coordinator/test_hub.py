@@ -17,6 +17,8 @@ from transport.channel import CoordinatorChannel, WorkerChannel
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import (
     Decode,
+    FromWorker,
+    Heartbeat,
     Hello,
     MemoryExport,
     Offer,
@@ -105,6 +107,42 @@ async def test_a_handoff_is_placed_once_its_pair_has_passed(site: Site) -> None:
     speed = site.metrics.render().decode().partition(label)[2].split()[0]
     assert float(speed) == pytest.approx(340e9)
     stream.cancel()
+
+
+def introductions(channel: Mock) -> list[tuple[str, str]]:
+    """Who was told of whom since the last time."""
+    sent = [call.args for call in channel.send.call_args_list]
+    channel.send.reset_mock()
+    return [(to, m.instance) for to, m in sent if isinstance(m, PeerJoined)]
+
+
+async def test_peers_are_introduced_once_for_each_time_a_worker_joins() -> None:
+    channel = Mock()
+    observer = Observer(Metrics("m"), Mock(dropped=0, connected=True), "c1")
+    hub = Hub(channel, observer, "c1", FAST, PlacementLimits(), Leases(Mock(), channel.send))
+
+    def handle(instance: str, message: FromWorker) -> None:
+        hub._handle(instance, message)
+        hub._apply()
+
+    hellos = {
+        name: Hello(name, role, "m", "cpu", 1, 128, 8, EXPORT)
+        for name, role in (("d-1", "decode"), ("d-2", "decode"), ("p-1", "prefill"))
+    }
+    handle("d-1", hellos["d-1"])
+    handle("d-2", hellos["d-2"])
+    for _ in range(5):
+        handle("p-1", hellos["p-1"])
+    assert introductions(channel) == [("d-1", "p-1"), ("d-2", "p-1")]
+    for _ in range(5):
+        handle("d-1", hellos["d-1"])
+    assert introductions(channel) == []
+    for name in hellos:
+        handle(name, Heartbeat(PoolGauges(8, 8)))
+        handle(name, hellos[name])
+    assert introductions(channel) == [
+        ("d-1", "p-1"), ("d-2", "p-1"), ("d-1", "p-1"), ("d-2", "p-1"),
+    ], "each joined again, with none of the others forgotten"  # fmt: skip
 
 
 async def test_who_can_pull_from_nobody_is_refused_with_the_reason(site: Site) -> None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from coordinator.contract import Generation
 from coordinator.lifecycle import Lifecycle
-from coordinator.membership import Membership
+from coordinator.membership import ANSWERED_S, Membership
 from coordinator.placement import PlacementLimits
 from coordinator.registry import Registry
 from transport.layout import CacheLayout, PoolSize
@@ -45,6 +45,17 @@ def test_hello_of_a_worker_that_lost_us_starts_afresh() -> None:
     assert membership.admit(HELLO, WELCOME) == WELCOME
     lifecycle.introduce("p-1")
     assert lifecycle.requests["r"].attempt == 2
+
+
+def test_a_hello_long_after_the_welcome_says_that_it_was_lost() -> None:
+    registry, lifecycle, membership = site()
+    membership.admit(HELLO, WELCOME)
+    lifecycle.submit(GENERATION, 0.0)
+    first = registry.get("p-1")
+    first.heard_at -= ANSWERED_S
+    assert membership.admit(HELLO, WELCOME) == WELCOME
+    assert registry.get("p-1") is not first, "as one that is new, with nothing placed there"
+    assert lifecycle.requests["r"].prefill_worker == ""
 
 
 def test_silence_is_not_held_against_a_worker_while_we_were_absent() -> None:

@@ -11,7 +11,7 @@ from coordinator.effects import Ended, PlacedAnew
 from coordinator.observer import Observer
 from telemetry.metrics import Metrics
 from tests.coordinator.test_lifecycle import Desk
-from transport.messages import Failed
+from transport.messages import Failed, PoolGauges
 from transport.sampling import SamplingParams, StopRule
 
 
@@ -63,3 +63,14 @@ def test_time_per_output_token_leaves_the_first_one_out() -> None:
     found = told(desk)
     assert found["baton_tpot_seconds_count"] == 1
     assert found["baton_tpot_seconds_sum"] == pytest.approx(0.5)
+
+
+def test_a_heartbeat_tells_what_its_worker_dropped_as_stale() -> None:
+    worker = Desk().registry.get("d-1")
+    worker.gauges = PoolGauges(1, 1, stale_dropped=3)
+    metrics = Metrics("m")
+    Observer(metrics, Mock(), "c1").heartbeat(worker)
+    sample = 'baton_worker_stale_dropped{instance="d-1",role="decode"} '
+    assert sample + "3.0" in metrics.render().decode()
+    metrics.forget_worker("d-1", "decode")
+    assert sample not in metrics.render().decode()

@@ -76,6 +76,21 @@ def test_a_handoff_waits_for_its_pair_and_holds_nobody_up() -> None:
     assert [(at, type(m)) for at, m in desk.sent()] == [("d-2", Decode)]
 
 
+def test_a_long_handoff_waits_for_the_test_of_the_worker_that_can_hold_it() -> None:
+    desk = Desk(("p-1", "d-1"))
+    export = MemoryExport("shm", "d-2", 1, LAYOUT, PoolSize(8, 4))
+    desk.registry.add(Hello("d-2", "decode", "m", "cpu", 1, 128, 4, export), desk.now)
+    desk.tested("p-1", "d-2")
+    desk.registry.pairs.forget_pair("p-1", "d-1")
+    long, short = desk.submit("long", length=150), desk.submit("short")
+    desk.prefill(long)
+    assert long.decode_worker == "", "not the small one, whatever is proved"
+    desk.prefill(short)
+    assert short.decode_worker == "d-2"
+    desk.tested("p-1", "d-1")
+    assert long.decode_worker == "d-1"
+
+
 def test_what_is_said_about_a_peer_that_is_gone_is_dropped() -> None:
     desk = Desk()
     desk.life.worker_lost("p-1")

@@ -31,7 +31,8 @@ class Pool:
         registry = Registry()
         for i, size in enumerate(sizes):
             export = MemoryExport("shm", f"w{i}", 1, LAYOUT, size)
-            hello = Hello(f"w{i}", role, "m", "cpu", 1, 10_000, size.num_state_slots, export)
+            longest, slots = size.num_pages * LAYOUT.page_size, size.num_state_slots
+            hello = Hello(f"w{i}", role, "m", "cpu", 1, longest, slots, export)
             registry.add(hello, 0.0)
         self.workers = registry.all()
         self._numbers = count(1)
@@ -81,8 +82,10 @@ def test_a_busy_worker_is_never_promised_more_than_it_has(role, sizes, events) -
         if kind == "p":
             before = {w.instance: len(w.assigned) for w in pool.workers}
             worker = pool.place(number)
-            if worker is not None and before[worker.instance]:
-                size = worker.hello.memory.pools
+            size = worker.hello.memory.pools if worker else None
+            if size and LAYOUT.pages_for(number + (role != "prefill")) > size.num_pages:
+                worker.assigned.popitem()  # it refuses that
+            elif size and before[worker.instance]:
                 assert len(worker.assigned) <= size.num_state_slots
                 assert worker.free_pages >= 0
                 if role != "decode":
@@ -141,6 +144,29 @@ def test_a_draining_worker_gets_nothing() -> None:
         assert pool.place(10) is pool.workers[1]
         pool.workers[1].draining = True
         assert pool.place(10) is None
+
+
+def test_a_request_waits_for_the_worker_that_can_hold_it_to_its_end() -> None:
+    """Prefill holds the prompt alone; a request here asks for 100 tokens of output."""
+    for role, length in (("prefill", 170), ("decode", 70), ("both", 70)):
+        pool = Pool(role, [PoolSize(10, 4), PoolSize(12, 4)])
+        small, large = pool.workers
+        while (worker := pool.place(length)) is not None:
+            assert worker is large
+        assert pool.loads()[0] == 0, "though it has room"
+        assert pool.place(10) is small
+        large.draining = True
+        small.assigned.clear()
+        assert pool.place(length) is small, "it may end early"
+
+
+def test_what_nobody_can_hold_is_given_to_the_largest_at_once_to_be_refused() -> None:
+    for role in ("prefill", "decode", "both"):
+        pool = Pool(role, [PoolSize(10, 4), PoolSize(12, 4)])
+        for _ in range(6):
+            pool.place(20)
+        assert min(pool.loads()) > 0
+        assert pool.place(200) is pool.workers[1]
 
 
 def test_the_kinder_load_wins() -> None:

@@ -73,12 +73,25 @@ def test_the_youngest_gives_way_when_pages_run_out() -> None:
     assert books.check() == ""
 
 
-def test_a_lone_sequence_that_outgrows_the_pool_gives_way_itself() -> None:
+def test_a_sequence_that_outgrows_the_pool_is_at_its_end() -> None:
     plan, books = setup(num_pages=1)
     alone = running(plan, books, 1)
     batch = plan.schedule()
-    plan.retire(batch, tokens(batch))
-    alone.token_ids.append(1)
     assert plan.schedule() is None
-    assert plan.preempted == [alone]
+    assert plan.outgrown == [], "a step is under way"
+    plan.take_in(batch, tokens(batch))
+    assert plan.schedule() is None
+    assert plan.preempted == []
+    assert plan.outgrown == [(alone, "17 tokens do not fit into 1 pages of 16")]
     assert (books.free_pages, books.free_state_slots) == (1, 4)
+
+
+def test_a_last_token_that_is_under_way_comes_before_the_pool_is_too_small() -> None:
+    plan, books = setup(num_pages=1)
+    running(plan, books, 1)
+    batch = plan.schedule()
+    assert plan.schedule() is None
+    (token,), _ = plan.take_in(batch, tokens(batch, token_id=7))
+    assert token.finish == "stop"
+    assert plan.outgrown == []
+    assert books.free_pages == 1

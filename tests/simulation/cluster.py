@@ -235,12 +235,13 @@ class Cluster:
 
     # ---- workers
 
-    def add_worker(self, role: str) -> None:
+    def add_worker(self, role: str, size: PoolSize | None = None) -> str:
         self._count += 1
-        instance = f"{role}-{self._count}"
-        engine = FakeEngine(self.size)
-        export = MemoryExport("shm", instance, 1, LAYOUT, self.size)
-        hello = Hello(instance, role, "m", "cpu", 1, 10_000, self.size.num_state_slots, export)
+        instance, size = f"{role}-{self._count}", size or self.size
+        engine = FakeEngine(size)
+        export = MemoryExport("shm", instance, 1, LAYOUT, size)
+        longest = size.num_pages * LAYOUT.page_size
+        hello = Hello(instance, role, "m", "cpu", 1, longest, size.num_state_slots, export)
         node = Node(hello, engine)
         session = SimpleNamespace(send=node.outbox.append, unseen_s=0.0)
         if role == "prefill":
@@ -266,6 +267,7 @@ class Cluster:
         self.registry.add(hello, self.now)
         self.lifecycle.introduce(instance)
         self._apply()
+        return instance
 
     def _find_memory(self, export: MemoryExport) -> CacheTensors:
         if export.handle not in self.nodes:

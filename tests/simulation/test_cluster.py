@@ -66,6 +66,50 @@ def run_scenario(rng: random.Random, roles: tuple[str, ...], lookahead: int) -> 
         assert node.pool.held() == ()
 
 
+@pytest.mark.parametrize("lookahead", [0, 1])
+@pytest.mark.parametrize("roles", [("prefill", "decode"), ("both",)], ids=["split", "both"])
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_when_the_large_worker_dies_what_the_small_one_cannot_hold_fails(
+    roles: tuple[str, ...], lookahead: int, seed: int
+) -> None:
+    rng = random.Random(seed)
+    cluster = Cluster(rng, lookahead=lookahead, size=PoolSize(40, 4))
+    *others, role = roles
+    for other in others:
+        cluster.add_worker(other)
+    large = cluster.add_worker(role)
+    prompts = {}
+    for _ in range(8):
+        prompt = tuple(rng.randrange(64) for _ in range(rng.randint(1, 300)))
+        stop = StopRule(rng.randint(1, 100))
+        prompts[cluster.submit(prompt, stop)] = prompt, stop
+    for _ in range(rng.randint(0, 200)):
+        cluster.tick()
+    cluster.add_worker(role, PoolSize(10, 4))
+    for _ in range(rng.randint(0, 200)):
+        cluster.tick()
+    open_before = dict(cluster.open)
+    cluster.kill_worker(large)
+    for _ in range(20_000):
+        cluster.tick()
+        if not cluster.open:
+            break
+    assert not cluster.open, f"{len(cluster.open)} requests never ended"
+    for request_id, (prompt, stop) in prompts.items():
+        expected = expected_output(prompt, stop)
+        fits = len(prompt) + stop.max_tokens - 1 <= 10 * 16
+        if fits or request_id not in open_before:
+            assert cluster.ends[request_id] == [State.FINISHED]
+            assert cluster.outputs[request_id] == expected
+        elif cluster.ends[request_id] == [State.FAILED]:
+            assert open_before[request_id].code == "too_long"
+            assert cluster.outputs[request_id] == expected[: len(cluster.outputs[request_id])]
+        else:  # its last token came from a prefill worker
+            assert cluster.ends[request_id] == [State.FINISHED]
+            assert cluster.outputs[request_id] == expected
+
+
 def replace_worker(cluster: Cluster, rng: random.Random) -> None:
     instance = rng.choice(list(cluster.nodes))
     role = cluster.nodes[instance].hello.role

@@ -1,0 +1,145 @@
+"""Who gives way when pages are short: as few as possible, the youngest, and never for ever."""
+
+import random
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decode.scheduler import DecodeScheduler
+from engine.batch import Sampled, StepResult
+from engine.cache.books import CacheBooks
+from engine.sequence import Scheduled, Sequence
+from transport.layout import CacheLayout, PoolSize
+from transport.sampling import SamplingParams, StopRule
+
+LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+STOP_ID = 7
+
+
+class World:
+    """A scheduler whose steps retire ``lookahead`` rounds late; who gave way comes back as soon
+    as there is room, in the order of arrival."""
+
+    def __init__(self, size: PoolSize, lookahead: int) -> None:
+        self.books = CacheBooks(size)
+        self.plan = DecodeScheduler(self.books, LAYOUT)
+        self.lookahead = lookahead
+        self.waiting: list[Sequence] = []
+        self.launched: deque[Scheduled] = deque()
+        self.num_preempted = 0
+
+    def ask(self, arrival: int, length: int, max_tokens: int) -> None:
+        stop = StopRule(max_tokens, stop_token_ids=(STOP_ID,))
+        tokens = [1] * length
+        self.waiting.append(
+            Sequence(f"r{arrival}", 1, arrival, tokens, length - 1, SamplingParams(), stop)
+        )
+
+    def admit(self) -> None:
+        self.waiting.sort(key=lambda s: s.arrival)
+        while self.waiting:
+            sequence = self.waiting[0]
+            num_pages = LAYOUT.pages_for(sequence.num_tokens)
+            if not self.books.can_reserve(num_pages + len(self.plan.running)):
+                return
+            sequence = self.waiting.pop(0)
+            sequence.holding = self.books.reserve(num_pages)
+            sequence.num_cached = sequence.num_tokens - 1
+            self.plan.add(sequence)
+
+    def round(self, token_ids: random.Random | None = None) -> Scheduled | None:
+        self.admit()
+        least = self.least_victims()
+        lasts = [
+            s for s in self.plan.running if s.num_output + s.in_flight + 1 == s.stop.max_tokens
+        ]
+        scheduled = self.plan.schedule()
+        num_victims = len(self.plan.preempted)
+        assert self.plan.preempted == least[:num_victims]
+        assert num_victims == len(least) or lasts, "only a last step of this round spares one more"
+        self.num_preempted += num_victims
+        for s in self.plan.preempted:
+            self.waiting.append(
+                Sequence(s.request_id, s.attempt + 1, s.arrival, list(s.token_ids), s.num_prompt,
+                         s.sampling, s.stop)
+            )  # fmt: skip
+        self.plan.preempted.clear()
+        if scheduled is not None:
+            self.launched.append(scheduled)
+        while len(self.launched) > (self.lookahead if scheduled else 0):
+            self.retire(self.launched.popleft(), token_ids)
+        assert self.books.check() == ""
+        return scheduled
+
+    def retire(self, scheduled: Scheduled, token_ids: random.Random | None) -> None:
+        drawn = (token_ids.randrange(20) if token_ids else 1 for _ in scheduled.rows)
+        self.plan.take_in(scheduled, StepResult(tuple(Sampled(token_id) for token_id in drawn)))
+
+    def least_victims(self) -> list[Sequence]:
+        """The fewest of the youngest whose pages, with all that come back anyway, are enough for
+        everybody else's next token."""
+        running = self.plan.running
+        stepping = [s for s in running if s.num_output + s.in_flight < s.stop.max_tokens]
+        returning = [*self.plan.draining, *(s for s in running if s not in stepping)]
+        there = self.books.free_pages + sum(len(s.holding.pages) for s in returning)
+        for num_victims in range(len(stepping) + 1):
+            stay = stepping[: len(stepping) - num_victims]
+            go = stepping[len(stepping) - num_victims :]
+            wanted = sum(
+                max(0, LAYOUT.pages_for(s.num_cached + 1) - len(s.holding.pages)) for s in stay
+            )
+            if wanted <= there + sum(len(s.holding.pages) for s in go):
+                return go[::-1]
+        raise AssertionError("with nobody left nothing is wanted")
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+@pytest.mark.parametrize(("num_sequences", "num_victims"), [(16, 1), (64, 4)])
+def test_a_common_page_boundary_costs_as_few_as_it_must(
+    num_sequences: int, num_victims: int, lookahead: int
+) -> None:
+    world = World(PoolSize(17 * num_sequences, num_sequences), lookahead)
+    world.admit = lambda: None
+    for arrival in range(num_sequences):
+        world.ask(arrival, 17 * 16 - 3, max_tokens=1000)
+        world.plan.add(_held(world, world.waiting.pop()))
+    for _ in range(8):
+        world.round()
+    assert world.num_preempted == num_victims
+    assert len(world.plan.running) == num_sequences - num_victims
+
+
+def _held(world: World, sequence: Sequence) -> Sequence:
+    sequence.holding = world.books.reserve(LAYOUT.pages_for(sequence.num_tokens))
+    sequence.num_cached = sequence.num_tokens - 1
+    return sequence
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    lookahead=st.integers(0, 2),
+    lengths=st.lists(st.tuples(st.integers(1, 90), st.integers(2, 60)), min_size=1, max_size=12),
+    spare_pages=st.integers(0, 12),
+    seed=st.integers(0, 2**32),
+)
+def test_everybody_gets_to_the_end_and_the_oldest_goes_first(
+    lookahead: int, lengths: list[tuple[int, int]], spare_pages: int, seed: int
+) -> None:
+    rng = random.Random(seed)
+    largest = max(LAYOUT.pages_for(length + max_tokens) for length, max_tokens in lengths)
+    world = World(PoolSize(largest + spare_pages, len(lengths)), lookahead)
+    for arrival, (length, max_tokens) in enumerate(lengths):
+        world.ask(arrival, length, max_tokens)
+    without_oldest = 0
+    while world.waiting or world.plan.running or world.launched:
+        if world.plan.running and rng.random() < 0.01:
+            world.plan.end(rng.choice(world.plan.running))
+        oldest = world.plan.running[0] if world.plan.running else None
+        scheduled = world.round(rng)
+        took_part = oldest is None or (scheduled is not None and oldest in scheduled.sequences)
+        without_oldest = 0 if took_part or oldest.ended else without_oldest + 1
+        assert without_oldest <= lookahead + 1, "the oldest stands still"
+    assert world.books.free_pages == world.books.size.num_pages
+    assert world.books.free_state_slots == world.books.size.num_state_slots

@@ -1,0 +1,164 @@
+"""A decode worker short of pages, with copies that take as long as the test wants."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from decode.pool import COPY_WAIT_S, DecodePool
+from tests.simulation.cluster import FakeEngine
+from transport.errors import StaleGeneration
+from transport.layout import PoolSize
+from transport.messages import Cancel, Decode, Failed, Landed, Offer, Tokens
+from transport.pull import Copied
+from transport.sampling import SamplingParams, StopRule
+
+PAGE = 16
+PULL_TIMEOUT_S = 10.0
+
+
+class HandPull:
+    """A copy that is done when the test says so."""
+
+    def __init__(self) -> None:
+        self.finished = False
+        self.stale = False
+        self.waited_s = 0.0
+
+    def done(self) -> bool:
+        return self.finished
+
+    def wait(self, timeout_s: float) -> bool:
+        self.waited_s += timeout_s
+        return self.finished
+
+    def result(self) -> Copied:
+        if self.stale:
+            raise StaleGeneration("it changed hands")
+        return Copied(num_bytes=1, copy_s=0.0)
+
+
+class Site:
+    """A pool that knows one prefill worker; time stands still but for the test."""
+
+    def __init__(self, num_pages: int, lookahead: int = 0) -> None:
+        self.now = 0.0
+        self.sent: list = []
+        self.pulls: list[HandPull] = []
+        self.engine = FakeEngine(PoolSize(num_pages, 8))
+        puller = SimpleNamespace(pull=self._pull, close_peer=lambda instance: None)
+        self.pool = DecodePool(
+            self.engine,
+            SimpleNamespace(send=self.sent.append, unseen_s=0.0),
+            puller,
+            pull_timeout_s=PULL_TIMEOUT_S,
+            lookahead=lookahead,
+            clock=lambda: self.now,
+        )
+        self.pool._admission._peers.add("p-1")
+
+    def _pull(self, wanted: list) -> list[HandPull]:
+        pulls = [HandPull() for _ in wanted]
+        self.pulls += pulls
+        return pulls
+
+    def ask(self, name: str, arrival: int, num_cached: int, max_tokens: int = 1000) -> None:
+        tokens = tuple(i % 64 for i in range(num_cached + 1))
+        offer = Offer("p-1", tuple(range(-(-num_cached // PAGE))), 0, 1, num_cached)
+        stop = StopRule(max_tokens)
+        self.pool.handle(
+            Decode(name, 1, arrival, tokens, num_cached, SamplingParams(), stop, offer=offer)
+        )
+
+    def start(self, name: str, arrival: int, num_cached: int) -> None:
+        """``ask``, and the copy is done at once."""
+        self.ask(name, arrival, num_cached)
+        self.steps(1)
+        self.pulls[-1].finished = True
+        self.steps(1)
+        assert any(isinstance(m, Landed) and m.request_id == name for m in self.sent)
+
+    def steps(self, number: int) -> None:
+        for _ in range(number):
+            self.pool.step()
+            assert self.pool.gauges().books_error == ""
+
+    def num_tokens(self, name: str) -> int:
+        told = [t for m in self.sent if isinstance(m, Tokens) for t in m.tokens]
+        return sum(token.request_id == name for token in told)
+
+    def failures(self) -> list[tuple[str, str, bool]]:
+        return [(m.request_id, m.code, m.retry) for m in self.sent if isinstance(m, Failed)]
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_a_younger_handoff_on_its_way_in_gives_way_to_the_oldest(lookahead: int) -> None:
+    site = Site(num_pages=1 + 2 + 2, lookahead=lookahead)
+    site.start("old", 1, PAGE - 1)
+    site.ask("young", 2, 2 * PAGE - 1)
+    site.steps(2 * PAGE + 4)
+    assert site.failures() == [("young", "preempted", True)], "not the oldest, for all its pages"
+    stood_at = site.num_tokens("old")
+    assert site.pool.gauges().running == 1
+    site.pulls[-1].finished = True
+    site.steps(5)
+    assert site.num_tokens("old") == stood_at + 5 - lookahead
+    assert site.failures() == [("young", "preempted", True)]
+
+
+def test_an_older_handoff_on_its_way_in_keeps_its_pages() -> None:
+    site = Site(num_pages=1 + 2 + 2)
+    site.start("young", 2, PAGE - 1)
+    site.ask("old", 1, 2 * PAGE - 1)
+    site.steps(2 * PAGE + 4)
+    assert site.failures() == [("young", "preempted", True)]
+
+
+def test_pages_of_a_cancelled_handoff_are_waited_for_until_its_copy_is_overdue() -> None:
+    site = Site(num_pages=1 + 2 + 2)
+    site.start("old", 1, PAGE - 1)
+    site.ask("young", 2, 2 * PAGE - 1)
+    site.steps(1)
+    site.pool.handle(Cancel("young", 1))
+    site.steps(2 * PAGE + 4)
+    assert site.failures() == []
+    assert site.pool.wait_s() == 0.0
+    assert site.pulls[-1].waited_s >= COPY_WAIT_S, "it looks at the copy instead of turning idly"
+    site.now += PULL_TIMEOUT_S
+    site.steps(1)
+    assert site.failures() == [("old", "preempted", True)], "it may go on elsewhere"
+
+
+def test_what_the_pool_can_never_hold_is_refused_at_once() -> None:
+    site = Site(num_pages=10)
+    site.ask("long", 1, 13 * PAGE)
+    assert site.failures() == [("long", "too_long", False)]
+    site.ask("full", 2, 10 * PAGE)
+    assert site.failures()[1:] == [("full", "too_long", False)], "its next token has no place"
+    site.start("short", 3, 2 * PAGE)
+    assert site.pool.held() == (("short", 1),)
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_what_outgrows_the_pool_fails_for_good(lookahead: int) -> None:
+    site = Site(num_pages=2, lookahead=lookahead)
+    site.start("r", 1, PAGE)
+    site.steps(PAGE + 2)
+    assert site.num_tokens("r") == PAGE
+    assert site.failures() == [("r", "too_long", False)]
+    assert site.pool.empty
+    assert site.pool.gauges().free_pages == 2
+
+
+def test_what_is_stale_is_dropped_and_counted() -> None:
+    site = Site(num_pages=10)
+    site.ask("r", 1, PAGE)
+    site.steps(1)
+    site.pulls[-1].finished = site.pulls[-1].stale = True
+    site.steps(1)
+    assert site.failures() == [("r", "stale_offer", True)]
+    assert site.pool.gauges().stale_dropped == 1
+    site.pool.handle(Cancel("r", 1))
+    assert site.pool.gauges().stale_dropped == 2, "it is over"
+    site.start("s", 2, PAGE)
+    site.pool.handle(Cancel("s", 1))
+    assert site.pool.gauges().stale_dropped == 2, "that one was to the point"
