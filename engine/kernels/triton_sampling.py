@@ -84,7 +84,7 @@ def draw(
     )  # fmt: skip
     _pick_kernel[(num_rows,)](
         workspace.values, workspace.ids, state_slots, ids,
-        ids if next_token is None else next_token, run_stride, num_runs,
+        ids if next_token is None else next_token, run_stride, num_runs, num_valid_ids,
         RUNS=triton.next_power_of_2(num_runs), FEED=next_token is not None, num_warps=1,
     )  # fmt: skip
     return ids
@@ -224,6 +224,7 @@ def _pick_kernel(
     p_next_token,
     run_stride,
     num_runs,
+    num_valid_ids,
     RUNS: tl.constexpr,
     FEED: tl.constexpr,
 ):
@@ -240,7 +241,9 @@ def _pick_kernel(
     b_id = tl.where(b_id < 0, -1 - b_id, b_id)
     best = tl.max(b_value, 0)
     best_id = tl.min(tl.where(b_value == best, b_id, 0x7FFFFFFF), 0).to(tl.int64)
+    # Where all logits are NaN or -inf, no id has won, or one past the valid ids. The next step
+    # embeds what is fed to it.
+    best_id = tl.where(best_id < num_valid_ids, best_id, 0)
     if FEED:
-        # NOTE: an id within the vocabulary even if all logits are NaN: the next step embeds it.
-        tl.store(p_next_token + slot, tl.where(best_id < 0x7FFFFFFF, best_id, 0))
+        tl.store(p_next_token + slot, best_id)
     tl.store(p_out + row, tl.where(num_bad > 0, -1, best_id))

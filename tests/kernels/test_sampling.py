@@ -67,6 +67,25 @@ def test_bad_logits_are_reported(device: torch.device) -> None:
     assert 0 <= settings.next_token[1] < VALID
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 2.0, 0.7])
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("bad", [float("nan"), float("-inf")])
+def test_a_row_without_any_logit_feeds_a_valid_id(
+    bad: float, filtered: bool, temperature: float, device: torch.device
+) -> None:
+    num_ids = 300
+    next_token = torch.full((1,), -7, device=device)
+    ids = draw(
+        torch.full((1, 304), bad, device=device), num_ids,
+        torch.full((1,), temperature, device=device), torch.zeros_like(next_token),
+        torch.zeros_like(next_token), torch.ones_like(next_token),
+        SamplingWorkspace.allocate(1, num_ids, device), next_token=next_token,
+        lowest=torch.full((1,), float("-inf"), device=device) if filtered else None,
+    )  # fmt: skip
+    assert 0 <= next_token[0] < num_ids
+    assert ids[0] == (0 if filtered and bad < 0 else -1)
+
+
 def test_ids_below_the_lowest_are_dropped(device: torch.device) -> None:
     settings = Settings(device)
     logits = torch.randn(5, NUM_IDS, device=device)
