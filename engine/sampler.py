@@ -75,8 +75,12 @@ class Sampler:
     output token given to ``bind``, then whatever ``sample`` chose.
     """
 
-    def __init__(self, num_state_slots: int, num_ids: int, device: torch.device) -> None:
+    def __init__(
+        self, num_state_slots: int, num_ids: int, device: torch.device, *, width: int = 0
+    ) -> None:
+        """``width``: ids of the tables, where logits are wider than the ``num_ids`` valid ones."""
         self._num_slots, self._num_ids, self._device = num_state_slots, num_ids, device
+        self._width = width or num_ids
         self.next_token = torch.zeros(num_state_slots, dtype=torch.int64, device=device)
         self._floats = torch.zeros(num_state_slots, 6, device=device)
         self._ints = torch.zeros(num_state_slots, 4, dtype=torch.int64, device=device)
@@ -234,14 +238,14 @@ class Sampler:
 
     def _count(self, slot: int, binding: Binding) -> None:
         if self._counts is None or self._in_prompt is None:
-            shape = (self._num_slots, self._num_ids)
+            shape = (self._num_slots, self._width)
             self._counts = torch.zeros(shape, dtype=torch.int32, device=self._device)
             self._in_prompt = torch.zeros(shape, dtype=torch.bool, device=self._device)
         prompt = torch.tensor(binding.prompt_ids, dtype=torch.int64)
         output = torch.tensor(binding.output_ids, dtype=torch.int64)
-        in_prompt = torch.zeros(self._num_ids, dtype=torch.bool)
+        in_prompt = torch.zeros(self._width, dtype=torch.bool)
         in_prompt[prompt[prompt < self._num_ids]] = True
-        counts = output[output < self._num_ids].bincount(minlength=self._num_ids)
+        counts = output[output < self._num_ids].bincount(minlength=self._width)
         self._in_prompt[slot] = upload(in_prompt, self._device)
         self._counts[slot] = upload(counts.to(torch.int32), self._device)
 
@@ -254,8 +258,8 @@ class Sampler:
     ) -> torch.Tensor:
         """Replace ``slot``'s row of a lazy [state slots, ids] table; unknown ids are left out."""
         if table is None:
-            table = torch.zeros(self._num_slots, self._num_ids, dtype=dtype, device=self._device)
-        row = torch.zeros(self._num_ids, dtype=dtype)
+            table = torch.zeros(self._num_slots, self._width, dtype=dtype, device=self._device)
+        row = torch.zeros(self._width, dtype=dtype)
         for token_id, value in values.items():
             if 0 <= token_id < self._num_ids:
                 row[token_id] = value

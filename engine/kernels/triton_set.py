@@ -20,7 +20,7 @@ from engine.kernels.triton_delta_prefill import delta_prefill
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_prefill import experts_prefill
 from engine.kernels.triton_gated_norm import gated_rms_norm
-from engine.kernels.triton_linear import linear, linear_parts
+from engine.kernels.triton_linear import float_linear, linear, linear_parts
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_rope_cache import rope_cache
 from engine.kernels.triton_route import route_shared
@@ -223,8 +223,10 @@ class TritonKernels:
             pending = None if pending is None else pending.index_select(-2, index)
         return add_rms_norm(hidden, pending, norm, eps)[1]
 
-    def logits(self, hidden: torch.Tensor, lm_head: torch.Tensor) -> torch.Tensor:
-        return linear(hidden, lm_head)
+    def logits(
+        self, hidden: torch.Tensor, lm_head: torch.Tensor, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return float_linear(hidden, lm_head, out)
 
     def _rows(self, inputs: Inputs, kind: str) -> RowsOnGpu:
         rows = inputs.decode if kind == "decode" else inputs.prefill

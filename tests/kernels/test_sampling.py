@@ -31,7 +31,7 @@ class Settings:
 
     def truth(self, logits: torch.Tensor) -> torch.Tensor:
         slots = self.slots.long().clamp(min=0)
-        logits = logits[:, :VALID].float()
+        logits = logits[:, :VALID]
         temperature = self.temperatures[slots].unsqueeze(1)
         noise = gumbel_noise(self.seeds[slots], self.positions, VALID)
         drawn = (logits / torch.where(temperature == 0, 1.0, temperature) + noise).argmax(-1)
@@ -39,11 +39,10 @@ class Settings:
         return torch.where(self.slots < 0, -1, ids)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_same_tokens(dtype: torch.dtype, device: torch.device) -> None:
+def test_same_tokens(device: torch.device) -> None:
     settings = Settings(device)
     for _ in range(3):
-        logits = torch.randn(5, NUM_IDS, device=device).to(dtype)
+        logits = torch.randn(5, NUM_IDS, device=device)
         logits[:, VALID:] = float("nan")
         logits[1, [30, 4790]] = 9.0
         ids = settings.draw(logits)
