@@ -3,21 +3,22 @@
 Order, per row (vLLM's, so that the same request means the same there and here):
 
 1. logprobs, if asked for: log_softmax of the raw logits
-2. repetition, then presence and frequency penalty
+2. stop ids masked while fewer than min_tokens are out
 3. logit_bias
-4. stop ids masked while fewer than min_tokens are out
+4. repetition, then presence and frequency penalty
 5. temperature 0: argmax, ties to the lowest id. Else divide by temperature
-6. top_k, top_p, min_p
+6. min_p, top_k, top_p, each among what the ones before it keep
 7. argmax of logits + Gumbel noise, keyed by (seed, position, id) alone (kernels/philox.py):
    a draw from the softmax that depends on neither batch nor worker nor retry
 
-What a row does not ask for costs it nothing: the host knows each state slot's settings and
-launches only what some row needs. Values live in tables indexed by state slot, on the device,
-so that a captured graph can read them. Ids past the tokenizer's never get logits at all.
+The host knows each state slot's settings and launches only what some row needs; steps 2 to 4 then
+go through all rows of the batch, with neutral values for those that did not ask. Values live in
+tables indexed by state slot, on the device, so that a captured graph can read them. Ids past the
+tokenizer's never get logits at all.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -119,7 +120,11 @@ class Sampler:
         if stop.min_tokens:
             stops = dict.fromkeys(stop.stop_token_ids, 1)
             self._stops = self._write(self._stops, torch.bool, slot, stops)
-        self._bound[slot] = binding
+        # What the ids were needed for is done: a prompt is megabytes, and its slot's next owner
+        # may be long in coming.
+        self._bound[slot] = replace(
+            binding, prompt_ids=(), output_ids=(), num_omitted=binding.num_prompt
+        )
 
     @torch.inference_mode()
     def sample(
@@ -157,6 +162,18 @@ class Sampler:
         bindings: Sequence[Binding],
     ) -> torch.Tensor:
         """Steps 2 to 4. Rows that did not ask have neutral values in the tables."""
+        if any(
+            binding.stop.min_tokens > max(0, row.position - binding.num_prompt)
+            for row, binding in zip(rows, bindings, strict=True)
+        ):
+            assert self._stops is not None
+            integers = self._ints.index_select(0, slots)
+            early = positions - integers[:, NUM_PROMPT] < integers[:, MIN_TOKENS]
+            masked = self._stops.index_select(0, slots) & early.unsqueeze(1)
+            logits = logits.masked_fill(masked, float("-inf"))
+        if any(binding.sampling.logit_bias for binding in bindings):
+            assert self._bias is not None
+            logits = logits + self._bias.index_select(0, slots)
         if any(binding.sampling.has_penalties for binding in bindings):
             assert self._in_prompt is not None
             assert self._counts is not None
@@ -167,18 +184,6 @@ class Sampler:
                 self._counts.index_select(0, slots),
                 *values[:, REPETITION : FREQUENCY + 1].unbind(1),
             )
-        if any(binding.sampling.logit_bias for binding in bindings):
-            assert self._bias is not None
-            logits = logits + self._bias.index_select(0, slots)
-        if any(
-            binding.stop.min_tokens > max(0, row.position - binding.num_prompt)
-            for row, binding in zip(rows, bindings, strict=True)
-        ):
-            assert self._stops is not None
-            integers = self._ints.index_select(0, slots)
-            early = positions - integers[:, NUM_PROMPT] < integers[:, MIN_TOKENS]
-            masked = self._stops.index_select(0, slots) & early.unsqueeze(1)
-            logits = logits.masked_fill(masked, float("-inf"))
         return logits
 
     def _drawn(
@@ -260,8 +265,9 @@ class Sampler:
         if table is None:
             table = torch.zeros(self._num_slots, self._width, dtype=dtype, device=self._device)
         row = torch.zeros(self._width, dtype=dtype)
-        for token_id, value in values.items():
-            if 0 <= token_id < self._num_ids:
-                row[token_id] = value
+        known = [token_id for token_id in values if 0 <= token_id < self._num_ids]
+        row[torch.tensor(known, dtype=torch.int64)] = torch.tensor(
+            [values[token_id] for token_id in known], dtype=dtype
+        )
         table[slot] = upload(row, self._device)
         return table

@@ -1,15 +1,16 @@
-"""The smallest logit that short filters keep: top_k of at most SHORT_TOP_K, then top_p, then min_p.
+"""The smallest logit that short filters keep: min_p, top_k of at most SHORT_TOP_K, then top_p.
 
     x_i = logit_i / temperature,   best = max x,   x^(k) = the k-th largest
-    share_i = exp(x_i - best) / (the sum of it over the k best ids)
-    lowest = max(x^(k), min {x_i : Σ_{x_j > x_i} share_j < top_p}, best + log min_p)
+    likely = best + log min_p
+    share_i = exp(x_i - best) / (the sum of it over the k best ids), 0 where x_i < likely
+    lowest = max(likely, x^(k), min {x_i : Σ_{x_j > x_i} share_j < top_p})
 
-The second term counts where top_p < 1. Dividing keeps the order, so the logits themselves are
-compared, as integers ordered alike. Both the k-th largest and the second term are the largest key
-such that what is no smaller weighs a target or more: k ids, or a share of top_p. A search that
-halves the range of keys finds it, without sorting. The first kernel takes a tile of ids and keeps
-its k best, more of which no row can need; the second finds the row's among them. The length of
-tiles changes nothing, nor do other rows.
+The sum leaves out ids below ``likely`` too. The last term counts where top_p < 1. Dividing keeps
+the order, so the logits themselves are compared, as integers ordered alike. Both the k-th largest
+and the last term are the largest key such that what is no smaller weighs a target or more: k ids,
+or a share of top_p. A search that halves the range of keys finds it, without sorting. The first
+kernel takes a tile of ids and keeps its k best, more of which no row can need; the second finds the
+row's among them. The length of tiles changes nothing, nor do other rows.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -56,10 +57,11 @@ def lowest_kept(
     """-> the smallest logit / temperature that each row's filters keep, float32 [rows].
 
     -inf, which keeps all, for rows without 0 < top_k <= SHORT_TOP_K, greedy rows and rows whose
-    slot is -1. logits [rows, ids] float32, of which the first ``num_valid_ids``
-    count. temperatures, top_p, min_p (float32) and top_k (int64) are columns [state slots] of the
+    slot is -1. logits [rows, ids] float32, of which the first ``num_valid_ids`` count.
+    temperatures, top_p, min_p (float32) and top_k (int64) are columns [state slots] of the
     settings' tables, read by state_slots [rows]. NaN where a logit is NaN, so that nothing is
-    dropped. Agrees with torch_sampling.threshold but where top_p falls within rounding of a share.
+    dropped. Agrees with torch_sampling.threshold but where top_p or min_p falls within rounding of
+    a share.
     """
     num_rows = logits.shape[0]
     num_tiles = triton.cdiv(num_valid_ids, tile)
@@ -207,18 +209,20 @@ def _row_kernel(
     first = tl.max(b_key, 0)
     last = _largest(b_key, b_one, num_best, tl.full([], 0, tl.uint32), first)
     best = tl.div_rn(_value(first), temperature)
+    likely = tl.full([], float("-inf"), tl.float32)
+    if min_p > 0.0:
+        likely = best + _log(min_p)
     lowest = last
     if top_p < 1.0:
         # Of ids equal to the last one, only as many have a share as there are places left.
         above, equal = b_key > last, b_key == last
         num_left = (num_best - tl.sum(above.to(tl.int32), 0)).to(tl.float32)
         num_equal = tl.sum(equal.to(tl.int32), 0).to(tl.float32)
-        b_weight = tl.exp(tl.div_rn(_value(b_key), temperature) - best)
+        b_scaled = tl.div_rn(_value(b_key), temperature)
+        b_weight = tl.exp(b_scaled - best)
         b_weight = tl.where(equal, b_weight * tl.div_rn(num_left, num_equal), b_weight)
-        b_weight = tl.where(above | equal, b_weight, 0.0)
+        b_weight = tl.where((above | equal) & (b_scaled >= likely), b_weight, 0.0)
         lowest = _largest(b_key, b_weight, top_p * tl.sum(b_weight, 0), last, first)
-    kept = tl.div_rn(_value(lowest), temperature)
-    if min_p > 0.0:
-        kept = tl.maximum(kept, best + _log(min_p))
+    kept = tl.maximum(tl.div_rn(_value(lowest), temperature), likely)
     # NaN drops nothing; the draw reports it.
     tl.store(p_lowest + row, tl.where(best != best, best, kept))
