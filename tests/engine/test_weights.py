@@ -196,6 +196,19 @@ def test_progress_counts_every_byte(tmp_path: Path) -> None:
     assert seen[-1][0] == seen[-1][1] > 0
 
 
+def test_fingerprints_tell_fine_tunes_apart(folder: Path) -> None:
+    """Norms as they were, every matrix scaled."""
+    first = load_engine(folder).fingerprint
+
+    def scale(tensors: Tensors) -> None:
+        for tensor in tensors.values():
+            if tensor.dim() > 1:
+                tensor *= 1.5
+
+    edit(folder, scale)
+    assert load_engine(folder).fingerprint != first
+
+
 def test_fingerprints_tell_models_apart(folder: Path) -> None:
     first = load_engine(folder).fingerprint
     assert first == load_engine(checkpoint("per_expert")).fingerprint
