@@ -10,12 +10,13 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
 from engine import checkpoint, gpu, warm_up, weights
 from engine.batch import Binding, ForwardBatch, Sampled, StepResult
-from engine.config import EngineConfig
+from engine.config import MAX_DECODE_ROWS, EngineConfig
 from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
 from engine.kernels.choice import kernels_for
@@ -25,7 +26,7 @@ from engine.model.config import ModelConfig
 from engine.model.qwen35 import Qwen35
 from engine.model.registry import build
 from engine.passes import Pass, check, passes
-from engine.prefill_graphs import PrefillGraphs
+from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
 from engine.sampler import Draw, Sampler, SampleRow
 from engine.upload import reserve_pinned
 from transport.layout import CacheLayout, PoolSize
@@ -134,8 +135,9 @@ class Engine:
         # NOTE: an inference tensor could not be written by the copy thread or the books.
         with torch.inference_mode(False):
             slots = config.num_state_slots
+            num_ids = config.num_valid_ids or model_config.vocab_size
             pages = config.num_pages or gpu.num_pages_that_fit(
-                layout, slots, model_config.max_position_embeddings, config.gpu_share
+                layout, slots, num_ids, model_config.max_position_embeddings, config.gpu_share
             )
             pools = PoolSize(num_pages=pages, num_state_slots=slots)
             buffer = buffer_factory(Region.of(layout, pools).size_bytes)
@@ -216,18 +218,28 @@ class Engine:
             self.layout,
             self._kernels,
             sampler.next_token,
-            self._num_logits,
+            self._graph_logits,
             self.model_config.max_position_embeddings,
         )
         _capture(graphs, f"{len(graphs.buckets)} decode graphs")
         return sampler, graphs
+
+    @cached_property
+    def _graph_logits(self) -> torch.Tensor:
+        """Where all graphs leave their logits: they run one after another on one stream, and each
+        pass is sampled before the next one begins."""
+        from engine.cuda_sampler import logits_buffer
+
+        decode_rows = min(self.config.num_state_slots, MAX_DECODE_ROWS)
+        num_rows = max(decode_rows * self.config.decodes, MAX_PROMPTS * self.config.prefills)
+        return logits_buffer(num_rows, self._num_logits, self._device)
 
     def _captured_prompts(self) -> PrefillGraphs | None:
         """Graphs of short prefill passes, if this engine has prompts to compute."""
         if not (self._captures and self.config.prefills):
             return None
         graphs = PrefillGraphs(
-            self._model, self.cache, self.layout, self._kernels, self._num_logits
+            self._model, self.cache, self.layout, self._kernels, self._graph_logits
         )
         _capture(graphs, f"{len(graphs.shapes)} prefill graphs")
         return graphs
