@@ -68,6 +68,13 @@ def test_pages_take_what_is_left(hopper: pytest.MonkeyPatch) -> None:
     assert "= 320 tokens; 4 state slots" in plan
 
 
+def test_pages_smaller_than_a_product_on_tensor_cores() -> None:
+    settings = {"num_pages": 1, "num_state_slots": 1, "page_size": 8}
+    with pytest.raises(ValueError, match=r"^page_size: 8 is below the 16 tokens"):
+        EngineConfig(checkpoint("per_expert"), **settings, device="cuda")  # type: ignore[arg-type]
+    EngineConfig(checkpoint("per_expert"), **settings)  # type: ignore[arg-type]
+
+
 def test_more_sequences_than_a_decode_step_takes() -> None:
     settings = {"num_pages": 1, "num_state_slots": MAX_DECODE_ROWS + 1, "device": "cuda"}
     with pytest.raises(ValueError, match=r"num_state_slots: 513 exceeds the 512"):
