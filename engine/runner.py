@@ -45,7 +45,6 @@ class Step:
 
     num_rows: int
     draws: tuple[tuple[tuple[int, ...], Draw], ...]
-    launched_at_s: float
 
     def wait(self) -> None:
         """Return when the step is done; nothing else of ``result``."""
@@ -53,12 +52,12 @@ class Step:
             draw.wait()
 
     def result(self) -> StepResult:
-        """Wait for the step and read it; ``seconds`` runs from its launch."""
+        """Wait for the step and read it."""
         sampled: list[Sampled | None] = [None] * self.num_rows
         for indices, draw in self.draws:
             for index, outcome in zip(indices, draw.to_host(), strict=True):
                 sampled[index] = outcome
-        return StepResult(tuple(sampled), time.perf_counter() - self.launched_at_s)
+        return StepResult(tuple(sampled))
 
 
 class Engine:
@@ -168,13 +167,12 @@ class Engine:
         Asserts its preconditions (engine/passes.py), and that rows that sample are bound.
         """
         check(batch, self.layout, self.pools, self.model_config.max_position_embeddings)
-        launched_at_s = time.perf_counter()
         draws = [
             (part.sampled, draw)
             for part in passes(batch, self._kernels.prefill_block)
             if (draw := self._run(part)) is not None
         ]
-        return Step(len(batch.rows), tuple(draws), launched_at_s)
+        return Step(len(batch.rows), tuple(draws))
 
     def warm_up(self) -> None:
         """Run what requests run, so that none of them waits for a kernel to be compiled.
