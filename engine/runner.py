@@ -25,7 +25,7 @@ from engine.kernels.reference import ReferenceKernels
 from engine.model.config import ModelConfig
 from engine.model.qwen35 import Qwen35
 from engine.model.registry import build
-from engine.passes import Pass, check, passes
+from engine.passes import Checks, Pass, passes
 from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
 from engine.sampler import Draw, Sampler, SampleRow
 from engine.upload import reserve_pinned
@@ -89,6 +89,7 @@ class Engine:
         self._model = model
         self._kernels = kernels
         self._num_logits = self.num_ids
+        self._checks = Checks(layout, pools, model.config.max_position_embeddings)
         self._device = torch.device(config.device)
         self._graphs: DecodeGraphs | None = None
         self._prefill_graphs: PrefillGraphs | None = None
@@ -157,6 +158,7 @@ class Engine:
     def bind(self, binding: Binding) -> None:
         """Tell a state slot how its sequence samples; ordered after every earlier launch."""
         self._sampler.bind(binding)
+        self._checks.forget(binding.state_slot)
         if self._graphs is not None:
             self._graphs.forget(binding.state_slot)
 
@@ -166,7 +168,7 @@ class Engine:
 
         Asserts its preconditions (engine/passes.py), and that rows that sample are bound.
         """
-        check(batch, self.layout, self.pools, self.model_config.max_position_embeddings)
+        self._checks.check(batch)
         draws = [
             (part.sampled, draw)
             for part in passes(batch, self._kernels.prefill_block)
