@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -431,36 +432,24 @@ def sampling_cases(quick: bool) -> Iterator[Case]:
     slots = torch.arange(128, device="cuda").int()
     seeds = torch.randint(-(2**62), 2**62, (128,), device="cuda")
     next_token = torch.zeros(128, dtype=torch.int64, device="cuda")
-    for num_rows in (1, 64):
-        for dtype in (torch.float32, torch.bfloat16):
-            for temperature in (0.0, 0.8):
-                logits = [normal(num_rows, NUM_IDS, dtype=dtype) for _ in range(4)]
-                temperatures = torch.full((128,), temperature, device="cuda")
-                positions = torch.arange(num_rows, device="cuda") + 1000
-                args = (temperatures, seeds, slots[:num_rows], positions, workspace)
-                ids = draw(logits[0], VALID_IDS, *args, next_token=next_token)
-                wide = logits[0][:, :VALID_IDS].float()
-                if temperature:
-                    noise = gumbel_noise(seeds[:num_rows], positions, VALID_IDS)
-                    wide = wide / temperature + noise
-                same = int((ids == wide.argmax(-1)).sum())
-                case = f"B={num_rows} {dtype} t={temperature}"
-                print(json.dumps({"kernel": "draw", "case": case, "same_tokens": same}), flush=True)
-                for tiles, warps in ((0, 8),) if quick else ((0, 8), (16, 8)):
-                    calls = [
-                        partial(
-                            draw,
-                            x,
-                            VALID_IDS,
-                            *args,
-                            next_token=next_token,
-                            tiles_each=tiles,
-                            num_warps=warps,
-                        )
-                        for x in logits
-                    ]
-                    num_bytes = float(num_rows * VALID_IDS * dtype.itemsize)
-                    yield Case("draw", case, f"{tiles}x{warps}", calls, num_bytes)
+    for num_rows, temperature in product((1, 64), (0.0, 0.8)):
+        logits = [normal(num_rows, NUM_IDS, dtype=torch.float32) for _ in range(4)]
+        temperatures = torch.full((128,), temperature, device="cuda")
+        positions = torch.arange(num_rows, device="cuda") + 1000
+        args = (temperatures, seeds, slots[:num_rows], positions, workspace)
+        ids = draw(logits[0], VALID_IDS, *args, next_token=next_token)
+        values = logits[0][:, :VALID_IDS]
+        if temperature:
+            noise = gumbel_noise(seeds[:num_rows], positions, VALID_IDS)
+            values = values / temperature + noise
+        same = int((ids == values.argmax(-1)).sum())
+        case = f"B={num_rows} t={temperature}"
+        print(json.dumps({"kernel": "draw", "case": case, "same_tokens": same}), flush=True)
+        for tiles, warps in ((0, 8),) if quick else ((0, 8), (16, 8)):
+            variant = partial(draw, next_token=next_token, tiles_each=tiles, num_warps=warps)
+            calls = [partial(variant, x, VALID_IDS, *args) for x in logits]
+            num_bytes = float(num_rows * VALID_IDS * logits[0].itemsize)
+            yield Case("draw", case, f"{tiles}x{warps}", calls, num_bytes)
 
 
 SECTIONS = {

@@ -21,7 +21,7 @@ import typer
 from engine.kernels.triton_add_norm import add_rms_norm
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_prefill import experts_prefill
-from engine.kernels.triton_linear import linear, linear_parts
+from engine.kernels.triton_linear import float_linear, linear, linear_parts
 from engine.kernels.triton_route import route, route_shared
 
 BYTES_PER_S, FLOPS = 4.3e12, 790e12
@@ -114,9 +114,12 @@ def time_linears() -> None:
     for name, (rows, k) in shapes.items():
         copies = [draw(rows, k, std=k**-0.5) for _ in range(max(2, min(48, 10**9 // (rows * k))))]
         ours = linear if rows > HIDDEN else linear_parts
+        result_bytes = 2
+        if name == "lm_head":
+            ours, result_bytes = float_linear, 4
         for tokens in (1, 2, 4, 8, 11, 16, 21, 32, 64):
             x = draw(tokens, k)
-            num_bytes = copies[0].nbytes + x.nbytes + tokens * rows * 2
+            num_bytes = copies[0].nbytes + x.nbytes + tokens * rows * result_bytes
             for kind, layer in ((name, ours), (name + ", cuBLAS", F.linear)):
                 taken = seconds([partial(layer, x, w) for w in copies])
                 report(kind, tokens, taken, num_bytes)

@@ -59,7 +59,7 @@ class Settings:
     def pytorch(self, logits: torch.Tensor) -> torch.Tensor:
         slots = self.slots[: len(logits)]
         floats, ints = self.floats.index_select(0, slots), self.ints.index_select(0, slots)
-        scaled = logits[:, :VALID_IDS].float() / floats[:, 0].unsqueeze(1)
+        scaled = logits[:, :VALID_IDS] / floats[:, 0].unsqueeze(1)
         return torch_sampling.threshold(scaled, ints[:, 1], floats[:, 1], floats[:, 2], short=True)
 
 
@@ -82,35 +82,31 @@ def measured(calls: list[Call], num_bytes: float) -> dict[str, float]:
 
 def lines(quick: bool) -> Iterator[dict[str, object]]:
     settings = Settings()
-    for dtype in (torch.bfloat16, torch.float32):
-        for num_rows in ROWS if dtype == torch.bfloat16 else (ROWS[0], ROWS[-1]):
-            logits = [
-                3 * torch.randn(num_rows, NUM_IDS, dtype=dtype, device="cuda")
-                for _ in range(NUM_CALLS)
+    for num_rows in ROWS:
+        logits = [3 * torch.randn(num_rows, NUM_IDS, device="cuda") for _ in range(NUM_CALLS)]
+        truth = [settings.pytorch(each) for each in logits]
+        variants: dict[str, list[Call]] = {
+            "torch": [partial(settings.pytorch, each) for each in logits]
+        }
+        others = VARIANTS if not quick and num_rows in SWEPT else ()
+        for tile, num_warps in ((TILE, 8), *others):
+            workspace = ThresholdWorkspace.allocate(
+                num_rows, VALID_IDS, torch.device("cuda"), tile=tile
+            )
+            variants[f"{tile}x{num_warps}"] = [
+                partial(settings.kernels, each, workspace, tile, num_warps) for each in logits
             ]
-            truth = [settings.pytorch(each) for each in logits]
-            variants: dict[str, list[Call]] = {
-                "torch": [partial(settings.pytorch, each) for each in logits]
-            }
-            others = VARIANTS if not quick and dtype == torch.bfloat16 and num_rows in SWEPT else ()
-            for tile, num_warps in ((TILE, 8), *others):
-                workspace = ThresholdWorkspace.allocate(
-                    num_rows, VALID_IDS, torch.device("cuda"), tile=tile
-                )
-                variants[f"{tile}x{num_warps}"] = [
-                    partial(settings.kernels, each, workspace, tile, num_warps) for each in logits
-                ]
-            for name, calls in variants.items():
-                case: dict[str, object] = {
-                    "kernel": "lowest_kept", "case": f"B={num_rows} {dtype}", "variant": name,
-                }  # fmt: skip
-                try:
-                    same = [call() == true for call, true in zip(calls, truth, strict=True)]
-                    case |= measured(calls, float(num_rows * VALID_IDS * dtype.itemsize))
-                    case["wrong_rows"] = int((~torch.cat(same)).sum())
-                except Exception as error:
-                    case["error"] = repr(error)[:300]
-                yield case
+        for name, calls in variants.items():
+            case: dict[str, object] = {
+                "kernel": "lowest_kept", "case": f"B={num_rows} {logits[0].dtype}", "variant": name,
+            }  # fmt: skip
+            try:
+                same = [call() == true for call, true in zip(calls, truth, strict=True)]
+                case |= measured(calls, float(num_rows * VALID_IDS * logits[0].itemsize))
+                case["wrong_rows"] = int((~torch.cat(same)).sum())
+            except Exception as error:
+                case["error"] = repr(error)[:300]
+            yield case
 
 
 def main() -> None:

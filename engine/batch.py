@@ -1,6 +1,6 @@
 """What the engine is asked to execute, and what it answers: host data only, no tensors."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from transport.sampling import SamplingParams, StopRule
 
@@ -42,8 +42,9 @@ class Binding:
     """What a state slot must know before its sequence's first sampled token.
 
     ``prompt_ids`` and ``output_ids`` are what the sequence already has; the penalties count
-    them. ``output_ids`` is empty at prefill, at least one token at decode, whose last is fed to
-    the first decode row. Without penalties the prompt's first ``num_omitted`` ids may be missing.
+    them. At decode there is an output id at least, and the last is fed to the first decode row; at
+    prefill there are some where a request is resumed. Without penalties the prompt's first
+    ``num_omitted`` ids may be missing.
     """
 
     state_slot: int
@@ -79,4 +80,3 @@ class StepResult:
     """One entry per row of the batch, None for rows that did not sample."""
 
     sampled: tuple[Sampled | None, ...]
-    seconds: float = field(default=0.0, compare=False)

@@ -11,6 +11,9 @@ from transport.layout import CHUNK_ALIGNMENT, CacheDtype
 MAX_DECODE_ROWS = 512
 """Sequences of one decode step on CUDA: what its kernels' scratch is made for."""
 
+MIN_PAGE_SIZE = 16
+"""Tokens of a page on CUDA: a side of the smallest product on tensor cores."""
+
 LoadFormat = Literal["auto", "dummy"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 Device = Literal["cpu", "cuda"]
@@ -56,6 +59,11 @@ class EngineConfig:
             raise ValueError("num_pages: must be given on the CPU")
         if CHUNK_ALIGNMENT % self.page_size:
             raise ValueError(f"page_size: {self.page_size} does not divide {CHUNK_ALIGNMENT}")
+        if self.device == "cuda" and self.page_size < MIN_PAGE_SIZE:
+            raise ValueError(
+                f"page_size: {self.page_size} is below the {MIN_PAGE_SIZE} tokens that the "
+                f"kernels on CUDA take at a time"
+            )
         if self.device == "cuda" and self.decodes and self.num_state_slots > MAX_DECODE_ROWS:
             raise ValueError(
                 f"num_state_slots: {self.num_state_slots} exceeds the {MAX_DECODE_ROWS} sequences "

@@ -20,12 +20,22 @@ from engine.sampler import MIN_P, SEED, TEMPERATURE, TOP_K, TOP_P, Draw, Sampler
 from engine.upload import upload
 from transport.sampling import SamplingParams
 
-ALIGNED_IDS = 4
+ALIGNED_IDS = 16
+"""Kernels are compiled anew for rows that are aligned otherwise."""
 
 
 def num_logits(num_ids: int, vocab_size: int) -> int:
     """Logits to compute for ``num_ids`` valid ids, so that the draw need not copy them."""
-    return min(-(-num_ids // ALIGNED_IDS) * ALIGNED_IDS, vocab_size)
+    return min(_aligned(num_ids), vocab_size)
+
+
+def logits_buffer(max_rows: int, num_logits: int, device: torch.device) -> torch.Tensor:
+    """Memory for the logits of a pass, float32 [max_rows, num_logits], rows contiguous."""
+    return torch.empty(max_rows, _aligned(num_logits), device=device)[:, :num_logits]
+
+
+def _aligned(num_ids: int) -> int:
+    return -(-num_ids // ALIGNED_IDS) * ALIGNED_IDS
 
 
 @dataclass(frozen=True)
@@ -45,10 +55,10 @@ class PinnedDraw(Draw):
 
 class CudaSampler(Sampler):
     """A Sampler whose tables and draws stay on one CUDA device. Logits may be wider than the
-    valid ids (``num_logits``)."""
+    valid ids (``num_logits``); adjusted ones are laid out alike, and meet the same kernels."""
 
     def __init__(self, num_state_slots: int, num_ids: int, device: torch.device) -> None:
-        super().__init__(num_state_slots, num_ids, device)
+        super().__init__(num_state_slots, num_ids, device, width=_aligned(num_ids))
         self._workspace = SamplingWorkspace.allocate(num_state_slots, num_ids, device)
         self._threshold_workspace = ThresholdWorkspace.allocate(num_state_slots, num_ids, device)
 
@@ -62,14 +72,13 @@ class CudaSampler(Sampler):
     ) -> Draw:
         bindings = [self._bound[row.state_slot] for row in rows]
         settings = [binding.sampling for binding in bindings]
-        valid = logits[:, : self._num_ids]
+        # What lies past the last valid id does not count.
+        if logits.shape[1] < self._width:
+            logits = F.pad(logits, (0, self._width - logits.shape[1]))
         adjusted, lowest = logits, None
         is_adjusted = any(map(_is_adjusted, rows, bindings))
         if is_adjusted:
-            adjusted = self._adjusted(valid.float(), slots, positions, rows, bindings)
-        # The draw reads ids four at a time; what lies past the last valid one does not count.
-        if adjusted.shape[1] % ALIGNED_IDS:
-            adjusted = F.pad(adjusted, (0, -adjusted.shape[1] % ALIGNED_IDS))
+            adjusted = self._adjusted(logits, slots, positions, rows, bindings)
         # Adjusted logits may be -inf, which the draw takes for an error where nothing is filtered.
         if is_adjusted or any(map(_is_filtered, settings)):
             lowest = self._lowest(adjusted, slots, settings)
@@ -89,7 +98,8 @@ class CudaSampler(Sampler):
             self._counts[slots, ids.clamp(min=0)] += 1
         if all(params.logprobs is None for params in settings):
             return _copied(Draw(ids))
-        return _copied(self._with_logprobs(valid.float(), ids.clamp(min=0), ids, settings))
+        valid = logits[:, : self._num_ids]
+        return _copied(self._with_logprobs(valid, ids.clamp(min=0), ids, settings))
 
     def _lowest(
         self, logits: torch.Tensor, slots: torch.Tensor, settings: Sequence[SamplingParams]
@@ -119,7 +129,7 @@ class CudaSampler(Sampler):
     def _lowest_of_all(self, logits: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         """The same for rows whose filters need all ids in order."""
         floats, integers = self._floats.index_select(0, slots), self._ints.index_select(0, slots)
-        scaled = logits[:, : self._num_ids].float() / floats[:, TEMPERATURE].unsqueeze(1)
+        scaled = logits[:, : self._num_ids] / floats[:, TEMPERATURE].unsqueeze(1)
         return torch_sampling.threshold(
             scaled, integers[:, TOP_K], floats[:, TOP_P], floats[:, MIN_P], short=False
         )

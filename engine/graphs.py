@@ -31,7 +31,8 @@ Stepped = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 class GraphPool:
     """Graphs that are launched one after another on one stream, and so share their memory: what
-    one works in is the next one's. Captured largest first, they need no more than the largest."""
+    one works in is the next one's. Captured largest first, they need little more than the largest:
+    what they return stays theirs, so logits go to memory from outside."""
 
     def __init__(self) -> None:
         self._first: torch.cuda.CUDAGraph | None = None
@@ -47,7 +48,8 @@ class GraphPool:
 
 
 class DecodeGraphs:
-    """Captured decode steps. ``next_token`` [state slots] int64 is what the rows feed."""
+    """Captured decode steps. ``next_token`` [state slots] int64 is what the rows feed; ``logits``
+    float32 [rows, ids] is where each step leaves its own."""
 
     def __init__(
         self,
@@ -56,11 +58,11 @@ class DecodeGraphs:
         layout: CacheLayout,
         kernels: Kernels,
         next_token: torch.Tensor,
-        num_logits: int,
+        logits: torch.Tensor,
         max_seq_len: int,
     ) -> None:
         self._model, self._cache, self._layout = model, cache, layout
-        self._kernels, self._next_token, self._num_logits = kernels, next_token, num_logits
+        self._kernels, self._next_token, self._logits = kernels, next_token, logits
         self._device = next_token.device
         num_slots = next_token.shape[0]
         self.buckets = (*tuple(b for b in BUCKETS if b < num_slots), min(num_slots, BUCKETS[-1]))
@@ -142,5 +144,6 @@ class DecodeGraphs:
         )
         ids = self._next_token.index_select(0, held)
         hidden = self._model.forward(inputs, ids, self._cache, self._kernels)
-        logits = self._model.logits(hidden, self._num_logits, self._kernels)
+        logits = self._logits[:bucket]
+        self._model.logits(hidden, logits.shape[1], self._kernels, logits)
         return logits, held, inputs.sample_positions

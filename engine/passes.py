@@ -31,28 +31,56 @@ def passes(batch: ForwardBatch, block: int | None) -> list[Pass]:
     return result
 
 
-def check(
-    batch: ForwardBatch, layout: CacheLayout, pools: PoolSize, max_position_embeddings: int
-) -> None:
-    """Assert what the engine relies on; a violation is a bug of the scheduler's."""
-    assert batch.rows, "an empty batch"
-    slots = [row.state_slot for row in batch.rows]
-    assert len(set(slots)) == len(slots), f"a state slot twice in one batch: {sorted(slots)}"
-    for row in batch.rows:
-        end = row.start + row.length
-        where = f"state slot {row.state_slot}, tokens {row.start} to {end}"
-        assert 0 <= row.state_slot < pools.num_state_slots, where
-        assert row.length > 0, f"{where}: no tokens"
-        assert end <= max_position_embeddings, f"{where}: beyond {max_position_embeddings}"
-        needed = layout.pages_for(end)
-        assert needed <= len(row.block_table), f"{where}: {len(row.block_table)} of {needed} pages"
-        assert all(0 <= page < pools.num_pages for page in row.block_table), f"{where}: page ids"
+class Checks:
+    """Asserts what the engine relies on; a violation is a bug of the scheduler's.
+
+    Of a decode row's block table only the pages are looked at that were not there in its last
+    step: a table grows, and hundreds of long ones would cost more than the launch.
+    """
+
+    def __init__(self, layout: CacheLayout, pools: PoolSize, max_position_embeddings: int) -> None:
+        self._layout, self._pools, self._max_end = layout, pools, max_position_embeddings
+        self._num_checked = [0] * pools.num_state_slots
+
+    def forget(self, state_slot: int) -> None:
+        """The slot has a new owner: its block table starts anew."""
+        self._num_checked[state_slot] = 0
+
+    def check(self, batch: ForwardBatch) -> None:
+        assert batch.rows, "an empty batch"
+        slots = [row.state_slot for row in batch.rows]
+        assert len(set(slots)) == len(slots), f"a state slot twice in one batch: {sorted(slots)}"
+        for row in batch.rows:
+            problem = self._problem(row)
+            assert not problem, (
+                f"state slot {row.state_slot}, tokens {row.start} to {row.start + row.length}: "
+                f"{problem}"
+            )
+
+    def _problem(self, row: Row) -> str:
+        slot, table, end = row.state_slot, row.block_table, row.start + row.length
+        if not 0 <= slot < self._pools.num_state_slots:
+            return f"one of {self._pools.num_state_slots} slots"
+        if row.length <= 0:
+            return "no tokens"
+        if end > self._max_end:
+            return f"beyond {self._max_end}"
+        needed = self._layout.pages_for(end)
+        if needed > len(table):
+            return f"{len(table)} of {needed} pages"
+        new = table
         if row.token_ids is None:
-            assert row.start > 0, f"{where}: decode without a prompt"
-            assert row.sample, f"{where}: decode that does not sample"
-        else:
-            assert row.start % CHUNK_ALIGNMENT == 0, f"{where}: unaligned start"
-            assert row.sample or end % CHUNK_ALIGNMENT == 0, f"{where}: unaligned end"
+            new = table[self._num_checked[slot] :]
+            self._num_checked[slot] = len(table)
+        if new and not 0 <= min(new) <= max(new) < self._pools.num_pages:
+            return f"page ids {new}, of {self._pools.num_pages} pages"
+        if row.token_ids is None:
+            if row.start <= 0:
+                return "decode without a prompt"
+            return "" if row.sample else "decode that does not sample"
+        if row.start % CHUNK_ALIGNMENT:
+            return "unaligned start"
+        return "unaligned end" if end % CHUNK_ALIGNMENT and not row.sample else ""
 
 
 def _pass(rows: Sequence[tuple[int, Row]]) -> Pass:

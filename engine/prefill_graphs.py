@@ -25,7 +25,8 @@ from transport.layout import CacheLayout
 from transport.tensors import CacheTensors
 
 TOKENS = (128, 256, 512, 768, 1024, 1280, 1536, 2048, 3072, 4096)
-ROWS = (1, 32)
+MAX_PROMPTS = 32
+ROWS = (1, MAX_PROMPTS)
 MAX_PAGES = 1024
 """Of a row: 65,536 tokens of context. A table is sent whole with each pass."""
 _PINNED_UNDER_WAY = 4
@@ -99,7 +100,8 @@ class Shape:
 
 
 class PrefillGraphs:
-    """Captured prefill passes of the Triton kernels."""
+    """Captured prefill passes of the Triton kernels. ``logits`` float32 [rows, ids] is where each
+    pass leaves its own."""
 
     def __init__(
         self,
@@ -107,10 +109,10 @@ class PrefillGraphs:
         cache: CacheTensors,
         layout: CacheLayout,
         kernels: Kernels,
-        num_logits: int,
+        logits: torch.Tensor,
     ) -> None:
         self._model, self._cache, self._layout = model, cache, layout
-        self._kernels, self._num_logits = kernels, num_logits
+        self._kernels, self._logits = kernels, logits
         self.shapes = [Shape(tokens, rows) for tokens in TOKENS for rows in ROWS]
         size = max(shape.starts[-1] for shape in self.shapes)
         self._static = torch.zeros(size, dtype=torch.int32, device=cache.kv.device)
@@ -179,7 +181,8 @@ class PrefillGraphs:
         )
         inputs.once("plan", lambda: PrefillPlan.from_parts(part))
         hidden = self._model.forward(inputs, part["ids"], self._cache, self._kernels)
-        logits = self._model.logits(hidden, self._num_logits, self._kernels)
+        logits = self._logits[: shape.rows]
+        self._model.logits(hidden, logits.shape[1], self._kernels, logits)
         return logits, part["sample_slots"].long(), part["sample_positions"].long()
 
 

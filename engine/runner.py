@@ -10,12 +10,13 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
 from engine import checkpoint, gpu, warm_up, weights
 from engine.batch import Binding, ForwardBatch, Sampled, StepResult
-from engine.config import EngineConfig
+from engine.config import MAX_DECODE_ROWS, EngineConfig
 from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
 from engine.kernels.choice import kernels_for
@@ -24,8 +25,8 @@ from engine.kernels.reference import ReferenceKernels
 from engine.model.config import ModelConfig
 from engine.model.qwen35 import Qwen35
 from engine.model.registry import build
-from engine.passes import Pass, check, passes
-from engine.prefill_graphs import PrefillGraphs
+from engine.passes import Checks, Pass, passes
+from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
 from engine.sampler import Draw, Sampler, SampleRow
 from engine.upload import reserve_pinned
 from transport.layout import CacheLayout, PoolSize
@@ -44,7 +45,6 @@ class Step:
 
     num_rows: int
     draws: tuple[tuple[tuple[int, ...], Draw], ...]
-    launched_at_s: float
 
     def wait(self) -> None:
         """Return when the step is done; nothing else of ``result``."""
@@ -52,12 +52,12 @@ class Step:
             draw.wait()
 
     def result(self) -> StepResult:
-        """Wait for the step and read it; ``seconds`` runs from its launch."""
+        """Wait for the step and read it."""
         sampled: list[Sampled | None] = [None] * self.num_rows
         for indices, draw in self.draws:
             for index, outcome in zip(indices, draw.to_host(), strict=True):
                 sampled[index] = outcome
-        return StepResult(tuple(sampled), time.perf_counter() - self.launched_at_s)
+        return StepResult(tuple(sampled))
 
 
 class Engine:
@@ -89,6 +89,7 @@ class Engine:
         self._model = model
         self._kernels = kernels
         self._num_logits = self.num_ids
+        self._checks = Checks(layout, pools, model.config.max_position_embeddings)
         self._device = torch.device(config.device)
         self._graphs: DecodeGraphs | None = None
         self._prefill_graphs: PrefillGraphs | None = None
@@ -134,8 +135,9 @@ class Engine:
         # NOTE: an inference tensor could not be written by the copy thread or the books.
         with torch.inference_mode(False):
             slots = config.num_state_slots
+            num_ids = config.num_valid_ids or model_config.vocab_size
             pages = config.num_pages or gpu.num_pages_that_fit(
-                layout, slots, model_config.max_position_embeddings, config.gpu_share
+                layout, slots, num_ids, model_config.max_position_embeddings, config.gpu_share
             )
             pools = PoolSize(num_pages=pages, num_state_slots=slots)
             buffer = buffer_factory(Region.of(layout, pools).size_bytes)
@@ -156,6 +158,7 @@ class Engine:
     def bind(self, binding: Binding) -> None:
         """Tell a state slot how its sequence samples; ordered after every earlier launch."""
         self._sampler.bind(binding)
+        self._checks.forget(binding.state_slot)
         if self._graphs is not None:
             self._graphs.forget(binding.state_slot)
 
@@ -165,14 +168,13 @@ class Engine:
 
         Asserts its preconditions (engine/passes.py), and that rows that sample are bound.
         """
-        check(batch, self.layout, self.pools, self.model_config.max_position_embeddings)
-        launched_at_s = time.perf_counter()
+        self._checks.check(batch)
         draws = [
             (part.sampled, draw)
             for part in passes(batch, self._kernels.prefill_block)
             if (draw := self._run(part)) is not None
         ]
-        return Step(len(batch.rows), tuple(draws), launched_at_s)
+        return Step(len(batch.rows), tuple(draws))
 
     def warm_up(self) -> None:
         """Run what requests run, so that none of them waits for a kernel to be compiled.
@@ -216,18 +218,28 @@ class Engine:
             self.layout,
             self._kernels,
             sampler.next_token,
-            self._num_logits,
+            self._graph_logits,
             self.model_config.max_position_embeddings,
         )
         _capture(graphs, f"{len(graphs.buckets)} decode graphs")
         return sampler, graphs
+
+    @cached_property
+    def _graph_logits(self) -> torch.Tensor:
+        """Where all graphs leave their logits: they run one after another on one stream, and each
+        pass is sampled before the next one begins."""
+        from engine.cuda_sampler import logits_buffer
+
+        decode_rows = min(self.config.num_state_slots, MAX_DECODE_ROWS)
+        num_rows = max(decode_rows * self.config.decodes, MAX_PROMPTS * self.config.prefills)
+        return logits_buffer(num_rows, self._num_logits, self._device)
 
     def _captured_prompts(self) -> PrefillGraphs | None:
         """Graphs of short prefill passes, if this engine has prompts to compute."""
         if not (self._captures and self.config.prefills):
             return None
         graphs = PrefillGraphs(
-            self._model, self.cache, self.layout, self._kernels, self._num_logits
+            self._model, self.cache, self.layout, self._kernels, self._graph_logits
         )
         _capture(graphs, f"{len(graphs.shapes)} prefill graphs")
         return graphs

@@ -3,21 +3,22 @@
 Order, per row (vLLM's, so that the same request means the same there and here):
 
 1. logprobs, if asked for: log_softmax of the raw logits
-2. repetition, then presence and frequency penalty
+2. stop ids masked while fewer than min_tokens are out
 3. logit_bias
-4. stop ids masked while fewer than min_tokens are out
+4. repetition, then presence and frequency penalty
 5. temperature 0: argmax, ties to the lowest id. Else divide by temperature
-6. top_k, top_p, min_p
+6. min_p, top_k, top_p, each among what the ones before it keep
 7. argmax of logits + Gumbel noise, keyed by (seed, position, id) alone (kernels/philox.py):
    a draw from the softmax that depends on neither batch nor worker nor retry
 
-What a row does not ask for costs it nothing: the host knows each state slot's settings and
-launches only what some row needs. Values live in tables indexed by state slot, on the device,
-so that a captured graph can read them. Ids past the tokenizer's never get logits at all.
+The host knows each state slot's settings and launches only what some row needs; steps 2 to 4 then
+go through all rows of the batch, with neutral values for those that did not ask. Values live in
+tables indexed by state slot, on the device, so that a captured graph can read them. Ids past the
+tokenizer's never get logits at all.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -75,8 +76,12 @@ class Sampler:
     output token given to ``bind``, then whatever ``sample`` chose.
     """
 
-    def __init__(self, num_state_slots: int, num_ids: int, device: torch.device) -> None:
+    def __init__(
+        self, num_state_slots: int, num_ids: int, device: torch.device, *, width: int = 0
+    ) -> None:
+        """``width``: ids of the tables, where logits are wider than the ``num_ids`` valid ones."""
         self._num_slots, self._num_ids, self._device = num_state_slots, num_ids, device
+        self._width = width or num_ids
         self.next_token = torch.zeros(num_state_slots, dtype=torch.int64, device=device)
         self._floats = torch.zeros(num_state_slots, 6, device=device)
         self._ints = torch.zeros(num_state_slots, 4, dtype=torch.int64, device=device)
@@ -115,7 +120,11 @@ class Sampler:
         if stop.min_tokens:
             stops = dict.fromkeys(stop.stop_token_ids, 1)
             self._stops = self._write(self._stops, torch.bool, slot, stops)
-        self._bound[slot] = binding
+        # What the ids were needed for is done: a prompt is megabytes, and its slot's next owner
+        # may be long in coming.
+        self._bound[slot] = replace(
+            binding, prompt_ids=(), output_ids=(), num_omitted=binding.num_prompt
+        )
 
     @torch.inference_mode()
     def sample(
@@ -153,6 +162,18 @@ class Sampler:
         bindings: Sequence[Binding],
     ) -> torch.Tensor:
         """Steps 2 to 4. Rows that did not ask have neutral values in the tables."""
+        if any(
+            binding.stop.min_tokens > max(0, row.position - binding.num_prompt)
+            for row, binding in zip(rows, bindings, strict=True)
+        ):
+            assert self._stops is not None
+            integers = self._ints.index_select(0, slots)
+            early = positions - integers[:, NUM_PROMPT] < integers[:, MIN_TOKENS]
+            masked = self._stops.index_select(0, slots) & early.unsqueeze(1)
+            logits = logits.masked_fill(masked, float("-inf"))
+        if any(binding.sampling.logit_bias for binding in bindings):
+            assert self._bias is not None
+            logits = logits + self._bias.index_select(0, slots)
         if any(binding.sampling.has_penalties for binding in bindings):
             assert self._in_prompt is not None
             assert self._counts is not None
@@ -163,18 +184,6 @@ class Sampler:
                 self._counts.index_select(0, slots),
                 *values[:, REPETITION : FREQUENCY + 1].unbind(1),
             )
-        if any(binding.sampling.logit_bias for binding in bindings):
-            assert self._bias is not None
-            logits = logits + self._bias.index_select(0, slots)
-        if any(
-            binding.stop.min_tokens > max(0, row.position - binding.num_prompt)
-            for row, binding in zip(rows, bindings, strict=True)
-        ):
-            assert self._stops is not None
-            integers = self._ints.index_select(0, slots)
-            early = positions - integers[:, NUM_PROMPT] < integers[:, MIN_TOKENS]
-            masked = self._stops.index_select(0, slots) & early.unsqueeze(1)
-            logits = logits.masked_fill(masked, float("-inf"))
         return logits
 
     def _drawn(
@@ -234,14 +243,14 @@ class Sampler:
 
     def _count(self, slot: int, binding: Binding) -> None:
         if self._counts is None or self._in_prompt is None:
-            shape = (self._num_slots, self._num_ids)
+            shape = (self._num_slots, self._width)
             self._counts = torch.zeros(shape, dtype=torch.int32, device=self._device)
             self._in_prompt = torch.zeros(shape, dtype=torch.bool, device=self._device)
         prompt = torch.tensor(binding.prompt_ids, dtype=torch.int64)
         output = torch.tensor(binding.output_ids, dtype=torch.int64)
-        in_prompt = torch.zeros(self._num_ids, dtype=torch.bool)
+        in_prompt = torch.zeros(self._width, dtype=torch.bool)
         in_prompt[prompt[prompt < self._num_ids]] = True
-        counts = output[output < self._num_ids].bincount(minlength=self._num_ids)
+        counts = output[output < self._num_ids].bincount(minlength=self._width)
         self._in_prompt[slot] = upload(in_prompt, self._device)
         self._counts[slot] = upload(counts.to(torch.int32), self._device)
 
@@ -254,10 +263,11 @@ class Sampler:
     ) -> torch.Tensor:
         """Replace ``slot``'s row of a lazy [state slots, ids] table; unknown ids are left out."""
         if table is None:
-            table = torch.zeros(self._num_slots, self._num_ids, dtype=dtype, device=self._device)
-        row = torch.zeros(self._num_ids, dtype=dtype)
-        for token_id, value in values.items():
-            if 0 <= token_id < self._num_ids:
-                row[token_id] = value
+            table = torch.zeros(self._num_slots, self._width, dtype=dtype, device=self._device)
+        row = torch.zeros(self._width, dtype=dtype)
+        known = [token_id for token_id in values if 0 <= token_id < self._num_ids]
+        row[torch.tensor(known, dtype=torch.int64)] = torch.tensor(
+            [values[token_id] for token_id in known], dtype=dtype
+        )
         table[slot] = upload(row, self._device)
         return table

@@ -68,7 +68,7 @@ def copy_to_gpu(
 
     under_way: deque[_Arrival] = deque()
     num_bytes = 0
-    with _opened({entry.file for entry, _ in matched}) as files, _threads() as threads:
+    with _opened({entry.file for entry, _ in matched}) as files, _threads(device) as threads:
         for entry, target in matched:
             landed = _landing(entry, target, device)
             pieces = tuple(
@@ -135,8 +135,9 @@ def _opened(files: set[Path]) -> Iterator[dict[Path, int]]:
 
 
 @contextmanager
-def _threads() -> Iterator[ThreadPoolExecutor]:
-    threads = ThreadPoolExecutor(NUM_THREADS, "loader")
+def _threads(device: torch.device) -> Iterator[ThreadPoolExecutor]:
+    # A thread begins on GPU 0, and would leave a context there, hundreds of megabytes.
+    threads = ThreadPoolExecutor(NUM_THREADS, "loader", torch.cuda.set_device, (device,))
     try:
         yield threads
     finally:

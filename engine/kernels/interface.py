@@ -107,6 +107,9 @@ class Kernels(Protocol):
         """RMS norm of ``hidden + pending`` at the tokens ``index`` (all if None)."""
         ...
 
-    def logits(self, hidden: torch.Tensor, lm_head: torch.Tensor) -> torch.Tensor:
-        """``hidden @ lm_head.T`` in float32 -> [rows, ids]."""
+    def logits(
+        self, hidden: torch.Tensor, lm_head: torch.Tensor, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """``hidden @ lm_head.T`` in float32 -> [rows, ids]; in ``out`` where given, whose rows are
+        contiguous."""
         ...

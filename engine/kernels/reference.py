@@ -106,8 +106,11 @@ class ReferenceKernels:
         chosen = hidden if index is None else hidden.index_select(0, index)
         return torch_norm.rms_norm(chosen, norm, eps)
 
-    def logits(self, hidden: torch.Tensor, lm_head: torch.Tensor) -> torch.Tensor:
-        return self._linear(hidden, lm_head).float()
+    def logits(
+        self, hidden: torch.Tensor, lm_head: torch.Tensor, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        logits = self._linear(hidden, lm_head)
+        return logits.float() if out is None else out.copy_(logits)
 
     def _causal_conv(
         self, x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, inputs: Inputs

@@ -39,11 +39,12 @@ def threshold(
     *,
     short: bool,
 ) -> torch.Tensor:
-    """The lowest logit that top_k, then top_p, then min_p keep: float32 [rows].
+    """The lowest logit that min_p, then top_k, then top_p keep: float32 [rows].
 
-    Values equal to it are all kept, so ties do not depend on a sort's order. top_p takes the
-    best ids of the k best until their share reaches it; min_p is relative to the best id.
-    ``short`` promises 0 < top_k <= SHORT_TOP_K for every row and spares the full sort.
+    Values equal to it are all kept, so ties do not depend on a sort's order. min_p is relative to
+    the best id; top_p takes the best of the k best ids that min_p keeps, until their share of
+    those reaches it. ``short`` promises 0 < top_k <= SHORT_TOP_K for every row and spares the full
+    sort.
     """
     num_ids = logits.shape[1]
     best = (
@@ -53,9 +54,10 @@ def threshold(
     )
     k = torch.where(top_k > 0, top_k, num_ids).clamp(max=num_ids).unsqueeze(1)
     rank = torch.arange(best.shape[1], device=logits.device)
-    share = best.masked_fill(rank >= k, float("-inf")).softmax(-1)
+    likely = best[:, :1] + min_p.unsqueeze(1).log()
+    share = best.masked_fill((rank >= k) | (best < likely), float("-inf")).softmax(-1)
     before = share.cumsum(-1) - share
     p = top_p.unsqueeze(1)
     num_kept = torch.where(p < 1.0, (before < p).sum(-1, keepdim=True), k).clamp(min=1)
     lowest = best.gather(1, torch.minimum(num_kept, k) - 1)
-    return torch.maximum(lowest, best[:, :1] + min_p.unsqueeze(1).log()).squeeze(1)
+    return torch.maximum(lowest, likely).squeeze(1)

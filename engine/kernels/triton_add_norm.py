@@ -21,14 +21,12 @@ def _add_rms_norm_kernel(
     p_delta,
     p_weight,
     p_x,
-    p_live,
     stride_part,
     stride_delta,
     eps,
     NUM_PARTS: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK: tl.constexpr,
-    HAS_LIVE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
@@ -36,9 +34,6 @@ def _add_rms_norm_kernel(
     mask = dims < DIM
     b_weight = tl.load(p_weight + dims, mask=mask, other=0.0)
     wait_for_inputs(PDL)
-    if HAS_LIVE:  # noqa: SIM102
-        if token >= tl.load(p_live):
-            return
     b_hidden = tl.load(p_hidden + token * DIM + dims, mask=mask, other=0.0).to(tl.float32)
     if NUM_PARTS > 0:
         p_delta += token * stride_delta
@@ -59,13 +54,11 @@ def add_rms_norm(
     delta: torch.Tensor | None,
     weight: torch.Tensor,
     eps: float,
-    live: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(``hidden`` with ``delta`` added in place, its norm), both [tokens, dim].
 
     delta [tokens, dim] or [parts, tokens, dim], any float dtype, rows contiguous; None adds
-    nothing. weight [dim] float32, already ``1 + w``. Rows from ``live`` (int32 [1], on the
-    device) on are left alone: their norm is undefined.
+    nothing. weight [dim] float32, already ``1 + w``.
     """
     num_tokens, dim = hidden.shape
     assert hidden.is_contiguous()
@@ -86,14 +79,12 @@ def add_rms_norm(
             delta if delta is not None else hidden,
             weight,
             x,
-            live if live is not None else hidden,
             stride_part,
             stride_delta,
             eps,
             NUM_PARTS=num_parts,
             DIM=dim,
             BLOCK=triton.next_power_of_2(dim),
-            HAS_LIVE=live is not None,
             num_warps=8 if num_tokens <= 256 else 4,
             **overlap(hidden),
         )

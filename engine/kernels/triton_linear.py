@@ -98,10 +98,13 @@ def _linear_kernel(
     tl.store(p_y, b_y.to(p_y.dtype.element_ty), mask=mask)
 
 
-def stream_linear(x: torch.Tensor, w: torch.Tensor, splits: int, tiles: Tiles) -> torch.Tensor:
+def stream_linear(
+    x: torch.Tensor, w: torch.Tensor, splits: int, tiles: Tiles, out: torch.Tensor | None = None
+) -> torch.Tensor:
     """``x @ w.T`` as [splits, tokens, rows]: float32 slices, or ``x``'s dtype if splits is 1.
 
-    x [tokens, k], w [rows, k], rows contiguous; k a multiple of ``splits * tiles.k``.
+    x [tokens, k], w [rows, k], rows contiguous; k a multiple of ``splits * tiles.k``. ``out``
+    [tokens, rows], rows contiguous, receives the product in its own dtype; splits is then 1.
     """
     (num_tokens, k), num_rows = x.shape, w.shape[0]
     assert w.shape == (num_rows, k)
@@ -109,10 +112,14 @@ def stream_linear(x: torch.Tensor, w: torch.Tensor, splits: int, tiles: Tiles) -
     assert x.stride(1) == 1
     assert x.dtype == w.dtype
     assert k % (splits * tiles.k) == 0
-    # Rows of the result are aligned, whatever their number.
-    padded = triton.cdiv(num_rows, 16) * 16
-    dtype = x.dtype if splits == 1 else torch.float32
-    y = torch.empty((splits, num_tokens, padded), dtype=dtype, device=x.device)
+    if out is None:
+        dtype = x.dtype if splits == 1 else torch.float32
+        y = _aligned(splits, num_tokens, num_rows, dtype=dtype, device=x.device)
+    else:
+        assert splits == 1
+        assert out.shape == (num_tokens, num_rows)
+        assert out.stride(1) == 1
+        y = out.unsqueeze(0)
     block_t = min(max(16, triton.next_power_of_2(num_tokens)), 64)
     grid = (triton.cdiv(num_rows, tiles.rows), splits, triton.cdiv(num_tokens, block_t))
     _linear_kernel[grid](
@@ -135,7 +142,13 @@ def stream_linear(x: torch.Tensor, w: torch.Tensor, splits: int, tiles: Tiles) -
         num_stages=tiles.stages,
         **overlap(x),
     )
-    return y[..., :num_rows]
+    return y
+
+
+def _aligned(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Memory whose rows are aligned, whatever their length: kernels differ where they are not."""
+    padded = triton.cdiv(shape[-1], 16) * 16
+    return torch.empty((*shape[:-1], padded), dtype=dtype, device=device)[..., : shape[-1]]
 
 
 def linear_parts(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -151,6 +164,17 @@ def linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     if x.shape[0] > MAX_STREAMED:
         return F.linear(x, w)
     return stream_linear(x, w, 1, tiles_of(x.shape[0], w.shape[0], 1))[0]
+
+
+def float_linear(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """``x @ w.T`` [tokens, rows] as the float32 sums that they are; in ``out`` where given."""
+    (num_tokens, _), num_rows = x.shape, w.shape[0]
+    if out is None:
+        out = _aligned(num_tokens, num_rows, dtype=torch.float32, device=x.device)
+    if num_tokens > MAX_STREAMED:
+        return torch.mm(x, w.t(), out_dtype=torch.float32, out=out)
+    stream_linear(x, w, 1, tiles_of(num_tokens, num_rows, 1), out)
+    return out
 
 
 MAX_STREAMED = 64

@@ -50,7 +50,7 @@ def draw(
 ) -> torch.Tensor:
     """-> ids int64 [rows], -1 where a valid id's logit is NaN or infinite.
 
-    logits [rows, ids] bfloat16 or float32, of which the first ``num_valid_ids`` count (there must
+    logits [rows, ids] float32, of which the first ``num_valid_ids`` count (there must
     be as many, rounded up to a multiple of 4). temperatures (float32, 0 is greedy) and seeds
     (int64) are columns [state slots] of the settings' tables;
     state_slots [rows]; positions int64 [rows] is the index that each new token will have. Where
@@ -62,6 +62,7 @@ def draw(
     tiles_each = tiles_each or (1 if num_rows <= 8 else 8)
     num_runs = triton.cdiv(num_valid_ids, TILE * tiles_each)
     assert 0 < num_valid_ids <= num_ids, (num_valid_ids, num_ids)
+    assert logits.dtype == torch.float32, logits.dtype
     assert logits.stride(1) == 1, logits.stride()
     assert triton.cdiv(num_valid_ids, 4) * 4 <= num_ids, (num_valid_ids, num_ids)
     assert positions.dtype == seeds.dtype == torch.int64, (positions.dtype, seeds.dtype)
@@ -84,7 +85,7 @@ def draw(
     )  # fmt: skip
     _pick_kernel[(num_rows,)](
         workspace.values, workspace.ids, state_slots, ids,
-        ids if next_token is None else next_token, run_stride, num_runs,
+        ids if next_token is None else next_token, run_stride, num_runs, num_valid_ids,
         RUNS=triton.next_power_of_2(num_runs), FEED=next_token is not None, num_warps=1,
     )  # fmt: skip
     return ids
@@ -133,9 +134,9 @@ def _logits(p_logits, tile, num_valid_ids, TILE: tl.constexpr):
     """Logits [TILE / 4, 4] of a tile; past the valid ids a finite number that never wins."""
     o_id = tile * TILE + tl.arange(0, TILE // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
     if (tile + 1) * TILE <= num_valid_ids:
-        b_value = tl.load(p_logits + o_id).to(tl.float32)
+        b_value = tl.load(p_logits + o_id)
     else:
-        b_value = tl.load(p_logits + o_id, mask=o_id < num_valid_ids, other=-3.3e38).to(tl.float32)
+        b_value = tl.load(p_logits + o_id, mask=o_id < num_valid_ids, other=-3.3e38)
     return b_value
 
 
@@ -224,6 +225,7 @@ def _pick_kernel(
     p_next_token,
     run_stride,
     num_runs,
+    num_valid_ids,
     RUNS: tl.constexpr,
     FEED: tl.constexpr,
 ):
@@ -240,7 +242,9 @@ def _pick_kernel(
     b_id = tl.where(b_id < 0, -1 - b_id, b_id)
     best = tl.max(b_value, 0)
     best_id = tl.min(tl.where(b_value == best, b_id, 0x7FFFFFFF), 0).to(tl.int64)
+    # Where all logits are NaN or -inf, no id has won, or one past the valid ids. The next step
+    # embeds what is fed to it.
+    best_id = tl.where(best_id < num_valid_ids, best_id, 0)
     if FEED:
-        # NOTE: an id within the vocabulary even if all logits are NaN: the next step embeds it.
-        tl.store(p_next_token + slot, tl.where(best_id < 0x7FFFFFFF, best_id, 0))
+        tl.store(p_next_token + slot, best_id)
     tl.store(p_out + row, tl.where(num_bad > 0, -1, best_id))

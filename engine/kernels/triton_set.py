@@ -20,7 +20,7 @@ from engine.kernels.triton_delta_prefill import delta_prefill
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_prefill import experts_prefill
 from engine.kernels.triton_gated_norm import gated_rms_norm
-from engine.kernels.triton_linear import linear, linear_parts
+from engine.kernels.triton_linear import float_linear, linear, linear_parts
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_rope_cache import rope_cache
 from engine.kernels.triton_route import route_shared
@@ -28,6 +28,8 @@ from engine.model.config import ModelConfig
 from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 
 MAX_STREAMED_TOKENS = 512
+MIN_DOT = 16
+"""Each side of the smallest product on tensor cores."""
 
 
 def unsupported(config: ModelConfig, dtype: torch.dtype) -> str:
@@ -39,9 +41,35 @@ def unsupported(config: ModelConfig, dtype: torch.dtype) -> str:
         problems.append(f"linear_conv_kernel_dim {config.linear_conv_kernel_dim}")
     if config.moe_intermediate_size != config.shared_expert_intermediate_size:
         problems.append("experts and shared expert of different sizes")
-    sizes = {"hidden_size": config.hidden_size, "moe": config.moe_intermediate_size}
+    if config.linear_key_head_dim != config.linear_value_head_dim:
+        problems.append("linear_key_head_dim and linear_value_head_dim of different sizes")
+    value_heads = config.linear_num_value_heads
+    if value_heads % 32 and 32 % value_heads:
+        problems.append(f"linear_num_value_heads {value_heads} neither a part of 32 nor a multiple")
+    sizes = {
+        "hidden_size": config.hidden_size,
+        "moe_intermediate_size": config.moe_intermediate_size,
+        "num_attention_heads * head_dim": config.num_attention_heads * config.head_dim,
+        "linear_num_value_heads * linear_value_head_dim": config.value_dim,
+        "linear_* channels": config.conv_channels,
+    }
     problems += [
         f"{name} {size} not a multiple of 512" for name, size in sizes.items() if size % 512
+    ]
+    powers = {
+        "num_experts_per_tok": (config.num_experts_per_tok, 1),
+        "num_attention_heads / num_key_value_heads": (
+            config.num_attention_heads // config.num_key_value_heads,
+            1,
+        ),
+        "head_dim": (config.head_dim, MIN_DOT),
+        "rotary_dim": (config.rotary_dim, 2),
+        "linear_key_head_dim": (config.linear_key_head_dim, MIN_DOT),
+    }
+    problems += [
+        f"{name} {size} not a power of two from {least} on"
+        for name, (size, least) in powers.items()
+        if size < least or size & (size - 1)
     ]
     return ", ".join(problems)
 
@@ -223,8 +251,10 @@ class TritonKernels:
             pending = None if pending is None else pending.index_select(-2, index)
         return add_rms_norm(hidden, pending, norm, eps)[1]
 
-    def logits(self, hidden: torch.Tensor, lm_head: torch.Tensor) -> torch.Tensor:
-        return linear(hidden, lm_head)
+    def logits(
+        self, hidden: torch.Tensor, lm_head: torch.Tensor, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return float_linear(hidden, lm_head, out)
 
     def _rows(self, inputs: Inputs, kind: str) -> RowsOnGpu:
         rows = inputs.decode if kind == "decode" else inputs.prefill

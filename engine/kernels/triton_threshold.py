@@ -1,15 +1,16 @@
-"""The smallest logit that short filters keep: top_k of at most SHORT_TOP_K, then top_p, then min_p.
+"""The smallest logit that short filters keep: min_p, top_k of at most SHORT_TOP_K, then top_p.
 
     x_i = logit_i / temperature,   best = max x,   x^(k) = the k-th largest
-    share_i = exp(x_i - best) / (the sum of it over the k best ids)
-    lowest = max(x^(k), min {x_i : Σ_{x_j > x_i} share_j < top_p}, best + log min_p)
+    likely = best + log min_p
+    share_i = exp(x_i - best) / (the sum of it over the k best ids), 0 where x_i < likely
+    lowest = max(likely, x^(k), min {x_i : Σ_{x_j > x_i} share_j < top_p})
 
-The second term counts where top_p < 1. Dividing keeps the order, so the logits themselves are
-compared, as integers ordered alike. Both the k-th largest and the second term are the largest key
-such that what is no smaller weighs a target or more: k ids, or a share of top_p. A search that
-halves the range of keys finds it, without sorting. The first kernel takes a tile of ids and keeps
-its k best, more of which no row can need; the second finds the row's among them. The length of
-tiles changes nothing, nor do other rows.
+The sum leaves out ids below ``likely`` too. The last term counts where top_p < 1. Dividing keeps
+the order, so the logits themselves are compared, as integers ordered alike. Both the k-th largest
+and the last term are the largest key such that what is no smaller weighs a target or more: k ids,
+or a share of top_p. A search that halves the range of keys finds it, without sorting. The first
+kernel takes a tile of ids and keeps its k best, more of which no row can need; the second finds the
+row's among them. The length of tiles changes nothing, nor do other rows.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -56,14 +57,15 @@ def lowest_kept(
     """-> the smallest logit / temperature that each row's filters keep, float32 [rows].
 
     -inf, which keeps all, for rows without 0 < top_k <= SHORT_TOP_K, greedy rows and rows whose
-    slot is -1. logits [rows, ids] bfloat16 or float32, of which the first ``num_valid_ids``
-    count. temperatures, top_p, min_p (float32) and top_k (int64) are columns [state slots] of the
+    slot is -1. logits [rows, ids] float32, of which the first ``num_valid_ids`` count.
+    temperatures, top_p, min_p (float32) and top_k (int64) are columns [state slots] of the
     settings' tables, read by state_slots [rows]. NaN where a logit is NaN, so that nothing is
-    dropped. Agrees with torch_sampling.threshold but where top_p falls within rounding of a share.
+    dropped. Agrees with torch_sampling.threshold but where top_p or min_p falls within rounding of
+    a share.
     """
     num_rows = logits.shape[0]
     num_tiles = triton.cdiv(num_valid_ids, tile)
-    assert logits.dtype in (torch.bfloat16, torch.float32), logits.dtype
+    assert logits.dtype == torch.float32, logits.dtype
     assert 0 < num_valid_ids <= logits.shape[1], (num_valid_ids, logits.shape)
     assert logits.stride(1) == 1, logits.stride()
     assert temperatures.dtype == top_p.dtype == min_p.dtype == torch.float32, top_p.dtype
@@ -76,37 +78,32 @@ def lowest_kept(
     lowest = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
     if num_rows == 0:
         return lowest
-    shift = 16 if logits.dtype == torch.bfloat16 else 0
     _tile_kernel[(num_tiles, num_rows)](
         logits, temperatures, top_k, state_slots, workspace.best,
         logits.stride(0), temperatures.stride(0), top_k.stride(0), num_valid_ids,
-        TILE=tile, MOST=SHORT_TOP_K, SHIFT=shift, num_warps=num_warps,
+        TILE=tile, MOST=SHORT_TOP_K, num_warps=num_warps,
     )  # fmt: skip
     _row_kernel[(num_rows,)](
         workspace.best, temperatures, top_k, top_p, min_p, state_slots, lowest,
         temperatures.stride(0), top_k.stride(0), num_valid_ids, num_tiles,
-        TILES=triton.next_power_of_2(num_tiles), MOST=SHORT_TOP_K, SHIFT=shift, num_warps=8,
+        TILES=triton.next_power_of_2(num_tiles), MOST=SHORT_TOP_K, num_warps=8,
     )  # fmt: skip
     return lowest
 
 
 @triton.jit
-def _key(b_value, SHIFT: tl.constexpr):
-    """Integers (uint32, not 0) in the order of the floats, NaN above all.
-
-    SHIFT 16 leaves out the low bits, which are the same in all bfloat16 values of a sign.
-    """
+def _key(b_value):
+    """Integers (uint32, not 0) in the order of the floats, NaN above all."""
     b_bits = b_value.to(tl.uint32, bitcast=True)
     b_key = tl.where(b_bits >> 31 == 1, b_bits ^ 0xFFFFFFFF, b_bits ^ 0x80000000)
-    return tl.where(b_value != b_value, 0xFFFFFFFF, b_key) >> SHIFT
+    return tl.where(b_value != b_value, 0xFFFFFFFF, b_key)
 
 
 @triton.jit
-def _value(b_key, SHIFT: tl.constexpr):
+def _value(b_key):
     """The floats of such integers."""
-    b_key = b_key << SHIFT
     b_bits = tl.where(b_key >> 31 == 1, b_key ^ 0x80000000, b_key ^ 0xFFFFFFFF)
-    return (b_bits >> SHIFT << SHIFT).to(tl.float32, bitcast=True)
+    return b_bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -149,7 +146,6 @@ def _tile_kernel(
     num_valid_ids,
     TILE: tl.constexpr,
     MOST: tl.constexpr,
-    SHIFT: tl.constexpr,
 ):
     tile, row = tl.program_id(0), tl.program_id(1)
     slot = tl.load(p_slots + row).to(tl.int64)
@@ -161,11 +157,10 @@ def _tile_kernel(
     p_logits += row.to(tl.int64) * logits_stride
     o_id = tile * TILE + tl.arange(0, TILE)
     if (tile + 1) * TILE <= num_valid_ids:
-        b_key = _key(tl.load(p_logits + o_id).to(tl.float32), SHIFT)
+        b_key = _key(tl.load(p_logits + o_id))
     else:
         m_id = o_id < num_valid_ids
-        b_value = tl.load(p_logits + o_id, mask=m_id, other=0.0).to(tl.float32)
-        b_key = tl.where(m_id, _key(b_value, SHIFT), 0)
+        b_key = tl.where(m_id, _key(tl.load(p_logits + o_id, mask=m_id, other=0.0)), 0)
     b_one = tl.full([TILE], 1, tl.int32)
     # 0 if the tile has fewer ids than that.
     least = _largest(b_key, b_one, num_best, tl.full([], 0, tl.uint32), tl.max(b_key, 0))
@@ -194,7 +189,6 @@ def _row_kernel(
     num_tiles,
     TILES: tl.constexpr,
     MOST: tl.constexpr,
-    SHIFT: tl.constexpr,
 ):
     row = tl.program_id(0)
     slot = tl.load(p_slots + row).to(tl.int64)
@@ -214,19 +208,21 @@ def _row_kernel(
     b_one = tl.full([TILES * MOST], 1, tl.int32)
     first = tl.max(b_key, 0)
     last = _largest(b_key, b_one, num_best, tl.full([], 0, tl.uint32), first)
-    best = tl.div_rn(_value(first, SHIFT), temperature)
+    best = tl.div_rn(_value(first), temperature)
+    likely = tl.full([], float("-inf"), tl.float32)
+    if min_p > 0.0:
+        likely = best + _log(min_p)
     lowest = last
     if top_p < 1.0:
         # Of ids equal to the last one, only as many have a share as there are places left.
         above, equal = b_key > last, b_key == last
         num_left = (num_best - tl.sum(above.to(tl.int32), 0)).to(tl.float32)
         num_equal = tl.sum(equal.to(tl.int32), 0).to(tl.float32)
-        b_weight = tl.exp(tl.div_rn(_value(b_key, SHIFT), temperature) - best)
+        b_scaled = tl.div_rn(_value(b_key), temperature)
+        b_weight = tl.exp(b_scaled - best)
         b_weight = tl.where(equal, b_weight * tl.div_rn(num_left, num_equal), b_weight)
-        b_weight = tl.where(above | equal, b_weight, 0.0)
+        b_weight = tl.where((above | equal) & (b_scaled >= likely), b_weight, 0.0)
         lowest = _largest(b_key, b_weight, top_p * tl.sum(b_weight, 0), last, first)
-    kept = tl.div_rn(_value(lowest, SHIFT), temperature)
-    if min_p > 0.0:
-        kept = tl.maximum(kept, best + _log(min_p))
+    kept = tl.maximum(tl.div_rn(_value(lowest), temperature), likely)
     # NaN drops nothing; the draw reports it.
     tl.store(p_lowest + row, tl.where(best != best, best, kept))

@@ -15,8 +15,7 @@ SUPPORTED = ("qwen3_5_moe", "qwen3_5_moe_text")
 class ModelConfig:
     """Dimensions of a Qwen3.5 mixture-of-experts text model; names follow the checkpoint.
 
-    Source: ``config.json`` (its ``text_config`` when the checkpoint is multimodal), and the
-    ``eos_token_id`` of ``generation_config.json``, which lists more ids than ``config.json``.
+    Source: ``config.json``, its ``text_config`` when the checkpoint is multimodal.
     """
 
     model_type: str
@@ -40,12 +39,11 @@ class ModelConfig:
     moe_intermediate_size: int
     shared_expert_intermediate_size: int
     tie_word_embeddings: bool
-    eos_token_ids: tuple[int, ...]
 
     @classmethod
     def read(cls, folder: Path) -> "ModelConfig":
         """Read ``folder``'s config; ValueError names what is missing, wrong or unsupported."""
-        raw = _read_object(folder, "config.json", required=True)
+        raw = _read_config(folder)
         model_type = raw.get("model_type")
         if model_type not in SUPPORTED:
             raise ValueError(
@@ -56,13 +54,10 @@ class ModelConfig:
         text = raw if model_type == "qwen3_5_moe_text" else raw.get("text_config")
         if not isinstance(text, dict):
             raise ValueError(f"text_config: {folder / 'config.json'} has none")
-        generation = _read_object(folder, "generation_config.json", required=False)
-        return cls._from_text(_Fields(text, folder), outer=raw, generation=generation)
+        return cls._from_text(_Fields(text, folder), outer=raw)
 
     @classmethod
-    def _from_text(
-        cls, text: "_Fields", *, outer: dict[str, Any], generation: dict[str, Any]
-    ) -> "ModelConfig":
+    def _from_text(cls, text: "_Fields", *, outer: dict[str, Any]) -> "ModelConfig":
         text.must_be("hidden_act", "silu")
         text.must_be("attention_bias", False)
         text.must_be("attn_output_gate", True)
@@ -99,7 +94,6 @@ class ModelConfig:
             tie_word_embeddings=bool(
                 outer.get("tie_word_embeddings", text.get("tie_word_embeddings", False))
             ),
-            eos_token_ids=_eos_ids(generation, outer, text.values),
         )
         config._check()
         return config
@@ -226,22 +220,10 @@ class _Fields:
         return tuple(listed)
 
 
-def _eos_ids(*sources: dict[str, Any]) -> tuple[int, ...]:
-    """Every end-of-sequence id that any source lists, first mention first."""
-    ids: dict[int, None] = {}
-    for source in sources:
-        value = source.get("eos_token_id")
-        if value is not None:
-            ids.update(dict.fromkeys(value if isinstance(value, list) else [value]))
-    return tuple(ids)
-
-
-def _read_object(folder: Path, name: str, *, required: bool) -> dict[str, Any]:
-    path = folder / name
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
     if not path.is_file():
-        if not required:
-            return {}
-        what = f"no {name} in it" if folder.is_dir() else "no such folder"
+        what = "no config.json in it" if folder.is_dir() else "no such folder"
         raise ValueError(f"model_dir: {folder}: {what}")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

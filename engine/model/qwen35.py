@@ -86,9 +86,16 @@ class Qwen35:
         every = index.shape[0] == hidden.shape[0]
         return kernels.final_norm(hidden, pending, weights.norm, eps, None if every else index)
 
-    def logits(self, hidden: torch.Tensor, num_ids: int, kernels: Kernels) -> torch.Tensor:
-        """[rows, hidden] -> float32 logits [rows, num_ids] of the first ``num_ids`` ids."""
-        return kernels.logits(hidden, self.weights.lm_head[:num_ids])
+    def logits(
+        self,
+        hidden: torch.Tensor,
+        num_ids: int,
+        kernels: Kernels,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """[rows, hidden] -> float32 logits [rows, num_ids] of the first ``num_ids`` ids; in
+        ``out`` where given."""
+        return kernels.logits(hidden, self.weights.lm_head[:num_ids], out)
 
 
 class _Builder:

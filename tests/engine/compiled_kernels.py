@@ -7,6 +7,8 @@ Triton would compile for) is noted, on the CPU, as for a Hopper GPU. TRITON_INTE
 import json
 import random
 import tempfile
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from triton.runtime import jit
 from engine import cuda_sampler
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import Device, EngineConfig
-from engine.cuda_sampler import CudaSampler
+from engine.cuda_sampler import CudaSampler, num_logits
 from engine.kernels.triton_set import TritonKernels
 from engine.model.config import ModelConfig
 from engine.runner import Engine
@@ -30,9 +32,17 @@ SMALLER = {
     "num_attention_heads": 8, "num_key_value_heads": 1,
     "linear_num_key_heads": 4, "linear_num_value_heads": 8,
 }  # fmt: skip
+NUM_VALID_IDS = 65_541
 NUM_BATCHES = 60
 PAGES = 160
 SAMPLING = (SamplingParams(temperature=1.0), SamplingParams(top_k=40, top_p=0.8, min_p=0.1))
+ADJUSTED: tuple[dict[str, Any], ...] = (
+    {}, {"presence_penalty": 0.5}, {"frequency_penalty": 0.5}, {"repetition_penalty": 1.2},
+    {"logit_bias": {3: 1.0}}, {"min_tokens": 5},
+)  # fmt: skip
+FILTERED: tuple[dict[str, Any], ...] = (
+    {}, {"top_k": 20, "top_p": 0.95}, {"top_p": 0.95}, {"logprobs": 2}
+)  # fmt: skip
 BACKEND = make_backend(GPUTarget("cuda", 90, 32))
 
 
@@ -53,13 +63,18 @@ class Variants:
         self.seen.add(f"{function.fn.__name__} {' '.join(named)} {options}")
 
 
-def small_engine(folder: Path, device: Device = "cpu") -> Engine:
+def small_engine(
+    folder: Path, device: Device = "cpu", *, num_valid_ids: int | None = None
+) -> Engine:
     """The real head sizes, pages and top-k, so the real choice of kernels; little else."""
     config = json.loads(FULL_SIZE.read_text())
     text = config["text_config"]
     text |= SMALLER | {"layer_types": text["layer_types"][: SMALLER["num_hidden_layers"]]}
     (folder / "config.json").write_text(json.dumps(config))
-    settings = EngineConfig(folder, PAGES, 64, load_format="dummy", dtype="bfloat16", device=device)
+    settings = EngineConfig(
+        folder, PAGES, 64, load_format="dummy", dtype="bfloat16", device=device,
+        num_valid_ids=num_valid_ids,
+    )  # fmt: skip
     return Engine.load(
         settings,
         lambda size: torch.zeros(size, dtype=torch.uint8, device=device),
@@ -88,14 +103,38 @@ def batches(engine: Engine, draw: random.Random) -> list[ForwardBatch]:
     return found
 
 
+def asked() -> Iterator[tuple[SamplingParams, StopRule]]:
+    """What requests ask of sampling, one thing that changes logits at a time."""
+    greedy = {"temperature": 0.0}
+    for adjusted, other in product(ADJUSTED, (greedy, *FILTERED)):
+        params = {**adjusted, **other}
+        stop = StopRule(9, min_tokens=params.pop("min_tokens", 0), stop_token_ids=(7,))
+        yield SamplingParams(**params), stop
+
+
+def first_tokens(num_prompts: int) -> tuple[ForwardBatch, ForwardBatch]:
+    """Prompts, and the step after it of the first one alone."""
+    prompts = tuple(Row(slot, (slot,), 0, (0,)) for slot in range(num_prompts))
+    return ForwardBatch(prompts), ForwardBatch((Row(0, (0,), 1, None),))
+
+
+def as_on_a_gpu(engine: Engine) -> None:
+    """Have a CPU engine sample as on a GPU, but for the copy to pinned memory."""
+    engine._num_logits = num_logits(engine.num_ids, engine.model_config.vocab_size)
+    engine._sampler = CudaSampler(64, engine.num_ids, torch.device("cpu"))
+    draw = cuda_sampler.draw
+    # What a kernel would have written.
+    cuda_sampler.draw = lambda *args, **kwargs: draw(*args, **kwargs).zero_()
+    cuda_sampler._copied = lambda drawn: drawn  # type: ignore[assignment, return-value]
+
+
 def main() -> None:
     variants = Variants()
     jit.JITFunction.run = lambda self, *args, **kwargs: variants.note(self, *args, **kwargs)
+    torch.nn.functional.linear = lambda x, w: x.new_empty(len(x), len(w))  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as folder:
-        engine = small_engine(Path(folder))
-        # What a GPU samples with, but for the copy to pinned memory.
-        engine._sampler = CudaSampler(64, engine.num_ids, torch.device("cpu"))
-        cuda_sampler._copied = lambda drawn: drawn  # type: ignore[assignment, return-value]
+        engine = small_engine(Path(folder), num_valid_ids=NUM_VALID_IDS)
+        as_on_a_gpu(engine)
         engine.warm_up()
         warm = set(variants.seen)
         for index, batch in enumerate(batches(engine, random.Random(0))):
@@ -103,6 +142,10 @@ def main() -> None:
                 sampling = SAMPLING[(index + row.state_slot) % 2 if index % 3 else 0]
                 engine.bind(Binding(row.state_slot, (0,), (), sampling, StopRule(9)))
             engine.launch(batch).result()
+        for sampling, stop in asked():
+            engine.bind(Binding(0, (0,), (), sampling, stop))
+            for batch in first_tokens(9):
+                engine.launch(batch).result()
     for cold in sorted(variants.seen - warm):
         print(cold)
     assert warm, "no kernel was noted"

@@ -44,8 +44,9 @@ def test_workers_that_share_a_gpu_divide_its_memory_whoever_comes_first(monkeypa
     found = []
     for free in (120 * GIB, 55 * GIB):  # the first alone, the second beside the first
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, total))
-        found.append(gpu.num_pages_that_fit(LAYOUT, 64, 1 << 30, share=2))
-    left = total // 2 - 20 * GIB - gpu.ACTIVATIONS_BYTES - 64 * LAYOUT.state_slot_bytes
+        found.append(gpu.num_pages_that_fit(LAYOUT, 64, 250_000, 1 << 30, share=2))
+    slot_bytes = LAYOUT.state_slot_bytes + 250_000 * gpu.SAMPLING_BYTES
+    left = total // 2 - 20 * GIB - gpu.ACTIVATIONS_BYTES - 64 * slot_bytes
     assert found[0] == found[1]
     assert 0 <= left // LAYOUT.page_bytes - found[0] <= 82 * 2**20 // LAYOUT.page_bytes + 1, (
         "but the probe"

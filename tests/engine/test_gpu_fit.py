@@ -56,15 +56,23 @@ def test_pages_take_what_is_left(hopper: pytest.MonkeyPatch) -> None:
 
     layout = ModelConfig.read(checkpoint("per_expert")).cache_layout("bfloat16", 64)
     probe = Region.without_probe(layout, gpu.PROBE).size_bytes
-    free = 8 * GIB + probe + 4 * layout.state_slot_bytes + 5 * layout.page_bytes + 7
+    slot_bytes = layout.state_slot_bytes + 300 * gpu.SAMPLING_BYTES
+    free = 8 * GIB + probe + 4 * slot_bytes + 5 * layout.page_bytes + 7
     hopper.setattr(torch.cuda, "mem_get_info", lambda: (free, 140 * GIB))
-    assert gpu.num_pages_that_fit(layout, 4, 262_144, 1) == 5
-    assert gpu.num_pages_that_fit(layout, 2, 64, 1) == 2
+    assert gpu.num_pages_that_fit(layout, 4, 300, 262_144, 1) == 5
+    assert gpu.num_pages_that_fit(layout, 2, 300, 64, 1) == 2
     with pytest.raises(ValueError, match=r"num_state_slots: 999 slots take .* no page fits"):
-        gpu.num_pages_that_fit(layout, 999, 262_144, 1)
+        gpu.num_pages_that_fit(layout, 999, 300, 262_144, 1)
     plan = gpu.memory_plan(GIB, layout, PoolSize(5, 4))
     assert "weights 1.00 GiB; 5 pages" in plan
     assert "= 320 tokens; 4 state slots" in plan
+
+
+def test_pages_smaller_than_a_product_on_tensor_cores() -> None:
+    settings = {"num_pages": 1, "num_state_slots": 1, "page_size": 8}
+    with pytest.raises(ValueError, match=r"^page_size: 8 is below the 16 tokens"):
+        EngineConfig(checkpoint("per_expert"), **settings, device="cuda")  # type: ignore[arg-type]
+    EngineConfig(checkpoint("per_expert"), **settings)  # type: ignore[arg-type]
 
 
 def test_more_sequences_than_a_decode_step_takes() -> None:

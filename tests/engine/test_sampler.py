@@ -105,24 +105,25 @@ def test_draws_follow_the_softmax(temperature: float) -> None:
     min_p=st.floats(0.0, 0.99),
     seed=st.integers(0, 1000),
 )
-def test_filters_keep_what_transformers_keeps(
+def test_filters_keep_what_those_of_transformers_keep_in_our_order(
     top_k: int, top_p: float, min_p: float, seed: int
 ) -> None:
     logits = torch.randn(3, NUM_IDS, generator=torch.Generator().manual_seed(seed)) * 2
     expected = logits
     ids = torch.zeros(3, 1, dtype=torch.long)
+    if min_p:
+        expected = MinPLogitsWarper(min_p)(ids, expected)
+    likely = expected
     if top_k:
         expected = TopKLogitsWarper(top_k)(ids, expected)
     if top_p < 1.0:
         expected = TopPLogitsWarper(top_p)(ids, expected)
-    if min_p:
-        expected = MinPLogitsWarper(min_p)(ids, expected)
     one = torch.ones(3)
     for short in {False, 0 < top_k <= 64}:
         lowest = threshold(logits, torch.full((3,), top_k), one * top_p, one * min_p, short=short)
         kept = logits >= lowest.unsqueeze(1)
         boundary = (kept != expected.isfinite()).sum()
-        assert boundary <= 3 if _is_close_call(logits, top_k, top_p) else boundary == 0
+        assert boundary <= 3 if _is_close_call(likely, top_k, top_p) else boundary == 0
 
 
 def _is_close_call(logits: torch.Tensor, top_k: int, top_p: float) -> bool:
@@ -130,6 +131,13 @@ def _is_close_call(logits: torch.Tensor, top_k: int, top_p: float) -> bool:
     best = logits.sort(descending=True).values[:, : top_k or NUM_IDS]
     shares = best.double().softmax(-1).cumsum(-1)
     return bool(((shares - top_p).abs() < 1e-5).any())
+
+
+def test_top_p_shares_out_what_min_p_keeps() -> None:
+    logits = torch.tensor([[0.5, 0.3, 0.1, 0.1]]).log()
+    half, most = torch.tensor([0.5]), torch.tensor([0.6])
+    lowest = threshold(logits, torch.tensor([4]), most, half, short=True)
+    assert (logits >= lowest).tolist() == [[True, False, False, False]]
 
 
 def test_ties_at_the_threshold_are_all_kept() -> None:
@@ -167,15 +175,33 @@ def test_presence_and_frequency_count_the_output_alone() -> None:
     torch.testing.assert_close(got, expected)
 
 
+def test_penalties_come_after_bias_and_masked_stops() -> None:
+    params = SamplingParams(repetition_penalty=2.0, logit_bias={3: 8.0, 4: 50.0})
+    stop = StopRule(max_tokens=9, min_tokens=9, stop_token_ids=(4,))
+    got = _penalised_logits(torch.ones(1, NUM_IDS), params, (3, 4), (), stop)
+    assert got[0, 3:6].tolist() == [4.5, -math.inf, 1.0]
+
+
 def _penalised_logits(
-    logits: torch.Tensor, params: SamplingParams, prompt: tuple[int, ...], output: tuple[int, ...]
+    logits: torch.Tensor,
+    params: SamplingParams,
+    prompt: tuple[int, ...],
+    output: tuple[int, ...],
+    stop: StopRule = StopRule(max_tokens=9),  # noqa: B008 - frozen
 ) -> torch.Tensor:
-    """Read the adjusted logits through greedy choices: raise one id until it wins."""
     sampler = Sampler(1, NUM_IDS, CPU)
-    binding = Binding(0, prompt, output, params, StopRule(max_tokens=9))
+    binding = Binding(0, prompt, output, params, stop)
     sampler.bind(binding)
-    row = SampleRow(0, len(prompt) + len(output))
-    return sampler._adjusted(logits, torch.tensor([0]), torch.tensor([9]), [row], [binding])
+    at = len(prompt) + len(output)
+    row = SampleRow(0, at)
+    return sampler._adjusted(logits, torch.tensor([0]), torch.tensor([at]), [row], [binding])
+
+
+def test_a_prompt_is_not_kept_beyond_what_needs_it() -> None:
+    sampler = Sampler(1, NUM_IDS, CPU)
+    sampler.bind(Binding(0, (3, 4), (5,), SamplingParams(), StopRule(max_tokens=9), num_omitted=7))
+    kept = sampler._bound[0]
+    assert (kept.prompt_ids, kept.output_ids, kept.num_prompt) == ((), (), 9)
 
 
 def test_sampler_counts_its_own_tokens() -> None:

@@ -146,7 +146,6 @@ def test_bad_folders(folder: Path) -> None:
 
 def test_config_reads_what_the_files_say(folder: Path) -> None:
     config = ModelConfig.read(folder)
-    assert config.eos_token_ids == (261, 260)
     assert config.max_position_embeddings == 1024
     configure(folder, layer_types=..., full_attention_interval=2)
     kinds = ModelConfig.read(folder).layer_types
@@ -194,6 +193,19 @@ def test_progress_counts_every_byte(tmp_path: Path) -> None:
     )
     assert seen == sorted(seen)
     assert seen[-1][0] == seen[-1][1] > 0
+
+
+def test_fingerprints_tell_fine_tunes_apart(folder: Path) -> None:
+    """Norms as they were, every matrix scaled."""
+    first = load_engine(folder).fingerprint
+
+    def scale(tensors: Tensors) -> None:
+        for tensor in tensors.values():
+            if tensor.dim() > 1:
+                tensor *= 1.5
+
+    edit(folder, scale)
+    assert load_engine(folder).fingerprint != first
 
 
 def test_fingerprints_tell_models_apart(folder: Path) -> None:

@@ -98,6 +98,14 @@ def test_a_graph_does_what_its_kernels_do(engine: Engine, spec: list[tuple[int, 
         assert relative_error(logits, true_logits) < 0.1
 
 
+def test_all_graphs_leave_their_logits_in_the_same_memory(engine: Engine) -> None:
+    assert engine._graphs is not None
+    assert engine._prefill_graphs is not None
+    stepped = [*engine._graphs._graphs.values(), *engine._prefill_graphs._graphs.values()]
+    assert {logits.data_ptr() for _, (logits, _, _) in stepped} == {engine._graph_logits.data_ptr()}
+    assert {logits.dtype for _, (logits, _, _) in stepped} == {torch.float32}
+
+
 def test_what_no_graph_holds_is_enqueued_kernel_by_kernel(engine: Engine) -> None:
     graphs = engine._prefill_graphs
     assert graphs is not None

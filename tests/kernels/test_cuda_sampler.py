@@ -38,10 +38,10 @@ def chosen(sampler: Sampler, logits: torch.Tensor, params: list[SamplingParams])
 
 @pytest.mark.parametrize("params", [SHORT, SHORT + PLAIN, SHORT + PLAIN + LONG, SHORT + ADJUSTED])
 def test_the_same_tokens(params: list[SamplingParams], device: torch.device) -> None:
-    logits = torch.randn(len(params), num_logits(NUM_IDS, 800)).bfloat16() * 3
+    logits = torch.randn(len(params), num_logits(NUM_IDS, 800)).bfloat16().float() * 3
     logits[:, NUM_IDS:] = float("nan")
     expected = Sampler(len(params), NUM_IDS, torch.device("cpu"))
-    valid = logits[:, :NUM_IDS].float()
+    valid = logits[:, :NUM_IDS]
     found = chosen(CudaSampler(len(params), NUM_IDS, device), logits, params)
     assert found == chosen(expected, valid, params)
 

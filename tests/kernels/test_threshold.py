@@ -35,7 +35,7 @@ def truth(logits: torch.Tensor, settings: list[tuple[float, int, float, float]])
     temperature, top_k, top_p, min_p = (
         torch.tensor(column, device=logits.device) for column in zip(*settings, strict=True)
     )
-    scaled = logits.float() / temperature.unsqueeze(1)
+    scaled = logits / temperature.unsqueeze(1)
     return torch_sampling.threshold(scaled, top_k, top_p, min_p, short=True)
 
 
@@ -47,22 +47,20 @@ def assert_same(logits: torch.Tensor, settings: list[tuple[float, int, float, fl
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("num_ids", [1, 256, 700])
-def test_random_logits_and_settings(num_ids: int, dtype: torch.dtype, device: torch.device) -> None:
+def test_random_logits_and_settings(num_ids: int, device: torch.device) -> None:
     settings = [
         (1.0, 20, 0.95, 0.0), (0.6, 64, 1.0, 0.0), (1.7, 1, 0.5, 0.0), (0.7, 63, 1e-9, 0.0),
         (1.0, 40, 0.9, 0.1), (2.0, 64, 1.0, 0.5), (0.3, 5, 0.3, 1.0), (1.0, 2, 0.99, 0.01),
     ]  # fmt: skip
     logits = torch.randn(len(settings), num_ids, device=device)
     for scale in (0.01, 10.0):
-        assert_same((logits * scale).to(dtype), settings)
+        assert_same(logits * scale, settings)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_ties(dtype: torch.dtype, device: torch.device) -> None:
+def test_ties(device: torch.device) -> None:
     settings = [(1.0, k, p, 0.0) for k in (1, 20, 64) for p in (0.33, 1.0)]
-    few_values = torch.randint(-2, 3, (len(settings), 500), device=device).to(dtype)
+    few_values = torch.randint(-2, 3, (len(settings), 500), device=device).float()
     assert_same(few_values, settings)
     assert_same(torch.full_like(few_values, -3.25), settings)
     # The k-th best is one of several equal ones, which stand in different tiles.
@@ -74,10 +72,9 @@ def test_ties(dtype: torch.dtype, device: torch.device) -> None:
     assert_same(zeros, settings)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_infinite_and_nan_logits(dtype: torch.dtype, device: torch.device) -> None:
+def test_infinite_and_nan_logits(device: torch.device) -> None:
     settings = [(1.0, 20, 0.9, 0.0), (0.5, 64, 1.0, 0.0), (1.0, 20, 0.9, 0.2)]
-    logits = torch.randn(3, 301, device=device).to(dtype)
+    logits = torch.randn(3, 301, device=device)
     logits[:, 5:] = NEG_INF
     assert_same(logits, settings)
     assert lowest(torch.full_like(logits, NEG_INF), settings).tolist() == [NEG_INF] * 3
@@ -109,7 +106,7 @@ def test_rows_without_short_filters_keep_everything(device: torch.device) -> Non
 
 
 def test_a_row_does_not_depend_on_tiles_and_other_rows(device: torch.device) -> None:
-    logits = torch.randn(3, 900, device=device).bfloat16()
+    logits = torch.randn(3, 900, device=device)
     settings = [(0.9, 30, 0.8, 0.0)] * 3
     together = lowest(logits, settings)
     alone = torch.cat([lowest(logits[i : i + 1], settings[:1]) for i in range(3)])
