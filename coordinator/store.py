@@ -66,7 +66,8 @@ class Store:
         return self._outbox.num_dirty
 
     async def start(self) -> None:
-        """Connect, register, fail what dead coordinators left open, then write in background.
+        """Connect and register; then write in background, and fail what dead coordinators left
+        open.
 
         Raises RedisUnavailable when the server has not answered within ``start_timeout_s``, and
         ProtocolConflict when a live coordinator there speaks another version.
