@@ -3,9 +3,11 @@
     queue      waits for a worker to compute its tokens
     handoffs   computed and offered; waits for a decode worker
 
-Both are kept in the order of acceptance, whatever the attempt, and the head is never overtaken:
-a long request must not starve behind short ones. A handoff only waits aside while no decode worker
-has proved that it can pull from there.
+Both are kept in the order of acceptance, whatever the attempt, and nobody is overtaken at the
+workers that he waits for: a long request must not starve behind short ones. The head of the queue
+waits for any worker, so it holds up all others. A handoff waits for the decode workers that have
+proved that they can pull from there, and so holds up only those who want one of the same; while
+there is none it waits aside.
 """
 
 from bisect import insort
@@ -58,15 +60,7 @@ class Dispatcher:
 
     def run(self) -> None:
         """Place whatever can be placed, oldest first."""
-        for request in list(self.handoffs):
-            workers = self._registry.decoding_from(request.prefill_worker)
-            if not workers:
-                continue  # its pairs are not tested yet; others need not wait for that
-            worker = choose_decode(workers, request)
-            if worker is None:
-                break
-            self.handoffs.remove(request)
-            self._to_decode(request, worker)
+        self._run_handoffs()
         while self.queue:
             worker = self._first_worker(self.queue[0])
             if worker is None:
@@ -101,6 +95,21 @@ class Dispatcher:
         """The prefill worker has nothing to do with the request any more."""
         self.unassign(request, request.prefill_worker)
         request.offer = None
+
+    def _run_handoffs(self) -> None:
+        takers = {worker.instance for worker in self._registry.taking("decode")}
+        spoken_for: set[str] = set()  # an older request waits for room there
+        for request in list(self.handoffs):
+            if spoken_for == takers:
+                return
+            workers = self._registry.decoding_from(request.prefill_worker)
+            free = [worker for worker in workers if worker.instance not in spoken_for]
+            worker = choose_decode(free, request)
+            if worker is None:
+                spoken_for.update(worker.instance for worker in workers)
+            else:
+                self.handoffs.remove(request)
+                self._to_decode(request, worker)
 
     def _first_worker(self, request: Request) -> Worker | None:
         both = self._registry.of("both")

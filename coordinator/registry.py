@@ -92,14 +92,19 @@ class Registry:
     def of(self, role: Role) -> list[Worker]:
         return [worker for worker in self._workers.values() if worker.hello.role == role]
 
+    def taking(self, role: Role) -> list[Worker]:
+        """Those of a role that take new work."""
+        return [worker for worker in self.of(role) if not worker.draining]
+
     def prefilling(self) -> list[Worker]:
         """Prefill workers from which somebody can pull, as far as is known."""
-        heard = self.heard("decode")
+        heard = {worker.instance: worker.heard_at for worker in self.taking("decode")}
         return [w for w in self.of("prefill") if not self.pairs.stranded(w.instance, heard)]
 
     def decoding_from(self, prefill: str) -> list[Worker]:
-        """Decode workers that have proved to read this prefill worker's memory right."""
-        return [w for w in self.of("decode") if self.pairs.usable(prefill, w.instance)]
+        """Decode workers that take new work, and have proved to read this prefill worker's memory
+        right."""
+        return [w for w in self.taking("decode") if self.pairs.usable(prefill, w.instance)]
 
     def heard(self, role: Role) -> dict[str, float]:
         """When each worker of a role was last heard of."""
