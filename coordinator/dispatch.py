@@ -10,7 +10,7 @@ proved that they can pull from there, and so holds up only those who want one of
 there is none it waits aside.
 """
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable
 
 from coordinator.placement import PlacementLimits, choose_both, choose_decode, choose_prefill
@@ -45,18 +45,18 @@ class Dispatcher:
 
     def enqueue(self, request: Request) -> None:
         """It waits for its tokens to be computed."""
-        insort(self.queue, request, key=lambda r: r.arrival)
+        insort(self.queue, request, key=_arrival)
 
     def hand_off(self, request: Request) -> None:
         """It waits for a decode worker to pull its offer."""
-        insort(self.handoffs, request, key=lambda r: r.arrival)
+        insort(self.handoffs, request, key=_arrival)
 
     def withdraw(self, request: Request) -> None:
         """It waits no longer, if it did."""
         if request.state is State.QUEUED:
-            self.queue.remove(request)
+            _remove(request, self.queue)
         elif request.state is State.HANDOFF and not request.decode_worker:
-            self.handoffs.remove(request)
+            _remove(request, self.handoffs)
 
     def run(self) -> None:
         """Place whatever can be placed, oldest first."""
@@ -108,7 +108,7 @@ class Dispatcher:
             if worker is None:
                 spoken_for.update(worker.instance for worker in workers)
             else:
-                self.handoffs.remove(request)
+                _remove(request, self.handoffs)
                 self._to_decode(request, worker)
 
     def _first_worker(self, request: Request) -> Worker | None:
@@ -136,3 +136,13 @@ class Dispatcher:
         request.assigned_at = self._monotonic()
         self._send(worker.instance, order)
         self._changed(request)
+
+
+def _arrival(request: Request) -> int:
+    return request.arrival
+
+
+def _remove(request: Request, waiting: list[Request]) -> None:
+    at = bisect_left(waiting, request.arrival, key=_arrival)
+    assert waiting[at] is request, "a request that waits is listed"
+    del waiting[at]

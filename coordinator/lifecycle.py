@@ -14,7 +14,7 @@ counted.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from coordinator.contract import Generation, Token
 from coordinator.dispatch import Dispatcher
@@ -109,9 +109,15 @@ class Lifecycle:
             self._dispatcher.run()
 
     def fail(self, request: Request, code: str, message: str) -> None:
-        if not request.state.terminal:
+        self.fail_all([request], code, message)
+
+    def fail_all(self, requests: Iterable[Request], code: str, message: str) -> None:
+        """All at once: what one of them leaves free is not given to another of them."""
+        failing = [request for request in requests if not request.state.terminal]
+        for request in failing:
             self._dispatcher.take_back(request)
             self._end(request, State.FAILED, code, message)
+        if failing:
             self._dispatcher.run()
 
     # ---- workers come and go

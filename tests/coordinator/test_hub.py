@@ -16,6 +16,7 @@ from telemetry.metrics import Metrics
 from transport.channel import CoordinatorChannel, WorkerChannel
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import (
+    Cancel,
     Decode,
     Hello,
     MemoryExport,
@@ -122,6 +123,25 @@ async def test_who_can_pull_from_nobody_is_refused_with_the_reason(site: Site) -
     text = site.metrics.render().decode()
     assert 'baton_workers_lost_total{reason="refused",role="decode"} 1.0' in text
     assert "selftest_bytes_per_second{" not in text
+
+
+async def test_what_is_open_when_a_drain_ends_fails_and_is_not_sent_to_anybody_first(
+    site: Site,
+) -> None:
+    prefill, decode = site.join("p-1", "prefill"), site.join("d-1", "decode")
+    await asyncio.to_thread(prefill.session.join, DEADLINE_S)
+    await asyncio.to_thread(decode.session.join, DEADLINE_S)
+    for n in range(600):
+        site.hub.submit(Generation(f"r{n}", (1, 2), SamplingParams(), StopRule(4)))
+    placed = site.hub.status().running
+    await site.hub.drain(0.0)
+    told: list[object] = []
+    while len(told) < 2 * placed:
+        told += await asyncio.to_thread(prefill.session.receive, DEADLINE_S)
+    assert [type(message) for message in told] == [Prefill] * placed + [Cancel] * placed
+    assert site.hub.status().problems == ("the coordinator is shutting down",)
+    ended = 'baton_requests_total{reason="shutting_down",state="failed"} 600.0'
+    assert ended in site.text
 
 
 def _beat(worker: Worker, seconds: float) -> None:

@@ -310,6 +310,20 @@ def test_a_cancel_reaches_whoever_holds_the_request() -> None:
     assert request.state is State.CANCELLED
 
 
+def test_of_those_that_fail_together_none_is_placed_first() -> None:
+    desk = Desk()
+    running = [desk.submit(f"r{n}") for n in range(8)]
+    queued = [desk.submit(f"q{n}") for n in range(3)]
+    desk.sent()
+    desk.life.fail_all([*running, *queued[:2]], "timeout", "not done after 5 s")
+    told = desk.sent()
+    cancelled = [m.request_id for _, m in told if isinstance(m, Cancel)]
+    assert sorted(cancelled) == [r.request_id for r in running]
+    assert [m.request_id for _, m in told if isinstance(m, Prefill)] == ["q2"]
+    assert {(r.state, r.code) for r in queued[:2]} == {(State.FAILED, "timeout")}
+    assert list(desk.life.requests) == ["q2"]
+
+
 def test_a_heartbeat_reveals_what_a_lost_message_stranded() -> None:
     desk = Desk()
     request = desk.submit()
