@@ -207,8 +207,7 @@ class Hub:
                     log.error("the books of %s do not balance: %s", instance, gauges.books_error)
                 worker.gauges, worker.gpu = gauges, gpu
                 self._observer.heartbeat(worker)
-                grace_s = 3 * self._settings.heartbeat_s
-                self._lifecycle.reconcile(worker, set(held), grace_s)
+                self._lifecycle.reconcile(worker, set(held), self._settings.heartbeat_s)
             case Prefilled():
                 self._lifecycle.prefilled(instance, message)
             case Landed():

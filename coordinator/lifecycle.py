@@ -159,19 +159,26 @@ class Lifecycle:
         self._registry.pairs.report(message.instance, instance, message.problem, now)
         self._dispatcher.run()
 
-    def reconcile(self, worker: Worker, held: set[tuple[str, int]], grace_s: float) -> None:
+    def reconcile(self, worker: Worker, held: set[tuple[str, int]], heartbeat_s: float) -> None:
         """Compare what a worker says it holds with what was placed there: nothing may be lost
-        with a message, and nothing kept for a request that is over."""
+        with a message, and nothing kept for a request that is over.
+
+        An order may cross a heartbeat, and the next one too: it comes just after the worker has
+        read its messages, and a long step follows. But the worker reads them all between any two
+        heartbeats. What was sent before the last but one was here had come when the last one went
+        out, and so was read before this one.
+        """
         for request_id, attempt in held:
             request = worker.assigned.get(request_id)
             if request is None or request.attempt > attempt:
                 self._send(worker.instance, Cancel(request_id, attempt))
-        settled_before = self._monotonic() - grace_s
+        last_but_one, _ = worker.beats
         for request in list(worker.assigned.values()):
             missing = (request.request_id, request.attempt) not in held
-            if missing and request.assigned_at < settled_before:
+            if missing and request.assigned_at < last_but_one:
                 request.failed_at = worker.instance
                 self._retry(request, "lost_at_worker", f"{worker.instance} no longer has it")
+        worker.note_beat(self._monotonic(), heartbeat_s)
         self._dispatcher.run()
 
     # ---- what workers say

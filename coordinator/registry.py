@@ -1,6 +1,7 @@
 """The workers as the coordinator knows them. Pure."""
 
 from dataclasses import dataclass, field
+from math import inf
 
 from coordinator.contract import PoolStatus
 from coordinator.pairs import Pairs
@@ -17,7 +18,8 @@ class Worker:
 
     ``heard_at`` is of the monotonic clock: a step of the system's must not look like silence.
     ``settled``: it has said more than hello. ``last_placed`` orders workers by when they were last
-    given a request; 0: never. ``gpu`` is what its GPU said last, as far as it can be asked.
+    given a request; 0: never. ``beats`` are when its last two heartbeats came, as ``note_beat``
+    counts them. ``gpu`` is what its GPU said last, as far as it can be asked.
     """
 
     hello: Hello
@@ -26,6 +28,7 @@ class Worker:
     draining: bool = False
     settled: bool = False
     last_placed: int = 0
+    beats: tuple[float, float] = (-inf, -inf)
     gpu: GpuHealth | None = None
     assigned: dict[str, Request] = field(default_factory=dict)
 
@@ -36,6 +39,11 @@ class Worker:
     @property
     def layout(self) -> CacheLayout:
         return self.hello.memory.layout
+
+    def note_beat(self, now: float, heartbeat_s: float) -> None:
+        """A heartbeat came. Those that queued up while we did not listen count as one."""
+        if now - self.beats[1] >= heartbeat_s / 2:
+            self.beats = self.beats[1], now
 
     def status(self) -> PoolStatus:
         pools = self.hello.memory.pools

@@ -328,19 +328,33 @@ def test_a_heartbeat_reveals_what_a_lost_message_stranded() -> None:
     desk = Desk()
     request = desk.submit()
     worker = desk.registry.get(request.prefill_worker)
-    desk.sent()
+    for _ in range(3):
+        assert request.attempt == 1, "its order may have come after the worker had looked"
+        desk.now += 10.0
+        desk.life.reconcile(worker, set(), heartbeat_s=1.0)
+    assert (request.attempt, request.faults) == (2, 1)
+    assert request.prefill_worker != worker.instance
+
+
+def test_heartbeats_that_queued_up_tell_nothing_of_orders_sent_since() -> None:
+    desk = Desk()
+    request = desk.submit()
+    worker = desk.registry.get(request.prefill_worker)
+    for _ in range(10):
+        desk.now += 0.001
+        desk.life.reconcile(worker, set(), heartbeat_s=1.0)
     desk.now += 1.0
-    desk.life.reconcile(worker, set(), grace_s=3.0)
-    assert request.attempt == 1, "its message may still be on the way"
-    desk.now += 5.0
-    desk.life.reconcile(worker, set(), grace_s=3.0)
-    assert request.attempt == 2
+    desk.life.reconcile(worker, set(), heartbeat_s=1.0)
+    assert request.attempt == 1
+    desk.now += 1.0
+    desk.life.reconcile(worker, {("r", 1)}, heartbeat_s=1.0)
+    assert request.attempt == 1
 
 
 def test_a_heartbeat_with_a_request_that_is_over_is_answered_with_cancel() -> None:
     desk = Desk()
     worker = desk.registry.get("d-1")
-    desk.life.reconcile(worker, {("long gone", 3)}, grace_s=3.0)
+    desk.life.reconcile(worker, {("long gone", 3)}, heartbeat_s=1.0)
     assert desk.sent() == [("d-1", Cancel("long gone", 3))]
 
 
