@@ -71,7 +71,15 @@ class Dispatcher:
         """The worker is no longer responsible for the request."""
         worker = self._registry.get(instance)
         if worker is not None:
-            worker.assigned.pop(request.request_id, None)
+            worker.unassign(request)
+
+    def recount(self, request: Request) -> None:
+        """It has become longer, or its first token has come: so it needs more memory where it is,
+        or fewer tokens are ahead there."""
+        for instance in (request.prefill_worker, request.decode_worker):
+            worker = self._registry.get(instance)
+            if worker is not None and request.request_id in worker.assigned:
+                worker.recount(request)
 
     def take_back(self, request: Request) -> None:
         """Have every worker forget the request, and forget them."""
@@ -132,7 +140,7 @@ class Dispatcher:
     def _assign(self, request: Request, worker: Worker, order: ToWorker) -> None:
         self._num_placed += 1
         worker.last_placed = self._num_placed
-        worker.assigned[request.request_id] = request
+        worker.assign(request)
         request.assigned_at = self._monotonic()
         self._send(worker.instance, order)
         self._changed(request)

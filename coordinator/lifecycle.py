@@ -263,6 +263,7 @@ class Lifecycle:
             request.offer = offer
             request.state = State.HANDOFF
             self._dispatcher.hand_off(request)
+        self._dispatcher.recount(request)
         self._record(request)
 
     def _decode_worker_lost(self, request: Request) -> None:
@@ -302,6 +303,8 @@ class Lifecycle:
             for instance in (request.prefill_worker, request.decode_worker):
                 self._dispatcher.unassign(request, instance)
             self._end(request, State.FINISHED)
+        else:
+            self._dispatcher.recount(request)
 
     def _end(self, request: Request, state: State, code: str = "", message: str = "") -> None:
         request.state = state

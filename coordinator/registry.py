@@ -5,7 +5,7 @@ from math import inf
 
 from coordinator.contract import PoolStatus
 from coordinator.pairs import Pairs
-from coordinator.request import Request
+from coordinator.request import Request, State
 from transport.errors import LayoutMismatch, RoleMismatch
 from transport.layout import CacheLayout
 from transport.messages import GpuHealth, Hello, PoolGauges, Role
@@ -14,7 +14,9 @@ from transport.messages import GpuHealth, Hello, PoolGauges, Role
 @dataclass(eq=False)
 class Worker:
     """One welcomed worker. ``assigned`` holds the requests it is responsible for, which is
-    also how its memory is accounted for between two heartbeats.
+    also how its memory is accounted for between two heartbeats: ``num_pages_assigned`` are the
+    pages that they need now, counted from their lengths, and ``tokens_ahead`` the tokens of those
+    whose first token has not come yet. Both are kept by ``assign``, ``unassign`` and ``recount``.
 
     ``heard_at`` is of the monotonic clock: a step of the system's must not look like silence.
     ``settled``: it has said more than hello. ``last_placed`` orders workers by when they were last
@@ -31,6 +33,9 @@ class Worker:
     beats: tuple[float, float] = (-inf, -inf)
     gpu: GpuHealth | None = None
     assigned: dict[str, Request] = field(default_factory=dict)
+    num_pages_assigned: int = 0
+    tokens_ahead: int = 0
+    _counted: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def instance(self) -> str:
@@ -62,10 +67,26 @@ class Worker:
             gpu_temperature_c=None if self.gpu is None else self.gpu.temperature_c,
         )
 
-    @property
-    def num_pages_assigned(self) -> int:
-        """Pages its requests need now, counted from their lengths."""
-        return sum(self.layout.pages_for(r.num_tokens + 1) for r in self.assigned.values())
+    def assign(self, request: Request) -> None:
+        self.assigned[request.request_id] = request
+        self.recount(request)
+
+    def unassign(self, request: Request) -> None:
+        if self.assigned.pop(request.request_id, None) is not None:
+            pages, ahead = self._counted.pop(request.request_id)
+            self.num_pages_assigned -= pages
+            self.tokens_ahead -= ahead
+
+    def recount(self, request: Request) -> None:
+        """A request that is here has become longer, or its first token has come."""
+        num_tokens = request.num_tokens
+        pages = self.layout.pages_for(num_tokens + 1)
+        ahead = num_tokens if request.state is State.PREFILLING else 0
+        pages_before, ahead_before = self._counted.get(request.request_id, (0, 0))
+        if pages != pages_before or ahead != ahead_before:
+            self.num_pages_assigned += pages - pages_before
+            self.tokens_ahead += ahead - ahead_before
+            self._counted[request.request_id] = pages, ahead
 
     @property
     def free_pages(self) -> int:

@@ -27,6 +27,7 @@ from decode.pool import DecodePool
 from engine.batch import Binding, ForwardBatch, Sampled, StepResult
 from prefill.pool import PrefillPool
 from prefill.scheduler import PrefillLimits
+from tests.coordinator.test_placement import assert_counted
 from transport.errors import PeerGone
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import Heartbeat, Hello, MemoryExport
@@ -361,5 +362,7 @@ class Cluster:
                 case Ended(request=request):
                     self.ends[request.request_id].append(request.state)
                     self.open.pop(request.request_id, None)
+        for worker in self.registry.all():
+            assert_counted(worker)
         # A request ended inside its own submit was never in ``open`` when it ended.
         self.open = {k: r for k, r in self.open.items() if not r.state.terminal}
