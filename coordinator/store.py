@@ -42,7 +42,7 @@ class Store:
         self._reader = RedisLink(redis_url, call_timeout_s=limits.call_timeout_s)
         self._outbox = Outbox(capacity=limits.max_records, retain_s=limits.retain_s)
         self._presence = Presence(link, instance, protocol, endpoint, ttl_s=limits.presence_ttl_s)
-        self._unfit = UnfitGpus(link, for_s=limits.unfit_gpu_s)
+        self._unfit = UnfitGpus(link, instance, for_s=limits.unfit_gpu_s)
         self._writer = StoreWriter(
             link, instance, self._outbox, self._presence, self._unfit, limits
         )
