@@ -40,7 +40,7 @@ class Store:
         link = RedisLink(redis_url, call_timeout_s=limits.call_timeout_s)
         # Readers have connections of their own: however many come, the writer is not held up.
         self._reader = RedisLink(redis_url, call_timeout_s=limits.call_timeout_s)
-        self._outbox = Outbox(capacity=limits.max_records, retain_s=limits.retain_s)
+        self._outbox = Outbox(max_ended=limits.max_ended, retain_s=limits.retain_s)
         self._presence = Presence(link, instance, protocol, endpoint, ttl_s=limits.presence_ttl_s)
         self._unfit = UnfitGpus(link, instance, for_s=limits.unfit_gpu_s)
         self._writer = StoreWriter(
@@ -58,7 +58,7 @@ class Store:
 
     @property
     def dropped(self) -> int:
-        """Records given up unwritten because ``max_records`` was reached."""
+        """Records given up unwritten because ``max_ended`` was reached."""
         return self._outbox.dropped
 
     @property
