@@ -145,7 +145,7 @@ class Lifecycle:
                 self._send(decode.instance, PeerLeft(instance))
         for request in list(worker.assigned.values()):
             if request.decode_worker == instance:
-                self._decode_worker_lost(request)
+                self._leave_decode_worker(request, "worker_lost", f"{instance} was lost")
             elif not request.decode_worker:
                 self._retry(request, "worker_lost", f"{instance} was lost")
         self._dispatcher.run()
@@ -233,7 +233,9 @@ class Lifecycle:
             else:
                 self.stale_dropped += 1
             return
-        if message.retry:
+        if message.code == "draining" and instance == request.decode_worker:
+            self._leave_decode_worker(request, message.code, message.message)
+        elif message.retry:
             request.failed_at = instance
             self._retry(request, message.code, message.message)
         else:
@@ -266,14 +268,16 @@ class Lifecycle:
         self._dispatcher.recount(request)
         self._record(request)
 
-    def _decode_worker_lost(self, request: Request) -> None:
+    def _leave_decode_worker(self, request: Request, code: str, message: str) -> None:
         """Pull again if the prefill worker still offers the prompt, else compute it again."""
+        request.failed_at = request.decode_worker
         if request.offer is not None and self._registry.get(request.prefill_worker):
+            self._dispatcher.unassign(request, request.decode_worker)
             request.decode_worker = ""
             self._dispatcher.hand_off(request)
             self._record(request)
         else:
-            self._retry(request, "worker_lost", f"{request.decode_worker} was lost")
+            self._retry(request, code, message)
 
     def _retry(self, request: Request, code: str, message: str) -> None:
         self._dispatcher.take_back(request)

@@ -245,6 +245,25 @@ def test_a_lost_decode_worker_before_landing_costs_no_second_prefill() -> None:
     assert request.attempt == 1
 
 
+def test_a_decode_worker_that_drains_before_landing_costs_no_second_prefill() -> None:
+    desk = Desk()
+    request = desk.submit()
+    desk.prefill(request)
+    first = request.decode_worker
+    desk.registry.get(first).draining = True
+    desk.sent()
+    desk.life.failed(first, Failed("r", 1, "draining", "the worker is shutting down", True))
+    ((second, message),) = desk.sent()
+    assert isinstance(message, Decode)
+    assert second == request.decode_worker != first
+    assert not desk.registry.get(first).assigned
+    desk.land(request)
+    desk.registry.get(second).draining = True
+    desk.life.failed(second, Failed("r", 1, "draining", "the worker is shutting down", True))
+    assert isinstance(desk.sent()[-1][1], Prefill), "what had landed is there no more"
+    assert (request.attempt, request.faults) == (2, 0)
+
+
 def test_a_lost_decode_worker_mid_stream_is_resumed_from_the_tokens_sent() -> None:
     desk = Desk()
     request = desk.submit()
