@@ -216,8 +216,9 @@ class Hub:
                 self._lifecycle.tokens(instance, message)
             case Failed():
                 self._lifecycle.failed(instance, message)
-            case PeerTested():
-                self._observer.peer_tested(instance, message)
+            case PeerTested(instance=prefill):
+                if self._registry.get(prefill) is not None:
+                    self._observer.peer_tested(instance, message)
                 self._lifecycle.peer_tested(instance, message)
             case Goodbye(draining=True):
                 log.info("%s is draining", instance)

@@ -22,6 +22,7 @@ from transport.messages import (
     MemoryExport,
     Offer,
     PeerJoined,
+    PeerLeft,
     PeerTested,
     PoolGauges,
     Prefill,
@@ -123,6 +124,20 @@ async def test_who_can_pull_from_nobody_is_refused_with_the_reason(site: Site) -
     text = site.metrics.render().decode()
     assert 'baton_workers_lost_total{reason="refused",role="decode"} 1.0' in text
     assert "selftest_bytes_per_second{" not in text
+
+
+async def test_the_speed_of_a_peer_that_has_left_is_not_shown(site: Site) -> None:
+    prefill, decode = site.join("p-1", "prefill"), site.join("d-1", "decode")
+    await asyncio.to_thread(prefill.session.join, DEADLINE_S)
+    await asyncio.to_thread(decode.hear, PeerJoined)
+    prefill.session.leave()
+    await asyncio.to_thread(decode.hear, PeerLeft)
+    decode.session.send(PeerTested("p-1", 85_000_000, 0.00025))
+    decode.session.leave(draining=True)
+    async with asyncio.timeout(DEADLINE_S):
+        while not site.hub.status().workers[0].draining:
+            await asyncio.to_thread(decode.session.receive, 0.05)
+    assert "selftest_bytes_per_second{" not in site.text
 
 
 async def test_what_is_open_when_a_drain_ends_fails_and_is_not_sent_to_anybody_first(
