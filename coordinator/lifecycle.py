@@ -1,6 +1,6 @@
 """The life of every request: what happens when something arrives, ends or dies. Pure.
 
-Each method takes one event and leaves in the outbox what has to be done about it; the hub does
+Each method takes one event and leaves in the outbox what has to be done about it; carrier.py does
 it. The states and the events that lead on:
 
     queued ─ placed ► prefilling ─ prefilled ► handoff ─ landed ► decoding ─ last ► finished
