@@ -3,12 +3,14 @@
     queue      waits for a worker to compute its tokens
     handoffs   computed and offered; waits for a decode worker
 
-Both are kept in the order of acceptance, whatever the attempt, and the head is never overtaken:
-a long request must not starve behind short ones. A handoff only waits aside while no decode worker
-has proved that it can pull from there.
+Both are kept in the order of acceptance, whatever the attempt, and nobody is overtaken at the
+workers that he waits for: a long request must not starve behind short ones. The head of the queue
+waits for any worker, so it holds up all others. A handoff waits for the decode workers that have
+proved that they can pull from there, and so holds up only those who want one of the same; while
+there is none it waits aside.
 """
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable
 
 from coordinator.placement import (
@@ -49,30 +51,22 @@ class Dispatcher:
 
     def enqueue(self, request: Request) -> None:
         """It waits for its tokens to be computed."""
-        insort(self.queue, request, key=lambda r: r.arrival)
+        insort(self.queue, request, key=_arrival)
 
     def hand_off(self, request: Request) -> None:
         """It waits for a decode worker to pull its offer."""
-        insort(self.handoffs, request, key=lambda r: r.arrival)
+        insort(self.handoffs, request, key=_arrival)
 
     def withdraw(self, request: Request) -> None:
         """It waits no longer, if it did."""
         if request.state is State.QUEUED:
-            self.queue.remove(request)
+            _remove(request, self.queue)
         elif request.state is State.HANDOFF and not request.decode_worker:
-            self.handoffs.remove(request)
+            _remove(request, self.handoffs)
 
     def run(self) -> None:
         """Place whatever can be placed, oldest first."""
-        for request in list(self.handoffs):
-            workers = self._pullers(request)
-            if not workers:
-                continue  # its pairs are not tested yet; others need not wait for that
-            worker = choose_decode(workers, request)
-            if worker is None:
-                break
-            self.handoffs.remove(request)
-            self._to_decode(request, worker)
+        self._run_handoffs()
         while self.queue:
             worker = self._first_worker(self.queue[0])
             if worker is None:
@@ -83,7 +77,15 @@ class Dispatcher:
         """The worker is no longer responsible for the request."""
         worker = self._registry.get(instance)
         if worker is not None:
-            worker.assigned.pop(request.request_id, None)
+            worker.unassign(request)
+
+    def recount(self, request: Request) -> None:
+        """It has become longer, or its first token has come: so it needs more memory where it is,
+        or fewer tokens are ahead there."""
+        for instance in (request.prefill_worker, request.decode_worker):
+            worker = self._registry.get(instance)
+            if worker is not None and request.request_id in worker.assigned:
+                worker.recount(request)
 
     def take_back(self, request: Request) -> None:
         """Have every worker forget the request, and forget them."""
@@ -107,6 +109,21 @@ class Dispatcher:
         """The prefill worker has nothing to do with the request any more."""
         self.unassign(request, request.prefill_worker)
         request.offer = None
+
+    def _run_handoffs(self) -> None:
+        takers = {worker.instance for worker in self._registry.taking("decode")}
+        spoken_for: set[str] = set()  # an older request waits for room there
+        for request in list(self.handoffs):
+            if spoken_for == takers:
+                return
+            workers = self._pullers(request)
+            free = [worker for worker in workers if worker.instance not in spoken_for]
+            worker = choose_decode(free, request)
+            if worker is None:
+                spoken_for.update(worker.instance for worker in workers)
+            else:
+                _remove(request, self.handoffs)
+                self._to_decode(request, worker)
 
     def _pullers(self, request: Request) -> list[Worker]:
         """Decode workers that can hold the request and have proved to read its offer right. Who
@@ -136,7 +153,17 @@ class Dispatcher:
     def _assign(self, request: Request, worker: Worker, order: ToWorker) -> None:
         self._num_placed += 1
         worker.last_placed = self._num_placed
-        worker.assigned[request.request_id] = request
+        worker.assign(request)
         request.assigned_at = self._monotonic()
         self._send(worker.instance, order)
         self._changed(request)
+
+
+def _arrival(request: Request) -> int:
+    return request.arrival
+
+
+def _remove(request: Request, waiting: list[Request]) -> None:
+    at = bisect_left(waiting, request.arrival, key=_arrival)
+    assert waiting[at] is request, "a request that waits is listed"
+    del waiting[at]

@@ -1,4 +1,4 @@
-"""What the lifecycle wants done: plain values, carried out by the hub in the order they come."""
+"""What the lifecycle wants done: plain values, carried out in the order they come."""
 
 from dataclasses import dataclass
 

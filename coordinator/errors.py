@@ -19,7 +19,11 @@ CLIENT_LEFT = 499  # nginx's status for a client that closed the connection; nob
 
 _MAX_MESSAGE_LEN = 700  # characters; with the rest under 4 KB even if each takes four bytes
 _MAX_PARAM_LEN = 100
-_FAILED_STATUS = {"draining": 503, "no_worker": 503, "shutting_down": 503, "too_long": 400}
+_WORTH_ASKING_AGAIN = (
+    "shutting_down", "worker_lost", "lost_at_worker", "peer_gone", "stale_offer", "pull_timeout",
+    "offer_expired",
+)  # fmt: skip
+_FAILED_STATUS = {"too_long": 400} | dict.fromkeys(_WORTH_ASKING_AGAIN, 503)
 _RETRY_AFTER_S = 1.0
 
 

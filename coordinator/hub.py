@@ -3,7 +3,7 @@
     submit    the HTTP edge's way in
     receive   a worker's message → the lifecycle
     tick      every heartbeat: say Alive, find silent workers and overdue requests
-    apply     what the lifecycle wants done: send, stream, record, end
+    apply     what the lifecycle wants done (carrier.py)
 
 Everything runs on one event loop; nothing here waits for Redis.
 """
@@ -14,13 +14,8 @@ import time
 from contextlib import suppress
 from typing import assert_never
 
-from coordinator.contract import (
-    Generation,
-    GenerationFailed,
-    Overloaded,
-    ServiceStatus,
-)
-from coordinator.effects import Emit, Ended, HandedOff, PlacedAnew, Recorded, Send
+from coordinator.carrier import Carrier
+from coordinator.contract import Generation, Overloaded, ServiceStatus
 from coordinator.garbage import Sweeper
 from coordinator.hub_settings import HubSettings
 from coordinator.leases import Leases
@@ -31,7 +26,6 @@ from coordinator.observer import Observer
 from coordinator.placement import PlacementLimits
 from coordinator.reach import Reach
 from coordinator.registry import Registry
-from coordinator.request import Request, State
 from coordinator.streams import Stream
 from coordinator.vigil import Vigil
 from transport.channel import CoordinatorChannel
@@ -55,6 +49,7 @@ from transport.messages import (
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2.0
+DRAINED_AT_ONCE = 256
 
 
 class Hub:
@@ -82,13 +77,11 @@ class Hub:
             self._registry, self._lifecycle, self._membership, channel.send, settings
         )
         self._reach = Reach(channel.send, instance)
-        self._streams: dict[str, Stream] = {}
+        self._carrier = Carrier(self._lifecycle, observer, channel.send)
         self._sweeper = Sweeper()
         self._num_accepted = 0
         self._draining = False
         self._stopping = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     # ---- for the HTTP edge
 
@@ -106,11 +99,10 @@ class Hub:
             stop_early=lambda: self._end_by_edge(request_id, stop_early=True),
             cancel=lambda: self._end_by_edge(request_id, stop_early=False),
         )
-        self._streams[request_id] = stream
-        self._idle.clear()
+        self._carrier.open(request_id, stream)
         self._num_accepted += 1
         self._lifecycle.submit(generation, self._clock())
-        self._apply()
+        self._carrier.apply()
         return stream
 
     def status(self) -> ServiceStatus:
@@ -144,10 +136,14 @@ class Hub:
         """Take no more work; wait for what is open, and fail what is left at the deadline."""
         self._draining = True
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), timeout_s)
-        for request in list(self._lifecycle.requests.values()):
-            self._lifecycle.fail(request, "shutting_down", "the coordinator is shutting down")
-        self._apply()
+            await asyncio.wait_for(self._carrier.idle.wait(), timeout_s)
+        left = list(self._lifecycle.requests.values())
+        while left:
+            # The youngest first: what waits goes before what it waits for.
+            some, left = left[-DRAINED_AT_ONCE:], left[:-DRAINED_AT_ONCE]
+            self._lifecycle.fail_all(some, "shutting_down", "the coordinator is shutting down")
+            self._carrier.apply()
+            await asyncio.sleep(0)  # their clients are told meanwhile
 
     def stop(self) -> None:
         self._stopping.set()
@@ -162,7 +158,7 @@ class Hub:
                 kind = type(message).__name__
                 fields = self._request_of(message)
                 log.exception("handling %s from %s", kind, instance, extra=fields)
-            self._apply()
+            self._carrier.apply()
 
     def _request_of(self, message: FromWorker | WireError) -> dict[str, object]:
         """Log fields of the open request that a message is about, if it is about one."""
@@ -204,8 +200,7 @@ class Hub:
                     log.error("the books of %s do not balance: %s", instance, gauges.books_error)
                 worker.gauges, worker.gpu = gauges, gpu
                 self._observer.heartbeat(worker)
-                grace_s = 3 * self._settings.heartbeat_s
-                self._lifecycle.reconcile(worker, set(held), grace_s)
+                self._lifecycle.reconcile(worker, set(held), self._settings.heartbeat_s)
             case Prefilled():
                 self._lifecycle.prefilled(instance, message)
             case Landed():
@@ -214,8 +209,9 @@ class Hub:
                 self._lifecycle.tokens(instance, message)
             case Failed():
                 self._lifecycle.failed(instance, message)
-            case PeerTested():
-                self._observer.peer_tested(instance, message)
+            case PeerTested(instance=prefill):
+                if self._registry.get(prefill) is not None:
+                    self._observer.peer_tested(instance, message)
                 self._lifecycle.peer_tested(instance, message)
             case Goodbye(draining=True):
                 log.info("%s is draining", instance)
@@ -235,37 +231,8 @@ class Hub:
             gone = self._reach.beat(members | self._leases.holders)
             self._leases.end(gone)
             self._vigil.keep(lag_s, gone)
-            self._apply()
-            self._sweeper.tick(len(self._streams), self._num_accepted)
-
-    # ---- effects
-
-    def _apply(self) -> None:
-        for effect in self._lifecycle.take_effects():
-            match effect:
-                case Send(instance=instance, message=message):
-                    self._send(instance, message)
-                case Emit(request=request, token=token):
-                    self._observer.token(request)
-                    self._streams[request.request_id].push(token)
-                case Recorded(request=request):
-                    self._observer.record(request)
-                case HandedOff(request=request):
-                    self._observer.handed_off(request)
-                case PlacedAnew(request=request, code=code, message=why):
-                    self._observer.placed_anew(request, code, why)
-                case Ended(request=request):
-                    self._close_stream(request)
-                case _:
-                    assert_never(effect)
-
-    def _close_stream(self, request: Request) -> None:
-        self._observer.ended(request)
-        failed = request.state is State.FAILED
-        failure = GenerationFailed(request.code, request.message) if failed else None
-        self._streams.pop(request.request_id).end(failure)
-        if not self._streams:
-            self._idle.set()
+            self._carrier.apply()
+            self._sweeper.tick(self._carrier.num_streams, self._num_accepted)
 
     def _end_by_edge(self, request_id: str, *, stop_early: bool) -> None:
         request = self._lifecycle.requests.get(request_id)
@@ -275,7 +242,7 @@ class Hub:
             self._lifecycle.stop_early(request)
         else:
             self._lifecycle.cancel(request)
-        self._apply()
+        self._carrier.apply()
 
     def _send(self, instance: str, message: ToWorker) -> None:
         # A worker that cannot be reached is found out by the next heartbeats.

@@ -15,6 +15,9 @@ baton:lease:gpu:{uuid}          hash  `share`, how many workers may hold it,   1
                                       and for each holder's instance when its
                                       hold ends (Unix ms of the server)
 baton:unfit:gpu:{uuid}          str   why no worker gets that GPU (leases.py)  1 h, a setting
+baton:unfit-made:{coordinator}  str   which of that coordinator's marks on a   with the mark
+    :{uuid}                           GPU was made last: a server that knows
+                                      it has not lost the mark, if it is gone
 
 A coordinator is alive while its hash exists. An instance listed in `baton:coordinators` without
 a hash is dead: any live coordinator fails what its open set lists, then unlists it. A hash of
@@ -56,6 +59,10 @@ def lease(gpu: str) -> str:
 
 def unfit(gpu: str) -> str:
     return UNFIT_GPU_PREFIX + gpu
+
+
+def unfit_made(coordinator: str, gpu: str) -> str:
+    return f"baton:unfit-made:{coordinator}:{gpu}"
 
 
 def coordinator(instance: str) -> str:

@@ -1,6 +1,6 @@
 """The life of every request: what happens when something arrives, ends or dies. Pure.
 
-Each method takes one event and leaves in the outbox what has to be done about it; the hub does
+Each method takes one event and leaves in the outbox what has to be done about it; carrier.py does
 it. The states and the events that lead on:
 
     queued ─ placed ► prefilling ─ prefilled ► handoff ─ landed ► decoding ─ last ► finished
@@ -14,7 +14,7 @@ counted.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from coordinator.contract import Generation, Token
 from coordinator.dispatch import Dispatcher
@@ -109,9 +109,15 @@ class Lifecycle:
             self._dispatcher.run()
 
     def fail(self, request: Request, code: str, message: str) -> None:
-        if not request.state.terminal:
+        self.fail_all([request], code, message)
+
+    def fail_all(self, requests: Iterable[Request], code: str, message: str) -> None:
+        """All at once: what one of them leaves free is not given to another of them."""
+        failing = [request for request in requests if not request.state.terminal]
+        for request in failing:
             self._dispatcher.take_back(request)
             self._end(request, State.FAILED, code, message)
+        if failing:
             self._dispatcher.run()
 
     # ---- workers come and go
@@ -139,7 +145,7 @@ class Lifecycle:
                 self._send(decode.instance, PeerLeft(instance))
         for request in list(worker.assigned.values()):
             if request.decode_worker == instance:
-                self._decode_worker_lost(request)
+                self._leave_decode_worker(request, "worker_lost", f"{instance} was lost")
             elif not request.decode_worker:
                 self._retry(request, "worker_lost", f"{instance} was lost")
         self._dispatcher.run()
@@ -153,19 +159,26 @@ class Lifecycle:
         self._registry.pairs.report(message.instance, instance, message.problem, now)
         self._dispatcher.run()
 
-    def reconcile(self, worker: Worker, held: set[tuple[str, int]], grace_s: float) -> None:
+    def reconcile(self, worker: Worker, held: set[tuple[str, int]], heartbeat_s: float) -> None:
         """Compare what a worker says it holds with what was placed there: nothing may be lost
-        with a message, and nothing kept for a request that is over."""
+        with a message, and nothing kept for a request that is over.
+
+        An order may cross a heartbeat, and the next one too: it comes just after the worker has
+        read its messages, and a long step follows. But the worker reads them all between any two
+        heartbeats. What was sent before the last but one was here had come when the last one went
+        out, and so was read before this one.
+        """
         for request_id, attempt in held:
             request = worker.assigned.get(request_id)
             if request is None or request.attempt > attempt:
                 self._send(worker.instance, Cancel(request_id, attempt))
-        settled_before = self._monotonic() - grace_s
+        last_but_one, _ = worker.beats
         for request in list(worker.assigned.values()):
             missing = (request.request_id, request.attempt) not in held
-            if missing and request.assigned_at < settled_before:
+            if missing and request.assigned_at < last_but_one:
                 request.failed_at = worker.instance
                 self._retry(request, "lost_at_worker", f"{worker.instance} no longer has it")
+        worker.note_beat(self._monotonic(), heartbeat_s)
         self._dispatcher.run()
 
     # ---- what workers say
@@ -220,7 +233,9 @@ class Lifecycle:
             else:
                 self.stale_dropped += 1
             return
-        if message.retry:
+        if message.code == "draining" and instance == request.decode_worker:
+            self._leave_decode_worker(request, message.code, message.message)
+        elif message.retry:
             request.failed_at = instance
             self._retry(request, message.code, message.message)
         else:
@@ -250,16 +265,19 @@ class Lifecycle:
             request.offer = offer
             request.state = State.HANDOFF
             self._dispatcher.hand_off(request)
+        self._dispatcher.recount(request)
         self._record(request)
 
-    def _decode_worker_lost(self, request: Request) -> None:
+    def _leave_decode_worker(self, request: Request, code: str, message: str) -> None:
         """Pull again if the prefill worker still offers the prompt, else compute it again."""
+        request.failed_at = request.decode_worker
         if request.offer is not None and self._registry.get(request.prefill_worker):
+            self._dispatcher.unassign(request, request.decode_worker)
             request.decode_worker = ""
             self._dispatcher.hand_off(request)
             self._record(request)
         else:
-            self._retry(request, "worker_lost", f"{request.decode_worker} was lost")
+            self._retry(request, code, message)
 
     def _retry(self, request: Request, code: str, message: str) -> None:
         self._dispatcher.take_back(request)
@@ -289,6 +307,8 @@ class Lifecycle:
             for instance in (request.prefill_worker, request.decode_worker):
                 self._dispatcher.unassign(request, instance)
             self._end(request, State.FINISHED)
+        else:
+            self._dispatcher.recount(request)
 
     def _end(self, request: Request, state: State, code: str = "", message: str = "") -> None:
         request.state = state

@@ -6,8 +6,9 @@ Pure. Of each request only the newest record is kept, in one of three places:
     unwritten   ended, Redis has not confirmed it
     retained    ended and confirmed; kept a while in case the server comes back empty
 
-Memory is bounded by ``capacity`` records. Over it, the oldest retained one goes first, then the
-oldest unwritten, then the oldest open; the last two are counted in ``dropped``.
+All open ones are kept, as many as the coordinator accepts. Of those that have ended at most
+``max_ended`` are: over it, the oldest retained one goes first, then the oldest unwritten. What
+Redis has never heard for that reason is counted in ``dropped``.
 """
 
 from collections import OrderedDict
@@ -19,8 +20,8 @@ from coordinator.record import RequestRecord
 class Outbox:
     """Every operation is O(1) a record."""
 
-    def __init__(self, *, capacity: int, retain_s: float) -> None:
-        self.capacity, self.retain_s = capacity, retain_s
+    def __init__(self, *, max_ended: int, retain_s: float) -> None:
+        self.max_ended, self.retain_s = max_ended, retain_s
         self.dropped = 0
         self._open: OrderedDict[str, RequestRecord] = OrderedDict()
         self._unwritten: OrderedDict[str, RequestRecord] = OrderedDict()
@@ -54,7 +55,7 @@ class Outbox:
         else:
             self._open[request_id] = record
         self._dirty[request_id] = None
-        while len(self) > self.capacity:
+        if len(self._unwritten) + len(self._retained) > self.max_ended:
             self._drop_oldest()
         return True
 
@@ -76,8 +77,10 @@ class Outbox:
     def give_back(self, records: Iterable[RequestRecord]) -> None:
         """These could not be written; what is still the newest is dirty again."""
         for record in records:
-            if self.get(record.request_id) is record:
+            newest = self.get(record.request_id)
+            if newest is record:
                 self._dirty[record.request_id] = None
+            self.dropped += newest is None
 
     def rewrite_all(self) -> None:
         """Redis lost its data: everything that is kept is dirty."""
@@ -100,6 +103,7 @@ class Outbox:
         if self._retained:
             self._forget_retained(next(iter(self._retained)))
             return
-        request_id, _ = (self._unwritten or self._open).popitem(last=False)
-        self._dirty.pop(request_id, None)
-        self.dropped += 1
+        request_id, _ = self._unwritten.popitem(last=False)
+        if request_id in self._dirty:
+            del self._dirty[request_id]
+            self.dropped += 1

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from coordinator.registry import Worker
-from coordinator.request import Request, State
+from coordinator.request import Request
 
 Load = Callable[[Worker], tuple[int, ...]]
 
@@ -46,10 +46,10 @@ def choose_prefill(
     fitting = (
         w
         for w in large_enough(workers, request.num_tokens)
-        if _has_room(w, request.num_tokens, share=limits.prefill_watermark)
-        and _takes_prompt(w, request.num_tokens, limits)
+        if _takes_prompt(w, request.num_tokens, limits)
+        and _has_room(w, request.num_tokens, share=limits.prefill_watermark)
     )
-    return _least_loaded(fitting, request, lambda w: (tokens_ahead(w),))
+    return _least_loaded(fitting, request, lambda w: (w.tokens_ahead,))
 
 
 def choose_decode(workers: Iterable[Worker], request: Request) -> Worker | None:
@@ -69,17 +69,12 @@ def choose_both(
     fitting = (
         w
         for w in large_enough(workers, request.max_len)
-        if _has_room(w, request.num_tokens + 1, growing=True)
-        and _takes_prompt(w, request.num_tokens, limits)
+        if _takes_prompt(w, request.num_tokens, limits)
+        and _has_room(w, request.num_tokens + 1, growing=True)
     )
     return _least_loaded(
-        fitting, request, lambda w: (len(w.assigned), tokens_ahead(w), -w.free_pages)
+        fitting, request, lambda w: (len(w.assigned), w.tokens_ahead, -w.free_pages)
     )
-
-
-def tokens_ahead(worker: Worker) -> int:
-    """Tokens of prompts placed at the worker whose first token has not come yet."""
-    return sum(r.num_tokens for r in worker.assigned.values() if r.state is State.PREFILLING)
 
 
 def _least_loaded(fitting: Iterable[Worker], request: Request, load: Load) -> Worker | None:
@@ -98,7 +93,7 @@ def large_enough(workers: Iterable[Worker], num_tokens: int) -> list[Worker]:
 
 
 def _takes_prompt(worker: Worker, num_tokens: int, limits: PlacementLimits) -> bool:
-    ahead = tokens_ahead(worker)
+    ahead = worker.tokens_ahead
     return ahead == 0 or ahead + num_tokens <= limits.max_tokens_ahead
 
 

@@ -102,13 +102,13 @@ class Presence:
             key = keys.worker(instance)
             await self._link.ask(scripts.replace(key, fields, self._ttl_s))
 
-    async def fail_lost(self, dead: str, *, batch: int) -> int:
-        """Fail what a dead coordinator left open, ``batch`` requests a script; how many."""
-        num_failed, left = 0, True
-        while left:
-            failed, left = await self._link.ask(scripts.fail_lost(dead, time.time(), batch))
-            num_failed += failed
-        return num_failed
+    async def fail_lost(self, most: int) -> int:
+        """Fail up to ``most`` requests that the first one in ``dead`` left open; how many. It
+        leaves the list with its last one."""
+        failed, left = await self._link.ask(scripts.fail_lost(self.dead[0], time.time(), most))
+        if not left:
+            self.dead.pop(0)
+        return int(failed)
 
     async def leave(self) -> None:
         """Remove the keys of this coordinator and its workers."""

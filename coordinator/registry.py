@@ -1,10 +1,11 @@
 """The workers as the coordinator knows them. Pure."""
 
 from dataclasses import dataclass, field
+from math import inf
 
 from coordinator.contract import PoolStatus
 from coordinator.pairs import Pairs
-from coordinator.request import Request
+from coordinator.request import Request, State
 from transport.errors import LayoutMismatch, RoleMismatch
 from transport.layout import CacheLayout
 from transport.messages import GpuHealth, Hello, PoolGauges, Role
@@ -13,11 +14,14 @@ from transport.messages import GpuHealth, Hello, PoolGauges, Role
 @dataclass(eq=False)
 class Worker:
     """One welcomed worker. ``assigned`` holds the requests it is responsible for, which is
-    also how its memory is accounted for between two heartbeats.
+    also how its memory is accounted for between two heartbeats: ``num_pages_assigned`` are the
+    pages that they need now, counted from their lengths, and ``tokens_ahead`` the tokens of those
+    whose first token has not come yet. Both are kept by ``assign``, ``unassign`` and ``recount``.
 
     ``heard_at`` is of the monotonic clock: a step of the system's must not look like silence.
     ``settled``: it has said more than hello. ``last_placed`` orders workers by when they were last
-    given a request; 0: never. ``gpu`` is what its GPU said last, as far as it can be asked.
+    given a request; 0: never. ``beats`` are when its last two heartbeats came, as ``note_beat``
+    counts them. ``gpu`` is what its GPU said last, as far as it can be asked.
     """
 
     hello: Hello
@@ -26,8 +30,12 @@ class Worker:
     draining: bool = False
     settled: bool = False
     last_placed: int = 0
+    beats: tuple[float, float] = (-inf, -inf)
     gpu: GpuHealth | None = None
     assigned: dict[str, Request] = field(default_factory=dict)
+    num_pages_assigned: int = 0
+    tokens_ahead: int = 0
+    _counted: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def instance(self) -> str:
@@ -36,6 +44,11 @@ class Worker:
     @property
     def layout(self) -> CacheLayout:
         return self.hello.memory.layout
+
+    def note_beat(self, now: float, heartbeat_s: float) -> None:
+        """A heartbeat came. Those that queued up while we did not listen count as one."""
+        if now - self.beats[1] >= heartbeat_s / 2:
+            self.beats = self.beats[1], now
 
     def status(self) -> PoolStatus:
         pools = self.hello.memory.pools
@@ -54,10 +67,26 @@ class Worker:
             gpu_temperature_c=None if self.gpu is None else self.gpu.temperature_c,
         )
 
-    @property
-    def num_pages_assigned(self) -> int:
-        """Pages its requests need now, counted from their lengths."""
-        return sum(self.layout.pages_for(r.num_tokens + 1) for r in self.assigned.values())
+    def assign(self, request: Request) -> None:
+        self.assigned[request.request_id] = request
+        self.recount(request)
+
+    def unassign(self, request: Request) -> None:
+        if self.assigned.pop(request.request_id, None) is not None:
+            pages, ahead = self._counted.pop(request.request_id)
+            self.num_pages_assigned -= pages
+            self.tokens_ahead -= ahead
+
+    def recount(self, request: Request) -> None:
+        """A request that is here has become longer, or its first token has come."""
+        num_tokens = request.num_tokens
+        pages = self.layout.pages_for(num_tokens + 1)
+        ahead = num_tokens if request.state is State.PREFILLING else 0
+        pages_before, ahead_before = self._counted.get(request.request_id, (0, 0))
+        if pages != pages_before or ahead != ahead_before:
+            self.num_pages_assigned += pages - pages_before
+            self.tokens_ahead += ahead - ahead_before
+            self._counted[request.request_id] = pages, ahead
 
     @property
     def free_pages(self) -> int:
@@ -92,14 +121,20 @@ class Registry:
     def of(self, role: Role) -> list[Worker]:
         return [worker for worker in self._workers.values() if worker.hello.role == role]
 
+    def taking(self, role: Role) -> list[Worker]:
+        """Those of a role that take new work."""
+        return [worker for worker in self.of(role) if not worker.draining]
+
     def prefilling(self) -> list[Worker]:
         """Prefill workers from which somebody can pull, as far as is known."""
-        heard = self.heard("decode")
+        heard = {worker.instance: worker.heard_at for worker in self.taking("decode")}
         return [w for w in self.of("prefill") if not self.pairs.stranded(w.instance, heard)]
 
     def decoding_from(self, prefill: str) -> list[Worker]:
-        """Decode workers that read this prefill worker's memory right, or have yet to prove it."""
-        return [w for w in self.of("decode") if prefill not in self.pairs.broken_of(w.instance)]
+        """Decode workers that take new work and read this prefill worker's memory right, or have
+        yet to prove it."""
+        taking = self.taking("decode")
+        return [w for w in taking if prefill not in self.pairs.broken_of(w.instance)]
 
     def heard(self, role: Role) -> dict[str, float]:
         """When each worker of a role was last heard of."""

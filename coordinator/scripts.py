@@ -155,7 +155,16 @@ if redis.call('HLEN', KEYS[1]) <= 1 then redis.call('DEL', KEYS[1]) end
 return 1
 """
 
-SOURCES: Final = (_PUT, _JOIN, _FAIL_LOST, _LEAVE, _REPLACE, _CLAIM, _RELEASE)
+_MARK = """
+-- KEYS mark of a GPU, number of the mark that was made last. ARGV why, number, ttl ms.
+-- Marks it as unfit, unless this mark was made before: then somebody has cleared it since.
+if redis.call('GET', KEYS[2]) == ARGV[2] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
+redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
+return 1
+"""
+
+SOURCES: Final = (_PUT, _JOIN, _FAIL_LOST, _LEAVE, _REPLACE, _CLAIM, _RELEASE, _MARK)
 
 
 def put(record: RequestRecord, writer: str) -> Command:
@@ -220,6 +229,13 @@ def renew(holder: str, gpu: str, share: int, ttl_s: float) -> Command:
 
 def release(holder: str, gpu: str) -> Command:
     return ("EVALSHA", _sha(_RELEASE), 1, keys.lease(gpu), holder)
+
+
+def mark(coordinator: str, gpu: str, why: str, number: int, left_ms: int) -> Command:
+    """Mark a GPU as unfit, by the coordinator's mark ``number`` there: each is made only once, also
+    when it is told again to a server that may have lost it."""
+    made = keys.unfit_made(coordinator, gpu)
+    return ("EVALSHA", _sha(_MARK), 2, keys.unfit(gpu), made, why, number, left_ms)
 
 
 def _flat(fields: Mapping[str, str]) -> bytes:

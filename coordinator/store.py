@@ -40,9 +40,9 @@ class Store:
         link = RedisLink(redis_url, call_timeout_s=limits.call_timeout_s)
         # Readers have connections of their own: however many come, the writer is not held up.
         self._reader = RedisLink(redis_url, call_timeout_s=limits.call_timeout_s)
-        self._outbox = Outbox(capacity=limits.max_records, retain_s=limits.retain_s)
+        self._outbox = Outbox(max_ended=limits.max_ended, retain_s=limits.retain_s)
         self._presence = Presence(link, instance, protocol, endpoint, ttl_s=limits.presence_ttl_s)
-        self._unfit = UnfitGpus(link, for_s=limits.unfit_gpu_s)
+        self._unfit = UnfitGpus(link, instance, for_s=limits.unfit_gpu_s)
         self._writer = StoreWriter(
             link, instance, self._outbox, self._presence, self._unfit, limits
         )
@@ -58,7 +58,7 @@ class Store:
 
     @property
     def dropped(self) -> int:
-        """Records given up unwritten because ``max_records`` was reached."""
+        """Records given up unwritten because ``max_ended`` was reached."""
         return self._outbox.dropped
 
     @property
@@ -66,7 +66,8 @@ class Store:
         return self._outbox.num_dirty
 
     async def start(self) -> None:
-        """Connect, register, fail what dead coordinators left open, then write in background.
+        """Connect and register; then write in background, and fail what dead coordinators left
+        open.
 
         Raises RedisUnavailable when the server has not answered within ``start_timeout_s``, and
         ProtocolConflict when a live coordinator there speaks another version.

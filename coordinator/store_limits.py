@@ -9,8 +9,8 @@ from coordinator import keys
 @dataclass(frozen=True)
 class StoreLimits:
     """``batch_window_s`` is how late a record may be for the sake of its batch;
-    ``max_records`` bounds the memory, live requests included; ``unfit_gpu_s`` is how long nobody
-    gets a GPU on which nothing should be computed."""
+    ``max_ended`` bounds the records kept of requests that have ended, beside those still open;
+    ``unfit_gpu_s`` is how long nobody gets a GPU on which nothing should be computed."""
 
     batch_window_s: float = 0.01
     max_batch: int = 64
@@ -19,7 +19,7 @@ class StoreLimits:
     heartbeat_s: float = 2.0
     presence_ttl_s: float = keys.PRESENCE_TTL_S
     retain_s: float = 300.0
-    max_records: int = 20_000
+    max_ended: int = 20_000
     backoff_min_s: float = 0.05
     backoff_max_s: float = 2.0
     unfit_gpu_s: float = keys.UNFIT_GPU_TTL_S

@@ -1,9 +1,11 @@
 """Writes the coordinator's record to Redis, and meets the server again on every heartbeat.
 
 One task. Woken by a change, it lets a short window of more come in and writes them as one
-pipeline of compare-and-sets. When the server stalls, dies or refuses, it comes back with backoff;
-one that has lost its data (it does not know this coordinator, or is another run) is told
-everything again: open requests, workers, and what ended a while ago.
+pipeline of compare-and-sets; then it fails a batch of what dead coordinators left open. Neither
+keeps a heartbeat waiting: what lives by it would expire. When the server stalls, dies or refuses,
+the task comes back with backoff; a server that has lost its data (it does not know this
+coordinator, or is another run) is told everything again: open requests, workers, and what ended a
+while ago.
 """
 
 import asyncio
@@ -122,8 +124,13 @@ class StoreWriter:
             await self._unfit.write()
             await self._presence.write_releases()
             await self._write_records()
-            if time.monotonic() >= self._next_heartbeat:
+            await self._fail_lost()
+            if self._heartbeat_due:
                 await self._meet()
+
+    @property
+    def _heartbeat_due(self) -> bool:
+        return time.monotonic() >= self._next_heartbeat
 
     @property
     def _dirty(self) -> bool:
@@ -138,7 +145,8 @@ class StoreWriter:
         self._full.clear()
 
     async def _write_records(self) -> None:
-        """Write what is dirty now; what comes meanwhile may gather for a batch of its own."""
+        """Write what is dirty now, but let no heartbeat wait for it; what comes meanwhile may
+        gather for a batch of its own."""
         while batch := self._outbox.take(self._limits.max_batch):
             refused: ResponseError | None = None
             forgotten = False
@@ -164,6 +172,17 @@ class StoreWriter:
                 await self._meet()
             if len(batch) < self._limits.max_batch:
                 return
+            if self._heartbeat_due:
+                self.note_change()  # the rest is still there
+                return
+
+    async def _fail_lost(self) -> None:
+        """One batch of what dead coordinators left open; the next one after what is newer."""
+        if self._presence.dead:
+            most = self._limits.max_batch
+            self.counters.lost_failed += await self._presence.fail_lost(most)
+            if self._presence.dead:
+                self.note_change()
 
     async def _meet(self) -> None:
         """Greet the server: refresh what says that we live, and see whether it still knows us."""
@@ -181,9 +200,6 @@ class StoreWriter:
         self._outbox.expire(time.monotonic())
         self._next_heartbeat = time.monotonic() + self._limits.heartbeat_s
         self.note_change()
-        for dead in self._presence.dead:
-            failed = await self._presence.fail_lost(dead, batch=self._limits.max_batch)
-            self.counters.lost_failed += failed
 
     async def _back_off(self, failed_in_a_row: int) -> None:
         # Not cut short by `closing`: a server that comes back before close's deadline still

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from coordinator import keys
+from coordinator import keys, scripts
 from coordinator.redis_link import RedisLink
 
 FOR_EVER_MS = -1
@@ -13,22 +13,30 @@ FOR_EVER_MS = -1
 
 @dataclass(frozen=True)
 class _Mark:
+    number: int
     why: str
     until: float
 
 
 class UnfitGpus:
-    """The marks that this coordinator has made; each lasts ``for_s``.
+    """The marks that this coordinator has made; each lasts ``for_s``, or until somebody clears it.
 
     ``clock`` gives monotonic seconds.
     """
 
     def __init__(
-        self, link: RedisLink, *, for_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        link: RedisLink,
+        instance: str,
+        *,
+        for_s: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._link = link
+        self._instance = instance
         self._for_s = for_s
         self._clock = clock
+        self._num_made = 0
         self._marks: dict[str, _Mark] = {}
         self._unwritten: dict[str, _Mark] = {}
 
@@ -38,10 +46,13 @@ class UnfitGpus:
 
     def mark(self, gpu: str, why: str) -> None:
         """From now on, anew if it was before."""
-        self._marks[gpu] = self._unwritten[gpu] = _Mark(why, self._clock() + self._for_s)
+        self._num_made += 1
+        until = self._clock() + self._for_s
+        self._marks[gpu] = self._unwritten[gpu] = _Mark(self._num_made, why, until)
 
     def rewrite_all(self) -> None:
-        """The server has lost them."""
+        """The server may have lost them. Those that it has not lost are not made again, since
+        they may have been cleared."""
         now = self._clock()
         self._marks = {gpu: mark for gpu, mark in self._marks.items() if mark.until > now}
         self._unwritten = dict(self._marks)
@@ -51,7 +62,8 @@ class UnfitGpus:
         for gpu, mark in list(self._unwritten.items()):
             left_ms = int((mark.until - self._clock()) * 1000)
             if left_ms > 0:
-                await self._link.ask(("SET", keys.unfit(gpu), mark.why, "PX", left_ms))
+                make = scripts.mark(self._instance, gpu, mark.why, mark.number, left_ms)
+                await self._link.ask(make)
             if self._unwritten.get(gpu) is mark:  # none newer came while it was written
                 del self._unwritten[gpu]
 

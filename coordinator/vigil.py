@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from itertools import takewhile
 
 from coordinator.hub_settings import HubSettings
 from coordinator.lifecycle import Lifecycle
@@ -53,8 +54,7 @@ class Vigil:
             self._send(instance, refused)
 
     def _fail_overdue(self, accepted_before: float) -> None:
-        limit_s = self._settings.request_timeout_s
-        for request in list(self._lifecycle.requests.values()):
-            if request.accepted_at >= accepted_before:
-                break  # the rest were accepted later
-            self._lifecycle.fail(request, "timeout", f"not done after {limit_s:.0f} s")
+        requests = self._lifecycle.requests.values()  # in the order in which they were accepted
+        overdue = list(takewhile(lambda r: r.accepted_at < accepted_before, requests))
+        message = f"not done after {self._settings.request_timeout_s:.0f} s"
+        self._lifecycle.fail_all(overdue, "timeout", message)

@@ -305,17 +305,18 @@ async def test_min_tokens_holds_stop_strings_off(says: Says, client_of: ClientOf
 async def test_a_failure_before_the_first_token_has_its_own_status(
     client_of: ClientOf, path: str, streamed: bool
 ) -> None:
-    core = FakeCore(lambda _: [], failure=GenerationFailed("peer_gone", "the worker died"))
+    core = FakeCore(lambda _: [], failure=GenerationFailed("not_finite", "NaN"))
     body = {"messages": USER} if path == CHAT else {"prompt": "x"}
     response = await client_of(core).post(path, json={**body, "stream": streamed})
     assert response.status_code == 500
     assert response.json()["error"] == {
-        "message": "the worker died", "type": "server_error", "param": None, "code": "peer_gone",
+        "message": "NaN", "type": "server_error", "param": None, "code": "not_finite",
     }  # fmt: skip
 
 
-async def test_what_a_shutdown_fails_may_be_asked_again(client_of: ClientOf) -> None:
-    core = FakeCore(lambda _: [], failure=GenerationFailed("shutting_down", "no time left"))
+@pytest.mark.parametrize("code", ["shutting_down", "worker_lost", "lost_at_worker", "stale_offer"])
+async def test_what_fails_for_the_moment_may_be_asked_again(client_of: ClientOf, code: str) -> None:
+    core = FakeCore(lambda _: [], failure=GenerationFailed(code, "no time left"))
     response = await client_of(core).post(COMPLETIONS, json={"prompt": "x"})
     assert response.status_code == 503
     assert int(response.headers["retry-after"]) >= 1

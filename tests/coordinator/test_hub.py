@@ -7,22 +7,26 @@ from unittest.mock import Mock
 
 import pytest
 
-from coordinator.contract import Generation
+from coordinator.contract import Generation, GenerationFailed
 from coordinator.hub import Hub, HubSettings
 from coordinator.leases import Leases
 from coordinator.observer import Observer
 from coordinator.placement import PlacementLimits
+from coordinator.request import Request
 from telemetry.metrics import Metrics
 from transport.channel import CoordinatorChannel, WorkerChannel
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import (
+    Cancel,
     Decode,
     FromWorker,
+    Generate,
     Heartbeat,
     Hello,
     MemoryExport,
     Offer,
     PeerJoined,
+    PeerLeft,
     PeerTested,
     PoolGauges,
     Prefill,
@@ -61,10 +65,10 @@ class Site:
     def __init__(self, settings: HubSettings = FAST) -> None:
         self.channel = CoordinatorChannel("ipc://*")
         self.metrics = Metrics("m")
-        observer = Observer(self.metrics, Mock(dropped=0, connected=True), "c1")
+        self.observer = Observer(self.metrics, Mock(dropped=0, connected=True), "c1")
         self.lease_store = Mock()
         leases = Leases(self.lease_store, self.channel.send)
-        self.hub = Hub(self.channel, observer, "c1", settings, PlacementLimits(), leases)
+        self.hub = Hub(self.channel, self.observer, "c1", settings, PlacementLimits(), leases)
         self.task = asyncio.create_task(self.hub.run())
         self.workers: list[Worker] = []
 
@@ -123,7 +127,7 @@ async def test_peers_are_introduced_once_for_each_time_a_worker_joins() -> None:
 
     def handle(instance: str, message: FromWorker) -> None:
         hub._handle(instance, message)
-        hub._apply()
+        hub._carrier.apply()
 
     hellos = {
         name: Hello(name, role, "m", "cpu", 1, 128, 8, EXPORT)
@@ -160,6 +164,66 @@ async def test_who_can_pull_from_nobody_is_refused_with_the_reason(site: Site) -
     text = site.metrics.render().decode()
     assert 'baton_workers_lost_total{reason="refused",role="decode"} 1.0' in text
     assert "selftest_bytes_per_second{" not in text
+
+
+async def test_the_speed_of_a_peer_that_has_left_is_not_shown(site: Site) -> None:
+    prefill, decode = site.join("p-1", "prefill"), site.join("d-1", "decode")
+    await asyncio.to_thread(prefill.session.join, DEADLINE_S)
+    await asyncio.to_thread(decode.hear, PeerJoined)
+    prefill.session.leave()
+    await asyncio.to_thread(decode.hear, PeerLeft)
+    decode.session.send(PeerTested("p-1", 85_000_000, 0.00025))
+    decode.session.leave(draining=True)
+    async with asyncio.timeout(DEADLINE_S):
+        while not site.hub.status().workers[0].draining:
+            await asyncio.to_thread(decode.session.receive, 0.05)
+    assert "selftest_bytes_per_second{" not in site.text
+
+
+async def test_what_is_open_when_a_drain_ends_fails_and_is_not_sent_to_anybody_first(
+    site: Site,
+) -> None:
+    prefill, decode = site.join("p-1", "prefill"), site.join("d-1", "decode")
+    await asyncio.to_thread(prefill.session.join, DEADLINE_S)
+    await asyncio.to_thread(decode.session.join, DEADLINE_S)
+    for n in range(600):
+        site.hub.submit(Generation(f"r{n}", (1, 2), SamplingParams(), StopRule(4)))
+    placed = site.hub.status().running
+    await site.hub.drain(0.0)
+    told: list[object] = []
+    while len(told) < 2 * placed:
+        told += await asyncio.to_thread(prefill.session.receive, DEADLINE_S)
+    assert [type(message) for message in told] == [Prefill] * placed + [Cancel] * placed
+    assert site.hub.status().problems == ("the coordinator is shutting down",)
+    ended = 'baton_requests_total{reason="shutting_down",state="failed"} 600.0'
+    assert ended in site.text
+
+
+async def test_a_bug_in_what_one_request_wants_done_ends_that_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(request: Request) -> None:
+        assert request.request_id != "bad", "a bug"
+
+    monkeypatch.setattr(site.observer, "token", broken)
+    both = site.join("b-1", "both")
+    await asyncio.to_thread(both.session.join, DEADLINE_S)
+    streams = {}
+    for name in ("bad", "good"):
+        generation = Generation(name, (1, 2), SamplingParams(), StopRule(4), http_id=f"of {name}")
+        streams[name] = site.hub.submit(generation)
+        order = await asyncio.to_thread(both.hear, Generate)
+        token = TokenOut(name, order.attempt, 0, 7)
+        both.session.send(Prefilled(token, None, 1.0, 2.0))
+    async with asyncio.timeout(DEADLINE_S):
+        assert (await anext(streams["bad"])).token_id == 7
+        with pytest.raises(GenerationFailed, match="internal error"):
+            await anext(streams["bad"])
+        assert (await anext(streams["good"])).token_id == 7
+    assert await asyncio.to_thread(both.hear, Cancel) == Cancel("bad", 1)
+    (logged,) = (r for r in caplog.records if r.levelname == "ERROR")
+    assert (logged.request, logged.message) == ("of bad", "carrying out Emit")
+    streams["good"].cancel()
 
 
 def _beat(worker: Worker, seconds: float) -> None:

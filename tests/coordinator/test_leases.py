@@ -407,6 +407,43 @@ async def test_marks_are_made_again_when_redis_comes_back_empty(redis: Redis, ma
     assert redis.pttl(keys.unfit("GPU-a")) > 3_500_000
 
 
+async def test_a_mark_that_was_cleared_stays_so_when_redis_restarts(tmp_path: Path) -> None:
+    first = LocalRedis(tmp_path / "run", keep_data=True)
+    first.start()
+    store = Store(first.url, "c1", "baton/2", limits=FAST)
+    await store.start()
+    store.mark_unfit("GPU-a", XID)
+    with Redis.from_url(first.url) as redis:
+
+        async def marked() -> None:
+            assert redis.exists(keys.unfit("GPU-a"))
+
+        await eventually(marked, "marked")
+        redis.delete(keys.unfit("GPU-a"), keys.coordinator("c1"))  # its hash expires meanwhile
+    first.stop()
+    again = LocalRedis(tmp_path / "run")
+    again.start()
+    try:
+        with Redis.from_url(again.url) as redis:
+            store.mark_unfit("GPU-b", XID)
+
+            async def written() -> None:
+                assert store.counters.rewrites == 1
+                assert redis.exists(keys.unfit("GPU-b"))
+
+            await eventually(written, "the marks told again")
+            assert not redis.exists(keys.unfit("GPU-a"))
+            store.mark_unfit("GPU-a", XID)
+
+            async def marked_anew() -> None:
+                assert redis.exists(keys.unfit("GPU-a"))
+
+            await eventually(marked_anew, "marked anew")
+        await store.close(1.0)
+    finally:
+        again.stop()
+
+
 async def test_a_mark_that_could_not_be_written_is_written_later(redis: Redis, make_store) -> None:
     store = await make_store("c1")
     redis.execute_command("CLIENT", "PAUSE", "700")  # longer than a call may take

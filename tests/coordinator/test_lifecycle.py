@@ -245,6 +245,25 @@ def test_a_lost_decode_worker_before_landing_costs_no_second_prefill() -> None:
     assert request.attempt == 1
 
 
+def test_a_decode_worker_that_drains_before_landing_costs_no_second_prefill() -> None:
+    desk = Desk()
+    request = desk.submit()
+    desk.prefill(request)
+    first = request.decode_worker
+    desk.registry.get(first).draining = True
+    desk.sent()
+    desk.life.failed(first, Failed("r", 1, "draining", "the worker is shutting down", True))
+    ((second, message),) = desk.sent()
+    assert isinstance(message, Decode)
+    assert second == request.decode_worker != first
+    assert not desk.registry.get(first).assigned
+    desk.land(request)
+    desk.registry.get(second).draining = True
+    desk.life.failed(second, Failed("r", 1, "draining", "the worker is shutting down", True))
+    assert isinstance(desk.sent()[-1][1], Prefill), "what had landed is there no more"
+    assert (request.attempt, request.faults) == (2, 0)
+
+
 def test_a_lost_decode_worker_mid_stream_is_resumed_from_the_tokens_sent() -> None:
     desk = Desk()
     request = desk.submit()
@@ -310,23 +329,51 @@ def test_a_cancel_reaches_whoever_holds_the_request() -> None:
     assert request.state is State.CANCELLED
 
 
+def test_of_those_that_fail_together_none_is_placed_first() -> None:
+    desk = Desk()
+    running = [desk.submit(f"r{n}") for n in range(8)]
+    queued = [desk.submit(f"q{n}") for n in range(3)]
+    desk.sent()
+    desk.life.fail_all([*running, *queued[:2]], "timeout", "not done after 5 s")
+    told = desk.sent()
+    cancelled = [m.request_id for _, m in told if isinstance(m, Cancel)]
+    assert sorted(cancelled) == [r.request_id for r in running]
+    assert [m.request_id for _, m in told if isinstance(m, Prefill)] == ["q2"]
+    assert {(r.state, r.code) for r in queued[:2]} == {(State.FAILED, "timeout")}
+    assert list(desk.life.requests) == ["q2"]
+
+
 def test_a_heartbeat_reveals_what_a_lost_message_stranded() -> None:
     desk = Desk()
     request = desk.submit()
     worker = desk.registry.get(request.prefill_worker)
-    desk.sent()
+    for _ in range(3):
+        assert request.attempt == 1, "its order may have come after the worker had looked"
+        desk.now += 10.0
+        desk.life.reconcile(worker, set(), heartbeat_s=1.0)
+    assert (request.attempt, request.faults) == (2, 1)
+    assert request.prefill_worker != worker.instance
+
+
+def test_heartbeats_that_queued_up_tell_nothing_of_orders_sent_since() -> None:
+    desk = Desk()
+    request = desk.submit()
+    worker = desk.registry.get(request.prefill_worker)
+    for _ in range(10):
+        desk.now += 0.001
+        desk.life.reconcile(worker, set(), heartbeat_s=1.0)
     desk.now += 1.0
-    desk.life.reconcile(worker, set(), grace_s=3.0)
-    assert request.attempt == 1, "its message may still be on the way"
-    desk.now += 5.0
-    desk.life.reconcile(worker, set(), grace_s=3.0)
-    assert request.attempt == 2
+    desk.life.reconcile(worker, set(), heartbeat_s=1.0)
+    assert request.attempt == 1
+    desk.now += 1.0
+    desk.life.reconcile(worker, {("r", 1)}, heartbeat_s=1.0)
+    assert request.attempt == 1
 
 
 def test_a_heartbeat_with_a_request_that_is_over_is_answered_with_cancel() -> None:
     desk = Desk()
     worker = desk.registry.get("d-1")
-    desk.life.reconcile(worker, {("long gone", 3)}, grace_s=3.0)
+    desk.life.reconcile(worker, {("long gone", 3)}, heartbeat_s=1.0)
     assert desk.sent() == [("d-1", Cancel("long gone", 3))]
 
 

@@ -91,6 +91,54 @@ def test_a_long_handoff_waits_for_the_test_of_the_worker_that_can_hold_it() -> N
     assert long.decode_worker == "d-1"
 
 
+def test_a_handoff_without_room_holds_up_only_who_wants_the_same_workers() -> None:
+    desk = Desk()
+    desk.tested("p-1", "d-2", problem="wrong bytes")
+    desk.tested("p-2", "d-1", problem="wrong bytes")
+    desk.registry.get("p-2").draining = True
+    for number in range(4):
+        running = desk.submit(f"running{number}")
+        desk.prefill(running)
+        desk.land(running)
+    older = desk.submit("older")
+    desk.prefill(older)
+    assert older.decode_worker == "", "d-1 has no state slot left"
+    desk.registry.get("p-2").draining = False
+    desk.registry.get("p-1").draining = True
+    younger = desk.submit("younger")
+    desk.prefill(younger)
+    assert younger.decode_worker == "d-2"
+    desk.step(running, finish="length")
+    assert older.decode_worker == "d-1"
+
+
+def test_a_younger_handoff_does_not_take_what_an_older_one_waits_for() -> None:
+    desk = Desk(("p-1", "d-1", "d-2"))
+    desk.registry.get("d-2").draining = True
+    running = desk.submit("running", 400)
+    desk.prefill(running)
+    desk.land(running)
+    long, short = desk.submit("long", 700), desk.submit("short", 10)
+    desk.prefill(long)
+    assert long.decode_worker == "", "64 pages do not hold both"
+    desk.prefill(short)
+    assert short.decode_worker == "", "it would fit, but it is younger"
+    desk.registry.get("d-2").draining = False
+    desk.tested("p-1", "d-2")
+    assert (long.decode_worker, short.decode_worker) == ("d-2", "d-1")
+
+
+def test_a_draining_decode_worker_is_nobodys_partner() -> None:
+    desk = Desk()
+    desk.tested("p-1", "d-1", problem="wrong bytes")
+    for worker in desk.registry.all():
+        worker.heard_at = desk.now + 1.0
+    desk.registry.get("d-2").draining = True
+    assert {desk.submit(f"r{i}").prefill_worker for i in range(4)} == {"p-2"}
+    desk.registry.get("d-1").draining = True
+    assert desk.submit("more").prefill_worker == "p-1", "nobody to pull is no fault of the path"
+
+
 def test_what_is_said_about_a_peer_that_is_gone_is_dropped() -> None:
     desk = Desk()
     desk.life.worker_lost("p-1")

@@ -11,7 +11,6 @@ from coordinator.placement import (
     choose_both,
     choose_decode,
     choose_prefill,
-    tokens_ahead,
 )
 from coordinator.registry import Registry, Worker
 from coordinator.request import Request, State
@@ -56,12 +55,20 @@ class Pool:
         worker = self.choose(request)
         if worker is not None:
             request.state = State.DECODING if self.role == "decode" else State.PREFILLING
-            worker.assigned[request.request_id] = request
+            worker.assign(request)
             worker.last_placed = next(self._numbers)
         return worker
 
     def loads(self) -> list[int]:
         return [len(worker.assigned) for worker in self.workers]
+
+
+def assert_counted(worker: Worker) -> None:
+    """What it counts as it goes is what its requests add up to."""
+    there = worker.assigned.values()
+    assert worker.num_pages_assigned == sum(LAYOUT.pages_for(r.num_tokens + 1) for r in there)
+    ahead = (r.num_tokens for r in there if r.state is State.PREFILLING)
+    assert worker.tokens_ahead == sum(ahead)
 
 
 roles = st.sampled_from(["prefill", "decode", "both"])
@@ -84,19 +91,25 @@ def test_a_busy_worker_is_never_promised_more_than_it_has(role, sizes, events) -
             worker = pool.place(number)
             size = worker.hello.memory.pools if worker else None
             if size and LAYOUT.pages_for(number + (role != "prefill")) > size.num_pages:
-                worker.assigned.popitem()  # it refuses that
+                worker.unassign([*worker.assigned.values()][-1])  # it refuses that
             elif size and before[worker.instance]:
                 assert len(worker.assigned) <= size.num_state_slots
                 assert worker.free_pages >= 0
                 if role != "decode":
-                    assert tokens_ahead(worker) <= LIMITS.max_tokens_ahead or (
-                        tokens_ahead(worker) == number
+                    assert worker.tokens_ahead <= LIMITS.max_tokens_ahead or (
+                        worker.tokens_ahead == number
                     )
         elif kind == "g" and placed:
-            placed[number % len(placed)][1].state = State.DECODING
+            worker, request = placed[number % len(placed)]
+            request.state = State.DECODING
+            request.output_ids.append(1)
+            worker.recount(request)
         elif placed:
             worker, request = placed[number % len(placed)]
-            del worker.assigned[request.request_id]
+            worker.unassign(request)
+            worker.unassign(request)
+        for worker in pool.workers:
+            assert_counted(worker)
 
 
 @given(role=roles, num_workers=st.integers(1, 5), num_requests=st.integers(1, 30))
@@ -118,7 +131,8 @@ def test_requests_one_after_another_take_turns(role, num_workers, num_requests) 
     for _ in range(num_requests):
         worker = pool.place(10)
         assert worker is not None
-        worker.assigned.clear()
+        (request,) = worker.assigned.values()
+        worker.unassign(request)
         times[worker.instance] += 1
     assert max(times.values()) - min(times.values()) <= 1
 

@@ -42,7 +42,7 @@ def test_any_order_and_doubling_ends_in_the_newest(steps: Any, random: Any) -> N
     arriving = records * 2
     random.shuffle(arriving)
     assert reduce(latest, arriving) == records[-1]
-    outbox = Outbox(capacity=10, retain_s=10)
+    outbox = Outbox(max_ended=10, retain_s=10)
     for record in arriving:
         outbox.put(record)
     assert outbox.take(10) == [records[-1]]
@@ -119,26 +119,41 @@ def test_unreadable_fields(fields: dict[str, str]) -> None:
         RequestRecord.from_fields(fields)
 
 
-def test_memory_is_bounded_and_live_requests_go_last() -> None:
-    outbox = Outbox(capacity=3, retain_s=10)
-    live = new("live")
-    confirmed, *unwritten = (new(name, state="finished") for name in "abc")
-    outbox.put(live)
-    outbox.put(confirmed)
+def test_so_many_ended_ones_are_kept_and_all_that_are_open() -> None:
+    outbox = Outbox(max_ended=2, retain_s=10)
+    live = [new(f"live{n}") for n in range(9)]
+    for record in live:
+        outbox.put(record)
+    outbox.put(new("a", state="finished"))
     for record in outbox.take(10):
         outbox.settle(record, now=0.0)
-    for record in unwritten:
-        outbox.put(record)
-    assert (len(outbox), outbox.dropped) == (3, 0)
+    outbox.put(new("b", state="finished"))
+    outbox.put(new("c", state="finished"))
+    assert (len(outbox), outbox.dropped) == (11, 0), "what was confirmed is no loss"
     assert outbox.get("a") is None
     outbox.put(new("d", state="finished"))
-    assert (len(outbox), outbox.dropped) == (3, 1)
-    assert outbox.get("live") is live
+    assert (len(outbox), outbox.dropped) == (11, 1)
+    assert [outbox.get(record.request_id) for record in live] == live
     assert [r.request_id for r in outbox.take(10)] == ["c", "d"]
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_a_record_dropped_while_it_is_written_is_lost_only_if_that_fails(written: bool) -> None:
+    outbox = Outbox(max_ended=1, retain_s=10)
+    outbox.put(new("a", state="finished"))
+    (taken,) = outbox.take(10)
+    outbox.put(new("b", state="finished"))
+    assert outbox.dropped == 0
+    if written:
+        outbox.settle(taken, now=0.0)
+    else:
+        outbox.give_back([taken])
+    assert outbox.dropped == (0 if written else 1)
+    assert [r.request_id for r in outbox.take(10)] == ["b"]
+
+
 def test_what_failed_is_written_again_unless_newer_came() -> None:
-    outbox = Outbox(capacity=9, retain_s=10)
+    outbox = Outbox(max_ended=9, retain_s=10)
     first, other = new("x"), new("y")
     outbox.put(first)
     outbox.put(other)

@@ -7,7 +7,9 @@ import random
 import signal
 import socket
 import time
+from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,24 @@ def new(request_id: str = "r1", coordinator: str = "c1", **fields: Any) -> Reque
 def stored(redis: Redis, request_id: str) -> RequestRecord | None:
     fields: Any = redis.hgetall(keys.request(request_id))
     return RequestRecord.from_fields(fields) if fields else None
+
+
+@asynccontextmanager
+async def slow_way(server: LocalRedis, socket_path: Path, delay_s: float) -> AsyncIterator[str]:
+    """A URL at which the server hears everything ``delay_s`` late."""
+
+    async def relay(reader: StreamReader, writer: StreamWriter, delay_s: float) -> None:
+        while some := await reader.read(1 << 20):
+            await asyncio.sleep(delay_s)
+            writer.write(some)
+        writer.close()
+
+    async def connect(reader: StreamReader, writer: StreamWriter) -> None:
+        replies, calls = await asyncio.open_unix_connection(server.url.removeprefix("unix://"))
+        await asyncio.gather(relay(reader, calls, delay_s), relay(replies, writer, 0.0))
+
+    async with await asyncio.start_unix_server(connect, socket_path):
+        yield f"unix://{socket_path}"
 
 
 def abandon(store: Store) -> None:
@@ -248,6 +268,31 @@ async def test_a_server_that_refuses_is_tried_again(redis: Redis, make_store: Ma
     await eventually(lambda: store.connected)
 
 
+async def test_a_backlog_keeps_nobody_from_living(
+    server: LocalRedis, redis: Redis, tmp_path: Path
+) -> None:
+    async with slow_way(server, tmp_path / "slow", 0.01) as url:
+        few = limits(call_timeout_s=2.0, presence_ttl_s=0.6, max_batch=8)
+        store = Store(url, "c1", "baton/1", limits=few)
+        await store.start()
+        store.register_worker("d1", {"role": "decode"})
+        store.hold_gpu("d1", "GPU-a", 1)
+        alive = keys.coordinator("c1"), keys.worker("d1"), keys.lease("GPU-a")
+        await eventually(lambda: redis.exists(*alive) == 3)
+        for n in range(100 * few.max_batch):
+            store.put(new(f"r{n}"))
+        lapsed = 0
+
+        def written() -> bool:
+            nonlocal lapsed
+            lapsed += redis.exists(*alive) < 3
+            return store.num_unwritten == 0
+
+        await eventually(written, deadline_s=20.0)
+        assert (lapsed, store.counters.rewrites) == (0, 0)
+        await store.close(2.0)
+
+
 async def test_close_without_a_server_ends_in_time(
     server: LocalRedis, make_store: MakeStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -274,7 +319,7 @@ async def test_what_the_dead_left_open_fails_once(redis: Redis, make_store: Make
     redis.delete(keys.coordinator("dead"))
 
     heirs = await asyncio.gather(make_store("c2"), make_store("c3"))
-    assert sum(heir.counters.lost_failed for heir in heirs) == 150
+    await eventually(lambda: sum(heir.counters.lost_failed for heir in heirs) == 150)
     failed = stored(redis, "r149")
     assert failed is not None
     assert (failed.state, failed.failure_code) == ("failed", "coordinator_lost")
@@ -288,6 +333,29 @@ async def test_what_the_dead_left_open_fails_once(redis: Redis, make_store: Make
     assert redis.smembers(keys.COORDINATORS) == {"c2", "c3"}
     late = await make_store("c4")
     assert late.counters.lost_failed == 0
+
+
+async def test_what_the_dead_left_open_delays_neither_start_nor_heartbeat(
+    server: LocalRedis, redis: Redis, make_store: MakeStore, tmp_path: Path
+) -> None:
+    dead = await make_store("dead", limits=limits(heartbeat_s=60.0))
+    for n in range(800):
+        dead.put(new(f"r{n}", "dead"))
+    await eventually(lambda: dead.counters.writes == 800)
+    abandon(dead)
+    redis.delete(keys.coordinator("dead"))
+
+    async with slow_way(server, tmp_path / "slow", 0.01) as url:
+        few = limits(call_timeout_s=2.0, start_timeout_s=0.4, presence_ttl_s=0.6, max_batch=8)
+        heir = Store(url, "heir", "baton/1", limits=few)
+        await heir.start()
+        heir.put(new("meanwhile", "heir"))
+        await eventually(lambda: stored(redis, "meanwhile"))
+        assert heir.counters.lost_failed < 800, "clearing up holds up no record"
+        await eventually(lambda: heir.counters.lost_failed == 800, deadline_s=20.0)
+        await eventually(lambda: redis.smembers(keys.COORDINATORS) == {"heir"})
+        assert heir.counters.rewrites == 0
+        await heir.close(2.0)
 
 
 async def test_a_death_after_the_start_is_noticed_too(redis: Redis, make_store: MakeStore) -> None:
@@ -308,7 +376,8 @@ async def test_one_wrongly_taken_for_dead_has_the_last_word(
     alive.put(failing)
     await eventually(lambda: alive.counters.writes == 2)
     redis.delete(keys.coordinator("c1"))
-    assert (await make_store("c2")).counters.lost_failed == 2
+    heir = await make_store("c2")
+    await eventually(lambda: heir.counters.lost_failed == 2)
     done = advance(live, "finished", finish_reason="length")
     failed = advance(failing, "failed", failure_code="not_finite")
     alive.put(done)

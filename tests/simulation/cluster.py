@@ -18,7 +18,7 @@ import torch
 from both.limits import BothLimits
 from both.pool import BothPool
 from coordinator.contract import Generation
-from coordinator.effects import Emit, Ended, Send
+from coordinator.effects import Emit, Ended, PlacedAnew, Send
 from coordinator.lifecycle import Lifecycle
 from coordinator.placement import PlacementLimits
 from coordinator.registry import Registry
@@ -27,6 +27,7 @@ from decode.pool import DecodePool
 from engine.batch import Binding, ForwardBatch, Sampled, StepResult
 from prefill.pool import PrefillPool
 from prefill.scheduler import PrefillLimits
+from tests.coordinator.test_placement import assert_counted
 from transport.errors import PeerGone
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import Heartbeat, Hello, MemoryExport
@@ -212,6 +213,13 @@ class Node:
     copies: LateCopies | None = None
     inbox: deque = field(default_factory=deque)
     outbox: deque = field(default_factory=deque)
+    has_read_all: bool = False
+
+    @property
+    def may_beat(self) -> bool:
+        """It reads all that has come between two heartbeats, and the next one goes out later than
+        the one before is read."""
+        return self.has_read_all and not any(isinstance(m, Heartbeat) for m in self.outbox)
 
 
 class Cluster:
@@ -310,7 +318,7 @@ class Cluster:
             events.append(node.engine.run_one)
         if node.copies is not None and node.copies.queue:
             events.append(lambda: node.copies.queue.popleft().execute())
-        if self.rng.random() < 0.02:
+        if node.may_beat and self.rng.random() < 0.2:
             events.append(lambda: self._heartbeat(node))
         self.rng.choice(events)()
 
@@ -318,11 +326,13 @@ class Cluster:
         # A process drains its socket before it steps.
         while node.inbox and self.rng.random() < 0.8:
             node.pool.handle(node.inbox.popleft())
+        node.has_read_all |= not node.inbox
         node.pool.step()
         assert node.pool.gauges().books_error == ""
 
     def _heartbeat(self, node: Node) -> None:
         node.outbox.append(Heartbeat(node.pool.gauges(), node.pool.held()))
+        node.has_read_all = False
 
     def _deliver(self, node: Node) -> None:
         instance, message = node.hello.instance, node.outbox.popleft()
@@ -339,8 +349,7 @@ class Cluster:
                 self.lifecycle.failed(instance, message)
             case "Heartbeat":
                 worker = self.registry.get(instance)
-                # Any message still on its way is younger than this in simulated time.
-                self.lifecycle.reconcile(worker, set(message.held), grace_s=1_000.0)
+                self.lifecycle.reconcile(worker, set(message.held), heartbeat_s=0.0)
         self._apply()
 
     def _apply(self) -> None:
@@ -351,8 +360,12 @@ class Cluster:
                         self.nodes[instance].inbox.append(message)
                 case Emit(request=request, token=token):
                     self.outputs[request.request_id].append(token.token_id)
+                case PlacedAnew(request=request, code=code):
+                    assert code != "lost_at_worker", f"{request.request_id} was not lost"
                 case Ended(request=request):
                     self.ends[request.request_id].append(request.state)
                     self.open.pop(request.request_id, None)
+        for worker in self.registry.all():
+            assert_counted(worker)
         # A request ended inside its own submit was never in ``open`` when it ended.
         self.open = {k: r for k, r in self.open.items() if not r.state.terminal}
