@@ -124,7 +124,7 @@ def total_tok_s(gpu: Gpu, setup: Setup, at_once: int) -> float:
 def main(
     setup: Annotated[list[str], typer.Option(help="split:P+D or both:N; several times.")],
     step: Annotated[Path, typer.Option(help="Result of bench.step.")] = (
-        ROOT / "bench/results/h200-prompts.json"
+        ROOT / "bench/results/h200-step.json"
     ),
     measured: Annotated[
         list[str] | None, typer.Option(help="SETUP=FILE, a result of baton bench throughput.")
