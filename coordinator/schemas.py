@@ -133,7 +133,9 @@ class GenerationRequest(LaterFields):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: (
+        Annotated[dict[int, Annotated[float, Field(ge=-100, le=100)]], Field(fail_fast=True)] | None
+    ) = None
     stop: (
         Annotated[
             list[Annotated[str, Field(min_length=1)]],

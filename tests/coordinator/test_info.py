@@ -98,6 +98,34 @@ async def test_tokenize_and_back(says: Says, client_of: ClientOf, tokenizer: Tok
     assert (await client.post("/detokenize", json={"tokens": []})).json() == {"prompt": ""}
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {"prompt": "fox " * 4000}, "prompt"),
+        ("/tokenize", {"messages": [{"role": "user", "content": "fox " * 4000}]}, "messages"),
+        ("/detokenize", {"tokens": [65] * 2049}, "tokens"),
+    ],
+)
+async def test_lookups_are_bounded_by_the_context(
+    says: Says, client_of: ClientOf, path: str, body: dict[str, object], param: str
+) -> None:
+    response = await client_of(says()).post(path, json=body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == (param, "context_length_exceeded")
+    assert "at most 2048 are taken" in error["message"]
+
+
+async def test_a_text_longer_than_the_context_is_told_in_tokens(
+    says: Says, client_of: ClientOf, tokenizer: Tokenizer
+) -> None:
+    ids = tokenizer.encode("fox " * 600)
+    assert len(ids) > 512
+    client = client_of(says())
+    assert (await client.post("/tokenize", json={"prompt": "fox " * 600})).json()["tokens"] == ids
+    assert (await client.post("/detokenize", json={"tokens": ids})).status_code == 200
+
+
 async def test_openapi_is_truthful(says: Says, client_of: ClientOf) -> None:
     schema = (await client_of(says()).get("/openapi.json")).json()
     chat = schema["paths"]["/v1/chat/completions"]["post"]
