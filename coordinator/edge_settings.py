@@ -15,8 +15,9 @@ class EdgeSettings:
 
     ``max_stops`` and ``max_stop_len`` (characters) bound a request's stop strings; ``max_choices``
     bounds n, and prompts × n; ``max_body_bytes`` follows from the model's context where it is None;
-    a body must arrive within ``body_timeout_s``; a client that reads nothing for
-    ``write_timeout_s`` has left. With ``api_keys`` every request needs one of them.
+    a request's head must be whole within ``head_timeout_s`` and its body within
+    ``body_timeout_s``; a client that reads nothing for ``write_timeout_s`` has left. With
+    ``api_keys`` every request needs one of them.
     """
 
     served_model_name: str
@@ -27,6 +28,7 @@ class EdgeSettings:
     max_stop_len: int = 1024
     max_stop_token_ids: int = 1024
     max_logit_bias: int = 1024
+    head_timeout_s: float = 30.0
     body_timeout_s: float = 60.0
     write_timeout_s: float = 60.0
     api_keys: tuple[ApiKey, ...] = ()
