@@ -13,6 +13,7 @@ import typer
 from deploy.console import display
 from deploy.gpus import count_gpus
 from deploy.guardian import Guardian
+from deploy.outlet import Outlet
 from deploy.ports import base_url, claim_port
 from deploy.redis_post import ForeignRedis, OwnRedis, RedisPost
 from deploy.rundir import RunDir, base_dir, sweep
@@ -24,6 +25,7 @@ from transport import shm
 from transport.errors import BatonError
 
 _GUARDIAN_STOP_S = 10.0
+_LAST_WORDS_S = 2.0
 _QUESTION = (
     "Nina has 13 shells. Diana gives Nina 46 shells. She loses 11 of them. "
     "How many shells does Nina have now?"
@@ -131,6 +133,8 @@ def up(
 def _serve(settings: UpSettings, port: int, base: Path, signals: StopSignals) -> int:
     sweep(base)
     with ExitStack() as cleanup:
+        outlet = Outlet()
+        cleanup.callback(outlet.close, _LAST_WORDS_S)
         cleanup.callback(shm.sweep)
         run_dir = RunDir(base)
         cleanup.callback(run_dir.remove)
@@ -151,7 +155,7 @@ def _serve(settings: UpSettings, port: int, base: Path, signals: StopSignals) ->
             run_dir=run_dir.path,
             signals=signals,
             guardian=guardian,
-            display=display(),
+            display=display(outlet),
             ready_lines=[_curl(settings, port, os.environ), _ready_line(settings, port)],
             drain_timeout_s=settings.drain_timeout_s,
         )
