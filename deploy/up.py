@@ -14,7 +14,7 @@ from deploy.console import display
 from deploy.gpus import count_gpus
 from deploy.guardian import Guardian
 from deploy.outlet import Outlet
-from deploy.ports import base_url, claim_port
+from deploy.ports import base_url, claim_port, reachable
 from deploy.redis_post import ForeignRedis, OwnRedis, RedisPost
 from deploy.rundir import RunDir, base_dir, sweep
 from deploy.services import API_KEYS, services
@@ -171,13 +171,13 @@ def _ready_line(settings: UpSettings, port: int) -> str:
 
 
 def _curl(settings: UpSettings, port: int, environ: Mapping[str, str]) -> str:
-    anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-    url = base_url(anywhere.get(settings.host, settings.host), port) + "/v1/chat/completions"
+    url = base_url(reachable(settings.host), port) + "/v1/chat/completions"
     body = {
         "model": settings.served_model_name,
         "messages": [{"role": "user", "content": _QUESTION}],
         "max_tokens": 200,
     }
     parts = ["curl", "-sS", url, "-H", "Content-Type: application/json", "-d", json.dumps(body)]
-    key = ' -H "Authorization: Bearer $BATON_API_KEY"' if API_KEYS & environ.keys() else ""
+    locked = any(environ.get(name) for name in API_KEYS)
+    key = ' -H "Authorization: Bearer $BATON_API_KEY"' if locked else ""
     return f"try it:\n  {shlex.join(parts)}{key}"
