@@ -59,11 +59,13 @@ def info_routes(edge: Edge) -> APIRouter:
         edge.check_model(model_id)
         return json_response(model())
 
+    @router.head("/health", include_in_schema=False)
     @router.get("/health", responses={200: {"model": Health}})
     async def health() -> Response:
         """The process is alive."""
         return json_response({"status": "ok"})
 
+    @router.head("/ready", include_in_schema=False)
     @router.get("/ready", responses={200: {"model": Ready}, **errors(503)})
     async def ready() -> Response:
         """The service can take work; 503 says why not."""

@@ -52,6 +52,17 @@ async def test_health_version_status(says: Says, client_of: ClientOf) -> None:
     Status.model_validate_json((await client.get("/status")).content)
 
 
+async def test_probes_may_ask_for_the_head_alone(says: Says, client_of: ClientOf) -> None:
+    core = says()
+    client = client_of(core)
+    for path in ("/health", "/ready"):
+        assert (await client.head(path)).status_code == 200
+    core.problems = ("no live decode worker",)
+    assert (await client.head("/ready")).status_code == 503
+    methods = (await client.get("/openapi.json")).json()["paths"]["/health"]
+    assert set(methods) == {"get"}
+
+
 async def test_ready_or_why_not(says: Says, client_of: ClientOf) -> None:
     core = says()
     client = client_of(core)
