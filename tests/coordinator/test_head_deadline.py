@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.api import create_app
 from coordinator.edge_settings import EdgeSettings
+from coordinator.head_deadline import MAX_HEAD_BYTES
 from coordinator.server import HttpServer
 from coordinator.tokenizer import Tokenizer
 from tests.coordinator.fake_core import FakeCore
@@ -77,6 +78,39 @@ async def test_who_drips_a_head_gets_no_longer(port: int) -> None:
         if (await asyncio.wait([closed], timeout=HEAD_TIMEOUT_S / 5))[0]:
             break
     assert await closed < 3
+    writer.close()
+
+
+@pytest.mark.parametrize("before", [b"", REQUEST])
+async def test_a_head_without_end_is_not_kept(port: int, before: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    if before:
+        writer.write(before)
+        await answer(reader)
+    writer.write(b"GET /health HTTP/1.1\r\nX: " + b"x" * 16 * MAX_HEAD_BYTES)
+    with pytest.raises(ConnectionResetError):  # before the deadline, with most of it unread
+        await asyncio.wait_for(reader.read(), HEAD_TIMEOUT_S / 2)
+    writer.close()
+
+
+async def test_a_body_that_comes_after_its_answer_is_read_to_its_end(port: int) -> None:
+    """So that the client reads its answer, and the connection stays good."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    length = 8 * MAX_HEAD_BYTES
+    writer.write(b"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length)
+    assert b"404 Not Found" in await answer(reader)
+    for _ in range(8):
+        writer.write(b"x" * MAX_HEAD_BYTES)
+        await writer.drain()
+    writer.write(REQUEST)
+    assert b"200 OK" in await answer(reader)
+    writer.close()
+
+
+async def test_a_long_head_is_read(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(REQUEST[:-2] + b"X: " + b"x" * (MAX_HEAD_BYTES // 2) + b"\r\n\r\n")
+    assert b"200 OK" in await answer(reader)
     writer.close()
 
 
