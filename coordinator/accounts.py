@@ -1,7 +1,7 @@
 """What each API key has used, and whether it may go on.
 
-A request is admitted while its key has at least one request and one token left, and submitted
-while it still has a token left; then
+Looking (GET) costs nothing. Any other request is admitted while its key has at least one request
+and one token left, and submitted while it still has a token left; then
 
 - it counts as one request at once, whatever becomes of it;
 - its prompts' tokens are charged when the core has accepted it (each prompt once, also for n > 1);
@@ -26,16 +26,13 @@ from coordinator.token_bucket import Quota, TokenBucket, Unlimited
 from telemetry.metrics import Metrics
 
 _IN_SCOPE = "baton.account"
+QUOTA_USED_UP = 429
 
 
 class Account(Protocol):
     """Who pays for a request."""
 
     name: str
-
-    def admit(self) -> None:
-        """Take a request; raises ApiError (429) where the quota is used up."""
-        ...
 
     def check_tokens(self) -> None:
         """Raises ApiError (429) where others have used up the tokens since ``admit``."""
@@ -61,10 +58,14 @@ class KeyAccount:
         self._num_tokens = metrics.key_tokens.labels(key.name)
 
     def admit(self) -> None:
+        """Take a request; raises ApiError (429) where the quota is used up."""
         self._check(self._requests, f"{self._key.requests_per_minute} requests")
         self.check_tokens()
-        self._admitted.inc()
         self._requests.take(1)
+
+    def count(self, *, refused: bool) -> None:
+        """Say what became of a request: refused for a quota, or not."""
+        (self._refused if refused else self._admitted).inc()
 
     def check_tokens(self) -> None:
         self._check(self._tokens, f"{self._key.tokens_per_minute} tokens")
@@ -79,9 +80,8 @@ class KeyAccount:
     def _check(self, quota: Quota, limit: str) -> None:
         wait_s = quota.wait_s()
         if wait_s > 0:
-            self._refused.inc()
             raise ApiError(
-                429,
+                QUOTA_USED_UP,
                 f"the key {self.name!r} has used up its {limit} a minute; "
                 f"try again in {math.ceil(wait_s)} s",
                 code="rate_limit_exceeded",
@@ -93,9 +93,6 @@ class Nobody:
     """The account where no keys are set: nothing is refused or counted."""
 
     name = ""
-
-    def admit(self) -> None:
-        pass
 
     def check_tokens(self) -> None:
         pass

@@ -59,7 +59,7 @@ def create_app(
     install_error_handlers(app)
     install_openapi(app, ChatCompletionChunk, keys=bool(settings.api_keys))
     # NOTE: what is added last is outermost.
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(BodyLimit, max_bytes=settings.body_cap(tokenizer.info.max_position))
     if settings.api_keys:
         app.add_middleware(KeyCheck, accounts=Accounts(settings.api_keys, metrics, clock))
     app.add_middleware(Observed, metrics=metrics)

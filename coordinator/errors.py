@@ -1,5 +1,6 @@
 """Errors as OpenAI's clients expect them: ``{"error": {message, type, param, code}}``."""
 
+import logging
 import math
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -13,7 +14,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from coordinator.connection import ClientLeft
 from coordinator.contract import GenerationFailed, Overloaded
+
+log = logging.getLogger(__name__)
 
 CLIENT_LEFT = 499  # nginx's status for a client that closed the connection; nobody reads it
 
@@ -128,7 +132,8 @@ def install_error_handlers(app: FastAPI) -> None:
         first = error.errors()[0]
         return invalid(_param(first["loc"][1:]), first["msg"]).response()
 
-    async def on_disconnect(_: Request, __: Exception) -> Response:
+    async def on_disconnect(_: Request, error: Exception) -> Response:
+        log.info("request abandoned", extra={"reason": str(error) or "connection closed"})
         return Response(status_code=CLIENT_LEFT)
 
     app.add_exception_handler(ApiError, on_api_error)
@@ -137,6 +142,7 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(RequestValidationError, on_validation_error)
     app.add_exception_handler(ClientDisconnect, on_disconnect)
+    app.add_exception_handler(ClientLeft, on_disconnect)
 
 
 def _param(loc: tuple[int | str, ...]) -> str:

@@ -9,11 +9,11 @@ from starlette.responses import Response
 
 from coordinator.accounts import account_of
 from coordinator.choice import Choice
-from coordinator.connection import ClientLeft, while_connected
+from coordinator.connection import while_connected
 from coordinator.contract import Generation, TokenStream
 from coordinator.detokenizer import Detokenizer
 from coordinator.edge import Edge
-from coordinator.errors import CLIENT_LEFT, invalid, json_response
+from coordinator.errors import invalid, json_response
 from coordinator.merge import collected
 from coordinator.prompts import room_for_output
 from coordinator.sampling import check_caps, sampling_params, seeds, stop_rule
@@ -77,8 +77,8 @@ async def respond(
     role_first: bool,
 ) -> Response:
     """Submit, then stream or collect. Raises Overloaded when one of them is not accepted, ApiError
-    when who pays has nothing left, and GenerationFailed; in every case nothing goes on that the
-    client does not wait for."""
+    when who pays has nothing left, GenerationFailed and ClientLeft; in every case nothing goes on
+    that the client does not wait for."""
     n = request.n or 1
     usage = Usage(prompt_tokens=sum(len(g.prompt_ids) for g in accepted[::n]))
     payer = account_of(http.scope)
@@ -114,9 +114,6 @@ async def respond(
         )
     try:
         outputs = await while_connected(collected(choices), http.receive)
-    except ClientLeft as left:
-        log.info("request abandoned", extra={"reason": str(left)})
-        return Response(status_code=CLIENT_LEFT)
     finally:
         _cancel(streams)
     usage.completion_tokens = sum(len(output.tokens) for output in outputs)

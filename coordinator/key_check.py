@@ -1,8 +1,8 @@
 """The middleware that asks every request for its API key, where keys are set."""
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordinator.accounts import Account, Accounts, open_account
+from coordinator.accounts import QUOTA_USED_UP, Accounts, KeyAccount, open_account
 from coordinator.errors import ApiError
 from coordinator.routes_page import PATHS as PAGE
 
@@ -12,8 +12,10 @@ page, which asks its reader for one."""
 
 
 class KeyCheck:
-    """Answers 401 to a request without a key that is known here, and 429 to one whose key has used
-    up its quota, before anything of its body is read."""
+    """Answers 401 to a request without a key that is known here, and 429 to one that computes
+    something (POST) whose key has used up its quota, before anything of its body is read. Each of
+    those is counted once, as what became of it: the last token may be gone before it is submitted.
+    """
 
     def __init__(self, app: ASGIApp, accounts: Accounts) -> None:
         self._app = app
@@ -25,14 +27,32 @@ class KeyCheck:
             return
         try:
             account = self._account(scope)
-            open_account(scope, account)
-            account.admit()
         except ApiError as error:
             await error.response()(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        open_account(scope, account)
+        if scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        counted = False
 
-    def _account(self, scope: Scope) -> Account:
+        async def send_counted(message: Message) -> None:
+            nonlocal counted
+            if message["type"] == "http.response.start":
+                counted = True
+                account.count(refused=message["status"] == QUOTA_USED_UP)
+            await send(message)
+
+        try:
+            account.admit()
+            await self._app(scope, receive, send_counted)
+        except ApiError as error:
+            await error.response()(scope, receive, send_counted)
+        finally:
+            if not counted:
+                account.count(refused=False)  # its client left
+
+    def _account(self, scope: Scope) -> KeyAccount:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if not given:
             raise _unauthorized("no API key was given; send: Authorization: Bearer <key>")

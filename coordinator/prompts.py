@@ -8,6 +8,9 @@ from coordinator.errors import ApiError, invalid
 from coordinator.schemas import ChatMessage, Prompt
 from coordinator.tokenizer import Tokenizer
 
+LOOKUP_LENS = 4
+"""Text is told in tokens and back up to so many times the context."""
+
 
 def max_model_len(core: Core, tokenizer: Tokenizer) -> int:
     """Most tokens of prompt and output together: the model's limit or the live pools', whichever
@@ -23,7 +26,8 @@ async def chat_prompt(
     *,
     add_generation_prompt: bool | None,
     variables: dict[str, object] | None,
-    max_len: int | None,
+    max_len: int,
+    aside: bool = False,
 ) -> list[int]:
     """Token ids of a conversation; a refusal of the template is a 400."""
     try:
@@ -33,6 +37,7 @@ async def chat_prompt(
             add_generation_prompt=add_generation_prompt is not False,
             variables=variables,
             max_len=max_len,
+            aside=aside,
         )
     except TemplateRefused as error:
         message = f"the chat template refused: {error}"
@@ -40,7 +45,12 @@ async def chat_prompt(
 
 
 async def completion_prompt(
-    tokenizer: Tokenizer, prompt: Prompt, *, add_special_tokens: bool | None, max_len: int
+    tokenizer: Tokenizer,
+    prompt: Prompt,
+    *,
+    add_special_tokens: bool | None,
+    max_len: int,
+    aside: bool = False,
 ) -> list[int]:
     """Token ids of one of the prompts; raises ApiError for ids that the model lacks."""
     if isinstance(prompt, str):
@@ -49,9 +59,21 @@ async def completion_prompt(
             prompt,
             add_special_tokens=add_special_tokens is not False,
             max_len=max_len,
+            aside=aside,
         )
     check_token_ids("prompt", prompt, tokenizer)
     return prompt
+
+
+def check_lookup(param: str, num_tokens: int, max_len: int) -> None:
+    """Raises ApiError for more tokens than are told in text, or text in tokens, at a time."""
+    if num_tokens > LOOKUP_LENS * max_len:
+        raise invalid(
+            param,
+            f"at least {num_tokens} tokens; at most {LOOKUP_LENS * max_len} are taken at a time, "
+            f"{LOOKUP_LENS} times the context",
+            "context_length_exceeded",
+        )
 
 
 def check_token_ids(param: str, ids: Collection[int], tokenizer: Tokenizer) -> None:
@@ -68,13 +90,18 @@ def room_for_output(
         raise invalid(prompt_param, "has no tokens; at least one is needed")
     left = max_len - prompt_len
     if left < 1 or (asked is not None and asked > left):
-        many = "at least " if prompt_len > max_len else ""
-        output = f" and {asked} output tokens are asked for" if asked is not None else ""
-        raise ApiError(
-            400,
-            f"This model's maximum context length is {max_len} tokens, but the prompt has "
-            f"{many}{prompt_len} tokens{output}. Shorten the prompt or lower max_tokens.",
-            param=prompt_param if left < 1 else asked_param,
-            code="context_length_exceeded",
-        )
+        raise too_long(prompt_param if left < 1 else asked_param, prompt_len, max_len, asked)
     return left if asked is None else asked
+
+
+def too_long(param: str, prompt_len: int, max_len: int, asked: int | None = None) -> ApiError:
+    """The refusal of a prompt, with the output that is asked for, beyond ``max_len`` tokens."""
+    many = "at least " if prompt_len > max_len else ""
+    output = f" and {asked} output tokens are asked for" if asked is not None else ""
+    return ApiError(
+        400,
+        f"This model's maximum context length is {max_len} tokens, but the prompt has "
+        f"{many}{prompt_len} tokens{output}. Shorten the prompt or lower max_tokens.",
+        param=param,
+        code="context_length_exceeded",
+    )

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from coordinator import body
 from coordinator.chat import ChatWriter
 from coordinator.completions import CompletionWriter
+from coordinator.connection import while_connected
 from coordinator.edge import Edge, new_id
 from coordinator.generate import check, generations, respond
 from coordinator.openapi import request_body, streamed
@@ -27,14 +28,17 @@ def generate_routes(edge: Edge) -> APIRouter:
     )
     async def chat_completions(http: Request) -> Response:
         """The assistant's next message; with ``stream`` as server-sent events."""
-        request = await body.read(ChatRequest, http, settings.body_timeout_s)
+        request = await body.read(edge, ChatRequest, http)
         check(edge, request)
-        prompt = await chat_prompt(
-            tokenizer,
-            request.messages,
-            add_generation_prompt=request.add_generation_prompt,
-            variables=request.chat_template_kwargs,
-            max_len=edge.max_model_len,
+        prompt = await while_connected(
+            chat_prompt(
+                tokenizer,
+                request.messages,
+                add_generation_prompt=request.add_generation_prompt,
+                variables=request.chat_template_kwargs,
+                max_len=edge.max_model_len,
+            ),
+            http.receive,
         )
         generation_id = new_id()
         logprobs = (request.top_logprobs or 0) if request.logprobs else None
@@ -57,17 +61,9 @@ def generate_routes(edge: Edge) -> APIRouter:
     )
     async def completions(http: Request) -> Response:
         """Text that continues each prompt; with ``stream`` as server-sent events."""
-        request = await body.read(CompletionRequest, http, settings.body_timeout_s)
+        request = await body.read(edge, CompletionRequest, http)
         check(edge, request, len(request.prompt))
-        prompts = [
-            await completion_prompt(
-                tokenizer,
-                prompt,
-                add_special_tokens=request.add_special_tokens,
-                max_len=edge.max_model_len,
-            )
-            for prompt in request.prompt
-        ]
+        prompts, echoes = await while_connected(prompts_and_echoes(request), http.receive)
         generation_id = new_id()
         accepted = generations(
             edge, request, generation_id, prompts, prompt_param="prompt", logprobs=request.logprobs
@@ -78,10 +74,24 @@ def generate_routes(edge: Edge) -> APIRouter:
             tokenizer.token_bytes,
             n=request.n or 1,
             logprobs=request.logprobs is not None,
-            echoes=await echoes(request.prompt) if request.echo else None,
+            echoes=echoes,
             prompt_ids=prompts if request.return_token_ids else None,
         )
         return await respond(edge, http, request, accepted, writer, role_first=False)
+
+    async def prompts_and_echoes(
+        request: CompletionRequest,
+    ) -> tuple[list[list[int]], list[str] | None]:
+        prompts = [
+            await completion_prompt(
+                tokenizer,
+                prompt,
+                add_special_tokens=request.add_special_tokens,
+                max_len=edge.max_model_len,
+            )
+            for prompt in request.prompt
+        ]
+        return prompts, await echoes(request.prompt) if request.echo else None
 
     async def echoes(prompts: Sequence[Prompt]) -> list[str]:
         return [

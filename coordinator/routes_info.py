@@ -7,10 +7,17 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from coordinator import body
+from coordinator.connection import while_connected
 from coordinator.edge import Edge
 from coordinator.errors import ApiError, json_response
 from coordinator.openapi import request_body
-from coordinator.prompts import chat_prompt, check_token_ids
+from coordinator.prompts import (
+    LOOKUP_LENS,
+    chat_prompt,
+    check_lookup,
+    check_token_ids,
+    completion_prompt,
+)
 from coordinator.responses import (
     Detokenized,
     Health,
@@ -52,11 +59,13 @@ def info_routes(edge: Edge) -> APIRouter:
         edge.check_model(model_id)
         return json_response(model())
 
+    @router.head("/health", include_in_schema=False)
     @router.get("/health", responses={200: {"model": Health}})
     async def health() -> Response:
         """The process is alive."""
         return json_response({"status": "ok"})
 
+    @router.head("/ready", include_in_schema=False)
     @router.get("/ready", responses={200: {"model": Ready}, **errors(503)})
     async def ready() -> Response:
         """The service can take work; 503 says why not."""
@@ -90,19 +99,31 @@ def info_routes(edge: Edge) -> APIRouter:
     )
     async def tokenize(http: Request) -> Response:
         """Token ids of a text or of a conversation."""
-        request = await body.read(TokenizeRequest, http, settings.body_timeout_s)
+        request = await body.read(edge, TokenizeRequest, http)
         edge.check_model(request.model)
+        max_len = LOOKUP_LENS * edge.max_model_len
         if request.messages is not None:
-            ids = await chat_prompt(
+            param = "messages"
+            work = chat_prompt(
                 tokenizer,
                 request.messages,
                 add_generation_prompt=request.add_generation_prompt,
                 variables=request.chat_template_kwargs,
-                max_len=None,
+                max_len=max_len,
+                aside=True,
             )
         else:
-            special = request.add_special_tokens is not False
-            ids = await tokenizer.run(tokenizer.encode, request.prompt, add_special_tokens=special)
+            assert request.prompt is not None, "the schema wants one of them"
+            param = "prompt"
+            work = completion_prompt(
+                tokenizer,
+                request.prompt,
+                add_special_tokens=request.add_special_tokens,
+                max_len=max_len,
+                aside=True,
+            )
+        ids = await while_connected(work, http.receive)
+        check_lookup(param, len(ids), edge.max_model_len)
         answer = {"count": len(ids), "max_model_len": edge.max_model_len, "tokens": ids}
         return json_response(answer)
 
@@ -113,10 +134,14 @@ def info_routes(edge: Edge) -> APIRouter:
     )
     async def detokenize(http: Request) -> Response:
         """The text of token ids, special tokens included."""
-        request = await body.read(DetokenizeRequest, http, settings.body_timeout_s)
+        request = await body.read(edge, DetokenizeRequest, http)
         edge.check_model(request.model)
         check_token_ids("tokens", request.tokens, tokenizer)
-        text = await tokenizer.run(tokenizer.decode, request.tokens, skip_special_tokens=False)
+        check_lookup("tokens", len(request.tokens), edge.max_model_len)
+        work = tokenizer.run(
+            tokenizer.decode, request.tokens, skip_special_tokens=False, aside=True
+        )
+        text = await while_connected(work, http.receive)
         return json_response({"prompt": text})
 
     return router

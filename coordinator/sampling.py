@@ -24,11 +24,14 @@ def sampling_params(
         return value if value is not None else defaults.get(name, fallback)
 
     temperature = chosen(request.temperature, "temperature", 1.0)
+    top_p = chosen(request.top_p, "top_p", 1.0)
+    if top_p == 0:  # OpenAI's range includes it: the most probable token alone is left
+        temperature, top_p = 0.0, 1.0
     logit_bias = request.logit_bias or {}
     check_token_ids("logit_bias", logit_bias, tokenizer)
     return SamplingParams(
         temperature=float(temperature) if temperature >= _GREEDY_BELOW else 0.0,
-        top_p=float(chosen(request.top_p, "top_p", 1.0)),
+        top_p=float(top_p),
         top_k=max(0, int(chosen(request.top_k, "top_k", 0))),
         min_p=float(chosen(request.min_p, "min_p", 0.0)),
         presence_penalty=request.presence_penalty or 0.0,

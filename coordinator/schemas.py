@@ -49,6 +49,14 @@ def _parse_prompts(value: Any) -> tuple[Prompt, ...]:
     raise _fault("prompt", "a list must hold strings, or integers, or non-empty integer lists")
 
 
+def _refuse_later_roles(role: Any) -> Any:
+    if role in ("tool", "function"):
+        raise PydanticCustomError(
+            "unsupported_parameter", "results of tools are not supported by this server yet"
+        )
+    return role
+
+
 class TextPart(BaseModel):
     type: Literal["text"]
     text: str
@@ -80,7 +88,9 @@ class ChatMessage(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Annotated[
+        Literal["system", "developer", "user", "assistant"], BeforeValidator(_refuse_later_roles)
+    ]
     content: Annotated[
         str | None,
         PlainValidator(_join_parts, json_schema_input_type=str | list[TextPart] | None),
@@ -126,14 +136,16 @@ class GenerationRequest(LaterFields):
     max_completion_tokens: Count | None = None
     min_tokens: Annotated[int, Field(ge=0, le=_INT32_MAX)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=_INT32_MAX)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: (
+        Annotated[dict[int, Annotated[float, Field(ge=-100, le=100)]], Field(fail_fast=True)] | None
+    ) = None
     stop: (
         Annotated[
             list[Annotated[str, Field(min_length=1)]],

@@ -18,13 +18,13 @@ from secrets import token_hex
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from coordinator.api import create_app
 from coordinator.door import Door
 from coordinator.edge_settings import EdgeSettings
 from coordinator.file_limit import allow_open_files
 from coordinator.garbage import settle
+from coordinator.head_deadline import HeadDeadline
 from coordinator.hub import Hub
 from coordinator.hub_settings import HubSettings
 from coordinator.leases import Leases
@@ -96,7 +96,7 @@ async def serve(settings: CoordinatorSettings) -> None:
         app = create_app(hub, tokenizer, settings.edge, metrics, store)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(hub.run(), name="hub")
-            http = _HttpServer(app, listener)
+            http = HttpServer(app, listener, settings.edge.head_timeout_s)
             tasks.create_task(http.serve(), name="http")
             settle()
             if not settings.edge.api_keys and not is_loopback(settings.host):
@@ -110,16 +110,17 @@ async def serve(settings: CoordinatorSettings) -> None:
             hub.stop()
 
 
-class _HttpServer(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn behind a door of ours, without its own signal handling: draining comes before
     closing."""
 
-    def __init__(self, app: FastAPI, listener: socket.socket) -> None:
+    def __init__(self, app: FastAPI, listener: socket.socket, head_timeout_s: float) -> None:
+        self._head_timeout_s = head_timeout_s
         self._listener = listener
         config = uvicorn.Config(
             app,
             loop="uvloop",
-            http=HttpToolsProtocol,
+            http=HeadDeadline,
             ws="none",
             lifespan="off",
             access_log=False,
@@ -140,7 +141,9 @@ class _HttpServer(uvicorn.Server):
         await super().shutdown(sockets=[])
 
     def _protocol(self) -> asyncio.Protocol:
-        return HttpToolsProtocol(self.config, self.server_state, self.lifespan.state)
+        return HeadDeadline(
+            self.config, self.server_state, self.lifespan.state, self._head_timeout_s
+        )
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -21,8 +21,8 @@ class Quota(Protocol):
 
 class TokenBucket:
     """Holds at most what a minute brings, and begins full: after a quiet minute all of it may be
-    used at once, and over any span of t minutes at most ``per_minute`` × (1 + t) is admitted,
-    besides what the last one admitted overdraws."""
+    used at once, and over any span of t minutes at most ``per_minute`` × (1 + t) is used, besides
+    what those overdraw that were admitted together while something was left."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
         assert per_minute > 0, "whoever reads the settings refuses this"

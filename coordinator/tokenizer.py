@@ -15,6 +15,7 @@ from coordinator.token_bytes import TokenBytes
 
 _T = TypeVar("_T")
 _NUM_THREADS = 4
+_NUM_THREADS_ASIDE = 2
 # A text is measured by its start before all of it is encoded, at this many characters for each
 # token that fits: nobody waits for a prompt that is ten times too long.
 _PROBE_CHARS_PER_TOKEN = 12
@@ -35,6 +36,7 @@ class Tokenizer:
         self._backend = backend
         self._template = template
         self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="tokenizer")
+        self._aside = ThreadPoolExecutor(_NUM_THREADS_ASIDE, thread_name_prefix="lookup")
         self.info = info
         self.num_valid_ids = max(backend.get_vocab(with_added_tokens=True).values()) + 1
         added = backend.get_added_tokens_decoder()
@@ -89,14 +91,19 @@ class Tokenizer:
         """The text of ids below ``num_valid_ids``; bytes that are not UTF-8 become U+FFFD."""
         return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
-    async def run(self, work: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
-        """Call one of the methods above on the thread pool, off the event loop."""
+    async def run(
+        self, work: Callable[..., _T], *args: Any, aside: bool = False, **kwargs: Any
+    ) -> _T:
+        """Call one of the methods above on a thread pool, off the event loop. ``aside``: on one
+        that no prompt waits for. Cancelled, it is not called any more unless it has begun."""
+        pool = self._aside if aside else self._pool
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
+        return await loop.run_in_executor(pool, lambda: work(*args, **kwargs))
 
     def close(self) -> None:
         """Let the threads end; what is queued is dropped."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._aside):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         # NOTE: encode() holds the GIL all along; the batch form releases it and skips offsets.

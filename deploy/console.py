@@ -1,18 +1,25 @@
 """What ``baton up`` shows: progress and logs on stderr, the ready line on stdout.
 
 On a terminal the start-up is one moving line a service; anywhere else, and for every log line,
-it is plain text. Losing the terminal must not stop the service, so writes never raise.
+it is plain text. Nobody waits for a reader here: see outlet.py.
 """
 
-import contextlib
 import sys
-from typing import Protocol
+from typing import Protocol, TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from deploy.outlet import Outlet, OutletText
+
+
+class Lines(Protocol):
+    """Where whole lines go."""
+
+    def write(self, text: str, /) -> int: ...
 
 
 class Display(Protocol):
@@ -34,16 +41,21 @@ class Display(Protocol):
         """Nothing moves any more; lines may still come."""
 
 
-def display() -> Display:
-    """The display that suits where stderr goes."""
-    console = Console(stderr=True)
-    return Moving(console) if console.is_terminal and not console.is_dumb_terminal else Plain()
+def display(outlet: Outlet) -> Display:
+    """The display that suits where stderr goes, through ``outlet``."""
+    out = OutletText(outlet, 1, sys.stdout.encoding)
+    err = OutletText(outlet, 2, sys.stderr.encoding)
+    console = Console(file=cast(TextIO, err))
+    moves = console.is_terminal and not console.is_dumb_terminal
+    return Moving(console, out) if moves else Plain(err, out)
 
 
 class Plain:
     """Lines. A status repeats only when its words change or a quarter more is done."""
 
-    def __init__(self) -> None:
+    def __init__(self, err: Lines, out: Lines) -> None:
+        self._err = err
+        self._out = out
         self._shown: dict[str, tuple[str, int]] = {}
 
     def status(self, name: str, text: str, fraction: float | None = None) -> None:
@@ -57,12 +69,10 @@ class Plain:
         self.say(f"{name} | {line}")
 
     def say(self, line: str) -> None:
-        with contextlib.suppress(OSError):
-            print(line, file=sys.stderr, flush=True)
+        self._err.write(f"{line}\n")
 
     def ready(self, lines: list[str]) -> None:
-        with contextlib.suppress(OSError):
-            print("\n".join(lines), flush=True)
+        self._out.write("".join(f"{line}\n" for line in lines))
 
     def close(self) -> None:
         pass
@@ -71,8 +81,9 @@ class Plain:
 class Moving:
     """A table that moves during start-up, redrawn at each report (no thread draws it)."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, out: Lines) -> None:
         self._console = console
+        self._out = out
         self._live: Live | None = Live(
             console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
@@ -84,8 +95,7 @@ class Moving:
             self._print(f"{name}: {text}", "bold")
             return
         self._rows[name] = (text, fraction)
-        with contextlib.suppress(OSError):
-            self._live.update(self._table(), refresh=True)
+        self._live.update(self._table(), refresh=True)
 
     def log(self, name: str, line: str) -> None:
         self._print(f"{name} | {line}", "dim")
@@ -95,18 +105,15 @@ class Moving:
 
     def ready(self, lines: list[str]) -> None:
         self.close()
-        with contextlib.suppress(OSError):
-            print("\n".join(lines), flush=True)
+        self._out.write("".join(f"{line}\n" for line in lines))
 
     def close(self) -> None:
         if self._live is not None:
-            with contextlib.suppress(OSError):
-                self._live.stop()
+            self._live.stop()
             self._live = None
 
     def _print(self, line: str, style: str) -> None:
-        with contextlib.suppress(OSError):
-            self._console.print(Text(line, style=style), soft_wrap=True)
+        self._console.print(Text(line, style=style), soft_wrap=True)
 
     def _table(self) -> Table:
         table = Table.grid(padding=(0, 2))

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from coordinator.hub_settings import HubSettings
 from deploy import gpu_checks, host_checks
 from deploy.findings import Finding
 from deploy.gpu_marks import unfit_gpus
@@ -26,20 +27,25 @@ def doctor(
     redis_url: Annotated[
         str | None, typer.Option(envvar="BATON_REDIS_URL", help="A Redis to use.")
     ] = None,
+    max_open: Annotated[
+        int, typer.Option(envvar="BATON_MAX_OPEN", help="Requests open at a time.")
+    ] = HubSettings.max_open,
 ) -> None:
     """Look at what Baton needs here, a line each, and test every pair of GPUs.
 
     Exit code: 0 all well (warnings allowed), 1 something fails.
     """
     levels: Counter[str] = Counter()
-    for finding in findings(device, host, port, redis_url):
+    for finding in findings(device, host, port, redis_url, max_open):
         print(finding.line(), flush=True)
         levels[finding.level] += 1
     print(f"{levels['ok']} ok, {levels['warn']} to look at, {levels['fail']} to mend")
     raise typer.Exit(1 if levels["fail"] else 0)
 
 
-def findings(device: Device, host: str, port: int, redis_url: str | None) -> Iterator[Finding]:
+def findings(
+    device: Device, host: str, port: int, redis_url: str | None, max_open: int
+) -> Iterator[Finding]:
     """Every finding, as soon as it is known; the quick ones first."""
     environ = {
         **os.environ,
@@ -59,7 +65,7 @@ def findings(device: Device, host: str, port: int, redis_url: str | None) -> Ite
         yield Finding("fail", "gpus", "none is visible", "say --device cpu, or see nvidia-smi")
         return
     yield host_checks.shared_memory(needed=not num_gpus)
-    yield from host_checks.limits(on_gpus=bool(num_gpus))
+    yield from host_checks.limits(max_open, on_gpus=bool(num_gpus))
     devices = ["cpu"]
     if num_gpus:
         num_usable, found = gpu_checks.peers(environ)

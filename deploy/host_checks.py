@@ -9,19 +9,21 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import httpx
 import redis
 
+from coordinator.file_limit import SPARE
 from deploy.findings import Finding
-from deploy.ports import claim_port
+from deploy.ports import base_url, claim_port, reachable
 from deploy.redis_server import RedisServerError, find_redis_server
 from transport.shm import DIRECTORY
 
 _TIMEOUT_S = 5.0
+_ANSWER_S = 2.0
 _MIN_PYTHON = (3, 11)
 _MIN_REDIS = (6, 2)
 _PACKAGES = ("torch", "triton", "cupy-cuda13x", "pyzmq", "redis")
 _MIN_SHM_BYTES = 512 << 20
-_MIN_OPEN_FILES = 16_384
 
 
 def versions() -> Finding:
@@ -73,8 +75,21 @@ def port(host: str, number: int) -> Finding:
     try:
         claim_port(host, number)
     except ValueError as error:
+        if found := _baton_at(base_url(reachable(host), number)):
+            return Finding("ok", "ports", f"{number} on {host} is Baton's, which is {found}")
         return Finding("fail", "ports", str(error), "choose another by --port, or end who has it")
     return Finding("ok", "ports", f"{number} on {host} is free")
+
+
+def _baton_at(url: str) -> str:
+    """Whether the Baton that listens there is ready; "" if it is none."""
+    try:
+        answer = httpx.get(f"{url}/ready", timeout=_ANSWER_S).json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        return ""
+    if not isinstance(answer, dict) or not {"ready", "problems", "redis_connected"} <= set(answer):
+        return ""
+    return "ready" if answer["ready"] is True else "not ready"
 
 
 def namespaces(proc: Path = Path("/proc")) -> Finding:
@@ -104,20 +119,21 @@ def shared_memory(*, needed: bool) -> Finding:
     return Finding("ok", "shared memory", text)
 
 
-def limits(*, on_gpus: bool) -> list[Finding]:
-    files = _soft(resource.RLIMIT_NOFILE)
-    locked = _soft(resource.RLIMIT_MEMLOCK)
+def limits(max_open: int, *, on_gpus: bool) -> list[Finding]:
+    """``max_open`` clients at a time need a file each; the coordinator raises its own soft limit
+    as far as the hard one allows, and beyond that it does not start."""
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     findings = []
-    if files is not None and files < _MIN_OPEN_FILES:
-        text = f"{files} open files: about as many clients at a time"
-        findings.append(Finding("warn", "limits", text, "ulimit -n 65536"))
-    if on_gpus and locked is not None:
+    if files != resource.RLIM_INFINITY and files < max_open + SPARE:
+        text = f"at most {files} open files, and {max_open} clients need {max_open + SPARE}"
+        advice = f"ulimit -Hn {max_open + SPARE}, as root, or BATON_MAX_OPEN={files - SPARE}"
+        if files <= SPARE:
+            advice = f"ulimit -Hn {max_open + SPARE}, as root"
+        findings.append(Finding("fail", "limits", text, advice))
+    if on_gpus and locked != resource.RLIM_INFINITY:
         text = f"{locked >> 10} KiB may be locked in memory"
         findings.append(Finding("warn", "limits", text, "ulimit -l unlimited (memlock: -1)"))
-    shown = f"{files or 'any number of'} open files"
+    number = "any number of" if files == resource.RLIM_INFINITY else files
+    shown = f"{number} open files, enough for {max_open} clients at a time"
     return findings or [Finding("ok", "limits", shown)]
-
-
-def _soft(which: int) -> int | None:
-    soft, _ = resource.getrlimit(which)
-    return None if soft == resource.RLIM_INFINITY else soft

@@ -30,6 +30,11 @@ def base_url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def reachable(host: str) -> str:
+    """Where what listens at ``host`` can be reached from this machine."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
 def _refusal(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"--port: {port} on {host} is in use by another process; choose another"

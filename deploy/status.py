@@ -29,7 +29,9 @@ def status(
         if answer.status_code == httpx.codes.UNAUTHORIZED:
             typer.echo(f"error: {url} wants another key; set {API_KEY}", err=True)
             raise typer.Exit(NO_ANSWER)
-        answer.raise_for_status()
+        if answer.is_error:
+            typer.echo(f"error: {url} answers {answer.status_code}: {_reason(answer)}", err=True)
+            raise typer.Exit(NO_ANSWER)
         found = answer.json()
         head, rows = headline(found), [row(worker) for worker in found["workers"]]
     except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -46,6 +48,13 @@ def status(
             print("  ".join(f"{name}={cell}" for name, cell in zip(_NAMES, cells, strict=True)))
     if found["problems"] or found["draining"]:
         raise typer.Exit(NOT_READY)
+
+
+def _reason(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return answer.reason_phrase
 
 
 def headline(found: dict[str, Any]) -> str:

@@ -13,7 +13,8 @@ import typer
 from deploy.console import display
 from deploy.gpus import count_gpus
 from deploy.guardian import Guardian
-from deploy.ports import base_url, claim_port
+from deploy.outlet import Outlet
+from deploy.ports import base_url, claim_port, reachable
 from deploy.redis_post import ForeignRedis, OwnRedis, RedisPost
 from deploy.rundir import RunDir, base_dir, sweep
 from deploy.services import API_KEYS, services
@@ -24,6 +25,7 @@ from transport import shm
 from transport.errors import BatonError
 
 _GUARDIAN_STOP_S = 10.0
+_LAST_WORDS_S = 2.0
 _QUESTION = (
     "Nina has 13 shells. Diana gives Nina 46 shells. She loses 11 of them. "
     "How many shells does Nina have now?"
@@ -131,6 +133,8 @@ def up(
 def _serve(settings: UpSettings, port: int, base: Path, signals: StopSignals) -> int:
     sweep(base)
     with ExitStack() as cleanup:
+        outlet = Outlet()
+        cleanup.callback(outlet.close, _LAST_WORDS_S)
         cleanup.callback(shm.sweep)
         run_dir = RunDir(base)
         cleanup.callback(run_dir.remove)
@@ -151,7 +155,7 @@ def _serve(settings: UpSettings, port: int, base: Path, signals: StopSignals) ->
             run_dir=run_dir.path,
             signals=signals,
             guardian=guardian,
-            display=display(),
+            display=display(outlet),
             ready_lines=[_curl(settings, port, os.environ), _ready_line(settings, port)],
             drain_timeout_s=settings.drain_timeout_s,
         )
@@ -167,13 +171,13 @@ def _ready_line(settings: UpSettings, port: int) -> str:
 
 
 def _curl(settings: UpSettings, port: int, environ: Mapping[str, str]) -> str:
-    anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-    url = base_url(anywhere.get(settings.host, settings.host), port) + "/v1/chat/completions"
+    url = base_url(reachable(settings.host), port) + "/v1/chat/completions"
     body = {
         "model": settings.served_model_name,
         "messages": [{"role": "user", "content": _QUESTION}],
         "max_tokens": 200,
     }
     parts = ["curl", "-sS", url, "-H", "Content-Type: application/json", "-d", json.dumps(body)]
-    key = ' -H "Authorization: Bearer $BATON_API_KEY"' if API_KEYS & environ.keys() else ""
+    locked = any(environ.get(name) for name in API_KEYS)
+    key = ' -H "Authorization: Bearer $BATON_API_KEY"' if locked else ""
     return f"try it:\n  {shlex.join(parts)}{key}"

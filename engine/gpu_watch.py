@@ -80,6 +80,7 @@ class GpuWatch:
         self._latest: tuple[float, GpuHealth] | None = None
         self._unfit = ""
         self._hangs = False
+        self._failure = ""
         self._said_stale = False
         self._thread = SteadyThread("gpu-watch", self._round, period_s=period_s, clock=clock)
         self._thread.start()
@@ -112,6 +113,16 @@ class GpuWatch:
             self._gpus.close()
 
     def _round(self) -> bool:
+        """One look; False where there is nothing to look at. One that fails is not the last."""
+        try:
+            return self._looked()
+        except Exception as error:
+            if str(error) != self._failure:
+                self._failure = str(error)
+                log.exception("the GPU could not be looked at")
+            return True
+
+    def _looked(self) -> bool:
         if self._gpus is None:
             self._gpus = self._open_gpus()
         gpus = self._gpus

@@ -48,7 +48,8 @@ class Reading:
 
 @dataclass(frozen=True)
 class Xid:
-    """An error that the driver reported about a GPU; numbers as in NVIDIA's Xid catalogue."""
+    """An error that the driver reported about a GPU, -1 where it does not say which; numbers as in
+    NVIDIA's Xid catalogue."""
 
     at_s: float
     gpu: int

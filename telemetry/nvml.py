@@ -140,7 +140,11 @@ class NvmlGpus:
         return events
 
     def _index_of(self, device: Any) -> int:
-        uuid = self._nvml.nvmlDeviceGetUUID(device)
+        """-1 where it cannot be told: a GPU that is lost does not say its UUID, and then its Xid
+        matters most."""
+        if len(self._handles) == 1:
+            return 0
+        uuid = self._ask("whose Xid it was", lambda: self._nvml.nvmlDeviceGetUUID(device))
         return next((info.index for info in self.infos if info.uuid == uuid), -1)
 
     def _clock(self, handle: Any, kind: int) -> float | None:

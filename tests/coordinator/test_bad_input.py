@@ -115,7 +115,7 @@ FIELDS: list[tuple[str, Any]] = [
     ("temperature", -0.1),
     ("temperature", 2.1),
     ("temperature", "hot"),
-    ("top_p", 0),
+    ("top_p", -0.1),
     ("top_p", 1.5),
     ("top_k", -2),
     ("top_k", 1.5),
@@ -195,6 +195,15 @@ async def test_what_is_not_supported_yet_is_refused_by_name(
     body = {"messages": USER} if path == CHAT else {"prompt": "a"}
     response = await client.post(path, json={**body, param: value})
     assert check_error(response, 400, param)["code"] == "unsupported_parameter"
+
+
+@pytest.mark.parametrize("role", ["tool", "function"])
+async def test_results_of_tools_are_not_supported_yet(client: httpx.AsyncClient, role: str) -> None:
+    messages = [*USER, {"role": role, "content": "42", "tool_call_id": "1"}]
+    error = check_error(await client.post(CHAT, json={"messages": messages}), 400)
+    assert error["param"] == "messages[1].role"
+    assert error["code"] == "unsupported_parameter"
+    assert "not supported by this server yet" in error["message"]
 
 
 async def test_logprobs_of_an_echoed_prompt_are_not_supported_yet(

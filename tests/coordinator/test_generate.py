@@ -269,6 +269,13 @@ async def test_sampling_fields_reach_the_core(says: Says, client_of: ClientOf) -
     assert (defaults.temperature, defaults.top_p, defaults.top_k) == (1.0, 0.95, 20)
 
 
+async def test_top_p_of_zero_is_greedy(says: Says, client_of: ClientOf) -> None:
+    core = says()
+    await post(client_of(core), COMPLETIONS, prompt="x", temperature=0.5, top_p=0)
+    sampling = core.streams[0].generation.sampling
+    assert (sampling.temperature, sampling.top_p) == (0.0, 1.0)
+
+
 async def test_seeds(says: Says, client_of: ClientOf) -> None:
     core = says()
     client = client_of(core)

@@ -52,6 +52,17 @@ async def test_health_version_status(says: Says, client_of: ClientOf) -> None:
     Status.model_validate_json((await client.get("/status")).content)
 
 
+async def test_probes_may_ask_for_the_head_alone(says: Says, client_of: ClientOf) -> None:
+    core = says()
+    client = client_of(core)
+    for path in ("/health", "/ready"):
+        assert (await client.head(path)).status_code == 200
+    core.problems = ("no live decode worker",)
+    assert (await client.head("/ready")).status_code == 503
+    methods = (await client.get("/openapi.json")).json()["paths"]["/health"]
+    assert set(methods) == {"get"}
+
+
 async def test_ready_or_why_not(says: Says, client_of: ClientOf) -> None:
     core = says()
     client = client_of(core)
@@ -96,6 +107,34 @@ async def test_tokenize_and_back(says: Says, client_of: ClientOf, tokenizer: Tok
     rendered = tokenizer.encode_chat([{"role": "user", "content": "Hi"}])
     assert response.json()["tokens"] == rendered
     assert (await client.post("/detokenize", json={"tokens": []})).json() == {"prompt": ""}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {"prompt": "fox " * 4000}, "prompt"),
+        ("/tokenize", {"messages": [{"role": "user", "content": "fox " * 4000}]}, "messages"),
+        ("/detokenize", {"tokens": [65] * 2049}, "tokens"),
+    ],
+)
+async def test_lookups_are_bounded_by_the_context(
+    says: Says, client_of: ClientOf, path: str, body: dict[str, object], param: str
+) -> None:
+    response = await client_of(says()).post(path, json=body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == (param, "context_length_exceeded")
+    assert "at most 2048 are taken" in error["message"]
+
+
+async def test_a_text_longer_than_the_context_is_told_in_tokens(
+    says: Says, client_of: ClientOf, tokenizer: Tokenizer
+) -> None:
+    ids = tokenizer.encode("fox " * 600)
+    assert len(ids) > 512
+    client = client_of(says())
+    assert (await client.post("/tokenize", json={"prompt": "fox " * 600})).json()["tokens"] == ids
+    assert (await client.post("/detokenize", json={"tokens": ids})).status_code == 200
 
 
 async def test_openapi_is_truthful(says: Says, client_of: ClientOf) -> None:

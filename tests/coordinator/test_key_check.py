@@ -124,6 +124,30 @@ async def test_requests_a_minute(locked: Locked) -> None:
     assert await locked.metric("baton_key_requests_total", key="slow", outcome="refused") == 5
 
 
+async def test_looking_costs_no_request(locked: Locked) -> None:
+    """The page looks at two paths every two seconds, with its reader's key."""
+    headers = {"authorization": f"Bearer {SLOW}"}
+    for path in ("/status", "/v1/requests", "/v1/models") * 3:
+        assert (await locked.http.get(path, headers=headers)).status_code == 200
+    assert [(await locked.ask(SLOW)).status_code for _ in range(3)] == [200, 200, 429]
+    assert (await locked.http.get("/status", headers=headers)).status_code == 200
+    assert await locked.metric("baton_key_requests_total", key="slow", outcome="admitted") == 2
+
+
+async def test_who_is_refused_after_its_admission_is_counted_once(
+    tokenizer: Tokenizer, says: Says
+) -> None:
+    """Both are admitted with a token left; the first one's prompt takes it."""
+    locked = Locked(says("one"), tokenizer)
+    async with locked.http:
+        long = {"prompt": "fox " * 40}
+        answers = await asyncio.gather(*(locked.ask(SMALL, **long) for _ in range(2)))
+        assert sorted(answer.status_code for answer in answers) == [200, 429]
+        for outcome in ("admitted", "refused"):
+            name = "baton_key_requests_total"
+            assert await locked.metric(name, key="small", outcome=outcome) == 1
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_tokens_a_minute_are_those_of_usage(locked: Locked, stream: bool) -> None:
     options = {"stream_options": {"include_usage": True}} if stream else {}

@@ -56,6 +56,10 @@ class Up:
         self.text += self.process.communicate(timeout=DEADLINE_S)[0].decode()
         return self.process.returncode
 
+    def ends(self) -> bool:
+        """Whether it ends in time, with nobody reading what it prints."""
+        return bool(select.select([self.pidfd], [], [], DEADLINE_S)[0])
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 

@@ -55,6 +55,10 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.key and self.headers["Authorization"] != f"Bearer {self.server.key}":
             self.reply(401, b'{"error": {"message": "the API key is not one of ours"}}')
             return
+        if self.server.refusal is not None:
+            code, message = self.server.refusal
+            self.reply(code, json.dumps({"error": {"message": message}}).encode())
+            return
         found = self.server.pages.get(self.path)
         self.reply(404 if found is None else 200, json.dumps(found).encode())
 
@@ -144,6 +148,12 @@ def test_status_exits_2_when_nothing_or_something_else_answers(stub):
     assert (told.returncode, told.stderr) == (
         2,
         f"error: what answers at {stub.url} is not Baton\n",
+    )
+    stub.refusal = (429, "try again in 3 s")
+    told = baton("status", "--url", stub.url)
+    assert (told.returncode, told.stderr) == (
+        2,
+        f"error: {stub.url} answers 429: try again in 3 s\n",
     )
     told = baton("status", "--url", "http://127.0.0.1:1")
     assert told.returncode == 2

@@ -1,22 +1,26 @@
 """What start-up looks like, on a terminal and elsewhere."""
 
 import io
+import os
+import threading
 
+import pytest
 from rich.console import Console
 
 from deploy.console import Moving, Plain
+from deploy.outlet import Outlet, OutletText
 
 
-def test_plain_status_repeats_only_when_it_says_something_new(capsys):
-    plain = Plain()
+def test_plain_status_repeats_only_when_it_says_something_new():
+    err, out = io.StringIO(), io.StringIO()
+    plain = Plain(err, out)
     for percent in (1, 2, 30, 31, 60, 100):
         plain.status("decode-1", f"loading weights {percent}%", percent / 100)
     plain.status("decode-1", "ready")
     plain.status("decode-1", "ready")
     plain.log("decode-1", "hello")
     plain.ready(["try it", "ready: here"])
-    told = capsys.readouterr()
-    assert told.err.splitlines() == [
+    assert err.getvalue().splitlines() == [
         "decode-1: loading weights 1%",
         "decode-1: loading weights 30%",
         "decode-1: loading weights 60%",
@@ -24,12 +28,12 @@ def test_plain_status_repeats_only_when_it_says_something_new(capsys):
         "decode-1: ready",
         "decode-1 | hello",
     ]
-    assert told.out.splitlines()[-1] == "ready: here"
+    assert out.getvalue().splitlines()[-1] == "ready: here"
 
 
-def test_terminal_gets_its_cursor_back(capsys):
-    screen = io.StringIO()
-    moving = Moving(Console(file=screen, force_terminal=True, width=80))
+def test_terminal_gets_its_cursor_back():
+    screen, out = io.StringIO(), io.StringIO()
+    moving = Moving(Console(file=screen, force_terminal=True, width=80), out)
     moving.status("decode-1", "loading weights 40%", 0.4)
     moving.log("decode-1", "[not markup]")
     moving.status("decode-1", "ready")
@@ -40,10 +44,65 @@ def test_terminal_gets_its_cursor_back(capsys):
     assert "decode-1 | [not markup]" in shown
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
     assert "decode-1: killed by SIGKILL" in shown
-    assert capsys.readouterr().out == "ready: here\n"
+    assert out.getvalue() == "ready: here\n"
 
 
-def test_lost_terminal_stops_nothing(monkeypatch):
-    closed = open("/dev/full", "w", buffering=1)  # noqa: SIM115
-    monkeypatch.setattr("sys.stderr", closed)
-    Plain().say("into the void")
+@pytest.mark.parametrize("file", ["/dev/full", "/dev/null"])
+def test_lost_terminal_stops_nothing(file):
+    fd = os.open(file, os.O_WRONLY)
+    outlet = Outlet()
+    Plain(OutletText(outlet, fd, "ascii"), io.StringIO()).say("into the vöid")
+    outlet.close(5.0)
+    os.close(fd)
+
+
+def read_all(fd):
+    """Reads in a thread until the end; a list that will hold what was read, and the thread."""
+    chunks = []
+
+    def read():
+        while chunk := os.read(fd, 65536):
+            chunks.append(chunk)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    return chunks, thread
+
+
+def test_a_reader_that_comes_late_reads_all_in_order():
+    read_end, write_end = os.pipe()
+    outlet = Outlet()
+    lines = [b"%06d " % i + b"x" * 100 + b"\n" for i in range(5000)]
+    for line in lines:
+        outlet.put(write_end, line)
+    chunks, thread = read_all(read_end)
+    outlet.close(5.0)
+    os.close(write_end)
+    thread.join()
+    os.close(read_end)
+    assert b"".join(chunks) == b"".join(lines)
+
+
+def test_what_nobody_reads_is_dropped_and_counted():
+    read_end, write_end = os.pipe()
+    outlet = Outlet(pending_bytes=200_000)
+    lines = [b"%06d " % i + b"x" * 100 + b"\n" for i in range(5000)]
+    for line in lines:
+        outlet.put(write_end, line)
+    chunks, thread = read_all(read_end)
+    outlet.close(5.0)
+    os.close(write_end)
+    thread.join()
+    os.close(read_end)
+    *kept, last = b"".join(chunks).splitlines(keepends=True)
+    assert kept == lines[: len(kept)]
+    assert last == b"%d lines dropped: nobody read them\n" % (5000 - len(kept))
+
+
+def test_the_end_does_not_wait_for_a_reader_who_never_comes():
+    read_end, write_end = os.pipe()
+    outlet = Outlet()
+    outlet.put(write_end, b"x" * 500_000)
+    outlet.close(0.1)
+    os.close(read_end)
+    os.close(write_end)

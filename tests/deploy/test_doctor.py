@@ -1,10 +1,15 @@
 """What the doctor says about machines that are well, and about such as are not."""
 
+import json
 import os
+import resource
 import shutil
 import socket
 import sys
 import tempfile
+import threading
+from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,6 +17,7 @@ import redis
 from typer.testing import CliRunner
 
 from coordinator import keys
+from coordinator.file_limit import allow_open_files
 from deploy import gpu_checks, gpu_marks, host_checks, pair_checks
 from deploy.cli import app
 from deploy.redis_server import LocalRedis
@@ -98,10 +104,62 @@ class Usage:
     free, total = 60 << 20, 64 << 20
 
 
-def test_limits_that_are_low_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 1024))
-    assert levels(host_checks.limits(on_gpus=False)) == [("warn", "limits")]
-    assert levels(host_checks.limits(on_gpus=True)) == [("warn", "limits"), ("warn", "limits")]
+@pytest.mark.parametrize(
+    ("soft", "hard", "level"),
+    [
+        (1024, 16_895, "fail"),
+        (1024, 16_896, "ok"),
+        (1024, resource.RLIM_INFINITY, "ok"),
+        (16_384, 16_384, "fail"),
+        (100, 200, "fail"),
+    ],
+)
+def test_the_hard_limit_of_open_files_decides_as_it_does_for_the_coordinator(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, level: str
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (soft, hard))
+    monkeypatch.setattr("resource.setrlimit", lambda which, to: None)
+    assert levels(host_checks.limits(16_384, on_gpus=False)) == [(level, "limits")]
+    with pytest.raises(ValueError, match="max_open") if level == "fail" else nullcontext():
+        allow_open_files("max_open", 16_384)
+
+
+def test_memory_that_cannot_be_locked_is_warned_of_where_gpus_are(monkeypatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (1024, resource.RLIM_INFINITY))
+    assert levels(host_checks.limits(16_384, on_gpus=False)) == [("ok", "limits")]
+    assert levels(host_checks.limits(16_384, on_gpus=True)) == [("warn", "limits")]
+
+
+READY = {"ready": True, "problems": [], "redis_connected": True}
+
+
+@pytest.mark.parametrize(
+    ("answer", "level", "said"),
+    [
+        (READY, "ok", "is Baton's, which is ready"),
+        ({**READY, "ready": False, "error": {}}, "ok", "is Baton's, which is not ready"),
+        ({"status": "ok"}, "fail", "in use by another process"),
+        ([], "fail", "in use by another process"),
+        ("<html>", "fail", "in use by another process"),
+    ],
+)
+def test_a_port_that_baton_itself_listens_on_is_well(answer, level: str, said: str) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
+            self.send_response(200 if answer == READY else 503)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        finding = host_checks.port("127.0.0.1", server.server_port)
+    assert finding.level == level
+    assert said in finding.text
 
 
 LISTED = """#!/bin/sh

@@ -55,6 +55,15 @@ def test_dead_worker_starts_again_while_the_rest_serves(up):
     assert baton.exit_code() == 0
 
 
+def test_it_serves_and_drains_though_nobody_reads_what_it_prints(up):
+    baton = up(STUB_DECODE="ready chatty")
+    baton.until_ready()
+    baton.signal(signal.SIGTERM)
+    assert baton.ends(), "it waits for a reader"
+    assert set(baton.stops()) == {"coordinator", "prefill-1", "decode-1"}
+    assert baton.exit_code() == 0
+
+
 def test_dead_coordinator_starts_again(up):
     baton = up()
     baton.until_ready()

@@ -81,6 +81,31 @@ def test_after_a_critical_xid_the_gpu_is_unfit(
     watch.close()
 
 
+def test_a_look_that_fails_is_told_once_and_is_not_the_last(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    library, seen = FakeNvml(), threading.Event()
+    rounds, looks = Rounds(library), 0
+    xids = rounds.gpus.xids
+
+    def failing(at_s: float):
+        nonlocal looks
+        looks += 1
+        if looks < 3:
+            raise RuntimeError("what a strange driver")
+        if looks > 3:
+            seen.set()
+        return xids(at_s)
+
+    rounds.gpus.xids = failing  # type: ignore[method-assign]
+    library.events.append((1, 48))
+    watch = GpuWatch(rounds, period_s=0.001)
+    assert seen.wait(DEADLINE_S)
+    watch.close()
+    assert watch.unfit().startswith("Xid 48: ")
+    assert caplog.text.count("RuntimeError: what a strange driver") == 1
+
+
 def test_what_the_gpu_does_not_offer_is_unknown_not_zero(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

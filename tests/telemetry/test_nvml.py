@@ -77,6 +77,29 @@ def test_xids_are_told_once_with_their_gpu() -> None:
     assert gpus.xids(4.0) == []
 
 
+def lost(library: FakeNvml) -> None:
+    """From now on no GPU says who it is."""
+    library.nvmlDeviceGetUUID = library._refuse
+
+
+def test_the_xids_of_a_lost_gpu_are_told() -> None:
+    library = FakeNvml()
+    gpus = NvmlGpus(library)
+    library.events += [(0, 13), (1, 48), (1, 79)]
+    lost(library)
+    assert gpus.xids(1.0) == [Xid(1.0, -1, 13), Xid(1.0, -1, 48), Xid(1.0, -1, 79)]
+    assert gpus.notes == ("whose Xid it was: Not Supported",)
+
+
+def test_a_lost_gpu_that_is_watched_alone_needs_not_say_who_it_is() -> None:
+    library = FakeNvml()
+    gpus = NvmlGpus(library, "GPU-1")
+    library.events += [(1, 48), (1, 79)]
+    lost(library)
+    assert gpus.xids(1.0) == [Xid(1.0, 0, 48), Xid(1.0, 0, 79)]
+    assert gpus.notes == ()
+
+
 def test_where_events_are_refused_the_run_goes_on_without_them() -> None:
     gpus = NvmlGpus(FakeNvml("nvmlDeviceRegisterEvents"))
     assert gpus.xids(0.0) == []

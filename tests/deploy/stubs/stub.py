@@ -2,9 +2,9 @@
 
 ``STUB_<ROLE>`` lists its steps: ``progress`` (40 %), ``ready``, ``refuse`` (print an error, exit
 2), ``crash`` (exit 3), ``helper`` (start a process of its own), ``segment`` (own some shared
-memory), ``stubborn`` (outlive SIGTERM). A step that begins with ``first:`` or ``then:`` is for
-the first process of the service, or for the later ones. What it starts it reports in
-``STUB_JOURNAL`` as "name pid", and the order of ends as "name stopped".
+memory), ``chatty`` (print 4 MB), ``stubborn`` (outlive SIGTERM). A step that begins with
+``first:`` or ``then:`` is for the first process of the service, or for the later ones. What it
+starts it reports in ``STUB_JOURNAL`` as "name pid", and the order of ends as "name stopped".
 """
 
 import os
@@ -42,6 +42,9 @@ def main(role: str) -> None:
                 from transport.shm import Segment
 
                 segments.append(Segment(f"stub-{os.getpid()}", 4096))
+            case "chatty":
+                for i in range(40_000):
+                    print(i, "x" * 100)
             case "stubborn":
                 num_ends = 1000
             case unknown:

@@ -1,0 +1,80 @@
+"""Connections whose client does not finish the head of a request, or sends one without end, are
+closed."""
+
+import asyncio
+import logging
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+log = logging.getLogger(__name__)
+
+MAX_HEAD_BYTES = 256 * 1024
+"""Far above any client's. The parser copies a header that grows, so a long one is slow as well."""
+
+
+class HeadDeadline(HttpToolsProtocol):
+    """uvicorn's protocol with ``head_timeout_s`` for a head to be whole: the first from the
+    connection on, later ones from their first byte, until which the keep-alive timer runs; and
+    with a bound for its length.
+
+    NOTE: without this a client that connects and says nothing, or half a line, holds its file
+    descriptor for ever: uvicorn's own timer begins only with the end of a response.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        head_timeout_s: float,
+    ) -> None:
+        super().__init__(config, server_state, app_state)
+        self._head_timeout_s = head_timeout_s
+        self._head_due: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        self._in_body = False  # also of a request that was answered before its body had come
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        of_a_body = self._in_body
+        super().data_received(data)
+        if self._head_due is not None and not of_a_body:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                log.debug("a head of over %d bytes; closing %s", MAX_HEAD_BYTES, self.client)
+                self.transport.close()
+        answered = self.cycle is None or self.cycle.response_complete
+        if answered and self._head_due is None and not self.transport.is_closing():
+            self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        self._stop_expecting()
+        self._in_body = True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_expecting()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        self._head_bytes = 0
+        self._head_due = self.loop.call_later(self._head_timeout_s, self._give_up)
+
+    def _stop_expecting(self) -> None:
+        if self._head_due is not None:
+            self._head_due.cancel()
+            self._head_due = None
+
+    def _give_up(self) -> None:
+        log.debug("no request came within %g s; closing %s", self._head_timeout_s, self.client)
+        self.transport.close()

@@ -1,0 +1,132 @@
+"""Long bodies: what a request may need passes, what only costs time is refused, and quickly."""
+
+import json
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from coordinator.body_weight import STRUCTURE_BYTES, check_weight
+from coordinator.edge_settings import EdgeSettings
+from coordinator.errors import ApiError
+from tests.coordinator.fake_core import FakeCore
+
+MAX_PROMPTS = 1024
+MAX_LEN = 262_144
+MIB = 1 << 20
+
+Says = Callable[..., FakeCore]
+ClientOf = Callable[..., httpx.AsyncClient]
+
+
+def weigh(body: object) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    assert len(content) > STRUCTURE_BYTES, "too short to be weighed"
+    check_weight(content, max_prompts=MAX_PROMPTS, max_len=MAX_LEN)
+
+
+def message(content: object, **more: object) -> dict[str, object]:
+    return {"role": "user", "content": content, **more}
+
+
+CODE = 'if (a["b"] == \'{"c": [1, 2]}\') { print("\\\\"); }\n' * 100
+NEEDED: dict[str, object] = {
+    "a text": {"prompt": CODE * 1000},
+    "texts": {"prompt": ["é🙂 " * 200] * MAX_PROMPTS},
+    "ids": {"prompt": [123_456] * MAX_LEN},
+    "lists of ids": {"prompt": [[7] * 500] * MAX_PROMPTS},
+    "a conversation": {"messages": [message(CODE), message("no\\")] * 2000},
+    "parts": {"messages": [message([{"type": "text", "text": CODE}] * 2000)]},
+    "thoughts": {"messages": [message("a", role="assistant", reasoning_content=CODE * 1000)]},
+    "tools beside": {"messages": [message(CODE * 1000)], "tools": [{"a": "b" * 50}] * 5000},
+    "tokens": {"tokens": [123_456] * (2 * MAX_LEN)},
+    "spread out": json.dumps({"prompt": ["a" * 1000] * MAX_PROMPTS}, indent=100).encode(),
+}
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_what_a_request_needs_passes(name: str) -> None:
+    weigh(NEEDED[name])
+
+
+def filled(head: bytes, unit: bytes, tail: bytes) -> bytes:
+    room = 8 * MIB - len(head) - len(tail)
+    return head + (unit * (room // len(unit))).rstrip(b",") + tail
+
+
+USER = b'{"messages":[{"role":"user","content":"a"}],'
+HEAVY = {
+    "prompts of an id": (b'{"prompt":[', b"[5],", b"]}"),
+    "empty prompts": (b'{"prompt":[', b'"",', b"]}"),
+    "empty lists": (b'{"prompt":[', b"[],", b"]}"),
+    "strings, then lists": (b'{"prompt":["",', b"[5],", b"]}"),
+    "objects": (b'{"prompt":[', b"{},", b"]}"),
+    "broken numbers": (b'{"prompt":[', b"1.5,", b"]}"),
+    "too many ids": (b'{"prompt":[', b"5,", b"]}"),
+    "too many ids in the second": (b'{"prompt":[[5],[', b"5,", b"]]}"),
+    "messages": (b'{"messages":[', b'{"role":"user","content":"a"},', b"]}"),
+    "silent messages": (b'{"messages":[', b'{"role":"assistant"},', b"]}"),
+    "messages ending in a backslash": (
+        b'{"messages":[',
+        b'{"role":"user","content":"\\\\"},',
+        b"]}",
+    ),
+    "messages without anything": (b'{"messages":[', b"{},", b"]}"),
+    "a role of lists": (b'{"messages":[{"content":"a","role":[', b"[],", b"]}]}"),
+    "parts": (b'{"messages":[{"role":"user","content":[', b'{"type":0},', b"]}]}"),
+    "empty parts": (b'{"messages":[{"role":"user","content":[', b"{},", b"]}]}"),
+    "tools": (USER + b'"tools":[', b"[],", b"]}"),
+    "template variables": (USER + b'"chat_template_kwargs":{"a":[', b"[],", b"]}}"),
+    "a bias": (USER + b'"logit_bias":{', b'"x":1,', b"}}"),
+    "what nobody reads": (USER + b'"x":[', b"[" * 90 + b"]" * 90 + b",", b"]}"),
+    "and NaN in a text": (USER + b'"y":"NaN","x":[', b"[],", b"]}"),
+    "the field twice": (b'{"prompt":[', b"[5],", b'],"prompt":"a"}'),
+    "tokens": (b'{"tokens":[', b"5,", b"]}"),
+    "a list": (b"[", b"{},", b"]"),
+    "depth": (b'{"prompt":', b"[", b""),
+    "nothing": (b"", b" ", b""),
+}
+
+
+@pytest.mark.parametrize("name", HEAVY)
+async def test_what_only_costs_time_is_refused_quickly(
+    says: Says, client_of: ClientOf, name: str
+) -> None:
+    client = client_of(says(max_seq_len=MAX_LEN))
+    head, *_ = HEAVY[name]
+    path = "/detokenize" if name == "tokens" else "/v1/completions"
+    path = "/v1/chat/completions" if b'"messages"' in head else path
+    content = filled(*HEAVY[name])
+    started = time.process_time()
+    response = await client.post(path, content=content)
+    assert time.process_time() - started < 0.5
+    assert response.status_code in (400, 413)
+    assert response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "param"),
+    [
+        ("empty prompts", "prompt"),
+        ("prompts of an id", "prompt"),
+        ("strings, then lists", "prompt"),
+        ("too many ids", "prompt"),
+        ("messages without anything", "messages"),
+        ("empty parts", "messages"),
+        ("tokens", "tokens"),
+    ],
+)
+def test_the_refusal_names_the_field(name: str, param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        weigh(filled(*HEAVY[name]))
+    assert caught.value.param == param
+
+
+def test_the_cap_follows_from_the_context() -> None:
+    settings = EdgeSettings("tiny")
+    assert settings.body_cap(4096) == settings.body_cap(262_144) == 8 * MIB
+    assert settings.body_cap(524_288) == 16 * MIB
+    assert settings.body_cap(10**7) == 32 * MIB
+    assert EdgeSettings("tiny", max_body_bytes=1000).body_cap(262_144) == 1000
+    assert EdgeSettings("tiny", max_body_bytes=64 * MIB).body_cap(4096) == 64 * MIB

@@ -1,0 +1,132 @@
+"""Connections on which no whole request comes, at the coordinator's own HTTP server."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from coordinator.api import create_app
+from coordinator.edge_settings import EdgeSettings
+from coordinator.head_deadline import MAX_HEAD_BYTES
+from coordinator.server import HttpServer
+from coordinator.tokenizer import Tokenizer
+from tests.coordinator.fake_core import FakeCore
+
+HEAD_TIMEOUT_S = 0.3
+REQUEST = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+POST = b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 14\r\n\r\n{"prompt":"x"'
+
+Says = Callable[..., FakeCore]
+
+
+@pytest.fixture
+def gate() -> asyncio.Semaphore:
+    return asyncio.Semaphore(0)
+
+
+@pytest.fixture
+async def port(says: Says, tokenizer: Tokenizer, gate: asyncio.Semaphore) -> AsyncIterator[int]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    app = create_app(says("a", gate=gate), tokenizer, EdgeSettings("tiny"))
+    server = HttpServer(app, listener, HEAD_TIMEOUT_S)
+    running = asyncio.create_task(server.serve())
+    yield listener.getsockname()[1]
+    server.should_exit = server.force_exit = True
+    await running
+
+
+async def closed_after_s(reader: asyncio.StreamReader) -> float:
+    began = time.monotonic()
+    async with asyncio.timeout(5):
+        while await reader.read(4096):
+            pass
+    return time.monotonic() - began
+
+
+async def answer(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(5):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        return head + await reader.readexactly(length)
+
+
+@pytest.mark.parametrize("said", [b"", b"\r\n", b"G", REQUEST[:-2]])
+async def test_who_never_finishes_a_head_is_let_go(port: int, said: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(said)
+    assert HEAD_TIMEOUT_S / 2 < await closed_after_s(reader) < 3
+    writer.close()
+
+
+@pytest.mark.parametrize("said", [b"\r\n", b"G", REQUEST[:-2]])
+async def test_nor_after_an_answer(port: int, said: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(REQUEST)
+    assert b"200 OK" in await answer(reader)
+    writer.write(said)
+    assert HEAD_TIMEOUT_S / 2 < await closed_after_s(reader) < 3
+    writer.close()
+
+
+async def test_who_drips_a_head_gets_no_longer(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    closed = asyncio.create_task(closed_after_s(reader))
+    for byte in REQUEST:
+        writer.write(bytes([byte]))
+        if (await asyncio.wait([closed], timeout=HEAD_TIMEOUT_S / 5))[0]:
+            break
+    assert await closed < 3
+    writer.close()
+
+
+@pytest.mark.parametrize("before", [b"", REQUEST])
+async def test_a_head_without_end_is_not_kept(port: int, before: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    if before:
+        writer.write(before)
+        await answer(reader)
+    writer.write(b"GET /health HTTP/1.1\r\nX: " + b"x" * 16 * MAX_HEAD_BYTES)
+    with pytest.raises(ConnectionResetError):  # before the deadline, with most of it unread
+        await asyncio.wait_for(reader.read(), HEAD_TIMEOUT_S / 2)
+    writer.close()
+
+
+async def test_a_body_that_comes_after_its_answer_is_read_to_its_end(port: int) -> None:
+    """So that the client reads its answer, and the connection stays good."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    length = 8 * MAX_HEAD_BYTES
+    writer.write(b"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length)
+    assert b"404 Not Found" in await answer(reader)
+    for _ in range(8):
+        writer.write(b"x" * MAX_HEAD_BYTES)
+        await writer.drain()
+    writer.write(REQUEST)
+    assert b"200 OK" in await answer(reader)
+    writer.close()
+
+
+async def test_a_long_head_is_read(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(REQUEST[:-2] + b"X: " + b"x" * (MAX_HEAD_BYTES // 2) + b"\r\n\r\n")
+    assert b"200 OK" in await answer(reader)
+    writer.close()
+
+
+async def test_a_long_answer_and_a_pause_between_requests_are_nobodys_fault(
+    port: int, gate: asyncio.Semaphore
+) -> None:
+    """Half of the next head, sent while the answer runs, does not cut that off."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(POST + b"}" + REQUEST[:10])
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reader.read(1), 2 * HEAD_TIMEOUT_S)
+    for _ in range(9):
+        gate.release()
+    assert b'"text":"a"' in await answer(reader)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reader.read(1), 2 * HEAD_TIMEOUT_S)
+    writer.write(REQUEST[10:])
+    assert b"200 OK" in await answer(reader)
+    writer.close()
