@@ -271,15 +271,15 @@ async def test_a_server_that_refuses_is_tried_again(redis: Redis, make_store: Ma
 async def test_a_backlog_keeps_nobody_from_living(
     server: LocalRedis, redis: Redis, tmp_path: Path
 ) -> None:
-    async with slow_way(server, tmp_path / "slow", 0.01) as url:
-        few = limits(call_timeout_s=2.0, presence_ttl_s=0.6, max_batch=8)
+    async with slow_way(server, tmp_path / "slow", 0.02) as url:
+        few = limits(call_timeout_s=2.0, presence_ttl_s=1.0, heartbeat_s=0.3, max_batch=8)
         store = Store(url, "c1", "baton/1", limits=few)
         await store.start()
         store.register_worker("d1", {"role": "decode"})
         store.hold_gpu("d1", "GPU-a", 1)
         alive = keys.coordinator("c1"), keys.worker("d1"), keys.lease("GPU-a")
         await eventually(lambda: redis.exists(*alive) == 3)
-        for n in range(100 * few.max_batch):
+        for n in range(80 * few.max_batch):
             store.put(new(f"r{n}"))
         lapsed = 0
 
@@ -339,20 +339,26 @@ async def test_what_the_dead_left_open_delays_neither_start_nor_heartbeat(
     server: LocalRedis, redis: Redis, make_store: MakeStore, tmp_path: Path
 ) -> None:
     dead = await make_store("dead", limits=limits(heartbeat_s=60.0))
-    for n in range(800):
+    for n in range(640):
         dead.put(new(f"r{n}", "dead"))
-    await eventually(lambda: dead.counters.writes == 800)
+    await eventually(lambda: dead.counters.writes == 640)
     abandon(dead)
     redis.delete(keys.coordinator("dead"))
 
-    async with slow_way(server, tmp_path / "slow", 0.01) as url:
-        few = limits(call_timeout_s=2.0, start_timeout_s=0.4, presence_ttl_s=0.6, max_batch=8)
+    async with slow_way(server, tmp_path / "slow", 0.02) as url:
+        few = limits(
+            call_timeout_s=2.0,
+            start_timeout_s=0.8,
+            presence_ttl_s=1.0,
+            heartbeat_s=0.3,
+            max_batch=8,
+        )
         heir = Store(url, "heir", "baton/1", limits=few)
         await heir.start()
         heir.put(new("meanwhile", "heir"))
         await eventually(lambda: stored(redis, "meanwhile"))
-        assert heir.counters.lost_failed < 800, "clearing up holds up no record"
-        await eventually(lambda: heir.counters.lost_failed == 800, deadline_s=20.0)
+        assert heir.counters.lost_failed < 640, "clearing up holds up no record"
+        await eventually(lambda: heir.counters.lost_failed == 640, deadline_s=20.0)
         await eventually(lambda: redis.smembers(keys.COORDINATORS) == {"heir"})
         assert heir.counters.rewrites == 0
         await heir.close(2.0)
