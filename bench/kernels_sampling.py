@@ -32,7 +32,7 @@ from engine.kernels.triton_threshold import TILE, ThresholdWorkspace, lowest_kep
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 SWEPT = (1, 8, 64)
-VARIANTS = ((2048, 2), (2048, 4), (4096, 4), (8192, 8))
+VARIANTS = ((2048, 2), (2048, 4), (4096, 8), (8192, 8))
 """Ids a program and its warps, beside the default."""
 NUM_CALLS = 4
 Call = Callable[[], torch.Tensor]
@@ -89,7 +89,7 @@ def lines(quick: bool) -> Iterator[dict[str, object]]:
             "torch": [partial(settings.pytorch, each) for each in logits]
         }
         others = VARIANTS if not quick and num_rows in SWEPT else ()
-        for tile, num_warps in ((TILE, 8), *others):
+        for tile, num_warps in ((TILE, 4), *others):
             workspace = ThresholdWorkspace.allocate(
                 num_rows, VALID_IDS, torch.device("cuda"), tile=tile
             )

@@ -52,7 +52,7 @@ def lowest_kept(
     workspace: ThresholdWorkspace,
     *,
     tile: int = TILE,
-    num_warps: int = 8,
+    num_warps: int = 4,
 ) -> torch.Tensor:
     """-> the smallest logit / temperature that each row's filters keep, float32 [rows].
 
