@@ -4,8 +4,8 @@
     python -m bench.pools --setup both:4 --setup split:1+3 --setup split:2+2 --interference \\
         --model /tmp/full --load-format dummy --device cuda --prefix h200-
 
-Each set-up is started, measured by ``baton bench throughput`` over HTTP, asked for the stages of
-its handoffs, and stopped. Arguments behind ``--`` go to ``baton bench throughput``. With
+Each set-up is started, warmed up by a few requests, measured by ``baton bench throughput`` over
+HTTP, asked for the stages of its handoffs since the warm-up, and stopped. Arguments behind ``--`` go to ``baton bench throughput``. With
 ``--long-prompt N`` the stages of handoffs of such prompts are measured too, 32 of them, eight at
 once, 32 tokens out, otherwise with the same arguments; with ``--interference`` what 8k prompts do
 to running streams (bench/interference.py). For each set-up there are a result, a report and what
@@ -17,6 +17,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -31,6 +32,7 @@ from bench.handoff_stages import TIMEOUT_S, of_metrics
 from bench.interference import Load, NotMeasured, measure, setup_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
+WARM_UP = ("--levels", "1", "--requests", "4", "--output-len", "8", "--spot-checks", "0")
 LONG = (
     "--levels", "8", "--requests", "32", "--rounds", "0",
     "--output-len", "32", "--spot-checks", "0",
@@ -62,9 +64,12 @@ def main(
         try:
             with stack.running(model, *how, "--load-format", load_format, device=device) as served:
                 out = out_dir / f"{name}.json"
+                with tempfile.TemporaryDirectory() as folder:
+                    throughput(served.url, model, Path(folder) / "warm-up.json", WARM_UP)
+                warm = metrics(served.url)
                 statuses.append(throughput(served.url, model, out, more or []))
                 told = metrics(served.url)
-                write_stages(out_dir / f"{name}-handoff.json", each, told)
+                write_stages(out_dir / f"{name}-handoff.json", each, told, since=warm)
                 if long_prompt:
                     out = out_dir / f"{name}-{long_prompt}.json"
                     long = [*(more or []), "--input-len", str(long_prompt), *LONG]
