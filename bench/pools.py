@@ -5,12 +5,12 @@
         --model /tmp/full --load-format dummy --device cuda --prefix h200-
 
 Each set-up is started, warmed up by a few requests, measured by ``baton bench throughput`` over
-HTTP, asked for the stages of its handoffs since the warm-up, and stopped. Arguments behind ``--`` go to ``baton bench throughput``. With
-``--long-prompt N`` the stages of handoffs of such prompts are measured too, 32 of them, eight at
-once, 32 tokens out, otherwise with the same arguments; with ``--interference`` what 8k prompts do
-to running streams (bench/interference.py). For each set-up there are a result, a report and what
-else was measured in the folder of results. Exit code: 0; the first bad one of ``baton bench
-throughput``'s; 2 when a set-up did not start.
+HTTP, asked for the stages of its handoffs since the warm-up, and stopped. Arguments behind ``--``
+go to ``baton bench throughput``. With ``--long-prompt N`` the stages of handoffs of such prompts
+are measured too, 32 of them, eight at once, 32 tokens out, otherwise with the same arguments; with
+``--interference`` what 8k prompts do to running streams (bench/interference.py). For each set-up
+there are a result, a report and what else was measured in the folder of results. Exit code: 0; the
+first bad one of ``baton bench throughput``'s; 2 when a set-up did not start.
 """
 
 import asyncio
