@@ -13,7 +13,9 @@ from coordinator.errors import ApiError, invalid
 from coordinator.prompts import check_lookup, too_long
 
 STRUCTURE_BYTES = 512 * 1024
-"""A body may hold so much besides text and token ids; a shorter one is not weighed at all."""
+"""A body may hold so much besides text and token ids."""
+WEIGHED_FROM = 64 * 1024
+"""A shorter body is not weighed: whatever it holds is soon read."""
 
 _T = TypeVar("_T")
 _MAX_QUOTES = 128 * 1024  # of 16,384 messages: what is read in parts has no more of them
@@ -44,7 +46,7 @@ def check_weight(body: bytes, *, max_prompts: int, max_len: int) -> None:
     """Raises ApiError for a long body that is no JSON, has more prompts than ``max_prompts`` or
     more ids in one than ``max_len``, or holds too much besides. What is left may still be wrong,
     and is quickly told so by its schema."""
-    if len(body) <= STRUCTURE_BYTES:
+    if len(body) <= WEIGHED_FROM:
         return
     try:
         fields = msgspec.json.decode(body, type=_Body)

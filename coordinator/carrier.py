@@ -1,7 +1,7 @@
 """Carries out what the lifecycle wants done: send, stream, record, end.
 
-A bug in carrying out one effect must not end every other stream. It ends its own request, unless
-that is over already.
+A bug in carrying out one effect must not end every other stream. Where a token may not have come
+through it ends its own request.
 """
 
 import asyncio
@@ -80,7 +80,8 @@ class Carrier:
             return
         fields = effect.request.log_fields
         log.exception("carrying out %s", type(effect).__name__, extra=fields)
-        self._lifecycle.fail(effect.request, "internal_error", "internal error")
+        if isinstance(effect, Emit):  # the rest only tells others of it
+            self._lifecycle.fail(effect.request, "internal_error", "internal error")
 
     def _close_stream(self, request: Request) -> None:
         failed = request.state is State.FAILED

@@ -5,9 +5,9 @@
 
 Both are kept in the order of acceptance, whatever the attempt, and nobody is overtaken at the
 workers that he waits for: a long request must not starve behind short ones. The head of the queue
-waits for any worker, so it holds up all others. A handoff waits for the decode workers that have
-proved that they can pull from there, and so holds up only those who want one of the same; while
-there is none it waits aside.
+may have any worker that can hold it, and holds up all others meanwhile. A handoff waits for the
+decode workers that have proved that they can pull from there, and so holds up only those who want
+one of the same; while there is none it waits aside.
 """
 
 from bisect import bisect_left, insort
@@ -111,11 +111,14 @@ class Dispatcher:
         request.offer = None
 
     def _run_handoffs(self) -> None:
-        takers = {worker.instance for worker in self._registry.taking("decode")}
+        pullers: dict[str, set[str]] = {}  # who can pull from a prefill worker
         spoken_for: set[str] = set()  # an older request waits for room there
         for request in list(self.handoffs):
-            if spoken_for == takers:
-                return
+            prefill = request.prefill_worker
+            if prefill not in pullers:
+                pullers[prefill] = self._proved(prefill)
+            if pullers[prefill] <= spoken_for:
+                continue
             workers = self._pullers(request)
             free = [worker for worker in workers if worker.instance not in spoken_for]
             worker = choose_decode(free, request)
@@ -124,6 +127,10 @@ class Dispatcher:
             else:
                 _remove(request, self.handoffs)
                 self._to_decode(request, worker)
+
+    def _proved(self, prefill: str) -> set[str]:
+        taking = self._registry.taking("decode")
+        return {w.instance for w in taking if self._registry.pairs.usable(prefill, w.instance)}
 
     def _pullers(self, request: Request) -> list[Worker]:
         """Decode workers that can hold the request and have proved to read its offer right. Who

@@ -12,13 +12,15 @@ from uvicorn.server import ServerState
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 256 * 1024
-"""Far above any client's. The parser copies a header that grows, so a long one is slow as well."""
+"""Of a head, or of what trails a body: far above any client's. The parser copies a header that
+grows, so a long one is slow as well."""
 
 
 class HeadDeadline(HttpToolsProtocol):
     """uvicorn's protocol with ``head_timeout_s`` for a head to be whole: the first from the
-    connection on, later ones from their first byte, until which the keep-alive timer runs; and
-    with a bound for its length.
+    connection on, later ones from their first byte, until which the keep-alive timer runs. Of a
+    request that was answered before its body had come, the rest of the body counts as a head. And
+    with a bound for the length of heads and trailers.
 
     NOTE: without this a client that connects and says nothing, or half a line, holds its file
     descriptor for ever: uvicorn's own timer begins only with the end of a response.
@@ -34,32 +36,33 @@ class HeadDeadline(HttpToolsProtocol):
         super().__init__(config, server_state, app_state)
         self._head_timeout_s = head_timeout_s
         self._head_due: asyncio.TimerHandle | None = None
-        self._head_bytes = 0
-        self._in_body = False  # also of a request that was answered before its body had come
+        self._num_bytes = 0  # since a head, a piece of a body or a request ended
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
-        of_a_body = self._in_body
+        self._num_bytes += len(data)
         super().data_received(data)
-        if self._head_due is not None and not of_a_body:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                log.debug("a head of over %d bytes; closing %s", MAX_HEAD_BYTES, self.client)
-                self.transport.close()
+        if self._num_bytes > MAX_HEAD_BYTES:
+            log.debug("headers of over %d bytes; closing %s", MAX_HEAD_BYTES, self.client)
+            self.transport.close()
         answered = self.cycle is None or self.cycle.response_complete
         if answered and self._head_due is None and not self.transport.is_closing():
             self._expect_head()
 
     def on_headers_complete(self) -> None:
+        self._num_bytes = 0
         self._stop_expecting()
-        self._in_body = True
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._num_bytes = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
-        self._in_body = False
+        self._num_bytes = 0
         super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -67,7 +70,6 @@ class HeadDeadline(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _expect_head(self) -> None:
-        self._head_bytes = 0
         self._head_due = self.loop.call_later(self._head_timeout_s, self._give_up)
 
     def _stop_expecting(self) -> None:

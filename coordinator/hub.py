@@ -42,7 +42,6 @@ from transport.messages import (
     Prefilled,
     TokenOut,
     Tokens,
-    ToWorker,
     Welcome,
 )
 
@@ -174,7 +173,7 @@ class Hub:
 
     def _handle(self, instance: str, message: FromWorker | WireError) -> None:
         if isinstance(message, WireError):
-            self._send(instance, self._membership.distrust(instance, message))
+            self._channel.send(instance, self._membership.distrust(instance, message))
             return
         if isinstance(message, Claim):
             self._leases.claim(message)
@@ -182,7 +181,7 @@ class Hub:
         if isinstance(message, Hello):
             self._leases.keep(message)
             known = self._registry.get(instance)
-            self._send(instance, self._membership.admit(message, self._welcome))
+            self._channel.send(instance, self._membership.admit(message, self._welcome))
             if self._registry.get(instance) is not known:
                 self._lifecycle.introduce(instance)
             return
@@ -190,7 +189,7 @@ class Hub:
             self._leases.unfit(instance, message.unfit)
         worker = self._registry.get(instance)
         if worker is None:
-            self._send(instance, self._membership.unknown(instance))
+            self._channel.send(instance, self._membership.unknown(instance))
             return
         worker.heard_at = time.monotonic()
         worker.settled = True
@@ -243,7 +242,3 @@ class Hub:
         else:
             self._lifecycle.cancel(request)
         self._carrier.apply()
-
-    def _send(self, instance: str, message: ToWorker) -> None:
-        # A worker that cannot be reached is found out by the next heartbeats.
-        self._channel.send(instance, message)

@@ -173,9 +173,11 @@ class Lifecycle:
             if request is None or request.attempt > attempt:
                 self._send(worker.instance, Cancel(request_id, attempt))
         last_but_one, _ = worker.beats
+        # Heartbeats that had queued up may come at any pace while we catch up.
+        sent_before = min(last_but_one, self._monotonic() - 3 * heartbeat_s)
         for request in list(worker.assigned.values()):
             missing = (request.request_id, request.attempt) not in held
-            if missing and request.assigned_at < last_but_one:
+            if missing and request.assigned_at < sent_before:
                 request.failed_at = worker.instance
                 self._retry(request, "lost_at_worker", f"{worker.instance} no longer has it")
         worker.note_beat(self._monotonic(), heartbeat_s)
@@ -233,7 +235,8 @@ class Lifecycle:
             else:
                 self.stale_dropped += 1
             return
-        if message.code == "draining" and instance == request.decode_worker:
+        self._dispatcher.unassign(request, instance)  # it has let go of it
+        if message.code in NOT_FAULTS and instance == request.decode_worker:
             self._leave_decode_worker(request, message.code, message.message)
         elif message.retry:
             request.failed_at = instance

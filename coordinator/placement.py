@@ -53,12 +53,9 @@ def choose_prefill(
 
 
 def choose_decode(workers: Iterable[Worker], request: Request) -> Worker | None:
-    """The decode worker for the request's tokens, its newest included."""
-    fitting = (
-        w
-        for w in large_enough(workers, request.max_len)
-        if _has_room(w, request.num_tokens + 1, growing=True)
-    )
+    """The decode worker for the request's tokens, its newest included, of workers that take work
+    and are ``large_enough``."""
+    fitting = (w for w in workers if _has_room(w, request.num_tokens + 1, growing=True))
     return _least_loaded(fitting, request, lambda w: (len(w.assigned), -w.free_pages))
 
 

@@ -3,10 +3,11 @@
 Pure: no tensors, sockets or clocks. A step may be launched before the previous one's tokens
 are known to the host (lookahead), so a sequence can turn out to have ended while a step for it
 is under way: its token is dropped, and its cache stays untouchable until that step has retired.
-When a page is missing, the youngest request gives way (``preempt``): it is computed again
-elsewhere or later, so the oldest that runs here always advances. Under a launched step or a copy
-its pages come back only when that is done; whoever needs one sits out until then. What is on its
-way back is counted, so nobody gives way for a page that somebody else's end already brings.
+When a page is missing, the youngest request on its way in gives way, else the youngest that runs
+(``preempt``): it is computed again elsewhere or later, so the oldest that runs here always
+advances. Under a launched step or a copy its pages come back only when that is done; whoever needs
+one sits out until then. What is on its way back is counted, so nobody gives way for a page that
+somebody else's end already brings.
 """
 
 from bisect import insort
@@ -39,7 +40,7 @@ class DecodeScheduler:
         self._layout = layout
         self._reclaim = reclaim
         self._coming = coming
-        self._num_awaited = 0
+        self._num_awaited = self._num_returning = 0
         self.running: list[Sequence] = []
         self.draining: set[Sequence] = set()
         self.preempted: list[Sequence] = []
@@ -60,7 +61,7 @@ class DecodeScheduler:
         that the whole pool cannot hold any longer in ``outgrown``, with the problem."""
         rows: list[Row] = []
         sequences: list[Sequence] = []
-        self._num_awaited = 0
+        self._num_awaited = self._num_returning = 0
         for sequence in list(self.running):
             if sequence.ended or not self._wants_step(sequence) or not self._grow(sequence):
                 continue
@@ -120,15 +121,18 @@ class DecodeScheduler:
                 self._outgrow(sequence)
                 return False
             missing = num_pages - len(sequence.holding.pages) - self._books.free_pages
-            if self._num_awaited + missing <= self._num_returning():
-                self._num_awaited += missing
+            awaited = self._num_awaited + missing
+            if awaited > self._num_returning:  # it only grows while a step is scheduled
+                self._num_returning = self._count_returning()
+            if awaited <= self._num_returning:
+                self._num_awaited = awaited
                 return False
             if not self._reclaim(sequence.arrival) and self._preempt_youngest() is sequence:
                 return False
         self._books.grow(sequence.holding, num_pages)
         return True
 
-    def _num_returning(self) -> int:
+    def _count_returning(self) -> int:
         """Pages that will be free once the launched steps have retired, whatever these bring."""
         last_steps = (s for s in self.running if not self._wants_step(s))
         leaving = [s.holding for s in (*self.draining, *last_steps)]

@@ -4,6 +4,7 @@ On a terminal the start-up is one moving line a service; anywhere else, and for 
 it is plain text. Nobody waits for a reader here: see outlet.py.
 """
 
+import io
 import sys
 from typing import Protocol, TextIO, cast
 
@@ -43,8 +44,8 @@ class Display(Protocol):
 
 def display(outlet: Outlet) -> Display:
     """The display that suits where stderr goes, through ``outlet``."""
-    out = OutletText(outlet, 1, sys.stdout.encoding)
-    err = OutletText(outlet, 2, sys.stderr.encoding)
+    out = OutletText(outlet, 1, sys.stdout.encoding) if sys.stdout else io.StringIO()
+    err = OutletText(outlet, 2, sys.stderr.encoding) if sys.stderr else io.StringIO()
     console = Console(file=cast(TextIO, err))
     moves = console.is_terminal and not console.is_dumb_terminal
     return Moving(console, out) if moves else Plain(err, out)

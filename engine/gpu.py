@@ -11,10 +11,13 @@ MIN_CAPABILITY = (9, 0)
 ACTIVATIONS_BYTES = 8 << 30
 """Kept free beside weights and pools: activations of the largest prefill batch, what graphs work
 in, the libraries' workspaces."""
-SAMPLING_BYTES = 64
-"""Kept free for each id of each state slot, 3.8 GiB for 256 slots of 248,320 ids: 4 of logits; 10
-of tables from the first request with penalties, bias or min_tokens on; 29 of temporaries where all
-rows want those, a long top_p and logprobs at once; the rest for the workspace of sorts."""
+TABLE_BYTES = 10
+"""Kept free for each id of each state slot: tables from the first request with penalties, bias or
+min_tokens on."""
+SAMPLED_BYTES = 54
+"""Kept free for each id of each row that is sampled in one pass: 4 of logits; 29 of temporaries
+where all rows want penalties, a long top_p and logprobs at once; the rest for the workspace of
+sorts. With the tables 3.8 GiB for 256 sequences and 248,320 ids."""
 
 
 @dataclass(frozen=True)
@@ -74,17 +77,24 @@ def require_gpu(weight_bytes: int, share: int) -> None:
 
 
 def num_pages_that_fit(
-    layout: CacheLayout, num_state_slots: int, num_ids: int, max_seq_len: int, share: int
+    layout: CacheLayout,
+    num_state_slots: int,
+    *,
+    num_ids: int,
+    num_sampled: int,
+    max_seq_len: int,
+    share: int,
 ) -> int:
     """Pages for what is free now, after the weights, but no more than as many sequences as there
-    are slots could fill. ``num_ids`` are sampled from. Of a GPU that ``share`` workers have, each
-    takes that part, whoever comes first. Raises ValueError when nothing is left."""
+    are slots could fill. A pass samples from ``num_ids`` for up to ``num_sampled`` rows. Of a GPU
+    that ``share`` workers have, each takes that part, whoever comes first. Raises ValueError when
+    nothing is left."""
     free, total = free_bytes(), torch.cuda.mem_get_info()[1]
     if share > 1:
         free = min(free, total // share - torch.cuda.memory_reserved())
     probe_bytes = Region.without_probe(layout, PROBE).size_bytes
-    slots_bytes = num_state_slots * (layout.state_slot_bytes + num_ids * SAMPLING_BYTES)
-    left = free - ACTIVATIONS_BYTES - probe_bytes
+    slots_bytes = num_state_slots * (layout.state_slot_bytes + num_ids * TABLE_BYTES)
+    left = free - ACTIVATIONS_BYTES - probe_bytes - num_sampled * num_ids * SAMPLED_BYTES
     num_pages = (left - slots_bytes) // layout.page_bytes
     if num_pages < 1:
         raise ValueError(

@@ -115,12 +115,14 @@ class GpuWatch:
     def _round(self) -> bool:
         """One look; False where there is nothing to look at. One that fails is not the last."""
         try:
-            return self._looked()
+            found = self._looked()
         except Exception as error:
             if str(error) != self._failure:
                 self._failure = str(error)
                 log.exception("the GPU could not be looked at")
             return True
+        self._failure = ""
+        return found
 
     def _looked(self) -> bool:
         if self._gpus is None:

@@ -60,7 +60,7 @@ class Checks:
     def _problem(self, row: Row) -> str:
         slot, table, end = row.state_slot, row.block_table, row.start + row.length
         if not 0 <= slot < self._pools.num_state_slots:
-            return f"one of {self._pools.num_state_slots} slots"
+            return f"not one of {self._pools.num_state_slots} slots"
         if row.length <= 0:
             return "no tokens"
         if end > self._max_end:

@@ -135,9 +135,13 @@ class Engine:
         # NOTE: an inference tensor could not be written by the copy thread or the books.
         with torch.inference_mode(False):
             slots = config.num_state_slots
-            num_ids = config.num_valid_ids or model_config.vocab_size
             pages = config.num_pages or gpu.num_pages_that_fit(
-                layout, slots, num_ids, model_config.max_position_embeddings, config.gpu_share
+                layout,
+                slots,
+                num_ids=config.num_valid_ids or model_config.vocab_size,
+                num_sampled=min(slots, MAX_DECODE_ROWS if config.decodes else MAX_PROMPTS),
+                max_seq_len=model_config.max_position_embeddings,
+                share=config.gpu_share,
             )
             pools = PoolSize(num_pages=pages, num_state_slots=slots)
             buffer = buffer_factory(Region.of(layout, pools).size_bytes)

@@ -111,6 +111,7 @@ class PrefillPool:
             free_state_slots=self._books.free_state_slots,
             running=len(self._scheduler.filling),
             waiting=len(self._scheduler.waiting),
+            draining_slots=len(self._scheduler.draining),
             offered=len(self._offers),
             stale_dropped=self._stale_dropped,
             books_error=self._books.check(),

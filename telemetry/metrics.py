@@ -123,7 +123,7 @@ class Metrics:
         self.http_in_flight = Gauge("baton_http_in_flight", "HTTP requests open now.", registry=r)
 
         self.key_requests = Counter(
-            "baton_key_requests", "Requests with an API key.", ["key", "outcome"], registry=r
+            "baton_key_requests", "POST requests with an API key.", ["key", "outcome"], registry=r
         )
         self.key_tokens = Counter(
             "baton_key_tokens", "Prompt and output tokens of an API key.", ["key"], registry=r

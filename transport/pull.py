@@ -121,15 +121,20 @@ class CopyThread:
     def close_peer(self, instance: str) -> None:
         # The mapping goes with the last tensor over it, and a pull under way holds some.
         self._peers.pop(instance, None)
+        self._forget_done()
 
     def pull(self, wanted: Sequence[Wanted]) -> list[Pull]:
-        self._under_way = [future for future in self._under_way if not future.done()]
+        self._forget_done()
         futures = [
             self._stream.submit(copy_offer, self._own, self._peers[each.offer.instance], each)
             for each in wanted
         ]
         self._under_way += futures
         return [ThreadPull(future) for future in futures]
+
+    def _forget_done(self) -> None:
+        """A copy that failed holds what it copied from."""
+        self._under_way = [future for future in self._under_way if not future.done()]
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
         self._stream.shutdown(wait=False, cancel_futures=True)

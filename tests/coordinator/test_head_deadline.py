@@ -93,6 +93,17 @@ async def test_a_head_without_end_is_not_kept(port: int, before: bytes) -> None:
     writer.close()
 
 
+async def test_nor_are_trailers_without_end(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = b"POST /nothing HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    writer.write(head + b"1\r\na\r\n0\r\nx: ")
+    assert b"404 Not Found" in await answer(reader)
+    writer.write(b"x" * 16 * MAX_HEAD_BYTES)
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), HEAD_TIMEOUT_S / 2)
+    writer.close()
+
+
 async def test_a_body_that_comes_after_its_answer_is_read_to_its_end(port: int) -> None:
     """So that the client reads its answer, and the connection stays good."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -245,22 +245,25 @@ def test_a_lost_decode_worker_before_landing_costs_no_second_prefill() -> None:
     assert request.attempt == 1
 
 
-def test_a_decode_worker_that_drains_before_landing_costs_no_second_prefill() -> None:
+@pytest.mark.parametrize("code", ["draining", "preempted"])
+def test_a_decode_worker_that_gives_back_before_landing_costs_no_second_prefill(code: str) -> None:
     desk = Desk()
     request = desk.submit()
     desk.prefill(request)
     first = request.decode_worker
-    desk.registry.get(first).draining = True
+    desk.registry.get(first).draining = code == "draining"
     desk.sent()
-    desk.life.failed(first, Failed("r", 1, "draining", "the worker is shutting down", True))
-    ((second, message),) = desk.sent()
+    desk.life.failed(first, Failed("r", 1, code, "", True))
+    ((second, message),) = desk.sent()  # and no Cancel: the first has let go of it
     assert isinstance(message, Decode)
     assert second == request.decode_worker != first
     assert not desk.registry.get(first).assigned
     desk.land(request)
-    desk.registry.get(second).draining = True
-    desk.life.failed(second, Failed("r", 1, "draining", "the worker is shutting down", True))
-    assert isinstance(desk.sent()[-1][1], Prefill), "what had landed is there no more"
+    desk.registry.get(second).draining = code == "draining"
+    desk.sent()
+    desk.life.failed(second, Failed("r", 1, code, "", True))
+    ((_, message),) = desk.sent()
+    assert isinstance(message, Prefill), "what had landed is there no more"
     assert (request.attempt, request.faults) == (2, 0)
 
 

@@ -11,9 +11,11 @@ from coordinator.placement import (
     choose_both,
     choose_decode,
     choose_prefill,
+    large_enough,
 )
 from coordinator.registry import Registry, Worker
 from coordinator.request import Request, State
+from tests.coordinator.counted import assert_counted
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import Hello, MemoryExport, Role
 from transport.sampling import SamplingParams, StopRule
@@ -46,7 +48,7 @@ class Pool:
             case "prefill":
                 return choose_prefill(self.workers, request, LIMITS)
             case "decode":
-                return choose_decode(self.workers, request)
+                return choose_decode(large_enough(self.workers, request.max_len), request)
             case "both":
                 return choose_both(self.workers, request, LIMITS)
 
@@ -61,14 +63,6 @@ class Pool:
 
     def loads(self) -> list[int]:
         return [len(worker.assigned) for worker in self.workers]
-
-
-def assert_counted(worker: Worker) -> None:
-    """What it counts as it goes is what its requests add up to."""
-    there = worker.assigned.values()
-    assert worker.num_pages_assigned == sum(LAYOUT.pages_for(r.num_tokens + 1) for r in there)
-    ahead = (r.num_tokens for r in there if r.state is State.PREFILLING)
-    assert worker.tokens_ahead == sum(ahead)
 
 
 roles = st.sampled_from(["prefill", "decode", "both"])

@@ -1,5 +1,7 @@
 """Which GPU a name means, and how a shared one is divided."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -41,12 +43,17 @@ def test_workers_that_share_a_gpu_divide_its_memory_whoever_comes_first(monkeypa
     total = 141 * GIB
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 20 * GIB)
+    pages = partial(
+        gpu.num_pages_that_fit, LAYOUT, 64,
+        num_ids=250_000, num_sampled=32, max_seq_len=1 << 30, share=2,
+    )  # fmt: skip
     found = []
     for free in (120 * GIB, 55 * GIB):  # the first alone, the second beside the first
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, total))
-        found.append(gpu.num_pages_that_fit(LAYOUT, 64, 250_000, 1 << 30, share=2))
-    slot_bytes = LAYOUT.state_slot_bytes + 250_000 * gpu.SAMPLING_BYTES
-    left = total // 2 - 20 * GIB - gpu.ACTIVATIONS_BYTES - 64 * slot_bytes
+        found.append(pages())
+    slots_bytes = 64 * (LAYOUT.state_slot_bytes + 250_000 * gpu.TABLE_BYTES)
+    sampled_bytes = 32 * 250_000 * gpu.SAMPLED_BYTES
+    left = total // 2 - 20 * GIB - gpu.ACTIVATIONS_BYTES - slots_bytes - sampled_bytes
     assert found[0] == found[1]
     assert 0 <= left // LAYOUT.page_bytes - found[0] <= 82 * 2**20 // LAYOUT.page_bytes + 1, (
         "but the probe"

@@ -56,13 +56,20 @@ def test_pages_take_what_is_left(hopper: pytest.MonkeyPatch) -> None:
 
     layout = ModelConfig.read(checkpoint("per_expert")).cache_layout("bfloat16", 64)
     probe = Region.without_probe(layout, gpu.PROBE).size_bytes
-    slot_bytes = layout.state_slot_bytes + 300 * gpu.SAMPLING_BYTES
-    free = 8 * GIB + probe + 4 * slot_bytes + 5 * layout.page_bytes + 7
+    slot_bytes = layout.state_slot_bytes + 300 * gpu.TABLE_BYTES
+    sampled_bytes = 3 * 300 * gpu.SAMPLED_BYTES
+    free = 8 * GIB + probe + 4 * slot_bytes + sampled_bytes + 5 * layout.page_bytes + 7
+
+    def pages(num_slots: int, max_seq_len: int) -> int:
+        return gpu.num_pages_that_fit(
+            layout, num_slots, num_ids=300, num_sampled=3, max_seq_len=max_seq_len, share=1
+        )
+
     hopper.setattr(torch.cuda, "mem_get_info", lambda: (free, 140 * GIB))
-    assert gpu.num_pages_that_fit(layout, 4, 300, 262_144, 1) == 5
-    assert gpu.num_pages_that_fit(layout, 2, 300, 64, 1) == 2
+    assert pages(4, 262_144) == 5
+    assert pages(2, 64) == 2
     with pytest.raises(ValueError, match=r"num_state_slots: 999 slots take .* no page fits"):
-        gpu.num_pages_that_fit(layout, 999, 300, 262_144, 1)
+        pages(999, 262_144)
     plan = gpu.memory_plan(GIB, layout, PoolSize(5, 4))
     assert "weights 1.00 GiB; 5 pages" in plan
     assert "= 320 tokens; 4 state slots" in plan

@@ -27,7 +27,7 @@ from decode.pool import DecodePool
 from engine.batch import Binding, ForwardBatch, Sampled, StepResult
 from prefill.pool import PrefillPool
 from prefill.scheduler import PrefillLimits
-from tests.coordinator.test_placement import assert_counted
+from tests.coordinator.counted import assert_counted
 from transport.errors import PeerGone
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import Heartbeat, Hello, MemoryExport

@@ -1,0 +1,12 @@
+"""What a worker counts as it goes, against what its requests add up to."""
+
+from coordinator.registry import Worker
+from coordinator.request import State
+
+
+def assert_counted(worker: Worker) -> None:
+    there = worker.assigned.values()
+    pages = (worker.layout.pages_for(request.num_tokens + 1) for request in there)
+    assert worker.num_pages_assigned == sum(pages)
+    ahead = (r.num_tokens for r in there if r.state is State.PREFILLING)
+    assert worker.tokens_ahead == sum(ahead)
