@@ -1,5 +1,6 @@
 """What start-up looks like, on a terminal and elsewhere."""
 
+import contextlib
 import io
 import os
 import threading
@@ -56,45 +57,47 @@ def test_lost_terminal_stops_nothing(file):
     os.close(fd)
 
 
-def read_all(fd):
-    """Reads in a thread until the end; a list that will hold what was read, and the thread."""
+def fill(fd):
+    """Writes what a pipe takes without a reader; how many bytes."""
+    os.set_blocking(fd, False)
+    written = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            written += os.write(fd, b"-" * 4096)
+    os.set_blocking(fd, True)
+    return written
+
+
+def put_then_read(outlet):
+    """Five thousand lines, put before anybody reads them, and what a late reader reads."""
+    read_end, write_end = os.pipe()
+    filler = fill(write_end)  # so that nothing gets through before
+    lines = [b"%06d " % i + b"x" * 100 + b"\n" for i in range(5000)]
+    for line in lines:
+        outlet.put(write_end, line)
     chunks = []
 
     def read():
-        while chunk := os.read(fd, 65536):
+        while chunk := os.read(read_end, 65536):
             chunks.append(chunk)
 
     thread = threading.Thread(target=read)
     thread.start()
-    return chunks, thread
+    outlet.close(5.0)
+    os.close(write_end)
+    thread.join()
+    os.close(read_end)
+    return lines, b"".join(chunks)[filler:]
 
 
 def test_a_reader_that_comes_late_reads_all_in_order():
-    read_end, write_end = os.pipe()
-    outlet = Outlet()
-    lines = [b"%06d " % i + b"x" * 100 + b"\n" for i in range(5000)]
-    for line in lines:
-        outlet.put(write_end, line)
-    chunks, thread = read_all(read_end)
-    outlet.close(5.0)
-    os.close(write_end)
-    thread.join()
-    os.close(read_end)
-    assert b"".join(chunks) == b"".join(lines)
+    lines, found = put_then_read(Outlet())
+    assert found == b"".join(lines)
 
 
 def test_what_nobody_reads_is_dropped_and_counted():
-    read_end, write_end = os.pipe()
-    outlet = Outlet(pending_bytes=200_000)
-    lines = [b"%06d " % i + b"x" * 100 + b"\n" for i in range(5000)]
-    for line in lines:
-        outlet.put(write_end, line)
-    chunks, thread = read_all(read_end)
-    outlet.close(5.0)
-    os.close(write_end)
-    thread.join()
-    os.close(read_end)
-    *kept, last = b"".join(chunks).splitlines(keepends=True)
+    lines, found = put_then_read(Outlet(pending_bytes=200_000))
+    *kept, last = found.splitlines(keepends=True)
     assert kept == lines[: len(kept)]
     assert last == b"%d lines dropped: nobody read them\n" % (5000 - len(kept))
 
