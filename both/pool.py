@@ -76,7 +76,8 @@ class BothPool:
 
     def step(self) -> None:
         decode = self._sequences.schedule()
-        self._report_given_up()
+        for sequence, code, problem, retry in self._sequences.take_given_up():
+            self._fail(sequence, code, problem, retry=retry)
         self._launch(decode, self._take_tokens)
         max_tokens = self._limits.max_tokens(
             num_running=len(self._sequences.running), num_waiting=len(self._prompts.sequences())
@@ -222,14 +223,6 @@ class BothPool:
         self._prompts.end(youngest)
         self._fail(youngest, "preempted", "out of pages", retry=True)
         return True
-
-    def _report_given_up(self) -> None:
-        for sequence in self._sequences.preempted:
-            self._fail(sequence, "preempted", "out of pages", retry=True)
-        for sequence, problem in self._sequences.outgrown:
-            self._fail(sequence, "too_long", problem, retry=False)
-        self._sequences.preempted.clear()
-        self._sequences.outgrown.clear()
 
     def _fail_not_finite(self, sequence: Sequence) -> None:
         self._fail(sequence, "not_finite", "the logits were not finite", retry=False)

@@ -111,15 +111,15 @@ class Dispatcher:
         request.offer = None
 
     def _run_handoffs(self) -> None:
-        pullers: dict[str, set[str]] = {}  # who can pull from a prefill worker
+        proved: dict[str, set[str]] = {}  # who can pull from a prefill worker
         spoken_for: set[str] = set()  # an older request waits for room there
         for request in list(self.handoffs):
             prefill = request.prefill_worker
-            if prefill not in pullers:
-                pullers[prefill] = self._proved(prefill)
-            if pullers[prefill] <= spoken_for:
+            if prefill not in proved:
+                proved[prefill] = self._proved(prefill)
+            if proved[prefill] <= spoken_for:
                 continue
-            workers = self._pullers(request)
+            workers = self._pullers(request, proved[prefill])
             free = [worker for worker in workers if worker.instance not in spoken_for]
             worker = choose_decode(free, request)
             if worker is None:
@@ -132,12 +132,11 @@ class Dispatcher:
         taking = self._registry.taking("decode")
         return {w.instance for w in taking if self._registry.pairs.usable(prefill, w.instance)}
 
-    def _pullers(self, request: Request) -> list[Worker]:
-        """Decode workers that can hold the request and have proved to read its offer right. Who
+    def _pullers(self, request: Request, proved: set[str]) -> list[Worker]:
+        """Decode workers that can hold the request and have ``proved`` to read its offer right. Who
         has yet to prove it counts: a smaller one is no substitute for that moment."""
-        prefill = request.prefill_worker
-        able = large_enough(self._registry.decoding_from(prefill), request.max_len)
-        return [w for w in able if self._registry.pairs.usable(prefill, w.instance)]
+        able = large_enough(self._registry.decoding_from(request.prefill_worker), request.max_len)
+        return [worker for worker in able if worker.instance in proved]
 
     def _first_worker(self, request: Request) -> Worker | None:
         both = self._registry.of("both")

@@ -175,7 +175,7 @@ class AdmissionQueue:
         that are overdue, for which nobody should wait."""
         now = self._clock()
         coming = (a.sequence for a in self.receiving if a.sequence.ended and now < a.deadline)
-        return sum(len(s.holding.pages) for s in coming if s.holding)
+        return sum(sequence.num_pages_held for sequence in coming)
 
     def release(self, sequence: Sequence) -> None:
         """Free what an admission held that will not run."""

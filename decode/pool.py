@@ -85,7 +85,8 @@ class DecodePool:
     def step(self) -> None:
         self._admit()
         scheduled = self._scheduler.schedule()
-        self._report_given_up()
+        for sequence, code, problem, retry in self._scheduler.take_given_up():
+            self._fail(sequence, code, problem, retry=retry)
         if scheduled is not None:
             step = self._engine.launch(ForwardBatch(scheduled.rows))
             self._launched.append((scheduled, step))
@@ -263,14 +264,6 @@ class DecodePool:
             return False
         self._fail(sequence, "preempted", "out of pages", retry=True)
         return True
-
-    def _report_given_up(self) -> None:
-        for sequence in self._scheduler.preempted:
-            self._fail(sequence, "preempted", "out of pages", retry=True)
-        for sequence, problem in self._scheduler.outgrown:
-            self._fail(sequence, "too_long", problem, retry=False)
-        self._scheduler.preempted.clear()
-        self._scheduler.outgrown.clear()
 
     def _process(self, scheduled: Scheduled, step: Step) -> None:
         result = step.result()

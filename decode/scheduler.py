@@ -18,7 +18,7 @@ from engine.cache.books import CacheBooks
 from engine.cache.capacity import too_long
 from engine.sequence import Scheduled, Sequence
 from transport.layout import CacheLayout
-from transport.messages import TokenOut
+from transport.messages import FailureCode, TokenOut
 
 
 class DecodeScheduler:
@@ -101,6 +101,15 @@ class DecodeScheduler:
             tokens.append(token)
         return tokens, broken
 
+    def take_given_up(self) -> list[tuple[Sequence, FailureCode, str, bool]]:
+        """Whom ``schedule`` has ended: the sequence, code, message, and whether to try it anew."""
+        given_up: list[tuple[Sequence, FailureCode, str, bool]] = []
+        given_up += [(sequence, "preempted", "out of pages", True) for sequence in self.preempted]
+        given_up += [(sequence, "too_long", why, False) for sequence, why in self.outgrown]
+        self.preempted.clear()
+        self.outgrown.clear()
+        return given_up
+
     def end(self, sequence: Sequence) -> None:
         """No further step for it; its cache is free once its launched steps have retired."""
         sequence.ended = True
@@ -135,8 +144,7 @@ class DecodeScheduler:
     def _count_returning(self) -> int:
         """Pages that will be free once the launched steps have retired, whatever these bring."""
         last_steps = (s for s in self.running if not self._wants_step(s))
-        leaving = [s.holding for s in (*self.draining, *last_steps)]
-        return self._coming() + sum(len(holding.pages) for holding in leaving if holding)
+        return self._coming() + sum(s.num_pages_held for s in (*self.draining, *last_steps))
 
     def _preempt_youngest(self) -> Sequence:
         """End the youngest, but not one whose last step is under way: it leaves by itself."""

@@ -58,6 +58,10 @@ class Sequence:
         return self.request_id, self.attempt
 
     @property
+    def num_pages_held(self) -> int:
+        return len(self.holding.pages) if self.holding else 0
+
+    @property
     def log_fields(self) -> dict[str, object]:
         """What says in a log line which request it is about."""
         return request_fields(self.http_id, self.request_id, self.attempt)

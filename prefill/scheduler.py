@@ -61,7 +61,7 @@ class PrefillScheduler:
 
     @property
     def num_draining_pages(self) -> int:
-        return sum(len(s.holding.pages) for s in self.draining if s.holding)
+        return sum(sequence.num_pages_held for sequence in self.draining)
 
     def sequences(self) -> list[Sequence]:
         return [*self.waiting, *self.filling]
