@@ -2,9 +2,11 @@
 
 Times are the GPU's own (CUPTI) inside graph replays; ``idle`` is what the sum of the kernels
 leaves of the step. Kernels overlap where programmatic dependent launch lets them, so shares may
-add up to more than the step.
+add up to more than the step. The first line of the output says where and with what it was measured.
 """
 
+import json
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -14,6 +16,7 @@ import typer
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
+from bench import environment
 from bench.step import FULL_SIZE, Bench, Run
 from engine.config import EngineConfig
 from engine.runner import Engine
@@ -37,6 +40,7 @@ def main(
         num_pages=pages_each * max(sizes),
         num_state_slots=max(sizes),
     )
+    print(json.dumps(environment.describe(sys.argv[1:], "bench.profile_step")))
     bench = Bench(Engine.load(config, own_memory("cuda", "bench").allocate))
     for size in sizes:
         run = Run(size, input_len, 0, pages_each)
