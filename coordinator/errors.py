@@ -27,7 +27,7 @@ _WORTH_ASKING_AGAIN = (
     "shutting_down", "worker_lost", "lost_at_worker", "peer_gone", "stale_offer", "pull_timeout",
     "offer_expired",
 )  # fmt: skip
-_FAILED_STATUS = {"too_long": 400} | dict.fromkeys(_WORTH_ASKING_AGAIN, 503)
+_FAILED_STATUS = {"too_long": 400, "timeout": 504} | dict.fromkeys(_WORTH_ASKING_AGAIN, 503)
 _RETRY_AFTER_S = 1.0
 
 

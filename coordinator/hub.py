@@ -224,14 +224,21 @@ class Hub:
         while True:
             due_at = time.monotonic() + self._settings.heartbeat_s
             await asyncio.sleep(self._settings.heartbeat_s)
-            lag_s = time.monotonic() - due_at
-            self._observer.tick(self.status(), self._lifecycle.stale_dropped)
-            members = {worker.instance for worker in self._registry.all()}
-            gone = self._reach.beat(members | self._leases.holders)
-            self._leases.end(gone)
-            self._vigil.keep(lag_s, gone)
+            try:
+                self._beat(time.monotonic() - due_at)
+            except Exception:
+                # As with messages: a bug in one heartbeat must not end every stream.
+                log.exception("a heartbeat")
             self._carrier.apply()
-            self._sweeper.tick(self._carrier.num_streams, self._num_accepted)
+
+    def _beat(self, lag_s: float) -> None:
+        members = {worker.instance for worker in self._registry.all()}
+        # First of all: workers that hear nothing of us give up their work.
+        gone = self._reach.beat(members | self._leases.holders)
+        self._leases.end(gone)
+        self._vigil.keep(lag_s, gone)
+        self._observer.tick(self.status(), self._lifecycle.stale_dropped)
+        self._sweeper.tick(self._carrier.num_streams, self._num_accepted)
 
     def _end_by_edge(self, request_id: str, *, stop_early: bool) -> None:
         request = self._lifecycle.requests.get(request_id)

@@ -8,6 +8,7 @@ _DESCRIPTIONS = {
     400: "A field is wrong or not supported, or the context is too long.",
     404: "No such model.",
     503: "Not now: queue full, draining, or no worker. Retry-After says when.",
+    504: "Not done within the time that a request may take.",
 }
 
 

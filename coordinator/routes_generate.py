@@ -23,7 +23,10 @@ def generate_routes(edge: Edge) -> APIRouter:
 
     @router.post(
         "/v1/chat/completions",
-        responses={200: streamed(ChatCompletion, ChatCompletionChunk), **errors(400, 404, 503)},
+        responses={
+            200: streamed(ChatCompletion, ChatCompletionChunk),
+            **errors(400, 404, 503, 504),
+        },
         openapi_extra=request_body(ChatRequest),
     )
     async def chat_completions(http: Request) -> Response:
@@ -56,7 +59,7 @@ def generate_routes(edge: Edge) -> APIRouter:
 
     @router.post(
         "/v1/completions",
-        responses={200: streamed(Completion, Completion), **errors(400, 404, 503)},
+        responses={200: streamed(Completion, Completion), **errors(400, 404, 503, 504)},
         openapi_extra=request_body(CompletionRequest),
     )
     async def completions(http: Request) -> Response:

@@ -31,6 +31,7 @@ def main(
     lookahead: options.Lookahead = None,
     threads: options.Threads = 0,
     drain_timeout: options.DrainTimeout = 30.0,
+    stall_timeout: options.StallTimeout = 60.0,
     poison: options.Poison = False,
     log_level: options.LogLevel = "info",
     log_json: options.LogJson = False,
@@ -45,8 +46,9 @@ def main(
             gpu_share, prefills=False,
         )  # fmt: skip
         settings = options.worker_settings(
-            coordinator, engine_config, lookahead, threads, drain_timeout, device, gpu
-        )
+            coordinator, engine_config, lookahead, threads, drain_timeout, device, gpu,
+            stall_timeout,
+        )  # fmt: skip
 
         def make_pool(engine: Engine, session: Session, instance: str) -> DecodePool:
             return DecodePool(

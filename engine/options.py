@@ -85,6 +85,13 @@ Threads = Annotated[int, typer.Option(envvar="BATON_THREADS", help="torch thread
 DrainTimeout = Annotated[
     float, typer.Option(envvar="BATON_DRAIN_TIMEOUT", help="Seconds to finish after SIGTERM.")
 ]
+StallTimeout = Annotated[
+    float,
+    typer.Option(
+        envvar="BATON_STALL_TIMEOUT",
+        help="Seconds a worker may stand still before it ends itself; 0: for ever.",
+    ),
+]
 LogLevel = Annotated[str, typer.Option(envvar="BATON_LOG_LEVEL", help="debug, info, warning …")]
 LogJson = Annotated[bool, typer.Option(envvar="BATON_LOG_JSON", help="One JSON object a line.")]
 Poison = Annotated[
@@ -168,6 +175,7 @@ def worker_settings(
     drain_timeout: float,
     device: str,
     gpu: str,
+    stall_timeout: float,
 ) -> WorkerSettings:
     """A worker's settings beside its engine's, from the command line and the environment; raises
     ValueError naming one."""
@@ -179,6 +187,7 @@ def worker_settings(
         drain_timeout,
         gpu=gpu_name(device, gpu),
         channel_keys=channel_keys(),
+        stall_timeout_s=stall_timeout,
     )
 
 

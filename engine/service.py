@@ -22,6 +22,7 @@ from engine import gpu
 from engine.config import EngineConfig
 from engine.gpu_watch import GpuWatch, NoWatch
 from engine.runner import Engine
+from engine.stall import StallGuard
 from engine.worker import Pool, WorkerLoop
 from telemetry.notify import notify, progress
 from telemetry.nvml import local_gpus
@@ -44,7 +45,8 @@ class WorkerSettings:
     """What every worker needs besides its engine. ``lookahead`` is how many steps may be
     launched before the oldest one's tokens are processed, 0 or 1 (options.LOOKAHEAD); ``threads``
     0 leaves torch its own choice; ``gpu`` names one (engine/gpu.py), or "" any that is free;
-    ``channel_keys`` let it join a coordinator that has them too."""
+    ``channel_keys`` let it join a coordinator that has them too; ``stall_timeout_s`` as in
+    engine/stall.py."""
 
     coordinator: str
     engine: EngineConfig
@@ -53,6 +55,7 @@ class WorkerSettings:
     drain_timeout_s: float = 30.0
     gpu: str = ""
     channel_keys: ChannelKeys | None = None
+    stall_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
         if not self.coordinator:
@@ -63,6 +66,8 @@ class WorkerSettings:
             raise ValueError(f"threads: {self.threads} is negative")
         if self.drain_timeout_s < 0:
             raise ValueError(f"drain_timeout_s: {self.drain_timeout_s} is negative")
+        if self.stall_timeout_s < 0:
+            raise ValueError(f"stall_timeout_s: {self.stall_timeout_s} is negative")
 
 
 class RolePool(Pool, Protocol):
@@ -103,6 +108,7 @@ def serve(
             session,
             pool,
             watch,
+            StallGuard(settings.stall_timeout_s),
             drain_timeout_s=settings.drain_timeout_s,
             on_waiting=lambda: notify(STATUS="waiting for a worker to pull from"),
             on_ready=lambda: notify(READY="1", STATUS="serving"),

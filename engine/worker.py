@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Protocol
 
 from engine.gpu_watch import Watch
+from engine.stall import StallGuard
 from transport.errors import BatonError
 from transport.messages import PoolGauges
 from transport.session import LOST, Session, Work
@@ -75,6 +76,7 @@ class WorkerLoop:
         session: Session,
         pool: Pool,
         gpu: Watch,
+        stall: StallGuard,
         *,
         drain_timeout_s: float,
         on_waiting: Callable[[], None],
@@ -84,6 +86,7 @@ class WorkerLoop:
         self._session = session
         self._pool = pool
         self._gpu = gpu
+        self._stall = stall
         self._drain_timeout_s = drain_timeout_s
         self._on_waiting = on_waiting
         self._on_ready = on_ready
@@ -101,6 +104,7 @@ class WorkerLoop:
             return
         try:
             while not self._drained():
+                self._stall.moved()
                 self._receive()
                 self._pool.step()
                 self._session.beat(self._pool.gauges, self._pool.held, self._gpu.health)
@@ -109,6 +113,8 @@ class WorkerLoop:
         except Exception:
             self._blame_the_gpu_if_unfit()
             raise
+        finally:
+            self._stall.stop()
         self._session.leave(unfit=self._gpu.unfit())
 
     def _receive(self) -> None:

@@ -33,6 +33,7 @@ def main(
     lookahead: options.Lookahead = None,
     threads: options.Threads = 0,
     drain_timeout: options.DrainTimeout = 30.0,
+    stall_timeout: options.StallTimeout = 60.0,
     poison: options.Poison = False,
     log_level: options.LogLevel = "info",
     log_json: options.LogJson = False,
@@ -49,8 +50,9 @@ def main(
         tokens = options.batch_tokens_on(engine_config.device, max_batch_tokens)
         limits = PrefillLimits(tokens, max_batch_rows)
         settings = options.worker_settings(
-            coordinator, engine_config, lookahead, threads, drain_timeout, device, gpu
-        )
+            coordinator, engine_config, lookahead, threads, drain_timeout, device, gpu,
+            stall_timeout,
+        )  # fmt: skip
 
         def make_pool(engine: Engine, session: Session, instance: str) -> PrefillPool:
             return PrefillPool(

@@ -329,6 +329,13 @@ async def test_what_fails_for_the_moment_may_be_asked_again(client_of: ClientOf,
     assert int(response.headers["retry-after"]) >= 1
 
 
+async def test_what_takes_too_long_is_a_504(client_of: ClientOf) -> None:
+    core = FakeCore(lambda _: [], failure=GenerationFailed("timeout", "not done after 5 s"))
+    response = await client_of(core).post(COMPLETIONS, json={"prompt": "x"})
+    assert response.status_code == 504
+    assert response.json()["error"]["code"] == "timeout"
+
+
 async def test_a_failure_later_is_an_event_and_ends_the_other_choices(
     client_of: ClientOf, tokenizer: Tokenizer
 ) -> None:

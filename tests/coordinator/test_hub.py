@@ -226,6 +226,25 @@ async def test_a_bug_in_what_one_request_wants_done_ends_that_one(
     streams["good"].cancel()
 
 
+async def test_a_bug_in_a_heartbeat_ends_no_stream(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    both = site.join("b-1", "both")
+    await asyncio.to_thread(both.session.join, DEADLINE_S)
+    stream = site.hub.submit(Generation("r", (1, 2), SamplingParams(), StopRule(4)))
+    order = await asyncio.to_thread(both.hear, Generate)
+    broken = Mock(side_effect=ZeroDivisionError)
+    monkeypatch.setattr(site.observer, "tick", broken)
+    async with asyncio.timeout(DEADLINE_S):
+        while broken.call_count < 3:
+            assert await asyncio.to_thread(both.session.receive, 0.05) == []
+    both.session.send(Prefilled(TokenOut("r", order.attempt, 0, 7), None, 1.0, 2.0))
+    async with asyncio.timeout(DEADLINE_S):
+        assert (await anext(stream)).token_id == 7
+    assert {r.message for r in caplog.records if r.levelname == "ERROR"} == {"a heartbeat"}
+    stream.cancel()
+
+
 def _beat(worker: Worker, seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from coordinator.hub import HubSettings
+from engine.stall import StallGuard
 from engine.worker import WorkerLoop
 from tests.coordinator.test_hub import DEADLINE_S, EXPORT, Site
 from tests.e2e.waiting import eventually
@@ -60,7 +61,7 @@ class Running:
         self.session = Session(self.channel, hello, time.monotonic)
         self.failure: BaseException | None = None
         self._loop = WorkerLoop(
-            self.session, self.pool, self.gpu, drain_timeout_s=1.0,
+            self.session, self.pool, self.gpu, StallGuard(0.0), drain_timeout_s=1.0,
             on_waiting=lambda: None, on_ready=lambda: None, on_stopping=lambda: None,
         )  # fmt: skip
         self.thread = threading.Thread(target=self._run, daemon=True)

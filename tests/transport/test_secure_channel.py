@@ -115,7 +115,7 @@ async def test_failures_are_borne_for_a_while(coordinator: CoordinatorChannel) -
     first, compared = 0.0, (0.0, 4.9, 5.0)
     times = iter((first, *compared))
     worker = WorkerChannel(
-        coordinator.endpoint, "w", keys=OTHER, refused_after_s=5.0, clock=lambda: next(times)
+        coordinator.endpoint, "w", keys=OTHER, refused_after_s=5.0, clock=lambda: next(times, 5.0)
     )
     assert SECRET in await refused(worker)
     assert list(times) == []

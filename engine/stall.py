@@ -1,0 +1,35 @@
+"""What ends a worker that stands still, in a wait for its GPU that never ends for example.
+
+Such waits (an event, a stream) know no deadline, and Python cannot break them off. So a thread of
+the interpreter's own (``faulthandler``), which needs neither the GIL nor the loop, writes the
+stacks of all threads to stderr and ends the process with status 1. Its requests went on elsewhere
+when the coordinator had heard nothing for ``dead_after_s``; whoever started it starts it again.
+"""
+
+import faulthandler
+import time
+
+STDERR = 2
+_REARM_EVERY_S = 1.0
+"""Arming ends one thread and starts another: too much for every round of the loop."""
+
+
+class StallGuard:
+    """Ends the process when ``moved`` was not called for ``timeout_s``, less at most a second or
+    a quarter of it. One a process. 0: never."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._rearm_at = 0.0
+
+    def moved(self) -> None:
+        """The loop begins a round."""
+        now = time.monotonic()
+        if self._timeout_s == 0 or now < self._rearm_at:
+            return
+        self._rearm_at = now + min(_REARM_EVERY_S, self._timeout_s / 4)
+        faulthandler.dump_traceback_later(self._timeout_s, file=STDERR, exit=True)
+
+    def stop(self) -> None:
+        self._rearm_at = 0.0
+        faulthandler.cancel_dump_traceback_later()
