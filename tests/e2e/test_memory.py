@@ -10,6 +10,7 @@ from tests.e2e.records import outcomes, records, settled
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
 from tests.e2e.streams import Seen, Stream, all_ended
+from tests.e2e.waiting import eventually
 
 PAGE_SIZE = 16
 NUM_PAGES = 24
@@ -79,9 +80,15 @@ async def test_clients_leave_while_they_wait(small: Stack, expected: list[Seen])
     clients = streams(small.url)
     await clients[0].reaches(5)
     with small.redis() as server:
-        queued = {k for k, record in records(server).items() if record["state"] == "queued"}
-        gone = [client for client in clients if client.http_id in queued]
-        assert gone
+
+        async def waiting() -> list[Stream]:
+            known = records(server)
+            queued = {http_id for http_id in known if known[http_id]["state"] == "queued"}
+            found = [client for client in clients if client.http_id in queued]
+            assert found
+            return found
+
+        gone = await eventually(waiting, "clients that Redis says are waiting", 2.0)
         for client in gone:
             await client.disconnect()
         await all_ended(clients)
