@@ -49,15 +49,21 @@ class Worker:
         self.channel = WorkerChannel(endpoint, instance)
         hello = Hello(instance, role, "m", "cpu", 1, 128, 8, EXPORT)
         self.session = Session(self.channel, hello, time.monotonic)
+        self.unheard: list[object] = []
+        self.held: set[tuple[str, int]] = set()
 
     def hear(self, kind: type) -> object:
-        """Go on until a message of ``kind`` comes."""
+        """Go on until a message of ``kind`` comes; those behind it wait for the next call."""
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
-            for message in self.session.receive(0.05):
+            while self.unheard:
+                message = self.unheard.pop(0)
+                if isinstance(message, Prefill | Decode | Generate):
+                    self.held.add((message.request_id, message.attempt))
                 if isinstance(message, kind):
                     return message
-            self.session.beat(lambda: PoolGauges(8, 8), lambda: ())
+            self.unheard += self.session.receive(0.05)
+            self.session.beat(lambda: PoolGauges(8, 8), lambda: tuple(self.held))
         raise AssertionError(f"no {kind.__name__} within {DEADLINE_S} s")
 
 
