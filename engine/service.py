@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 CLAIM_TIMEOUT_S = 60.0
 """Longer than the lease of a dead worker lives when its coordinator died with it."""
+MAX_STALL_TIMEOUT_S = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,9 @@ class WorkerSettings:
             raise ValueError(f"threads: {self.threads} is negative")
         if self.drain_timeout_s < 0:
             raise ValueError(f"drain_timeout_s: {self.drain_timeout_s} is negative")
-        if self.stall_timeout_s < 0:
-            raise ValueError(f"stall_timeout_s: {self.stall_timeout_s} is negative")
+        if not 0 <= self.stall_timeout_s <= MAX_STALL_TIMEOUT_S:
+            most = f"from 0 to {MAX_STALL_TIMEOUT_S:g}"
+            raise ValueError(f"stall_timeout_s: {self.stall_timeout_s} is not {most}")
 
 
 class RolePool(Pool, Protocol):

@@ -61,6 +61,7 @@ def test_without_a_timeout_it_may_stand_still() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "left 1\n", "")
 
 
-def test_a_negative_timeout_is_named() -> None:
-    with pytest.raises(ValueError, match="stall_timeout_s: -1"):
-        WorkerSettings("ipc://x", None, stall_timeout_s=-1.0)  # type: ignore[arg-type]
+@pytest.mark.parametrize("timeout_s", [-1.0, float("inf"), float("nan")])
+def test_a_timeout_that_means_nothing_is_named(timeout_s: float) -> None:
+    with pytest.raises(ValueError, match=r"stall_timeout_s: .* is not from 0 to 86400"):
+        WorkerSettings("ipc://x", None, stall_timeout_s=timeout_s)  # type: ignore[arg-type]
