@@ -1,7 +1,7 @@
 """``python -m bench.handoff_soak``: handoffs under load, aborts and kill -9, every byte hashed.
 
     python -m bench.handoff_soak --handoffs 1000 --max-prompt 32768 --kills 6 \\
-        --out bench/results/h200-handoff-soak.json -- --prefill 1 --decode 1 --load-format dummy …
+        --out bench/results/h200-handoff-soak.json -- --prefill 1 --decode 3 --load-format dummy …
 
 starts ``baton up`` with what follows ``--`` and BATON_VERIFY_HANDOFF=1, so that both ends of every
 handoff hash its pages and state and a difference, or no hash, fails the request. Streams with

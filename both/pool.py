@@ -24,7 +24,7 @@ from engine.batch import ForwardBatch, Sampled
 from engine.cache.capacity import too_long
 from engine.cache.publish import books_for
 from engine.runner import Engine, Step
-from engine.sequence import Scheduled, Sequence
+from engine.sequence import Scheduled, Sequence, attempts_up_to, youngest_since
 from prefill.scheduler import PrefillScheduler
 from transport.messages import (
     Cancel,
@@ -199,11 +199,7 @@ class BothPool:
 
     def _cancel(self, request_id: str, attempt: int) -> bool:
         """End what there is of the request up to ``attempt``; False if there was nothing."""
-        found = [
-            sequence
-            for sequence in self._active()
-            if sequence.request_id == request_id and sequence.attempt <= attempt
-        ]
+        found = attempts_up_to(self._active(), request_id, attempt)
         for sequence in found:
             self._end(sequence)
             request_log.dropped(sequence)
@@ -217,8 +213,8 @@ class BothPool:
 
     def _reclaim(self, arrival: int) -> bool:
         """End the youngest prompt that holds pages, if it is younger than ``arrival``."""
-        youngest = max(self._prompts.filling, key=lambda s: s.arrival, default=None)
-        if youngest is None or youngest.arrival < arrival:
+        youngest = youngest_since(self._prompts.filling, arrival)
+        if youngest is None:
             return False
         self._prompts.end(youngest)
         self._fail(youngest, "preempted", "out of pages", retry=True)

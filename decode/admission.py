@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.cache.books import CacheBooks
-from engine.sequence import Sequence
+from engine.sequence import Sequence, attempts_up_to, youngest_since
 from transport.errors import PeerGone
 from transport.layout import CacheLayout
 from transport.messages import Landed, MemoryExport, Offer
@@ -151,11 +151,7 @@ class AdmissionQueue:
     def cancel(self, request_id: str, attempt: int) -> list[Sequence]:
         """End the request's admissions up to ``attempt``, and tell which; copies under way land
         into nothing."""
-        found = [
-            sequence
-            for sequence in self.sequences()
-            if sequence.request_id == request_id and sequence.attempt <= attempt
-        ]
+        found = attempts_up_to(self.sequences(), request_id, attempt)
         for sequence in found:
             sequence.ended = True
         self.pending = [a for a in self.pending if not a.sequence.ended]
@@ -163,11 +159,10 @@ class AdmissionQueue:
 
     def reclaim(self, arrival: int) -> Sequence | None:
         """End the youngest admission that holds memory, if it is younger than ``arrival``."""
-        held = [a.sequence for a in self.receiving if not a.sequence.ended]
-        youngest = max(held, key=lambda s: s.arrival, default=None)
-        if youngest is None or youngest.arrival < arrival:
-            return None
-        youngest.ended = True
+        held = (a.sequence for a in self.receiving if not a.sequence.ended)
+        youngest = youngest_since(held, arrival)
+        if youngest is not None:
+            youngest.ended = True
         return youngest
 
     def num_pages_coming(self) -> int:

@@ -20,7 +20,7 @@ from engine.batch import ForwardBatch
 from engine.cache.capacity import too_long
 from engine.cache.publish import books_for
 from engine.runner import Engine, Step
-from engine.sequence import Scheduled, Sequence
+from engine.sequence import Scheduled, Sequence, attempts_up_to
 from transport.digest import digest
 from transport.errors import LayoutMismatch, PeerGone, StaleGeneration
 from transport.messages import (
@@ -201,11 +201,10 @@ class DecodePool:
 
     def _cancel(self, request_id: str, attempt: int) -> bool:
         """End what there is of the request up to ``attempt``; False if there was nothing."""
-        found = self._admission.cancel(request_id, attempt)
-        for sequence in list(self._scheduler.running):
-            if sequence.request_id == request_id and sequence.attempt <= attempt:
-                self._scheduler.end(sequence)
-                found.append(sequence)
+        running = attempts_up_to(self._scheduler.running, request_id, attempt)
+        for sequence in running:
+            self._scheduler.end(sequence)
+        found = self._admission.cancel(request_id, attempt) + running
         for sequence in found:
             request_log.dropped(sequence)
         return bool(found)

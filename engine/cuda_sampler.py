@@ -14,28 +14,17 @@ import torch.nn.functional as F
 
 from engine.batch import Binding, Sampled
 from engine.kernels import torch_sampling
+from engine.kernels.triton_linear import aligned
 from engine.kernels.triton_sampling import SamplingWorkspace, draw
 from engine.kernels.triton_threshold import ThresholdWorkspace, lowest_kept
 from engine.sampler import MIN_P, SEED, TEMPERATURE, TOP_K, TOP_P, Draw, Sampler, SampleRow
 from engine.upload import upload
 from transport.sampling import SamplingParams
 
-ALIGNED_IDS = 16
-"""Kernels are compiled anew for rows that are aligned otherwise."""
-
 
 def num_logits(num_ids: int, vocab_size: int) -> int:
     """Logits to compute for ``num_ids`` valid ids, so that the draw need not copy them."""
-    return min(_aligned(num_ids), vocab_size)
-
-
-def logits_buffer(max_rows: int, num_logits: int, device: torch.device) -> torch.Tensor:
-    """Memory for the logits of a pass, float32 [max_rows, num_logits], rows contiguous."""
-    return torch.empty(max_rows, _aligned(num_logits), device=device)[:, :num_logits]
-
-
-def _aligned(num_ids: int) -> int:
-    return -(-num_ids // ALIGNED_IDS) * ALIGNED_IDS
+    return min(aligned(num_ids), vocab_size)
 
 
 @dataclass(frozen=True)
@@ -58,7 +47,7 @@ class CudaSampler(Sampler):
     valid ids (``num_logits``); adjusted ones are laid out alike, and meet the same kernels."""
 
     def __init__(self, num_state_slots: int, num_ids: int, device: torch.device) -> None:
-        super().__init__(num_state_slots, num_ids, device, width=_aligned(num_ids))
+        super().__init__(num_state_slots, num_ids, device, width=aligned(num_ids))
         self._workspace = SamplingWorkspace.allocate(num_state_slots, num_ids, device)
         self._threshold_workspace = ThresholdWorkspace.allocate(num_state_slots, num_ids, device)
 

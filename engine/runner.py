@@ -232,11 +232,12 @@ class Engine:
     def _graph_logits(self) -> torch.Tensor:
         """Where all graphs leave their logits: they run one after another on one stream, and each
         pass is sampled before the next one begins."""
-        from engine.cuda_sampler import logits_buffer
+        from engine.kernels.triton_linear import aligned_rows
 
         decode_rows = min(self.config.num_state_slots, MAX_DECODE_ROWS)
         num_rows = max(decode_rows * self.config.decodes, MAX_PROMPTS * self.config.prefills)
-        return logits_buffer(num_rows, self._num_logits, self._device)
+        shape = num_rows, self._num_logits
+        return aligned_rows(*shape, dtype=torch.float32, device=self._device)
 
     def _captured_prompts(self) -> PrefillGraphs | None:
         """Graphs of short prefill passes, if this engine has prompts to compute."""

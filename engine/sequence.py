@@ -1,5 +1,6 @@
 """One request on one worker: its tokens, what it holds, and the steps under way for it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.batch import Binding, Row, Sampled, StepResult
@@ -100,6 +101,17 @@ class Sequence:
             logprobs=LogprobsOut(logprobs.chosen, logprobs.top) if logprobs else None,
             finish=self.stop.finish_reason(num_output=self.num_output, token_id=sampled.token_id),
         )
+
+
+def attempts_up_to(sequences: Iterable[Sequence], request_id: str, attempt: int) -> list[Sequence]:
+    """Those of the request's sequences that are of ``attempt`` or older."""
+    return [s for s in sequences if s.request_id == request_id and s.attempt <= attempt]
+
+
+def youngest_since(sequences: Iterable[Sequence], arrival: int) -> Sequence | None:
+    """The youngest, unless that came before ``arrival``."""
+    youngest = max(sequences, key=lambda s: s.arrival, default=None)
+    return None if youngest is None or youngest.arrival < arrival else youngest
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from engine.batch import ForwardBatch, Sampled
 from engine.cache.capacity import too_long
 from engine.cache.publish import books_for
 from engine.runner import Engine, Step
-from engine.sequence import Scheduled, Sequence
+from engine.sequence import Scheduled, Sequence, attempts_up_to
 from prefill.offers import Offers
 from prefill.scheduler import PrefillLimits, PrefillScheduler
 from transport.digest import digest
@@ -142,11 +142,7 @@ class PrefillPool:
 
     def _cancel(self, request_id: str, attempt: int) -> bool:
         """End what there is of the request up to ``attempt``; False if there was nothing."""
-        found = [
-            sequence
-            for sequence in self._scheduler.sequences()
-            if sequence.request_id == request_id and sequence.attempt <= attempt
-        ]
+        found = attempts_up_to(self._scheduler.sequences(), request_id, attempt)
         for sequence in found:
             self._scheduler.end(sequence)
             request_log.dropped(sequence)

@@ -114,7 +114,7 @@ def stream_linear(
     assert k % (splits * tiles.k) == 0
     if out is None:
         dtype = x.dtype if splits == 1 else torch.float32
-        y = _aligned(splits, num_tokens, num_rows, dtype=dtype, device=x.device)
+        y = aligned_rows(splits, num_tokens, num_rows, dtype=dtype, device=x.device)
     else:
         assert splits == 1
         assert out.shape == (num_tokens, num_rows)
@@ -145,10 +145,15 @@ def stream_linear(
     return y
 
 
-def _aligned(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Memory whose rows are aligned, whatever their length: kernels differ where they are not."""
-    padded = triton.cdiv(shape[-1], 16) * 16
-    return torch.empty((*shape[:-1], padded), dtype=dtype, device=device)[..., : shape[-1]]
+def aligned(length: int) -> int:
+    """Elements from row to row: kernels are compiled anew for rows that are aligned otherwise."""
+    return -(-length // 16) * 16
+
+
+def aligned_rows(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Memory whose rows are aligned, whatever their length, and contiguous."""
+    *others, length = shape
+    return torch.empty((*others, aligned(length)), dtype=dtype, device=device)[..., :length]
 
 
 def linear_parts(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -170,7 +175,7 @@ def float_linear(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor | None = No
     """``x @ w.T`` [tokens, rows] as the float32 sums that they are; in ``out`` where given."""
     (num_tokens, _), num_rows = x.shape, w.shape[0]
     if out is None:
-        out = _aligned(num_tokens, num_rows, dtype=torch.float32, device=x.device)
+        out = aligned_rows(num_tokens, num_rows, dtype=torch.float32, device=x.device)
     if num_tokens > MAX_STREAMED:
         return torch.mm(x, w.t(), out_dtype=torch.float32, out=out)
     stream_linear(x, w, 1, tiles_of(num_tokens, num_rows, 1), out)
