@@ -1,5 +1,6 @@
 """Far less memory than the requests want: they wait and give way, and all finish right."""
 
+import asyncio
 import random
 from collections.abc import Iterator
 
@@ -78,19 +79,18 @@ async def test_all_finish_as_with_plenty(small: Stack, expected: list[Seen]) -> 
 
 async def test_clients_leave_while_they_wait(small: Stack, expected: list[Seen]) -> None:
     clients = streams(small.url)
-    await clients[0].reaches(5)
     with small.redis() as server:
 
         async def waiting() -> list[Stream]:
+            assert any(len(client.token_ids) >= 5 for client in clients), "none streams yet"
             known = records(server)
             queued = {http_id for http_id in known if known[http_id]["state"] == "queued"}
             found = [client for client in clients if client.http_id in queued]
-            assert found
+            assert found, "Redis says that none is queued"
             return found
 
-        gone = await eventually(waiting, "clients that Redis says are waiting", 2.0)
-        for client in gone:
-            await client.disconnect()
+        gone = await eventually(waiting, "some stream while others wait")
+        await asyncio.gather(*(client.disconnect() for client in gone))
         await all_ended(clients)
         for client, seen in zip(clients, expected, strict=True):
             assert client in gone or client.seen == seen
