@@ -1,7 +1,6 @@
 """Everything a client can get wrong: a quick 4xx of the right shape, and the service goes on."""
 
 import json
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -9,6 +8,7 @@ import httpx
 import pytest
 
 from tests.coordinator.fake_core import FakeCore
+from tests.coordinator.little_work import little_work
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -72,9 +72,8 @@ RAW = {
 
 @pytest.mark.parametrize("name", RAW)
 async def test_bytes_that_are_no_request(client: httpx.AsyncClient, name: str) -> None:
-    started = time.perf_counter()
-    response = await client.post(CHAT, content=RAW[name])
-    assert time.perf_counter() - started < 1
+    with little_work():
+        response = await client.post(CHAT, content=RAW[name])
     check_error(response, 400)
 
 
@@ -164,9 +163,8 @@ FIELDS: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("param", "value"), FIELDS)
 async def test_a_wrong_field_is_named(client: httpx.AsyncClient, param: str, value: object) -> None:
     field = param.partition("[")[0].partition(".")[0]
-    started = time.perf_counter()
-    response = await client.post(CHAT, json={"messages": USER, field: value})
-    assert time.perf_counter() - started < 1
+    with little_work():
+        response = await client.post(CHAT, json={"messages": USER, field: value})
     error = check_error(response, 400, param)
     assert error["type"] == "invalid_request_error"
 
@@ -260,9 +258,8 @@ async def test_what_does_not_fit_the_context(
     client: httpx.AsyncClient, path: str, body: dict[str, Any], param: str
 ) -> None:
     content = json.dumps(body).encode()
-    started = time.perf_counter()
-    error = check_error(await client.post(path, content=content), 400, param)
-    assert time.perf_counter() - started < 1
+    with little_work():
+        error = check_error(await client.post(path, content=content), 400, param)
     assert error["code"] == "context_length_exceeded"
     assert "512" in error["message"]
 

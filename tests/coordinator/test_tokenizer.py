@@ -5,7 +5,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from coordinator.chat_template import ChatTemplate, TemplateRefused
 from coordinator.checkpoint import CheckpointInfo
 from coordinator.tokenizer import Tokenizer
 from tests.coordinator.checkpoint_folder import make_backend, write_checkpoint
+from tests.coordinator.little_work import little_work
 
 CONVERSATIONS: list[list[dict[str, Any]]] = [
     [{"role": "user", "content": "Hi"}],
@@ -139,10 +139,9 @@ def test_eos_may_be_one_id(tmp_path: Path) -> None:
 
 def test_a_text_far_too_long_is_measured_by_its_start(tokenizer: Tokenizer) -> None:
     text = "fox jumps " * 400_000
-    started = time.perf_counter()
-    ids = tokenizer.encode(text, max_len=100)
+    with little_work(0.5):
+        ids = tokenizer.encode(text, max_len=100)
     assert 100 < len(ids) < 5000
-    assert time.perf_counter() - started < 0.5
     spaces = "hello world" * 100
     assert tokenizer.encode(spaces, max_len=100) == tokenizer.encode(spaces)[: len(spaces)]
 
