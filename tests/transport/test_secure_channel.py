@@ -100,13 +100,13 @@ async def test_a_refused_worker_does_not_wait_for_ever_to_send() -> None:
     worker = WorkerChannel(f"tcp://127.0.0.1:{port}", "w")
 
     def talk() -> None:
-        for _ in range(200):
+        for _ in range(100):
             worker.send(Goodbye())
             assert worker._socket.poll(50) == 0  # what is known to be refused is not asked about
 
     try:
         with pytest.raises(ChannelRefused, match=SECRET):
-            await asyncio.wait_for(asyncio.to_thread(talk), 20)
+            await asyncio.wait_for(asyncio.to_thread(talk), 10)
     finally:
         worker.close()
         server.close()
