@@ -5,7 +5,7 @@ generation into tokens. Neither knows the other's insides.
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from coordinator.record import RequestRecord
 from transport.messages import LogprobsOut
@@ -33,10 +33,15 @@ class Token:
     finish: FinishReason | None = None
 
 
+BreakerState = Literal["closed", "open", "half-open"]
+
+
 @dataclass(frozen=True)
 class PoolStatus:
     """One worker as its last heartbeat told. ``books_error`` is empty while its books balance;
-    ``draining``: it takes no new work."""
+    ``draining``: it takes no new work. ``breaker`` is "closed" for a worker that takes requests,
+    "open" for one that took too many faults and takes none, and "half-open" while one request
+    probes it."""
 
     instance: str
     role: str
@@ -50,6 +55,7 @@ class PoolStatus:
     books_error: str
     draining: bool = False
     gpu_temperature_c: float | None = None
+    breaker: BreakerState = "closed"
 
 
 @dataclass(frozen=True)

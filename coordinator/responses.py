@@ -160,6 +160,7 @@ class Worker(_Body):
     books_error: str
     draining: bool
     gpu_temperature_c: float | None
+    breaker: Literal["closed", "open", "half-open"]
 
 
 class Status(_Body):

@@ -151,6 +151,15 @@ class Metrics:
             "Orders about what was over, and offers that had changed hands, since it began.",
             worker, registry=r,
         )  # fmt: skip
+        self.breaker_open = Gauge(
+            "baton_worker_breaker_open",
+            "1 while a worker gets no requests, but for probes, because of its faults.",
+            worker, registry=r,
+        )  # fmt: skip
+        self.worker_faults = Counter(
+            "baton_worker_faults", "Faults of requests that count against a worker.",
+            ["role", "code"], registry=r,
+        )  # fmt: skip
         self.gpus = GpuMetrics()
         r.register(self.gpus)
         self.workers_lost = Counter(
@@ -176,7 +185,7 @@ class Metrics:
     def set_worker(
         self, instance: str, role: str, *, num_pages: int, free_pages: int,
         num_state_slots: int, free_state_slots: int, running: int, waiting: int,
-        draining: bool = False, stale_dropped: int = 0,
+        draining: bool = False, stale_dropped: int = 0, breaker_open: bool = False,
     ) -> None:  # fmt: skip
         """A live worker's pools and queues, as it last reported them."""
         self.pages.labels(instance, role).set(num_pages)
@@ -187,6 +196,7 @@ class Metrics:
         self.worker_waiting.labels(instance, role).set(waiting)
         self.worker_draining.labels(instance, role).set(draining)
         self.worker_stale.labels(instance, role).set(stale_dropped)
+        self.breaker_open.labels(instance, role).set(breaker_open)
 
     def forget_worker(self, instance: str, role: str) -> None:
         """Drop a worker's series; no-op when it has none."""
@@ -204,7 +214,7 @@ class Metrics:
         return (
             self.pages, self.free_pages, self.state_slots, self.free_state_slots,
             self.worker_running, self.worker_waiting, self.worker_draining,
-            self.worker_stale,
+            self.worker_stale, self.breaker_open,
         )  # fmt: skip
 
 
