@@ -13,7 +13,7 @@ Only a digest of each key is kept: no log, error or dump can show one.
 import hashlib
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MIN_KEY_LEN = 16
@@ -40,22 +40,24 @@ def digest_of(key: bytes) -> bytes:
 def parse_api_keys(text: str, setting: str) -> tuple[ApiKey, ...]:
     """The keys that ``text`` lists; () for an empty text.
 
-    Raises ValueError that names ``setting`` and the line, never showing what may be a key.
+    Raises ValueError that names ``setting`` and the line, and shows nothing that the line holds.
     """
-    found: list[ApiKey] = []
+    found: dict[str, ApiKey] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if line.lstrip().startswith("#"):
             continue
-        for entry in filter(None, (part.strip() for part in line.split(","))):
+        entries = list(filter(None, (part.strip() for part in line.split(","))))
+        for place, entry in enumerate(entries, start=1):
+            where = f"line {number}" + (f", entry {place}" if len(entries) > 1 else "")
             try:
                 key = _parsed(entry)
                 _require_new(key, found)
             except ValueError as error:
-                raise ValueError(f"{setting}: line {number}: {error}") from None
-            found.append(key)
+                raise ValueError(f"{setting}: {where}: {error}") from None
+            found[where] = key
     if text and not found:
         raise ValueError(f"{setting}: lists no key; each line is {_FORM}")
-    return tuple(found)
+    return tuple(found.values())
 
 
 def owner(presented: bytes, keys: Sequence[ApiKey]) -> ApiKey | None:
@@ -68,30 +70,31 @@ def owner(presented: bytes, keys: Sequence[ApiKey]) -> ApiKey | None:
 
 
 def _parsed(entry: str) -> ApiKey:
+    """Raises ValueError that shows no part of ``entry``: in a malformed one any may be the key."""
     name, *rest = entry.split(":")
     if not _NAME.fullmatch(name):
         raise ValueError("the name must be 1 to 64 letters, digits, '.', '_' or '-'")
     if not 1 <= len(rest) <= 3:
-        raise ValueError(f"{name!r}: is not {_FORM}")
+        raise ValueError(f"is not {_FORM}")
     key, *quotas = rest
     if len(key) < MIN_KEY_LEN or not _KEY.fullmatch(key):
         raise ValueError(
-            f"{name!r}: the key must be {MIN_KEY_LEN} or more printable ASCII characters, "
-            "without spaces"
+            f"the key, which stands after the name, must be {MIN_KEY_LEN} or more printable ASCII "
+            "characters, without spaces"
         )
-    per_minute = [_quota(name, quota) for quota in quotas] + [None, None]
+    per_minute = [_quota(quota) for quota in quotas] + [None, None]
     return ApiKey(name, digest_of(key.encode()), *per_minute[:2])
 
 
-def _quota(name: str, text: str) -> int | None:
+def _quota(text: str) -> int | None:
     if text and not _QUOTA.fullmatch(text):
-        raise ValueError(f"{name!r}: a quota must be a number of 1 or more a minute, or nothing")
+        raise ValueError("a quota must be a number of 1 or more a minute, or nothing")
     return int(text) if text else None
 
 
-def _require_new(key: ApiKey, known: Sequence[ApiKey]) -> None:
-    for other in known:
+def _require_new(key: ApiKey, known: Mapping[str, ApiKey]) -> None:
+    for where, other in known.items():
         if other.name == key.name:
-            raise ValueError(f"{key.name!r}: the name is there twice")
+            raise ValueError(f"has the same name as {where}")
         if other.digest == key.digest:
-            raise ValueError(f"{key.name!r}: has the same key as {other.name!r}")
+            raise ValueError(f"has the same key as {where}")

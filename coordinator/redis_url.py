@@ -3,6 +3,10 @@
 import re
 from urllib.parse import urlsplit
 
+_FORM = (
+    "the form is redis://[[user]:password@]host[:port][/database], with / # ? @ as %2F %23 %3F %40"
+)
+
 
 def safe_url(url: str) -> str:
     """``url`` without user, password and options, for logs and errors. Takes any text."""
@@ -13,21 +17,20 @@ def safe_url(url: str) -> str:
     return scheme + separator + rest.partition("?")[0]
 
 
-def check_redis_url(url: str) -> None:
-    """Raises ValueError, naming the setting and never the password, for what redis-py would
-    misread or silently replace by a default."""
-    shown = safe_url(url)
+def check_redis_url(url: str, setting: str = "redis_url") -> None:
+    """Raises ValueError, naming ``setting``, for what redis-py would misread or silently replace by
+    a default. No part of the URL is shown: in a malformed one the password may be anywhere."""
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        raise ValueError(f"redis_url is not a URL: {shown}") from None
+        raise ValueError(f"{setting}: is not a URL; {_FORM}") from None
     if parts.scheme not in ("redis", "rediss", "unix") or "://" not in url:
-        raise ValueError(f"redis_url must start with redis://, rediss:// or unix://, got {shown}")
+        raise ValueError(f"{setting}: must start with redis://, rediss:// or unix://")
     if parts.scheme == "unix":
         if not parts.path.startswith("/") or parts.path == "/":
-            raise ValueError(f"redis_url needs the path of a socket (unix:///path), got {shown}")
+            raise ValueError(f"{setting}: needs the path of a socket: unix:///path")
     elif not parts.hostname:
-        raise ValueError(f"redis_url names no host: {shown}")
+        raise ValueError(f"{setting}: names no host; {_FORM}")
     elif not re.fullmatch(r"(/\d*)?", parts.path):
-        raise ValueError(f"redis_url's path must be a database number (/0), got {shown}")
+        raise ValueError(f"{setting}: the path must be a database number (/0); {_FORM}")

@@ -7,7 +7,8 @@ complaint is a ValueError that begins with the name of the setting.
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
+
+from coordinator.redis_url import check_redis_url
 
 LoadFormat = Literal["auto", "dummy"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -67,7 +68,7 @@ def resolve(
     if drain_timeout_s <= 0:
         raise ValueError(f"--drain-timeout: must be more than 0 seconds, not {drain_timeout_s:g}")
     if redis_url is not None:
-        _check_redis_url(redis_url)
+        check_redis_url(redis_url, "--redis-url")
     if served_model_name == "":
         raise ValueError("--served-model-name: must not be empty")
     model = _checkpoint(model)
@@ -90,12 +91,6 @@ def resolve(
         redis_url=redis_url,
         drain_timeout_s=drain_timeout_s,
     )
-
-
-def _check_redis_url(url: str) -> None:
-    # The URL may hold a password, so the message does not repeat it.
-    if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
-        raise ValueError("--redis-url: must begin with redis://, rediss:// or unix://")
 
 
 def _checkpoint(model: Path | None) -> Path:

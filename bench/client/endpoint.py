@@ -47,16 +47,21 @@ def endpoint(url: str, *, api_key: str | None = None, verify_tls: bool = True) -
     A ``/v1`` at the end is dropped: it is part of the paths (``/v1/completions``), because
     ``/tokenize`` and ``/health`` lie beside it.
     """
-    parts = urlsplit(url)
+    # Where a user and password stand is only known of a URL that is well formed.
+    shown = repr(url) if "@" not in url else "what was given"
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ValueError(f"url: {shown} is not a URL") from None
     if parts.scheme not in _PORTS or not parts.hostname:
-        raise ValueError(f"url: {url!r} is not http://HOST:PORT or https://HOST")
-    if parts.query or parts.fragment or parts.username or parts.password:
+        raise ValueError(f"url: {shown} is not http://HOST:PORT or https://HOST")
+    if "@" in url or parts.query or parts.fragment:
         raise ValueError("url: no query, fragment, user or password; keys go in api_key")
     try:
         port = parts.port or _PORTS[parts.scheme]
     except ValueError:
-        raise ValueError(f"url: the port of {url!r} is no port") from None
-    if api_key and not api_key.isprintable():
+        raise ValueError(f"url: the port of {shown} is no port") from None
+    if api_key and not (api_key.isascii() and api_key.isprintable()):
         raise ValueError("api_key: has characters that no header can carry")
     prefix = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return Endpoint(parts.scheme, parts.hostname, port, prefix, api_key or None, verify_tls)

@@ -27,7 +27,7 @@ def test_lines_commas_comments_and_quotas() -> None:
     ("line", "why"),
     [
         ("{key}", "name must be"),
-        ("alice", "'alice': is not name:key"),
+        ("alice", "is not name:key"),
         ("alice:short", "16 or more"),
         ("alice:{key} with spaces", "16 or more"),
         ("alice:{key}é", "16 or more"),
@@ -37,8 +37,8 @@ def test_lines_commas_comments_and_quotas() -> None:
         ("alice:{key}:-1", "quota"),
         ("alice:{key}:1.5", "quota"),
         ("alice:{key}:1:2:3", "is not name:key"),
-        ("bob:{key}", "'bob': the name is there twice"),
-        ("alice:{old}", "'alice': has the same key as 'bob'"),
+        ("bob:{key}", "has the same name as line 1"),
+        ("alice:{old}", "has the same key as line 1"),
     ],
 )
 def test_a_bad_line_is_named_and_its_key_is_not(line: str, why: str) -> None:
