@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from coordinator.choice import Delta
 from coordinator.logprobs import chat_logprobs
 from coordinator.writer import Json, Usage
+from transport.token_ids import TokenIds
 
 
 class ChatWriter:
@@ -18,7 +19,7 @@ class ChatWriter:
         token_bytes: Mapping[int, bytes],
         *,
         logprobs: bool,
-        prompt_ids: Sequence[int] | None,
+        prompt_ids: TokenIds | None,
     ) -> None:
         self._id = response_id
         self._model = model
@@ -43,7 +44,7 @@ class ChatWriter:
         chunk["choices"] = [self._choice(index, delta, "delta", message, first=first)]
         # vLLM has the prompt's ids beside a chat's choices, and in the choices of a completion.
         if first_of_all and self._prompt_ids is not None:
-            chunk["prompt_token_ids"] = self._prompt_ids
+            chunk["prompt_token_ids"] = self._prompt_ids.tolist()
         return chunk
 
     def body(self, choices: Sequence[Delta], usage: Usage) -> Json:
@@ -57,7 +58,7 @@ class ChatWriter:
         ]  # fmt: skip
         body["usage"] = usage.json()
         if self._prompt_ids is not None:
-            body["prompt_token_ids"] = self._prompt_ids
+            body["prompt_token_ids"] = self._prompt_ids.tolist()
         return body
 
     def _head(self, kind: str) -> Json:
@@ -81,5 +82,5 @@ class ChatWriter:
         if self._prompt_ids is not None:
             choice["token_ids"] = [token.token_id for token in tokens]
             if first:
-                choice["prompt_token_ids"] = self._prompt_ids
+                choice["prompt_token_ids"] = self._prompt_ids.tolist()
         return choice

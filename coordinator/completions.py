@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from coordinator.choice import Delta
 from coordinator.logprobs import completion_logprobs
 from coordinator.writer import Json, Usage
+from transport.token_ids import TokenIds
 
 
 class CompletionWriter:
@@ -21,7 +22,7 @@ class CompletionWriter:
         n: int,
         logprobs: bool,
         echoes: Sequence[str] | None,
-        prompt_ids: Sequence[Sequence[int]] | None,
+        prompt_ids: Sequence[TokenIds] | None,
     ) -> None:
         self._id = response_id
         self._model = model
@@ -70,5 +71,5 @@ class CompletionWriter:
         if self._prompt_ids is not None:
             choice["token_ids"] = [token.token_id for token in delta.tokens]
             if first:
-                choice["prompt_token_ids"] = self._prompt_ids[prompt]
+                choice["prompt_token_ids"] = self._prompt_ids[prompt].tolist()
         return choice

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 from coordinator.record import RequestRecord
 from transport.messages import LogprobsOut
 from transport.sampling import FinishReason, SamplingParams, StopRule
+from transport.token_ids import TokenIds
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Generation:
     ``http_id`` is the X-Request-Id of the HTTP request it belongs to."""
 
     request_id: str
-    prompt_ids: tuple[int, ...]
+    prompt_ids: TokenIds
     sampling: SamplingParams
     stop: StopRule
     http_id: str = ""

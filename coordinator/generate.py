@@ -22,6 +22,7 @@ from coordinator.sse import EventStream
 from coordinator.stops import StopStrings
 from coordinator.writer import Usage, Writer
 from telemetry.logs import bound_request
+from transport.token_ids import TokenIds
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ def generations(
     edge: Edge,
     request: GenerationRequest,
     generation_id: str,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[TokenIds],
     *,
     prompt_param: str,
     logprobs: int | None,
@@ -58,12 +59,11 @@ def generations(
             prompt_param=prompt_param, asked_param=asked_param,
         )  # fmt: skip
         stop = stop_rule(request, edge.tokenizer, max_tokens=max_tokens)
-        prompt_ids = tuple(prompt)
         for seed in seeds(request.seed, n):
             suffix = f"-{len(found)}" if n * len(prompts) > 1 else ""
             seeded = msgspec.structs.replace(sampling, seed=seed)
             request_id = generation_id + suffix
-            found.append(Generation(request_id, prompt_ids, seeded, stop, bound_request()))
+            found.append(Generation(request_id, prompt, seeded, stop, bound_request()))
     return found
 
 

@@ -7,6 +7,7 @@ from coordinator.contract import Core
 from coordinator.errors import ApiError, invalid
 from coordinator.schemas import ChatMessage, Prompt
 from coordinator.tokenizer import Tokenizer
+from transport.token_ids import TokenIds, packed
 
 LOOKUP_LENS = 4
 """Text is told in tokens and back up to so many times the context."""
@@ -28,7 +29,7 @@ async def chat_prompt(
     variables: dict[str, object] | None,
     max_len: int,
     aside: bool = False,
-) -> list[int]:
+) -> TokenIds:
     """Token ids of a conversation; a refusal of the template is a 400."""
     try:
         return await tokenizer.run(
@@ -51,7 +52,7 @@ async def completion_prompt(
     add_special_tokens: bool | None,
     max_len: int,
     aside: bool = False,
-) -> list[int]:
+) -> TokenIds:
     """Token ids of one of the prompts; raises ApiError for ids that the model lacks."""
     if isinstance(prompt, str):
         return await tokenizer.run(
@@ -62,7 +63,7 @@ async def completion_prompt(
             aside=aside,
         )
     check_token_ids("prompt", prompt, tokenizer)
-    return prompt
+    return packed(prompt)
 
 
 def check_lookup(param: str, num_tokens: int, max_len: int) -> None:

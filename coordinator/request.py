@@ -8,6 +8,7 @@ from coordinator.contract import Generation
 from telemetry.logs import request_fields
 from transport.messages import Decode, Generate, Landed, Offer, Prefill, Prefilled
 from transport.sampling import FinishReason
+from transport.token_ids import TokenIds, packed, to_wire
 
 
 class State(StrEnum):
@@ -48,7 +49,7 @@ class Request:
     accepted_at: float = 0.0
     assigned_at: float = 0.0
     offer: Offer | None = None
-    output_ids: list[int] = field(default_factory=list)
+    output_ids: TokenIds = field(default_factory=packed)
     bytes_moved: int = 0
     handoff_bytes: int = 0
     finish_reason: FinishReason | None = None
@@ -62,8 +63,8 @@ class Request:
         return self.generation.request_id
 
     @property
-    def token_ids(self) -> tuple[int, ...]:
-        return (*self.generation.prompt_ids, *self.output_ids)
+    def token_ids(self) -> TokenIds:
+        return self.generation.prompt_ids + self.output_ids
 
     @property
     def num_tokens(self) -> int:
@@ -112,28 +113,24 @@ class Request:
 
     def as_prefill(self) -> Prefill:
         """The order to compute its tokens, those already sent included."""
-        return Prefill(**self._order(self.token_ids))
+        return Prefill(**self._order())
 
     def as_generate(self) -> Generate:
         """The order to compute its tokens and to go on at the same worker."""
-        return Generate(**self._order(self.token_ids))
+        return Generate(**self._order())
 
     def as_decode(self) -> Decode:
         """The order to pull its offer and go on."""
         assert self.offer is not None, "handed off without an offer"
-        # Nobody asks what the prompt's tokens were, but for penalties.
-        whole = self.generation.sampling.has_penalties
-        token_ids = self.token_ids if whole else tuple(self.output_ids)
-        num_omitted = self.num_tokens - len(token_ids)
-        return Decode(**self._order(token_ids), offer=self.offer, num_omitted=num_omitted)
+        return Decode(**self._order(), offer=self.offer)
 
-    def _order(self, token_ids: tuple[int, ...]) -> dict[str, Any]:
+    def _order(self) -> dict[str, Any]:
         generation = self.generation
         return {
             "request_id": self.request_id,
             "attempt": self.attempt,
             "arrival": self.arrival,
-            "token_ids": token_ids,
+            "token_ids": to_wire(self.token_ids),
             "num_prompt": len(generation.prompt_ids),
             "sampling": generation.sampling,
             "stop": generation.stop,

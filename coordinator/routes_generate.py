@@ -15,6 +15,7 @@ from coordinator.openapi import request_body, streamed
 from coordinator.prompts import chat_prompt, completion_prompt
 from coordinator.responses import ChatCompletion, ChatCompletionChunk, Completion, errors
 from coordinator.schemas import ChatRequest, CompletionRequest, Prompt
+from transport.token_ids import TokenIds
 
 
 def generate_routes(edge: Edge) -> APIRouter:
@@ -84,7 +85,7 @@ def generate_routes(edge: Edge) -> APIRouter:
 
     async def prompts_and_echoes(
         request: CompletionRequest,
-    ) -> tuple[list[list[int]], list[str] | None]:
+    ) -> tuple[list[TokenIds], list[str] | None]:
         prompts = [
             await completion_prompt(
                 tokenizer,

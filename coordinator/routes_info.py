@@ -124,7 +124,7 @@ def info_routes(edge: Edge) -> APIRouter:
             )
         ids = await while_connected(work, http.receive)
         check_lookup(param, len(ids), edge.max_model_len)
-        answer = {"count": len(ids), "max_model_len": edge.max_model_len, "tokens": ids}
+        answer = {"count": len(ids), "max_model_len": edge.max_model_len, "tokens": ids.tolist()}
         return json_response(answer)
 
     @router.post(

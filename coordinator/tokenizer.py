@@ -12,6 +12,7 @@ import tokenizers
 from coordinator.chat_template import ChatTemplate, TemplateRefused
 from coordinator.checkpoint import CheckpointInfo, read_json
 from coordinator.token_bytes import TokenBytes
+from transport.token_ids import TokenIds, packed
 
 _T = TypeVar("_T")
 _NUM_THREADS = 4
@@ -62,7 +63,7 @@ class Tokenizer:
 
     def encode(
         self, text: str, *, add_special_tokens: bool = True, max_len: int | None = None
-    ) -> list[int]:
+    ) -> TokenIds:
         """Token ids of ``text``. When there are surely more than ``max_len``, perhaps only the
         first so many and some more."""
         if max_len is not None and len(text) > (probe := (max_len + 64) * _PROBE_CHARS_PER_TOKEN):
@@ -78,7 +79,7 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
         max_len: int | None = None,
-    ) -> list[int]:
+    ) -> TokenIds:
         """Token ids of a rendered conversation; raises TemplateRefused."""
         if self._template is None:
             raise TemplateRefused("this model has no chat template; use /v1/completions")
@@ -89,7 +90,7 @@ class Tokenizer:
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of ids below ``num_valid_ids``; bytes that are not UTF-8 become U+FFFD."""
-        return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
     async def run(
         self, work: Callable[..., _T], *args: Any, aside: bool = False, **kwargs: Any
@@ -105,7 +106,7 @@ class Tokenizer:
         for pool in (self._pool, self._aside):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+    def _encode(self, text: str, add_special_tokens: bool) -> TokenIds:
         # NOTE: encode() holds the GIL all along; the batch form releases it and skips offsets.
         batch = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        return batch[0].ids
+        return packed(batch[0].ids)

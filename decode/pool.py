@@ -188,7 +188,6 @@ class DecodePool:
     def _accept(self, message: Decode) -> None:
         sequence = Sequence.of(message, self._clock())
         sequence.num_cached = message.offer.num_tokens
-        sequence.num_omitted = message.num_omitted
         self._cancel(sequence.request_id, sequence.attempt - 1)
         problem = too_long(message.offer.num_tokens + 1, self._engine.layout, self._books.size)
         if problem:

@@ -1,5 +1,6 @@
 """What the engine is asked to execute, and what it answers: host data only, no tensors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transport.sampling import SamplingParams, StopRule
@@ -43,20 +44,14 @@ class Binding:
 
     ``prompt_ids`` and ``output_ids`` are what the sequence already has; the penalties count
     them. At decode there is an output id at least, and the last is fed to the first decode row; at
-    prefill there are some where a request is resumed. Without penalties the prompt's first
-    ``num_omitted`` ids may be missing.
+    prefill there are some where a request is resumed.
     """
 
     state_slot: int
-    prompt_ids: tuple[int, ...]
-    output_ids: tuple[int, ...]
+    prompt_ids: Sequence[int]
+    output_ids: Sequence[int]
     sampling: SamplingParams
     stop: StopRule
-    num_omitted: int = 0
-
-    @property
-    def num_prompt(self) -> int:
-        return self.num_omitted + len(self.prompt_ids)
 
 
 @dataclass(frozen=True)

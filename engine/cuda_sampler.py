@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
-from engine.batch import Binding, Sampled
+from engine.batch import Sampled
 from engine.kernels import torch_sampling
 from engine.kernels.triton_linear import aligned
 from engine.kernels.triton_sampling import SamplingWorkspace, draw
 from engine.kernels.triton_threshold import ThresholdWorkspace, lowest_kept
-from engine.sampler import MIN_P, SEED, TEMPERATURE, TOP_K, TOP_P, Draw, Sampler, SampleRow
+from engine.sampler import MIN_P, SEED, TEMPERATURE, TOP_K, TOP_P, Bound, Draw, Sampler, SampleRow
 from engine.upload import upload
 from transport.sampling import SamplingParams
 
@@ -124,7 +124,7 @@ class CudaSampler(Sampler):
         )
 
 
-def _is_adjusted(row: SampleRow, binding: Binding) -> bool:
+def _is_adjusted(row: SampleRow, binding: Bound) -> bool:
     """Whether the row's logits change before they are divided by its temperature."""
     params = binding.sampling
     early = binding.stop.min_tokens > max(0, row.position - binding.num_prompt)

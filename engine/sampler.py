@@ -18,15 +18,16 @@ tokenizer's never get logits at all.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from engine.batch import Binding, Sampled, TokenLogprobs
 from engine.kernels import torch_sampling
 from engine.kernels.philox import gumbel_noise
 from engine.upload import upload
-from transport.sampling import SamplingParams
+from transport.sampling import SamplingParams, StopRule
 
 TEMPERATURE, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY = range(6)
 SEED, TOP_K, NUM_PROMPT, MIN_TOKENS = range(4)
@@ -38,6 +39,15 @@ class SampleRow:
 
     state_slot: int
     position: int
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What is kept of a state slot's Binding: all but the ids, of which a prompt has many."""
+
+    num_prompt: int
+    sampling: SamplingParams
+    stop: StopRule
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,7 @@ class Sampler:
         self.next_token = torch.zeros(num_state_slots, dtype=torch.int64, device=device)
         self._floats = torch.zeros(num_state_slots, 6, device=device)
         self._ints = torch.zeros(num_state_slots, 4, dtype=torch.int64, device=device)
-        self._bound: dict[int, Binding] = {}
+        self._bound: dict[int, Bound] = {}
         # Tables of [state slots, ids] exist from the first sequence that needs them.
         self._in_prompt: torch.Tensor | None = None
         self._counts: torch.Tensor | None = None
@@ -96,6 +106,7 @@ class Sampler:
     def bind(self, binding: Binding) -> None:
         """Give ``binding.state_slot`` to a sequence; replaces what the slot had before."""
         slot, params, stop = binding.state_slot, binding.sampling, binding.stop
+        num_prompt = len(binding.prompt_ids)
         assert 0 <= slot < self._num_slots, slot
         floats = [
             params.temperature,
@@ -107,12 +118,11 @@ class Sampler:
         ]
         self._floats[slot] = upload(torch.tensor(floats), self._device)
         seed = (params.seed + 2**63) % 2**64 - 2**63
-        ints = [seed, params.top_k, binding.num_prompt, stop.min_tokens]
+        ints = [seed, params.top_k, num_prompt, stop.min_tokens]
         self._ints[slot] = upload(torch.tensor(ints), self._device)
         if binding.output_ids:
             self.next_token[slot].fill_(binding.output_ids[-1])
         if params.has_penalties:
-            assert not binding.num_omitted, "penalties count the prompt"
             self._count(slot, binding)
         had_bias = slot in self._bound and bool(self._bound[slot].sampling.logit_bias)
         if params.logit_bias or had_bias:
@@ -120,11 +130,7 @@ class Sampler:
         if stop.min_tokens:
             stops = dict.fromkeys(stop.stop_token_ids, 1)
             self._stops = self._write(self._stops, torch.bool, slot, stops)
-        # What the ids were needed for is done: a prompt is megabytes, and its slot's next owner
-        # may be long in coming.
-        self._bound[slot] = replace(
-            binding, prompt_ids=(), output_ids=(), num_omitted=binding.num_prompt
-        )
+        self._bound[slot] = Bound(num_prompt, params, stop)
 
     @torch.inference_mode()
     def sample(
@@ -159,7 +165,7 @@ class Sampler:
         slots: torch.Tensor,
         positions: torch.Tensor,
         rows: Sequence[SampleRow],
-        bindings: Sequence[Binding],
+        bindings: Sequence[Bound],
     ) -> torch.Tensor:
         """Steps 2 to 4. Rows that did not ask have neutral values in the tables."""
         if any(
@@ -246,8 +252,8 @@ class Sampler:
             shape = (self._num_slots, self._width)
             self._counts = torch.zeros(shape, dtype=torch.int32, device=self._device)
             self._in_prompt = torch.zeros(shape, dtype=torch.bool, device=self._device)
-        prompt = torch.tensor(binding.prompt_ids, dtype=torch.int64)
-        output = torch.tensor(binding.output_ids, dtype=torch.int64)
+        prompt = torch.from_numpy(np.array(binding.prompt_ids, dtype=np.int64))
+        output = torch.from_numpy(np.array(binding.output_ids, dtype=np.int64))
         in_prompt = torch.zeros(self._width, dtype=torch.bool)
         in_prompt[prompt[prompt < self._num_ids]] = True
         counts = output[output < self._num_ids].bincount(minlength=self._width)

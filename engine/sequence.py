@@ -8,14 +8,14 @@ from engine.cache.books import Holding
 from telemetry.logs import request_fields
 from transport.messages import Decode, Generate, LogprobsOut, Prefill, TokenOut
 from transport.sampling import SamplingParams, StopRule
+from transport.token_ids import TokenIds, from_wire
 
 
 @dataclass(eq=False)
 class Sequence:
     """Engine-side state of one attempt at one request.
 
-    ``token_ids`` are prompt and output as far as the host knows them, without the first
-    ``num_omitted`` where a decode worker was not told those. ``num_cached`` tokens are
+    ``token_ids`` are prompt and output as far as the host knows them. ``num_cached`` tokens are
     in the cache once every launched step has retired; ``in_flight`` counts the steps that have
     not. ``ended`` sequences are computed no further, and their holding is released when
     ``in_flight`` falls to zero. ``received_at``, ``started_at`` (its first chunk) and ``landed_at``
@@ -26,7 +26,7 @@ class Sequence:
     request_id: str
     attempt: int
     arrival: int
-    token_ids: list[int]
+    token_ids: TokenIds
     num_prompt: int
     sampling: SamplingParams
     stop: StopRule
@@ -38,7 +38,6 @@ class Sequence:
     started_at: float = 0.0
     landed_at: float | None = None
     http_id: str = ""
-    num_omitted: int = 0
 
     @classmethod
     def of(cls, message: Prefill | Decode | Generate, now: float) -> "Sequence":
@@ -46,7 +45,7 @@ class Sequence:
             message.request_id,
             message.attempt,
             message.arrival,
-            list(message.token_ids),
+            from_wire(message.token_ids),
             message.num_prompt,
             message.sampling,
             message.stop,
@@ -69,7 +68,7 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        return self.num_omitted + len(self.token_ids)
+        return len(self.token_ids)
 
     @property
     def num_output(self) -> int:
@@ -78,14 +77,12 @@ class Sequence:
     def binding(self) -> Binding:
         """What the engine must know of it before its first sampled token on this worker."""
         assert self.holding is not None, "bound without a state slot"
-        num_prompt_ids = self.num_prompt - self.num_omitted
         return Binding(
             state_slot=self.holding.slot.id,
-            prompt_ids=tuple(self.token_ids[:num_prompt_ids]),
-            output_ids=tuple(self.token_ids[num_prompt_ids:]),
+            prompt_ids=self.token_ids[: self.num_prompt],
+            output_ids=self.token_ids[self.num_prompt :],
             sampling=self.sampling,
             stop=self.stop,
-            num_omitted=self.num_omitted,
         )
 
     def append(self, sampled: Sampled) -> TokenOut:

@@ -25,7 +25,7 @@ from msgspec import Struct
 from transport.layout import CacheLayout, PoolSize
 from transport.sampling import FinishReason, SamplingParams, StopRule
 
-PROTOCOL = "baton/4"
+PROTOCOL = "baton/5"
 
 Role = Literal["prefill", "decode", "both"]
 MemoryKind = Literal["shm", "cuda-ipc"]
@@ -314,10 +314,11 @@ class PeerLeft(_Wire, frozen=True, tag="peer-left"):
 
 
 class _Order(_Wire, frozen=True):
-    """Compute ``token_ids``: the prompt, plus output already sent when resuming.
+    """Compute ``token_ids`` (packed: token_ids.py): the prompt, plus output already sent when
+    resuming.
 
     ``num_prompt`` of them are the prompt, so the next token to sample has output index
-    ``len(token_ids) - num_prompt``. ``arrival`` orders requests by their acceptance, whatever
+    ``num_tokens - num_prompt``. ``arrival`` orders requests by their acceptance, whatever
     the attempt: when memory is short, the youngest gives way. ``http_id`` is its client's
     X-Request-Id, for the log.
     """
@@ -325,7 +326,7 @@ class _Order(_Wire, frozen=True):
     request_id: str
     attempt: int
     arrival: int
-    token_ids: tuple[int, ...]
+    token_ids: bytes
     num_prompt: int
     sampling: SamplingParams
     stop: StopRule
@@ -337,14 +338,9 @@ class Prefill(_Order, frozen=True, tag="prefill"):
 
 
 class Decode(_Order, frozen=True, tag="decode", kw_only=True):
-    """Pull ``offer`` and go on. ``token_ids`` ends with a token the offer's cache lacks.
-
-    The ids of the first ``num_omitted`` tokens are left out of it: what they stand for is in the
-    cache, and reading a hundred thousand of them takes as long as some steps.
-    """
+    """Pull ``offer`` and go on. ``token_ids`` ends with a token the offer's cache lacks."""
 
     offer: Offer
-    num_omitted: int = 0
 
 
 class Generate(_Order, frozen=True, tag="generate"):

@@ -12,6 +12,7 @@ from tests.simulation.cluster import FakeEngine, FakeStep, expected_output
 from transport.layout import PoolSize
 from transport.messages import Cancel, Failed, Generate, Prefilled, Tokens
 from transport.sampling import SamplingParams, StopRule
+from transport.token_ids import packed, to_wire
 
 PAGE = 16
 
@@ -47,7 +48,7 @@ class Bench:
 
     def ask(self, name: str, length: int, max_tokens: int = 1000, arrival: int = 1) -> None:
         stop = StopRule(max_tokens)
-        prompt = tuple(i % 64 for i in range(length))
+        prompt = to_wire(packed(i % 64 for i in range(length)))
         self.pool.handle(Generate(name, 1, arrival, prompt, length, SamplingParams(), stop))
 
     def steps(self, number: int) -> None:
@@ -207,7 +208,7 @@ def test_a_newer_attempt_takes_the_place_of_an_older_one() -> None:
     bench = Bench()
     bench.ask("r", 20)
     bench.steps(3)
-    order = Generate("r", 2, 1, (1, 2, 3), 3, SamplingParams(), StopRule(5))
+    order = Generate("r", 2, 1, to_wire(packed((1, 2, 3))), 3, SamplingParams(), StopRule(5))
     bench.pool.handle(order)
     assert bench.pool.held() == (("r", 2),)
 

@@ -12,6 +12,7 @@ from tests.coordinator.checkpoint_folder import make_backend
 from tests.coordinator.fake_core import FakeStream
 from tests.coordinator.test_stops import expected
 from transport.sampling import SamplingParams, StopRule
+from transport.token_ids import packed
 
 BACKEND = make_backend()
 NUM_IDS = BACKEND.get_vocab_size(with_added_tokens=True)
@@ -41,7 +42,7 @@ async def deltas_of(
     tokenizer: Tokenizer, ids: list[int], stops: list[str], *, include_stop: bool = False
 ) -> tuple[list[Delta], FakeStream]:
     rule = StopRule(max_tokens=len(ids))
-    stream = FakeStream(Generation("g", (0,), SamplingParams(), rule), ids, None, None)
+    stream = FakeStream(Generation("g", packed((0,)), SamplingParams(), rule), ids, None, None)
     choice = Choice(
         stream,
         Detokenizer(tokenizer.token_bytes, tokenizer.special_ids),

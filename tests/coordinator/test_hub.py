@@ -35,6 +35,7 @@ from transport.messages import (
 )
 from transport.sampling import SamplingParams, StopRule
 from transport.session import JoinRefused, Session
+from transport.token_ids import packed
 
 LAYOUT = CacheLayout("float32", 16, *[1] * 9)
 EXPORT = MemoryExport("shm", "h", 1, LAYOUT, PoolSize(8, 8))
@@ -107,7 +108,7 @@ async def test_a_handoff_is_placed_once_its_pair_has_passed(site: Site) -> None:
     await asyncio.to_thread(prefill.session.join, DEADLINE_S)
     joined = await asyncio.to_thread(decode.hear, PeerJoined)
     assert joined.instance == "p-1"
-    stream = site.hub.submit(Generation("r", (1, 2), SamplingParams(), StopRule(4)))
+    stream = site.hub.submit(Generation("r", packed((1, 2)), SamplingParams(), StopRule(4)))
     order = await asyncio.to_thread(prefill.hear, Prefill)
     token = TokenOut("r", order.attempt, 0, 7)
     prefill.session.send(Prefilled(token, Offer("p-1", (0,), 0, 1, 2), 1.0, 2.0))
@@ -193,7 +194,7 @@ async def test_what_is_open_when_a_drain_ends_fails_and_is_not_sent_to_anybody_f
     await asyncio.to_thread(prefill.session.join, DEADLINE_S)
     await asyncio.to_thread(decode.session.join, DEADLINE_S)
     for n in range(600):
-        site.hub.submit(Generation(f"r{n}", (1, 2), SamplingParams(), StopRule(4)))
+        site.hub.submit(Generation(f"r{n}", packed((1, 2)), SamplingParams(), StopRule(4)))
     placed = site.hub.status().running
     await site.hub.drain(0.0)
     told: list[object] = []
@@ -216,7 +217,9 @@ async def test_a_bug_in_what_one_request_wants_done_ends_that_one(
     await asyncio.to_thread(both.session.join, DEADLINE_S)
     streams = {}
     for name in ("bad", "good"):
-        generation = Generation(name, (1, 2), SamplingParams(), StopRule(4), http_id=f"of {name}")
+        generation = Generation(
+            name, packed((1, 2)), SamplingParams(), StopRule(4), http_id=f"of {name}"
+        )
         streams[name] = site.hub.submit(generation)
         order = await asyncio.to_thread(both.hear, Generate)
         token = TokenOut(name, order.attempt, 0, 7)
@@ -237,7 +240,7 @@ async def test_a_bug_in_a_heartbeat_ends_no_stream(
 ) -> None:
     both = site.join("b-1", "both")
     await asyncio.to_thread(both.session.join, DEADLINE_S)
-    stream = site.hub.submit(Generation("r", (1, 2), SamplingParams(), StopRule(4)))
+    stream = site.hub.submit(Generation("r", packed((1, 2)), SamplingParams(), StopRule(4)))
     order = await asyncio.to_thread(both.hear, Generate)
     broken = Mock(side_effect=ZeroDivisionError)
     monkeypatch.setattr(site.observer, "tick", broken)

@@ -12,12 +12,13 @@ from coordinator.registry import Registry
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import Hello, MemoryExport, Refused, Welcome
 from transport.sampling import SamplingParams, StopRule
+from transport.token_ids import packed
 
 LAYOUT = CacheLayout("float32", 16, *[1] * 9)
 MEMORY = MemoryExport("shm", "h", 1, LAYOUT, PoolSize(8, 8))
 HELLO = Hello("p-1", "prefill", "m", "cpu", 1, 128, 8, MEMORY)
 WELCOME = Welcome("c-1", 1.0, 5.0)
-GENERATION = Generation("r", (1, 2, 3), SamplingParams(), StopRule(max_tokens=4))
+GENERATION = Generation("r", packed((1, 2, 3)), SamplingParams(), StopRule(max_tokens=4))
 
 
 def site() -> tuple[Registry, Lifecycle, Membership]:

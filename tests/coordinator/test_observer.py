@@ -13,6 +13,7 @@ from telemetry.metrics import Metrics
 from tests.coordinator.test_lifecycle import Desk
 from transport.messages import Failed, PoolGauges
 from transport.sampling import SamplingParams, StopRule
+from transport.token_ids import packed
 
 
 def told(desk: Desk) -> dict[str, float]:
@@ -38,7 +39,7 @@ def test_a_new_attempt_is_counted_and_logged_with_its_reason(
 ) -> None:
     caplog.set_level(logging.INFO)
     desk = Desk()
-    generation = Generation("r", (1, 2), SamplingParams(), StopRule(8), http_id="mine")
+    generation = Generation("r", packed((1, 2)), SamplingParams(), StopRule(8), http_id="mine")
     request = desk.life.submit(generation, desk.now)
     desk.life.worker_lost(request.prefill_worker)
     failed = Failed("r", request.attempt, "preempted", "out of pages", True)

@@ -19,6 +19,7 @@ from tests.coordinator.counted import assert_counted
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import Hello, MemoryExport, Role
 from transport.sampling import SamplingParams, StopRule
+from transport.token_ids import packed
 
 LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 LIMITS = PlacementLimits(max_tokens_ahead=512, prefill_watermark=0.9)
@@ -40,7 +41,9 @@ class Pool:
 
     def request(self, length: int, failed_at: str = "") -> Request:
         number = next(self._numbers)
-        generation = Generation(f"r{number}", (1,) * length, SamplingParams(), StopRule(100))
+        generation = Generation(
+            f"r{number}", packed((1,) * length), SamplingParams(), StopRule(100)
+        )
         return Request(generation, number, failed_at=failed_at)
 
     def choose(self, request: Request) -> Worker | None:

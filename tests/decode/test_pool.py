@@ -12,6 +12,7 @@ from transport.layout import PoolSize
 from transport.messages import Decode, Failed, Landed, Offer, PeerJoined, PeerTested
 from transport.pull import Copied, CopyThread
 from transport.sampling import SamplingParams, StopRule
+from transport.token_ids import packed, to_wire
 
 SIZE = PoolSize(10, 3)
 PAGES = (7, 0, 3)
@@ -49,7 +50,7 @@ class Site:
         return self.sent.pop()
 
     def ask(self, offer: Offer, request_id: str = "r") -> None:
-        tokens = tuple(range(NUM_TOKENS + 1))
+        tokens = to_wire(packed(range(NUM_TOKENS + 1)))
         self.pool.handle(
             Decode(request_id, 1, 1, tokens, NUM_TOKENS, SamplingParams(), StopRule(8), offer=offer)
         )

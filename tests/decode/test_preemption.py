@@ -13,6 +13,7 @@ from engine.cache.books import CacheBooks
 from engine.sequence import Scheduled, Sequence
 from transport.layout import CacheLayout, PoolSize
 from transport.sampling import SamplingParams, StopRule
+from transport.token_ids import packed
 
 LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 STOP_ID = 7
@@ -32,7 +33,7 @@ class World:
 
     def ask(self, arrival: int, length: int, max_tokens: int) -> None:
         stop = StopRule(max_tokens, stop_token_ids=(STOP_ID,))
-        tokens = [1] * length
+        tokens = packed([1] * length)
         self.waiting.append(
             Sequence(f"r{arrival}", 1, arrival, tokens, length - 1, SamplingParams(), stop)
         )
@@ -62,7 +63,7 @@ class World:
         self.num_preempted += num_victims
         for s in self.plan.preempted:
             self.waiting.append(
-                Sequence(s.request_id, s.attempt + 1, s.arrival, list(s.token_ids), s.num_prompt,
+                Sequence(s.request_id, s.attempt + 1, s.arrival, s.token_ids[:], s.num_prompt,
                          s.sampling, s.stop)
             )  # fmt: skip
         self.plan.preempted.clear()

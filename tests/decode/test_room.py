@@ -11,6 +11,7 @@ from transport.layout import PoolSize
 from transport.messages import Cancel, Decode, Failed, Landed, Offer, Tokens
 from transport.pull import Copied
 from transport.sampling import SamplingParams, StopRule
+from transport.token_ids import packed, to_wire
 
 PAGE = 16
 PULL_TIMEOUT_S = 10.0
@@ -62,11 +63,13 @@ class Site:
         return pulls
 
     def ask(self, name: str, arrival: int, num_cached: int, max_tokens: int = 1000) -> None:
-        tokens = tuple(i % 64 for i in range(num_cached + 1))
+        tokens = packed(i % 64 for i in range(num_cached + 1))
         offer = Offer("p-1", tuple(range(-(-num_cached // PAGE))), 0, 1, num_cached)
         stop = StopRule(max_tokens)
         self.pool.handle(
-            Decode(name, 1, arrival, tokens, num_cached, SamplingParams(), stop, offer=offer)
+            Decode(
+                name, 1, arrival, to_wire(tokens), num_cached, SamplingParams(), stop, offer=offer
+            )
         )
 
     def start(self, name: str, arrival: int, num_cached: int) -> None:

@@ -6,13 +6,14 @@ from engine.cache.books import CacheBooks
 from engine.sequence import Sequence
 from transport.layout import CacheLayout, PoolSize
 from transport.sampling import SamplingParams, StopRule
+from transport.token_ids import packed
 
 LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 
 
 def running(plan, books, arrival: int, length: int = 16, max_tokens: int = 100) -> Sequence:
     sequence = Sequence(
-        f"r{arrival}", 1, arrival, list(range(length)), length - 1, SamplingParams(),
+        f"r{arrival}", 1, arrival, packed(range(length)), length - 1, SamplingParams(),
         StopRule(max_tokens, stop_token_ids=(7,)), num_cached=length - 1,
     )  # fmt: skip
     sequence.holding = books.reserve(LAYOUT.pages_for(length))

@@ -17,7 +17,7 @@ from transformers import (
 from engine.batch import Binding, Sampled
 from engine.kernels.philox import gumbel_noise, philox
 from engine.kernels.torch_sampling import threshold
-from engine.sampler import Sampler, SampleRow
+from engine.sampler import Bound, Sampler, SampleRow
 from transport.sampling import SamplingParams, StopRule
 
 NUM_IDS = 50
@@ -194,14 +194,16 @@ def _penalised_logits(
     sampler.bind(binding)
     at = len(prompt) + len(output)
     row = SampleRow(0, at)
-    return sampler._adjusted(logits, torch.tensor([0]), torch.tensor([at]), [row], [binding])
+    return sampler._adjusted(
+        logits, torch.tensor([0]), torch.tensor([at]), [row], [sampler._bound[0]]
+    )
 
 
 def test_a_prompt_is_not_kept_beyond_what_needs_it() -> None:
     sampler = Sampler(1, NUM_IDS, CPU)
-    sampler.bind(Binding(0, (3, 4), (5,), SamplingParams(), StopRule(max_tokens=9), num_omitted=7))
-    kept = sampler._bound[0]
-    assert (kept.prompt_ids, kept.output_ids, kept.num_prompt) == ((), (), 9)
+    stop = StopRule(max_tokens=9)
+    sampler.bind(Binding(0, (3, 4), (5,), SamplingParams(), stop))
+    assert sampler._bound[0] == Bound(2, SamplingParams(), stop)
 
 
 def test_sampler_counts_its_own_tokens() -> None:

@@ -8,6 +8,7 @@ from tests.simulation.cluster import FakeEngine
 from transport.layout import PoolSize
 from transport.messages import Cancel, Prefill, Prefilled, Release
 from transport.sampling import SamplingParams, StopRule
+from transport.token_ids import packed, to_wire
 
 
 def test_orders_about_what_is_over_are_dropped_and_counted() -> None:
@@ -19,7 +20,9 @@ def test_orders_about_what_is_over_are_dropped_and_counted() -> None:
     )  # fmt: skip
 
     def prefilled(name: str) -> Prefilled:
-        pool.handle(Prefill(name, 1, 1, (1, 2, 3), 3, SamplingParams(), StopRule(9)))
+        pool.handle(
+            Prefill(name, 1, 1, to_wire(packed((1, 2, 3))), 3, SamplingParams(), StopRule(9))
+        )
         pool.step()
         return sent[-1]
 

@@ -11,12 +11,13 @@ from prefill.offers import Offers
 from prefill.scheduler import PrefillLimits, PrefillScheduler
 from transport.layout import CHUNK_ALIGNMENT, CacheLayout, PoolSize
 from transport.sampling import SamplingParams, StopRule
+from transport.token_ids import packed
 
 LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 
 
 def sequence(arrival: int, length: int) -> Sequence:
-    tokens = list(range(length))
+    tokens = packed(range(length))
     return Sequence(f"r{arrival}", 1, arrival, tokens, length, SamplingParams(), StopRule(10))
 
 

@@ -36,6 +36,7 @@ from transport.region import Region
 from transport.sampling import SamplingParams, StopRule
 from transport.selftest import write_pattern
 from transport.tensors import CacheTensors
+from transport.token_ids import packed
 
 EOS = 7
 VOCAB = 64
@@ -294,7 +295,7 @@ class Cluster:
         request_id = f"r{len(self.outputs)}"
         self.outputs[request_id] = []
         self.ends[request_id] = []
-        generation = Generation(request_id, prompt, SamplingParams(), stop)
+        generation = Generation(request_id, packed(prompt), SamplingParams(), stop)
         self.open[request_id] = self.lifecycle.submit(generation, self.now)
         self._apply()
         return request_id

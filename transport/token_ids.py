@@ -1,0 +1,42 @@
+"""Token ids as they are held and sent: 32-bit integers, four bytes each.
+
+A tuple of Python integers takes nine times as much, and reading one of 131,072 from a message takes
+a loop 6 ms. Here it is a copy of memory.
+"""
+
+import sys
+from array import array
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    TokenIds: TypeAlias = array[int]
+else:
+    TokenIds = array  # NOTE: Python 3.11 has no array[int] at run time.
+TYPE_CODE = "i"
+
+assert array(TYPE_CODE).itemsize == 4, "int has 32 bits on every platform that PyTorch supports"
+
+
+def packed(ids: Iterable[int] = ()) -> TokenIds:
+    """Raises OverflowError for an id that is beyond 32 bits."""
+    return array(TYPE_CODE, ids)
+
+
+def to_wire(ids: TokenIds) -> bytes:
+    """The ids as little-endian 32-bit integers."""
+    return _little_endian(ids).tobytes()
+
+
+def from_wire(data: bytes) -> TokenIds:
+    """The ids of ``to_wire``; raises ValueError where ``data`` ends within one."""
+    ids = packed()
+    ids.frombytes(data)
+    return _little_endian(ids)
+
+
+def _little_endian(ids: TokenIds) -> TokenIds:
+    if sys.byteorder == "big":
+        ids = ids[:]
+        ids.byteswap()
+    return ids
