@@ -42,7 +42,8 @@ class PoolStatus:
     """One worker as its last heartbeat told. ``books_error`` is empty while its books balance;
     ``draining``: it takes no new work. ``breaker`` is "closed" for a worker that takes requests,
     "open" for one that took too many faults and takes none, and "half-open" while one request
-    probes it."""
+    probes it. Tokens a second are over the last seconds (token_meter.py): of prompts when they are
+    done, and of output."""
 
     instance: str
     role: str
@@ -57,6 +58,8 @@ class PoolStatus:
     draining: bool = False
     gpu_temperature_c: float | None = None
     breaker: BreakerState = "closed"
+    prompt_tokens_per_s: float = 0.0
+    output_tokens_per_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class Hub:
         return min((w.hello.max_seq_len for w in self._registry.all()), default=None)
 
     def submit(self, generation: Generation) -> Stream:
-        problems = self.status().problems
+        problems = self._problems()
         if problems:
             raise Overloaded("; ".join(problems), retry_after_s=RETRY_AFTER_S)
         request_id = generation.request_id
@@ -106,18 +106,24 @@ class Hub:
 
     def status(self) -> ServiceStatus:
         num_open = len(self._lifecycle.requests)
-        problems = ["the coordinator is shutting down"] if self._draining else []
-        problems += [f"no live {role} worker" for role in self._registry.missing_roles()]
-        if num_open >= self._settings.max_open:
-            problems.append(f"{num_open} requests are open, which is the most allowed")
+        now = time.monotonic()
         return ServiceStatus(
-            problems=tuple(problems),
+            problems=self._problems(),
             draining=self._draining,
             queued=self._lifecycle.num_queued,
             running=num_open - self._lifecycle.num_queued,
             redis_connected=self._observer.redis_connected,
-            workers=tuple(worker.status() for worker in self._registry.all()),
+            workers=tuple(worker.status(now) for worker in self._registry.all()),
         )
+
+    def _problems(self) -> tuple[str, ...]:
+        """Why no work can be taken."""
+        num_open = len(self._lifecycle.requests)
+        problems = ["the coordinator is shutting down"] if self._draining else []
+        problems += [f"no live {role} worker" for role in self._registry.missing_roles()]
+        if num_open >= self._settings.max_open:
+            problems.append(f"{num_open} requests are open, which is the most allowed")
+        return tuple(problems)
 
     # ---- its own life
 
@@ -200,11 +206,15 @@ class Hub:
                 worker.gauges, worker.gpu = gauges, gpu
                 self._observer.heartbeat(worker)
                 self._lifecycle.reconcile(worker, set(held), self._settings.heartbeat_s)
-            case Prefilled():
+            case Prefilled(token=TokenOut(request_id=request_id)):
+                if (request := self._lifecycle.requests.get(request_id)) is not None:
+                    worker.prompt_tokens.add(request.num_tokens, worker.heard_at)
+                worker.output_tokens.add(1, worker.heard_at)
                 self._lifecycle.prefilled(instance, message)
             case Landed():
                 self._lifecycle.landed(instance, message)
-            case Tokens():
+            case Tokens(tokens=tokens):
+                worker.output_tokens.add(len(tokens), worker.heard_at)
                 self._lifecycle.tokens(instance, message)
             case Failed():
                 self._lifecycle.failed(instance, message)

@@ -6,6 +6,7 @@ from math import inf
 from coordinator.contract import PoolStatus
 from coordinator.pairs import Pairs
 from coordinator.request import Request, State
+from coordinator.token_meter import TokenMeter
 from transport.errors import LayoutMismatch, RoleMismatch
 from transport.layout import CacheLayout
 from transport.messages import GpuHealth, Hello, PoolGauges, Role
@@ -21,7 +22,8 @@ class Worker:
     ``heard_at`` is of the monotonic clock: a step of the system's must not look like silence.
     ``settled``: it has said more than hello. ``last_placed`` orders workers by when they were last
     given a request; 0: never. ``beats`` are when its last two heartbeats came, as ``note_beat``
-    counts them. ``gpu`` is what its GPU said last, as far as it can be asked.
+    counts them. ``gpu`` is what its GPU said last, as far as it can be asked. ``prompt_tokens`` and
+    ``output_tokens`` count what it reported as computed, stale or not.
     """
 
     hello: Hello
@@ -32,6 +34,8 @@ class Worker:
     last_placed: int = 0
     beats: tuple[float, float] = (-inf, -inf)
     gpu: GpuHealth | None = None
+    prompt_tokens: TokenMeter = field(default_factory=TokenMeter)
+    output_tokens: TokenMeter = field(default_factory=TokenMeter)
     assigned: dict[str, Request] = field(default_factory=dict)
     num_pages_assigned: int = 0
     tokens_ahead: int = 0
@@ -50,7 +54,8 @@ class Worker:
         if now - self.beats[1] >= heartbeat_s / 2:
             self.beats = self.beats[1], now
 
-    def status(self) -> PoolStatus:
+    def status(self, now: float) -> PoolStatus:
+        """``now`` is of the monotonic clock."""
         pools = self.hello.memory.pools
         return PoolStatus(
             instance=self.instance,
@@ -65,6 +70,8 @@ class Worker:
             books_error=self.gauges.books_error,
             draining=self.draining,
             gpu_temperature_c=None if self.gpu is None else self.gpu.temperature_c,
+            prompt_tokens_per_s=self.prompt_tokens.rate(now),
+            output_tokens_per_s=self.output_tokens.rate(now),
         )
 
     def assign(self, request: Request) -> None:

@@ -161,6 +161,8 @@ class Worker(_Body):
     draining: bool
     gpu_temperature_c: float | None
     breaker: Literal["closed", "open", "half-open"]
+    prompt_tokens_per_s: float
+    output_tokens_per_s: float
 
 
 class Status(_Body):

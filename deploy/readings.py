@@ -23,13 +23,16 @@ _TEMPERATURE = "baton_gpu_temperature_celsius"
 @dataclass(frozen=True)
 class Reading:
     """``at_s`` is of the monotonic clock; ``counts`` are the counters of ``_RATES``, ``handoffs``
-    how many took at most so many seconds, by the bounds; ``temperatures`` in °C by instance."""
+    how many took at most so many seconds, by the bounds; ``temperatures`` in °C by instance;
+    ``requests`` the last ones, or ``requests_note`` says why there is none."""
 
     at_s: float
     status: dict[str, Any]
     counts: dict[str, float] = field(default_factory=dict)
     handoffs: dict[float, float] = field(default_factory=dict)
     temperatures: dict[str, float] = field(default_factory=dict)
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    requests_note: str = ""
 
 
 @dataclass(frozen=True)

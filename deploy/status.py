@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from deploy.client_key import API_KEY, key_header
+from deploy.client_key import key_header, key_refused
 
 NOT_READY = 1
 NO_ANSWER = 2
 _TIMEOUT_S = 5.0
-_NAMES = ("role", "instance", "device", "running", "waiting", "pages", "state_slots")
+_NAMES = ("role", "instance", "device", "running", "waiting", "pages", "state_slots", "breaker")
 
 
 def status(
@@ -27,7 +27,7 @@ def status(
     try:
         answer = httpx.get(f"{url.rstrip('/')}/status", headers=headers, timeout=_TIMEOUT_S)
         if answer.status_code == httpx.codes.UNAUTHORIZED:
-            typer.echo(f"error: {url} wants another key; set {API_KEY}", err=True)
+            typer.echo(f"error: {key_refused(url, headers)}", err=True)
             raise typer.Exit(NO_ANSWER)
         if answer.is_error:
             typer.echo(f"error: {url} answers {answer.status_code}: {_reason(answer)}", err=True)
@@ -82,6 +82,7 @@ def row(worker: dict[str, Any]) -> tuple[str, ...]:
         str(worker["waiting"]),
         f"{used_pages}/{worker['num_pages']}",
         f"{used_slots}/{worker['num_state_slots']}",
+        worker["breaker"],
     )
 
 

@@ -1,14 +1,16 @@
-"""``baton top``: pools, queue and speed, as they change.
+"""``baton top``: pools, queue, speed and the last requests, as they change.
 
-Every interval: read /status and /metrics, show. Without an answer it says so, and goes on when
-one comes. On a terminal one table is redrawn; anywhere else each interval prints its lines.
+Every interval: read /status, /metrics and /v1/requests, show. Without an answer it says so, and
+goes on when one comes. On a terminal one screen is redrawn; anywhere else each interval prints
+its lines.
 """
 
 import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Any
 
 import httpx
 import typer
@@ -16,13 +18,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from deploy.client_key import key_header
+from deploy.client_key import key_header, key_refused
 from deploy.readings import Rates, Reading, Window, read
 from deploy.status import NO_ANSWER
 from deploy.top_view import lines, table
 
 _TIMEOUT_S = 5.0
 _WINDOW_S = 60.0
+_NUM_REQUESTS = 20
+_NO_LIMIT = 10_000
 
 
 class Unanswered(Exception):
@@ -40,9 +44,10 @@ def top(
         bool, typer.Option("--once", help="Show what one interval tells, and end.")
     ] = False,
 ) -> None:
-    """Show pools, queue, speed and handoffs live. Exit code with --once: 2 if nothing answers.
+    """Show pools, queue, speed, handoffs and the last requests live.
 
-    Where the service asks for a key, it is BATON_API_KEY's.
+    Exit code with --once: 2 if nothing answers. Where the service asks for a key, it is
+    BATON_API_KEY's.
     """
     window = Window(_WINDOW_S)
     try:
@@ -53,7 +58,9 @@ def top(
                 with Live(console=Console(), auto_refresh=False, screen=True) as live:
                     _watch(
                         http, url, window, interval,
-                        lambda reading, rates: live.update(table(reading, rates), refresh=True),
+                        lambda reading, rates: live.update(
+                            table(reading, rates, *live.console.size), refresh=True
+                        ),
                         lambda reason: live.update(Text(reason, style="red"), refresh=True),
                     )  # fmt: skip
             else:
@@ -74,7 +81,8 @@ def _show_once(http: httpx.Client, url: str, window: Window, interval: float) ->
         raise typer.Exit(NO_ANSWER) from error
     rates = window.add(reading)
     if sys.stdout.isatty():
-        Console().print(table(reading, rates))
+        console = Console()
+        console.print(table(reading, rates, console.width, height=_NO_LIMIT))
     else:
         _print(reading, rates)
 
@@ -106,16 +114,29 @@ def _look(http: httpx.Client, url: str) -> Reading:
         for answer in answers:
             answer.raise_for_status()
         reading = read(time.monotonic(), answers[0].json(), answers[1].text)
+        reading = replace(reading, **_last_requests(http, base))
         lines(reading, Rates())  # whatever is missing in it shows now
     except httpx.HTTPStatusError as error:
         code = error.response.status_code
-        wants = "; set BATON_API_KEY" if code in (401, 403) else ""
-        raise Unanswered(f"error: {url} answers HTTP {code}{wants}") from error
+        if code == httpx.codes.UNAUTHORIZED:
+            keys = {k: v for k, v in http.headers.items() if k == "authorization"}
+            raise Unanswered(f"error: {key_refused(url, keys)}") from error
+        raise Unanswered(f"error: {url} answers HTTP {code}") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise Unanswered(f"error: no answer from {url}: {error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise Unanswered(f"error: what answers at {url} is not Baton") from error
     return reading
+
+
+def _last_requests(http: httpx.Client, base: str) -> dict[str, Any]:
+    """Fields of a Reading. Without Redis no request can be listed: the note says so."""
+    answer = http.get(f"{base}/v1/requests", params={"limit": _NUM_REQUESTS})
+    if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+        return {"requests_note": f"no requests: {answer.json()['error']['message']}"}
+    answer.raise_for_status()
+    found = answer.json()["data"]
+    return {"requests": found, "requests_note": "" if found else "no requests yet"}
 
 
 def _print(reading: Reading, rates: Rates) -> None:

@@ -1,38 +1,58 @@
-"""One reading of ``baton top`` as a table for a terminal, and as lines for anything else. Pure."""
+"""One reading of ``baton top`` as tables for a terminal, and as lines for anything else. Pure."""
 
 from typing import Any
 
-from rich.console import Group
+from rich.console import Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 from deploy.readings import Rates, Reading
+from deploy.requests_view import request_lines, requests_table
 from deploy.status import headline, named
 
-_COLUMNS = ("role", "instance", "device", "running", "waiting", "pages", "kv", "state_slots", "gpu")
+_COLUMNS = (
+    "role", "instance", "device", "running", "waiting", "pages", "kv", "state_slots",
+    "prompt_tok_s", "output_tok_s", "breaker", "gpu",
+)  # fmt: skip
+_WORDS = ("role", "instance", "device", "breaker")
+_HEADINGS = {
+    "running": "run", "waiting": "wait", "state_slots": "slots",
+    "prompt_tok_s": "in tok/s", "output_tok_s": "out tok/s",
+}  # fmt: skip
+_NOT_IF_NARROW = ("role", "device", "pages")
+_WIDE = 110
+_AROUND = 8
+"""Lines of the screen that are neither a worker nor a request."""
 _UNKNOWN = "-"
 
 
 def lines(reading: Reading, rates: Rates) -> list[str]:
-    """What is ready, how fast it is, and a line a worker of ``name=value``."""
+    """What is ready, how fast it is, and a line of ``name=value`` a worker and a request."""
     workers = (
         "  ".join(f"{name}={cell}" for name, cell in zip(_COLUMNS, cells, strict=True))
         for cells in _rows(reading)
     )
-    return [headline(reading.status), _speed(rates), *workers]
+    requests = request_lines(reading.requests)
+    note = [reading.requests_note] if reading.requests_note else []
+    return [headline(reading.status), _speed(rates), *workers, *requests, *note]
 
 
-def table(reading: Reading, rates: Rates) -> Group:
+def table(reading: Reading, rates: Rates, width: int, height: int) -> Group:
+    """As many of the last requests as fit below the workers, on a screen of this size."""
     status = reading.status
     ready = not status["problems"] and not status["draining"]
     head = Text(headline(status), style="bold green" if ready else "bold red")
-    workers = Table(expand=True)
-    for name in _COLUMNS:
-        number = name not in ("role", "instance", "device")
-        workers.add_column(name.replace("_", " "), justify="right" if number else "left")
+    names = [name for name in _COLUMNS if width >= _WIDE or name not in _NOT_IF_NARROW]
+    workers = Table(box=None, pad_edge=False)
+    for name in names:
+        justify: JustifyMethod = "left" if name in _WORDS else "right"
+        workers.add_column(_HEADINGS.get(name, name), justify=justify, no_wrap=True)
     for cells in _rows(reading):
-        workers.add_row(*cells)
-    return Group(head, Text(_speed(rates)), workers)
+        workers.add_row(*(cells[_COLUMNS.index(name)] for name in names))
+    room = max(0, height - _AROUND - len(reading.status["workers"]))
+    shown = reading.requests[:room]
+    requests = requests_table(shown, width) if shown else Text(reading.requests_note)
+    return Group(head, Text(_speed(rates)), "", workers, "", requests)
 
 
 def _speed(rates: Rates) -> str:
@@ -62,6 +82,9 @@ def _row(worker: dict[str, Any], temperatures: dict[str, float]) -> tuple[str, .
         f"{used_pages}/{pages}",
         f"{100 * used_pages / pages:.0f}%" if pages else _UNKNOWN,
         f"{used_slots}/{slots}",
+        f"{worker['prompt_tokens_per_s']:,.0f}",
+        f"{worker['output_tokens_per_s']:,.0f}",
+        worker["breaker"],
         _UNKNOWN if celsius is None else f"{celsius:.0f}°C",
     )
 

@@ -32,6 +32,7 @@ from transport.messages import (
     Prefill,
     Prefilled,
     TokenOut,
+    Tokens,
 )
 from transport.sampling import SamplingParams, StopRule
 from transport.session import JoinRefused, Session
@@ -259,3 +260,22 @@ def _beat(worker: Worker, seconds: float) -> None:
     while time.monotonic() < until:
         worker.session.receive(0.05)
         worker.session.beat(lambda: PoolGauges(8, 8), lambda: ())
+
+
+def test_status_tells_how_many_tokens_a_second_a_worker_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    channel, now = Mock(), 50.0
+    monkeypatch.setattr("coordinator.hub.time", Mock(monotonic=lambda: now))
+    observer = Observer(Metrics("m"), Mock(dropped=0, connected=True), "c1")
+    hub = Hub(channel, observer, "c1", FAST, PlacementLimits(), Leases(Mock(), channel.send))
+    hub._handle("b-1", Hello("b-1", "both", "m", "cpu", 1, 128, 8, EXPORT))
+    hub.submit(Generation("r", packed(range(9)), SamplingParams(), StopRule(40)))
+    hub._handle("b-1", Prefilled(TokenOut("r", 1, 0, 7), None, 0.0, 0.1))
+    hub._handle("b-1", Tokens(tuple(TokenOut("r", 1, n, 7) for n in range(1, 10))))
+    now += 1.0
+    (worker,) = hub.status().workers
+    assert (worker.prompt_tokens_per_s, worker.output_tokens_per_s) == (9 / 5, 10 / 5)
+    now += 5.0
+    (worker,) = hub.status().workers
+    assert (worker.prompt_tokens_per_s, worker.output_tokens_per_s) == (0.0, 0.0)

@@ -25,6 +25,7 @@ STATUS = {
         {
             "instance": "p-1", "role": "prefill", "device": "cpu", "running": 1, "waiting": 0,
             "free_pages": 10, "num_pages": 64, "free_state_slots": 7, "num_state_slots": 8,
+            "prompt_tokens_per_s": 1536.4, "output_tokens_per_s": 2.0, "breaker": "closed",
         }
     ],
 }  # fmt: skip
@@ -127,7 +128,7 @@ def test_status_of_a_ready_service(stub):
     assert told.stdout.splitlines() == [
         "ready (3 queued, 2 running, Redis connected)",
         "role=prefill  instance=p-1  device=cpu  running=1  waiting=0  pages=54/64  "
-        "state_slots=1/8",
+        "state_slots=1/8  breaker=closed",
     ]
 
 
@@ -191,7 +192,16 @@ def test_a_key_comes_from_the_environment(stub):
     stub.pages["/status"], stub.key = STATUS, "sk-right"
     assert baton("status", "--url", stub.url, key="sk-right").returncode == 0
     told = baton("status", "--url", stub.url, key="sk-wrong")
-    assert (told.returncode, "BATON_API_KEY" in told.stderr) == (2, True)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr == (
+        f"error: {stub.url} does not know the key in BATON_API_KEY; "
+        "set it to one of the service's API keys\n"
+    )
+    told = baton("status", "--url", stub.url)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr == (
+        f"error: {stub.url} wants a key; set BATON_API_KEY to one of the service's API keys\n"
+    )
     assert baton("chat", "hi", "--url", stub.url, key="sk-right").stdout == "42\n"
     told = baton("chat", "hi", "--url", stub.url)
     assert "the API key is not one of ours (HTTP 401)" in told.stderr

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,10 @@ from typing import Any
 
 import pytest
 
+from coordinator.record import RequestRecord
+from coordinator.timeline import timeline
 from telemetry.metrics import Metrics
+from tests.coordinator.test_timeline import HANDED_OFF
 from tests.deploy.running import DEADLINE_S, ROOT
 from tests.deploy.test_clients import STATUS, Screen
 
@@ -21,13 +25,14 @@ COMMAND = (sys.executable, "-m", "deploy.cli", "top", "--interval", "0.1")
 
 
 class Service(ThreadingHTTPServer):
-    """Tells ``status`` and ``metrics``, with five more output tokens at each look; answers
-    everything with ``code`` if that is not 200."""
+    """Tells ``status``, ``metrics`` with five more output tokens at each look, and ``requests``;
+    answers everything with ``code`` if that is not 200, and without ``requests`` those with 503."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.status: Any = STATUS
         self.metrics = Metrics("tiny")
+        self.requests: list[Any] | None = []
         self.code = 200
         self.keys: list[str | None] = []
 
@@ -41,12 +46,18 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.keys.append(self.headers["Authorization"])
+        code = self.server.code
         if self.path == "/status":
             body = json.dumps(self.server.status).encode()
-        else:
+        elif self.path == "/metrics":
             self.server.metrics.generation_tokens.inc(5)
             body = self.server.metrics.render()
-        self.send_response(self.server.code)
+        elif self.server.requests is None:
+            code, body = 503, b'{"error": {"message": "Redis does not answer."}}'
+        else:
+            assert self.path == "/v1/requests?limit=20"
+            body = json.dumps({"object": "list", "data": self.server.requests}).encode()
+        self.send_response(code)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -75,16 +86,34 @@ def once(url: str, **environ: str) -> subprocess.CompletedProcess[str]:
 def test_once_tells_what_one_interval_shows(service: Service) -> None:
     told = once(service.url, BATON_API_KEY="k1")
     assert (told.returncode, told.stderr) == (0, "")
-    ready, speed, worker = told.stdout.splitlines()
+    ready, speed, worker, requests = told.stdout.splitlines()
     assert ready == "ready (3 queued, 2 running, Redis connected)"
     output_tok_s = float(speed.split()[1])
     assert 10 < output_tok_s <= 51, "five tokens in 0.1 s or a little more"
     assert speed.endswith("prompts 0 tok/s  handoff 0.000 GB/s  p50 - ms  p99 - ms")
     assert worker == (
         "role=prefill  instance=p-1  device=cpu  running=1  waiting=0  pages=54/64  kv=84%  "
-        "state_slots=1/8  gpu=-"
+        "state_slots=1/8  prompt_tok_s=1,536  output_tok_s=2  breaker=closed  gpu=-"
     )
+    assert requests == "no requests yet"
     assert set(service.keys) == {"Bearer k1"}
+
+
+def test_the_last_requests_are_told_with_their_workers_and_stages(service: Service) -> None:
+    record = RequestRecord(
+        request_id="0123456789abcdef", coordinator="c", state="finished", ended_at=102.0,
+        **HANDED_OFF,
+    )  # fmt: skip
+    service.requests = [timeline(record, 102.0)]
+    (told,) = once(service.url).stdout.splitlines()[3:]
+    assert re.fullmatch(
+        r"request=01234567  received=\d\d:\d\d:\d\d  state=finished  prompt=7  output=3  "
+        r"ttft=1.00s  took=2.00s  workers=p>d  "
+        r"queue=500ms  prefill=500ms  handoff=125ms  decode=875ms",
+        told,
+    )
+    service.requests = None
+    assert once(service.url).stdout.splitlines()[3:] == ["no requests: Redis does not answer."]
 
 
 def test_a_hot_and_draining_worker_is_told(service: Service) -> None:
@@ -106,7 +135,12 @@ def test_once_exits_2_and_says_why_there_is_nothing(service: Service) -> None:
     service.code = 401
     told = once(service.url)
     assert told.returncode == 2
-    assert told.stderr == f"error: {service.url} answers HTTP 401; set BATON_API_KEY\n"
+    assert told.stderr == (
+        f"error: {service.url} wants a key; set BATON_API_KEY to one of the service's API keys\n"
+    )
+    told = once(service.url, BATON_API_KEY="another")
+    assert "does not know the key in BATON_API_KEY" in told.stderr
+    assert "another" not in told.stderr
 
 
 def test_it_goes_on_when_the_service_is_back_and_ends_with_ctrl_c(service: Service) -> None:
@@ -126,6 +160,7 @@ def test_it_goes_on_when_the_service_is_back_and_ends_with_ctrl_c(service: Servi
             assert watching.stdout.readline().startswith("ready (")
             assert watching.stdout.readline().startswith("output ")
             assert watching.stdout.readline().startswith("role=prefill")
+            assert watching.stdout.readline() == "no requests yet\n"
         watching.send_signal(signal.SIGINT)
         rest = watching.communicate(timeout=DEADLINE_S)[1]
         assert watching.returncode == 0
@@ -159,8 +194,9 @@ def test_on_a_terminal_one_table_is_redrawn(service: Service) -> None:
     try:
         for _ in range(2):
             screen.until("3 queued")
-            screen.until("state slots")
+            screen.until("slots")
             screen.until("84%")
+            screen.until("no requests yet")
         service.code = 500
         screen.until("answers HTTP 500")
         watching.send_signal(signal.SIGINT)

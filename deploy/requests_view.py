@@ -1,0 +1,89 @@
+"""The last requests, for ``baton top``: bars on one time scale, or lines of ``name=value``. Pure.
+
+A request is the JSON of RequestTimeline (coordinator/responses_history.py).
+"""
+
+import time
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+_COLUMNS = ("received", "id", "state", "prompt", "output", "ttft", "took", "workers")
+_NUMBERS = ("prompt", "output", "ttft", "took")
+_STAGES = {"queue": "bright_black", "prefill": "blue", "handoff": "yellow", "decode": "green"}
+_EARLIER = "white"
+_STATES = {"finished": "green", "failed": "bold red", "cancelled": "yellow"}
+_WIDE = 132
+"""Columns of a screen that has room for the workers' names."""
+_BESIDE_BAR = 70
+_BAR_CELLS = 10, 32
+_UNKNOWN = "-"
+
+
+def request_lines(requests: list[dict[str, Any]]) -> list[str]:
+    """A line a request, the stages' durations behind its figures."""
+    found = []
+    for request in requests:
+        cells = dict(zip(_COLUMNS, _cells(request), strict=True))
+        stages = {stage["name"]: _seconds(stage["duration_s"]) for stage in request["stages"]}
+        told = {"request": cells.pop("id"), **cells, **stages}
+        found.append("  ".join(f"{name.replace(' ', '_')}={cell}" for name, cell in told.items()))
+    return found
+
+
+def requests_table(requests: list[dict[str, Any]], width: int) -> Group:
+    """Bars of all requests have one time scale: the longest fills its column. On a screen of less
+    than 132 columns the workers' names are left out."""
+    longest_s = max((request["duration_s"] for request in requests), default=0.0)
+    names = _COLUMNS if width >= _WIDE else _COLUMNS[:-1]
+    num_cells = min(max(width - _BESIDE_BAR, _BAR_CELLS[0]), _BAR_CELLS[1])
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=True)
+    table.add_column("stages", no_wrap=True)
+    for request in requests:
+        cells = [Text(cell) for cell in _cells(request)[: len(names)]]
+        cells[_COLUMNS.index("state")].stylize(_STATES.get(request["state"], ""))
+        table.add_row(*cells, _bar(request, longest_s, num_cells))
+    legend = Text.assemble(*((f"█ {name}  ", style) for name, style in _STAGES.items()))
+    legend.append(f"the longest bar: {_seconds(longest_s)}")
+    return Group(table, legend)
+
+
+def _cells(request: dict[str, Any]) -> tuple[str, ...]:
+    workers = dict.fromkeys(w for w in (request["prefill_worker"], request["decode_worker"]) if w)
+    failure = f" {request['failure']['code']}" if request["failure"] else ""
+    ttft_s = request["ttft_s"]
+    return (
+        time.strftime("%H:%M:%S", time.localtime(request["received_at"])),
+        request["id"][:8],
+        request["state"] + failure,
+        str(request["prompt_tokens"]),
+        str(request["completion_tokens"]),
+        _UNKNOWN if ttft_s is None else _seconds(ttft_s),
+        _seconds(request["duration_s"]),
+        ">".join(workers) or _UNKNOWN,
+    )
+
+
+def _bar(request: dict[str, Any], longest_s: float, num_cells: int) -> Text:
+    """Cells by duration, at least one a stage: a short one is seen."""
+    stages = [stage for stage in request["stages"] if stage["duration_s"] > 0]
+    cells: list[int] = []
+    for stage in stages:
+        end_s = stage["start_s"] + stage["duration_s"]
+        cells.append(max(1, round(num_cells * end_s / longest_s) - sum(cells)))
+    while sum(cells) > num_cells:
+        cells[cells.index(max(cells))] -= 1
+    bar = Text()
+    for stage, num in zip(stages, cells, strict=True):
+        bar.append("█" * num, _STAGES.get(stage["name"], _EARLIER))
+    return bar
+
+
+def _seconds(seconds: float) -> str:
+    return (
+        f"{seconds:.2f}s" if seconds >= 1 else f"{seconds * 1000:.{1 if seconds < 0.01 else 0}f}ms"
+    )
