@@ -23,13 +23,14 @@ from coordinator.lifecycle import Lifecycle
 from coordinator.loop_lag import watch_lag
 from coordinator.membership import Membership
 from coordinator.observer import Observer
+from coordinator.offer_check import offer_problem
 from coordinator.placement import PlacementLimits
 from coordinator.reach import Reach
 from coordinator.registry import Registry
 from coordinator.streams import Stream
 from coordinator.vigil import Vigil
 from transport.channel import CoordinatorChannel
-from transport.errors import WireError
+from transport.errors import MalformedMessage, WireError
 from transport.messages import (
     Claim,
     Failed,
@@ -49,6 +50,8 @@ log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2.0
 DRAINED_AT_ONCE = 256
+TURN_S = 0.005
+"""How long messages are taken before streams, new requests and timers get the event loop."""
 
 
 class Hub:
@@ -154,7 +157,9 @@ class Hub:
         self._stopping.set()
 
     async def _receive(self) -> None:
+        began = time.monotonic()
         while True:
+            # NOTE: while messages wait, this await returns without letting anything else run.
             instance, message = await self._channel.receive()
             try:
                 self._handle(instance, message)
@@ -164,6 +169,9 @@ class Hub:
                 fields = self._request_of(message)
                 log.exception("handling %s from %s", kind, instance, extra=fields)
             self._carrier.apply()
+            if time.monotonic() - began >= TURN_S:
+                await asyncio.sleep(0)
+                began = time.monotonic()
 
     def _request_of(self, message: FromWorker | WireError) -> dict[str, object]:
         """Log fields of the open request that a message is about, if it is about one."""
@@ -200,14 +208,18 @@ class Hub:
         worker.heard_at = time.monotonic()
         worker.settled = True
         match message:
-            case Heartbeat(gauges=gauges, held=held, gpu=gpu):
+            case Heartbeat(gauges=gauges, held=held, gpu=gpu, malformed_dropped=malformed):
                 if gauges.books_error and gauges.books_error != worker.gauges.books_error:
                     log.error("the books of %s do not balance: %s", instance, gauges.books_error)
-                worker.gauges, worker.gpu = gauges, gpu
+                worker.gauges, worker.gpu, worker.malformed_dropped = gauges, gpu, malformed
                 self._observer.heartbeat(worker)
                 self._lifecycle.reconcile(worker, set(held), self._settings.heartbeat_s)
             case Prefilled(token=TokenOut(request_id=request_id)):
-                if (request := self._lifecycle.requests.get(request_id)) is not None:
+                request = self._lifecycle.requests.get(request_id)
+                if request and (problem := offer_problem(message, worker, request)):
+                    self._handle(instance, MalformedMessage(f"from {instance}: {problem}"))
+                    return
+                if request is not None:
                     worker.prompt_tokens.add(request.num_tokens, worker.heard_at)
                 worker.output_tokens.add(1, worker.heard_at)
                 self._lifecycle.prefilled(instance, message)

@@ -7,6 +7,7 @@ so whatever it says later is dropped, and it must come back as a new instance.
 import logging
 import time
 from collections import OrderedDict
+from math import inf
 
 from coordinator.lifecycle import Lifecycle
 from coordinator.observer import Departure, Observer
@@ -18,6 +19,7 @@ from transport.session import HELLO_EVERY_S
 log = logging.getLogger(__name__)
 
 MAX_FENCED = 1_024
+DISTRUST_LOGGED_EVERY_S = 1.0
 NOBODY = ""
 ANSWERED_S = 2 * HELLO_EVERY_S
 """A welcome that has not been heard of by then did not arrive."""
@@ -31,6 +33,8 @@ class Membership:
         self._lifecycle = lifecycle
         self._observer = observer
         self._fenced: OrderedDict[str, str] = OrderedDict()
+        self._distrust_logged_at = -inf
+        self._num_not_logged = 0
 
     def admit(self, hello: Hello, welcome: Welcome) -> Welcome | Refused:
         """The answer to a Hello; said again by a worker that lost us, it starts it afresh.
@@ -65,8 +69,16 @@ class Membership:
         return Alive(NOBODY)
 
     def distrust(self, instance: str, error: WireError) -> Refused:
-        """The answer to bytes that make no sense here."""
-        log.warning("refused %s: %s", instance, error)
+        """The answer to bytes that make no sense here. All are counted; at most one in
+        ``DISTRUST_LOGGED_EVERY_S`` is logged."""
+        now = time.monotonic()
+        if now - self._distrust_logged_at >= DISTRUST_LOGGED_EVERY_S:
+            log.warning(
+                "refused %s: %s", instance, error, extra={"not_logged": self._num_not_logged}
+            )
+            self._distrust_logged_at, self._num_not_logged = now, 0
+        else:
+            self._num_not_logged += 1
         self._observer.distrusted(error)
         return Refused(str(error))
 

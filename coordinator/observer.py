@@ -145,6 +145,7 @@ class Observer:
             waiting=gauges.waiting,
             draining=worker.draining,
             stale_dropped=gauges.stale_dropped,
+            malformed_dropped=worker.malformed_dropped,
         )
         if worker.gpu is None:
             self._metrics.gpus.forget(worker.instance)

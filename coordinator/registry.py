@@ -22,8 +22,9 @@ class Worker:
     ``heard_at`` is of the monotonic clock: a step of the system's must not look like silence.
     ``settled``: it has said more than hello. ``last_placed`` orders workers by when they were last
     given a request; 0: never. ``beats`` are when its last two heartbeats came, as ``note_beat``
-    counts them. ``gpu`` is what its GPU said last, as far as it can be asked. ``prompt_tokens`` and
-    ``output_tokens`` count what it reported as computed, stale or not.
+    counts them. ``gpu`` is what its GPU said last, as far as it can be asked; ``malformed_dropped``
+    is how many of our messages it could not read. ``prompt_tokens`` and ``output_tokens`` count
+    what it reported as computed, stale or not.
     """
 
     hello: Hello
@@ -36,6 +37,7 @@ class Worker:
     gpu: GpuHealth | None = None
     prompt_tokens: TokenMeter = field(default_factory=TokenMeter)
     output_tokens: TokenMeter = field(default_factory=TokenMeter)
+    malformed_dropped: int = 0
     assigned: dict[str, Request] = field(default_factory=dict)
     num_pages_assigned: int = 0
     tokens_ahead: int = 0

@@ -160,6 +160,11 @@ class Metrics:
             "baton_worker_faults", "Faults of requests that count against a worker.",
             ["role", "code"], registry=r,
         )  # fmt: skip
+        self.worker_malformed = Gauge(
+            "baton_worker_malformed_dropped",
+            "Messages of the coordinator that it could not read, since it began.",
+            worker, registry=r,
+        )  # fmt: skip
         self.gpus = GpuMetrics()
         r.register(self.gpus)
         self.workers_lost = Counter(
@@ -172,8 +177,10 @@ class Metrics:
             "baton_redis_writes_dropped", "Record writes given up.", registry=r
         )
         self.stale_dropped = Counter(
-            "baton_stale_messages_dropped", "Messages about what is over.", ["message"], registry=r
-        )
+            "baton_stale_messages_dropped",
+            "Messages dropped: about what is over (worker), or not to be read (the error).",
+            ["message"], registry=r,
+        )  # fmt: skip
         self.event_loop_lag_s = Histogram(
             "baton_event_loop_lag_seconds", "How late the event loop was.",
             buckets=_LAG_S, registry=r,
@@ -186,6 +193,7 @@ class Metrics:
         self, instance: str, role: str, *, num_pages: int, free_pages: int,
         num_state_slots: int, free_state_slots: int, running: int, waiting: int,
         draining: bool = False, stale_dropped: int = 0, breaker_open: bool = False,
+        malformed_dropped: int = 0,
     ) -> None:  # fmt: skip
         """A live worker's pools and queues, as it last reported them."""
         self.pages.labels(instance, role).set(num_pages)
@@ -197,6 +205,7 @@ class Metrics:
         self.worker_draining.labels(instance, role).set(draining)
         self.worker_stale.labels(instance, role).set(stale_dropped)
         self.breaker_open.labels(instance, role).set(breaker_open)
+        self.worker_malformed.labels(instance, role).set(malformed_dropped)
 
     def forget_worker(self, instance: str, role: str) -> None:
         """Drop a worker's series; no-op when it has none."""
@@ -214,7 +223,7 @@ class Metrics:
         return (
             self.pages, self.free_pages, self.state_slots, self.free_state_slots,
             self.worker_running, self.worker_waiting, self.worker_draining,
-            self.worker_stale, self.breaker_open,
+            self.worker_stale, self.breaker_open, self.worker_malformed,
         )  # fmt: skip
 
 

@@ -2,7 +2,9 @@
 
 A frame is ``[protocol, payload]``; the protocol is compared before the payload is decoded, so
 two versions can always tell each other apart, whatever happened to the structs. Order within a
-connection is kept. Queues are unbounded: what limits them is admission, not the socket.
+connection is kept. Queues are unbounded: what limits them is admission, not the socket. What does
+not decode is dropped and counted at either end; a frame of more than ``MAX_FRAME_BYTES`` closes
+its connection before it is read.
 
 With keys (channel_keys.py) both ends prove who they are before a frame passes, and every frame is
 encrypted; without, the channel must not leave the machine.
@@ -10,7 +12,9 @@ encrypted; without, the channel must not leave the machine.
 
 import asyncio
 import hmac
+import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -24,10 +28,14 @@ from zmq.auth.asyncio import AsyncioAuthenticator
 from transport.channel_keys import ChannelKeys, require_keys
 from transport.errors import MalformedMessage, ProtocolMismatch, WireError
 from transport.handshake import REFUSED_AFTER_S, HandshakeWatch
-from transport.messages import PROTOCOL, FromWorker, ToWorker, encode
+from transport.messages import PROTOCOL, Claim, FromWorker, Hello, ToWorker, encode
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
+MAX_FRAME_BYTES = 64 << 20
+"""Far more than the largest message: an order of a million token ids has 5 MB."""
+_INSTANCE = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FROM_WORKER = msgspec.msgpack.Decoder(FromWorker)
 _TO_WORKER = msgspec.msgpack.Decoder(ToWorker)
 _ZAP_DOMAIN = "baton"
@@ -36,7 +44,8 @@ _LOOK_UP_S = 0.1
 
 
 class WorkerChannel:
-    """A worker's end. ``instance`` is the identity under which the coordinator answers."""
+    """A worker's end. ``instance`` is the identity under which the coordinator answers.
+    ``malformed_dropped`` counts the frames of this protocol that did not decode."""
 
     def __init__(
         self,
@@ -51,12 +60,14 @@ class WorkerChannel:
         """Connect to ``endpoint``; raises ValueError where that needs ``keys``."""
         require_keys("coordinator", endpoint, keys)
         self.endpoint = endpoint
+        self.malformed_dropped = 0
         self._protocol = protocol.encode()
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, instance.encode())
         self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         self._socket.set_hwm(0)
         if keys is not None:
             self._socket.setsockopt(zmq.CURVE_SERVERKEY, keys.coordinator.public)
@@ -90,7 +101,8 @@ class WorkerChannel:
         """Everything that has come, waiting at most ``timeout_s`` for the first message or for
         ``wake``.
 
-        Raises ProtocolMismatch, MalformedMessage, or ChannelRefused when nothing can come.
+        Raises ProtocolMismatch, or ChannelRefused when nothing can come. A lost order shows in the
+        next heartbeats, so that a malformed frame costs this worker's other requests nothing.
         """
         if not self._has_message(timeout_s):
             self._handshakes.check()
@@ -98,8 +110,11 @@ class WorkerChannel:
         messages = []
         while self._socket.poll(0):
             frames = self._socket.recv_multipart()
-            payload = _payload(frames, peer="the coordinator", ours=self._protocol)
-            messages.append(_decode(_TO_WORKER, payload, peer="the coordinator"))
+            try:
+                messages.append(to_worker(frames, ours=self._protocol))
+            except MalformedMessage as error:
+                self.malformed_dropped += 1
+                log.error("dropped a malformed message %s", error)
         return messages
 
     def wake(self) -> None:
@@ -147,6 +162,7 @@ class CoordinatorChannel:
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._socket.setsockopt(zmq.LINGER, 500)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         self._socket.set_hwm(0)
         self._authenticator: AsyncioAuthenticator | None = None
         if keys is not None:
@@ -173,14 +189,10 @@ class CoordinatorChannel:
 
     async def receive(self) -> tuple[str, FromWorker | WireError]:
         """The next message and its sender. What cannot be trusted is returned, not raised: one
-        bad worker must not end the loop that serves the others."""
+        bad worker must not end the loop that serves the others. A sender whose identity is no
+        instance id is named by its ``repr``, at which ``send`` reaches nobody."""
         identity, *frames = await self._socket.recv_multipart()
-        instance = identity.decode(errors="replace")
-        try:
-            payload = _payload(frames, peer=instance, ours=self._protocol)
-            return instance, _decode(_FROM_WORKER, payload, peer=instance)
-        except WireError as error:
-            return instance, error
+        return from_worker(identity, frames, ours=self._protocol)
 
     def close(self) -> None:
         if self._authenticator is not None:
@@ -207,6 +219,31 @@ class _OneKey:
         return hmac.compare_digest(key, self._public)
 
 
+def from_worker(
+    identity: bytes, frames: list[bytes], *, ours: bytes
+) -> tuple[str, FromWorker | WireError]:
+    """A worker's message and its instance, whatever the bytes are."""
+    if not _INSTANCE.fullmatch(identity):
+        return repr(identity), MalformedMessage(f"identity {identity!r} is no instance id")
+    instance = identity.decode()
+    try:
+        payload = _payload(frames, peer=instance, ours=ours)
+        message = _decode(_FROM_WORKER, payload, peer=instance)
+    except WireError as error:
+        return instance, error
+    if isinstance(message, Claim | Hello) and message.instance != instance:
+        named = message.instance[:64]
+        return instance, MalformedMessage(f"from {instance}: it names instance {named!r}")
+    return instance, message
+
+
+def to_worker(frames: list[bytes], *, ours: bytes) -> ToWorker:
+    """The coordinator's message; raises ProtocolMismatch or MalformedMessage, nothing else."""
+    payload = _payload(frames, peer="the coordinator", ours=ours)
+    message: ToWorker = _decode(_TO_WORKER, payload, peer="the coordinator")
+    return message
+
+
 def _payload(frames: list[bytes], *, peer: str, ours: bytes) -> bytes:
     if len(frames) != 2:
         raise MalformedMessage(f"{len(frames)} frames from {peer}, not 2")
@@ -221,5 +258,7 @@ def _payload(frames: list[bytes], *, peer: str, ours: bytes) -> bytes:
 def _decode(decoder: msgspec.msgpack.Decoder[T], payload: bytes, *, peer: str) -> T:
     try:
         return decoder.decode(payload)
-    except msgspec.DecodeError as error:
+    # NOTE: msgspec raises UnicodeDecodeError and RecursionError for bad strings and deep nesting,
+    # neither of them its own DecodeError. Decoding has no effects, so any failure is the sender's.
+    except Exception as error:
         raise MalformedMessage(f"from {peer}: {error}") from error

@@ -1,8 +1,8 @@
 """What one token and one sequence occupy in a cache: the shape both ends must share."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from transport.errors import LayoutMismatch
 
@@ -79,8 +79,8 @@ class CacheLayout(Struct, frozen=True, forbid_unknown_fields=True):
 class PoolSize(Struct, frozen=True, forbid_unknown_fields=True):
     """How many pages and state slots a worker's pools hold."""
 
-    num_pages: int
-    num_state_slots: int
+    num_pages: Annotated[int, Meta(ge=1, lt=2**31)]
+    num_state_slots: Annotated[int, Meta(ge=1, lt=2**31)]
 
 
 def _product(shape: tuple[int, ...]) -> int:

@@ -17,18 +17,26 @@ and with workers of role ``both``, which need no handoff:
     coordinator ── Generate ──► worker ── Prefilled(first token), Tokens … ──► coordinator
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from transport.layout import CacheLayout, PoolSize
 from transport.sampling import FinishReason, SamplingParams, StopRule
+from transport.token_ids import ID_BYTES
 
 PROTOCOL = "baton/5"
 
 Role = Literal["prefill", "decode", "both"]
 MemoryKind = Literal["shm", "cuda-ipc"]
+
+# Checked where a message is decoded: one number out of range from one worker would otherwise
+# reach the arithmetic and the figures of all.
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+Positive = Annotated[int, Meta(ge=1, lt=2**53)]
+TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+Seconds = Annotated[float, Meta(gt=-1e9, lt=1e9)]
 
 
 class _Wire(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -44,7 +52,7 @@ class MemoryExport(_Wire, frozen=True):
 
     kind: MemoryKind
     handle: str
-    size_bytes: int
+    size_bytes: Positive
     layout: CacheLayout
     pools: PoolSize
 
@@ -58,10 +66,10 @@ class Offer(_Wire, frozen=True):
     """
 
     instance: str
-    block_table: tuple[int, ...]
-    state_slot: int
+    block_table: tuple[Count, ...]
+    state_slot: Count
     generation: int
-    num_tokens: int
+    num_tokens: Positive
     digest: str = ""
 
 
@@ -77,8 +85,8 @@ class TokenOut(_Wire, frozen=True):
 
     request_id: str
     attempt: int
-    index: int
-    token_id: int
+    index: Count
+    token_id: TokenId
     logprobs: LogprobsOut | None = None
     finish: FinishReason | None = None
 
@@ -86,13 +94,13 @@ class TokenOut(_Wire, frozen=True):
 class PoolGauges(_Wire, frozen=True):
     """A worker's pools and queues at one moment."""
 
-    free_pages: int
-    free_state_slots: int
-    running: int = 0
-    waiting: int = 0
-    offered: int = 0
-    draining_slots: int = 0
-    stale_dropped: int = 0
+    free_pages: Count
+    free_state_slots: Count
+    running: Count = 0
+    waiting: Count = 0
+    offered: Count = 0
+    draining_slots: Count = 0
+    stale_dropped: Count = 0
     books_error: str = ""
 
 
@@ -135,7 +143,7 @@ class Claim(_Wire, frozen=True, tag="claim"):
 
     instance: str
     gpus: tuple[str, ...]
-    share: int = 1
+    share: Positive = 1
 
 
 class Hello(_Wire, frozen=True, tag="hello"):
@@ -152,11 +160,11 @@ class Hello(_Wire, frozen=True, tag="hello"):
     model: str
     device: str
     pid: int
-    max_seq_len: int
-    max_running: int
+    max_seq_len: Positive
+    max_running: Positive
     memory: MemoryExport
     gpu: str = ""
-    gpu_share: int = 1
+    gpu_share: Positive = 1
 
 
 class Heartbeat(_Wire, frozen=True, tag="heartbeat"):
@@ -164,12 +172,13 @@ class Heartbeat(_Wire, frozen=True, tag="heartbeat"):
 
     ``held`` lists every (request, attempt) the worker has: the coordinator compares it with
     what it placed there, so a lost message cannot strand a request. ``gpu`` is None where no GPU
-    can be asked.
+    can be asked. ``malformed_dropped`` counts the coordinator's frames that did not decode.
     """
 
     gauges: PoolGauges
     held: tuple[tuple[str, int], ...] = ()
     gpu: GpuHealth | None = None
+    malformed_dropped: Count = 0
 
 
 class Prefilled(_Wire, frozen=True, tag="prefilled"):
@@ -181,8 +190,8 @@ class Prefilled(_Wire, frozen=True, tag="prefilled"):
 
     token: TokenOut
     offer: Offer | None
-    wait_s: float
-    prefill_s: float
+    wait_s: Seconds
+    prefill_s: Seconds
 
 
 class Landed(_Wire, frozen=True, tag="landed"):
@@ -195,12 +204,12 @@ class Landed(_Wire, frozen=True, tag="landed"):
 
     request_id: str
     attempt: int
-    num_bytes: int
-    unseen_s: float = 0.0
-    room_s: float = 0.0
-    launch_s: float = 0.0
-    copy_s: float = 0.0
-    boundary_s: float = 0.0
+    num_bytes: Count
+    unseen_s: Seconds = 0.0
+    room_s: Seconds = 0.0
+    launch_s: Seconds = 0.0
+    copy_s: Seconds = 0.0
+    boundary_s: Seconds = 0.0
 
 
 class FirstStep(_Wire, frozen=True):
@@ -208,7 +217,7 @@ class FirstStep(_Wire, frozen=True):
 
     request_id: str
     attempt: int
-    seconds: float
+    seconds: Seconds
 
 
 class Tokens(_Wire, frozen=True, tag="tokens"):
@@ -244,8 +253,8 @@ class PeerTested(_Wire, frozen=True, tag="peer-tested"):
     """
 
     instance: str
-    num_bytes: int = 0
-    seconds: float = 0.0
+    num_bytes: Count = 0
+    seconds: Seconds = 0.0
     problem: str = ""
 
 
@@ -331,6 +340,10 @@ class _Order(_Wire, frozen=True):
     sampling: SamplingParams
     stop: StopRule
     http_id: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.token_ids) % ID_BYTES:
+            raise ValueError(f"token_ids: {len(self.token_ids)} bytes end within an id")
 
 
 class Prefill(_Order, frozen=True, tag="prefill"):

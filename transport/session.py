@@ -110,7 +110,8 @@ class Session:
         if self._welcome is None or self._clock() < self._next_beat_at:
             return
         self._next_beat_at = self._clock() + self._welcome.heartbeat_s
-        self.send(Heartbeat(gauges=gauges(), held=held(), gpu=gpu()))
+        dropped = self._channel.malformed_dropped
+        self.send(Heartbeat(gauges(), held(), gpu(), malformed_dropped=dropped))
 
     def wake(self) -> None:
         """End the wait of a ``receive``, under way or the next; from a signal handler too."""

@@ -8,12 +8,14 @@ may unlink it; a peer that still has it mapped keeps every byte until it closes.
 import fcntl
 import mmap
 import os
+import re
 from pathlib import Path
 
 from transport.errors import PeerGone
 
 DIRECTORY = Path("/dev/shm")
 PREFIX = "baton-"
+_HANDLE = re.compile(re.escape(PREFIX) + r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Segment:
@@ -54,10 +56,13 @@ class Segment:
 def open_segment(handle: str, size_bytes: int) -> mmap.mmap:
     """Map a peer's segment; raises PeerGone when it is no longer there, or cannot be had.
 
-    The mapping is read-write because torch has no read-only tensors; a puller only reads.
+    ``handle`` came over the channel: one that is no segment's name is refused unopened. The
+    mapping is read-write because torch has no read-only tensors; a puller only reads.
     """
+    if not _HANDLE.fullmatch(handle):
+        raise PeerGone(f"{handle[:80]!r} is no shared memory segment's name")
     try:
-        fd = os.open(DIRECTORY / handle, os.O_RDWR)
+        fd = os.open(DIRECTORY / handle, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise PeerGone(f"shared memory segment {handle} no longer exists") from error
     except OSError as error:

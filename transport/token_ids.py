@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 else:
     TokenIds = array  # NOTE: Python 3.11 has no array[int] at run time.
 TYPE_CODE = "i"
+ID_BYTES = 4
 
-assert array(TYPE_CODE).itemsize == 4, "int has 32 bits on every platform that PyTorch supports"
+assert array(TYPE_CODE).itemsize == ID_BYTES, (
+    "int has 32 bits on every platform that PyTorch supports"
+)
 
 
 def packed(ids: Iterable[int] = ()) -> TokenIds:

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 from unittest.mock import Mock
 
 import pytest
+import zmq.asyncio
 
+from coordinator import hub as hub_module
 from coordinator.contract import Generation, GenerationFailed
 from coordinator.hub import Hub, HubSettings
 from coordinator.leases import Leases
@@ -17,6 +19,7 @@ from telemetry.metrics import Metrics
 from transport.channel import CoordinatorChannel, WorkerChannel
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import (
+    PROTOCOL,
     Cancel,
     Decode,
     FromWorker,
@@ -234,6 +237,75 @@ async def test_a_bug_in_what_one_request_wants_done_ends_that_one(
     (logged,) = (r for r in caplog.records if r.levelname == "ERROR")
     assert (logged.request, logged.message) == ("of bad", "carrying out Emit")
     streams["good"].cancel()
+
+
+async def test_malformed_frames_are_counted_and_end_no_stream(site: Site) -> None:
+    both = site.join("b-1", "both")
+    await asyncio.to_thread(both.session.join, DEADLINE_S)
+    stream = site.hub.submit(Generation("r", packed((1, 2)), SamplingParams(), StopRule(4)))
+    order = await asyncio.to_thread(both.hear, Generate)
+    context = zmq.asyncio.Context()
+    stranger = context.socket(zmq.DEALER)
+    stranger.setsockopt(zmq.IDENTITY, b"stranger")
+    stranger.connect(site.channel.endpoint)
+    no_utf8 = b"\x82\xa4type\xa7goodbye\xa5unfit\xa1\xff"
+    for frames in ([PROTOCOL.encode(), no_utf8], [b"one"], [PROTOCOL.encode(), b"\x91" * 9_999]):
+        await stranger.send_multipart(frames)
+        assert b"refused" in (await asyncio.wait_for(stranger.recv_multipart(), DEADLINE_S))[1]
+    both.session.send(Prefilled(TokenOut("r", order.attempt, 0, 7), None, 1.0, 2.0))
+    async with asyncio.timeout(DEADLINE_S):
+        assert (await anext(stream)).token_id == 7
+    assert 'baton_stale_messages_dropped_total{message="MalformedMessage"} 3.0' in site.text
+    stream.cancel()
+    stranger.close(linger=0)
+    context.term()
+
+
+async def test_waiting_messages_keep_nothing_else_waiting(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handled = turns = 0
+    taken = asyncio.Event()
+
+    def handle(instance: str, message: FromWorker) -> None:
+        nonlocal handled
+        handled += 1
+        until = time.monotonic() + hub_module.TURN_S / 2
+        while time.monotonic() < until:
+            pass
+        if handled == 50:
+            taken.set()
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if not taken.is_set():
+            loop.call_soon(turn)
+
+    loop = asyncio.get_running_loop()
+    worker = site.join("b-1", "both")
+    monkeypatch.setattr(site.hub, "_handle", handle)
+    for _ in range(50):
+        worker.channel.send(Heartbeat(PoolGauges(8, 8)))
+    turn()
+    async with asyncio.timeout(DEADLINE_S):
+        await taken.wait()
+    assert turns >= 20, "two messages fill a turn"
+
+
+async def test_an_offer_that_cannot_be_is_refused(site: Site) -> None:
+    prefill, decode = site.join("p-1", "prefill"), site.join("d-1", "decode")
+    await asyncio.to_thread(prefill.session.join, DEADLINE_S)
+    await asyncio.to_thread(decode.hear, PeerJoined)
+    decode.session.send(PeerTested("p-1", 85_000_000, 0.00025))
+    stream = site.hub.submit(Generation("r", packed((1, 2)), SamplingParams(), StopRule(4)))
+    order = await asyncio.to_thread(prefill.hear, Prefill)
+    token = TokenOut("r", order.attempt, 0, 7)
+    prefill.session.send(Prefilled(token, Offer("p-1", (0, 1), 0, 1, 2), 1.0, 2.0))
+    with pytest.raises(JoinRefused, match="an offer of 2 pages, not 1"):
+        await asyncio.to_thread(prefill.hear, Decode)
+    assert site.hub.status().running == 1, "another prefill worker computes it"
+    stream.cancel()
 
 
 async def test_a_bug_in_a_heartbeat_ends_no_stream(

@@ -80,7 +80,7 @@ async def test_a_stranger_is_told_so_and_never_heard(
     assert SECRET in message
     assert coordinator.endpoint in message
     assert not coordinator.send("w", Alive("c"))
-    await passes(coordinator, "heard next")
+    await passes(coordinator, "heard-next")
 
 
 async def test_a_refused_worker_does_not_wait_for_ever_to_send() -> None:

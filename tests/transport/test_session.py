@@ -25,6 +25,7 @@ GAUGES = PoolGauges(free_pages=4, free_state_slots=4)
 
 class ScriptedChannel:
     endpoint = "ipc://scripted"
+    malformed_dropped = 0
 
     def __init__(self) -> None:
         self.now, self.sent, self.answers = 0.0, [], []

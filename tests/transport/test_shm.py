@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from secrets import token_hex
+from unittest.mock import Mock
 
 import pytest
 
@@ -82,6 +84,29 @@ def test_too_little_shared_memory_is_an_error_with_the_size(instance: str) -> No
     with pytest.raises(OSError, match=f"cannot reserve {2**50} bytes"):
         shm.Segment(instance, 2**50)
     assert not (shm.DIRECTORY / (shm.PREFIX + instance)).exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["", "baton-", "other", "/etc/passwd", "baton-../../etc/passwd", "baton-p/../x",
+             "baton-p\0", "baton-p\n", "baton-" + "x" * 65, "baton-..", "../shm/baton-p"]
+)  # fmt: skip
+def test_a_handle_that_is_no_segments_name_is_not_opened(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "open", Mock(side_effect=AssertionError("opened")))
+    with pytest.raises(PeerGone, match="no shared memory segment's name"):
+        shm.open_segment(name, 4096)
+
+
+def test_a_link_is_not_followed(instance: str, tmp_path: Path) -> None:
+    link = shm.DIRECTORY / (shm.PREFIX + instance)
+    (tmp_path / "elsewhere").write_bytes(bytes(4096))
+    link.symlink_to(tmp_path / "elsewhere")
+    try:
+        with pytest.raises(PeerGone, match="cannot be opened"):
+            shm.open_segment(link.name, 4096)
+    finally:
+        link.unlink()
 
 
 def test_a_segment_that_cannot_be_had_is_no_reason_to_die(instance: str) -> None:

@@ -1,0 +1,46 @@
+"""Offers that would end the decode worker that pulls them."""
+
+import pytest
+
+from coordinator.contract import Generation
+from coordinator.offer_check import offer_problem
+from coordinator.registry import Worker
+from coordinator.request import Request, State
+from transport.layout import CacheLayout, PoolSize
+from transport.messages import Hello, MemoryExport, Offer, PoolGauges, Prefilled, TokenOut
+from transport.sampling import SamplingParams, StopRule
+from transport.token_ids import packed
+
+EXPORT = MemoryExport("shm", "h", 1, CacheLayout("float32", 16, *[1] * 9), PoolSize(8, 4))
+GOOD = Offer("p-1", (0, 7), 3, 1, 20)
+
+
+def problem(offer: Offer | None, *, role: str = "prefill", attempt: int = 1) -> str:
+    hello = Hello("p-1", role, "m", "cpu", 1, 128, 8, EXPORT)  # type: ignore[arg-type]
+    generation = Generation("r", packed(range(20)), SamplingParams(), StopRule(4))
+    request = Request(generation, 1, State.PREFILLING, attempt=1, prefill_worker="p-1")
+    message = Prefilled(TokenOut("r", attempt, 0, 7), offer, 1.0, 2.0)
+    return offer_problem(message, Worker(hello, PoolGauges(8, 4), 0.0), request)
+
+
+@pytest.mark.parametrize(
+    ("offer", "part"),
+    [
+        (Offer("p-2", (0, 7), 3, 1, 20), "p-2's memory"),
+        (Offer("p-1", (0, 7), 3, 1, 19), "19 tokens, ordered were 20"),
+        (Offer("p-1", (0,), 3, 1, 20), "1 pages, not 2"),
+        (Offer("p-1", (0, 8), 3, 1, 20), "page 8, of 8"),
+        (Offer("p-1", (0, 7), 4, 1, 20), "state slot 4, of 4"),
+    ],
+)
+def test_a_wrong_offer_is_named(offer: Offer, part: str) -> None:
+    assert part in problem(offer)
+    assert problem(offer, attempt=0) == "", "stale, so dropped as such"
+
+
+def test_a_right_one_passes() -> None:
+    assert problem(GOOD) == problem(None) == ""
+
+
+def test_a_worker_of_both_offers_nothing() -> None:
+    assert "role both" in problem(GOOD, role="both")
