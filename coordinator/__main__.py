@@ -20,6 +20,13 @@ from coordinator.server import CoordinatorSettings, serve
 from coordinator.store_limits import StoreLimits
 from telemetry.logs import configure_logging
 from transport.channel_keys import SECRET, channel_keys
+from transport.checkpoint_folder import (
+    CONFIG,
+    TOKENIZER,
+    checkpoint_folder,
+    model_name,
+    require_readable,
+)
 from transport.errors import BatonError
 from transport.secret_setting import secret_setting
 
@@ -68,14 +75,16 @@ def main(
     """Serve the OpenAI API, assign requests to the pools, keep their record in Redis."""
     try:
         configure_logging("coordinator", log_level, log_json)
+        folder = checkpoint_folder(model)
+        require_readable(folder, [CONFIG, TOKENIZER])
         settings = CoordinatorSettings(
             host=host,
             port=port,
             bind=bind,
             redis_url=redis_url,
-            model=model,
+            model=folder,
             edge=EdgeSettings(
-                served_model_name or model.resolve().name,
+                served_model_name or model_name(folder.resolve()),
                 api_keys=parse_api_keys(secret_setting(os.environ, API_KEYS), API_KEYS),
             ),
             hub=HubSettings(heartbeat, dead_after, max_open, request_timeout),

@@ -26,6 +26,8 @@ from transport.messages import Claim, Denied, Granted, Hello, ToWorker
 
 log = logging.getLogger(__name__)
 
+_MAX_DENIED = 1024
+
 
 class LeaseStore(Protocol):
     """The leases' record in Redis."""
@@ -62,6 +64,7 @@ class Leases:
         self._send = send
         self._holders: dict[str, Holder] = {}
         self._deciding: dict[str, asyncio.Task[None]] = {}
+        self._denied: dict[str, str] = {}
 
     def claim(self, claim: Claim) -> None:
         """Answer a claim, as soon as Redis has decided it. Asked again, it is answered again."""
@@ -108,14 +111,24 @@ class Leases:
         finally:
             del self._deciding[claim.instance]
         if not gpu:
-            log.warning("%s gets no GPU yet: %s", claim.instance, reason)
+            self._say_denied(claim.instance, reason)
             self._send(claim.instance, Denied(reason))
             return
+        self._denied.pop(claim.instance, None)
         self._hold(claim.instance, gpu, claim.share)
         log.info("%s has GPU %s", claim.instance, gpu)
         if reason:
             log.warning("%s could not have others: %s", claim.instance, reason)
         self._send(claim.instance, Granted(gpu))
+
+    def _say_denied(self, instance: str, reason: str) -> None:
+        """Once for each reason: a worker for which there is no GPU asks every second."""
+        if self._denied.get(instance) == reason:
+            return
+        if len(self._denied) >= _MAX_DENIED:
+            self._denied.clear()
+        self._denied[instance] = reason
+        log.warning("%s gets no GPU yet: %s", instance, reason)
 
     def _hold(self, instance: str, gpu: str, share: int) -> None:
         self._holders[instance] = Holder(gpu)

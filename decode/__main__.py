@@ -20,6 +20,7 @@ def main(
     device: options.Device = "auto",
     gpu: options.GpuName = "",
     gpu_share: options.GpuShare = 1,
+    claim_timeout: options.ClaimTimeout = 60.0,
     dtype: options.Dtype = "auto",
     page_size: options.PageSize = 64,
     num_pages: options.NumPages = 0,
@@ -30,6 +31,7 @@ def main(
     verify_handoff: options.VerifyHandoff = False,
     lookahead: options.Lookahead = None,
     threads: options.Threads = 0,
+    host_workers: options.HostWorkers = 1,
     drain_timeout: options.DrainTimeout = 30.0,
     stall_timeout: options.StallTimeout = 60.0,
     poison: options.Poison = False,
@@ -46,8 +48,8 @@ def main(
             gpu_share, prefills=False,
         )  # fmt: skip
         settings = options.worker_settings(
-            coordinator, engine_config, lookahead, threads, drain_timeout, device, gpu,
-            stall_timeout,
+            coordinator, engine_config, lookahead, threads, host_workers, drain_timeout, device,
+            gpu, claim_timeout, stall_timeout,
         )  # fmt: skip
 
         def make_pool(engine: Engine, session: Session, instance: str) -> DecodePool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.settings import UpSettings
+from engine.cores import threads_of, usable_cores
 from transport.channel_keys import SECRET
 
 API_KEYS = frozenset({"BATON_API_KEYS", "BATON_API_KEYS_FILE"})
@@ -47,7 +48,7 @@ def services(
     """
     endpoint = f"ipc://{run_dir / 'coordinator.sock'}"
     num_workers = settings.num_prefill + settings.num_decode + settings.num_both
-    num_threads = max(1, (os.cpu_count() or 1) // num_workers)
+    num_threads = threads_of(0, num_workers, usable_cores())
     # PYTHONSAFEPATH: a folder named "decode" where the user happens to stand is not ours.
     path = [inherited.get("PYTHONPATH", ""), str(_CODE)]
     shared = {

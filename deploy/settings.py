@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from coordinator.redis_url import check_redis_url
+from transport.checkpoint_folder import CONFIG, checkpoint_folder, model_name, require_readable
 
 LoadFormat = Literal["auto", "dummy"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -79,7 +80,7 @@ def resolve(
     num_prefill, num_decode, num_both = _pools(role, prefill, decode, workers, places)
     return UpSettings(
         model=model,
-        served_model_name=served_model_name or model.name,
+        served_model_name=served_model_name or model_name(model),
         load_format=load_format,
         device=on,
         num_prefill=num_prefill,
@@ -94,13 +95,9 @@ def resolve(
 
 
 def _checkpoint(model: Path | None) -> Path:
-    path = (model or BUNDLED_MODEL).expanduser().absolute()
-    if not path.is_dir():
-        hint = "the bundled model is missing" if model is None else "give a checkpoint's folder"
-        raise ValueError(f"--model: {path} is not a folder ({hint})")
-    if not (path / "config.json").is_file():
-        raise ValueError(f"--model: {path} is not a checkpoint (it has no config.json)")
-    return path
+    folder = checkpoint_folder((model or BUNDLED_MODEL).expanduser().absolute(), "--model")
+    require_readable(folder, [CONFIG], "--model")
+    return folder
 
 
 def _device(device: Device, num_gpus: int) -> Literal["cpu", "cuda"]:

@@ -18,10 +18,17 @@ from engine.config import Device as DeviceName
 from engine.config import Dtype as DtypeName
 from engine.config import EngineConfig
 from engine.config import LoadFormat as LoadFormatName
+from engine.cores import threads_of, usable_cores
 from engine.service import WorkerSettings
 from telemetry.logs import configure_logging
 from transport.channel_keys import SECRET, ChannelKeys
 from transport.channel_keys import channel_keys as keys_of
+from transport.checkpoint_folder import (
+    CONFIG,
+    checkpoint_folder,
+    require_readable,
+    weight_files,
+)
 from transport.errors import BatonError
 from transport.secret_setting import secret_setting
 
@@ -81,7 +88,23 @@ Lookahead = Annotated[
         help="Steps launched ahead of the host: 0 or 1; without it 1 on a GPU, 0 on a CPU.",
     ),
 ]
-Threads = Annotated[int, typer.Option(envvar="BATON_THREADS", help="torch threads; 0: its own.")]
+Threads = Annotated[
+    int,
+    typer.Option(
+        envvar="BATON_THREADS", help="torch threads; 0: the cores, divided by --host-workers."
+    ),
+]
+HostWorkers = Annotated[
+    int,
+    typer.Option(envvar="BATON_HOST_WORKERS", help="Workers that share the cores of this host."),
+]
+ClaimTimeout = Annotated[
+    float,
+    typer.Option(
+        envvar="BATON_CLAIM_TIMEOUT",
+        help="Seconds to wait for a free GPU; 0: until there is one.",
+    ),
+]
 DrainTimeout = Annotated[
     float, typer.Option(envvar="BATON_DRAIN_TIMEOUT", help="Seconds to finish after SIGTERM.")
 ]
@@ -126,6 +149,10 @@ def engine_config(
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     device = device.partition(":")[0]
+    model = checkpoint_folder(model)
+    require_readable(model, [CONFIG])
+    if load_format != "dummy":
+        require_readable(model, weight_files(model))
     return EngineConfig(
         model_dir=model,
         load_format=cast(LoadFormatName, load_format),
@@ -172,9 +199,11 @@ def worker_settings(
     engine: EngineConfig,
     lookahead: int | None,
     threads: int,
+    host_workers: int,
     drain_timeout: float,
     device: str,
     gpu: str,
+    claim_timeout: float,
     stall_timeout: float,
 ) -> WorkerSettings:
     """A worker's settings beside its engine's, from the command line and the environment; raises
@@ -183,10 +212,11 @@ def worker_settings(
         coordinator,
         engine,
         lookahead_on(engine.device, lookahead),
-        threads,
+        threads_of(threads, host_workers, usable_cores()),
         drain_timeout,
         gpu=gpu_name(device, gpu),
         channel_keys=channel_keys(),
+        claim_timeout_s=claim_timeout,
         stall_timeout_s=stall_timeout,
     )
 

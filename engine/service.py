@@ -36,8 +36,7 @@ from transport.session import Session
 
 log = logging.getLogger(__name__)
 
-CLAIM_TIMEOUT_S = 60.0
-"""Longer than the lease of a dead worker lives when its coordinator died with it."""
+MAX_CLAIM_TIMEOUT_S = 86_400.0
 MAX_STALL_TIMEOUT_S = 86_400.0
 
 
@@ -46,8 +45,9 @@ class WorkerSettings:
     """What every worker needs besides its engine. ``lookahead`` is how many steps may be
     launched before the oldest one's tokens are processed, 0 or 1 (options.LOOKAHEAD); ``threads``
     0 leaves torch its own choice; ``gpu`` names one (engine/gpu.py), or "" any that is free;
-    ``channel_keys`` let it join a coordinator that has them too; ``stall_timeout_s`` as in
-    engine/stall.py."""
+    ``claim_timeout_s`` is how long it waits for that, 0: until there is one, and by default longer
+    than the lease of a dead worker lives when its coordinator died with it; ``channel_keys`` let it
+    join a coordinator that has them too; ``stall_timeout_s`` as in engine/stall.py."""
 
     coordinator: str
     engine: EngineConfig
@@ -55,6 +55,7 @@ class WorkerSettings:
     threads: int = 0
     drain_timeout_s: float = 30.0
     gpu: str = ""
+    claim_timeout_s: float = 60.0
     channel_keys: ChannelKeys | None = None
     stall_timeout_s: float = 60.0
 
@@ -67,6 +68,9 @@ class WorkerSettings:
             raise ValueError(f"threads: {self.threads} is negative")
         if self.drain_timeout_s < 0:
             raise ValueError(f"drain_timeout_s: {self.drain_timeout_s} is negative")
+        if not 0 <= self.claim_timeout_s <= MAX_CLAIM_TIMEOUT_S:
+            most = f"from 0 to {MAX_CLAIM_TIMEOUT_S:g}"
+            raise ValueError(f"claim_timeout_s: {self.claim_timeout_s} is not {most}")
         if not 0 <= self.stall_timeout_s <= MAX_STALL_TIMEOUT_S:
             most = f"from 0 to {MAX_STALL_TIMEOUT_S:g}"
             raise ValueError(f"stall_timeout_s: {self.stall_timeout_s} is not {most}")
@@ -128,7 +132,7 @@ def _claim(channel: WorkerChannel, instance: str, settings: WorkerSettings) -> s
     granted = claim_gpu(
         channel,
         Claim(instance, wanted, settings.engine.gpu_share),
-        timeout_s=CLAIM_TIMEOUT_S,
+        timeout_s=settings.claim_timeout_s,
         clock=time.monotonic,
         on_denied=lambda reason: notify(STATUS=f"waiting for a GPU: {reason}"),
     )

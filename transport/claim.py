@@ -1,5 +1,6 @@
 """A worker's claim of a GPU: asked of the coordinator before anything is loaded."""
 
+import logging
 from collections.abc import Callable
 
 from transport.channel import WorkerChannel
@@ -7,6 +8,10 @@ from transport.errors import BatonError, DeadlineExceeded
 from transport.messages import Claim, Denied, Granted, Refused
 
 CLAIM_EVERY_S = 1.0
+SILENCE_S = 60.0
+"""A coordinator that answers no claim for so long is not there."""
+
+log = logging.getLogger(__name__)
 
 
 class ClaimDenied(BatonError):
@@ -23,10 +28,11 @@ def claim_gpu(
 ) -> str:
     """The UUID of the GPU that is this worker's until its process ends.
 
-    Asks until it is granted: a dead worker's lease takes some seconds to end. Raises ClaimDenied
-    with the last reason, DeadlineExceeded when nobody answers, ProtocolMismatch.
+    Asks until it is granted: a dead worker's lease takes some seconds to end. ``timeout_s`` 0: as
+    long as the coordinator answers, and that it waits is logged once. Raises ClaimDenied with the
+    last reason, DeadlineExceeded when the coordinator does not answer, ProtocolMismatch.
     """
-    deadline = clock() + timeout_s
+    deadline = clock() + (timeout_s or SILENCE_S)
     ask_at, reason = clock(), ""
     while clock() < deadline:
         if clock() >= ask_at:
@@ -36,17 +42,22 @@ def claim_gpu(
             match message:
                 case Granted(gpu=gpu):
                     return gpu
-                case Denied(reason=reason):
+                case Denied(reason=said):
+                    if not timeout_s:
+                        deadline = clock() + SILENCE_S
+                        if not reason:
+                            log.warning("no GPU is free; this worker waits for one: %s", said)
+                    reason = said
                     on_denied(reason)
                 case Refused(reason=refusal):
                     raise ClaimDenied(refusal)
                 case _:
                     pass  # a heartbeat, or what was meant for a worker that is in
-    if reason:
+    if reason and timeout_s:
         raise ClaimDenied(f"gpu: none is free after {timeout_s:.0f} s: {reason}")
     raise DeadlineExceeded(
         who=claim.instance,
         waited_for=f"a GPU from the coordinator at {channel.endpoint}",
-        after_s=timeout_s,
+        after_s=timeout_s or SILENCE_S,
         got="no answer",
     )

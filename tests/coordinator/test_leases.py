@@ -463,3 +463,32 @@ async def test_a_mark_that_could_not_be_written_is_written_later(redis: Redis, m
 def test_a_gpu_is_unfit_for_a_bounded_time(seconds: float) -> None:
     with pytest.raises(ValueError, match="unfit_gpu_s: "):
         StoreLimits(unfit_gpu_s=seconds)
+
+
+# ---- what is logged
+
+
+class NoneFree:
+    """A store in which no GPU is free; ``reason`` says who holds them."""
+
+    reason = "GPU-a is held by x"
+
+    async def claim_gpu(self, holder: str, gpus: tuple[str, ...], share: int) -> tuple[str, str]:
+        return "", self.reason
+
+
+async def test_a_worker_that_goes_on_asking_is_logged_once_for_each_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, sent = NoneFree(), asyncio.Queue()
+    leases = Leases(store, lambda instance, message: sent.put_nowait(message) is None)
+    for reason in ("GPU-a is held by x", "GPU-a is held by y"):
+        store.reason = reason
+        for _ in range(3):
+            leases.claim(Claim("decode-1", ("GPU-a",)))
+            assert await asyncio.wait_for(sent.get(), 5.0) == Denied(reason)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "decode-1 gets no GPU yet: GPU-a is held by x",
+        "decode-1 gets no GPU yet: GPU-a is held by y",
+    ]

@@ -10,6 +10,7 @@ from engine import gpu, service
 from engine.config import EngineConfig
 from engine.gpu import Gpu
 from transport.claim import ClaimDenied
+from transport.errors import DeadlineExceeded
 from transport.messages import Alive, Claim, Denied, Granted
 
 SEEN = [Gpu(0, "GPU-aa"), Gpu(1, "GPU-bb")]
@@ -41,9 +42,11 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return chosen
 
 
-def settings(device: str, wanted: str = "", share: int = 1) -> service.WorkerSettings:
+def settings(
+    device: str, wanted: str = "", share: int = 1, timeout_s: float = 60.0
+) -> service.WorkerSettings:
     config = EngineConfig(Path(), 1, 1, device=device, gpu_share=share)
-    return service.WorkerSettings("ipc://somewhere", config, gpu=wanted)
+    return service.WorkerSettings("ipc://somewhere", config, gpu=wanted, claim_timeout_s=timeout_s)
 
 
 def test_on_the_cpu_nothing_is_claimed(chosen: list[int]) -> None:
@@ -70,3 +73,18 @@ def test_a_gpu_that_stays_taken_ends_the_worker_with_who_has_it(chosen: list[int
     with pytest.raises(ClaimDenied, match="after 60 s: GPU-aa is held by decode-9"):
         service._claim(channel, "decode-1", settings("cuda", "GPU-aa"))
     assert chosen == []
+
+
+def test_a_worker_beyond_the_number_of_gpus_waits_and_says_so_once(
+    chosen: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    channel = Channel(*[Denied("GPU-aa is held by decode-9")] * 500, Granted("GPU-bb"))
+    assert service._claim(channel, "decode-1", settings("cuda", timeout_s=0)) == "GPU-bb"
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said == ["no GPU is free; this worker waits for one: GPU-aa is held by decode-9"]
+
+
+def test_it_does_not_wait_for_a_coordinator_that_no_longer_answers(chosen: list[int]) -> None:
+    channel = Channel(Denied("GPU-aa is held by decode-9"))
+    with pytest.raises(DeadlineExceeded, match="no answer"):
+        service._claim(channel, "decode-1", settings("cuda", timeout_s=0))

@@ -1,0 +1,45 @@
+"""``python -m deploy.check_model``: can the services of docker-compose.yml read the checkpoint?
+
+Runs first, as their user and with their mount, and says what is wrong once. The services depend on
+its success.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from transport.checkpoint_folder import (
+    CONFIG,
+    TOKENIZER,
+    checkpoint_folder,
+    require_readable,
+    weight_files,
+)
+
+CANNOT_SERVE = 2
+
+
+def main(
+    model: Annotated[Path, typer.Option(envvar="BATON_MODEL", help="The checkpoint's folder.")],
+    load_format: Annotated[
+        str, typer.Option(envvar="BATON_LOAD_FORMAT", help="dummy: no weights are needed.")
+    ] = "auto",
+) -> None:
+    """Exit code: 0 every file that will be read can be, 2 one cannot."""
+    try:
+        folder = checkpoint_folder(model, "MODEL_DIR")
+        names = [CONFIG, TOKENIZER]
+        require_readable(folder, names, "MODEL_DIR")
+        if load_format != "dummy":
+            names += weight_files(folder)
+            require_readable(folder, names, "MODEL_DIR")
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        raise typer.Exit(CANNOT_SERVE) from None
+    print(f"{folder}: all {len(names)} files can be read", flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)
