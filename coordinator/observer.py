@@ -4,7 +4,7 @@ Nothing here can fail or slow a request; the hub calls it at each event and goes
 """
 
 import logging
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from msgspec import structs
 
@@ -112,6 +112,9 @@ class Observer:
     def worker_joined(self, worker: Worker) -> None:
         hello = worker.hello
         self._metrics.workers.labels(hello.role).inc()
+        for departure in get_args(Departure):
+            # A series that began with its first loss would show Prometheus no increase.
+            self._metrics.workers_lost.labels(hello.role, departure)
         fields = {
             "role": hello.role,
             "device": hello.device,

@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -53,12 +54,61 @@ def test_a_service_can_do_no_more_than_it_needs(name: str) -> None:
     assert service["read_only"] is True
 
 
-def test_prometheus_and_grafana_come_only_when_asked_for() -> None:
-    optional = {name for name, service in SERVICES.items() if "profiles" in service}
-    assert optional == {"prometheus", "grafana"}
-    for name in optional:
-        assert SERVICES[name]["profiles"] == ["observe"]
-    assert "inside" not in SERVICES["grafana"]["networks"], "Redis and the workers are there"
+def test_what_observes_comes_only_when_asked_for() -> None:
+    optional = {n: service["profiles"] for n, service in SERVICES.items() if "profiles" in service}
+    assert optional == {
+        "prometheus": ["observe"], "grafana": ["observe"], "alertmanager": ["alerts"],
+    }  # fmt: skip
+    for name in ("grafana", "alertmanager"):
+        assert "inside" not in SERVICES[name]["networks"], "Redis and the workers are there"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_logs_are_bounded(name: str) -> None:
+    assert SERVICES[name]["logging"] == {
+        "driver": "json-file",
+        "options": {
+            "max-size": "${LOG_MAX_SIZE:-50m}",
+            "max-file": "${LOG_MAX_FILES:-5}",
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("https://hooks.example/T0?a=1&b=$(id)", ""),
+        ("", "is no URL of http or https; set it to where alerts are sent"),
+        ("hooks.example", "is no URL of http or https; set it to where alerts are sent"),
+        ("http://hooks.example/'", "has a single quote"),
+    ],
+)
+def test_alertmanager_sends_to_the_webhook_that_is_given(
+    tmp_path: Path, url: str, problem: str
+) -> None:
+    service = SERVICES["alertmanager"]
+    (script,) = service["command"]
+    written = tmp_path / "alertmanager.yml"
+    for there, here in (
+        ("$$", "$"),
+        ("/etc/alertmanager/stub.yml", str(ROOT / "deploy/observe/alertmanager.yml")),
+        ("/tmp/alertmanager.yml", str(written)),
+        ("exec /bin/alertmanager", "exec true"),
+    ):
+        script = script.replace(there, here)
+    done = subprocess.run(
+        [*service["entrypoint"], script],
+        env={"ALERT_WEBHOOK_URL": url}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    said = f"error: ALERT_WEBHOOK_URL: {problem}\n" if problem else ""
+    assert (done.returncode, done.stderr) == (2 if problem else 0, said)
+    if problem:
+        return
+    config = yaml.safe_load(written.read_text())
+    (receiver,) = config["receivers"]
+    assert receiver == {"name": config["route"]["receiver"], "webhook_configs": [{"url": url}]}
+    if amtool := shutil.which("amtool"):
+        subprocess.run([amtool, "check-config", written], check=True, capture_output=True)
 
 
 @pytest.mark.parametrize(("password", "code"), [("", 2), ("given", 0)])

@@ -22,7 +22,7 @@ ALERTS: dict[str, Any] = yaml.safe_load((OBSERVE / "alerts.yml").read_text())
 PROMETHEUS: dict[str, Any] = yaml.safe_load((OBSERVE / "prometheus.yml").read_text())
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
-OF_PROMETHEUS = {"up"}
+OF_PROMETHEUS = {"up", "ALERTS"}
 
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 SHOWN = [target["expr"] for panel in PANELS for target in panel["targets"]]
@@ -31,7 +31,7 @@ RULES = [rule["expr"] for group in ALERTS["groups"] for rule in group["rules"]]
 
 def named(expression: str) -> set[str]:
     """The metrics of an expression; label names and functions have no such beginning."""
-    return set(re.findall(r"\b(?:baton_|process_|vllm:)\w+|\bup\b", expression))
+    return set(re.findall(r"\b(?:baton_|process_|vllm:)\w+|\bup\b|\bALERTS\b", expression))
 
 
 def test_every_metric_is_one_that_is_exported() -> None:
@@ -60,11 +60,27 @@ def test_every_stage_is_one_that_is_measured() -> None:
         "baton_handoff_gb_per_second_bucket",
         "baton_gpu_temperature_celsius", "baton_gpu_xid_events_total", "baton_requests_total",
         "baton_http_responses_total", "baton_key_requests_total",
-        "baton_event_loop_lag_seconds_bucket",
+        "baton_event_loop_lag_seconds_bucket", "baton_worker_breaker_open",
+        "baton_worker_faults_total", "ALERTS",
     ],
 )  # fmt: skip
 def test_the_dashboard_shows(metric: str) -> None:
     assert any(metric in named(expression) for expression in SHOWN)
+
+
+def test_a_panel_that_is_empty_while_all_is_well_says_so() -> None:
+    """What is compared has no series then, nor have counters of what has not happened."""
+    sparse = re.compile(
+        r"[<>=] ?[01]$|failed|replacements|faults|_gpu_|selftest|_key_|http_responses|ALERTS"
+    )
+    for panel in PANELS:
+        if all(sparse.search(target["expr"]) for target in panel["targets"]):
+            assert panel["fieldConfig"]["defaults"]["noValue"].endswith("."), panel["title"]
+
+
+def test_a_quantile_of_nothing_is_empty_and_not_a_line_of_nan() -> None:
+    for expression in SHOWN:
+        assert "histogram_quantile" not in expression or expression.endswith(" >= 0"), expression
 
 
 def test_panels_have_ids_of_their_own_and_do_not_overlap() -> None:
@@ -101,6 +117,13 @@ def test_prometheus_reads_the_alerts_and_keeps_the_workers_names() -> None:
     (job,) = PROMETHEUS["scrape_configs"]
     assert job["honor_labels"] is True
     assert job["static_configs"] == [{"targets": ["coordinator:8000"]}]
+
+
+def test_prometheus_tells_the_alertmanager_of_the_compose_file() -> None:
+    (found,) = PROMETHEUS["alerting"]["alertmanagers"]
+    assert found["static_configs"] == [{"targets": ["alertmanager:9093"]}]
+    networks = [set(COMPOSE["services"][n]["networks"]) for n in ("alertmanager", "prometheus")]
+    assert networks[0] & networks[1]
 
 
 def test_every_alert_says_what_it_means_and_where_to_look() -> None:
