@@ -16,6 +16,7 @@ from coordinator.api_keys import parse_api_keys
 from coordinator.edge_settings import EdgeSettings
 from coordinator.hub_settings import HubSettings
 from coordinator.keys import UNFIT_GPU_TTL_S
+from coordinator.open_tokens import tokens_that_fit
 from coordinator.server import CoordinatorSettings, serve
 from coordinator.store_limits import StoreLimits
 from telemetry.logs import configure_logging
@@ -57,6 +58,13 @@ def main(
     max_open: Annotated[
         int, typer.Option(envvar="BATON_MAX_OPEN", help="Requests open at a time; beyond: 503.")
     ] = 16_384,
+    max_open_tokens: Annotated[
+        int,
+        typer.Option(
+            envvar="BATON_MAX_OPEN_TOKENS",
+            help="Tokens that open requests may hold; beyond: 503. 0: an eighth of the memory.",
+        ),
+    ] = 0,
     request_timeout: Annotated[
         float, typer.Option(envvar="BATON_REQUEST_TIMEOUT", help="Seconds a request may take.")
     ] = 1_800.0,
@@ -87,7 +95,13 @@ def main(
                 served_model_name or model_name(folder.resolve()),
                 api_keys=parse_api_keys(secret_setting(os.environ, API_KEYS), API_KEYS),
             ),
-            hub=HubSettings(heartbeat, dead_after, max_open, request_timeout),
+            hub=HubSettings(
+                heartbeat,
+                dead_after,
+                max_open,
+                request_timeout_s=request_timeout,
+                max_open_tokens=max_open_tokens or tokens_that_fit(),
+            ),
             store=StoreLimits(unfit_gpu_s=unfit_gpu),
             drain_timeout_s=drain_timeout,
             channel_keys=channel_keys(secret_setting(os.environ, SECRET)),

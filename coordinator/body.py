@@ -22,7 +22,8 @@ async def read(edge: Edge, model: type[_Model], request: Request) -> _Model:
     timeout_s = edge.settings.body_timeout_s
     try:
         async with asyncio.timeout(timeout_s):
-            body = await request.body()
+            # Request.body() would keep them for as long as the response takes.
+            body = b"".join([piece async for piece in request.stream()])
     except TimeoutError:
         message = f"the body did not arrive within {timeout_s:g} s"
         raise ApiError(408, message, code="request_timeout") from None

@@ -16,16 +16,18 @@ from transport.token_ids import TokenIds
 @dataclass(frozen=True)
 class Generation:
     """One sequence to generate. ``request_id`` is unique among all that were ever accepted;
-    ``http_id`` is the X-Request-Id of the HTTP request it belongs to."""
+    ``http_id`` is the X-Request-Id of the HTTP request it belongs to. ``streamed``: its tokens
+    are sent as they come, else they are held until the last one."""
 
     request_id: str
     prompt_ids: TokenIds
     sampling: SamplingParams
     stop: StopRule
     http_id: str = ""
+    streamed: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Token:
     """One output token, in order, exactly once. ``finish`` is set on the last one only."""
 
@@ -135,6 +137,11 @@ class Core(Protocol):
     @property
     def max_seq_len(self) -> int | None:
         """Longest prompt + output that the live pools can hold; None while there is no worker."""
+        ...
+
+    @property
+    def max_open_tokens(self) -> int:
+        """Most tokens that all open responses may hold."""
         ...
 
     def submit(self, generation: Generation) -> TokenStream:

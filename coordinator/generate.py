@@ -63,7 +63,16 @@ def generations(
             suffix = f"-{len(found)}" if n * len(prompts) > 1 else ""
             seeded = msgspec.structs.replace(sampling, seed=seed)
             request_id = generation_id + suffix
-            found.append(Generation(request_id, prompt, seeded, stop, bound_request()))
+            found.append(
+                Generation(
+                    request_id, prompt, seeded, stop, bound_request(),
+                    streamed=bool(request.stream),
+                )
+            )  # fmt: skip
+    num_tokens = sum(len(generation.prompt_ids) for generation in found)
+    if num_tokens > (most := edge.core.max_open_tokens):
+        message = f"{num_tokens} tokens in all choices; this server holds at most {most} at a time"
+        raise invalid(prompt_param, message, "context_length_exceeded")
     return found
 
 

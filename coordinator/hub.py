@@ -24,6 +24,7 @@ from coordinator.loop_lag import watch_lag
 from coordinator.membership import Membership
 from coordinator.observer import Observer
 from coordinator.offer_check import offer_problem
+from coordinator.open_tokens import OpenTokens
 from coordinator.placement import PlacementLimits
 from coordinator.reach import Reach
 from coordinator.registry import Registry
@@ -81,6 +82,7 @@ class Hub:
         self._reach = Reach(channel.send, instance)
         self._carrier = Carrier(self._lifecycle, observer, channel.send)
         self._sweeper = Sweeper()
+        self._open_tokens = OpenTokens(settings.max_open_tokens)
         self._num_accepted = 0
         self._draining = False
         self._stopping = asyncio.Event()
@@ -92,12 +94,18 @@ class Hub:
         """The shortest limit among the live pools: any of them may get the request."""
         return min((w.hello.max_seq_len for w in self._registry.all()), default=None)
 
+    @property
+    def max_open_tokens(self) -> int:
+        return self._open_tokens.max_tokens
+
     def submit(self, generation: Generation) -> Stream:
         problems = self._problems()
         if problems:
             raise Overloaded("; ".join(problems), retry_after_s=RETRY_AFTER_S)
         request_id = generation.request_id
+        num_prompt = len(generation.prompt_ids)
         stream = Stream(
+            self._open_tokens.hold(num_prompt, until_end=not generation.streamed),
             stop_early=lambda: self._end_by_edge(request_id, stop_early=True),
             cancel=lambda: self._end_by_edge(request_id, stop_early=False),
         )
@@ -126,6 +134,8 @@ class Hub:
         problems += [f"no live {role} worker" for role in self._registry.missing_roles()]
         if num_open >= self._settings.max_open:
             problems.append(f"{num_open} requests are open, which is the most allowed")
+        if (num_held := self._open_tokens.num_held) >= self.max_open_tokens:
+            problems.append(f"open requests hold {num_held} tokens, which is the most allowed")
         return tuple(problems)
 
     # ---- its own life
@@ -259,7 +269,9 @@ class Hub:
         gone = self._reach.beat(members | self._leases.holders)
         self._leases.end(gone)
         self._vigil.keep(lag_s, gone)
-        self._observer.tick(self.status(), self._lifecycle.stale_dropped)
+        self._observer.tick(
+            self.status(), self._lifecycle.stale_dropped, self._open_tokens.num_held
+        )
         self._sweeper.tick(self._carrier.num_streams, self._num_accepted)
 
     def _end_by_edge(self, request_id: str, *, stop_early: bool) -> None:

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class HubSettings:
-    """``dead_after_s`` of silence makes a worker dead; ``max_open`` requests are open at a time;
-    one that is older than ``request_timeout_s`` fails."""
+    """``dead_after_s`` of silence makes a worker dead; ``max_open`` requests are open at a time,
+    and hold ``max_open_tokens`` tokens; one that is older than ``request_timeout_s`` fails."""
 
     heartbeat_s: float = 1.0
     dead_after_s: float = 10.0
     max_open: int = 16_384
+    max_open_tokens: int = 500_000_000
     request_timeout_s: float = 1_800.0
 
     def __post_init__(self) -> None:
@@ -22,5 +23,7 @@ class HubSettings:
             )
         if self.max_open < 1:
             raise ValueError(f"max_open: {self.max_open} < 1")
+        if self.max_open_tokens < 1:
+            raise ValueError(f"max_open_tokens: {self.max_open_tokens} < 1")
         if self.request_timeout_s <= 0:
             raise ValueError(f"request_timeout_s: {self.request_timeout_s} is not positive")

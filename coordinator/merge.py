@@ -13,16 +13,16 @@ async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[int, Delta]]:
             yield 0, delta
         return
 
-    # Unbounded here, bounded by max_tokens: the core's own streams hold as much.
-    queue: asyncio.Queue[tuple[int, Delta | Exception | None]] = asyncio.Queue()
+    # What a slow client leaves waiting waits in the core's streams, where it is counted.
+    queue: asyncio.Queue[tuple[int, Delta | Exception | None]] = asyncio.Queue(len(choices))
 
     async def forward(index: int, choice: Choice) -> None:
         try:
             async for delta in choice.deltas():
-                queue.put_nowait((index, delta))
-            queue.put_nowait((index, None))
+                await queue.put((index, delta))
+            await queue.put((index, None))
         except Exception as error:  # raised again below, in the consumer
-            queue.put_nowait((index, error))
+            await queue.put((index, error))
 
     tasks = [asyncio.create_task(forward(i, choice)) for i, choice in enumerate(choices)]
     try:

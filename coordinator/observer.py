@@ -179,11 +179,12 @@ class Observer:
         """How late the event loop was just now."""
         self._metrics.event_loop_lag_s.observe(lag_s)
 
-    def tick(self, status: ServiceStatus, stale_dropped: int) -> None:
+    def tick(self, status: ServiceStatus, stale_dropped: int, open_tokens: int) -> None:
         """Once a heartbeat: what is open."""
         metrics = self._metrics
         metrics.queued.set(status.queued)
         metrics.running.set(status.running)
+        metrics.open_tokens.set(open_tokens)
         metrics.ready.set(not status.problems)
         metrics.redis_connected.set(status.redis_connected)
         metrics.redis_writes_dropped.inc(self._records.dropped - self._dropped)

@@ -44,6 +44,7 @@ def generate_routes(edge: Edge) -> APIRouter:
             ),
             http.receive,
         )
+        request.messages.clear()  # the ids are held from here on, and no text beside them
         generation_id = new_id()
         logprobs = (request.top_logprobs or 0) if request.logprobs else None
         accepted = generations(
@@ -68,6 +69,7 @@ def generate_routes(edge: Edge) -> APIRouter:
         request = await body.read(edge, CompletionRequest, http)
         check(edge, request, len(request.prompt))
         prompts, echoes = await while_connected(prompts_and_echoes(request), http.receive)
+        request.prompt = ()  # the ids are held from here on, and no text beside them
         generation_id = new_id()
         accepted = generations(
             edge, request, generation_id, prompts, prompt_param="prompt", logprobs=request.logprobs

@@ -81,6 +81,11 @@ async def serve(settings: CoordinatorSettings) -> None:
         listener = stack.enter_context(_listen(settings.host, settings.port))
         tokenizer = Tokenizer.load(settings.model)
         stack.callback(tokenizer.close)
+        if settings.hub.max_open_tokens < tokenizer.info.max_position:
+            raise ValueError(
+                f"max_open_tokens: {settings.hub.max_open_tokens} is under the model's context of "
+                f"{tokenizer.info.max_position} tokens"
+            )
         channel = CoordinatorChannel(settings.bind, keys=settings.channel_keys)
         stack.callback(channel.close)
         store = Store(

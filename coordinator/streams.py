@@ -5,15 +5,20 @@ from collections import deque
 from collections.abc import Callable
 
 from coordinator.contract import GenerationFailed, Token
+from coordinator.open_tokens import Hold
 
 
 class Stream:
     """A TokenStream: fed by the hub, drained by the edge.
 
-    Unbounded, since a generation is: at most ``max_tokens`` entries are ever waiting.
+    At most ``max_tokens`` entries are ever waiting; ``hold`` counts them until ``cancel``, which
+    the edge calls when the response is over, however it ended.
     """
 
-    def __init__(self, stop_early: Callable[[], None], cancel: Callable[[], None]) -> None:
+    def __init__(
+        self, hold: Hold, stop_early: Callable[[], None], cancel: Callable[[], None]
+    ) -> None:
+        self._hold = hold
         self._tokens: deque[Token] = deque()
         self._woken = asyncio.Event()
         self._ended = False
@@ -23,6 +28,7 @@ class Stream:
 
     def push(self, token: Token) -> None:
         self._tokens.append(token)
+        self._hold.came(token)
         self._woken.set()
 
     def end(self, failure: GenerationFailed | None = None) -> None:
@@ -41,10 +47,13 @@ class Stream:
                 raise StopAsyncIteration
             self._woken.clear()
             await self._woken.wait()
-        return self._tokens.popleft()
+        token = self._tokens.popleft()
+        self._hold.was_read(token)
+        return token
 
     def stop_early(self) -> None:
         self._stop_early()
 
     def cancel(self) -> None:
+        self._hold.release()
         self._cancel()

@@ -71,6 +71,12 @@ class Metrics:
         self.queued = Gauge("baton_requests_queued", "Accepted, waiting for prefill.", registry=r)
         self.running = Gauge("baton_requests_running", "In prefill, handoff or decode.", registry=r)
 
+        self.open_tokens = Gauge(
+            "baton_open_tokens",
+            "Tokens that open requests hold in the coordinator's memory, four bytes each.",
+            registry=r,
+        )
+
         self.queue_s = Histogram(
             "baton_queue_seconds", "Accepted to prefill start.", buckets=_REQUEST_S, registry=r
         )

@@ -388,3 +388,15 @@ async def test_each_token_leaves_at_once(says: Says, tokenizer: Tokenizer) -> No
         received.put_nowait({"type": "http.disconnect"})
         await running
     assert core.outcomes == ["cancelled"]
+
+
+async def test_choices_that_could_never_be_held_are_refused_for_good(
+    says: Says, client_of: ClientOf
+) -> None:
+    core = says(max_open_tokens=20)
+    asked = {"prompt": [1] * 7, "n": 3, "max_tokens": 1}
+    refused = await client_of(core).post("/v1/completions", json=asked)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    assert "21 tokens in all choices; this server holds at most 20" in refused.text
+    assert not core.streams

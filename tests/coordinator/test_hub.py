@@ -9,7 +9,7 @@ import pytest
 import zmq.asyncio
 
 from coordinator import hub as hub_module
-from coordinator.contract import Generation, GenerationFailed
+from coordinator.contract import Generation, GenerationFailed, Overloaded
 from coordinator.hub import Hub, HubSettings
 from coordinator.leases import Leases
 from coordinator.observer import Observer
@@ -208,6 +208,22 @@ async def test_what_is_open_when_a_drain_ends_fails_and_is_not_sent_to_anybody_f
     assert site.hub.status().problems == ("the coordinator is shutting down",)
     ended = 'baton_requests_total{reason="shutting_down",state="failed"} 600.0'
     assert ended in site.text
+
+
+async def test_prompts_beyond_the_tokens_that_may_be_held_are_refused(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = site.join("b-1", "both")
+    await asyncio.to_thread(both.session.join, DEADLINE_S)
+    monkeypatch.setattr(site.hub._open_tokens, "max_tokens", 100)
+    first = site.hub.submit(Generation("r", packed(range(60)), SamplingParams(), StopRule(4)))
+    second = Generation("s", packed(range(41)), SamplingParams(), StopRule(4))
+    with pytest.raises(Overloaded, match="hold 60 tokens"):
+        site.hub.submit(second)
+    assert site.hub.status().running == 1
+    assert site.hub.status().problems == ()
+    first.cancel()
+    site.hub.submit(second).cancel()
 
 
 async def test_a_bug_in_what_one_request_wants_done_ends_that_one(
