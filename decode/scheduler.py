@@ -164,7 +164,7 @@ class DecodeScheduler:
         assert sequence.holding is not None, "running without pages"
         return Row(
             state_slot=sequence.holding.slot.id,
-            block_table=tuple(sequence.holding.pages),
+            block_table=sequence.holding.pages,
             start=sequence.num_cached,
             token_ids=None,
         )

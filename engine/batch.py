@@ -13,11 +13,12 @@ class Row:
     ``token_ids`` None is a decode row: the engine feeds the token it sampled last for
     ``state_slot`` (it never left the device). ``start`` tokens are already in the cache; a row
     with ``start`` 0 begins from an empty state, whatever the slot held before. ``block_table``
-    covers ``start + length`` tokens. ``sample`` is False for a chunk that is not the prompt's last.
+    covers ``start + length`` tokens; it may be the holding's own list, which only grows, so that a
+    step copies no table. ``sample`` is False for a chunk that is not the prompt's last.
     """
 
     state_slot: int
-    block_table: tuple[int, ...]
+    block_table: Sequence[int]
     start: int
     token_ids: tuple[int, ...] | None
     sample: bool = True

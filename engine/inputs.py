@@ -172,7 +172,8 @@ def _host_rows(rows: Sequence[Row], layout: CacheLayout) -> list[list[int]]:
     tables: list[int] = []
     for row in rows:
         pages = row.block_table[: layout.pages_for(row.start + row.length)]
-        tables.extend(pages + pages[:1] * (width - len(pages)))
+        tables.extend(pages)
+        tables.extend([pages[0]] * (width - len(pages)))
     return [[row.state_slot for row in rows], [row.start + row.length for row in rows], tables]
 
 

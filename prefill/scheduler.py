@@ -137,7 +137,7 @@ class PrefillScheduler:
         start, end = sequence.num_cached, sequence.num_cached + length
         return Row(
             state_slot=sequence.holding.slot.id,
-            block_table=tuple(sequence.holding.pages),
+            block_table=sequence.holding.pages,
             start=start,
             token_ids=tuple(sequence.token_ids[start:end]),
             sample=end == len(sequence.token_ids),

@@ -39,6 +39,17 @@ def test_two_steps_may_be_under_way_and_rows_follow_each_other() -> None:
     assert sequence.in_flight == 2
 
 
+def test_a_step_copies_no_block_table() -> None:
+    plan, books = setup()
+    sequence = running(plan, books, 1)
+    (row,) = plan.schedule().rows
+    assert row.block_table is sequence.holding.pages
+    before = list(row.block_table)
+    plan.schedule()
+    assert len(row.block_table) == len(before) + 1
+    assert row.block_table[: len(before)] == before, "what a launched step reads stays in place"
+
+
 def test_no_step_is_launched_past_max_tokens() -> None:
     plan, books = setup()
     running(plan, books, 1, max_tokens=2)  # one of the two is its newest token
