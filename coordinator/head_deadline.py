@@ -9,6 +9,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from coordinator.connections import Connections
+
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 256 * 1024
@@ -20,7 +22,8 @@ class HeadDeadline(HttpToolsProtocol):
     """uvicorn's protocol with ``head_timeout_s`` for a head to be whole: the first from the
     connection on, later ones from their first byte, until which the keep-alive timer runs. Of a
     request that was answered before its body had come, the rest of the body counts as a head. And
-    with a bound for the length of heads and trailers.
+    with a bound for the length of heads and trailers. ``connections`` are told when it waits for a
+    head, and when it ends.
 
     NOTE: without this a client that connects and says nothing, or half a line, holds its file
     descriptor for ever: uvicorn's own timer begins only with the end of a response.
@@ -32,15 +35,25 @@ class HeadDeadline(HttpToolsProtocol):
         server_state: ServerState,
         app_state: dict[str, Any],
         head_timeout_s: float,
+        connections: Connections,
     ) -> None:
         super().__init__(config, server_state, app_state)
+        self._all = connections
         self._head_timeout_s = head_timeout_s
         self._head_due: asyncio.TimerHandle | None = None
         self._num_bytes = 0  # since a head, a piece of a body or a request ended
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._all.idle(self)
         self._expect_head()
+
+    def evict(self) -> None:
+        """Close an idle connection to make room, unless its client takes no answer: abort that."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         self._num_bytes += len(data)
@@ -55,7 +68,13 @@ class HeadDeadline(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._num_bytes = 0
         self._stop_expecting()
+        self._all.busy(self)
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete:
+            self._all.idle(self)
 
     def on_body(self, body: bytes) -> None:
         self._num_bytes = 0
@@ -68,6 +87,7 @@ class HeadDeadline(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_expecting()
         super().connection_lost(exc)
+        self._all.left(self)
 
     def _expect_head(self) -> None:
         self._head_due = self.loop.call_later(self._head_timeout_s, self._give_up)

@@ -20,6 +20,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from coordinator.api import create_app
+from coordinator.connections import Connections
 from coordinator.door import Door
 from coordinator.edge_settings import EdgeSettings
 from coordinator.file_limit import allow_open_files
@@ -76,7 +77,7 @@ async def serve(settings: CoordinatorSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    allow_open_files("max_open", settings.hub.max_open)
+    max_connections = allow_open_files("max_open", settings.hub.max_open)
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(_listen(settings.host, settings.port))
         tokenizer = Tokenizer.load(settings.model)
@@ -101,7 +102,8 @@ async def serve(settings: CoordinatorSettings) -> None:
         app = create_app(hub, tokenizer, settings.edge, metrics, store)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(hub.run(), name="hub")
-            http = HttpServer(app, listener, settings.edge.head_timeout_s)
+            connections = Connections(max_connections, metrics.http_evicted.inc)
+            http = HttpServer(app, listener, settings.edge.head_timeout_s, connections)
             tasks.create_task(http.serve(), name="http")
             settle()
             if not settings.edge.api_keys and not is_loopback(settings.host):
@@ -119,9 +121,16 @@ class HttpServer(uvicorn.Server):
     """uvicorn behind a door of ours, without its own signal handling: draining comes before
     closing."""
 
-    def __init__(self, app: FastAPI, listener: socket.socket, head_timeout_s: float) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        listener: socket.socket,
+        head_timeout_s: float,
+        connections: Connections,
+    ) -> None:
         self._head_timeout_s = head_timeout_s
         self._listener = listener
+        self._connections = connections
         config = uvicorn.Config(
             app,
             loop="uvloop",
@@ -138,7 +147,7 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
-        self._door = Door(self._listener, self._protocol)
+        self._door = Door(self._listener, self._protocol, self._connections)
         self._door.open()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -147,7 +156,11 @@ class HttpServer(uvicorn.Server):
 
     def _protocol(self) -> asyncio.Protocol:
         return HeadDeadline(
-            self.config, self.server_state, self.lifespan.state, self._head_timeout_s
+            self.config,
+            self.server_state,
+            self.lifespan.state,
+            self._head_timeout_s,
+            self._connections,
         )
 
     @contextmanager

@@ -187,6 +187,10 @@ class Metrics:
             "Messages dropped: about what is over (worker), or not to be read (the error).",
             ["message"], registry=r,
         )  # fmt: skip
+        self.http_evicted = Counter(
+            "baton_http_connections_evicted",
+            "Idle connections closed at the limit for others that came.", registry=r,
+        )  # fmt: skip
         self.event_loop_lag_s = Histogram(
             "baton_event_loop_lag_seconds", "How late the event loop was.",
             buckets=_LAG_S, registry=r,

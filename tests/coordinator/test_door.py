@@ -9,6 +9,7 @@ import pytest
 import uvloop
 
 from coordinator import door
+from coordinator.connections import Connections
 from coordinator.door import LET_IN_A_TURN, Door
 
 
@@ -44,7 +45,7 @@ async def burst(count: int) -> list[int]:
     loop = asyncio.get_running_loop()
     listener = listening()
     clients = [socket.create_connection(listener.getsockname()) for _ in range(count)]
-    entrance = Door(listener, lambda: Echo(made, lambda: turns))
+    entrance = Door(listener, lambda: Echo(made, lambda: turns), Connections(1024))
     entrance.open()
     turn()
     try:
@@ -88,7 +89,7 @@ async def test_without_a_free_file_it_pauses_and_goes_on(monkeypatch: pytest.Mon
 
     plain = listening()
     listener = Exhausted(fileno=plain.detach())
-    entrance = Door(listener, lambda: Echo([], lambda: 0))
+    entrance = Door(listener, lambda: Echo([], lambda: 0), Connections(1024))
     entrance.open()
     reader, writer = await asyncio.open_connection(*listener.getsockname())
     writer.write(b"x")
@@ -102,7 +103,7 @@ async def test_closing_ends_those_who_wait() -> None:
     listener = listening()
     clients = [socket.create_connection(listener.getsockname()) for _ in range(3 * LET_IN_A_TURN)]
     made: list[int] = []
-    entrance = Door(listener, lambda: Echo(made, lambda: 0))
+    entrance = Door(listener, lambda: Echo(made, lambda: 0), Connections(1024))
     entrance.open()
     entrance._accept()
     entrance.close()

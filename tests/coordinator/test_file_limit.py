@@ -17,7 +17,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 def test_a_soft_limit_is_raised_as_far_as_needed(limits: list[tuple[int, int]]) -> None:
-    allow_open_files("max_open", 3000)
+    assert allow_open_files("max_open", 3000) == 3000
     assert limits[-1] == (3000 + SPARE, 4096)
 
 
@@ -28,6 +28,16 @@ def test_a_limit_that_is_high_enough_stays(
     limits.append(limit)
     allow_open_files("max_open", 3000)
     assert limits[-1] == limit
+
+
+@pytest.mark.parametrize(
+    ("soft", "connections"), [(4000, 4000 - SPARE), (8192, 6000), (resource.RLIM_INFINITY, 6000)]
+)
+def test_what_is_spare_is_not_for_connections(
+    limits: list[tuple[int, int]], soft: int, connections: int
+) -> None:
+    limits.append((soft, resource.RLIM_INFINITY))
+    assert allow_open_files("max_open", 3000) == connections
 
 
 def test_an_endless_hard_limit_is_no_obstacle(limits: list[tuple[int, int]]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from coordinator.api import create_app
+from coordinator.connections import Connections
 from coordinator.edge_settings import EdgeSettings
 from coordinator.head_deadline import MAX_HEAD_BYTES
 from coordinator.server import HttpServer
@@ -30,7 +31,7 @@ def gate() -> asyncio.Semaphore:
 async def port(says: Says, tokenizer: Tokenizer, gate: asyncio.Semaphore) -> AsyncIterator[int]:
     listener = socket.create_server(("127.0.0.1", 0))
     app = create_app(says("a", gate=gate), tokenizer, EdgeSettings("tiny"))
-    server = HttpServer(app, listener, HEAD_TIMEOUT_S)
+    server = HttpServer(app, listener, HEAD_TIMEOUT_S, Connections(64))
     running = asyncio.create_task(server.serve())
     yield listener.getsockname()[1]
     server.should_exit = server.force_exit = True

@@ -1,0 +1,83 @@
+"""How many HTTP connections there may be, and which one is closed when one more comes.
+
+Descriptors that clients take are missing for workers, Redis and files; libzmq even aborts where it
+finds none for a worker that connects over a Unix socket. So connections have a limit below
+them. At the limit the connection that has been idle for longest is closed for the one that comes:
+idle is one on which no whole head of a request has come since it was made or was last answered, so
+that connecting alone keeps nobody out. Where all are busy, new ones wait in the kernel's queue.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Connection(Protocol):
+    def evict(self) -> None:
+        """Close without waiting for the client; ``Connections.left`` follows."""
+        ...
+
+
+class Connections:
+    """The open connections of one HTTP server, all on its event loop. ``on_room`` is called once
+    one more may be accepted after ``admits`` was False, ``on_evicted`` for each one closed."""
+
+    def __init__(self, limit: int, on_evicted: Callable[[], None] = lambda: None) -> None:
+        if limit < 1:
+            raise ValueError(f"connections: a limit of {limit}, must be 1 at least")
+        self.limit = limit
+        self.num_open = 0
+        self.on_room: Callable[[], None] = lambda: None
+        self._on_evicted = on_evicted
+        self._idle: dict[Connection, None] = {}  # in the order in which they became so
+        self._leaving: set[Connection] = set()
+        self._wanted = False
+
+    def admits(self) -> bool:
+        """Whether one more may be accepted: there is room, or an idle one to close."""
+        self._wanted = self._full and not self._idle
+        return not self._wanted
+
+    def came(self) -> None:
+        """One was accepted; at the limit the oldest idle one is closed for it.
+
+        NOTE: that one keeps its descriptor until the loop has turned.
+        """
+        if self._full:
+            self._evict_oldest()
+        self.num_open += 1
+
+    def left(self, connection: Connection | None = None) -> None:
+        """One is closed; None: one of which no connection of the server's was made."""
+        self.num_open -= 1
+        if connection is not None:
+            self._idle.pop(connection, None)
+            self._leaving.discard(connection)
+        self._say_if_room()
+
+    def idle(self, connection: Connection) -> None:
+        """It waits for the head of a request from now on."""
+        if connection not in self._leaving:
+            self._idle.pop(connection, None)
+            self._idle[connection] = None
+            self._say_if_room()
+
+    def busy(self, connection: Connection) -> None:
+        """The head of a request has come."""
+        self._idle.pop(connection, None)
+
+    @property
+    def _full(self) -> bool:
+        return self.num_open - len(self._leaving) >= self.limit
+
+    def _evict_oldest(self) -> None:
+        assert self._idle, "one was accepted that was not admitted"
+        oldest = next(iter(self._idle))
+        del self._idle[oldest]
+        self._leaving.add(oldest)
+        oldest.evict()
+        self._on_evicted()
+
+    def _say_if_room(self) -> None:
+        if self._wanted and (self._idle or not self._full):
+            self._wanted = False
+            self.on_room()

@@ -1,0 +1,216 @@
+"""A limit of connections below the open files: idle ones go first, and workers still get in."""
+
+import asyncio
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.connections import Connections
+from coordinator.file_limit import SPARE
+from coordinator.server import HttpServer
+from transport.channel import WorkerChannel
+from transport.messages import Alive, Goodbye
+
+ROOT = Path(__file__).resolve().parents[2]
+REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Fake:
+    def __init__(self, name: str, evicted: list[str]) -> None:
+        self.name, self._evicted = name, evicted
+
+    def evict(self) -> None:
+        self._evicted.append(self.name)
+
+
+def test_the_longest_idle_goes_first_and_the_busy_stay() -> None:
+    evicted: list[str] = []
+    connections = Connections(3)
+    a, b, c = (Fake(name, evicted) for name in "abc")
+    for fake in (a, b, c):
+        assert connections.admits()
+        connections.came()
+        connections.idle(fake)
+    connections.busy(a)
+    connections.idle(a)
+    connections.busy(b)
+    assert connections.admits()
+    assert evicted == [], "before one has come"
+    connections.came()
+    assert evicted == ["c"]
+    connections.idle(c)  # what it says while it closes does not count
+    connections.came()
+    assert evicted == ["c", "a"]
+    assert not connections.admits(), "b is busy, and two are new"
+    room: list[bool] = []
+    connections.on_room = lambda: room.append(connections.admits())
+    connections.left(c)
+    connections.left(a)
+    assert room == [], "these two were made room for already"
+    connections.left()
+    assert room == [True]
+    assert connections.num_open == 2
+
+
+def test_one_that_becomes_idle_makes_room() -> None:
+    evicted: list[str] = []
+    connections = Connections(1)
+    connections.came()
+    assert not connections.admits()
+    room: list[bool] = []
+    connections.on_room = lambda: room.append(connections.admits())
+    connections.idle(Fake("a", evicted))
+    assert (room, evicted) == ([True], [])
+    connections.came()
+    assert evicted == ["a"]
+
+
+def test_a_limit_of_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="connections: a limit of 0"):
+        Connections(0)
+
+
+@asynccontextmanager
+async def served(limit: int, gate: asyncio.Event, begun: asyncio.Semaphore) -> AsyncIterator[int]:
+    """A server of ``limit`` connections that answers once the gate is open, and counts in
+    ``begun``."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        begun.release()
+        await gate.wait()
+        headers = [(b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = HttpServer(app, listener, 30.0, Connections(limit))  # type: ignore[arg-type]
+    running = asyncio.create_task(server.serve())
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        gate.set()
+        server.should_exit = server.force_exit = True
+        await running
+
+
+async def connect(port: int, said: bytes = b"") -> Client:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(said)
+    return reader, writer
+
+
+async def all_of(count: int, begun: asyncio.Semaphore) -> None:
+    async with asyncio.timeout(5.0):
+        for _ in range(count):
+            await begun.acquire()
+
+
+async def answer(client: Client) -> bytes:
+    async with asyncio.timeout(5.0):
+        return await client[0].readuntil(b"ok")
+
+
+async def test_idle_connections_keep_nobody_out() -> None:
+    gate, begun = asyncio.Event(), asyncio.Semaphore(0)
+    async with served(4, gate, begun) as port:
+        busy = [await connect(port, REQUEST) for _ in range(2)]
+        await all_of(2, begun)
+        idle = [await connect(port) for _ in range(20)]
+        gate.set()
+        assert (await answer(await connect(port, REQUEST))).startswith(b"HTTP/1.1 200")
+        for client in busy:
+            assert (await answer(client)).startswith(b"HTTP/1.1 200")
+        async with asyncio.timeout(5.0):
+            for reader, _ in idle[:17]:
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+
+
+async def test_where_all_are_busy_the_next_waits() -> None:
+    gate, begun = asyncio.Event(), asyncio.Semaphore(0)
+    async with served(2, gate, begun) as port:
+        clients = [await connect(port, REQUEST) for _ in range(2)]
+        await all_of(2, begun)
+        clients.append(await connect(port, REQUEST))
+        gate.set()
+        for client in clients:
+            assert (await answer(client)).startswith(b"HTTP/1.1 200")
+
+
+SERVER = """
+import asyncio, json, resource, socket, sys
+from coordinator.connections import Connections
+from coordinator.file_limit import allow_open_files
+from coordinator.server import HttpServer
+from transport.channel import CoordinatorChannel
+from transport.messages import Alive
+
+async def app(scope, receive, send):
+    headers = [(b"content-length", b"2")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+async def main():
+    limit = int(sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    connections = Connections(allow_open_files("max_open", 50))
+    channel = CoordinatorChannel("ipc://" + sys.argv[1])
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    asyncio.ensure_future(HttpServer(app, listener, 30.0, connections).serve())
+    print(json.dumps([channel.endpoint, listener.getsockname()[1], connections.limit]), flush=True)
+    while True:
+        instance, message = await channel.receive()
+        channel.send(instance, Alive("c"))
+
+asyncio.run(main())
+"""
+
+
+async def test_workers_get_in_whatever_clients_hold(tmp_path: Path) -> None:
+    """libzmq aborts in the accept of a Unix socket where there is no descriptor."""
+    limit, most = SPARE + 50, 50
+    command = [sys.executable, "-c", SERVER, str(tmp_path / "c.sock"), str(limit)]
+    server = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert server.stdout is not None
+    idle: list[socket.socket] = []
+    with more_files(limit + 400):
+        try:
+            ready = await asyncio.wait_for(server.stdout.readline(), 30.0)
+            endpoint, port, allowed = json.loads(ready)
+            assert allowed == most
+            for _ in range(limit + 50):
+                idle.append(socket.create_connection(("127.0.0.1", port)))  # noqa: PERF401
+            for number in range(3):  # each connects anew
+                worker = WorkerChannel(endpoint, f"w-{number}")
+                worker.send(Goodbye())
+                assert await asyncio.to_thread(worker.receive, 5.0) == [Alive("c")]
+                worker.close()
+            assert (await answer(await connect(port, REQUEST))).startswith(b"HTTP/1.1 200")
+            assert server.returncode is None
+            assert len(os.listdir(f"/proc/{server.pid}/fd")) < most + SPARE // 2
+        finally:
+            server.kill()
+            await server.wait()
+            for client in idle:
+                client.close()
+
+
+@contextmanager
+def more_files(count: int) -> Iterator[None]:
+    """This process may have so many open, as far as it may at all."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(count, hard)), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
