@@ -29,6 +29,7 @@ from coordinator.routes_history import history_routes
 from coordinator.routes_info import info_routes
 from coordinator.routes_page import page_routes
 from coordinator.tokenizer import Tokenizer
+from coordinator.turns import InTurns
 from telemetry.metrics import Metrics
 
 
@@ -50,7 +51,7 @@ def create_app(
     edge = Edge(core, tokenizer, settings, metrics)
     app = FastAPI(
         title="Baton", version=version("baton"), docs_url=None, redoc_url=None,
-        redirect_slashes=False,
+        openapi_url=None, redirect_slashes=False,
     )  # fmt: skip
     app.include_router(generate_routes(edge))
     app.include_router(info_routes(edge))
@@ -64,4 +65,5 @@ def create_app(
         app.add_middleware(KeyCheck, accounts=Accounts(settings.api_keys, metrics, clock))
     app.add_middleware(Observed, metrics=metrics)
     app.add_middleware(RequestId)
+    app.add_middleware(InTurns)
     return app

@@ -1,7 +1,7 @@
 """What every request passes before it reaches a route, as plain ASGI.
 
-``RequestId(Observed(KeyCheck(BodyLimit(app))))``: outermost first; the last two are in
-key_check.py (only where keys are set) and body_limit.py.
+``InTurns(RequestId(Observed(KeyCheck(BodyLimit(app)))))``: outermost first; the others are in
+turns.py, key_check.py (only where keys are set) and body_limit.py.
 """
 
 import logging

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from coordinator.contract import History
 from coordinator.errors import ApiError, json_response, quote
+from coordinator.last_requests import LastRequests
 from coordinator.redis_link import RedisUnavailable
 from coordinator.responses import ErrorBody
 from coordinator.responses_history import RequestList, RequestTimeline
@@ -30,15 +31,16 @@ _ERRORS = {
 def history_routes(history: History) -> APIRouter:
     router = APIRouter(tags=["history"])
 
+    last = LastRequests(history)
+
     @router.get("/v1/requests", responses=_responses(RequestList, 400, 503))
     async def requests(limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20) -> Response:
         """The timelines of the requests that were received last, the last one first."""
         try:
-            records = await history.recent(limit)
+            entries = await last.get(limit)
         except RedisUnavailable as error:
             raise _unavailable(error) from error
-        now = time.time()
-        return json_response({"object": "list", "data": [timeline(r, now) for r in records]})
+        return json_response({"object": "list", "data": entries})
 
     @router.get("/v1/requests/{request_id}", responses=_responses(RequestTimeline, 404, 503))
     async def one_request(request_id: str) -> Response:

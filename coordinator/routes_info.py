@@ -1,6 +1,6 @@
 """The endpoints that tell about the service: models, health, metrics, tokens."""
 
-import dataclasses
+import asyncio
 from importlib.metadata import version
 
 from fastapi import APIRouter, Request
@@ -30,14 +30,20 @@ from coordinator.responses import (
     errors,
 )
 from coordinator.schemas import DetokenizeRequest, TokenizeRequest
+from coordinator.shared_answer import SharedAnswer
 from telemetry.metrics import CONTENT_TYPE
 
 _RETRY_AFTER_S = 2.0
+_METRICS_EVERY_S = 1.0  # rendering them takes some 10 ms of the interpreter
 
 
 def info_routes(edge: Edge) -> APIRouter:
     router = APIRouter(tags=["service"])
     core, tokenizer, settings = edge.core, edge.tokenizer, edge.settings
+
+    rendered = SharedAnswer(
+        lambda: asyncio.to_thread(edge.metrics.render), every_s=_METRICS_EVERY_S
+    )
 
     def model() -> dict[str, object]:
         return {
@@ -81,12 +87,12 @@ def info_routes(edge: Edge) -> APIRouter:
     @router.get("/status", responses={200: {"model": Status}})
     async def status() -> Response:
         """Queues and workers as they are now."""
-        return json_response(dataclasses.asdict(core.status()))
+        return json_response(core.status())
 
     @router.get("/metrics", responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """Prometheus text."""
-        return Response(edge.metrics.render(), media_type=CONTENT_TYPE)
+        return Response(await rendered.get(), media_type=CONTENT_TYPE)
 
     @router.get("/version", responses={200: {"model": Version}})
     async def get_version() -> Response:

@@ -1,5 +1,6 @@
 """/v1/requests over a scripted history."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import httpx
@@ -96,3 +97,23 @@ async def test_openapi_tells_it(client: httpx.AsyncClient) -> None:
     paths = (await client.get("/openapi.json")).json()["paths"]
     assert set(paths["/v1/requests"]["get"]["responses"]) == {"200", "400", "503"}
     assert set(paths["/v1/requests/{request_id}"]["get"]["responses"]) == {"200", "404", "503"}
+
+
+async def test_all_who_ask_at_a_time_share_one_reading(
+    client: httpx.AsyncClient, history: FakeHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    recent = history.recent
+
+    async def counted(most: int) -> list[RequestRecord]:
+        asked.append(most)
+        return await recent(most)
+
+    monkeypatch.setattr(history, "recent", counted)
+    limits = [3, 25, 10] * 20
+    answers = await asyncio.gather(
+        *(client.get("/v1/requests", params={"limit": limit}) for limit in limits)
+    )
+    assert [len(answer.json()["data"]) for answer in answers] == limits
+    assert max(asked) == 25
+    assert len(asked) <= 4

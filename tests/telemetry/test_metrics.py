@@ -1,5 +1,8 @@
 """What a scrape of the metrics holds."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from telemetry.metrics import Metrics
@@ -100,3 +103,33 @@ def test_a_forgotten_worker_leaves_no_series() -> None:
     metrics.forget_worker("d0", "decode")
     metrics.forget_worker("never seen", "decode")
     assert not any(("instance", "d0") in labels for _, labels in scrape(metrics))
+
+
+def test_a_scrape_is_whole_while_workers_come_and_go() -> None:
+    metrics = Metrics("m")
+    stop = threading.Event()
+
+    def scrape_on() -> int:
+        num_pages = 0
+        while not stop.is_set() or not num_pages:
+            assert any(name == "baton_worker_free_pages" for name, _ in scrape(metrics))
+            num_pages += 1
+        return num_pages
+
+    metrics.set_worker(
+        "stays", "decode", num_pages=8, free_pages=4, num_state_slots=1,
+        free_state_slots=1, running=0, waiting=0,
+    )  # fmt: skip
+    with ThreadPoolExecutor(1) as pool:
+        scraping = pool.submit(scrape_on)
+        for number in range(400):
+            metrics.set_worker(
+                f"w-{number}", "decode", num_pages=8, free_pages=4, num_state_slots=1,
+                free_state_slots=1, running=0, waiting=0,
+            )  # fmt: skip
+            metrics.ttft_s.observe(0.1)
+            metrics.key_requests.labels(f"key-{number}", "admitted").inc()
+            if number >= 8:
+                metrics.forget_worker(f"w-{number - 8}", "decode")
+        stop.set()
+        assert scraping.result(timeout=10) > 0
