@@ -113,11 +113,12 @@ class History(Protocol):
     cannot be read, RedisUnavailable among them."""
 
     async def get(self, request_id: str) -> RequestRecord | None:
-        """The newest record; None when the request is unknown or long over."""
+        """The newest record; None when the request is unknown or long over. Raises
+        MalformedMessage when it is damaged."""
         ...
 
     async def recent(self, most: int) -> list[RequestRecord]:
-        """Of the requests received last, last one first."""
+        """Of the requests received last, last one first; without those that are damaged."""
         ...
 
 

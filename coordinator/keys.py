@@ -22,6 +22,11 @@ baton:unfit-made:{coordinator}  str   which of that coordinator's marks on a   w
 A coordinator is alive while its hash exists. An instance listed in `baton:coordinators` without
 a hash is dead: any live coordinator fails what its open set lists, then unlists it. A hash of
 one's own that is missing means that the server lost its data: all that is known is written anew.
+So does a list of one's own that is shorter than it must be.
+
+A value of another type under one of these keys is another program's: the next script that needs
+the key removes it, and Damage counts it. What cannot be read is left out of answers. A request
+whose dead coordinator's list was lost is found through `baton:recent`.
 """
 
 from typing import Final

@@ -9,6 +9,7 @@ from typing import Literal, Protocol, get_args
 from msgspec import structs
 
 from coordinator.contract import ServiceStatus
+from coordinator.damage import Damage
 from coordinator.handoff import stage_seconds
 from coordinator.lifecycle import NOT_FAULTS
 from coordinator.record import RequestRecord
@@ -33,6 +34,9 @@ class Records(Protocol):
     @property
     def dropped(self) -> int: ...
 
+    @property
+    def damage(self) -> Damage: ...
+
     def put(self, record: RequestRecord) -> None: ...
 
     def register_worker(self, instance: str, fields: dict[str, str]) -> None: ...
@@ -52,6 +56,8 @@ class Observer:
         self._token_at: dict[str, float] = {}
         self._dropped = 0
         self._stale = 0
+        self._replaced = 0
+        self._unreadable = 0
 
     @property
     def redis_connected(self) -> bool:
@@ -189,6 +195,10 @@ class Observer:
         metrics.redis_connected.set(status.redis_connected)
         metrics.redis_writes_dropped.inc(self._records.dropped - self._dropped)
         metrics.stale_dropped.labels("worker").inc(stale_dropped - self._stale)
+        damage = self._records.damage
+        metrics.redis_keys_replaced.inc(damage.num_replaced - self._replaced)
+        metrics.redis_records_unreadable.inc(damage.num_unreadable - self._unreadable)
+        self._replaced, self._unreadable = damage.num_replaced, damage.num_unreadable
         self._dropped, self._stale = self._records.dropped, stale_dropped
 
 

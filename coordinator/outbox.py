@@ -27,6 +27,7 @@ class Outbox:
         self._unwritten: OrderedDict[str, RequestRecord] = OrderedDict()
         self._retained: OrderedDict[str, tuple[RequestRecord, float]] = OrderedDict()
         self._dirty: OrderedDict[str, None] = OrderedDict()
+        self._listed: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._open) + len(self._unwritten) + len(self._retained)
@@ -34,6 +35,11 @@ class Outbox:
     @property
     def num_dirty(self) -> int:
         return len(self._dirty)
+
+    @property
+    def num_listed(self) -> int:
+        """How many requests Redis must list as open, at least, while nothing is being written."""
+        return len(self._listed)
 
     def get(self, request_id: str) -> RequestRecord | None:
         """The newest record that is still kept."""
@@ -68,8 +74,12 @@ class Outbox:
             taken.append(record)
         return taken
 
-    def settle(self, record: RequestRecord, now: float) -> None:
-        """Redis has this record, or a newer one."""
+    def settle(self, record: RequestRecord, now: float, *, listed: bool = False) -> None:
+        """Redis has this record, or a newer one. ``listed``: it lists the request as open."""
+        if listed:
+            self._listed.add(record.request_id)
+        else:
+            self._listed.discard(record.request_id)
         if record.ended and self._unwritten.get(record.request_id) is record:
             del self._unwritten[record.request_id]
             self._retained[record.request_id] = (record, now)
@@ -78,12 +88,15 @@ class Outbox:
         """These could not be written; what is still the newest is dirty again."""
         for record in records:
             newest = self.get(record.request_id)
+            if record.ended:  # it may have been written, and its answer lost
+                self._listed.discard(record.request_id)
             if newest is record:
                 self._dirty[record.request_id] = None
             self.dropped += newest is None
 
     def rewrite_all(self) -> None:
         """Redis lost its data: everything that is kept is dirty."""
+        self._listed.clear()
         for place in (self._open, self._unwritten, self._retained):
             self._dirty.update(dict.fromkeys(place))
 

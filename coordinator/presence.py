@@ -5,8 +5,9 @@ import logging
 import time
 from collections.abc import Mapping
 
-from coordinator import keys, scripts
+from coordinator import keys, lease_scripts, scripts
 from coordinator.redis_link import RedisLink
+from coordinator.script import Command
 from transport.errors import BatonError
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,9 @@ class Presence:
         self._dirty_workers: set[str] = set()
         self._leases: dict[str, tuple[str, int]] = {}
         self._released: list[tuple[str, str]] = []
-        self.dead: list[str] = []
+        self._num_recent = 0
+        self._next_recent: int | None = None
+        self._dead: list[str] = []
 
     @property
     def dirty(self) -> bool:
@@ -63,30 +66,42 @@ class Presence:
         """Keep the leases of our workers. One that was lost with the server's memory is taken
         anew; where somebody else was faster, two workers are on one GPU, and that is said."""
         for holder, (gpu, share) in list(self._leases.items()):
-            number, others = await self._link.ask(scripts.renew(holder, gpu, share, self._ttl_s))
+            number, others = await self._link.ask(
+                lease_scripts.renew(holder, gpu, share, self._ttl_s)
+            )
             if not number and holder in self._leases:
                 log.error("GPU %s of %s is also held by %s", gpu, holder, others)
 
     async def write_releases(self) -> None:
         released, self._released = self._released, []
         for holder, gpu in released:
-            await self._link.ask(scripts.release(holder, gpu))
+            await self._link.ask(lease_scripts.release(holder, gpu))
 
-    async def meet(self) -> bool:
-        """Refresh our own hash, list in ``dead`` the coordinators that have none any more, and
-        mark every worker to be refreshed. True when the server has lost data since the last
-        time: it does not know us, or is another run. Raises ProtocolConflict."""
+    @property
+    def has_lost(self) -> bool:
+        """Whether ``fail_lost`` has something to do."""
+        return bool(self._dead) or self._next_recent is not None
+
+    async def meet(self, num_listed: int) -> bool:
+        """Refresh our own hash, find the coordinators that have none any more, and mark every
+        worker to be refreshed. True when the server has lost data since the last time: it does
+        not know us, is another run, or lists fewer recent requests than before or fewer open ones
+        of ours than ``num_listed``. Raises ProtocolConflict."""
         join = scripts.join(self._instance, self._protocol, self._fields, self._ttl_s)
-        answer, *others = await self._link.ask(join)
+        answer, *found = await self._link.ask(join)
         if answer == "conflict":
             raise ProtocolConflict(
                 f"coordinator {self._instance} speaks {self._protocol}, but coordinator "
-                f"{others[0]} in the same Redis, heard of within {self._ttl_s:g} s, speaks "
-                f"{others[1]}"
+                f"{found[0]} in the same Redis, heard of within {self._ttl_s:g} s, speaks "
+                f"{found[1]}"
             )
+        unlisted, num_open, num_recent, *dead = found
         run_id: str = (await self._link.ask(("INFO", "server"))).get("run_id", "")
-        lost_data = self.has_met and (answer == "new" or run_id != self._run_id)
-        self._run_id, self.dead = run_id, others
+        fewer = num_open < num_listed or num_recent < self._num_recent
+        lost_data = self.has_met and (answer == "new" or run_id != self._run_id or fewer)
+        if unlisted:  # the list is new, or somebody removed it with the dead ones that it held
+            self._next_recent = 0
+        self._run_id, self._dead, self._num_recent = run_id, dead, num_recent
         self._dirty_workers.update(self._workers)
         return lost_data
 
@@ -103,14 +118,23 @@ class Presence:
             await self._link.ask(scripts.replace(key, fields, self._ttl_s))
 
     async def fail_lost(self, most: int) -> int:
-        """Fail up to ``most`` requests that the first one in ``dead`` left open; how many. It
-        leaves the list with its last one."""
-        failed, left = await self._link.ask(scripts.fail_lost(self.dead[0], time.time(), most))
-        if not left:
-            self.dead.pop(0)
+        """Look at up to ``most`` requests, first of those that dead coordinators list as open, then
+        of the recent ones, in case such a list was lost. Returns how many were failed."""
+        now = time.time()
+        if self._dead:
+            failed, left = await self._link.ask(scripts.fail_lost(self._dead[0], now, most))
+            if not left:
+                self._dead.pop(0)
+                self._next_recent = 0
+        elif self._next_recent is not None:
+            first = self._next_recent
+            failed, seen = await self._link.ask(scripts.fail_recent(first, now, most))
+            self._next_recent = first + most if seen == most else None
+        else:
+            failed = 0
         return int(failed)
 
     async def leave(self) -> None:
         """Remove the keys of this coordinator and its workers."""
-        workers: list[scripts.Command] = [("DEL", keys.worker(name)) for name in self._workers]
+        workers: list[Command] = [("DEL", keys.worker(name)) for name in self._workers]
         await self._link.run([*workers, scripts.leave(self._instance)])

@@ -23,6 +23,7 @@ _RANK: Final[Mapping[State, int]] = {
     "queued": 0, "prefilling": 1, "handoff": 2, "decoding": 3,
     "failed": 5, "cancelled": 6, "finished": 7,
 }  # fmt: skip
+_TOO_LARGE: Final = 2**63
 _TERMINAL: Final = frozenset({"finished", "failed", "cancelled"})
 
 
@@ -92,9 +93,13 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def from_fields(fields: Mapping[str, str]) -> "RequestRecord":
         """The inverse of ``to_fields``. Raises MalformedMessage."""
         try:
-            return msgspec.convert(dict(fields), RequestRecord, strict=False)
+            record = msgspec.convert(dict(fields), RequestRecord, strict=False)
         except msgspec.ValidationError as error:
             raise MalformedMessage(f"a request's record in Redis is unreadable: {error}") from None
+        for name, value in structs.asdict(record).items():
+            if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:  # nor is NaN
+                raise MalformedMessage(f"a request's record in Redis is unreadable: {name}")
+        return record
 
 
 def _text(value: object) -> str:

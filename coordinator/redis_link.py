@@ -10,10 +10,13 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
 
+from coordinator import lease_scripts, scripts
+from coordinator.damage import Damage
 from coordinator.redis_url import check_redis_url, safe_url
-from coordinator.scripts import SOURCES, Command
+from coordinator.script import RUN, Command
 from transport.errors import BatonError
 
+_SOURCES: Final = (*scripts.SOURCES, *lease_scripts.SOURCES)
 _CLOSE_TIMEOUT_S: Final = 0.2
 
 
@@ -28,13 +31,18 @@ class RedisUnavailable(BatonError):
         self.final = final
 
 
-class RedisLink:
-    """A pool of connections to ``url``. Connects when first used. Raises ValueError for a URL
-    that cannot be one."""
+def is_wrong_type(reply: ResponseError) -> bool:
+    """Whether a command was refused because its key holds a value of another type."""
+    return str(reply).startswith("WRONGTYPE")
 
-    def __init__(self, url: str, *, call_timeout_s: float) -> None:
+
+class RedisLink:
+    """A pool of connections to ``url``. Connects when first used. ``damage`` is told of what the
+    scripts found in Baton's keys. Raises ValueError for a URL that cannot be one."""
+
+    def __init__(self, url: str, *, call_timeout_s: float, damage: Damage) -> None:
         check_redis_url(url)
-        self._url, self._call_timeout_s = url, call_timeout_s
+        self._url, self._call_timeout_s, self._damage = url, call_timeout_s, damage
         # RESP2 needs no handshake. NOTE: by default redis-py sends a command again after a
         # timeout, which the server may already have run.
         self._redis: Redis = Redis.from_url(
@@ -44,18 +52,19 @@ class RedisLink:
         )  # fmt: skip
 
     async def run(self, commands: Sequence[Command]) -> list[Any]:
-        """The replies to ``commands``, sent together; one the server refused replies with its
-        ResponseError. Raises RedisUnavailable, and then any of them may have run or not."""
+        """The replies to ``commands``, sent together, a script's without its envelope; one the
+        server refused replies with its ResponseError. Raises RedisUnavailable, and then any of
+        them may have run or not."""
         try:
             async with asyncio.timeout(self._call_timeout_s):
                 replies = await self._pipeline(commands)
                 missing = [i for i, r in enumerate(replies) if isinstance(r, NoScriptError)]
                 if missing:
-                    await self._pipeline([("SCRIPT LOAD", source) for source in SOURCES])
+                    await self._pipeline([("SCRIPT LOAD", source) for source in _SOURCES])
                     again = await self._pipeline([commands[i] for i in missing])
                     for i, reply in zip(missing, again, strict=True):
                         replies[i] = reply
-                return replies
+                return list(map(self._opened, commands, replies))
         except TimeoutError:
             raise self.silent(self._call_timeout_s) from None
         except (RedisError, OSError) as error:
@@ -82,6 +91,14 @@ class RedisLink:
         with suppress(RedisError, OSError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._redis.connection_pool.disconnect()
+
+    def _opened(self, command: Command, reply: Any) -> Any:
+        if command[0] != RUN or isinstance(reply, ResponseError):
+            return reply
+        answer, replaced = reply
+        if replaced:
+            self._damage.replaced(replaced)
+        return answer
 
     async def _pipeline(self, commands: Sequence[Command]) -> list[Any]:
         async with self._redis.pipeline(transaction=False) as pipeline:

@@ -14,6 +14,7 @@ from coordinator.redis_link import RedisUnavailable
 from coordinator.responses import ErrorBody
 from coordinator.responses_history import RequestList, RequestTimeline
 from coordinator.timeline import timeline
+from transport.errors import MalformedMessage
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ _RETRY_AFTER_S = 2.0
 _PREFIXES = ("chatcmpl-", "cmpl-")
 _ERRORS = {
     400: "limit is not a number in its range.",
-    404: "No such request, or it ended more than an hour ago.",
+    404: "No such request, or it ended more than an hour ago; or its record is damaged.",
     503: "Redis, which keeps the record, does not answer. Retry-After says when to ask again.",
 }
 
@@ -52,6 +53,10 @@ def history_routes(history: History) -> APIRouter:
             record = await history.get(request_id)
         except RedisUnavailable as error:
             raise _unavailable(error) from error
+        except MalformedMessage as error:
+            log.warning("the record of %s cannot be read: %s", quote(request_id), error)
+            message = f"The record of request {quote(request_id)} is damaged and cannot be read."
+            raise ApiError(404, message, param="request_id", code="record_unreadable") from error
         if record is None:
             message = f"There is no record of a request {quote(request_id)}."
             raise ApiError(404, message, param="request_id", code="request_not_found")

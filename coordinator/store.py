@@ -6,17 +6,20 @@ that holds the client's socket is the truth, so nothing here can fail or slow a 
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from redis.exceptions import ResponseError
 
-from coordinator import keys, scripts
+from coordinator import keys, lease_scripts
+from coordinator.damage import Damage
 from coordinator.outbox import Outbox
 from coordinator.presence import Presence
 from coordinator.record import RequestRecord
-from coordinator.redis_link import RedisLink
+from coordinator.redis_link import RedisLink, is_wrong_type
 from coordinator.store_limits import StoreCounters, StoreLimits
 from coordinator.store_writer import StoreWriter
 from coordinator.unfit_gpus import UnfitGpus, how_to_clear, said
+from transport.errors import MalformedMessage
 
 
 class Store:
@@ -37,9 +40,12 @@ class Store:
     ) -> None:
         self.limits = limits = limits or StoreLimits()
         self.instance = instance
-        link = RedisLink(redis_url, call_timeout_s=limits.call_timeout_s)
+        self._damage = Damage()
+        link = RedisLink(redis_url, call_timeout_s=limits.call_timeout_s, damage=self._damage)
         # Readers have connections of their own: however many come, the writer is not held up.
-        self._reader = RedisLink(redis_url, call_timeout_s=limits.call_timeout_s)
+        self._reader = RedisLink(
+            redis_url, call_timeout_s=limits.call_timeout_s, damage=self._damage
+        )
         self._outbox = Outbox(max_ended=limits.max_ended, retain_s=limits.retain_s)
         self._presence = Presence(link, instance, protocol, endpoint, ttl_s=limits.presence_ttl_s)
         self._unfit = UnfitGpus(link, instance, for_s=limits.unfit_gpu_s)
@@ -60,6 +66,10 @@ class Store:
     def dropped(self) -> int:
         """Records given up unwritten because ``max_ended`` was reached."""
         return self._outbox.dropped
+
+    @property
+    def damage(self) -> Damage:
+        return self._damage
 
     @property
     def num_unwritten(self) -> int:
@@ -94,7 +104,7 @@ class Store:
         if not gpus:
             return "", "no GPU was named"
         ttl_s = self.limits.presence_ttl_s
-        number, *found = await self._reader.ask(scripts.claim(holder, gpus, share, ttl_s))
+        number, *found = await self._reader.ask(lease_scripts.claim(holder, gpus, share, ttl_s))
         holders, marks = found[: len(gpus)], found[len(gpus) :]
         unfit = [gpus[each - 1] for each in marks[::3]]
         reasons = [*map(said, unfit, marks[1::3], marks[2::3])]
@@ -127,24 +137,42 @@ class Store:
         """
         if (record := self._outbox.get(request_id)) is not None:
             return record
-        fields = await self._reader.ask(("HGETALL", keys.request(request_id)))
+        (fields,) = await self._reader.run([("HGETALL", keys.request(request_id))])
+        if isinstance(fields, ResponseError):
+            if not is_wrong_type(fields):
+                raise self._reader.refused(fields)
+            raise MalformedMessage("a request's key in Redis holds no hash")
         return RequestRecord.from_fields(fields) if fields else None
 
     async def recent(self, most: int) -> list[RequestRecord]:
         """The newest records of the requests received last, of all coordinators, last one first;
-        at most ``most`` of them. Raises RedisUnavailable and MalformedMessage."""
+        at most ``most`` of them. A record that cannot be read is left out, counted and logged.
+        Raises RedisUnavailable."""
         assert 0 < most <= keys.RECENT_MAX
-        request_ids = await self._reader.ask(("ZREVRANGE", keys.RECENT, 0, most - 1))
+        (request_ids,) = await self._reader.run([("ZREVRANGE", keys.RECENT, 0, most - 1)])
+        if self._is_damaged(keys.RECENT, request_ids):
+            return []
         replies = await self._reader.run([("HGETALL", keys.request(i)) for i in request_ids])
         found: list[RequestRecord] = []
         for request_id, fields in zip(request_ids, replies, strict=True):
-            if isinstance(fields, ResponseError):
-                raise self._reader.refused(fields)
             if (record := self._outbox.get(request_id)) is not None:
                 found.append(record)
-            elif fields:  # else it is long over, and its record gone
-                found.append(RequestRecord.from_fields(fields))
-        return found
+            elif fields and not self._is_damaged(keys.request(request_id), fields):
+                try:
+                    found.append(RequestRecord.from_fields(fields))
+                except MalformedMessage as error:
+                    self._damage.unreadable(keys.request(request_id), str(error))
+        return found  # what has no fields is long over, and its record gone
+
+    def _is_damaged(self, key: str, reply: Any) -> bool:
+        """Whether it was refused for the type of ``key``. Raises RedisUnavailable where it was
+        refused for another reason."""
+        if not isinstance(reply, ResponseError):
+            return False
+        if not is_wrong_type(reply):
+            raise self._reader.refused(reply)
+        self._damage.unreadable(key, str(reply))
+        return True
 
     async def close(self, deadline_s: float) -> None:
         """Write what is left, remove the keys of this coordinator and its workers, disconnect;

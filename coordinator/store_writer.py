@@ -69,6 +69,7 @@ class StoreWriter:
                 try:
                     async with asyncio.timeout_at(deadline):
                         await self._meet()
+                    self.connected = True
                     break
                 except RedisUnavailable as error:
                     last = error
@@ -102,6 +103,8 @@ class StoreWriter:
             try:
                 if failed_in_a_row:
                     await self._meet()
+                    await self._write_all()
+                    self._is_back()
                     failed_in_a_row = 0
                 await self._serve()
                 await self._presence.leave()
@@ -120,13 +123,16 @@ class StoreWriter:
     async def _serve(self) -> None:
         while self._dirty or not self._closing.is_set():
             await self._wait_for_changes()
-            await self._presence.write_workers()
-            await self._unfit.write()
-            await self._presence.write_releases()
-            await self._write_records()
-            await self._fail_lost()
+            await self._write_all()
             if self._heartbeat_due:
                 await self._meet()
+
+    async def _write_all(self) -> None:
+        await self._presence.write_workers()
+        await self._unfit.write()
+        await self._presence.write_releases()
+        await self._write_records()
+        await self._fail_lost()
 
     @property
     def _heartbeat_due(self) -> bool:
@@ -162,8 +168,9 @@ class StoreWriter:
                     forgotten = True
                 else:
                     self.counters.writes += reply == scripts.APPLIED
-                    self.counters.superseded += reply == scripts.NOT_NEWER
-                    self._outbox.settle(record, time.monotonic())
+                    self.counters.superseded += reply in (scripts.SAME, scripts.NOT_NEWER)
+                    listed = not record.ended and reply != scripts.NOT_NEWER
+                    self._outbox.settle(record, time.monotonic(), listed=listed)
                     continue
                 self._outbox.give_back([record])
             if refused is not None:
@@ -178,28 +185,29 @@ class StoreWriter:
 
     async def _fail_lost(self) -> None:
         """One batch of what dead coordinators left open; the next one after what is newer."""
-        if self._presence.dead:
+        if self._presence.has_lost:
             most = self._limits.max_batch
             self.counters.lost_failed += await self._presence.fail_lost(most)
-            if self._presence.dead:
+            if self._presence.has_lost:
                 self.note_change()
 
     async def _meet(self) -> None:
         """Greet the server: refresh what says that we live, and see whether it still knows us."""
-        had_met = self._presence.has_met
-        if await self._presence.meet():
+        if await self._presence.meet(self._outbox.num_listed):
             log.warning("Redis has lost data; writing all %d known records", len(self._outbox))
             self.counters.rewrites += 1
             self._outbox.rewrite_all()
             self._unfit.rewrite_all()
-        if had_met and not self.connected:
-            log.warning("Redis is back; writing %d records", self._outbox.num_dirty)
-            self.counters.reconnects += 1
         await self._presence.renew_leases()
-        self.connected = True
         self._outbox.expire(time.monotonic())
         self._next_heartbeat = time.monotonic() + self._limits.heartbeat_s
         self.note_change()
+
+    def _is_back(self) -> None:
+        """A server that we can meet but not write to is not back."""
+        log.warning("Redis is back; %d records to be written", self._outbox.num_dirty)
+        self.counters.reconnects += 1
+        self.connected = True
 
     async def _back_off(self, failed_in_a_row: int) -> None:
         # Not cut short by `closing`: a server that comes back before close's deadline still

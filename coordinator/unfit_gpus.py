@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from coordinator import keys, scripts
+from coordinator import keys, lease_scripts
 from coordinator.redis_link import RedisLink
 
 FOR_EVER_MS = -1
@@ -62,7 +62,7 @@ class UnfitGpus:
         for gpu, mark in list(self._unwritten.items()):
             left_ms = int((mark.until - self._clock()) * 1000)
             if left_ms > 0:
-                make = scripts.mark(self._instance, gpu, mark.why, mark.number, left_ms)
+                make = lease_scripts.mark(self._instance, gpu, mark.why, mark.number, left_ms)
                 await self._link.ask(make)
             if self._unwritten.get(gpu) is mark:  # none newer came while it was written
                 del self._unwritten[gpu]

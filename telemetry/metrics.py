@@ -182,6 +182,16 @@ class Metrics:
         self.redis_writes_dropped = Counter(
             "baton_redis_writes_dropped", "Record writes given up.", registry=r
         )
+        self.redis_keys_replaced = Counter(
+            "baton_redis_keys_replaced",
+            "Keys of Baton's that another program had replaced, written anew.",
+            registry=r,
+        )
+        self.redis_records_unreadable = Counter(
+            "baton_redis_records_unreadable",
+            "Times a damaged record was left out of an answer.",
+            registry=r,
+        )
         self.stale_dropped = Counter(
             "baton_stale_messages_dropped",
             "Messages dropped: about what is over (worker), or not to be read (the error).",

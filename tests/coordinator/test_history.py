@@ -14,6 +14,7 @@ from coordinator.responses import ErrorBody
 from coordinator.responses_history import RequestList, RequestTimeline
 from coordinator.tokenizer import Tokenizer
 from tests.coordinator.fake_core import FakeCore
+from transport.errors import MalformedMessage
 
 
 class FakeHistory:
@@ -24,6 +25,8 @@ class FakeHistory:
         self.away = False
 
     async def get(self, request_id: str) -> RequestRecord | None:
+        if request_id == "damaged":
+            raise MalformedMessage("no hash")
         if self.away and request_id not in self.records:
             raise RedisUnavailable("redis://:secret@somewhere", "is away")
         return self.records.get(request_id)
@@ -65,6 +68,12 @@ async def test_an_unknown_request_is_a_404(client: httpx.AsyncClient) -> None:
     assert (answer.status_code, error.type, error.code, error.param) == (
         404, "invalid_request_error", "request_not_found", "request_id",
     )  # fmt: skip
+
+
+async def test_a_damaged_record_is_a_404_of_its_own(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/v1/requests/damaged")
+    error = ErrorBody.model_validate_json(answer.content).error
+    assert (answer.status_code, error.code) == (404, "record_unreadable")
 
 
 async def test_the_last_requests(client: httpx.AsyncClient) -> None:

@@ -10,6 +10,7 @@ import zmq.asyncio
 
 from coordinator import hub as hub_module
 from coordinator.contract import Generation, GenerationFailed, Overloaded
+from coordinator.damage import Damage
 from coordinator.hub import Hub, HubSettings
 from coordinator.leases import Leases
 from coordinator.observer import Observer
@@ -76,7 +77,9 @@ class Site:
     def __init__(self, settings: HubSettings = FAST) -> None:
         self.channel = CoordinatorChannel("ipc://*")
         self.metrics = Metrics("m")
-        self.observer = Observer(self.metrics, Mock(dropped=0, connected=True), "c1")
+        self.observer = Observer(
+            self.metrics, Mock(dropped=0, connected=True, damage=Damage()), "c1"
+        )
         self.lease_store = Mock()
         leases = Leases(self.lease_store, self.channel.send)
         self.hub = Hub(self.channel, self.observer, "c1", settings, PlacementLimits(), leases)
@@ -133,7 +136,7 @@ def introductions(channel: Mock) -> list[tuple[str, str]]:
 
 async def test_peers_are_introduced_once_for_each_time_a_worker_joins() -> None:
     channel = Mock()
-    observer = Observer(Metrics("m"), Mock(dropped=0, connected=True), "c1")
+    observer = Observer(Metrics("m"), Mock(dropped=0, connected=True, damage=Damage()), "c1")
     hub = Hub(channel, observer, "c1", FAST, PlacementLimits(), Leases(Mock(), channel.send))
 
     def handle(instance: str, message: FromWorker) -> None:
@@ -355,7 +358,7 @@ def test_status_tells_how_many_tokens_a_second_a_worker_computed(
 ) -> None:
     channel, now = Mock(), 50.0
     monkeypatch.setattr("coordinator.hub.time", Mock(monotonic=lambda: now))
-    observer = Observer(Metrics("m"), Mock(dropped=0, connected=True), "c1")
+    observer = Observer(Metrics("m"), Mock(dropped=0, connected=True, damage=Damage()), "c1")
     hub = Hub(channel, observer, "c1", FAST, PlacementLimits(), Leases(Mock(), channel.send))
     hub._handle("b-1", Hello("b-1", "both", "m", "cpu", 1, 128, 8, EXPORT))
     hub.submit(Generation("r", packed(range(9)), SamplingParams(), StopRule(40)))

@@ -14,12 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from coordinator import keys, scripts
+from coordinator import keys, lease_scripts
 from coordinator.leases import Leases
 from coordinator.reach import Reach
 from coordinator.store import Store
 from coordinator.store_limits import StoreLimits
 from deploy.redis_server import LocalRedis
+from tests.coordinator.redis_scripts import load, run
 from tests.e2e.waiting import eventually
 from transport.channel import CoordinatorChannel, WorkerChannel
 from transport.claim import ClaimDenied, claim_gpu
@@ -48,8 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRedis]:
 def redis(server: LocalRedis) -> Iterator[Redis]:
     with Redis.from_url(server.url, decode_responses=True) as client:
         client.flushall()
-        for source in scripts.SOURCES:
-            client.script_load(source)
+        load(client)
         yield client
 
 
@@ -97,7 +97,7 @@ def test_no_gpu_has_more_holders_than_they_agreed_on(redis: Redis, events: list)
                 if not held[gpu] or (set(held[gpu].values()) == {share} and len(held[gpu]) < share)
             ]  # fmt: skip
             mine = [gpu for gpu in wanted if holder in held[gpu]]
-            number, *said = redis.execute_command(*scripts.claim(holder, wanted, share, 60.0))
+            number, *said = run(redis, lease_scripts.claim(holder, wanted, share, 60.0))
             got = wanted[number - 1] if number else None
             if mine:
                 assert got == mine[0]
@@ -114,7 +114,7 @@ def test_no_gpu_has_more_holders_than_they_agreed_on(redis: Redis, events: list)
             if held[gpu].pop(holder, None) is None:
                 continue
             if kind == "release":
-                redis.execute_command(*scripts.release(holder, gpu))
+                run(redis, lease_scripts.release(holder, gpu))
             else:
                 redis.hset(keys.lease(gpu), holder, "1")
         for gpu in GPUS:
@@ -130,10 +130,10 @@ def test_who_claims_gets_no_marked_gpu_and_who_holds_one_keeps_it(
 ) -> None:
     redis.delete(*map(keys.lease, GPUS), *map(keys.unfit, GPUS))
     for gpu in held:
-        assert redis.execute_command(*scripts.renew(f"on {gpu}", gpu, 1, 60.0)) == [1, ""]
+        assert run(redis, lease_scripts.renew(f"on {gpu}", gpu, 1, 60.0)) == [1, ""]
     for gpu in marked:
         redis.set(keys.unfit(gpu), f"why {gpu}", px=60_000)
-    number, *said = redis.execute_command(*scripts.claim("decode-1", GPUS, 1, 60.0))
+    number, *said = run(redis, lease_scripts.claim("decode-1", GPUS, 1, 60.0))
     fit = [gpu for gpu in GPUS if gpu not in held | marked]
     assert number == (GPUS.index(fit[0]) + 1 if fit else 0)
     assert said[:3] == [f"on {gpu}" if gpu in held else "" for gpu in GPUS]
@@ -142,8 +142,8 @@ def test_who_claims_gets_no_marked_gpu_and_who_holds_one_keeps_it(
     assert said[4::3] == [f"why {gpu}" for gpu in where]
     assert all(59_000 < left_ms <= 60_000 for left_ms in said[5::3])
     for gpu in held:
-        assert redis.execute_command(*scripts.renew(f"on {gpu}", gpu, 1, 60.0))[0] == 1
-        again = redis.execute_command(*scripts.claim(f"on {gpu}", GPUS, 1, 60.0))
+        assert run(redis, lease_scripts.renew(f"on {gpu}", gpu, 1, 60.0))[0] == 1
+        again = run(redis, lease_scripts.claim(f"on {gpu}", GPUS, 1, 60.0))
         assert GPUS[again[0] - 1] == gpu
 
 

@@ -28,6 +28,7 @@ from coordinator.store import Store
 from coordinator.store_limits import StoreLimits
 from deploy.redis_server import LocalRedis
 from tests.coordinator.histories import advance, again, latest
+from tests.coordinator.redis_scripts import load, run
 
 FAST = StoreLimits(
     call_timeout_s=0.3, heartbeat_s=0.1, presence_ttl_s=5.0, backoff_min_s=0.02, backoff_max_s=0.1
@@ -65,11 +66,13 @@ async def make_store(server: LocalRedis) -> AsyncIterator[MakeStore]:
         await store.close(1.0)
 
 
-async def eventually(condition: Callable[[], Any], deadline_s: float = 5.0) -> None:
+async def eventually(
+    condition: Callable[[], Any], deadline_s: float = 5.0, *, every_s: float = 0.005
+) -> None:
     """Redis tells nobody what was written to it, so here we have to look again and again."""
     async with asyncio.timeout(deadline_s):
         while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(every_s)
 
 
 def new(request_id: str = "r1", coordinator: str = "c1", **fields: Any) -> RequestRecord:
@@ -238,7 +241,7 @@ async def test_a_server_that_comes_back_is_told_what_it_lost(tmp_path: Path, los
                 await eventually(lambda r=record: stored(redis, r.request_id) == r)
             await eventually(lambda: redis.exists(keys.worker("d1"), keys.coordinator("c1")) == 2)
             assert redis.smembers(keys.open_requests("c1")) == {"live", "meanwhile"}
-            assert store.connected
+            await eventually(lambda: store.connected)
             assert (store.counters.rewrites, store.dropped) == (1, 0)
             await store.close(1.0)
     finally:
@@ -475,8 +478,7 @@ def shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
     local = LocalRedis(tmp_path_factory.mktemp("redis") / "run")
     local.start()
     with Redis.from_url(local.url, decode_responses=True) as client:
-        for source in scripts.SOURCES:
-            client.script_load(source)
+        load(client)
         yield client
     local.stop()
 
@@ -495,7 +497,7 @@ def test_scripts_in_any_order_end_in_the_newest(
     shared_redis: Redis, steps: list[Any], seed: int
 ) -> None:
     shared_redis.flushdb()
-    shared_redis.execute_command(*scripts.join("c1", "baton/1", {}, 60.0))
+    run(shared_redis, scripts.join("c1", "baton/1", {}, 60.0))
     records = [new()]
     for step in steps:
         last = records[-1]
@@ -505,8 +507,9 @@ def test_scripts_in_any_order_end_in_the_newest(
     held: RequestRecord | None = None
     for record in arriving:
         changed = held is None or latest(held, record) is not held
-        reply = shared_redis.execute_command(*scripts.put(record, "c1"))
-        assert reply == (scripts.APPLIED if changed else scripts.NOT_NEWER)
+        known = scripts.SAME if held == record else scripts.NOT_NEWER
+        reply = run(shared_redis, scripts.put(record, "c1"))
+        assert reply == (scripts.APPLIED if changed else known)
         held = record if held is None else latest(held, record)
         assert stored(shared_redis, "r1") == held
     assert held == records[-1]
