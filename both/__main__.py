@@ -1,5 +1,7 @@
 """``python -m both``: one worker that prefills and decodes."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +13,7 @@ from engine import options
 from engine.runner import Engine
 from engine.service import serve
 from prefill.scheduler import PrefillLimits
+from telemetry.last_words import run_command
 from transport.session import Session
 
 
@@ -68,4 +71,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_command("both", main, sys.argv[1:], os.environ))

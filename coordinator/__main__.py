@@ -3,7 +3,6 @@
 Secrets have no option, only the environment: a command line is there for every user to read.
 """
 
-import logging
 import os
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from coordinator.keys import UNFIT_GPU_TTL_S
 from coordinator.open_tokens import tokens_that_fit
 from coordinator.server import CoordinatorSettings, serve
 from coordinator.store_limits import StoreLimits
+from telemetry.last_words import CANNOT_START, run_command, say_why
 from telemetry.logs import configure_logging
 from transport.channel_keys import SECRET, channel_keys
 from transport.checkpoint_folder import (
@@ -108,10 +108,9 @@ def main(
         )
         uvloop.run(serve(settings))
     except (ValueError, OSError, BatonError) as error:
-        logging.getLogger("coordinator").debug("refused to go on", exc_info=True)
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        raise typer.Exit(2) from None
+        say_why("coordinator", error)
+        raise typer.Exit(CANNOT_START) from None
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_command("coordinator", main, sys.argv[1:], os.environ))

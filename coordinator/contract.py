@@ -17,7 +17,8 @@ from transport.token_ids import TokenIds
 class Generation:
     """One sequence to generate. ``request_id`` is unique among all that were ever accepted;
     ``http_id`` is the X-Request-Id of the HTTP request it belongs to. ``streamed``: its tokens
-    are sent as they come, else they are held until the last one."""
+    are sent as they come, else they are held until the last one. ``key`` is the name of the API key
+    that pays for it."""
 
     request_id: str
     prompt_ids: TokenIds
@@ -25,6 +26,7 @@ class Generation:
     stop: StopRule
     http_id: str = ""
     streamed: bool = True
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ def install_error_handlers(app: FastAPI) -> None:
         return invalid(_param(first["loc"][1:]), first["msg"]).response()
 
     async def on_disconnect(_: Request, error: Exception) -> Response:
-        log.info("request abandoned", extra={"reason": str(error) or "connection closed"})
+        log.debug("request abandoned", extra={"reason": str(error) or "connection closed"})
         return Response(status_code=CLIENT_LEFT)
 
     app.add_exception_handler(ApiError, on_api_error)

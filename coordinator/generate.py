@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from coordinator.access_log import note_accepted
 from coordinator.accounts import account_of
 from coordinator.choice import Choice
 from coordinator.connection import while_connected
@@ -92,7 +94,8 @@ async def respond(
     usage = Usage(prompt_tokens=sum(len(g.prompt_ids) for g in accepted[::n]))
     payer = account_of(http.scope)
     payer.check_tokens()
-    streams = _submit(edge, accepted)
+    streams = _submit(edge, [replace(each, key=payer.name) for each in accepted])
+    note_accepted(http.scope)
     payer.charge(usage.prompt_tokens)
     stops = StopStrings(request.stop or ())
     skip_special = request.skip_special_tokens is not False
@@ -142,7 +145,7 @@ def _submit(edge: Edge, accepted: Sequence[Generation]) -> list[TokenStream]:
         "choices": len(accepted),
         "prompt_len": len(accepted[0].prompt_ids),
     }
-    log.info("accepted", extra=fields)
+    log.debug("accepted", extra=fields)
     return streams
 
 

@@ -11,7 +11,7 @@ import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordinator.accounts import account_of
+from coordinator.access_log import log_response
 from coordinator.errors import CLIENT_LEFT, internal_error
 from telemetry.logs import bind_request
 from telemetry.metrics import Metrics
@@ -20,7 +20,6 @@ log = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@#~-]{1,128}\Z")
 _METHODS = frozenset({"GET", "POST", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_QUIET_ROUTES = frozenset({"/health", "/ready", "/metrics"})
 
 
 class RequestId:
@@ -84,8 +83,4 @@ class Observed:
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._metrics.http_responses.labels(route, method, str(status)).inc()
         self._metrics.http_s.labels(route).observe(took_s)
-        level = logging.DEBUG if route in _QUIET_ROUTES and status < 400 else logging.INFO
-        fields: dict[str, object] = {"status": status, "took_ms": round(took_s * 1000, 1)}
-        if payer := account_of(scope).name:
-            fields["key"] = payer  # its name; the key itself is never kept
-        log.log(level, "%s %s", scope["method"], scope["path"], extra=fields)
+        log_response(scope, status, took_s)

@@ -203,8 +203,9 @@ class Observer:
 
 
 def _log_end(request: Request, reason: str) -> None:
+    """The one line at INFO of a request that was accepted; a failed one's is a warning."""
     stages = request.stages
-    fields = {
+    fields: dict[str, object] = {
         "state": request.state.value,
         "reason": reason,
         "prompt_len": len(request.generation.prompt_ids),
@@ -213,7 +214,15 @@ def _log_end(request: Request, reason: str) -> None:
         "decode": request.decode_worker,
         "took_s": stages["ended_at"] - stages["received_at"],
     }
-    log.info("ended", extra=request.log_fields | fields)
+    if "first_token_at" in stages:
+        fields["ttft_s"] = stages["first_token_at"] - stages["received_at"]
+    if request.generation.key:
+        fields["key"] = request.generation.key
+    failed = request.state is State.FAILED
+    if failed:
+        fields["why"] = request.message
+    level = logging.WARNING if failed else logging.INFO
+    log.log(level, "ended", extra=request.log_fields | fields)
 
 
 def to_record(request: Request, coordinator: str) -> RequestRecord:

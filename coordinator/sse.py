@@ -75,7 +75,7 @@ class EventStream(Response):
                 check_s=self._write_timeout_s / 4,
             )
         except ClientLeft as left:
-            log.info("stream abandoned", extra={"reason": str(left)})
+            log.debug("stream abandoned", extra={"reason": str(left)})
         finally:
             for choice in self._choices:
                 choice.stream.cancel()
@@ -110,7 +110,7 @@ class EventStream(Response):
 
 def _answer(error: Exception) -> ApiError:
     if isinstance(error, GenerationFailed):
-        log.warning("generation failed", extra={"code": error.code, "why": str(error)})
+        log.debug("generation failed", extra={"code": error.code, "why": str(error)})
         return from_core(error)
     log.error("error while streaming", exc_info=error)
     return internal_error()

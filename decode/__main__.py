@@ -1,5 +1,7 @@
 """``python -m decode``: one decode worker."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,7 @@ from decode.pool import DecodePool
 from engine import options
 from engine.runner import Engine
 from engine.service import serve
+from telemetry.last_words import run_command
 from transport.memory import copy_stream
 from transport.session import Session
 
@@ -68,4 +71,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_command("decode", main, sys.argv[1:], os.environ))

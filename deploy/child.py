@@ -1,7 +1,9 @@
 """One process of a service, from spawn to reaped."""
 
 import contextlib
+import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -13,6 +15,7 @@ from deploy.services import Service
 _LIFELINE = Path(__file__).resolve().parent / "lifeline.py"
 _READ_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 64 * 1024
+_FATAL = re.compile(r"(?:[\d:.]+ CRITICAL \S+ )?error: (.*)")
 
 
 class Child:
@@ -36,7 +39,7 @@ class Child:
         self.pidfd = os.pidfd_open(self.pid)
         self.output = self._process.stdout.fileno()
         os.set_blocking(self.output, False)
-        self.error = ""  # the last "error: …" line, without the prefix
+        self.error = ""  # why it cannot go on, once it has said so
         self.output_ended = False
         self._partial = b""
 
@@ -52,8 +55,7 @@ class Child:
             whole, self._partial = [*whole, self._partial], b""
         lines = [line.decode(errors="replace").rstrip() for line in whole if line.strip()]
         for line in lines:
-            if line.startswith("error: "):
-                self.error = line.removeprefix("error: ")
+            self.error = fatal_reason(line) or self.error
         return lines
 
     def read_rest(self) -> list[str]:
@@ -80,6 +82,21 @@ class Child:
         assert self._process.stdout is not None
         self._process.stdout.close()
         return code
+
+
+def fatal_reason(line: str) -> str:
+    """Why a service cannot go on, if that is what the line of its log says, in either format
+    (telemetry/last_words.py); else empty.
+
+    >>> fatal_reason("12:00:01.234 CRITICAL prefill error: port: -1 is not between 0 and 65535")
+    'port: -1 is not between 0 and 65535'
+    """
+    if line.startswith("{") and "critical" in line:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            told = json.loads(line)
+            line = told["message"] if told["level"] == "critical" else ""
+    found = _FATAL.match(line)
+    return found[1] if found else ""
 
 
 def describe_exit(code: int) -> str:

@@ -4,9 +4,7 @@ Read here, in ``__main__``'s name, and nowhere else.
 """
 
 import json
-import logging
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, cast
@@ -20,6 +18,7 @@ from engine.config import EngineConfig
 from engine.config import LoadFormat as LoadFormatName
 from engine.cores import threads_of, usable_cores
 from engine.service import WorkerSettings
+from telemetry.last_words import CANNOT_START, say_why
 from telemetry.logs import configure_logging
 from transport.channel_keys import SECRET, ChannelKeys
 from transport.channel_keys import channel_keys as keys_of
@@ -244,6 +243,5 @@ def run_service(service: str, log_level: str, log_json: bool, main: Callable[[],
     try:
         main()
     except (ValueError, OSError, BatonError) as error:
-        logging.getLogger(service).debug("refused to go on", exc_info=True)
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        raise typer.Exit(2) from None
+        say_why(service, error)
+        raise typer.Exit(CANNOT_START) from None

@@ -1,4 +1,5 @@
-"""What a worker logs about a request: a line when it is done with a leg, and when it lets go.
+"""What a worker logs about a request: a line when it is done with a leg, and when it lets go. They
+are at DEBUG, as the coordinator tells how each request ended; but what cannot be done is an error.
 
 Every line carries the ids that the coordinator's lines carry (``telemetry.logs.request_fields``).
 """
@@ -15,14 +16,14 @@ log = logging.getLogger(__name__)
 def prefilled(sequence: Sequence, told: Prefilled) -> None:
     """Its prompt is computed; ``finish`` is set when its first token was its last."""
     fields = {"tokens": sequence.num_cached, "wait_s": told.wait_s, "prefill_s": told.prefill_s}
-    _say(logging.INFO, "prefilled", sequence, fields | _finish(told.token))
+    _say(logging.DEBUG, "prefilled", sequence, fields | _finish(told.token))
 
 
 def landed(sequence: Sequence, told: Landed, exporter: str, *, verified: bool) -> None:
     """Its cache has come from ``exporter``; ``verified``: its digest was compared."""
     fields = {"from": exporter, "bytes": told.num_bytes, "copy_s": told.copy_s}
     fields |= {"verified": True} if verified else {}
-    _say(logging.INFO, "landed", sequence, fields)
+    _say(logging.DEBUG, "landed", sequence, fields)
 
 
 def finished(scheduled: Scheduled, tokens: Iterable[TokenOut]) -> None:
@@ -33,17 +34,17 @@ def finished(scheduled: Scheduled, tokens: Iterable[TokenOut]) -> None:
     for sequence in scheduled.sequences:
         if (token := last.get(sequence.key)) is not None:
             fields = {"output_len": sequence.num_output} | _finish(token)
-            _say(logging.INFO, "decoded", sequence, fields)
+            _say(logging.DEBUG, "decoded", sequence, fields)
 
 
 def dropped(sequence: Sequence) -> None:
     """The coordinator wants no more of it."""
-    _say(logging.INFO, "dropped", sequence, {"output_len": sequence.num_output})
+    _say(logging.DEBUG, "dropped", sequence, {"output_len": sequence.num_output})
 
 
 def gave_up(sequence: Sequence, code: FailureCode, message: str, *, retry: bool) -> None:
     """It cannot be done here; an error where nobody else can do it, and the client is not why."""
-    level = logging.INFO if retry or code == "too_long" else logging.ERROR
+    level = logging.DEBUG if retry or code == "too_long" else logging.ERROR
     _say(level, "gave up", sequence, {"code": code, "why": message, "retry": retry})
 
 

@@ -1,5 +1,7 @@
 """``python -m prefill``: one prefill worker."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,7 @@ from engine.runner import Engine
 from engine.service import serve
 from prefill.pool import PrefillPool
 from prefill.scheduler import PrefillLimits
+from telemetry.last_words import run_command
 from transport.session import Session
 
 
@@ -73,4 +76,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_command("prefill", main, sys.argv[1:], os.environ))

@@ -212,3 +212,42 @@ async def test_work_is_over_before_the_departure_is_reported() -> None:
     with pytest.raises(ClientLeft):
         await while_connected(work(), receive)
     assert cleaned
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "level"),
+    [
+        ("GET", "/status", None, "DEBUG"),
+        ("GET", "/v1/requests", None, "DEBUG"),
+        ("GET", "/", None, "DEBUG"),
+        ("GET", "/v1/requests/none", None, "INFO"),
+        ("GET", "/nothing", None, "INFO"),
+        ("POST", "/tokenize", {"prompt": "x"}, "INFO"),
+        ("POST", "/v1/completions", {"prompt": "x", "temperature": -1}, "INFO"),
+        ("POST", "/v1/completions", {"prompt": "x"}, "DEBUG"),
+        ("POST", "/v1/completions", {"prompt": "x", "stream": True}, "DEBUG"),
+    ],
+)  # fmt: skip
+async def test_only_what_no_other_line_tells_is_logged_at_info(
+    says: Says,
+    client_of: ClientOf,
+    caplog: pytest.LogCaptureFixture,
+    method: str,
+    path: str,
+    body: dict[str, Any] | None,
+    level: str,
+) -> None:
+    caplog.set_level("DEBUG", "coordinator")
+    await client_of(says("x" * 40)).request(method, path, json=body)
+    (line,) = [record for record in caplog.records if record.name == "coordinator.access_log"]
+    assert (line.levelname, line.message) == (level, f"{method} {path}")
+
+
+async def test_an_unready_service_is_no_news_to_those_that_ask_again_and_again(
+    says: Says, client_of: ClientOf, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "coordinator")
+    client = client_of(says(problems=("no live decode worker",)))
+    assert (await client.get("/ready")).status_code == 503
+    (line,) = [record for record in caplog.records if record.name == "coordinator.access_log"]
+    assert line.levelname == "DEBUG"

@@ -1,6 +1,7 @@
 """What the metrics and the log tell of a request's end and of its new attempts."""
 
 import logging
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
@@ -52,6 +53,31 @@ def test_a_new_attempt_is_counted_and_logged_with_its_reason(
         "WARNING", "worker_lost", "mine", "r",
     )  # fmt: skip
     assert (preempted.levelname, preempted.why) == ("INFO", "out of pages")
+
+
+def test_the_end_of_a_request_is_one_line_and_a_failure_a_warning_with_its_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    desk = Desk(("b-1",))
+    generation = Generation("r", packed((1, 2)), SamplingParams(), StopRule(8), "mine", key="alice")
+    request = desk.life.submit(generation, desk.now)
+    desk.now += 0.25
+    desk.begin(request)
+    desk.step(request, 7, "stop")
+    lost = desk.life.submit(replace(generation, request_id="s", key=""), desk.now)
+    desk.life.fail(lost, "no_worker", "none is left")
+    told(desk)
+    ended, failed = (vars(record) for record in caplog.records)
+    assert {n: ended[n] for n in ("levelname", "message", "request", "state", "key", "decode")} == {
+        "levelname": "INFO", "message": "ended", "request": "mine", "state": "finished",
+        "key": "alice", "decode": "b-1",
+    }  # fmt: skip
+    assert ended["ttft_s"] == pytest.approx(0.25)
+    assert (failed["levelname"], failed["reason"], failed["why"]) == (
+        "WARNING", "no_worker", "none is left",
+    )  # fmt: skip
+    assert not {"key", "ttft_s"} & failed.keys()
 
 
 def test_time_per_output_token_leaves_the_first_one_out() -> None:

@@ -124,7 +124,7 @@ def test_one_changed_byte_fails_the_request_loudly(
 def test_who_verifies_takes_nothing_without_a_digest(
     peer: Exporter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     site = Site(verify_handoff=True)
     try:
         site.meet(peer)

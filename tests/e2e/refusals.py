@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+from deploy.child import fatal_reason
 from tests.e2e.stack import ROOT, Stack, environment
 
 EXIT_S = 30.0
@@ -22,8 +23,9 @@ def refusal(module: str, *args: str, **settings: object) -> str:
     assert done.returncode == 2, done.stdout + done.stderr
     lines = (done.stdout + done.stderr).strip().splitlines()
     assert "Traceback" not in done.stdout + done.stderr
-    assert lines[-1].startswith("error: "), lines
-    return lines[-1]
+    reason = fatal_reason(lines[-1])
+    assert reason, lines
+    return f"error: {reason}"
 
 
 def up(*args: str, **settings: object) -> str:

@@ -77,7 +77,8 @@ async def test_a_request_is_followed_by_its_id_through_all_services(stack: Stack
             assert messages == legs
             told = [line for lines in found.values() for line in lines if "generation" in line]
             assert {f"cmpl-{line['generation']}" for line in told} == {body["id"]}
-            (end,) = [line for line in told if line["message"] == "ended"]
+            (end,) = [line for line in told if line["level"] != "debug"]
+            assert (end["message"], end["key"]) == ("ended", "me"), "one line a request at INFO"
             assert (end["state"], end["reason"], end["output_len"]) == ("finished", "length", 6)
 
     await eventually(all_there, "every service's lines about both requests")

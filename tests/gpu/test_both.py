@@ -11,7 +11,7 @@ from tests.e2e.test_word_problems import TINY, ask_all
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SETTINGS = {"dtype": "float32", "num_pages": 2048, "dead_after": 3.0}
+SETTINGS = {"dtype": "float32", "num_pages": 2048, "dead_after": 3.0, "log_level": "debug"}
 
 
 async def test_both_says_what_the_handoff_says_also_when_it_is_killed() -> None:

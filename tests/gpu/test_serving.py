@@ -18,6 +18,7 @@ def serve(device: str) -> Stack:
     return Stack(
         TINY, "--device", device, "--prefill", "1", "--decode", "1",
         dtype="float32", verify_handoff=True, num_pages=2048, dead_after=3.0, gpu_share=2,
+        log_level="debug",
     ).start()  # fmt: skip
 
 

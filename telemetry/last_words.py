@@ -1,0 +1,46 @@
+"""How a service ends that cannot go on: one line in the format of its log, and an exit status.
+
+The line's message begins with ``error: ``; ``baton up`` repeats it (deploy/child.py).
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+import typer
+
+from telemetry.logs import configure_logging
+
+CANNOT_START = 2
+"""These settings, this checkpoint or this port will not do; starting again changes nothing."""
+FAILED = 1
+
+_LOG_JSON = "BATON_LOG_JSON"
+_TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
+
+
+def say_why(service: str, error: Exception) -> None:
+    """Log what a user can mend; at level debug with where it was raised."""
+    log = logging.getLogger(service)
+    log.debug("refused to go on", exc_info=True)
+    log.critical("error: %s", error)
+
+
+def run_command(
+    service: str, main: Callable[..., None], argv: list[str], environ: Mapping[str, str]
+) -> int:
+    """Run ``main`` with ``argv`` (without the program's name) as its command line; the process's
+    exit status. What typer refuses in it and what nothing catches is logged as ``main`` would,
+    even before ``main`` has configured that."""
+    json = environ.get(_LOG_JSON, "").strip().lower() in _TRUE or "--log-json" in argv
+    configure_logging(service, json=json)
+    app = typer.Typer(add_completion=False)
+    app.command()(main)
+    try:
+        return app(argv, standalone_mode=False) or 0
+    except Exception as error:
+        # NOTE: typer brings its own copy of click, whose exceptions it does not export.
+        if told := getattr(error, "format_message", None):
+            say_why(service, ValueError(told()))
+            return CANNOT_START
+        logging.getLogger(service).critical("error: %r", error, exc_info=True)
+        return FAILED
