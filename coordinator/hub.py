@@ -273,6 +273,7 @@ class Hub:
             self.status(), self._lifecycle.stale_dropped, self._open_tokens.num_held
         )
         self._sweeper.tick(self._carrier.num_streams, self._num_accepted)
+        self._channel.tell_of_strangers()
 
     def _end_by_edge(self, request_id: str, *, stop_early: bool) -> None:
         request = self._lifecycle.requests.get(request_id)

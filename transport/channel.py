@@ -29,6 +29,7 @@ from transport.channel_keys import ChannelKeys, require_keys
 from transport.errors import MalformedMessage, ProtocolMismatch, WireError
 from transport.handshake import REFUSED_AFTER_S, HandshakeWatch
 from transport.messages import PROTOCOL, Claim, FromWorker, Hello, ToWorker, encode
+from transport.strangers import StrangerWatch
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -164,6 +165,7 @@ class CoordinatorChannel:
         self._socket.setsockopt(zmq.LINGER, 500)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         self._socket.set_hwm(0)
+        self._strangers = StrangerWatch(self._socket)
         self._authenticator: AsyncioAuthenticator | None = None
         if keys is not None:
             self._admit_only(keys)
@@ -194,7 +196,12 @@ class CoordinatorChannel:
         identity, *frames = await self._socket.recv_multipart()
         return from_worker(identity, frames, ours=self._protocol)
 
+    def tell_of_strangers(self) -> None:
+        """Log how many connections were refused, at most once a minute; call it now and then."""
+        self._strangers.look()
+
     def close(self) -> None:
+        self._strangers.close()
         if self._authenticator is not None:
             self._authenticator.stop()
         self._socket.close()

@@ -58,6 +58,7 @@ class Session:
         self._hello = hello
         self._clock = clock
         self._welcome: Welcome | None = None
+        self._former = ""  # the coordinator that it was welcomed by before
         self._heard_at = clock()
         self._next_beat_at = clock()
         self._looked_at = clock()
@@ -139,14 +140,18 @@ class Session:
             case Welcome():
                 self._welcome = message
                 self._next_beat_at = self._clock()
-                log.info("joined coordinator %s", message.coordinator)
+                if self._former in ("", message.coordinator):
+                    log.info("joined coordinator %s", message.coordinator)
+                else:
+                    log.info("joined coordinator %s after %s", message.coordinator, self._former)
             case Granted() | Denied():
                 pass  # answers to claims asked twice
             case Refused(reason=reason):
                 raise JoinRefused(reason)
             case Alive(coordinator=coordinator):
                 if self._welcome and coordinator != self._welcome.coordinator:
-                    log.warning("coordinator %s took over", coordinator)
+                    successor = coordinator or "another one, which does not know this worker,"
+                    log.warning("%s took over from %s", successor, self._welcome.coordinator)
                     self._lose(work)
             case (
                 PeerJoined() | PeerLeft() | Prefill() | Decode() | Generate() | Cancel() | Release()
@@ -157,7 +162,8 @@ class Session:
                 assert_never(message)
 
     def _lose(self, work: list[Work | Lost]) -> None:
-        self._welcome = None
+        assert self._welcome is not None, "lost without having joined"
+        self._former, self._welcome = self._welcome.coordinator, None
         self._next_beat_at = self._clock()
         work.clear()
         work.append(LOST)

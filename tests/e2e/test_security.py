@@ -152,7 +152,7 @@ def test_secrets_that_will_not_do(tmp_path: Path) -> None:
     model = str(served(MODEL))
     bad = f"right:{RIGHT}\nright:{WRONG}\n"
     message = up("--model", model, api_keys=bad)
-    assert "BATON_API_KEYS: line 2: 'right'" in message
+    assert "BATON_API_KEYS: line 2: has the same name as line 1" in message
     assert not [secret for secret in (RIGHT, WRONG) if secret in message]
     message = up("--model", model, api_keys_file=tmp_path / "none")
     assert f"BATON_API_KEYS_FILE: cannot read {tmp_path / 'none'}" in message

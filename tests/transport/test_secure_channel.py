@@ -48,9 +48,8 @@ async def passes(coordinator: CoordinatorChannel, name: str = "w") -> None:
 
 
 async def refused(worker: WorkerChannel) -> str:
-    worker.send(Goodbye())
-
     def listen() -> None:
+        worker.send(Goodbye())
         for _ in range(100):
             assert worker.receive(0.1) == []
 

@@ -111,9 +111,23 @@ def test_silence_is_lost_once_then_hello_again(channel: ScriptedChannel, joined:
     assert channel.sent == [HELLO]
 
 
-def test_another_coordinator_is_lost_too(channel: ScriptedChannel, joined: Session) -> None:
-    channel.answers = [Alive("c-2")]
+@pytest.mark.parametrize(
+    ("name", "logged"),
+    [
+        ("c-2", "c-2 took over from c-1"),
+        ("", "another one, which does not know this worker, took over from c-1"),
+    ],
+)
+def test_another_coordinator_is_lost_too_and_the_log_names_both(
+    channel: ScriptedChannel, joined: Session, caplog: pytest.LogCaptureFixture, name: str,
+    logged: str,
+) -> None:  # fmt: skip
+    caplog.set_level("INFO")
+    channel.answers = [Alive(name)]
     assert joined.receive(0.0) == [LOST]
+    channel.answers = [Welcome("c-2", 1.0, 5.0)]
+    joined.receive(0.0)
+    assert caplog.messages == [logged, "joined coordinator c-2 after c-1"]
 
 
 def test_the_same_coordinator_alive_keeps_the_session(
