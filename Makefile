@@ -9,7 +9,7 @@ export PYTHON
 PORT ?=
 ARGS ?=
 
-.PHONY: help setup up test test-gpu check bench clean
+.PHONY: help setup up env test test-gpu check bench clean
 
 help:  ## what there is to make
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -20,6 +20,9 @@ setup: $(VENV)/.stamp-dev  ## install everything, run nothing
 up: $(VENV)/.stamp-up  ## set up and serve; PORT=8123 ARGS="--decode 2" pass on
 	@exec $(PY) -I -S deploy/lifeline.py TERM $$PPID \
 	    $(VENV)/bin/baton up $(if $(PORT),--port $(PORT)) $(ARGS)
+
+env:  ## write .env for docker compose, with secrets; ARGS="MODEL_DIR=/models/x" passes on
+	@deploy/make-env.sh $(ARGS)
 
 # Two files at a time: much of a test is waiting. ARGS="-n 0" runs all in one process.
 test: $(VENV)/.stamp-dev  ## run all tests; ARGS passes on to pytest

@@ -123,6 +123,24 @@ def test_grafana_does_not_start_with_the_password_everybody_knows(password: str,
     assert ("GRAFANA_PASSWORD" in done.stderr) == (code == 2)
 
 
+def test_one_service_builds_each_image() -> None:
+    built = [service["image"] for service in SERVICES.values() if "build" in service]
+    assert len(built) == len({*built}) == 2
+    ours = {s["image"] for s in SERVICES.values() if s["image"].startswith("baton-")}
+    assert ours == {*built}
+
+
+@pytest.mark.parametrize("name", ["check-model", "coordinator", "prefill", "decode", "both"])
+def test_a_model_folder_that_does_not_exist_is_not_made(name: str) -> None:
+    """The short form, SOURCE:TARGET, makes an empty folder of it."""
+    (model,) = [v for v in SERVICES[name]["volumes"] if "/model" in str(v)]
+    assert (model["type"], model["read_only"]) == ("bind", True)
+
+
+def test_nothing_asks_for_limits_that_a_host_may_refuse() -> None:
+    assert not any("ulimits" in service for service in SERVICES.values())
+
+
 def test_the_coordinators_image_has_no_torch() -> None:
     pyproject = (ROOT / "pyproject.toml").read_text()
     front = {line.partition("==")[0] for line in requirements(pyproject, [])}

@@ -15,14 +15,15 @@ def section(name: str) -> str:
 
 def test_the_coordinator_stops_before_all_that_it_needs() -> None:
     """In the order of a stop, what is depended on comes last."""
-    assert "depends_on: [redis, prefill, decode]" in section("coordinator")
-    for other in ("x-worker", "redis", "prefill", "decode"):
+    assert "depends_on: [redis, prefill, decode, both]" in section("coordinator")
+    for other in ("redis", "prefill", "decode", "both"):
         assert "depends_on" not in section(other)
+    assert section("x-worker").count("depends_on:\n    check-model:\n") == 1
 
 
 def test_a_service_that_starts_hears_sigterm() -> None:
     """Process 1 ignores signals that it has no handler for yet."""
     assert "init: true" in section("x-service")
     assert "<<: *service" in section("x-worker")
-    for name in ("redis", "coordinator", "prefill", "decode"):
+    for name in ("redis", "coordinator", "prefill", "decode", "both"):
         assert re.search(r"<<: \*(service|worker)\n", section(name))
