@@ -1,6 +1,6 @@
 """The page at ``/``: a playground, the pools and the last requests.
 
-Three static files (page/), read once. They need nothing from elsewhere, and the policy they are
+Static files (page/), read once. They need nothing from elsewhere, and the policy they are
 sent with forbids it: no other origin, nothing inline, no frame around it. They hold no secret, so
 they are open even where the API asks for keys; the page asks its reader for one.
 """
@@ -16,8 +16,9 @@ FOLDER = Path(__file__).parent / "page"
 _FILES = {
     "/": ("index.html", "text/html"),
     "/page/baton.css": ("baton.css", "text/css"),
-    "/page/baton.js": ("baton.js", "text/javascript"),
 }
+_SCRIPTS = ("baton", "api", "dom", "playground", "pools", "requests")
+_FILES |= {f"/page/{name}.js": (f"{name}.js", "text/javascript") for name in _SCRIPTS}
 PATHS = frozenset(_FILES)
 
 _HEADERS = {

@@ -36,6 +36,9 @@ async def test_the_page_refers_to_nothing_else(client: httpx.AsyncClient) -> Non
     html = (await client.get("/")).text
     references = re.findall(r'(?:href|src)="([^"]+)"', html)
     served = {"/" + name for name in references if not name.startswith(("#", "data:"))}
+    for path in PATHS:
+        imports = re.findall(r'^import .* from "\./([^"]+)"', (await client.get(path)).text, re.M)
+        served |= {f"/page/{name}" for name in imports}
     assert served == PATHS - {"/"}
     for path in PATHS:
         text = (await client.get(path)).text.replace("http://www.w3.org/2000/svg", "")
@@ -44,9 +47,10 @@ async def test_the_page_refers_to_nothing_else(client: httpx.AsyncClient) -> Non
 
 
 async def test_what_the_script_looks_for_is_in_the_page(client: httpx.AsyncClient) -> None:
-    html, script = (await client.get("/")).text, (await client.get("/page/baton.js")).text
+    html = (await client.get("/")).text
     ids = set(re.findall(r'\bid="([^"]+)"', html))
-    assert set(re.findall(r'\$\("([^"]+)"\)', script)) <= ids
+    for path in PATHS:
+        assert set(re.findall(r'\$\("([^"]+)"\)', (await client.get(path)).text)) <= ids
     assert set(re.findall(r'\bfor="([^"]+)"', html)) <= ids
 
 

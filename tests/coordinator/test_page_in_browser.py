@@ -1,6 +1,7 @@
 """The page in a headless Chromium, over a scripted core. Skipped where none is installed."""
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -22,6 +23,10 @@ from tests.coordinator.test_timeline import HANDED_OFF
 
 Serve = Callable[..., "asyncio.Future[str]"]
 IDLE = "!document.querySelector('#send').disabled"
+NOTE_WAITS = """
+    const waits = [], wait = setTimeout;
+    window.setTimeout = (then, ms) => { waits.push(ms); return wait(then, ms); };
+"""
 
 
 @pytest.fixture
@@ -143,9 +148,19 @@ async def test_requests_are_drawn_and_refusals_told(
     widths = await browser.value(f"[...{drawn}.children].map(e => e.getBoundingClientRect().width)")
     shares = [width / sum(widths) for width in widths]
     assert shares == pytest.approx([0.25, 0.25, 0.0625, 0.4375], abs=0.01)
-    assert "copy 10 ms" in await browser.value(
-        "document.querySelector('[data-id=r1] table').textContent"
-    )
+    bars = "['r1', 'r2'].map(id => document.querySelector(`[data-id=${id}] .bar`)"
+    lengths = await browser.value(f"{bars}.getBoundingClientRect().width)")
+    assert lengths[1] / lengths[0] == pytest.approx(0.5, abs=0.01), "one time scale: 1 s of 2 s"
+    assert await browser.text("#scale") == "full width: 2.00 s"
+    await browser.value("document.querySelector('[data-id=r1] details').open = true")
+    cells = "map(row => [...row.cells].map(cell => cell.innerText))"
+    rows = await browser.value(f"[...document.querySelectorAll('[data-id=r1] tr')].{cells}")
+    assert [(row[0], row[1][-6:], *row[2:4]) for row in rows] == [
+        ("queue", "40.000", "500 ms", ""), ("prefill", "40.500", "500 ms", "p"),
+        ("handoff", "41.000", "125 ms", "d"), ("decode", "41.125", "875 ms", "d"),
+        ("finished", "42.000", "2.00 s", ""),
+    ]  # fmt: skip
+    assert "copy 10 ms" in rows[2][4]
     failed = await browser.value("document.querySelector('[data-id=r2]').textContent")
     assert "no_worker: none left" in failed
     await browser.write("#message", "Hi")
@@ -154,19 +169,62 @@ async def test_requests_are_drawn_and_refusals_told(
     assert await browser.text(".assistant .error") == "the queue is full Try again in 3 s."
 
 
-async def test_a_workers_heat_is_shown_where_it_is_known_and_who_drains(
+async def test_pools_are_a_table_with_a_row_a_worker(
     browser: Browser, serve: Serve, says: Callable[..., FakeCore]
 ) -> None:
-    cold = PoolStatus("decode-1", "decode", "cpu", 2, 1, 8, 8, 4, 4, "")
-    hot = PoolStatus("decode-2", "decode", "cuda", 0, 0, 8, 8, 4, 4, "", True, 86.4)
-    await browser.open(await serve(says(workers=(cold, hot))))
-    await browser.until("document.querySelectorAll('.worker').length === 2")
-    hints = "[...document.querySelectorAll('.worker .hint')]"
-    facts = await browser.value(f"{hints}.map(each => each.innerText)")
-    assert facts == [
-        "cpu · 2 running · 1 waiting",
-        "cuda · 0 running · 0 waiting · 86 °C · draining",
-    ]
+    cold = PoolStatus("decode-1", "decode", "cpu", 2, 1, 3, 8, 4, 4, "",
+                      output_tokens_per_s=1234.4)  # fmt: skip
+    hot = PoolStatus("decode-2", "decode", "cuda", 0, 0, 8, 8, 4, 4, "two pages lost", True, 86.4,
+                     breaker="half-open")  # fmt: skip
+    prefill = PoolStatus("prefill-1", "prefill", "cpu", 0, 0, 8, 8, 4, 4, "",
+                         prompt_tokens_per_s=99.0, output_tokens_per_s=1.0)  # fmt: skip
+    await browser.open(await serve(says(workers=(cold, hot, prefill))))
+    await browser.until("document.querySelectorAll('#pools tr').length === 4")
+    cells = (
+        "[...document.querySelectorAll('#pools tr')].map(r => [...r.cells].map(c => c.innerText))"
+    )
+    assert [[cell.strip() for cell in row] for row in await browser.value(cells)] == [
+        ["prefill", "prefill-1", "cpu", "0", "0", "0/8", "0/4", "99 / 1", "closed", "–"],
+        ["decode", "decode-1", "cpu", "2", "1", "5/8", "0/4", "0 / 1,234", "closed", "–"],
+        ["decode", "decode-2 draining", "cuda", "0", "0", "0/8", "0/4", "0 / 0", "half-open",
+         "86 °C"],
+        ["two pages lost"],
+    ]  # fmt: skip
+    assert await browser.text("#speed") == "3 workers · prompts 99 tok/s · output 1,235 tok/s"
+    assert await browser.value("document.querySelectorAll('thead th').length") == 10
+
+
+async def test_what_cannot_be_renewed_is_dimmed_and_says_of_when_it_is(
+    browser: Browser, serve: Serve, says: Callable[..., FakeCore]
+) -> None:
+    gone = False
+
+    def flaky(app: ASGIApp) -> ASGIApp:
+        async def maybe(scope: Scope, receive: Receive, send: Send) -> None:
+            if gone and not scope["path"].startswith("/page"):
+                await ApiError(500, "It is broken.").response()(scope, receive, send)
+            else:
+                await app(scope, receive, send)
+
+        return maybe
+
+    worker = PoolStatus("both-1", "both", "cpu", 2, 1, 8, 8, 4, 4, "")
+    await browser.open(await serve(says(workers=(worker,)), wrap=flaky))
+    await browser.until("document.querySelectorAll('#pools tr').length === 1")
+    opacity = "getComputedStyle(document.querySelector('#pools-section .wide')).opacity"
+    assert await browser.value(opacity) == "1"
+    # The page looks again when its reader comes back; the test does not wait for the next look.
+    look = "document.dispatchEvent(new Event('visibilitychange'))"
+    gone = True
+    await browser.value(look)
+    await browser.until("document.querySelectorAll('.stale').length === 2")
+    assert float(await browser.value(opacity)) < 0.5
+    note = await browser.text("#pools-note")
+    assert re.fullmatch(r"It is broken\. This is of \d\d:\d\d:\d\d\.", note)
+    gone = False
+    await browser.value(look)
+    await browser.until("document.querySelectorAll('.stale').length === 0")
+    assert await browser.text("#pools-note") == ""
 
 
 async def test_a_key_is_asked_for_and_kept_in_the_tab(
@@ -182,13 +240,16 @@ async def test_a_key_is_asked_for_and_kept_in_the_tab(
 
         return door
 
+    await browser.call("Page.addScriptToEvaluateOnNewDocument", source=NOTE_WAITS)
     await browser.open(await serve(says("Yes"), wrap=locked))
     await browser.until("!document.querySelector('#key-form').hidden")
     await browser.until("document.querySelector('#requests-note').innerText === 'Give a key.'")
+    assert await browser.value("waits") == [], "without a key it does not look again and again"
     await browser.write("#key", "s3cret")
     await browser.press("Enter")
     await browser.until("document.querySelector('#health').className === 'good'")
     assert await browser.value("document.querySelector('#key-form').hidden")
+    assert 2000 in await browser.value("waits")
     assert await browser.value("Object.values(sessionStorage).join()") == "s3cret"
     assert await browser.value("localStorage.length") == 0
     await browser.write("#message", "Open?")
@@ -205,12 +266,12 @@ async def test_it_fits_a_phone_and_a_keyboard(
     await browser.open(await serve(says()))
     assert await browser.value("document.documentElement.scrollWidth") <= 360
     reached = []
-    for _ in range(6):
+    for _ in range(7):
         await browser.press("Tab")
         reached.append(
             await browser.value("(e => e.id || e.className || e.tagName)(document.activeElement)")
         )
-    assert reached == ["skip", "SUMMARY", "conversation", "message", "send", "clear"]
+    assert reached == ["skip", "wide", "SUMMARY", "conversation", "message", "send", "clear"]
     unnamed = "[...document.querySelectorAll('input, textarea')].filter(e => !e.labels.length)"
     assert await browser.value(f"{unnamed}.map(e => e.id)") == []
     for scheme in ("light", "dark"):
