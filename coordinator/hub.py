@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import assert_never
 
 from coordinator.carrier import Carrier
+from coordinator.closed import ClosedConnections
 from coordinator.contract import Generation, Overloaded, ServiceStatus
 from coordinator.garbage import Sweeper
 from coordinator.hub_settings import HubSettings
@@ -80,6 +81,9 @@ class Hub:
             self._registry, self._lifecycle, self._membership, channel.send, settings
         )
         self._reach = Reach(channel.send, instance)
+        self._closed = ClosedConnections(
+            self._reach.reaches, self._processes, self._bury, clock=time.monotonic
+        )
         self._carrier = Carrier(self._lifecycle, observer, channel.send)
         self._sweeper = Sweeper()
         self._open_tokens = OpenTokens(settings.max_open_tokens)
@@ -142,12 +146,14 @@ class Hub:
 
     async def run(self) -> None:
         """Receive and tick until ``stop``."""
+        self._channel.on_ended(self._closed.one_ended)
         async with asyncio.TaskGroup() as tasks:
             receiving = tasks.create_task(self._receive(), name="receive")
             ticking = tasks.create_task(self._tick(), name="tick")
+            probing = tasks.create_task(self._closed.watch(), name="probe")
             watching = tasks.create_task(watch_lag(self._observer.loop_lag), name="lag")
             await self._stopping.wait()
-            for task in (receiving, ticking, watching):
+            for task in (receiving, ticking, probing, watching):
                 task.cancel()
 
     async def drain(self, timeout_s: float) -> None:
@@ -264,9 +270,8 @@ class Hub:
             self._carrier.apply()
 
     def _beat(self, lag_s: float) -> None:
-        members = {worker.instance for worker in self._registry.all()}
         # First of all: workers that hear nothing of us give up their work.
-        gone = self._reach.beat(members | self._leases.holders)
+        gone = self._reach.beat(self._processes())
         self._leases.end(gone)
         self._vigil.keep(lag_s, gone)
         self._observer.tick(
@@ -274,6 +279,18 @@ class Hub:
         )
         self._sweeper.tick(self._carrier.num_streams, self._num_accepted)
         self._channel.tell_of_strangers()
+
+    def _processes(self) -> set[str]:
+        """The instances whose processes are of interest: workers, and holders of a GPU."""
+        return {worker.instance for worker in self._registry.all()} | self._leases.holders
+
+    def _bury(self, gone: set[str]) -> None:
+        try:
+            self._leases.end(gone)
+            self._vigil.fence_gone(gone)
+        except Exception:
+            log.exception("the end of %s", sorted(gone))
+        self._carrier.apply()
 
     def _end_by_edge(self, request_id: str, *, stop_early: bool) -> None:
         request = self._lifecycle.requests.get(request_id)

@@ -37,6 +37,12 @@ class Vigil:
         self._refuse_the_stranded()
         self._fail_overdue(time.monotonic() - self._settings.request_timeout_s)
 
+    def fence_gone(self, gone: set[str]) -> None:
+        """Processes were found dead by their connections."""
+        for worker in self._registry.all():
+            if worker.instance in gone:
+                self._membership.fence(worker, "its connection is closed")
+
     def _fence_the_dead(self, lag_s: float, gone: set[str]) -> None:
         if lag_s > self._settings.heartbeat_s:
             log.warning("this process stood still for %.1f s", lag_s)
@@ -44,9 +50,7 @@ class Vigil:
         now = time.monotonic()
         for worker in self._registry.silent(now, self._settings.dead_after_s):
             self._membership.fence(worker, f"silent for {now - worker.heard_at:.1f} s")
-        for worker in self._registry.all():
-            if worker.instance in gone:
-                self._membership.fence(worker, "its connection is closed")
+        self.fence_gone(gone)
 
     def _refuse_the_stranded(self) -> None:
         settled = time.monotonic() - 3 * self._settings.heartbeat_s

@@ -41,6 +41,10 @@ _FROM_WORKER = msgspec.msgpack.Decoder(FromWorker)
 _TO_WORKER = msgspec.msgpack.Decoder(ToWorker)
 _ZAP_DOMAIN = "baton"
 _LINGER_S = 0.3
+# ZeroMQ waits up to twice as long, so a live worker is back before it is taken for dead (closed.py
+# of the coordinator).
+_RECONNECT_MS = 20
+_RECONNECT_MAX_MS = 250
 _LOOK_UP_S = 0.1
 
 
@@ -66,8 +70,8 @@ class WorkerChannel:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, instance.encode())
-        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         self._socket.set_hwm(0)
         if keys is not None:
@@ -199,6 +203,11 @@ class CoordinatorChannel:
     def tell_of_strangers(self) -> None:
         """Log how many connections were refused, at most once a minute; call it now and then."""
         self._strangers.look()
+
+    def on_ended(self, one_ended: Callable[[], None]) -> None:
+        """Have ``one_ended`` called whenever some connection has ended, on the running loop until
+        this channel is closed. ZeroMQ does not say whose it was."""
+        self._strangers.on_ended(one_ended)
 
     def close(self) -> None:
         self._strangers.close()

@@ -1,9 +1,11 @@
-"""Connections to the coordinator's channel that fail the handshake: counted, and told of in one
-line a minute at most.
+"""Connections to the coordinator's channel that fail the handshake, counted and told of in one line
+a minute at most; and those that end, told of at once.
 
-NOTE: ZeroMQ refuses in silence; only the socket's monitor tells, and of whom it does not say.
+NOTE: ZeroMQ refuses in silence; only the socket's monitor tells, and of whom it does not say. A
+socket has one monitor.
 """
 
+import asyncio
 import logging
 import math
 import time
@@ -37,18 +39,33 @@ class StrangerWatch:
         self._clock = clock
         self._num_refused = 0
         self._tell_at = -math.inf
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._one_ended: Callable[[], None] = lambda: None
+        self._first_look: asyncio.Handle | None = None
+        self._num_monitors = 0
         self._watch()
+
+    def on_ended(self, one_ended: Callable[[], None]) -> None:
+        """Look whenever there is something to see, on the running loop until closed; ``one_ended``
+        is called when some connection has ended."""
+        self._loop, self._one_ended = asyncio.get_running_loop(), one_ended
+        self._listen()
 
     def look(self) -> None:
         """Count what was refused since the last look, and tell of it if it is time; never waits."""
+        ended = False
         for _ in range(_MOST_A_LOOK):
             if not self._monitor.poll(0):
                 break
-            recv_monitor_message(self._monitor)
-            self._num_refused += 1
+            event = recv_monitor_message(self._monitor)["event"]
+            ended = ended or event == zmq.EVENT_DISCONNECTED
+            self._num_refused += event != zmq.EVENT_DISCONNECTED
         else:  # a flood: what has queued up beyond that is not worth the loop's time
+            ended = True
             self.close()
             self._watch()
+        if ended:
+            self._one_ended()
         now = self._clock()
         if self._num_refused and now >= self._tell_at:
             log.warning(
@@ -61,12 +78,17 @@ class StrangerWatch:
             self._tell_at = now + TELL_EVERY_S
 
     def close(self) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(self._descriptor)
+        if self._first_look is not None:
+            self._first_look.cancel()
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
 
     def _watch(self) -> None:
-        endpoint = f"inproc://strangers-{id(self)}"
-        self._socket.monitor(endpoint, _FAILED)
+        self._num_monitors += 1  # the one before may not have let go of its name yet
+        endpoint = f"inproc://strangers-{id(self)}-{self._num_monitors}"
+        self._socket.monitor(endpoint, _FAILED | zmq.EVENT_DISCONNECTED)
         # NOTE: a full queue of the monitor would stop ZeroMQ's thread.
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(
             self._socket.context.underlying
@@ -74,3 +96,14 @@ class StrangerWatch:
         self._monitor = context.socket(zmq.PAIR)
         self._monitor.set_hwm(0)
         self._monitor.connect(endpoint)
+        self._listen()
+
+    def _listen(self) -> None:
+        if self._loop is not None:
+            # NOTE: this descriptor tells of changes only, and none before the first look.
+            self._loop.add_reader(self._descriptor, self.look)
+            self._first_look = self._loop.call_soon(self.look)
+
+    @property
+    def _descriptor(self) -> int:
+        return int(self._monitor.getsockopt(zmq.FD))

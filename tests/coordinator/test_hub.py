@@ -258,6 +258,23 @@ async def test_a_bug_in_what_one_request_wants_done_ends_that_one(
     streams["good"].cancel()
 
 
+async def test_an_ended_connection_is_found_without_a_heartbeat() -> None:
+    site = Site(HubSettings(heartbeat_s=60.0, dead_after_s=300.0))
+    dead, alive = site.join("b-1", "both"), site.join("b-2", "both")
+    for worker in (dead, alive):
+        await asyncio.to_thread(worker.session.join, DEADLINE_S)
+    request = Generation("r", packed((1, 2)), SamplingParams(), StopRule(4))
+    stream = site.hub.submit(request)
+    await asyncio.to_thread(dead.hear, Generate)
+    site.workers.remove(dead)
+    await asyncio.to_thread(dead.channel.close)  # as the kernel does for a killed process
+    order = await asyncio.to_thread(alive.hear, Generate)
+    assert order.attempt == 2
+    assert [worker.instance for worker in site.hub.status().workers] == ["b-2"]
+    stream.cancel()
+    await site.close()
+
+
 async def test_malformed_frames_are_counted_and_end_no_stream(site: Site) -> None:
     both = site.join("b-1", "both")
     await asyncio.to_thread(both.session.join, DEADLINE_S)
