@@ -3,6 +3,10 @@
 Secrets have no option, only the environment: a command line is there for every user to read.
 """
 
+import gc
+
+gc.disable()  # until all is imported: nothing that imports make is garbage, and searches take long
+
 import os
 import sys
 from pathlib import Path
@@ -81,6 +85,8 @@ def main(
     log_json: Annotated[bool, typer.Option(envvar="BATON_LOG_JSON")] = False,
 ) -> None:
     """Serve the OpenAI API, assign requests to the pools, keep their record in Redis."""
+    gc.freeze()
+    gc.enable()
     try:
         configure_logging("coordinator", log_level, log_json)
         folder = checkpoint_folder(model)

@@ -3,6 +3,7 @@
 Read here, in ``__main__``'s name, and nowhere else.
 """
 
+import gc
 import json
 import os
 from collections.abc import Callable
@@ -236,7 +237,10 @@ def num_tokenizer_ids(model: Path) -> int | None:
 
 
 def run_service(service: str, log_level: str, log_json: bool, main: Callable[[], None]) -> None:
-    """Run ``main``; what a user can mend ends the process with one line and status 2."""
+    """Run ``main``; what a user can mend ends the process with one line and status 2. What has been
+    imported is never searched for garbage again, at the end of the process neither."""
+    gc.freeze()
+    gc.enable()
     configure_logging(service, log_level, log_json)
     # Before CUDA is first used: a number must name the same GPU here as in nvidia-smi.
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"

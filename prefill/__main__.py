@@ -1,5 +1,9 @@
 """``python -m prefill``: one prefill worker."""
 
+import gc
+
+gc.disable()  # until options.run_service: nothing that imports make is garbage
+
 import os
 import sys
 from pathlib import Path

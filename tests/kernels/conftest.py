@@ -3,26 +3,9 @@
 import pytest
 import torch
 
+from tests.kernels import interpreter
 
-def _teach_interpreter_bfloat16() -> None:
-    """Its dot multiplies the bits of bfloat16 operands as integers; give it their values."""
-    import triton.language as tl
-    from triton.runtime import interpreter
-
-    plain = interpreter.InterpreterBuilder.create_dot
-
-    def widened(handle: interpreter.TensorHandle) -> interpreter.TensorHandle:
-        if handle.dtype.scalar != tl.bfloat16:
-            return handle
-        return interpreter.TensorHandle((handle.data.astype("u4") << 16).view("f4"), tl.float32)
-
-    def dot(builder, a, b, *rest):  # type: ignore[no-untyped-def]
-        return plain(builder, widened(a), widened(b), *rest)
-
-    interpreter.InterpreterBuilder.create_dot = dot
-
-
-_teach_interpreter_bfloat16()
+interpreter.prepare()
 
 
 @pytest.fixture
