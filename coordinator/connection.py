@@ -1,7 +1,7 @@
 """Work that only makes sense while its client is there."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from starlette.types import Receive
@@ -10,31 +10,22 @@ _T = TypeVar("_T")
 
 
 class ClientLeft(Exception):
-    """The client closed the connection, or has stopped to read."""
+    """The client closed the connection, or was disconnected."""
 
 
 async def while_connected(
     work: Coroutine[Any, Any, _T],
     receive: Receive,
-    *,
-    stalled: Callable[[], bool] = lambda: False,
-    check_s: float = 15.0,
 ) -> _T:
     """The result of ``work``; raises ClientLeft, with the work cancelled and over, as soon as the
-    server reports a disconnect, or within ``check_s`` after ``stalled`` became true."""
+    server reports a disconnect."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_disconnected(receive))
     try:
-        while True:
-            done, _ = await asyncio.wait(
-                {task, gone}, timeout=check_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            if task in done:
-                return task.result()
-            if gone in done:
-                raise ClientLeft("connection closed by the client")
-            if stalled():
-                raise ClientLeft("the client reads nothing")
+        done, _ = await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task in done:
+            return task.result()
+        raise ClientLeft("connection closed by the client")
     finally:
         task.cancel()
         gone.cancel()

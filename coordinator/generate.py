@@ -122,7 +122,6 @@ async def respond(
             usage,
             include_usage=bool(options and options.include_usage),
             continuous_usage=bool(options and options.continuous_usage_stats),
-            write_timeout_s=edge.settings.write_timeout_s,
         )
     try:
         outputs = await while_connected(collected(choices), http.receive)

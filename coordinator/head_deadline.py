@@ -6,10 +6,11 @@ import logging
 from typing import Any
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from coordinator.connections import Connections
+from coordinator.edge_settings import EdgeSettings
+from coordinator.http_protocol import HttpProtocol
 
 log = logging.getLogger(__name__)
 
@@ -18,8 +19,8 @@ MAX_HEAD_BYTES = 256 * 1024
 grows, so a long one is slow as well."""
 
 
-class HeadDeadline(HttpToolsProtocol):
-    """uvicorn's protocol with ``head_timeout_s`` for a head to be whole: the first from the
+class HeadDeadline(HttpProtocol):
+    """HttpProtocol with ``head_timeout_s`` for a head to be whole: the first from the
     connection on, later ones from their first byte, until which the keep-alive timer runs. Of a
     request that was answered before its body had come, the rest of the body counts as a head. And
     with a bound for the length of heads and trailers. ``connections`` are told when it waits for a
@@ -34,12 +35,12 @@ class HeadDeadline(HttpToolsProtocol):
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
-        head_timeout_s: float,
+        settings: EdgeSettings,
         connections: Connections,
     ) -> None:
-        super().__init__(config, server_state, app_state)
+        super().__init__(config, server_state, app_state, settings.write_timeout_s)
         self._all = connections
-        self._head_timeout_s = head_timeout_s
+        self._head_timeout_s = settings.head_timeout_s
         self._head_due: asyncio.TimerHandle | None = None
         self._num_bytes = 0  # since a head, a piece of a body or a request ended
 

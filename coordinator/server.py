@@ -8,6 +8,7 @@ close    HTTP, channel, record
 
 import asyncio
 import logging
+import math
 import signal
 import socket
 from collections.abc import Iterator
@@ -103,7 +104,7 @@ async def serve(settings: CoordinatorSettings) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(hub.run(), name="hub")
             connections = Connections(max_connections, metrics.http_evicted.inc)
-            http = HttpServer(app, listener, settings.edge.head_timeout_s, connections)
+            http = HttpServer(app, listener, settings.edge, connections)
             tasks.create_task(http.serve(), name="http")
             settle()
             if not settings.edge.api_keys and not is_loopback(settings.host):
@@ -112,8 +113,9 @@ async def serve(settings: CoordinatorSettings) -> None:
             log.info("%s listens on %s:%d", instance, *listener.getsockname()[:2])
             await stop.wait()
             notify(STOPPING="1", STATUS="draining")
+            due_at = loop.time() + settings.drain_timeout_s
             await hub.drain(settings.drain_timeout_s)
-            http.should_exit = True
+            http.exit_within(max(CLOSE_TIMEOUT_S, due_at - loop.time()))
             hub.stop()
 
 
@@ -125,10 +127,10 @@ class HttpServer(uvicorn.Server):
         self,
         app: FastAPI,
         listener: socket.socket,
-        head_timeout_s: float,
+        settings: EdgeSettings,
         connections: Connections,
     ) -> None:
-        self._head_timeout_s = head_timeout_s
+        self._settings = settings
         self._listener = listener
         self._connections = connections
         config = uvicorn.Config(
@@ -141,9 +143,15 @@ class HttpServer(uvicorn.Server):
             log_config=None,
             server_header=False,
             timeout_keep_alive=75,
-            timeout_graceful_shutdown=int(CLOSE_TIMEOUT_S),
+            timeout_graceful_shutdown=math.ceil(CLOSE_TIMEOUT_S),
         )
         super().__init__(config)
+
+    def exit_within(self, timeout_s: float) -> None:
+        """Take no more connections, and end once every answer has been taken by its client; after
+        ``timeout_s`` cut off what is left."""
+        self.config.timeout_graceful_shutdown = math.ceil(timeout_s)
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
@@ -159,7 +167,7 @@ class HttpServer(uvicorn.Server):
             self.config,
             self.server_state,
             self.lifespan.state,
-            self._head_timeout_s,
+            self._settings,
             self._connections,
         )
 

@@ -1,6 +1,5 @@
 """A streamed response: one server-sent event for each delta, at once."""
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -43,37 +42,18 @@ class EventStream(Response):
         *,
         include_usage: bool,
         continuous_usage: bool,
-        write_timeout_s: float,
     ) -> None:
         self._choices = choices
         self._writer = writer
         self._usage = usage
         self._include_usage = include_usage
         self._continuous_usage = continuous_usage
-        self._write_timeout_s = write_timeout_s
-        self._sending_since: float | None = None
         self._started = False
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        clock = asyncio.get_running_loop().time
-
-        def stalled() -> bool:
-            since = self._sending_since
-            return since is not None and clock() - since > self._write_timeout_s
-
-        async def timed_send(message: dict[str, Any]) -> None:
-            self._sending_since = clock()
-            await send(message)
-            self._sending_since = None
-
         try:
-            await while_connected(
-                self._deliver(scope, receive, timed_send),
-                receive,
-                stalled=stalled,
-                check_s=self._write_timeout_s / 4,
-            )
+            await while_connected(self._deliver(scope, receive, send), receive)
         except ClientLeft as left:
             log.debug("stream abandoned", extra={"reason": str(left)})
         finally:

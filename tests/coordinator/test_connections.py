@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from coordinator.connections import Connections
+from coordinator.edge_settings import EdgeSettings
 from coordinator.file_limit import SPARE
 from coordinator.server import HttpServer
 from transport.channel import WorkerChannel
@@ -93,7 +94,7 @@ async def served(limit: int, gate: asyncio.Event, begun: asyncio.Semaphore) -> A
         await send({"type": "http.response.body", "body": b"ok"})
 
     listener = socket.create_server(("127.0.0.1", 0))
-    server = HttpServer(app, listener, 30.0, Connections(limit))  # type: ignore[arg-type]
+    server = HttpServer(app, listener, EdgeSettings("tiny"), Connections(limit))  # type: ignore[arg-type]
     running = asyncio.create_task(server.serve())
     try:
         yield listener.getsockname()[1]
@@ -150,6 +151,7 @@ async def test_where_all_are_busy_the_next_waits() -> None:
 SERVER = """
 import asyncio, json, resource, socket, sys
 from coordinator.connections import Connections
+from coordinator.edge_settings import EdgeSettings
 from coordinator.file_limit import allow_open_files
 from coordinator.server import HttpServer
 from transport.channel import CoordinatorChannel
@@ -166,7 +168,7 @@ async def main():
     connections = Connections(allow_open_files("max_open", 50))
     channel = CoordinatorChannel("ipc://" + sys.argv[1])
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    asyncio.ensure_future(HttpServer(app, listener, 30.0, connections).serve())
+    asyncio.ensure_future(HttpServer(app, listener, EdgeSettings("tiny"), connections).serve())
     print(json.dumps([channel.endpoint, listener.getsockname()[1], connections.limit]), flush=True)
     while True:
         instance, message = await channel.receive()

@@ -30,8 +30,9 @@ def gate() -> asyncio.Semaphore:
 @pytest.fixture
 async def port(says: Says, tokenizer: Tokenizer, gate: asyncio.Semaphore) -> AsyncIterator[int]:
     listener = socket.create_server(("127.0.0.1", 0))
-    app = create_app(says("a", gate=gate), tokenizer, EdgeSettings("tiny"))
-    server = HttpServer(app, listener, HEAD_TIMEOUT_S, Connections(64))
+    settings = EdgeSettings("tiny", head_timeout_s=HEAD_TIMEOUT_S)
+    app = create_app(says("a", gate=gate), tokenizer, settings)
+    server = HttpServer(app, listener, settings, Connections(64))
     running = asyncio.create_task(server.serve())
     yield listener.getsockname()[1]
     server.should_exit = server.force_exit = True

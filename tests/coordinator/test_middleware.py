@@ -172,26 +172,6 @@ async def test_a_bug_in_the_middle_of_a_stream_is_an_event(
     assert core.outcomes == ["cancelled"]
 
 
-async def test_a_client_that_reads_nothing_has_left(says: Says, tokenizer: Tokenizer) -> None:
-    core = says("one two three")
-    app = create_app(core, tokenizer, EdgeSettings("tiny", write_timeout_s=0.05))
-    bodies = [b'{"prompt": "x", "stream": true}']
-
-    async def receive() -> Message:
-        if bodies:
-            return {"type": "http.request", "body": bodies.pop()}
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def send(message: Message) -> None:
-        if message["type"] == "http.response.body":
-            await asyncio.Event().wait()
-
-    async with asyncio.timeout(5):
-        await app(post_scope("/v1/completions", []), receive, send)
-    assert core.outcomes == ["cancelled"]
-
-
 async def test_work_is_over_before_the_departure_is_reported() -> None:
     cleaned = False
     left = asyncio.Event()
