@@ -4,6 +4,7 @@ The edge (api) turns an HTTP request into one ``Generation`` per choice; the cor
 generation into tokens. Neither knows the other's insides.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -149,6 +150,12 @@ class Core(Protocol):
 
     def submit(self, generation: Generation) -> TokenStream:
         """Accept a generation; raises Overloaded when it is not accepted."""
+        ...
+
+    async def recorded(self, request_ids: Sequence[str]) -> None:
+        """Return once the record tells how these generations ended, so that it is not lost if
+        this process dies after their client has the whole answer. Takes a moment at most, also
+        where the record cannot be written; does not raise."""
         ...
 
     def status(self) -> ServiceStatus: ...

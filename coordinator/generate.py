@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 from starlette.requests import Request
@@ -12,7 +13,7 @@ from coordinator.access_log import note_accepted
 from coordinator.accounts import account_of
 from coordinator.choice import Choice
 from coordinator.connection import while_connected
-from coordinator.contract import Generation, TokenStream
+from coordinator.contract import Generation, GenerationFailed, TokenStream
 from coordinator.detokenizer import Detokenizer
 from coordinator.edge import Edge
 from coordinator.errors import invalid, json_response
@@ -114,19 +115,26 @@ async def respond(
         )
         for stream, generation in zip(streams, accepted, strict=True)
     ]
+    recorded = partial(edge.core.recorded, [generation.request_id for generation in accepted])
     if request.stream:
         options = request.stream_options
         return EventStream(
             choices,
             writer,
             usage,
+            recorded,
             include_usage=bool(options and options.include_usage),
             continuous_usage=bool(options and options.continuous_usage_stats),
         )
     try:
         outputs = await while_connected(collected(choices), http.receive)
+    except GenerationFailed:
+        _cancel(streams)
+        await recorded()
+        raise
     finally:
         _cancel(streams)
+    await recorded()
     usage.completion_tokens = sum(len(output.tokens) for output in outputs)
     return json_response(writer.body(outputs, usage))
 

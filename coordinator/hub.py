@@ -5,12 +5,13 @@
     tick      every heartbeat: say Alive, find silent workers and overdue requests
     apply     what the lifecycle wants done (carrier.py)
 
-Everything runs on one event loop; nothing here waits for Redis.
+Everything runs on one event loop. No token waits for Redis, the end of a response for a moment.
 """
 
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import assert_never
 
@@ -118,6 +119,9 @@ class Hub:
         self._lifecycle.submit(generation, self._clock())
         self._carrier.apply()
         return stream
+
+    async def recorded(self, request_ids: Sequence[str]) -> None:
+        await self._observer.recorded(request_ids)
 
     def status(self) -> ServiceStatus:
         num_open = len(self._lifecycle.requests)

@@ -4,6 +4,7 @@ Nothing here can fail or slow a request; the hub calls it at each event and goes
 """
 
 import logging
+from collections.abc import Sequence
 from typing import Literal, Protocol, get_args
 
 from msgspec import structs
@@ -26,7 +27,7 @@ Departure = Literal["silent", "goodbye", "rejoined", "refused"]
 
 
 class Records(Protocol):
-    """The store, as the observer needs it: every call returns at once."""
+    """The store, as the observer needs it: every call returns at once, ``recorded`` in a moment."""
 
     @property
     def connected(self) -> bool: ...
@@ -38,6 +39,8 @@ class Records(Protocol):
     def damage(self) -> Damage: ...
 
     def put(self, record: RequestRecord) -> None: ...
+
+    async def recorded(self, request_ids: Sequence[str]) -> None: ...
 
     def register_worker(self, instance: str, fields: dict[str, str]) -> None: ...
 
@@ -67,6 +70,10 @@ class Observer:
 
     def record(self, request: Request) -> None:
         self._records.put(to_record(request, self._instance))
+
+    async def recorded(self, request_ids: Sequence[str]) -> None:
+        """Wait a moment for the record of these requests' ends."""
+        await self._records.recorded(request_ids)
 
     def token(self, request: Request) -> None:
         """One token is on its way to the client."""

@@ -65,6 +65,13 @@ class Outbox:
             self._drop_oldest()
         return True
 
+    def hasten(self, request_id: str) -> bool:
+        """Take this one next, if it has ended and Redis has not confirmed it; whether that is
+        so."""
+        if request_id in self._dirty and request_id in self._unwritten:
+            self._dirty.move_to_end(request_id, last=False)
+        return request_id in self._unwritten
+
     def take(self, most: int) -> list[RequestRecord]:
         """Up to ``most`` records to write now; ``settle`` or ``give_back`` each of them."""
         taken: list[RequestRecord] = []

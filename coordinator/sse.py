@@ -1,7 +1,7 @@
 """A streamed response: one server-sent event for each delta, at once."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -30,7 +30,7 @@ class EventStream(Response):
 
     1. Nothing is sent before the first delta, so an early failure still gets its own status.
     2. Each delta is one ``data:`` event; a failure from here on is an event too.
-    3. ``data: [DONE]`` always ends it, unless the client left.
+    3. ``data: [DONE]`` always ends it, unless the client left; ``recorded`` comes before.
     4. However it ends, no choice goes on: what has not ended is cancelled.
     """
 
@@ -39,6 +39,7 @@ class EventStream(Response):
         choices: Sequence[Choice],
         writer: Writer,
         usage: Usage,
+        recorded: Callable[[], Awaitable[None]],
         *,
         include_usage: bool,
         continuous_usage: bool,
@@ -46,6 +47,7 @@ class EventStream(Response):
         self._choices = choices
         self._writer = writer
         self._usage = usage
+        self._recorded = recorded
         self._include_usage = include_usage
         self._continuous_usage = continuous_usage
         self._started = False
@@ -57,18 +59,24 @@ class EventStream(Response):
         except ClientLeft as left:
             log.debug("stream abandoned", extra={"reason": str(left)})
         finally:
-            for choice in self._choices:
-                choice.stream.cancel()
+            self._cancel()
+
+    def _cancel(self) -> None:
+        for choice in self._choices:
+            choice.stream.cancel()
 
     async def _deliver(self, scope: Scope, receive: Receive, send: Any) -> None:
         try:
             await self._send_deltas(send)
         except Exception as error:
             answer = _answer(error)
+            self._cancel()
             if not self._started:
+                await self._recorded()
                 await answer.response()(scope, receive, send)
                 return
             await send(_event(answer.body()))
+        await self._recorded()
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
     async def _send_deltas(self, send: Any) -> None:

@@ -2,10 +2,11 @@
 
 ``put``, ``register_worker`` and ``worker_gone`` note what changed in memory and return; one task
 (coordinator/store_writer.py) writes it. Redis is the record, not the data path: the coordinator
-that holds the client's socket is the truth, so nothing here can fail or slow a stream.
+that holds the client's socket is the truth, so nothing here can fail or slow a stream; the last
+byte of a response alone waits for its record, a moment (``recorded``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -88,6 +89,11 @@ class Store:
         """Note the newest record of a request. O(1); neither blocks nor raises."""
         if self._outbox.put(record):
             self._writer.note_change()
+
+    async def recorded(self, request_ids: Sequence[str]) -> None:
+        """Return once Redis has the ends of these requests; at once where it is away or slow, and
+        after ``end_wait_s`` in any case. Does not raise."""
+        await self._writer.recorded(request_ids)
 
     def register_worker(self, instance: str, fields: Mapping[str, str]) -> None:
         """Keep a worker's hash alive until ``worker_gone``; again to change its fields."""

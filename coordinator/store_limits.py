@@ -9,10 +9,12 @@ from coordinator import keys
 @dataclass(frozen=True)
 class StoreLimits:
     """``batch_window_s`` is how late a record may be for the sake of its batch;
+    ``end_wait_s`` is how long the end of a response may wait for its record;
     ``max_ended`` bounds the records kept of requests that have ended, beside those still open;
     ``unfit_gpu_s`` is how long nobody gets a GPU on which nothing should be computed."""
 
     batch_window_s: float = 0.01
+    end_wait_s: float = 0.05
     max_batch: int = 64
     call_timeout_s: float = 2.0
     start_timeout_s: float = 1.0

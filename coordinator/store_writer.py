@@ -12,10 +12,12 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Sequence
 
 from redis.exceptions import ResponseError
 
 from coordinator import scripts
+from coordinator.confirmations import Confirmations
 from coordinator.outbox import Outbox
 from coordinator.presence import Presence
 from coordinator.redis_link import RedisLink, RedisUnavailable
@@ -24,6 +26,8 @@ from coordinator.unfit_gpus import UnfitGpus
 from transport.errors import BatonError
 
 log = logging.getLogger(__name__)
+
+_CANCEL_AGAIN_S = 0.05
 
 
 class StoreWriter:
@@ -47,6 +51,8 @@ class StoreWriter:
         self._presence = presence
         self._unfit = unfit
         self._limits = limits
+        self._confirmations = Confirmations()
+        self._is_slow = False
         self._changed = asyncio.Event()
         self._full = asyncio.Event()
         self._closing = asyncio.Event()
@@ -57,6 +63,18 @@ class StoreWriter:
         self._changed.set()
         if self._outbox.num_dirty >= self._limits.max_batch or self._closing.is_set():
             self._full.set()
+
+    async def recorded(self, request_ids: Sequence[str]) -> None:
+        """Until Redis has the ends of these requests, at most ``end_wait_s``. Without a wait
+        where it is known to be away, or was slower than that the last time."""
+        if not self.connected or self._is_slow or self._closing.is_set():
+            return
+        unwritten = [each for each in request_ids if self._outbox.hasten(each)]
+        if unwritten:
+            self._changed.set()
+            self._full.set()
+            in_time = await self._confirmations.wait(unwritten, self._limits.end_wait_s)
+            self._is_slow = self._is_slow or not in_time
 
     async def start(self) -> None:
         """Meet the server, then write in background. Raises what ``Store.start`` says."""
@@ -91,8 +109,11 @@ class StoreWriter:
         if self._task is not None:
             _, late = await asyncio.wait({self._task}, timeout=deadline_s)
             if late:
-                self._task.cancel()
-                await asyncio.wait(late)
+                # NOTE: redis-py sends inside asyncio.wait_for, which until Python 3.12 may lose a
+                # cancellation.
+                while late:
+                    self._task.cancel()
+                    _, late = await asyncio.wait({self._task}, timeout=_CANCEL_AGAIN_S)
                 log.warning("closed without Redis: %d records unwritten", self._outbox.num_dirty)
         self.connected = False
         await self._link.close()
@@ -117,6 +138,7 @@ class StoreWriter:
             self.counters.failures += 1
             failed_in_a_row += 1
             self.connected = False
+            self._confirmations.give_up()
             await self._link.close()
             await self._back_off(failed_in_a_row)
 
@@ -156,11 +178,13 @@ class StoreWriter:
         while batch := self._outbox.take(self._limits.max_batch):
             refused: ResponseError | None = None
             forgotten = False
+            began = time.monotonic()
             try:
                 replies = await self._link.run([scripts.put(r, self._instance) for r in batch])
             except BaseException:
                 self._outbox.give_back(batch)
                 raise
+            self._is_slow = time.monotonic() - began > self._limits.end_wait_s
             for record, reply in zip(batch, replies, strict=True):
                 if isinstance(reply, ResponseError):
                     refused = reply
@@ -171,6 +195,8 @@ class StoreWriter:
                     self.counters.superseded += reply in (scripts.SAME, scripts.NOT_NEWER)
                     listed = not record.ended and reply != scripts.NOT_NEWER
                     self._outbox.settle(record, time.monotonic(), listed=listed)
+                    if record.ended:
+                        self._confirmations.confirm(record.request_id)
                     continue
                 self._outbox.give_back([record])
             if refused is not None:

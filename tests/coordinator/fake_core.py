@@ -95,6 +95,9 @@ class FakeCore:
         self.streams.append(stream)
         return stream
 
+    async def recorded(self, request_ids: Sequence[str]) -> None:
+        pass
+
     def status(self) -> ServiceStatus:
         return ServiceStatus(self.problems, False, 0, 0, True, self.workers)
 

@@ -104,7 +104,12 @@ async def slow_way(server: LocalRedis, socket_path: Path, delay_s: float) -> Asy
 
 def abandon(store: Store) -> None:
     """End a store as kill -9 would: it writes nothing any more."""
+
+    async def nothing(commands: Any) -> Any:
+        await asyncio.Event().wait()
+
     assert store._writer._task is not None
+    store._writer._link._pipeline = nothing  # a cancellation may get lost in redis-py
     store._writer._task.cancel()
 
 
