@@ -11,6 +11,13 @@ from bench import result_file
 def report(
     files: Annotated[list[Path], typer.Argument(help="Results of baton bench, of any kind.")],
     out: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("report.html"),
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Which model was served, where its served name does not say so; published figures "
+            "are shown beside those of the same one."
+        ),
+    ] = None,
 ) -> None:
     """One self-contained HTML page of one or more results. Exit status: 0, or 2 for a bad file."""
     from bench.html.page import render
@@ -22,5 +29,5 @@ def report(
         raise typer.Exit(2) from None
     names = None if len(files) == 1 else [path.stem for path in files]
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(render(documents, names))
+    out.write_text(render(documents, names, model))
     typer.echo(result_file.one_line({"kind": "report", "file": str(out), "results": len(files)}))

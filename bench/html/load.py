@@ -4,6 +4,7 @@ from typing import Any
 
 from bench.html.elements import cards, figure, figures, section, table
 from bench.html.svg import Axis, Line, chart
+from bench.html.terms import terms
 
 _SPREADS = ("ttft_ms", "itl_ms", "tpot_ms", "tbt_ms", "e2e_ms", "sent_late_ms")
 _SHARES = ("mean", "p50", "p90", "p95", "p99", "max")
@@ -22,7 +23,9 @@ def load(found: dict[str, Any]) -> str:
         ]
     )
     rows = [[key, *[(run.get(key) or {}).get(share) for share in _SHARES]] for key in _SPREADS]
-    return section("Load", first, table(["", *_SHARES], rows))
+    return section(
+        "Load", first, table(["", *_SHARES], rows), terms(("TTFT", "ITL", "TPOT", "TBT"))
+    )
 
 
 def sweep(found: dict[str, Any]) -> str:
@@ -47,6 +50,6 @@ def sweep(found: dict[str, Any]) -> str:
         drawn.append(figure(name, chart(lines, x, Axis("ms"))))
     columns = ("rate", "planned", "failed", "attained", "good_requests_per_s", "client_was_late")
     rows = [[trial.get(column) for column in columns] for trial in trials]
-    return section("Goodput", first, figures(*drawn)) + section(
+    return section("Goodput", first, figures(*drawn), terms(("TTFT", "TPOT"))) + section(
         "Trials", table([column.replace("_", " ") for column in columns], rows)
     )

@@ -8,8 +8,9 @@ from typing import Any
 from bench.html.elements import facts, failures, section
 from bench.html.generic import generic
 from bench.html.load import load, sweep
-from bench.html.throughput import throughput
+from bench.html.throughput import headline, throughput
 from bench.html.timeline import gpus, timeline
+from bench.html.verdict import verdict
 
 
 def _together(found: dict[str, Any]) -> str:
@@ -25,9 +26,13 @@ _OWN: dict[str, Callable[[dict[str, Any]], str]] = {
 STYLE = Path(__file__).resolve().parent / "style.css"
 
 
-def render(documents: Sequence[dict[str, Any]], names: Sequence[str] | None = None) -> str:
+def render(
+    documents: Sequence[dict[str, Any]],
+    names: Sequence[str] | None = None,
+    model: str | None = None,
+) -> str:
     """Results of any kinds on one page; throughput runs share their charts. ``names`` tell them
-    apart."""
+    apart; ``model`` says which one was served where the server's name for it does not."""
     names = names or [_name(found) for found in documents]
     title = "baton bench: " + ", ".join(dict.fromkeys(str(found["kind"]) for found in documents))
     parts = [_state(name, found) for name, found in zip(names, documents, strict=True)]
@@ -37,7 +42,8 @@ def render(documents: Sequence[dict[str, Any]], names: Sequence[str] | None = No
         if found["kind"] == "throughput" and found["results"]
     ]
     if together:
-        parts.append(throughput([found for _, found in together], [name for name, _ in together]))
+        runs, their_names = [found for _, found in together], [name for name, _ in together]
+        parts.append(throughput(runs, their_names, model))
     for name, found in zip(names, documents, strict=True):
         parts.append(_own(found))
         parts.append(_circumstances(name, found, alone=len(documents) == 1))
@@ -55,11 +61,8 @@ def _name(found: dict[str, Any]) -> str:
 def _state(name: str, found: dict[str, Any]) -> str:
     when = escape(str(found["environment"].get("at", "")))
     lead = f"<p class='lead'>{escape(name)} · {when}</p>"
-    said = [f"stopped: {found['stopped']}"] if found["stopped"] else []
-    said += found["problems"]
-    if not said:
-        return lead + "<p class='state good'>complete, without a failure</p>"
-    return lead + "".join(f"<p class='state bad'>{escape(problem)}</p>" for problem in said)
+    first = headline(found) if found["kind"] == "throughput" and found["results"] else ""
+    return lead + first + verdict(found)
 
 
 def _own(found: dict[str, Any]) -> str:

@@ -1,40 +1,80 @@
-"""Throughput runs, one or several: against concurrency, beside the references, with latencies."""
+"""Throughput runs, one or several: against concurrency, with latencies, and beside the references
+where these are of the same model and size."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.html.elements import figure, figures, section, table
+from bench.html.elements import cards, figure, figures, section, table
 from bench.html.svg import Axis, Line, chart
+from bench.html.terms import terms
 
 REFERENCES = Path(__file__).resolve().parent.parent / "references.json"
 SPREADS = (("TTFT", "ttft_ms"), ("ITL", "itl_ms"), ("TPOT", "tpot_ms"), ("End to end", "e2e_ms"))
 
 
-def references() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(REFERENCES.read_text())["references"]
-    return found
+def references(documents: Sequence[dict[str, Any]], model: str | None) -> list[dict[str, Any]]:
+    """Those to be compared with ``documents``: measured with the same model and the same lengths,
+    else none. ``model`` says which one was served; None: the one that the server's name for it
+    contains."""
+    kept = json.loads(REFERENCES.read_text())
+    lengths = kept["input_len"], kept["output_len"]
+    for found in documents:
+        served = str(model or found["server"].get("model") or "").lower()
+        settings = found["settings"]
+        same = (settings.get("input_len"), settings.get("output_len")) == lengths
+        if not same or kept["model"].lower() not in served:
+            return []
+    listed: list[dict[str, Any]] = kept["references"]
+    return listed
 
 
-def throughput(documents: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
-    """Several results share their charts; each has its own tables."""
+def headline(found: dict[str, Any]) -> str:
+    """The best level's throughput, and the latency of a request that is alone, or nearly."""
+    levels = [level for level in found["results"]["levels"] if level.get("completed")]
+    if not levels:
+        return ""
+    best = max(levels, key=lambda level: float(level["total_tok_s"]))
+    least = min(levels, key=lambda level: int(level["concurrency"]))
+    shown = [
+        (f"total tok/s, {best['concurrency']} at once", best["total_tok_s"]),
+        (f"output tok/s, {best['concurrency']} at once", best["output_tok_s"]),
+    ]
+    for level in (least, best) if least is not best else (least,):
+        for name, key in SPREADS[:3]:
+            if spread := level.get(key):
+                shown.append((f"ms {name} p50, {level['concurrency']} at once", spread["p50"]))
+    shown.append(("requests failed", sum(level["failed"] for level in found["results"]["levels"])))
+    return cards(shown)
+
+
+def throughput(
+    documents: Sequence[dict[str, Any]], names: Sequence[str], model: str | None = None
+) -> str:
+    """Several results share their charts; each has its own tables. ``model`` as in
+    ``references``."""
     named = list(zip(names, documents, strict=True))
-    parts = [section("Throughput", figures(_rates(named), _output(named)))]
+    beside = references(documents, model)
+    parts = [section("Throughput", figures(_rates(named, beside), _output(named)))]
     for name, found in named:
         title = "Latency" if len(named) == 1 else f"Latency: {name}"
-        parts.append(section(title, figures(*_latencies(found))))
+        drawn = _latencies(found)
+        explained = terms(name for name, _ in SPREADS) if drawn else ""
+        parts.append(section(title, explained, figures(*drawn)))
         parts.append(section("Levels" if len(named) == 1 else f"Levels: {name}", _levels(found)))
         parts.append(section("How it was counted", _counts(found), _sums(found)))
     return "".join(parts)
 
 
-def _rates(named: Sequence[tuple[str, dict[str, Any]]]) -> str:
+def _rates(named: Sequence[tuple[str, dict[str, Any]]], beside: Sequence[dict[str, Any]]) -> str:
     lines = [Line(name, _points(found, "total_tok_s")) for name, found in named]
-    for reference in references():
+    for reference in beside:
         points = [(float(at), value) for at, value in reference["total_tok_s"].items()]
         lines.append(Line(f"{reference['name']} ({reference['hardware']})", points, quiet=True))
-    note = "Dashed: Qwen3.5-35B-A3B at full size, 1,024 tokens in and 1,024 out (references.json)."
+    note = "Dashed: others with the same model and the same lengths (bench/references.json)."
+    if not beside:
+        note = "bench/references.json has no figures of this model with these lengths."
     return figure(
         "Total tokens a second (prompt + completion)", _drawn(lines, "tok/s", "log"), note
     )

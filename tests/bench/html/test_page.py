@@ -1,11 +1,16 @@
 """Reports of every kind: whole, self-contained, and telling what went wrong."""
 
+import json
 import re
+from html import escape
 from html.parser import HTMLParser
 from typing import Any
 
+import pytest
+
 from bench.html.page import render
-from bench.html.throughput import references
+from bench.html.terms import TERMS
+from bench.html.throughput import REFERENCES
 from tests.bench.documents import load_document, sweep_document, throughput_document
 
 _VOID = {"meta", "br", "line", "circle", "polyline", "i"}
@@ -28,6 +33,10 @@ class Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
+NAMES = [each["name"] for each in json.loads(REFERENCES.read_text())["references"]]
+SAME_LENGTHS = {"input_len": 1024, "output_len": 1024}
+
+
 def check(page: str) -> str:
     """Balanced, and nothing fetched from anywhere."""
     parser = Balanced()
@@ -37,13 +46,86 @@ def check(page: str) -> str:
     return page
 
 
-def test_a_throughput_report_has_figures_references_and_circumstances() -> None:
+def test_a_throughput_report_has_figures_and_circumstances() -> None:
     page = check(render([throughput_document()]))
-    assert "complete, without a failure" in page
-    for reference in references():
-        assert reference["name"] in page
+    assert "<p class='state good'>complete, without a failure</p>" in page
     for part in ("TTFT", "End to end", "Second by second", "baton bench throughput", "No request"):
         assert part in page
+
+
+@pytest.mark.parametrize(
+    ("served", "lengths", "said", "shown"),
+    [
+        ("Qwen/Qwen3.5-35B-A3B", SAME_LENGTHS, None, True),
+        ("full", SAME_LENGTHS, "qwen3.5-35b-a3b", True),
+        ("full", SAME_LENGTHS, None, False),
+        ("Qwen/Qwen3.5-35B-A3B", SAME_LENGTHS, "tiny", False),
+        ("Qwen/Qwen3.5-35B-A3B", SAME_LENGTHS | {"output_len": 128}, None, False),
+        (None, SAME_LENGTHS, None, False),
+    ],
+)
+def test_references_stand_only_beside_the_same_model_and_lengths(
+    served: str | None, lengths: dict[str, int], said: str | None, shown: bool
+) -> None:
+    found = throughput_document()
+    found["server"] = found["server"] | {"model": served}
+    found["settings"] = found["settings"] | lengths
+    page = check(render([found], model=said))
+    assert [name in page for name in NAMES] == [shown] * len(NAMES)
+    if shown:
+        other = throughput_document()
+        both = check(render([found, other], ["ours", "other"], model=None))
+        assert not any(name in both for name in NAMES), "they are not of the other result's lengths"
+
+
+def test_the_headline_comes_before_the_verdict_and_the_charts() -> None:
+    found = throughput_document()
+    for level in found["results"]["levels"]:
+        level["total_tok_s"] = 1000.0 + level["concurrency"] % 64  # 32 at once are the fastest
+    page = check(render([found]))
+    head, _, rest = page.partition("class='state")
+    assert "<b>1,032</b><span>total tok/s, 32 at once</span>" in head
+    assert "ms TTFT p50, 1 at once" in head
+    assert "ms TPOT p50, 32 at once" in head
+    assert "<svg" in rest
+    assert "<svg" not in head
+    nothing = throughput_document()
+    nothing["results"]["levels"] = [
+        {"concurrency": 1, "requests": 3, "failed": 3, "spot_checks": []}
+    ]
+    assert "total tok/s, " not in check(render([nothing]))
+
+
+@pytest.mark.parametrize(
+    ("passed", "problems", "said"),
+    [
+        ([True, True], [], ["complete, without a failure; spot checks: 2 of 2 sums right"]),
+        ([True, False], [], ["complete, and no request failed; but:",
+                             "spot checks: 1 of 2 sums were answered wrong"]),
+        ([False], ["level 1: 1 of 4 failed"], ["level 1: 1 of 4 failed",
+                                               "spot checks: 1 of 1 sums were answered wrong"]),
+    ],
+)  # fmt: skip
+def test_wrong_sums_are_part_of_the_verdict(
+    passed: list[bool], problems: list[str], said: list[str]
+) -> None:
+    found = throughput_document() | {"problems": problems}
+    found["results"]["levels"][0]["spot_checks"] = [
+        {"question": "1 + 1 =", "expected": 2, "answer": "2", "passed": each} for each in passed
+    ]
+    page = check(render([found]))
+    states = re.findall(r"<p class='state (\w+)'>(.*?)</p>", page)
+    kind = "good" if all(passed) and not problems else "bad"
+    assert [kind for kind, _ in states] == [kind] * len(said)
+    for text, (_, words) in zip(said, states, strict=True):
+        assert words.startswith(text)
+
+
+def test_the_latencies_are_explained_in_a_line_each() -> None:
+    for document in (throughput_document(), load_document(), sweep_document()):
+        page = check(render([document]))
+        for name in ("TTFT", "TPOT") if document["kind"] == "sweep" else ("TTFT", "ITL", "TPOT"):
+            assert page.count(f"<dt>{name}</dt><dd>{escape(TERMS[name])}</dd>") == 1
 
 
 def test_failures_are_named_and_escaped() -> None:
