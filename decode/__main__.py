@@ -33,7 +33,10 @@ def main(
     num_pages: options.NumPages = 0,
     num_state_slots: options.NumStateSlots = 0,
     pull_timeout: Annotated[
-        float, typer.Option(envvar="BATON_PULL_TIMEOUT", help="Seconds a copy may take.")
+        float,
+        typer.Option(
+            envvar="BATON_PULL_TIMEOUT", help="Seconds that a copy, and the room for it, may take."
+        ),
     ] = 10.0,
     verify_handoff: options.VerifyHandoff = False,
     lookahead: options.Lookahead = None,

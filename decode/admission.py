@@ -3,6 +3,8 @@
     pending     accepted; no memory yet, the prefill worker still holds everything
     receiving   has pages and a state slot, which the copy stream is writing
 
+Either may take ``pull_timeout_s``.
+
 Nothing is reserved before the pull can start, and a reserved slot is reused only after its copy
 is done, whatever became of the request meanwhile.
 """
@@ -147,6 +149,16 @@ class AdmissionQueue:
         """Sequences whose pull is past its deadline. They stay until the copy is done, since it
         still writes their slots."""
         return [a.sequence for a in self.receiving if now >= a.deadline and not a.sequence.ended]
+
+    def without_room(self, now: float) -> list[tuple[Sequence, int]]:
+        """Take out the pending that no room came for in time; each with how many pages copies past
+        their deadline hold."""
+        late = [a for a in self.pending if now - a.sequence.received_at >= self._pull_timeout_s]
+        if not late:
+            return []
+        self.pending = [a for a in self.pending if a not in late]
+        stuck = sum(a.sequence.num_pages_held for a in self.receiving if now >= a.deadline)
+        return [(admission.sequence, stuck) for admission in late]
 
     def cancel(self, request_id: str, attempt: int) -> list[Sequence]:
         """End the request's admissions up to ``attempt``, and tell which; copies under way land

@@ -216,6 +216,17 @@ class DecodePool:
         for sequence in self._admission.overdue(self._clock()):
             sequence.ended = True
             self._fail(sequence, "pull_timeout", "the copy did not finish in time", retry=True)
+        for sequence, num_stuck in self._admission.without_room(self._clock()):
+            self._give_back_without_room(sequence, num_stuck)
+
+    def _give_back_without_room(self, sequence: Sequence, num_stuck: int) -> None:
+        """No room came in time: it is this worker's fault only if its copies do not end."""
+        sequence.ended = True
+        if num_stuck:
+            message = f"no room came: {num_stuck} pages are held by copies that do not end"
+            self._fail(sequence, "pull_timeout", message, retry=True)
+        else:
+            self._fail(sequence, "preempted", "no room came in time", retry=True)
 
     def _land(self, admission: Admission) -> None:
         sequence, offer, pull = admission.sequence, admission.offer, admission.pull

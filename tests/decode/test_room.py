@@ -165,3 +165,33 @@ def test_what_is_stale_is_dropped_and_counted() -> None:
     site.start("s", 2, PAGE)
     site.pool.handle(Cancel("s", 1))
     assert site.pool.gauges().stale_dropped == 2, "that one was to the point"
+
+
+def test_without_room_for_stuck_copies_an_order_goes_back_as_a_fault() -> None:
+    site = Site(num_pages=4)
+    site.ask("stuck", 1, 3 * PAGE - 1)
+    site.ask("waiting", 2, 2 * PAGE - 1)
+    site.steps(1)
+    site.now += PULL_TIMEOUT_S - 0.1
+    site.steps(1)
+    assert site.failures() == []
+    site.now += 0.1
+    site.steps(2)
+    assert site.failures() == [("stuck", "pull_timeout", True), ("waiting", "pull_timeout", True)]
+    assert site.sent[-1].message == "no room came: 3 pages are held by copies that do not end"
+    assert site.pool.held() == ()
+    site.pulls[-1].finished = True
+    site.steps(1)
+    assert site.pool.empty
+    assert site.pool.gauges().free_pages == 4
+
+
+def test_without_room_for_running_sequences_an_order_goes_back_without_a_fault() -> None:
+    site = Site(num_pages=4)
+    site.start("old", 1, 2 * PAGE - 1)
+    site.ask("waiting", 2, 2 * PAGE - 1)
+    site.steps(1)
+    site.now += PULL_TIMEOUT_S
+    site.steps(2)
+    assert site.failures() == [("waiting", "preempted", True)]
+    assert site.pool.held() == (("old", 1),)
