@@ -221,7 +221,7 @@ class BothPool:
         return True
 
     def _fail_not_finite(self, sequence: Sequence) -> None:
-        self._fail(sequence, "not_finite", "the logits were not finite", retry=False)
+        self._fail(sequence, "not_finite", "the logits were not finite", retry=True)
 
     def _fail(self, sequence: Sequence, code: FailureCode, message: str, *, retry: bool) -> None:
         self._session.send(Failed(*sequence.key, code, message, retry))

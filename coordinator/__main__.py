@@ -69,9 +69,23 @@ def main(
             help="Tokens that open requests may hold; beyond: 503. 0: an eighth of the memory.",
         ),
     ] = 0,
-    request_timeout: Annotated[
-        float, typer.Option(envvar="BATON_REQUEST_TIMEOUT", help="Seconds a request may take.")
+    silence_timeout: Annotated[
+        float,
+        typer.Option(
+            envvar="BATON_SILENCE_TIMEOUT",
+            help="Seconds a request may go without a token or other progress at its worker.",
+        ),
+    ] = 300.0,
+    queue_timeout: Annotated[
+        float,
+        typer.Option(envvar="BATON_QUEUE_TIMEOUT", help="Seconds a request may wait for a worker."),
     ] = 1_800.0,
+    request_timeout: Annotated[
+        float,
+        typer.Option(
+            envvar="BATON_REQUEST_TIMEOUT", help="Seconds a request may take in all; 0: any."
+        ),
+    ] = 0.0,
     unfit_gpu: Annotated[
         float,
         typer.Option(
@@ -105,8 +119,10 @@ def main(
                 heartbeat,
                 dead_after,
                 max_open,
-                request_timeout_s=request_timeout,
                 max_open_tokens=max_open_tokens or tokens_that_fit(),
+                request_timeout_s=request_timeout,
+                silence_timeout_s=silence_timeout,
+                queue_timeout_s=queue_timeout,
             ),
             store=StoreLimits(unfit_gpu_s=unfit_gpu),
             drain_timeout_s=drain_timeout,

@@ -10,7 +10,17 @@ from collections.abc import Callable
 from typing import assert_never
 
 from coordinator.contract import GenerationFailed
-from coordinator.effects import Effect, Emit, Ended, HandedOff, PlacedAnew, Recorded, Send
+from coordinator.effects import (
+    BreakerMoved,
+    Charged,
+    Effect,
+    Emit,
+    Ended,
+    HandedOff,
+    PlacedAnew,
+    Recorded,
+    Send,
+)
 from coordinator.lifecycle import Lifecycle
 from coordinator.observer import Observer
 from coordinator.request import Request, State
@@ -67,6 +77,10 @@ class Carrier:
                 self._observer.handed_off(request)
             case PlacedAnew(request=request, code=code, message=why):
                 self._observer.placed_anew(request, code, why)
+            case Charged(worker=worker, code=code):
+                self._observer.charged(worker, code)
+            case BreakerMoved(worker=worker, state=state, why=why):
+                self._observer.breaker_moved(worker, state, why)
             case Ended(request=request):
                 self._close_stream(request)
                 self._observer.ended(request)
@@ -77,6 +91,10 @@ class Carrier:
         if isinstance(effect, Send):
             # What a worker was not told shows in its heartbeats.
             log.exception("sending %s to %s", type(effect.message).__name__, effect.instance)
+            return
+        if isinstance(effect, Charged | BreakerMoved):
+            instance = effect.worker.instance
+            log.exception("carrying out %s of %s", type(effect).__name__, instance)
             return
         fields = effect.request.log_fields
         log.exception("carrying out %s", type(effect).__name__, extra=fields)

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from coordinator.contract import Token
+from coordinator.contract import BreakerState, Token
+from coordinator.registry import Worker
 from coordinator.request import Request
 from transport.messages import ToWorker
 
@@ -48,10 +49,27 @@ class PlacedAnew:
 
 
 @dataclass(frozen=True)
+class Charged:
+    """A request's fault counts against the worker."""
+
+    worker: Worker
+    code: str
+
+
+@dataclass(frozen=True)
+class BreakerMoved:
+    """The worker's circuit breaker is in another state now; ``why`` is for people."""
+
+    worker: Worker
+    state: BreakerState
+    why: str
+
+
+@dataclass(frozen=True)
 class Ended:
     """The request reached its terminal state; emitted once."""
 
     request: Request
 
 
-Effect = Send | Emit | Recorded | HandedOff | PlacedAnew | Ended
+Effect = Send | Emit | Recorded | HandedOff | PlacedAnew | Charged | BreakerMoved | Ended

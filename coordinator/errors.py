@@ -25,7 +25,7 @@ _MAX_MESSAGE_LEN = 700  # characters; with the rest under 4 KB even if each take
 _MAX_PARAM_LEN = 100
 _WORTH_ASKING_AGAIN = (
     "shutting_down", "worker_lost", "lost_at_worker", "peer_gone", "stale_offer", "pull_timeout",
-    "offer_expired",
+    "offer_expired", "queue_timeout",
 )  # fmt: skip
 _FAILED_STATUS = {"too_long": 400, "timeout": 504} | dict.fromkeys(_WORTH_ASKING_AGAIN, 503)
 _RETRY_AFTER_S = 1.0

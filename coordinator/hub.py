@@ -76,7 +76,7 @@ class Hub:
         self._welcome = Welcome(instance, settings.heartbeat_s, settings.dead_after_s)
         self._settings = settings
         self._registry = Registry()
-        self._lifecycle = Lifecycle(self._registry, limits, self._clock)
+        self._lifecycle = Lifecycle(self._registry, limits, self._clock, settings=settings)
         self._membership = Membership(self._registry, self._lifecycle, observer)
         self._vigil = Vigil(
             self._registry, self._lifecycle, self._membership, channel.send, settings

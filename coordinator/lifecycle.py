@@ -5,12 +5,15 @@ it. The states and the events that lead on:
 
     queued ─ placed ► prefilling ─ prefilled ► handoff ─ landed ► decoding ─ last ► finished
       ▲                   │  └─── at a worker of both ───────────────►┤
-      └──── retry: worker lost, preempted, stale offer; attempt + 1 ──┘
+      └──── retry: worker lost, preempted, a fault; attempt + 1 ──────┘
 
 Any state may end as finished (a stop string), failed or cancelled. A request that is placed
 again carries the tokens already sent as part of its prompt, so its stream goes on where it was.
 Messages about anything but the current attempt at the current worker are stale: dropped and
 counted.
+
+faults.py says which worker a fault is charged to, trials.py which requests may be what ends their
+workers, overdue.py which have waited for too long.
 """
 
 import time
@@ -19,9 +22,13 @@ from collections.abc import Callable, Iterable
 from coordinator.contract import Generation, Token
 from coordinator.dispatch import Dispatcher
 from coordinator.effects import Effect, Emit, Ended, HandedOff, PlacedAnew, Recorded, Send
+from coordinator.faults import Faults
+from coordinator.hub_settings import HubSettings
+from coordinator.overdue import Overdue
 from coordinator.placement import PlacementLimits
 from coordinator.registry import Registry, Worker
 from coordinator.request import Request, State
+from coordinator.trials import TrialLimits, Trials
 from transport.messages import (
     Cancel,
     Failed,
@@ -37,6 +44,8 @@ from transport.messages import (
 )
 
 NOT_FAULTS = frozenset({"preempted", "draining"})
+TRIED_TWICE = frozenset({"not_finite", "digest_mismatch"})
+"""What happens at a second worker too is the request's own doing."""
 
 
 class Lifecycle:
@@ -50,6 +59,8 @@ class Lifecycle:
         clock: Callable[[], float],
         *,
         monotonic: Callable[[], float] = time.monotonic,
+        settings: HubSettings | None = None,
+        trials: TrialLimits | None = None,
         max_faults: int = 4,
     ) -> None:
         self.requests: dict[str, Request] = {}
@@ -61,9 +72,14 @@ class Lifecycle:
         self._arrivals = 0
         self._orders: list[Send] = []
         self._outbox: list[Effect] = []
+        self._overdue = Overdue(settings or HubSettings(), self.requests)
+        self._faults = Faults(registry, monotonic, lambda effect: self._outbox.append(effect))
+        self._trials = Trials(registry, trials or TrialLimits(), monotonic)
         self._dispatcher = Dispatcher(
             registry,
             limits,
+            self._faults,
+            self._trials,
             clock=clock,
             monotonic=monotonic,
             send=self._send,
@@ -72,7 +88,7 @@ class Lifecycle:
 
     @property
     def num_queued(self) -> int:
-        return len(self._dispatcher.queue)
+        return self._dispatcher.num_queued
 
     def take_effects(self) -> list[Effect]:
         """What is to be done now. Orders first: a GPU may be idle until its order comes, and the
@@ -86,10 +102,12 @@ class Lifecycle:
     def submit(self, generation: Generation, received_at: float) -> Request:
         assert generation.request_id not in self.requests, "a request id used twice"
         self._arrivals += 1
-        request = Request(generation, self._arrivals, accepted_at=self._monotonic())
+        now = self._monotonic()
+        request = Request(generation, self._arrivals, accepted_at=now, progress_at=now)
         request.stages["received_at"] = received_at
         self.requests[request.request_id] = request
         self._enqueue(request)
+        self._overdue.add(request, now)
         self._dispatcher.run()
         return request
 
@@ -115,10 +133,18 @@ class Lifecycle:
         """All at once: what one of them leaves free is not given to another of them."""
         failing = [request for request in requests if not request.state.terminal]
         for request in failing:
-            self._dispatcher.take_back(request)
-            self._end(request, State.FAILED, code, message)
+            self._give_up(request, code, message)
         if failing:
             self._dispatcher.run()
+
+    def tick(self) -> None:
+        """What time alone brings, once a heartbeat."""
+        for request, code, message in list(self._overdue.due(self._monotonic())):
+            self._give_up(request, code, message)
+        for request in self._trials.in_the_way():
+            message = f"{request.decode_worker or request.prefill_worker} is reserved"
+            self._retry(request, "preempted", message)
+        self._dispatcher.run()
 
     # ---- workers come and go
 
@@ -135,19 +161,24 @@ class Lifecycle:
                 self._send(instance, PeerJoined(prefill.instance, prefill.hello.memory))
         self._dispatcher.run()
 
-    def worker_lost(self, instance: str) -> None:
-        """It died, left, or fell silent. A pull from a dead prefill worker may still succeed."""
+    def hopeless(self) -> list[tuple[Worker, str]]:
+        """Workers that are to be ended, and why."""
+        return self._faults.hopeless()
+
+    def worker_lost(self, instance: str, *, died: bool = True) -> None:
+        """It died or fell silent, or, not ``died``, left or was sent away. A pull from a dead
+        prefill worker may still succeed."""
         worker = self._registry.remove(instance)
         if worker is None:
             return
+        self._faults.worker_gone(instance)
+        self._trials.worker_gone(instance)
         if worker.hello.role == "prefill":
             for decode in self._registry.of("decode"):
                 self._send(decode.instance, PeerLeft(instance))
         for request in list(worker.assigned.values()):
-            if request.decode_worker == instance:
-                self._leave_decode_worker(request, "worker_lost", f"{instance} was lost")
-            elif not request.decode_worker:
-                self._retry(request, "worker_lost", f"{instance} was lost")
+            if request.decode_worker in ("", instance):
+                self._lose(request, worker, died=died)
         self._dispatcher.run()
 
     def peer_tested(self, instance: str, message: PeerTested) -> None:
@@ -179,6 +210,7 @@ class Lifecycle:
             missing = (request.request_id, request.attempt) not in held
             if missing and request.assigned_at < sent_before:
                 request.failed_at = worker.instance
+                self._faults.failed(request, worker.instance, "lost_at_worker")
                 self._retry(request, "lost_at_worker", f"{worker.instance} no longer has it")
         worker.note_beat(self._monotonic(), heartbeat_s)
         self._dispatcher.run()
@@ -202,6 +234,8 @@ class Lifecycle:
             return
         request.has_landed(message, self._clock())
         request.state = State.DECODING
+        request.progress_at = self._monotonic()
+        self._registry.require(instance).landing.pop(request.request_id, None)
         self._dispatcher.release_offer(request)
         self._record(request)
         self._dispatcher.run()
@@ -219,6 +253,8 @@ class Lifecycle:
             if request is None:
                 continue
             self._emit(request, token)
+            if request.suspect and self._trials.passes(request):
+                ended = True
             ended = ended or request.state.terminal
         if ended:
             self._dispatcher.run()
@@ -226,6 +262,8 @@ class Lifecycle:
     def failed(self, instance: str, message: Failed) -> None:
         request = self.requests.get(message.request_id)
         if request is None or request.attempt != message.attempt:
+            if request is not None and message.code == "offer_expired":
+                self._faults.offer_expired(request)
             self.stale_dropped += 1
             return
         if instance != (request.decode_worker or request.prefill_worker):
@@ -236,13 +274,19 @@ class Lifecycle:
                 self.stale_dropped += 1
             return
         self._dispatcher.unassign(request, instance)  # it has let go of it
+        again = message.code in TRIED_TWICE & request.failed_with
+        self._faults.failed(request, instance, message.code)
         if message.code in NOT_FAULTS and instance == request.decode_worker:
             self._leave_decode_worker(request, message.code, message.message)
-        elif message.retry:
+        elif self._may_pull_elsewhere(request, instance, message):
+            request.faults += 1
+            self._leave_decode_worker(request, message.code, message.message)
+        elif (message.retry and not again) or self._larger_will_be_back(request, instance, message):
             request.failed_at = instance
             self._retry(request, message.code, message.message)
         else:
             self.fail(request, message.code, message.message)
+        request.failed_with.add(message.code)
         self._dispatcher.run()
 
     # ---- inside
@@ -271,6 +315,50 @@ class Lifecycle:
         self._dispatcher.recount(request)
         self._record(request)
 
+    def _may_pull_elsewhere(self, request: Request, instance: str, message: Failed) -> bool:
+        """Whether its copy alone did not end, for the first time: the prompt need not be computed
+        again to see whether another decode worker's does."""
+        if message.code != "pull_timeout" or "pull_timeout" in request.failed_with:
+            return False
+        offered = request.offer is not None and self._registry.get(request.prefill_worker)
+        return bool(offered) and instance == request.decode_worker
+
+    def _larger_will_be_back(self, request: Request, instance: str, message: Failed) -> bool:
+        """Whether it is too long for this worker, but was not for another one that was here: it
+        waits for that as for any lost worker."""
+        worker = self._registry.get(instance)
+        if message.code != "too_long" or worker is None:
+            return False
+        role = worker.hello.role
+        wanted = request.num_tokens if role == "prefill" else request.max_len
+        needs_len = min(wanted, self._registry.longest_seen(role))
+        if needs_len <= worker.hello.max_seq_len:
+            return False
+        request.too_long_for, request.needs_len = role, needs_len
+        return True
+
+    def _lose(self, request: Request, worker: Worker, *, died: bool) -> None:
+        """The request's worker is gone. A death with others aboard says little of any of them."""
+        instance, role = worker.instance, worker.hello.role
+        aboard = request.decode_worker == instance or request.state is State.PREFILLING
+        request.losses += 1
+        if died and aboard:
+            self._trials.died(request)
+        if died and aboard and worker.reserved_for is request:
+            text = f"{request.deaths} {role} workers died that computed it, the last one alone"
+            self._give_up(request, "poison_request", text)
+        elif self._trials.too_many(request):
+            text = f"gave up after {request.losses} workers were lost"
+            self._give_up(request, "worker_lost", text)
+        elif request.decode_worker:
+            self._leave_decode_worker(request, "worker_lost", f"{instance} was lost")
+        else:
+            self._retry(request, "worker_lost", f"{instance} was lost")
+
+    def _give_up(self, request: Request, code: str, message: str) -> None:
+        self._dispatcher.take_back(request)
+        self._end(request, State.FAILED, code, message)
+
     def _leave_decode_worker(self, request: Request, code: str, message: str) -> None:
         """Pull again if the prefill worker still offers the prompt, else compute it again."""
         request.failed_at = request.decode_worker
@@ -284,7 +372,7 @@ class Lifecycle:
 
     def _retry(self, request: Request, code: str, message: str) -> None:
         self._dispatcher.take_back(request)
-        request.faults += code not in NOT_FAULTS
+        request.faults += code not in NOT_FAULTS | {"worker_lost"}
         if request.faults > self._max_faults:
             text = f"gave up after {request.faults} faults; the last: {message}"
             self._end(request, State.FAILED, code, text)
@@ -305,6 +393,7 @@ class Lifecycle:
         request.output_ids.append(token.token_id)
         out = Token(token.token_id, token.logprobs, token.finish)
         self._outbox.append(Emit(request, out))
+        self._note_progress(request, last=token.finish is not None)
         if token.finish is not None:
             request.finish_reason = token.finish
             for instance in (request.prefill_worker, request.decode_worker):
@@ -313,11 +402,18 @@ class Lifecycle:
         else:
             self._dispatcher.recount(request)
 
+    def _note_progress(self, request: Request, *, last: bool) -> None:
+        request.progress_at = self._monotonic()
+        self._faults.got_further(request)
+        if not request.proved and (last or request.state is State.DECODING):
+            self._faults.worked(request)
+
     def _end(self, request: Request, state: State, code: str = "", message: str = "") -> None:
         request.state = state
         request.code, request.message = code, message
         request.stages["ended_at"] = self._clock()
         del self.requests[request.request_id]
+        self._faults.forget(request)
         self._record(request)
         self._outbox.append(Ended(request))
 

@@ -106,11 +106,19 @@ class Membership:
                     refused.append((worker.instance, Refused(problem)))
         return refused
 
+    def refuse_hopeless(self) -> list[tuple[str, Refused]]:
+        """Shut out who fails request after request: it ends, and a new one takes its place."""
+        refused = []
+        for worker, problem in self._lifecycle.hopeless():
+            self.fence(worker, problem, "refused")
+            refused.append((worker.instance, Refused(problem)))
+        return refused
+
     def left(self, worker: Worker) -> None:
         """A worker said goodbye."""
         log.info("%s left", worker.instance)
         self._depart(worker, "goodbye")
 
     def _depart(self, worker: Worker, reason: Departure) -> None:
-        self._lifecycle.worker_lost(worker.instance)
+        self._lifecycle.worker_lost(worker.instance, died=reason == "silent")
         self._observer.worker_gone(worker, reason)

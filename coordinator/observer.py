@@ -9,7 +9,7 @@ from typing import Literal, Protocol, get_args
 
 from msgspec import structs
 
-from coordinator.contract import ServiceStatus
+from coordinator.contract import BreakerState, ServiceStatus
 from coordinator.damage import Damage
 from coordinator.handoff import stage_seconds
 from coordinator.lifecycle import NOT_FAULTS
@@ -161,6 +161,7 @@ class Observer:
             waiting=gauges.waiting,
             draining=worker.draining,
             stale_dropped=gauges.stale_dropped,
+            breaker_open=not worker.breaker.closed,
             malformed_dropped=worker.malformed_dropped,
         )
         if worker.gpu is None:
@@ -178,6 +179,17 @@ class Observer:
             {name: float(value) for name, value in known.items() if value is not None},
             {xid.number: xid.times for xid in health.xids},
         )
+
+    def charged(self, worker: Worker, code: str) -> None:
+        """A request's fault counts against the worker."""
+        self._metrics.worker_faults.labels(worker.hello.role, code).inc()
+
+    def breaker_moved(self, worker: Worker, state: BreakerState, why: str) -> None:
+        """The worker's circuit breaker opened, lets a probe through, or closed."""
+        level = logging.WARNING if state == "open" else logging.INFO
+        log.log(level, "breaker of %s: %s: %s", worker.instance, state, why)
+        gauge = self._metrics.breaker_open.labels(worker.instance, worker.hello.role)
+        gauge.set(state != "closed")
 
     def peer_tested(self, decode: str, tested: PeerTested) -> None:
         speed = 0.0 if tested.problem else tested.num_bytes / max(tested.seconds, 1e-9)

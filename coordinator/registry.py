@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from math import inf
 
+from coordinator.breaker import Breaker, BreakerSettings
 from coordinator.contract import PoolStatus
 from coordinator.pairs import Pairs
 from coordinator.request import Request, State
@@ -25,11 +26,17 @@ class Worker:
     counts them. ``gpu`` is what its GPU said last, as far as it can be asked; ``malformed_dropped``
     is how many of our messages it could not read. ``prompt_tokens`` and ``output_tokens`` count
     what it reported as computed, stale or not.
+
+    ``breaker`` says whether its faults keep requests away. ``unproved`` has the requests that gave
+    NaN here and were not yet tried elsewhere, by when that was; ``landing`` those that it has yet
+    to pull, by when they were placed here, oldest first. While ``reserved_for`` is set, only that
+    request is placed here.
     """
 
     hello: Hello
     gauges: PoolGauges
     heard_at: float
+    breaker: Breaker
     draining: bool = False
     settled: bool = False
     last_placed: int = 0
@@ -38,6 +45,9 @@ class Worker:
     prompt_tokens: TokenMeter = field(default_factory=TokenMeter)
     output_tokens: TokenMeter = field(default_factory=TokenMeter)
     malformed_dropped: int = 0
+    unproved: dict[str, float] = field(default_factory=dict)
+    landing: dict[str, float] = field(default_factory=dict)
+    reserved_for: Request | None = None
     assigned: dict[str, Request] = field(default_factory=dict)
     num_pages_assigned: int = 0
     tokens_ahead: int = 0
@@ -74,6 +84,7 @@ class Worker:
             gpu_temperature_c=None if self.gpu is None else self.gpu.temperature_c,
             prompt_tokens_per_s=self.prompt_tokens.rate(now),
             output_tokens_per_s=self.output_tokens.rate(now),
+            breaker=self.breaker.state,
         )
 
     def assign(self, request: Request) -> None:
@@ -81,6 +92,7 @@ class Worker:
         self.recount(request)
 
     def unassign(self, request: Request) -> None:
+        self.landing.pop(request.request_id, None)
         if self.assigned.pop(request.request_id, None) is not None:
             pages, ahead = self._counted.pop(request.request_id)
             self.num_pages_assigned -= pages
@@ -106,15 +118,19 @@ class Worker:
 class Registry:
     """Every live worker, by instance."""
 
-    def __init__(self) -> None:
+    def __init__(self, breakers: BreakerSettings | None = None) -> None:
         self._workers: dict[str, Worker] = {}
+        self.breakers = breakers or BreakerSettings()
+        self._longest_seen: dict[Role, int] = {}
         self.pairs = Pairs()
 
     def add(self, hello: Hello, now: float) -> Worker:
         size = hello.memory.pools
         gauges = PoolGauges(free_pages=size.num_pages, free_state_slots=size.num_state_slots)
-        worker = Worker(hello, gauges, now)
+        worker = Worker(hello, gauges, now, breaker=Breaker(self.breakers))
         self._workers[hello.instance] = worker
+        longest = max(hello.max_seq_len, self.longest_seen(hello.role))
+        self._longest_seen[hello.role] = longest
         return worker
 
     def remove(self, instance: str) -> Worker | None:
@@ -123,6 +139,10 @@ class Registry:
 
     def get(self, instance: str) -> Worker | None:
         return self._workers.get(instance)
+
+    def require(self, instance: str) -> Worker:
+        """A worker that is known to be here."""
+        return self._workers[instance]
 
     def all(self) -> list[Worker]:
         return list(self._workers.values())
@@ -148,6 +168,14 @@ class Registry:
     def heard(self, role: Role) -> dict[str, float]:
         """When each worker of a role was last heard of."""
         return {worker.instance: worker.heard_at for worker in self.of(role)}
+
+    def longest_seen(self, role: Role) -> int:
+        """The longest sequence that any worker of the role could hold, gone or not."""
+        return self._longest_seen.get(role, 0)
+
+    def holds(self, role: Role, num_tokens: int) -> bool:
+        """Whether a worker of the role takes new work and can hold so many tokens."""
+        return any(worker.hello.max_seq_len >= num_tokens for worker in self.taking(role))
 
     def missing_roles(self) -> tuple[Role, ...]:
         """Roles without a worker that takes work; a worker that does both needs no other."""

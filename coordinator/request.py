@@ -6,7 +6,7 @@ from typing import Any
 
 from coordinator.contract import Generation
 from telemetry.logs import request_fields
-from transport.messages import Decode, Generate, Landed, Offer, Prefill, Prefilled
+from transport.messages import Decode, Generate, Landed, Offer, Prefill, Prefilled, Role
 from transport.sampling import FinishReason
 from transport.token_ids import TokenIds, packed, to_wire
 
@@ -30,13 +30,20 @@ class State(StrEnum):
 @dataclass(eq=False)
 class Request:
     """``attempt`` counts from 1 how often it was queued; ``faults`` the attempts that ended in a
-    fault rather than for want of memory. ``failed_at`` is the worker that gave up the attempt
-    before. ``offer`` is set while a prefill worker keeps the
-    finished prompt. ``stages`` are the newest attempt's, by the names of record.py: Unix seconds
-    of the coordinator's clock (``…_at``) and durations (``…_s``); but ``received_at`` and
-    ``first_token_at`` are the request's own. ``bytes_moved`` are all attempts', ``handoff_bytes``
-    the newest one's. ``revision`` counts changes. ``accepted_at`` and ``assigned_at`` are of the
-    monotonic clock."""
+    fault rather than for want of memory or with its worker, ``failed_with`` their codes.
+    ``failed_at`` is the worker that gave up the attempt before, ``avoided`` are those that it had
+    faults at. ``proved``: a token was decoded in this attempt. ``offer`` is set while a prefill
+    worker keeps the finished prompt. ``stages`` are the newest attempt's, by the names of
+    record.py: Unix seconds of the coordinator's clock (``…_at``) and durations (``…_s``); but
+    ``received_at`` and ``first_token_at`` are the request's own. ``bytes_moved`` are all attempts',
+    ``handoff_bytes`` the newest one's. ``revision`` counts changes. ``accepted_at``,
+    ``assigned_at`` (to the newest worker), ``prefill_assigned_at`` and ``progress_at`` are of the
+    monotonic clock.
+
+    ``losses`` are the workers lost while they had it. ``deaths`` to ``suspect`` are of
+    trials.py. ``too_long_for`` is a role with a worker that could not hold it, ``needs_len`` the
+    tokens that one must hold.
+    """
 
     generation: Generation
     arrival: int
@@ -46,8 +53,19 @@ class Request:
     prefill_worker: str = ""
     decode_worker: str = ""
     failed_at: str = ""
+    failed_with: set[str] = field(default_factory=set)
+    avoided: set[str] = field(default_factory=set)
+    proved: bool = False
+    losses: int = 0
+    deaths: int = 0
+    died_at_len: int = 0
+    suspect: bool = False
+    too_long_for: Role | None = None
+    needs_len: int = 0
     accepted_at: float = 0.0
     assigned_at: float = 0.0
+    prefill_assigned_at: float = 0.0
+    progress_at: float = 0.0
     offer: Offer | None = None
     output_ids: TokenIds = field(default_factory=packed)
     bytes_moved: int = 0
@@ -71,6 +89,22 @@ class Request:
         return len(self.generation.prompt_ids) + len(self.output_ids)
 
     @property
+    def waiting(self) -> bool:
+        """Whether it waits for a worker to be placed at."""
+        unplaced_handoff = self.state is State.HANDOFF and not self.decode_worker
+        return self.state is State.QUEUED or unplaced_handoff
+
+    @property
+    def troubled(self) -> bool:
+        """Whether an attempt of it has failed; it is no probe of a worker then."""
+        return self.attempt > 1 or self.faults > 0
+
+    def placed_at(self, instance: str) -> float:
+        """When it was placed at that worker, which has it now or had it last."""
+        at_prefill = instance == self.prefill_worker
+        return self.prefill_assigned_at if at_prefill else self.assigned_at
+
+    @property
     def max_len(self) -> int:
         """Tokens of prompt and output if it ends by no stop token."""
         return len(self.generation.prompt_ids) + self.generation.stop.max_tokens
@@ -89,6 +123,7 @@ class Request:
         self.stages = {name: at for name, at in self.stages.items() if name in kept}
         self.stages["queued_at"] = now
         self.handoff_bytes = 0
+        self.proved = False
 
     def was_prefilled(self, message: Prefilled, now: float) -> None:
         """Note what its prefill took."""

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable
-from itertools import takewhile
 
 from coordinator.hub_settings import HubSettings
 from coordinator.lifecycle import Lifecycle
@@ -34,8 +33,8 @@ class Vigil:
     def keep(self, lag_s: float, gone: set[str]) -> None:
         """Once a heartbeat, which came ``lag_s`` late; ``gone`` are processes found dead."""
         self._fence_the_dead(lag_s, gone)
-        self._refuse_the_stranded()
-        self._fail_overdue(time.monotonic() - self._settings.request_timeout_s)
+        self._refuse_the_useless()
+        self._lifecycle.tick()
 
     def fence_gone(self, gone: set[str]) -> None:
         """Processes were found dead by their connections."""
@@ -52,13 +51,10 @@ class Vigil:
             self._membership.fence(worker, f"silent for {now - worker.heard_at:.1f} s")
         self.fence_gone(gone)
 
-    def _refuse_the_stranded(self) -> None:
+    def _refuse_the_useless(self) -> None:
         settled = time.monotonic() - 3 * self._settings.heartbeat_s
-        for instance, refused in self._membership.refuse_stranded(settled):
+        for instance, refused in [
+            *self._membership.refuse_stranded(settled),
+            *self._membership.refuse_hopeless(),
+        ]:
             self._send(instance, refused)
-
-    def _fail_overdue(self, accepted_before: float) -> None:
-        requests = self._lifecycle.requests.values()  # in the order in which they were accepted
-        overdue = list(takewhile(lambda r: r.accepted_at < accepted_before, requests))
-        message = f"not done after {self._settings.request_timeout_s:.0f} s"
-        self._lifecycle.fail_all(overdue, "timeout", message)

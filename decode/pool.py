@@ -242,7 +242,7 @@ class DecodePool:
             self._admission.release(sequence)
             return
         if problem := self._unverified(sequence, offer):
-            self._fail(sequence, "digest_mismatch", problem, retry=False)
+            self._fail(sequence, "digest_mismatch", problem, retry=True)
             self._admission.release(sequence)
             return
         self._engine.bind(sequence.binding())
@@ -279,7 +279,7 @@ class DecodePool:
         first_steps = self._first_steps(scheduled)
         tokens, broken = self._scheduler.take_in(scheduled, result)
         for sequence in broken:
-            self._fail(sequence, "not_finite", "the logits were not finite", retry=False)
+            self._fail(sequence, "not_finite", "the logits were not finite", retry=True)
         if tokens:
             self._session.send(Tokens(tuple(tokens), first_steps))
         request_log.finished(scheduled, tokens)

@@ -43,8 +43,10 @@ def dropped(sequence: Sequence) -> None:
 
 
 def gave_up(sequence: Sequence, code: FailureCode, message: str, *, retry: bool) -> None:
-    """It cannot be done here; an error where nobody else can do it, and the client is not why."""
-    level = logging.DEBUG if retry or code == "too_long" else logging.ERROR
+    """It cannot be done here; an error where what was computed is wrong, or no other worker is
+    asked and the client is not why."""
+    wrong = code in ("not_finite", "digest_mismatch")
+    level = logging.DEBUG if code == "too_long" or (retry and not wrong) else logging.ERROR
     _say(level, "gave up", sequence, {"code": code, "why": message, "retry": retry})
 
 

@@ -162,7 +162,7 @@ class PrefillPool:
     def _finish(self, sequence: Sequence, sampled: Sampled) -> None:
         if sampled.token_id is None:
             self._scheduler.end(sequence)
-            self._fail(sequence, "not_finite", "the logits were not finite", retry=False)
+            self._fail(sequence, "not_finite", "the logits were not finite", retry=True)
             return
         num_cached = len(sequence.token_ids)
         token = sequence.append(sampled)

@@ -11,6 +11,7 @@ import zmq.asyncio
 from coordinator import hub as hub_module
 from coordinator.contract import Generation, GenerationFailed, Overloaded
 from coordinator.damage import Damage
+from coordinator.faults import _Charge
 from coordinator.hub import Hub, HubSettings
 from coordinator.leases import Leases
 from coordinator.observer import Observer
@@ -35,6 +36,7 @@ from transport.messages import (
     PoolGauges,
     Prefill,
     Prefilled,
+    Refused,
     TokenOut,
     Tokens,
 )
@@ -387,3 +389,31 @@ def test_status_tells_how_many_tokens_a_second_a_worker_computed(
     now += 5.0
     (worker,) = hub.status().workers
     assert (worker.prompt_tokens_per_s, worker.output_tokens_per_s) == (0.0, 0.0)
+
+
+async def test_a_worker_whose_probes_all_fail_is_ended_and_everybody_is_told() -> None:
+    channel = Mock()
+    metrics = Metrics("m")
+    observer = Observer(metrics, Mock(dropped=0, connected=True, damage=Damage()), "c1")
+    hub = Hub(channel, observer, "c1", FAST, PlacementLimits(), Leases(Mock(), channel.send))
+    for name in ("b-1", "b-2"):
+        hub._handle(name, Hello(name, "both", "m", "cpu", 1, 128, 8, EXPORT))
+    worker = hub._registry.require("b-1")
+    breaker, label = worker.breaker, '{instance="b-1",role="both"} '
+    for _ in range(3):
+        hub._lifecycle._faults._take_in(_Charge("not_finite", ("b-1",), (1.0,), 1.0))
+    hub._carrier.apply()
+    assert "baton_worker_breaker_open" + label + "1.0" in metrics.render().decode()
+    faults = 'baton_worker_faults_total{code="not_finite",role="both"} 3.0'
+    assert faults in metrics.render().decode()
+    assert [w.breaker for w in hub.status().workers] == ["open", "closed"]
+    while not breaker.hopeless:
+        later = time.monotonic() + 1_000.0
+        breaker.fault(later, later)
+    hub._beat(0.0)
+    refused = [c.args[1] for c in channel.send.call_args_list if isinstance(c.args[1], Refused)]
+    assert [r.reason for r in refused] == ["5 requests in a row failed as probes"]
+    assert [w.instance for w in hub.status().workers] == ["b-2"]
+    lost = 'baton_workers_lost_total{reason="refused",role="both"} 1.0'
+    assert lost in metrics.render().decode()
+    assert "baton_worker_breaker_open" + label not in metrics.render().decode()

@@ -43,6 +43,7 @@ class Desk:
 
     def __init__(self, workers=("p-1", "p-2", "d-1", "d-2"), **options) -> None:
         self.now = 100.0
+        self.names: list[str] = []
         self.registry = Registry()
         self.life = Lifecycle(
             self.registry,
@@ -68,6 +69,7 @@ class Desk:
         self.life.peer_tested(decode, PeerTested(prefill, 100, 0.1, problem))
 
     def submit(self, request_id: str = "r", length: int = 10, sampling=None):
+        self.names.append(request_id)
         stop = StopRule(8, stop_token_ids=(7,))
         generation = Generation(
             request_id, packed(range(length)), sampling or SamplingParams(), stop

@@ -112,7 +112,7 @@ def test_one_changed_byte_fails_the_request_loudly(
     site.settle()
     failed = site.sent.pop()
     assert isinstance(failed, Failed)
-    assert (failed.request_id, failed.code, failed.retry) == ("r2", "digest_mismatch", False)
+    assert (failed.request_id, failed.code, failed.retry) == ("r2", "digest_mismatch", True)
     (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert line.why == f"the cache changed on its way from {peer.instance}"
     assert line.generation == "r2"
@@ -131,7 +131,7 @@ def test_who_verifies_takes_nothing_without_a_digest(
         site.ask(offer(peer, ""))
         site.settle()
         (failed,) = site.sent
-        assert (failed.code, failed.retry) == ("digest_mismatch", False)
+        assert (failed.code, failed.retry) == ("digest_mismatch", True)
         assert failed.message == f"no digest came from {peer.instance}"
         assert site.bound == []
         site.ask(offer(peer, digest(peer.cache, PAGES, 2, NUM_TOKENS)), "r2")

@@ -8,7 +8,7 @@ the text, and every text is compared with the one a lone engine would give.
 """
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -17,12 +17,15 @@ import torch
 
 from both.limits import BothLimits
 from both.pool import BothPool
+from coordinator.breaker import BreakerSettings
 from coordinator.contract import Generation
 from coordinator.effects import Emit, Ended, PlacedAnew, Send
+from coordinator.hub_settings import HubSettings
 from coordinator.lifecycle import Lifecycle
 from coordinator.placement import PlacementLimits
 from coordinator.registry import Registry
 from coordinator.request import Request, State
+from coordinator.trials import TrialLimits
 from decode.pool import DecodePool
 from engine.batch import Binding, ForwardBatch, Sampled, StepResult
 from prefill.pool import PrefillPool
@@ -30,7 +33,7 @@ from prefill.scheduler import PrefillLimits
 from tests.coordinator.counted import assert_counted
 from transport.errors import PeerGone
 from transport.layout import CacheLayout, PoolSize
-from transport.messages import Heartbeat, Hello, MemoryExport
+from transport.messages import Decode, Generate, Heartbeat, Hello, MemoryExport, Prefill
 from transport.pull import Wanted, copy_offer
 from transport.region import Region
 from transport.sampling import SamplingParams, StopRule
@@ -40,6 +43,7 @@ from transport.token_ids import packed
 
 EOS = 7
 VOCAB = 64
+POISON = 99
 LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 
 
@@ -64,11 +68,17 @@ def expected_output(prompt: tuple[int, ...], stop: StopRule) -> list[int]:
         state = advance(state, token)
 
 
-class FakeEngine:
-    """Steps run late: in launch order, when the device gets to them or the host asks."""
+class Died(Exception):
+    """What a worker was given to compute has ended its process."""
 
-    def __init__(self, size: PoolSize) -> None:
-        self.layout, self.pools = LAYOUT, size
+
+class FakeEngine:
+    """Steps run late: in launch order, when the device gets to them or the host asks. With
+    ``nan`` no logits are finite. A sequence with the token ``POISON`` raises Died when it gets
+    ``dies_at`` tokens long; with 0 its logits are not finite."""
+
+    def __init__(self, size: PoolSize, *, nan: bool = False, dies_at: int = 0) -> None:
+        self.layout, self.pools, self.nan, self.dies_at = LAYOUT, size, nan, dies_at
         buffer = torch.zeros(Region.of(LAYOUT, size).size_bytes, dtype=torch.uint8)
         self.cache = CacheTensors.over(buffer, LAYOUT, size)
         self.next_token = [0] * size.num_state_slots
@@ -129,6 +139,10 @@ class FakeStep:
         length = row.start + len(tokens)
         pages = cache.kv[list(row.block_table), 0, 0].reshape(-1)[:length]
         context = [_int(value) for value in pages.tolist()]
+        if POISON in context and length >= engine.dies_at > 0:
+            raise Died
+        if engine.nan or (POISON in context and not engine.dies_at):
+            return Sampled(None)
         engine.next_token[slot] = next_token(state, context)
         return Sampled(engine.next_token[slot])
 
@@ -169,12 +183,18 @@ class LatePull:
 
 class LateCopies:
     """The copy stream: a pull executes at once, ahead of steps launched before it, or whenever
-    the simulation gets to it."""
+    the simulation gets to it; or, ``stuck``, never."""
 
     def __init__(
-        self, own: CacheTensors, rng: random.Random, find: Callable[[MemoryExport], CacheTensors]
+        self,
+        own: CacheTensors,
+        rng: random.Random,
+        find: Callable[[MemoryExport], CacheTensors],
+        *,
+        stuck: bool = False,
     ) -> None:
         self._own = own
+        self._stuck = stuck
         self._rng = rng
         self._find = find
         self._peers: dict[str, CacheTensors] = {}
@@ -193,9 +213,9 @@ class LateCopies:
     def _pull(self, wanted: Wanted) -> LatePull:
         peer = self._peers[wanted.offer.instance]
         late = LatePull(lambda: copy_offer(self._own, peer, wanted))
-        if wanted.in_probe or (not self.queue and self._rng.random() < 0.3):
+        if wanted.in_probe or (not self.queue and self._rng.random() < 0.3 and not self._stuck):
             late.execute()
-        else:
+        elif not self._stuck:
             self.queue.append(late)
         return late
 
@@ -226,28 +246,51 @@ class Node:
 class Cluster:
     """Coordinator's lifecycle and its workers; ``tick`` lets one random thing happen."""
 
-    def __init__(self, rng: random.Random, *, lookahead: int, size: PoolSize) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        *,
+        lookahead: int,
+        size: PoolSize,
+        settings: HubSettings | None = None,
+        trials: TrialLimits | None = None,
+        breakers: BreakerSettings | None = None,
+        max_faults: int = 1_000,
+        pull_timeout_s: float = 10_000.0,
+        dies_at: int = 0,
+    ) -> None:
         self.rng, self.lookahead, self.size = rng, lookahead, size
         self.now = 0.0
         self.offer_ttl_s = rng.choice([0.15, 1.0, 10_000.0])
-        self.registry = Registry()
-        limits = PlacementLimits(max_tokens_ahead=256)
+        self.pull_timeout_s, self.dies_at = pull_timeout_s, dies_at
+        self.registry = Registry(breakers)
         self.lifecycle = Lifecycle(
-            self.registry, limits, lambda: self.now, monotonic=lambda: self.now, max_faults=1_000
+            self.registry,
+            PlacementLimits(max_tokens_ahead=256),
+            lambda: self.now,
+            monotonic=lambda: self.now,
+            settings=settings,
+            trials=trials,
+            max_faults=max_faults,
         )
         self.nodes: dict[str, Node] = {}
         self.memories: dict[str, CacheTensors] = {}
         self.outputs: dict[str, list[int]] = {}
         self.ends: dict[str, list[State]] = {}
         self.open: dict[str, Request] = {}
+        self.codes: dict[str, str] = {}
+        self.num_placed: Counter[str] = Counter()  # orders by worker
+        self.num_deaths: Counter[str] = Counter()  # of workers, by request aboard
         self._count = 0
 
     # ---- workers
 
-    def add_worker(self, role: str, size: PoolSize | None = None) -> str:
+    def add_worker(
+        self, role: str, size: PoolSize | None = None, *, nan: bool = False, stuck: bool = False
+    ) -> str:
         self._count += 1
         instance, size = f"{role}-{self._count}", size or self.size
-        engine = FakeEngine(size)
+        engine = FakeEngine(size, nan=nan, dies_at=self.dies_at)
         export = MemoryExport("shm", instance, 1, LAYOUT, size)
         longest = size.num_pages * LAYOUT.page_size
         hello = Hello(instance, role, "m", "cpu", 1, longest, size.num_state_slots, export)
@@ -265,9 +308,9 @@ class Cluster:
                 engine, session, limits, lookahead=self.lookahead, clock=lambda: self.now
             )
         else:
-            node.copies = LateCopies(engine.cache, self.rng, self._find_memory)
+            node.copies = LateCopies(engine.cache, self.rng, self._find_memory, stuck=stuck)
             node.pool = DecodePool(
-                engine, session, node.copies, pull_timeout_s=10_000.0,
+                engine, session, node.copies, pull_timeout_s=self.pull_timeout_s,
                 lookahead=self.lookahead, clock=lambda: self.now,
             )  # fmt: skip
         self.nodes[instance] = node
@@ -286,6 +329,7 @@ class Cluster:
     def kill_worker(self, instance: str) -> None:
         """kill -9: what it had not sent is gone; its memory stays for those who mapped it."""
         del self.nodes[instance]
+        self.num_deaths.update(self.registry.require(instance).assigned.keys())
         self.lifecycle.worker_lost(instance)
         self._apply()
 
@@ -309,6 +353,9 @@ class Cluster:
     def tick(self) -> None:
         """One random event: a message delivered, a loop round, a device step, a copy."""
         self.now += 0.001
+        if self.rng.random() < 0.002:
+            self.lifecycle.tick()
+            self._apply()
         node = self.rng.choice(list(self.nodes.values()))
         events = [lambda: self._round(node)]
         if node.inbox:
@@ -321,7 +368,11 @@ class Cluster:
             events.append(lambda: node.copies.queue.popleft().execute())
         if node.may_beat and self.rng.random() < 0.2:
             events.append(lambda: self._heartbeat(node))
-        self.rng.choice(events)()
+        try:
+            self.rng.choice(events)()
+        except Died:
+            self.kill_worker(node.hello.instance)
+            self.add_worker(node.hello.role)
 
     def _round(self, node: Node) -> None:
         # A process drains its socket before it steps.
@@ -357,6 +408,7 @@ class Cluster:
         for effect in self.lifecycle.take_effects():
             match effect:
                 case Send(instance=instance, message=message):
+                    self.num_placed[instance] += isinstance(message, Prefill | Decode | Generate)
                     if instance in self.nodes:
                         self.nodes[instance].inbox.append(message)
                 case Emit(request=request, token=token):
@@ -365,6 +417,7 @@ class Cluster:
                     assert code != "lost_at_worker", f"{request.request_id} was not lost"
                 case Ended(request=request):
                     self.ends[request.request_id].append(request.state)
+                    self.codes[request.request_id] = request.code
                     self.open.pop(request.request_id, None)
         for worker in self.registry.all():
             assert_counted(worker)
