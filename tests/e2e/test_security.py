@@ -155,7 +155,7 @@ def test_secrets_that_will_not_do(tmp_path: Path) -> None:
     assert "BATON_API_KEYS: line 2: has the same name as line 1" in message
     assert not [secret for secret in (RIGHT, WRONG) if secret in message]
     message = up("--model", model, api_keys_file=tmp_path / "none")
-    assert f"BATON_API_KEYS_FILE: cannot read {tmp_path / 'none'}" in message
+    assert "BATON_API_KEYS_FILE: cannot read the file that it names: No such file" in message
     message = up("--model", model, channel_secret="hunter2")
     assert "BATON_CHANNEL_SECRET: has 7 characters" in message
 
