@@ -20,9 +20,10 @@ from coordinator.edge_settings import EdgeSettings
 from coordinator.hub_settings import HubSettings
 from coordinator.keys import UNFIT_GPU_TTL_S
 from coordinator.open_tokens import tokens_that_fit
+from coordinator.redis_link import RedisUnavailable
 from coordinator.server import CoordinatorSettings, serve
 from coordinator.store_limits import StoreLimits
-from telemetry.last_words import CANNOT_START, run_command, say_why
+from telemetry.last_words import CANNOT_START, TRY_AGAIN, run_command, say_why
 from telemetry.logs import configure_logging
 from transport.channel_keys import SECRET, channel_keys
 from transport.checkpoint_folder import (
@@ -131,7 +132,13 @@ def main(
         uvloop.run(serve(settings))
     except (ValueError, OSError, BatonError) as error:
         say_why("coordinator", error)
-        raise typer.Exit(CANNOT_START) from None
+        raise typer.Exit(exit_status(error)) from None
+
+
+def exit_status(error: Exception) -> int:
+    """What a start that ends with ``error`` tells the supervisor: Redis may yet answer."""
+    waits = isinstance(error, RedisUnavailable) and not error.final
+    return TRY_AGAIN if waits else CANNOT_START
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ from transport.messages import PROTOCOL
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 5.0
+RECORD_TIMEOUT_S = 3.0
 _BACKLOG = 65_535  # the kernel takes net.core.somaxconn if that is less
 
 
@@ -95,7 +96,7 @@ async def serve(settings: CoordinatorSettings) -> None:
             endpoint=channel.endpoint, limits=settings.store,
         )  # fmt: skip
         await store.start()
-        stack.push_async_callback(store.close, CLOSE_TIMEOUT_S)
+        stack.push_async_callback(store.close, RECORD_TIMEOUT_S)
         metrics = Metrics(settings.edge.served_model_name)
         observer = Observer(metrics, store, instance)
         leases = Leases(store, channel.send)

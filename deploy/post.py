@@ -49,10 +49,14 @@ class Post:
         self.child.kill()
         self._overdue_at = None
 
-    def vacated(self, now: float, *, others_serve: bool = False) -> float | None:
+    def vacated(
+        self, now: float, *, others_serve: bool = False, try_again: bool = False
+    ) -> float | None:
         """The process is gone; seconds until the next start, None if there is none."""
         ready_for_s = None if self.ready_at is None else now - self.ready_at
         self.child, self.ready_at = None, None
-        delay_s = self.restarts.died(ready_for_s=ready_for_s, others_serve=others_serve)
+        delay_s = self.restarts.died(
+            ready_for_s=ready_for_s, others_serve=others_serve, try_again=try_again
+        )
         self._start_at = None if delay_s is None else now + delay_s
         return delay_s

@@ -13,17 +13,23 @@ class Restarts:
     first_s: float = 0.5
     max_s: float = 30.0
     steady_s: float = 60.0
+    retry_s: float = 2.0
     max_failed_starts: int | None = 3
     _last_s: float = 0.0
     _num_failed_starts: int = 0
 
-    def died(self, *, ready_for_s: float | None, others_serve: bool = False) -> float | None:
+    def died(
+        self, *, ready_for_s: float | None, others_serve: bool = False, try_again: bool = False
+    ) -> float | None:
         """Seconds to wait before the next start; None to give up.
 
         ``ready_for_s`` is how long the process had been ready, None if it never was. While
         ``others_serve`` in its place there always is a next time: one that cannot come back, for
-        want of a GPU that is fit, is no reason to end the others.
+        want of a GPU that is fit, is no reason to end the others. One that says ``try_again``, for
+        something else that is not there yet, is no failed start, and tries every ``retry_s``.
         """
+        if try_again:
+            return self.retry_s
         self._num_failed_starts = self._num_failed_starts + 1 if ready_for_s is None else 0
         limit = self.max_failed_starts
         if limit is not None and self._num_failed_starts >= limit and not others_serve:

@@ -7,9 +7,10 @@ Lifecycle of ``run``, all on the main thread, one selector, no polling:
  4. drain   coordinator first (it takes nothing new and finishes what runs), workers, Redis
 
 What wakes it: notices (notify_socket.py), output, deaths (pidfds), signals (a wake-up fd) and
-deadlines. A service that cannot start ends everything: at once if it says so (exit code 2)
-before the ready line, else after three starts in a row that never got ready, unless others of
-its pool are ready: they serve on, and it is tried again and again.
+deadlines. A service that cannot start ends everything: at once if it says so (exit code 2, or 75)
+before the ready line. Later one that lacks something for the time being, as the coordinator Redis
+(exit code 75), is tried again and again. Any other ends everything after three starts in a row
+that never got ready, unless others of its pool are ready: they serve on, and it is tried on.
 """
 
 import selectors
@@ -27,14 +28,14 @@ from deploy.post import Post
 from deploy.redis_post import RedisPost
 from deploy.services import Service
 from deploy.signals import StopSignals
+from telemetry.last_words import CANNOT_START, TRY_AGAIN
 from telemetry.notify import notify
 from transport import shm
 from transport.errors import BatonError
 
-CANNOT_START = 2
-"""A service's exit code for: these settings, this checkpoint or this port will not do."""
-
-_DRAIN_GRACE_S = 5.0  # what the coordinator gets on top of its own drain deadline
+# What the coordinator gets on top of its own drain deadline: 5 s for the last responses, 3 s for
+# the record.
+_DRAIN_GRACE_S = 10.0
 _WORKER_STOP_S = 10.0
 _REDIS_STOP_S = 5.0
 _KILL_S = 5.0
@@ -193,8 +194,12 @@ class Supervisor:
             for other in self._posts
             if other is not post
         )
-        delay_s = post.vacated(time.monotonic(), others_serve=others_serve)
-        if delay_s is None or (code == CANNOT_START and not self._was_ready):
+        delay_s = post.vacated(
+            time.monotonic(), others_serve=others_serve, try_again=code == TRY_AGAIN
+        )
+        if not self._was_ready and code in (CANNOT_START, TRY_AGAIN):
+            self._stop(CANNOT_START, f"{post.name}: {reason}")
+        elif delay_s is None:
             self._stop(code if code > 0 else 1, f"{post.name}: {reason}")
         else:
             self._display.status(post.name, f"{reason}; starts again in {delay_s:g} s")

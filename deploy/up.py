@@ -20,7 +20,8 @@ from deploy.rundir import RunDir, base_dir, sweep
 from deploy.services import API_KEYS, services
 from deploy.settings import Device, LoadFormat, Role, UpSettings, resolve
 from deploy.signals import StopSignals
-from deploy.supervisor import CANNOT_START, Supervisor
+from deploy.supervisor import Supervisor
+from telemetry.last_words import CANNOT_START
 from transport import shm
 from transport.errors import BatonError
 

@@ -12,6 +12,8 @@ from telemetry.logs import configure_logging
 
 CANNOT_START = 2
 """These settings, this checkpoint or this port will not do; starting again changes nothing."""
+TRY_AGAIN = 75
+"""Something else that a start needs, as Redis, does not answer now (EX_TEMPFAIL of sysexits.h)."""
 FAILED = 1
 
 _LOG_JSON = "BATON_LOG_JSON"

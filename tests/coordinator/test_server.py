@@ -13,9 +13,12 @@ import openai
 import pytest
 import uvicorn
 
+from coordinator.__main__ import exit_status
 from coordinator.api import create_app
 from coordinator.edge_settings import EdgeSettings
+from coordinator.redis_link import RedisUnavailable
 from coordinator.tokenizer import Tokenizer
+from telemetry.last_words import CANNOT_START, TRY_AGAIN
 from tests.coordinator.fake_core import FakeCore
 
 CHAT = "/v1/chat/completions"
@@ -219,3 +222,10 @@ async def test_openai_python_raises_for_a_failure_in_the_stream(
         with pytest.raises(openai.APIError, match="the worker died"):
             async for _ in stream:
                 pass
+
+
+def test_a_start_without_redis_may_be_tried_again_but_not_one_with_a_wrong_password() -> None:
+    url = "redis://:secret@there"
+    assert exit_status(RedisUnavailable(url, "did not answer")) == TRY_AGAIN
+    assert exit_status(RedisUnavailable(url, "failed: WRONGPASS", final=True)) == CANNOT_START
+    assert exit_status(ValueError("port: 0 is not free")) == CANNOT_START

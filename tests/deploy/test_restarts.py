@@ -28,6 +28,13 @@ def test_delay_stays_bounded_for_ever():
     assert max(restarts.died(ready_for_s=None) or 0.0 for _ in range(3000)) == restarts.max_s
 
 
+def test_what_lacks_something_tries_again_at_an_even_pace_and_has_not_failed():
+    restarts = Restarts(retry_s=2.0, max_failed_starts=1)
+    assert {restarts.died(ready_for_s=None, try_again=True) for _ in range(20)} == {2.0}
+    assert restarts.died(ready_for_s=0.1) == restarts.first_s
+    assert restarts.died(ready_for_s=None) is None
+
+
 def test_always_another_start_while_others_serve():
     restarts = Restarts(max_failed_starts=3)
     delays = [restarts.died(ready_for_s=None, others_serve=True) for _ in range(20)]

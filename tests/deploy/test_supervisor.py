@@ -55,6 +55,21 @@ def test_dead_worker_starts_again_while_the_rest_serves(up):
     assert baton.exit_code() == 0
 
 
+def test_a_coordinator_that_lacks_redis_is_started_until_it_is_there(up):
+    baton = up(STUB_COORDINATOR="first:ready then:lack")
+    baton.until_ready()
+    os.kill(baton.pids("coordinator")[0], signal.SIGKILL)
+    baton.until(r"coordinator: exited with code 75; starts again in 2 s")
+    baton.signal(signal.SIGTERM)
+    assert baton.exit_code() == 0
+
+
+def test_a_coordinator_that_lacks_redis_at_first_ends_everything(up):
+    baton = up(STUB_COORDINATOR="lack")
+    assert baton.exit_code() == 2
+    assert "coordinator: " in baton.text.splitlines()[-1]
+
+
 def test_it_serves_and_drains_though_nobody_reads_what_it_prints(up):
     baton = up(STUB_DECODE="ready chatty")
     baton.until_ready()

@@ -134,6 +134,7 @@ async def test_coordinator_killed(site: Site, undisturbed: list[Seen]) -> None:
     streams = site.streams()
     for stream in streams:
         await stream.reaches(20)
+    last = await Stream(site.baton.url, [1, 2, 3], max_tokens=5).ended()
     site.baton.kill("coordinator")
     await all_ended(streams)
     assert {stream.outcome for stream in streams} == {""}, "a broken connection is no end"
@@ -141,7 +142,8 @@ async def test_coordinator_killed(site: Site, undisturbed: list[Seen]) -> None:
         assert stream.token_ids == token_ids[: len(stream.token_ids)]
     await site.baton.idle(NUM_WORKERS)
     again = site.streams()
-    lost = {stream.http_id: "failed" for stream in streams}
+    lost = {stream.http_id: "failed" for stream in streams} | outcomes([last])
+    assert last.outcome == "finished"
     await check_undisturbed(site, again, undisturbed)
     # A coordinator is known to be dead when what it left in Redis has expired.
     await site.whole(lost, deadline_s=30.0)

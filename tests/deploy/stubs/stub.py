@@ -1,10 +1,11 @@
 """A service that does as it is told, in place of the coordinator and the workers.
 
 ``STUB_<ROLE>`` lists its steps: ``progress`` (40 %), ``ready``, ``refuse`` (print an error, exit
-2), ``crash`` (exit 3), ``helper`` (start a process of its own), ``segment`` (own some shared
-memory), ``chatty`` (print 4 MB), ``stubborn`` (outlive SIGTERM). A step that begins with
-``first:`` or ``then:`` is for the first process of the service, or for the later ones. What it
-starts it reports in ``STUB_JOURNAL`` as "name pid", and the order of ends as "name stopped".
+2), ``crash`` (exit 3), ``lack`` (exit 75, to be tried again), ``helper`` (start a process of its
+own), ``segment`` (own some shared memory), ``chatty`` (print 4 MB), ``stubborn`` (outlive SIGTERM).
+A step that begins with ``first:`` or ``then:`` is for the first process of the service, or for the
+later ones. What it starts it reports in ``STUB_JOURNAL`` as "name pid", and the order of ends as
+"name stopped".
 """
 
 import os
@@ -36,6 +37,8 @@ def main(role: str) -> None:
                 refuse()
             case "crash":
                 sys.exit(3)
+            case "lack":
+                sys.exit(75)
             case "helper":
                 report(f"{NAME}-helper {subprocess.Popen(['sleep', '1000']).pid}")
             case "segment":
