@@ -15,6 +15,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from coordinator.accounts import Accounts
+from coordinator.body import Bodies
 from coordinator.body_limit import BodyLimit
 from coordinator.contract import Core, History, NoHistory
 from coordinator.edge import Edge
@@ -23,6 +24,7 @@ from coordinator.errors import install_error_handlers
 from coordinator.key_check import KeyCheck
 from coordinator.middleware import Observed, RequestId
 from coordinator.openapi import install_openapi
+from coordinator.readers import Readers
 from coordinator.responses import ChatCompletionChunk
 from coordinator.routes_generate import generate_routes
 from coordinator.routes_history import history_routes
@@ -40,21 +42,24 @@ def create_app(
     metrics: Metrics | None = None,
     history: History | None = None,
     clock: Callable[[], float] = time.monotonic,
+    *,
+    readers: Readers | None = None,
 ) -> FastAPI:
     """The ASGI app. ``metrics`` is the object that the core feeds too; a fresh one if None.
     ``history`` tells what became of requests; nothing if None. ``clock`` is that of the keys'
-    quotas.
+    quotas. ``readers`` read its heavy bodies; some of its own if None.
 
-    The caller owns core and tokenizer, and closes both.
+    The caller owns core, tokenizer and readers, and closes them.
     """
     metrics = metrics or Metrics(settings.served_model_name)
     edge = Edge(core, tokenizer, settings, metrics)
+    bodies = Bodies(edge, readers or Readers(tokenizer.folder))
     app = FastAPI(
         title="Baton", version=version("baton"), docs_url=None, redoc_url=None,
         openapi_url=None, redirect_slashes=False,
     )  # fmt: skip
-    app.include_router(generate_routes(edge))
-    app.include_router(info_routes(edge))
+    app.include_router(generate_routes(edge, bodies))
+    app.include_router(info_routes(edge, bodies))
     app.include_router(history_routes(history or NoHistory()))
     app.include_router(page_routes())
     install_error_handlers(app)

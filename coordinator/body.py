@@ -1,44 +1,76 @@
-"""A request's body: read with a deadline, weighed, parsed strictly."""
+"""A request's body: received with a deadline, then prepared off the loop; if it is heavy, in
+another process."""
 
 import asyncio
-from typing import TypeVar
 
-import msgspec
-from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from coordinator.body_weight import check_weight
+from coordinator.accounts import account_of
+from coordinator.body_bytes import BodyBytes, HeldBytes
+from coordinator.connection import while_connected
 from coordinator.edge import Edge
-from coordinator.errors import ApiError, from_validation
+from coordinator.errors import ApiError
+from coordinator.preparation import Prepared, parse, prepared
+from coordinator.reader_wire import Job, Kind
+from coordinator.readers import Readers
 
-_Model = TypeVar("_Model", bound=BaseModel)
-
-
-async def read(edge: Edge, model: type[_Model], request: Request) -> _Model:
-    """The validated body, whatever its content type; raises ApiError.
-
-    NOTE: pydantic's own JSON parser refuses invalid UTF-8, lone surrogates and deep nesting.
-    """
-    timeout_s = edge.settings.body_timeout_s
-    try:
-        async with asyncio.timeout(timeout_s):
-            # Request.body() would keep them for as long as the response takes.
-            body = b"".join([piece async for piece in request.stream()])
-    except TimeoutError:
-        message = f"the body did not arrive within {timeout_s:g} s"
-        raise ApiError(408, message, code="request_timeout") from None
-    if b"NaN" in body or b"Infinity" in body:
-        _refuse_constants(body)
-    check_weight(body, max_prompts=edge.settings.max_choices, max_len=edge.max_model_len)
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise from_validation(error) from None
+HEAVY_BYTES = 64 * 1024
+"""A body up to here is parsed on the loop: whatever it holds is soon read."""
 
 
-def _refuse_constants(body: bytes) -> None:
-    """NaN and Infinity are no JSON, also where no field would notice; in strings they are fine."""
-    try:
-        msgspec.json.decode(body, type=msgspec.Raw)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ApiError(400, f"Invalid JSON: {error}", code="invalid_json") from None
+class Bodies:
+    """Those of all requests; one for each app."""
+
+    def __init__(self, edge: Edge, readers: Readers) -> None:
+        self._edge = edge
+        self._readers = readers
+        self._bytes = BodyBytes(edge.settings.max_held_body_bytes)
+        self._told = {name: at for name, at in vars(edge.settings).items() if name != "api_keys"}
+
+    async def generation(self, http: Request, kind: Kind) -> Prepared:
+        """The request of a chat or a completion, with the ids of its prompts; raises ApiError and
+        ClientLeft."""
+        found = await self._prepared(http, kind)
+        assert isinstance(found, Prepared)
+        return found
+
+    async def lookup(self, http: Request, kind: Kind) -> bytes:
+        """The JSON of what /tokenize or /detokenize answers; raises ApiError and ClientLeft."""
+        found = await self._prepared(http, kind)
+        assert isinstance(found, bytes)
+        return found
+
+    async def _prepared(self, http: Request, kind: Kind) -> Prepared | bytes:
+        edge, owner = self._edge, _owner(http)
+        held = self._bytes.hold(owner)
+        try:
+            pieces = await self._receive(http, held)
+            if held.num_bytes > HEAVY_BYTES:
+                job = Job(kind, edge.core.max_seq_len, self._told, held.num_bytes)
+                work = self._readers.read(owner, job, pieces)
+            else:
+                request = parse(edge, kind, b"".join(pieces))
+                aside = kind in ("tokenize", "detokenize")
+                work = edge.tokenizer.run(prepared, edge, kind, request, aside=aside)
+            return await while_connected(work, http.receive)
+        finally:
+            held.release()
+
+    async def _receive(self, http: Request, held: HeldBytes) -> list[bytes]:
+        # NOTE: Request.body() would keep it for as long as the response takes.
+        pieces: list[bytes] = []
+        timeout_s = self._edge.settings.body_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                async for piece in http.stream():
+                    held.add(len(piece))
+                    pieces.append(piece)
+        except TimeoutError:
+            message = f"the body did not arrive within {timeout_s:g} s"
+            raise ApiError(408, message, code="request_timeout") from None
+        return pieces
+
+
+def _owner(http: Request) -> str:
+    """Whose heavy bodies wait for one another: a key's, or without keys an address's."""
+    return account_of(http.scope).name or (http.client.host if http.client else "")

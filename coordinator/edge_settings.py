@@ -15,6 +15,7 @@ class EdgeSettings:
 
     ``max_stops`` and ``max_stop_len`` (characters) bound a request's stop strings; ``max_choices``
     bounds n, and prompts × n; ``max_body_bytes`` follows from the model's context where it is None;
+    ``max_held_body_bytes`` bounds bodies that wait to be read, of which one client has half;
     a request's head must be whole within ``head_timeout_s`` and its body within
     ``body_timeout_s``; a client that reads nothing for ``write_timeout_s`` has left. With
     ``api_keys`` every request needs one of them.
@@ -22,6 +23,7 @@ class EdgeSettings:
 
     served_model_name: str
     max_body_bytes: int | None = None
+    max_held_body_bytes: int = 1024 * 1024 * 1024
     max_n: int = 128
     max_choices: int = 1024
     max_stops: int = 64

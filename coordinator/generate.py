@@ -19,7 +19,7 @@ from coordinator.edge import Edge
 from coordinator.errors import invalid, json_response
 from coordinator.merge import collected
 from coordinator.prompts import room_for_output
-from coordinator.sampling import check_caps, sampling_params, seeds, stop_rule
+from coordinator.sampling import sampling_params, seeds, stop_rule
 from coordinator.schemas import GenerationRequest
 from coordinator.sse import EventStream
 from coordinator.stops import StopStrings
@@ -28,16 +28,6 @@ from telemetry.logs import bound_request
 from transport.token_ids import TokenIds
 
 log = logging.getLogger(__name__)
-
-
-def check(edge: Edge, request: GenerationRequest, num_prompts: int = 1) -> None:
-    """What can be refused before anything is tokenized; raises ApiError."""
-    edge.check_model(request.model)
-    check_caps(request, edge.settings)
-    num_choices = num_prompts * (request.n or 1)
-    if num_choices > edge.settings.max_choices:
-        cap = edge.settings.max_choices
-        raise invalid("prompt", f"prompts × n may be at most {cap}, got {num_choices}")
 
 
 def generations(

@@ -67,12 +67,17 @@ class Hold:
 
 
 def tokens_that_fit() -> int:
-    """How many tokens take an eighth of this machine's memory, or of what its container may use."""
-    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """How many tokens take an eighth of the memory."""
+    return memory_bytes() // _MEMORY_SHARE // TOKEN_BYTES
+
+
+def memory_bytes() -> int:
+    """What this machine has, or what its container may use where that is less."""
+    num_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = _CGROUP_LIMIT.read_text().strip() if _CGROUP_LIMIT.is_file() else "max"
     if limit.isdecimal():
-        memory_bytes = min(memory_bytes, int(limit))
-    return memory_bytes // _MEMORY_SHARE // TOKEN_BYTES
+        num_bytes = min(num_bytes, int(limit))
+    return num_bytes
 
 
 def _weight(token: Token) -> int:

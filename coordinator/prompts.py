@@ -21,47 +21,34 @@ def max_model_len(core: Core, tokenizer: Tokenizer) -> int:
     return limit if pools is None else min(limit, pools)
 
 
-async def chat_prompt(
+def chat_ids(
     tokenizer: Tokenizer,
     messages: Sequence[ChatMessage],
     *,
     add_generation_prompt: bool | None,
     variables: dict[str, object] | None,
     max_len: int,
-    aside: bool = False,
 ) -> TokenIds:
     """Token ids of a conversation; a refusal of the template is a 400."""
     try:
-        return await tokenizer.run(
-            tokenizer.encode_chat,
+        return tokenizer.encode_chat(
             [message.rendered() for message in messages],
             add_generation_prompt=add_generation_prompt is not False,
             variables=variables,
             max_len=max_len,
-            aside=aside,
         )
     except TemplateRefused as error:
         message = f"the chat template refused: {error}"
         raise invalid("messages", message, "template_refused") from error
 
 
-async def completion_prompt(
-    tokenizer: Tokenizer,
-    prompt: Prompt,
-    *,
-    add_special_tokens: bool | None,
-    max_len: int,
-    aside: bool = False,
+def completion_ids(
+    tokenizer: Tokenizer, prompt: Prompt, *, add_special_tokens: bool | None, max_len: int
 ) -> TokenIds:
     """Token ids of one of the prompts; raises ApiError for ids that the model lacks."""
     if isinstance(prompt, str):
-        return await tokenizer.run(
-            tokenizer.encode,
-            prompt,
-            add_special_tokens=add_special_tokens is not False,
-            max_len=max_len,
-            aside=aside,
-        )
+        add = add_special_tokens is not False
+        return tokenizer.encode(prompt, add_special_tokens=add, max_len=max_len)
     check_token_ids("prompt", prompt, tokenizer)
     return packed(prompt)
 

@@ -6,18 +6,10 @@ from importlib.metadata import version
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from coordinator import body
-from coordinator.connection import while_connected
+from coordinator.body import Bodies
 from coordinator.edge import Edge
 from coordinator.errors import ApiError, json_response
 from coordinator.openapi import request_body
-from coordinator.prompts import (
-    LOOKUP_LENS,
-    chat_prompt,
-    check_lookup,
-    check_token_ids,
-    completion_prompt,
-)
 from coordinator.responses import (
     Detokenized,
     Health,
@@ -37,7 +29,7 @@ _RETRY_AFTER_S = 2.0
 _METRICS_EVERY_S = 1.0  # rendering them takes some 10 ms of the interpreter
 
 
-def info_routes(edge: Edge) -> APIRouter:
+def info_routes(edge: Edge, bodies: Bodies) -> APIRouter:
     router = APIRouter(tags=["service"])
     core, tokenizer, settings = edge.core, edge.tokenizer, edge.settings
 
@@ -105,33 +97,8 @@ def info_routes(edge: Edge) -> APIRouter:
     )
     async def tokenize(http: Request) -> Response:
         """Token ids of a text or of a conversation."""
-        request = await body.read(edge, TokenizeRequest, http)
-        edge.check_model(request.model)
-        max_len = LOOKUP_LENS * edge.max_model_len
-        if request.messages is not None:
-            param = "messages"
-            work = chat_prompt(
-                tokenizer,
-                request.messages,
-                add_generation_prompt=request.add_generation_prompt,
-                variables=request.chat_template_kwargs,
-                max_len=max_len,
-                aside=True,
-            )
-        else:
-            assert request.prompt is not None, "the schema wants one of them"
-            param = "prompt"
-            work = completion_prompt(
-                tokenizer,
-                request.prompt,
-                add_special_tokens=request.add_special_tokens,
-                max_len=max_len,
-                aside=True,
-            )
-        ids = await while_connected(work, http.receive)
-        check_lookup(param, len(ids), edge.max_model_len)
-        answer = {"count": len(ids), "max_model_len": edge.max_model_len, "tokens": ids.tolist()}
-        return json_response(answer)
+        answer = await bodies.lookup(http, "tokenize")
+        return Response(answer, media_type="application/json")
 
     @router.post(
         "/detokenize",
@@ -140,14 +107,7 @@ def info_routes(edge: Edge) -> APIRouter:
     )
     async def detokenize(http: Request) -> Response:
         """The text of token ids, special tokens included."""
-        request = await body.read(edge, DetokenizeRequest, http)
-        edge.check_model(request.model)
-        check_token_ids("tokens", request.tokens, tokenizer)
-        check_lookup("tokens", len(request.tokens), edge.max_model_len)
-        work = tokenizer.run(
-            tokenizer.decode, request.tokens, skip_special_tokens=False, aside=True
-        )
-        text = await while_connected(work, http.receive)
-        return json_response({"prompt": text})
+        answer = await bodies.lookup(http, "detokenize")
+        return Response(answer, media_type="application/json")
 
     return router

@@ -32,6 +32,7 @@ from coordinator.hub_settings import HubSettings
 from coordinator.leases import Leases
 from coordinator.observer import Observer
 from coordinator.placement import PlacementLimits
+from coordinator.readers import Readers
 from coordinator.store import Store
 from coordinator.store_limits import StoreLimits
 from coordinator.tokenizer import Tokenizer
@@ -101,7 +102,9 @@ async def serve(settings: CoordinatorSettings) -> None:
         observer = Observer(metrics, store, instance)
         leases = Leases(store, channel.send)
         hub = Hub(channel, observer, instance, settings.hub, settings.limits, leases)
-        app = create_app(hub, tokenizer, settings.edge, metrics, store)
+        readers = Readers(settings.model)
+        stack.callback(readers.close)
+        app = create_app(hub, tokenizer, settings.edge, metrics, store, readers=readers)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(hub.run(), name="hub")
             connections = Connections(max_connections, metrics.http_evicted.inc)

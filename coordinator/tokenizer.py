@@ -30,8 +30,13 @@ class Tokenizer:
     """
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, template: ChatTemplate | None, info: CheckpointInfo
+        self,
+        backend: tokenizers.Tokenizer,
+        template: ChatTemplate | None,
+        info: CheckpointInfo,
+        folder: Path,
     ) -> None:
+        self.folder = folder
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
@@ -59,7 +64,7 @@ class Tokenizer:
         eos_id = backend.token_to_id(eos.get("content", "") if isinstance(eos, dict) else eos or "")
         if eos_id is not None and eos_id not in info.eos_ids:
             info = replace(info, eos_ids=(*info.eos_ids, eos_id))
-        return cls(backend, ChatTemplate.read(folder), info)
+        return cls(backend, ChatTemplate.read(folder), info, folder)
 
     def encode(
         self, text: str, *, add_special_tokens: bool = True, max_len: int | None = None

@@ -11,6 +11,7 @@ from hypothesis import settings as hypothesis_settings
 
 from coordinator.api import create_app
 from coordinator.edge_settings import EdgeSettings
+from coordinator.readers import Readers
 from coordinator.tokenizer import Tokenizer
 from tests.coordinator.checkpoint_folder import write_checkpoint
 from tests.coordinator.fake_core import FakeCore
@@ -43,13 +44,22 @@ def says(tokenizer: Tokenizer) -> Callable[..., FakeCore]:
     return make
 
 
+@pytest.fixture(scope="session")
+def readers(checkpoint: Path) -> Iterator[Readers]:
+    readers = Readers(checkpoint)
+    yield readers
+    readers.close()
+
+
 @pytest.fixture
-async def client_of(tokenizer: Tokenizer) -> AsyncIterator[Callable[..., httpx.AsyncClient]]:
+async def client_of(
+    tokenizer: Tokenizer, readers: Readers
+) -> AsyncIterator[Callable[..., httpx.AsyncClient]]:
     """An HTTP client of an app over a core, without a socket."""
     async with AsyncExitStack() as stack:
 
         def make(core: FakeCore, **settings: Any) -> httpx.AsyncClient:
-            app = create_app(core, tokenizer, EdgeSettings("tiny", **settings))
+            app = create_app(core, tokenizer, EdgeSettings("tiny", **settings), readers=readers)
             client = httpx.AsyncClient(
                 transport=httpx.ASGITransport(app, raise_app_exceptions=True), base_url="http://t"
             )

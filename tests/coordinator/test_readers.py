@@ -1,0 +1,200 @@
+"""Heavy bodies, read by processes: the same answers, in fair turns, whatever a process does."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from coordinator import readers as readers_module
+from coordinator.errors import ApiError
+from coordinator.reader_process import ReaderDied
+from coordinator.reader_wire import Job, Reply
+from coordinator.readers import Readers
+from tests.coordinator.fake_core import FakeCore
+
+Says = Callable[..., FakeCore]
+ClientOf = Callable[..., httpx.AsyncClient]
+
+PAD = " " * 70_000  # a body with so many spaces is heavy
+JOB = Job("tokenize", None, {}, 0)
+
+
+class FakeProcess:
+    """Answers with its job's body once the test lets it; notes the order in which they came."""
+
+    begun: list[bytes]
+    let: threading.Semaphore
+
+    def __init__(self, model: Path, deadline_s: float) -> None:
+        self.killed = False
+
+    def ask(self, job: Job, body: list[bytes]) -> tuple[Reply, bytes]:
+        self.begun.append(body[0])
+        assert self.let.acquire(timeout=5)
+        if body == [b"dies"]:
+            raise ReaderDied("by the test")
+        return Reply(num_bytes=len(body[0])), body[0]
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[Readers]:
+    FakeProcess.begun, FakeProcess.let = [], threading.Semaphore(0)
+    monkeypatch.setattr(readers_module, "ReaderProcess", FakeProcess)
+    readers = Readers(Path(), 2)
+    yield readers
+    FakeProcess.let.release(100)
+    readers.close()
+
+
+def ask(readers: Readers, owner: str, *bodies: str) -> list[asyncio.Task[Any]]:
+    return [asyncio.create_task(readers.read(owner, JOB, [body.encode()])) for body in bodies]
+
+
+async def until_begun(num: int) -> list[bytes]:
+    async with asyncio.timeout(5):
+        while len(FakeProcess.begun) < num:  # noqa: ASYNC110, it is another thread's
+            await asyncio.sleep(0.001)
+    return FakeProcess.begun
+
+
+async def test_an_owner_leaves_a_process_for_the_others(two: Readers) -> None:
+    many = ask(two, "many", "m1", "m2", "m3")
+    await until_begun(1)
+    one = ask(two, "one", "o1")
+    assert await until_begun(2) == [b"m1", b"o1"]
+    FakeProcess.let.release(4)
+    assert await asyncio.gather(*many, *one) == [b"m1", b"m2", b"m3", b"o1"]
+
+
+async def test_owners_take_turns(two: Readers) -> None:
+    first = ask(two, "a", "a1") + ask(two, "b", "b1")
+    await until_begun(2)
+    rest = ask(two, "a", "a2", "a3", "a4") + ask(two, "c", "c1") + ask(two, "d", "d1")
+    await asyncio.sleep(0)
+    FakeProcess.let.release(7)
+    await asyncio.gather(*first, *rest)
+    assert set(FakeProcess.begun[2:5]) == {b"a2", b"c1", b"d1"}
+    assert FakeProcess.begun[5:] == [b"a3", b"a4"]
+
+
+async def test_a_body_whose_client_left_in_the_queue_is_not_read(two: Readers) -> None:
+    asked = ask(two, "a", "a1", "a2", "a3")
+    await until_begun(1)
+    asked[1].cancel()
+    asked[0].cancel()  # it is being read, and goes on to its end
+    await asyncio.wait(asked[:2])
+    FakeProcess.let.release(2)
+    assert await asked[2] == b"a3"
+    assert FakeProcess.begun == [b"a1", b"a3"]
+
+
+async def test_queues_are_bounded(two: Readers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers_module, "MAX_WAITING_OF_ONE", 2)
+    monkeypatch.setattr(readers_module, "MAX_WAITING", 3)
+    asked = ask(two, "a", "a1", "a2", "a3")
+    await until_begun(1)
+    with pytest.raises(ApiError) as refused:
+        await two.read("a", JOB, [b"a4"])
+    assert (refused.value.status, refused.value.headers["retry-after"]) == (429, "2")
+    asked += ask(two, "b", "b1", "b2")
+    await until_begun(2)
+    with pytest.raises(ApiError) as refused:
+        await two.read("c", JOB, [b"c1"])
+    assert (refused.value.status, refused.value.headers["retry-after"]) == (503, "2")
+    FakeProcess.let.release(5)
+    assert len(await asyncio.gather(*asked)) == 5
+
+
+async def test_who_waits_too_long_is_refused(two: Readers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers_module, "_MAX_WAIT_S", 0.01)
+    asked = ask(two, "a", "a1")
+    await until_begun(1)
+    with pytest.raises(ApiError, match=r"waited 0.01 s") as refused:
+        await two.read("a", JOB, [b"a2"])
+    assert refused.value.status == 503
+    FakeProcess.let.release(2)
+    assert await asked[0] == b"a1"
+    monkeypatch.setattr(readers_module, "_MAX_WAIT_S", 5.0)
+    assert await two.read("a", JOB, [b"a3"]) == b"a3"
+
+
+async def test_a_process_that_died_costs_one_body(two: Readers) -> None:
+    FakeProcess.let.release(2)
+    with pytest.raises(ApiError, match="could not be read") as refused:
+        await two.read("a", JOB, [b"dies"])
+    assert refused.value.status == 503
+    assert await two.read("a", JOB, [b"next"]) == b"next"
+
+
+async def test_a_process_that_takes_too_long_is_killed_and_the_next_body_gets_another(
+    checkpoint: Path,
+) -> None:
+    readers = Readers(checkpoint, deadline_s=0.01)  # it has not even started by then
+    job = Job("tokenize", None, {"served_model_name": "tiny"}, 15)
+    try:
+        with pytest.raises(ApiError, match="could not be read"):
+            await readers.read("a", job, [b'{"prompt": "x"}'])
+        (used,) = [process for process in readers._all if process._process is not None]
+        assert used._process.returncode is not None
+        for process in readers._all:
+            process._deadline_s = 30.0
+        assert b'"count":1' in await readers.read("a", job, [b'{"prompt": "x"}'])
+    finally:
+        readers.close()
+
+
+BODIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "Hi"}], "stop": "x", "logit_bias": {"5": 1},
+         "temperature": 0, "chat_template_kwargs": {"enable_thinking": False}, "seed": 2**60},
+    ),
+    "prompts": (
+        "/v1/completions",
+        {"prompt": ["one", "two three"], "n": 2, "echo": True, "return_token_ids": True, "seed": 1},
+    ),
+    "ids": ("/v1/completions", {"prompt": [[65, 66], [67]], "max_tokens": 3, "seed": 1}),
+    "tokenize": ("/tokenize", {"prompt": "some text"}),
+    "detokenize": ("/detokenize", {"tokens": [65, 66, 67]}),
+    "wrong": ("/v1/completions", {"prompt": "x", "temperature": 3}),
+    "too many": ("/v1/completions", {"prompt": "x", "n": 1000}),
+    "another model": ("/tokenize", {"prompt": "x", "model": "other"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BODIES)
+async def test_a_heavy_body_is_answered_as_a_light_one(
+    says: Says, client_of: ClientOf, name: str
+) -> None:
+    path, body = BODIES[name]
+    core = says("The quick brown fox")
+    client = client_of(core)
+    light = await client.post(path, content=json.dumps(body))
+    heavy = await client.post(path, content=json.dumps(body) + PAD)
+    assert heavy.status_code == light.status_code
+    said = [{**answer.json(), "id": "", "created": 0} for answer in (light, heavy)]
+    assert said[0] == said[1]
+    asked = [stream.generation for stream in core.streams]
+    half = len(asked) // 2
+    for one, other in zip(asked[:half], asked[half:], strict=True):
+        assert (one.prompt_ids, one.sampling, one.stop) == (
+            other.prompt_ids, other.sampling, other.stop,
+        )  # fmt: skip
+
+
+async def test_bodies_that_wait_are_bounded_by_owner(says: Says, client_of: ClientOf) -> None:
+    client = client_of(says(), max_held_body_bytes=100_000)
+    refused = await client.post("/tokenize", content=b'{"prompt": "x"}' + b" " * 60_000)
+    assert refused.status_code == 429
+    assert refused.headers["retry-after"] == "2"
+    for _ in range(3):
+        answer = await client.post("/tokenize", content=b'{"prompt": "x"}' + b" " * 40_000)
+        assert answer.status_code == 200
