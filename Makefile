@@ -9,7 +9,7 @@ export PYTHON
 PORT ?=
 ARGS ?=
 
-.PHONY: help setup up env test test-gpu check bench clean
+.PHONY: help setup up env test test-gpu has-gpu check bench clean
 
 help:  ## what there is to make
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -28,8 +28,12 @@ env:  ## write .env for docker compose, with secrets; ARGS="MODEL_DIR=/models/x"
 test: $(VENV)/.stamp-dev  ## run all tests; ARGS passes on to pytest
 	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-gpu: $(VENV)/.stamp-dev  ## on a GPU: its own tests, and the kernels' on the real thing
+test-gpu: has-gpu $(VENV)/.stamp-dev  ## on a GPU: its own tests, and the kernels' on the real thing
 	@$(PY) -m pytest tests/gpu tests/kernels -m "gpu or not gpu" $(ARGS)
+
+has-gpu:
+	@nvidia-smi -L 2>/dev/null | grep -q '^GPU ' || \
+	    { echo "error: no NVIDIA GPU here (nvidia-smi -L lists none): make test-gpu needs one" >&2; exit 2; }
 
 check: $(VENV)/.stamp-dev  ## format, lint, types, imports
 	@$(VENV)/bin/ruff format --check .

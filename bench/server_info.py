@@ -38,7 +38,10 @@ async def ask_server(client: Client, model: str | None) -> ServerInfo:
     """``model`` None: the first that it lists. Raises ServerUnfit."""
     listed = await _json(client, "/v1/models")
     if isinstance(listed, str) and model is None:
-        raise ServerUnfit(f"{client.endpoint.url}/v1/models: {listed}; is it up? else give model")
+        raise ServerUnfit(
+            f"{client.endpoint.url}/v1/models: {listed}; is it up, and --url or BATON_URL right? "
+            "else give model"
+        )
     entries = listed.get("data") if isinstance(listed, dict) else []
     entries = [e for e in entries or [] if isinstance(e, dict) and isinstance(e.get("id"), str)]
     if not entries and model is None:

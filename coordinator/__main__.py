@@ -41,7 +41,10 @@ API_KEYS = "BATON_API_KEYS"
 
 def main(
     model: Annotated[
-        Path, typer.Option(envvar="BATON_MODEL", help="Checkpoint folder with the tokenizer.")
+        Path,
+        typer.Option(
+            envvar="BATON_MODEL", readable=False, help="Checkpoint folder with the tokenizer."
+        ),
     ],
     redis_url: Annotated[
         str, typer.Option(envvar="BATON_REDIS_URL", help="redis://, rediss:// or unix://")

@@ -9,6 +9,7 @@ import typer
 
 from deploy.chat_client import ChatClient, ChatError
 from deploy.client_key import key_header
+from deploy.no_answer import DEFAULT_URL
 
 FAILED = 1
 INTERRUPTED = 130
@@ -20,7 +21,7 @@ def chat(
     ] = None,
     url: Annotated[
         str, typer.Option(envvar="BATON_URL", help="Where the coordinator listens.")
-    ] = "http://127.0.0.1:8000",
+    ] = DEFAULT_URL,
     model: Annotated[str | None, typer.Option(help="The model's name; the first served.")] = None,
     system: Annotated[str | None, typer.Option(help="A system message to begin with.")] = None,
     temperature: Annotated[

@@ -6,6 +6,8 @@ from typing import Any, Self
 
 import httpx
 
+from deploy.no_answer import no_answer
+
 _CONNECT_S = 5.0
 _SILENCE_S = 120.0  # between two pieces of an answer
 
@@ -59,7 +61,7 @@ class ChatClient:
                 raise ChatError(_refusal(answer))
             return str(answer.json()["data"][0]["id"])
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise ChatError(f"no answer from {self.url}: {error}") from error
+            raise ChatError(no_answer(self.url, error)) from error
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise ChatError(f"what answers at {self.url} lists no model") from error
 

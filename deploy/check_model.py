@@ -22,7 +22,10 @@ CANNOT_SERVE = 2
 
 
 def main(
-    model: Annotated[Path, typer.Option(envvar="BATON_MODEL", help="The checkpoint's folder.")],
+    model: Annotated[
+        Path,
+        typer.Option(envvar="BATON_MODEL", readable=False, help="The checkpoint's folder."),
+    ],
     load_format: Annotated[
         str, typer.Option(envvar="BATON_LOAD_FORMAT", help="dummy: no weights are needed.")
     ] = "auto",

@@ -4,15 +4,18 @@
 #
 # PYTHON names the interpreter (default: the first suitable of python3.12 python3.11 python3).
 # An interrupted run leaves .venv/.installing behind, and the next run starts over: a half
-# written package cannot be told from a whole one.
+# written package cannot be told from a whole one. Where only a download failed nothing was written,
+# and the next run goes on there.
+# CPU_TORCH_INDEX names another index with torch's CPU build. Where there is none PyPI's torch serves.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 stamp=$1
 extras=$2
 venv=.venv
+pip_log=$venv/.pip.log
 torch=$(sed -nE 's/.*"torch==([0-9.]+)".*/\1/p' pyproject.toml)
-cpu_index=https://download.pytorch.org/whl/cpu
+cpu_index=${CPU_TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
 fresh_after=(pyproject.toml deploy/install.sh)
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -46,6 +49,17 @@ make_venv() {
 
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check --no-input -qq "$@"; }
 
+install() { rm -f "$pip_log"; pip install --log "$pip_log" "$@"; }
+
+# Whether the last install got as far as to write packages.
+wrote() { grep -q 'Installing collected packages' "$pip_log" 2>/dev/null; }
+
+give_up() {
+    if wrote; then die "$1 (see above); the next run starts over"; fi
+    rm -f "$venv/.installing"
+    die "$1 (see above); $venv is as it was, and the next run goes on there"
+}
+
 has_gpu() { command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'; }
 
 # The CPU build is a tenth of the size, but not on PyPI. The first try is short, so that an
@@ -55,9 +69,13 @@ install_cpu_torch() {
     installed=$("$venv/bin/python" -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null || true)
     [[ ${installed%%+*} == "$torch" ]] && return
     say "installing torch $torch, the CPU build (about 200 MB)"
-    local wanted=(install --no-deps "torch==$torch+cpu" --extra-index-url "$cpu_index")
-    pip "${wanted[@]}" --retries 0 --timeout 10 2>/dev/null || pip "${wanted[@]}" ||
-        die "could not install torch==$torch+cpu (see above)"
+    local wanted=(--no-deps "torch==$torch+cpu" --extra-index-url "$cpu_index")
+    install "${wanted[@]}" --retries 0 --timeout 10 2>/dev/null ||
+        install "${wanted[@]}" --retries 1 && return
+    if wrote; then give_up "could not install torch"; fi
+    say "$cpu_index has no torch $torch+cpu for this machine, or cannot be reached (see above):" \
+        "going on with PyPI's build, which brings CUDA's libraries (about 3 GB); CPU_TORCH_INDEX" \
+        "names another index"
 }
 
 up_to_date() {
@@ -80,7 +98,7 @@ fi
 touch "$venv/.installing"
 if has_gpu; then extras=$extras,gpu; else install_cpu_torch; fi
 say "installing baton and what it needs ($extras)"
-pip install -e ".[$extras]" || die "could not install the dependencies (see above)"
-rm "$venv/.installing"
+install -e ".[$extras]" || give_up "could not install the dependencies"
+rm -f "$venv/.installing" "$pip_log"
 touch "$stamp"
 say "done in $SECONDS s"

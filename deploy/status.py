@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.client_key import key_header, key_refused
+from deploy.no_answer import DEFAULT_URL, no_answer
 
 NOT_READY = 1
 NO_ANSWER = 2
@@ -20,7 +21,7 @@ _NAMES = ("role", "instance", "device", "running", "waiting", "pages", "state_sl
 def status(
     url: Annotated[
         str, typer.Option(envvar="BATON_URL", help="Where the coordinator listens.")
-    ] = "http://127.0.0.1:8000",
+    ] = DEFAULT_URL,
 ) -> None:
     """Show readiness, queue and pools. Exit code: 0 ready, 1 not ready, 2 nothing answers."""
     headers = key_header(os.environ)
@@ -35,7 +36,7 @@ def status(
         found = answer.json()
         head, rows = headline(found), [row(worker) for worker in found["workers"]]
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        typer.echo(f"error: no answer from {url}: {error}", err=True)
+        typer.echo(f"error: {no_answer(url, error)}", err=True)
         raise typer.Exit(NO_ANSWER) from error
     except (ValueError, KeyError, TypeError) as error:
         typer.echo(f"error: what answers at {url} is not Baton", err=True)

@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from deploy.client_key import key_header, key_refused
+from deploy.no_answer import DEFAULT_URL, no_answer
 from deploy.readings import Rates, Reading, Window, read
 from deploy.status import NO_ANSWER
 from deploy.top_view import lines, table
@@ -36,7 +37,7 @@ class Unanswered(Exception):
 def top(
     url: Annotated[
         str, typer.Option(envvar="BATON_URL", help="Where the coordinator listens.")
-    ] = "http://127.0.0.1:8000",
+    ] = DEFAULT_URL,
     interval: Annotated[
         float, typer.Option(min=0.1, max=3600.0, help="Seconds between two looks.")
     ] = 2.0,
@@ -123,7 +124,7 @@ def _look(http: httpx.Client, url: str) -> Reading:
             raise Unanswered(f"error: {key_refused(url, keys)}") from error
         raise Unanswered(f"error: {url} answers HTTP {code}") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise Unanswered(f"error: no answer from {url}: {error}") from error
+        raise Unanswered(f"error: {no_answer(url, error)}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise Unanswered(f"error: what answers at {url} is not Baton") from error
     return reading

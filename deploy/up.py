@@ -13,6 +13,7 @@ import typer
 from deploy.console import display
 from deploy.gpus import count_gpus
 from deploy.guardian import Guardian
+from deploy.no_answer import DEFAULT_URL
 from deploy.outlet import Outlet
 from deploy.ports import base_url, claim_port, reachable
 from deploy.redis_post import ForeignRedis, OwnRedis, RedisPost
@@ -36,7 +37,11 @@ _QUESTION = (
 def up(
     model: Annotated[
         Path | None,
-        typer.Option(envvar="BATON_MODEL", help="A checkpoint's folder; the bundled tiny model."),
+        typer.Option(
+            envvar="BATON_MODEL",
+            readable=False,
+            help="A checkpoint's folder, or a model's in a Hugging Face cache; the bundled model.",
+        ),
     ] = None,
     load_format: Annotated[
         LoadFormat,
@@ -157,7 +162,11 @@ def _serve(settings: UpSettings, port: int, base: Path, signals: StopSignals) ->
             signals=signals,
             guardian=guardian,
             display=display(outlet),
-            ready_lines=[_curl(settings, port, os.environ), _ready_line(settings, port)],
+            ready_lines=[
+                *_elsewhere(settings, port),
+                _curl(settings, port, os.environ),
+                _ready_line(settings, port),
+            ],
             drain_timeout_s=settings.drain_timeout_s,
         )
         return supervisor.run()
@@ -169,6 +178,14 @@ def _ready_line(settings: UpSettings, port: int) -> str:
         f"ready: {base_url(settings.host, port)} ({settings.pools}, {settings.device}, "
         f"{settings.served_model_name})"
     )
+
+
+def _elsewhere(settings: UpSettings, port: int) -> list[str]:
+    """What the other commands need in order to find it, where it is not at their default."""
+    url = base_url(reachable(settings.host), port)
+    if url == DEFAULT_URL:
+        return []
+    return [f"for baton status, top, chat and bench:\n  export BATON_URL={url}"]
 
 
 def _curl(settings: UpSettings, port: int, environ: Mapping[str, str]) -> str:

@@ -35,7 +35,10 @@ from transport.secret_setting import secret_setting
 Coordinator = Annotated[
     str, typer.Option(envvar="BATON_COORDINATOR", help="The coordinator's ZeroMQ endpoint.")
 ]
-Model = Annotated[Path, typer.Option(envvar="BATON_MODEL", help="Checkpoint folder.")]
+# Whether it can be read transport/checkpoint_folder.py says better than an option's check.
+Model = Annotated[
+    Path, typer.Option(envvar="BATON_MODEL", readable=False, help="Checkpoint folder.")
+]
 LoadFormat = Annotated[
     str, typer.Option(envvar="BATON_LOAD_FORMAT", help="auto, or dummy for random weights.")
 ]

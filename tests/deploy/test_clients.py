@@ -12,7 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 
 import pytest
+from typer.testing import CliRunner
 
+from deploy.cli import app
 from tests.deploy.running import DEADLINE_S, ROOT
 
 STATUS = {
@@ -159,6 +161,19 @@ def test_status_exits_2_when_nothing_or_something_else_answers(stub):
     told = baton("status", "--url", "http://127.0.0.1:1")
     assert told.returncode == 2
     assert told.stderr.startswith("error: no answer from http://127.0.0.1:1: ")
+
+
+@pytest.mark.parametrize(
+    "command", [["status"], ["chat", "hi"], ["top", "--once"], ["bench", "throughput"]]
+)
+def test_who_finds_nobody_is_told_of_the_url_and_shown_no_password(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(app, [*command, "--url", "http://127.0.0.1:1"])
+    assert told.exit_code != 0
+    assert "--url or BATON_URL" in told.stderr
+    told = CliRunner().invoke(app, [*command, "--url", "http://u:s3cret@127.0.0.1:1"])
+    assert told.exit_code != 0
+    assert "s3cret" not in told.output
 
 
 def test_chat_answers_once_when_given_a_message(stub):

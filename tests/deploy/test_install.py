@@ -15,7 +15,10 @@ case "$*" in
     *ensurepip*) exit ${FAKE_ENSUREPIP:-0} ;;
     *importlib.metadata*) echo "$FAKE_TORCH" ;;
     *"-m venv"*) mkdir -p .venv/bin; rm -f .venv/.installing; cp "$0" .venv/bin/python ;;
-    *"pip"*" -e "*) exit ${FAKE_PIP:-0} ;;
+    *"pip"*"+cpu"*) exit ${FAKE_CPU_INDEX:-0} ;;
+    *"pip"*" -e "*)
+        [ -z "$FAKE_WROTE" ] || echo 'Installing collected packages: a' > .venv/.pip.log
+        exit ${FAKE_PIP:-0} ;;
 esac
 """
 
@@ -58,7 +61,8 @@ def checkout(tmp_path: Path) -> Checkout:
 
 
 def installs(asked: list[str]) -> list[str]:
-    return [line.split(" install ")[1] for line in asked if " install " in line]
+    lines = [line.split(" install ")[1] for line in asked if " install " in line]
+    return [line.removeprefix("--log .venv/.pip.log ") for line in lines]
 
 
 def test_without_gpu_the_cpu_build_of_torch_comes_first(checkout):
@@ -103,6 +107,49 @@ def test_failed_install_leaves_no_stamp(checkout):
     assert done.returncode == 2
     assert "error: could not install" in done.stderr
     assert not (checkout.folder / ".venv/.stamp-up").exists()
+
+
+def test_a_failed_download_keeps_the_environment(checkout):
+    done = checkout.make(".venv/.stamp-up", FAKE_PIP="1")
+    assert ".venv is as it was, and the next run goes on there" in done.stderr
+    checkout.asked()
+    assert checkout.make(".venv/.stamp-up", FAKE_TORCH="2.13.0+cpu").returncode == 0
+    asked = checkout.asked()
+    assert installs(asked) == ["-e .[worker,redis-server]"]
+    assert not any("-m venv" in line for line in asked)
+
+
+def test_a_failure_while_packages_are_written_starts_over(checkout):
+    done = checkout.make(".venv/.stamp-up", FAKE_PIP="1", FAKE_WROTE="1")
+    assert "the next run starts over" in done.stderr
+    checkout.asked()
+    assert checkout.make(".venv/.stamp-up").returncode == 0
+    assert any("-m venv --clear .venv" in line for line in checkout.asked())
+
+
+def test_without_the_index_of_cpu_builds_pypis_torch_serves(checkout):
+    done = checkout.make(".venv/.stamp-up", FAKE_CPU_INDEX="1")
+    assert done.returncode == 0, done.stderr
+    assert "going on with PyPI's build" in done.stderr
+    assert "CPU_TORCH_INDEX" in done.stderr
+    first, second, rest = installs(checkout.asked())
+    assert "+cpu" in first
+    assert "+cpu" in second
+    assert rest == "-e .[worker,redis-server]"
+
+
+def test_another_index_of_cpu_builds_may_be_named(checkout):
+    checkout.make(".venv/.stamp-up", CPU_TORCH_INDEX="https://mirror.example/cpu")
+    assert "--extra-index-url https://mirror.example/cpu" in installs(checkout.asked())[0]
+
+
+def test_gpu_tests_without_a_gpu_are_refused_at_once(checkout):
+    done = checkout.make("test-gpu")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0].startswith("error: no NVIDIA GPU here (nvidia-smi -L lists")
+    assert checkout.asked() == [], "nothing is installed for it"
+    checkout.tool("nvidia-smi", "#!/bin/sh\necho 'GPU 0: NVIDIA H200'\n")
+    assert checkout.make("-n", "test-gpu").returncode == 0
 
 
 def test_no_suitable_python_is_told(checkout):

@@ -21,6 +21,7 @@ def test_ready_line_is_the_last_start_up_line_and_sigterm_drains(up):
     *_, curl, ready = baton.text.splitlines()
     port = ready.split()[1].rsplit(":", 1)[1]
     assert ready == f"ready: http://127.0.0.1:{port} (2 prefill, 2 decode, cpu, tiny)"
+    assert f"\n  export BATON_URL=http://127.0.0.1:{port}\n" in baton.text
     assert curl.startswith(f"  curl -sS http://127.0.0.1:{port}/v1/chat/completions")
     assert "decode-2: loading weights 40%" in baton.text
     baton.signal(signal.SIGTERM)

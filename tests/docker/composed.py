@@ -1,13 +1,14 @@
 """The compose file's stack in a real Docker engine, on the CPU with the bundled model."""
 
 import asyncio
+import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
 from pathlib import Path
-from resource import RLIMIT_NOFILE, getrlimit
 from secrets import token_hex
 from typing import Any
 
@@ -18,8 +19,14 @@ from tests.e2e.records import by_client
 from tests.e2e.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
+CPU_ENV = ROOT / "deploy" / "cpu.env"
 START_S = 60.0
 SERVICES = ("redis", "coordinator", "prefill", "decode")
+COMPOSE = "BATON_TEST_COMPOSE"
+"""The command that runs the stack, where it is not to be the first that is found."""
+COMPOSE_2 = "BATON_TEST_COMPOSE_2"
+"""Compose 2, where it lies outside PATH; tests/docker/engine.sh says so."""
+KNOWN = [["docker", "compose"], ["docker-compose"], [os.environ.get(COMPOSE_2, "compose-2")]]
 
 _RECORDS = """
 import json, os, redis
@@ -34,9 +41,15 @@ _KILL = "import os, signal, sys; os.kill(int(sys.argv[1]), signal.SIGKILL)"
 
 
 def compose_commands() -> list[list[str]]:
-    """What can read a compose file here: the plugin, docker-compose 1.29, or both."""
-    known = ["docker", "compose"], ["docker-compose"]
-    return [c for c in known if shutil.which(c[0]) and _run([*c, "version"]).returncode == 0]
+    """What can read a compose file here."""
+    known = [*KNOWN]
+    if COMPOSE in os.environ:
+        known.insert(0, os.environ[COMPOSE].split())
+    return [c for c in known if works(c)]
+
+
+def works(command: list[str]) -> bool:
+    return bool(shutil.which(command[0])) and _run([*command, "version"]).returncode == 0
 
 
 def missing() -> str:
@@ -52,40 +65,49 @@ def missing() -> str:
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """This process's environment, with the settings for a machine without a GPU. The base images
-    are the compose file's, or those that this process was given."""
+    """This process's environment, with what is shipped for a machine without a GPU and secrets. The
+    base images are the compose file's, or those that this process was given."""
+    shipped = re.findall(r"^([A-Z_]+)=(.*)$", CPU_ENV.read_text(), re.MULTILINE)
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("BATON_", "PYTHON"))}
-    return clean | {
-        "BATON_RUNTIME": "runc",
-        "BATON_DEVICE": "cpu",
-        "BATON_VARIANT": "cpu",
-        "BATON_THREADS": "1",
+    return {
+        **dict(shipped),
+        **clean,
+        # The builder whose layers tests/docker/engine.sh has made.
+        "DOCKER_BUILDKIT": "0",
         "BATON_VERSION": "test",
-        "PREFILL_REPLICAS": "1",
-        "DECODE_REPLICAS": "1",
-        "WORKER_BASE_IMAGE": os.environ.get("WORKER_BASE_IMAGE", "python:3.12-slim-bookworm"),
-        "MODEL_DIR": str(ROOT / "models" / "tiny"),
-        "ULIMIT_NOFILE": str(min(18_000, getrlimit(RLIMIT_NOFILE)[1])),
-        "ULIMIT_MEMLOCK": "65536",
         "REDIS_PASSWORD": token_hex(16),
         "BATON_CHANNEL_SECRET": token_hex(32),
         **settings,
     }
 
 
+_numbers = itertools.count(1)
+
+
 class Composed:
     """One project of the compose file. ``close`` it, whatever happens: nothing of it is left."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: list[str] | None = None, **settings: str) -> None:
         port = claim_port("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{port}"
-        self._compose = compose_commands()[0]
-        self._project = f"batontest{os.getpid()}"
-        self._environment = environment(PUBLISH=f"127.0.0.1:{port}")
+        self._compose = command or compose_commands()[0]
+        project = f"batontest{os.getpid()}x{next(_numbers)}"
+        self._environment = environment(
+            PUBLISH=f"127.0.0.1:{port}", COMPOSE_PROJECT_NAME=project, **settings
+        )
 
     def compose(self, *arguments: str, timeout_s: float = 180.0) -> str:
-        command = [*self._compose, "--env-file", ".env.example", "-p", self._project, *arguments]
-        return self._checked(command, timeout_s)
+        return self._checked([*self._compose, "--env-file", ".env.example", *arguments], timeout_s)
+
+    def refused(self, *arguments: str, **settings: str) -> str:
+        """What a command says that must fail."""
+        command = [*self._compose, "--env-file", ".env.example", *arguments]
+        done = _run(command, env=self._environment | settings, timeout_s=60.0)
+        assert done.returncode != 0, f"{command} did not fail: {done.stdout}{done.stderr}"
+        return f"{done.stdout}{done.stderr}"
+
+    def change(self, **settings: str) -> None:
+        self._environment |= settings
 
     def docker(self, *arguments: str, timeout_s: float = 60.0) -> str:
         return self._checked(["docker", *arguments], timeout_s)
@@ -97,10 +119,8 @@ class Composed:
         return done.stdout
 
     def build(self) -> int:
-        """Both images; prefill and decode share one. How many steps were found in the cache."""
-        said = self.compose("build", "--parallel", "coordinator", "decode", timeout_s=400.0)
-        self.compose("build", timeout_s=400.0)
-        return said.count("Using cache")
+        """Both images. How many steps were found in the cache."""
+        return self.compose("build", "--parallel", timeout_s=400.0).count("Using cache")
 
     def image(self, name: str) -> str:
         variant = "" if name == "coordinator" else "-cpu"
@@ -164,11 +184,16 @@ class Composed:
         return {worker["instance"] for worker in (await self.status())["workers"]}
 
     async def ready(
-        self, *, prefill: int = 1, decode: int = 1, instead_of: frozenset[str] = frozenset()
+        self,
+        *,
+        prefill: int = 1,
+        decode: int = 1,
+        both: int = 0,
+        instead_of: frozenset[str] = frozenset(),
     ) -> None:
         """Wait until just so many workers serve, and Redis is there; with ``instead_of``, until
         one of these workers is no longer counted."""
-        wanted = {"prefill": prefill, "decode": decode}
+        wanted = {"prefill": prefill, "decode": decode, "both": both}
 
         async def check() -> None:
             assert (await self._get("/ready")).json()["redis_connected"]

@@ -7,7 +7,8 @@
 # The one base image is made by mmdebstrap and has Python and Redis. Inside it pip installs from a
 # folder of wheels that this machine's pip has downloaded, served on the bridge's address: whatever
 # this machine installs from, the images can too. Everything else lies in FOLDER.
-# The images' layers are built beforehand too, unless BATON_TEST_COLD_BUILD is set.
+# The images' layers are built beforehand too, unless BATON_TEST_COLD_BUILD is set. Compose 2 is put
+# beside docker-compose 1.29 where it can be had. `down` takes back what the engine did to the network.
 # An engine that answers already is left alone, and takes its base images from its registry.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -33,12 +34,16 @@ up() {
     [[ ${ID:-} == debian && -n ${VERSION_CODENAME:-} ]] || die "no engine answers, and this is no Debian"
     in_memory
     install_packages
+    tests/docker/firewall.sh save "$folder"
     start_engine
+    tests/docker/compose2.sh "$folder/compose2" >"$folder/compose2.path" 2>"$folder/compose2.log" &
+    local fetching=$!
     timeout 180 mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,redis-server \
         --customize-hook='chroot "$1" install -d -o redis -g redis /data' \
         "$VERSION_CODENAME" "$folder/base.tar" &
     local making=$!
     download_wheels
+    wait "$fetching" || say "compose 2 cannot be had: its test is skipped"
     wait "$making" || die "the base image could not be made"
     serve_wheels
     build_images
@@ -98,6 +103,7 @@ serve_wheels() {
     {
         echo "DOCKER_HOST=$DOCKER_HOST"
         for name in COORDINATOR_BASE_IMAGE WORKER_BASE_IMAGE REDIS_IMAGE; do echo "$name=$base"; done
+        echo "BATON_TEST_COMPOSE_2=$(<"$folder/compose2.path")"
     } >"$folder/settings.part"
 }
 
@@ -116,11 +122,13 @@ build_images() {
 down() {
     export DOCKER_HOST=unix://$folder/docker.sock
     if [[ -e $folder/dockerd.pid ]]; then
-        docker ps -q | xargs -r timeout 20 docker kill >/dev/null || true
+        docker ps -aq | xargs -r timeout 20 docker rm -f >/dev/null || true
+        timeout 20 docker network prune -f >/dev/null || true
         engine=$(<"$folder/dockerd.pid")
         kill "$engine" || true
         timeout 30 tail --pid="$engine" -f /dev/null || kill -9 "$engine"
         ip link delete docker0 || true
+        tests/docker/firewall.sh restore "$folder" || say "rules of the engine are left in iptables"
     fi
     if [[ -e $folder/wheels.pid ]]; then kill "$(<"$folder/wheels.pid")" || true; fi
     awk -v under="$folder" 'index($2, under) == 1 { print $2 }' /proc/mounts | tac |

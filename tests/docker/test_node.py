@@ -5,11 +5,12 @@ The tests share one stack and come in this order.
 """
 
 import asyncio
+from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.docker.composed import SERVICES
+from tests.docker.composed import KNOWN, ROOT, SERVICES, Composed, works
 from tests.docker.load import Try, question
 from tests.docker.node import Node, went_on
 from tests.e2e.problems import HELDOUT, final_number
@@ -119,3 +120,49 @@ async def test_stop_finishes_what_runs(node: Node) -> None:
 async def _scale(node: Node, decode: int) -> None:
     await asyncio.to_thread(node.compose, "up", "-d", "--scale", f"decode={decode}")
     await node.ready(decode=decode)
+
+
+async def test_what_an_operator_does_first_with_compose_2(node: Node, tmp_path: Path) -> None:
+    """By then the images are built and the stack above is stopped."""
+    if not works(KNOWN[2]):
+        pytest.skip("no compose 2; see tests/docker/engine.sh")
+    model = _hugging_face_cache(tmp_path)
+    composed = Composed(KNOWN[2])
+    try:
+        said = composed.refused("up", "-d", MODEL_DIR=str(model / "snapshots" / "0123abcd"))
+        assert "check-model" in said
+        said = composed.compose("logs", "check-model")
+        assert said.count("error: MODEL_DIR: ") == 1
+        assert "the model's whole folder (models--ORG--NAME)" in said
+        said = composed.refused("up", "-d", MODEL_DIR=str(tmp_path / "mistyped"))
+        assert f"does not exist: {tmp_path}/mistyped" in said
+        assert not (tmp_path / "mistyped").exists()
+        composed.change(MODEL_DIR=str(model))
+
+        await asyncio.to_thread(composed.compose, "up", "-d", "--build")
+        before = {name: composed.containers(name) for name in SERVICES}
+        await asyncio.to_thread(composed.compose, "up", "-d", "--scale", "decode=2")
+        await composed.ready(decode=2)
+        after = {name: composed.containers(name) for name in SERVICES}
+        assert set(before.pop("decode")) < set(after.pop("decode"))
+        assert after == before, "nothing is recreated"
+
+        composed.change(PREFILL_REPLICAS="0", DECODE_REPLICAS="0", BOTH_REPLICAS="1")
+        await asyncio.to_thread(composed.compose, "up", "-d")
+        await composed.ready(prefill=0, decode=0, both=1)
+    finally:
+        composed.close()
+
+
+def _hugging_face_cache(folder: Path) -> Path:
+    """The bundled model as huggingface_hub lays one out: its files are links into blobs/."""
+    model = folder / "models--Some--Tiny"
+    snapshot = model / "snapshots" / "0123abcd"
+    snapshot.mkdir(parents=True)
+    for name in ("blobs", "refs"):
+        (model / name).mkdir()
+    (model / "refs" / "main").write_text("0123abcd")
+    for number, source in enumerate(sorted((ROOT / "models" / "tiny").iterdir())):
+        (model / "blobs" / f"{number}").write_bytes(source.read_bytes())
+        (snapshot / source.name).symlink_to(f"../../blobs/{number}")
+    return model

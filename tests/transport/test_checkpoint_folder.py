@@ -130,12 +130,12 @@ def test_no_folder_at_all(tmp_path: Path) -> None:
 UNREADABLE = """
 import os, sys
 from pathlib import Path
-from transport.checkpoint_folder import *
+from deploy.check_model import main, typer
 os.setuid(10001)
 try:
-    require_readable(checkpoint_folder(Path(sys.argv[1])), ["config.json"])
-except ValueError as error:
-    print(error)
+    main(Path(sys.argv[1]))
+except typer.Exit as end:
+    sys.exit(end.exit_code)
 """
 
 
@@ -150,8 +150,9 @@ def test_a_folder_of_another_user(tmp_path: Path, closed: str) -> None:
         [sys.executable, "-c", UNREADABLE, str(folder)],
         capture_output=True, text=True, timeout=20, check=False,
     )  # fmt: skip
-    said = f"model: {tmp_path / closed} cannot be read by user 10001: chmod -R a+rX {folder} "
-    assert done.stdout.startswith(said), done.stderr
+    said = f"error: MODEL_DIR: {tmp_path / closed} cannot be read by user 10001: chmod -R a+rX "
+    assert done.stderr.startswith(f"{said}{folder} "), done.stderr
+    assert done.returncode == 2
 
 
 def test_a_file_that_is_a_folder(tmp_path: Path) -> None:
