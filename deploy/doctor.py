@@ -10,6 +10,7 @@ import typer
 
 from coordinator.hub_settings import HubSettings
 from deploy import gpu_checks, host_checks
+from deploy.container_checks import containers
 from deploy.findings import Finding
 from deploy.gpu_marks import unfit_gpus
 from deploy.pair_checks import pairs
@@ -65,7 +66,8 @@ def findings(
         yield Finding("fail", "gpus", "none is visible", "say --device cpu, or see nvidia-smi")
         return
     yield host_checks.shared_memory(needed=not num_gpus)
-    yield from host_checks.limits(max_open, on_gpus=bool(num_gpus))
+    yield from host_checks.limits(max_open)
+    yield from containers(on_gpus=bool(num_gpus), code=_CODE, environ=os.environ)
     devices = ["cpu"]
     if num_gpus:
         num_usable, found = gpu_checks.peers(environ)

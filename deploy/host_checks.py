@@ -119,11 +119,10 @@ def shared_memory(*, needed: bool) -> Finding:
     return Finding("ok", "shared memory", text)
 
 
-def limits(max_open: int, *, on_gpus: bool) -> list[Finding]:
+def limits(max_open: int) -> list[Finding]:
     """``max_open`` clients at a time need a file each; the coordinator raises its own soft limit
     as far as the hard one allows, and beyond that it does not start."""
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     findings = []
     if files != resource.RLIM_INFINITY and files < max_open + SPARE:
         text = f"at most {files} open files, and {max_open} clients need {max_open + SPARE}"
@@ -131,9 +130,6 @@ def limits(max_open: int, *, on_gpus: bool) -> list[Finding]:
         if files <= SPARE:
             advice = f"ulimit -Hn {max_open + SPARE}, as root"
         findings.append(Finding("fail", "limits", text, advice))
-    if on_gpus and locked != resource.RLIM_INFINITY:
-        text = f"{locked >> 10} KiB may be locked in memory"
-        findings.append(Finding("warn", "limits", text, "ulimit -l unlimited (memlock: -1)"))
     number = "any number of" if files == resource.RLIM_INFINITY else files
     shown = f"{number} open files, enough for {max_open} clients at a time"
     return findings or [Finding("ok", "limits", shown)]

@@ -119,15 +119,9 @@ def test_the_hard_limit_of_open_files_decides_as_it_does_for_the_coordinator(
 ) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda which: (soft, hard))
     monkeypatch.setattr("resource.setrlimit", lambda which, to: None)
-    assert levels(host_checks.limits(16_384, on_gpus=False)) == [(level, "limits")]
+    assert levels(host_checks.limits(16_384)) == [(level, "limits")]
     with pytest.raises(ValueError, match="max_open") if level == "fail" else nullcontext():
         allow_open_files("max_open", 16_384)
-
-
-def test_memory_that_cannot_be_locked_is_warned_of_where_gpus_are(monkeypatch) -> None:
-    monkeypatch.setattr("resource.getrlimit", lambda which: (1024, resource.RLIM_INFINITY))
-    assert levels(host_checks.limits(16_384, on_gpus=False)) == [("ok", "limits")]
-    assert levels(host_checks.limits(16_384, on_gpus=True)) == [("warn", "limits")]
 
 
 READY = {"ready": True, "problems": [], "redis_connected": True}
