@@ -4,12 +4,14 @@ Runs first, as their user and with their mount, and says what is wrong once. The
 its success.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from telemetry.last_words import CANNOT_START, run_command, say_why
 from transport.checkpoint_folder import (
     CONFIG,
     TOKENIZER,
@@ -18,7 +20,7 @@ from transport.checkpoint_folder import (
     weight_files,
 )
 
-CANNOT_SERVE = 2
+SERVICE = "check-model"
 
 
 def main(
@@ -39,10 +41,10 @@ def main(
             names += weight_files(folder)
             require_readable(folder, names, "MODEL_DIR")
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        raise typer.Exit(CANNOT_SERVE) from None
+        say_why(SERVICE, error)
+        raise typer.Exit(CANNOT_START) from None
     print(f"{folder}: all {len(names)} files can be read", flush=True)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_command(SERVICE, main, sys.argv[1:], os.environ))

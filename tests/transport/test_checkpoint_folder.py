@@ -1,6 +1,7 @@
 """Which folder a path means, and what is said about one that cannot be served."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -46,11 +47,17 @@ def cached(folder: Path, commit: str = COMMIT, main: str | None = COMMIT) -> Pat
 
 
 def check(folder: Path, load_format: str = "auto"):
-    """As the service check-model of docker-compose.yml does."""
+    """As the service check-model of docker-compose.yml does. Without a handler, logging writes the
+    messages of errors to stderr."""
     arguments = ["--model", str(folder), "--load-format", load_format]
     app = check_model.typer.Typer()
     app.command()(check_model.main)
-    return CliRunner().invoke(app, arguments)
+    root = logging.getLogger()
+    handlers, root.handlers[:] = root.handlers[:], []
+    try:
+        return CliRunner().invoke(app, arguments)
+    finally:
+        root.handlers[:] = handlers
 
 
 def test_a_plain_folder_is_the_checkpoint(tmp_path: Path) -> None:
