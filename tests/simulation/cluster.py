@@ -73,11 +73,15 @@ class Died(Exception):
 
 
 class FakeEngine:
-    """Steps run late: in launch order, when the device gets to them or the host asks. With
-    ``nan`` no logits are finite. A sequence with the token ``POISON`` raises Died when it gets
-    ``dies_at`` tokens long; with 0 its logits are not finite."""
+    """Steps run late: in launch order, when the device gets to them or the host asks.
 
-    def __init__(self, size: PoolSize, *, nan: bool = False, dies_at: int = 0) -> None:
+    A row's logits are not finite when ``nan`` says so. A sequence with the token ``POISON`` raises
+    Died when it gets ``dies_at`` tokens long; with 0 its logits are not finite.
+    """
+
+    def __init__(
+        self, size: PoolSize, *, nan: Callable[[], bool] = lambda: False, dies_at: int = 0
+    ) -> None:
         self.layout, self.pools, self.nan, self.dies_at = LAYOUT, size, nan, dies_at
         buffer = torch.zeros(Region.of(LAYOUT, size).size_bytes, dtype=torch.uint8)
         self.cache = CacheTensors.over(buffer, LAYOUT, size)
@@ -141,7 +145,7 @@ class FakeStep:
         context = [_int(value) for value in pages.tolist()]
         if POISON in context and length >= engine.dies_at > 0:
             raise Died
-        if engine.nan or (POISON in context and not engine.dies_at):
+        if engine.nan() or (POISON in context and not engine.dies_at):
             return Sampled(None)
         engine.next_token[slot] = next_token(state, context)
         return Sampled(engine.next_token[slot])
@@ -258,11 +262,13 @@ class Cluster:
         max_faults: int = 1_000,
         pull_timeout_s: float = 10_000.0,
         dies_at: int = 0,
+        nan_share: float = 0.0,
     ) -> None:
         self.rng, self.lookahead, self.size = rng, lookahead, size
         self.now = 0.0
         self.offer_ttl_s = rng.choice([0.15, 1.0, 10_000.0])
         self.pull_timeout_s, self.dies_at = pull_timeout_s, dies_at
+        self.nan_share = nan_share
         self.registry = Registry(breakers)
         self.lifecycle = Lifecycle(
             self.registry,
@@ -290,7 +296,10 @@ class Cluster:
     ) -> str:
         self._count += 1
         instance, size = f"{role}-{self._count}", size or self.size
-        engine = FakeEngine(size, nan=nan, dies_at=self.dies_at)
+        engine = FakeEngine(
+            size, nan=lambda: self.rng.random() < (1.0 if nan else self.nan_share),
+            dies_at=self.dies_at,
+        )  # fmt: skip
         export = MemoryExport("shm", instance, 1, LAYOUT, size)
         longest = size.num_pages * LAYOUT.page_size
         hello = Hello(instance, role, "m", "cpu", 1, longest, size.num_state_slots, export)

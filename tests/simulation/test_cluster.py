@@ -30,7 +30,11 @@ def test_every_request_ends_once_with_the_right_text(
 def run_scenario(rng: random.Random, roles: tuple[str, ...], lookahead: int) -> None:
     size = PoolSize(num_pages=rng.choice([14, 18, 25, 40, 60]), num_state_slots=rng.randint(2, 8))
     blamed = rng.random() < 0.5  # for the deaths of workers, which are none of their doing here
-    cluster = Cluster(rng, lookahead=lookahead, size=size, trials=None if blamed else LENIENT)
+    nan_share = rng.choice([0.0, 0.0, 0.005])
+    cluster = Cluster(
+        rng, lookahead=lookahead, size=size, trials=None if blamed else LENIENT,
+        nan_share=nan_share, pull_timeout_s=rng.choice([0.05, 10_000.0]),
+    )  # fmt: skip
     for role in roles:
         for _ in range(rng.randint(1, 3)):
             cluster.add_worker(role)
@@ -55,6 +59,9 @@ def run_scenario(rng: random.Random, roles: tuple[str, ...], lookahead: int) -> 
         output = cluster.outputs[request_id]
         if request_id in cancelled:
             assert cluster.ends[request_id] == [State.CANCELLED]
+            assert output == expected[: len(output)]
+        elif nan_share and cluster.codes[request_id] == "not_finite":
+            assert cluster.ends[request_id] == [State.FAILED]
             assert output == expected[: len(output)]
         elif blamed and cluster.ends[request_id] == [State.FAILED]:
             assert cluster.codes[request_id] in ("poison_request", "worker_lost")
