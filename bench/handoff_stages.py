@@ -7,6 +7,7 @@ JSON on stdout.
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
@@ -20,7 +21,9 @@ from bench.measures import percentile
 from coordinator import keys
 from coordinator.handoff import STAGES, stage_seconds
 from coordinator.record import RequestRecord
+from coordinator.redis_url import PASSWORD
 from transport.errors import MalformedMessage
+from transport.secret_setting import secret_setting
 
 MS = 1000.0
 SHARES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
@@ -90,9 +93,11 @@ def quantile(buckets: Buckets, share: float) -> float:
     return low
 
 
-def read_records(redis_url: str) -> list[RequestRecord]:
+def read_records(redis_url: str, password: str = "") -> list[RequestRecord]:
     """Every readable record of a request in this Redis. Raises redis.RedisError."""
-    server = redis.Redis.from_url(redis_url, decode_responses=True, socket_timeout=TIMEOUT_S)
+    server = redis.Redis.from_url(
+        redis_url, password=password or None, decode_responses=True, socket_timeout=TIMEOUT_S
+    )
     with server:
         found = list(server.scan_iter(keys.REQUEST_PREFIX + "*", count=1000))
         with server.pipeline(transaction=False) as pipeline:
@@ -125,7 +130,7 @@ def main(
         raise typer.Exit(2)
     try:
         if redis_url is not None:
-            every = read_records(redis_url)
+            every = read_records(redis_url, secret_setting(os.environ, PASSWORD))
             found = of_records(r for r in every if min_prompt <= r.num_prompt <= max_prompt)
         else:
             answer = httpx.get(f"{str(url).rstrip('/')}/metrics", timeout=TIMEOUT_S)

@@ -21,6 +21,7 @@ from coordinator.hub_settings import HubSettings
 from coordinator.keys import UNFIT_GPU_TTL_S
 from coordinator.open_tokens import tokens_that_fit
 from coordinator.redis_link import RedisUnavailable
+from coordinator.redis_url import PASSWORD
 from coordinator.server import CoordinatorSettings, serve
 from coordinator.store_limits import StoreLimits
 from telemetry.last_words import CANNOT_START, TRY_AGAIN, run_command, say_why
@@ -114,6 +115,7 @@ def main(
             port=port,
             bind=bind,
             redis_url=redis_url,
+            redis_password=secret_setting(os.environ, PASSWORD),
             model=folder,
             edge=EdgeSettings(
                 served_model_name or model_name(folder.resolve()),

@@ -12,7 +12,7 @@ from redis.exceptions import AuthenticationError, NoScriptError, RedisError, Res
 
 from coordinator import lease_scripts, scripts
 from coordinator.damage import Damage
-from coordinator.redis_url import check_redis_url, safe_url
+from coordinator.redis_url import check_redis_password, check_redis_url, safe_url
 from coordinator.script import RUN, Command
 from transport.errors import BatonError
 
@@ -38,15 +38,20 @@ def is_wrong_type(reply: ResponseError) -> bool:
 
 class RedisLink:
     """A pool of connections to ``url``. Connects when first used. ``damage`` is told of what the
-    scripts found in Baton's keys. Raises ValueError for a URL that cannot be one."""
+    scripts found in Baton's keys. Raises ValueError for a URL that cannot be one, and for one
+    with a password beside ``password``."""
 
-    def __init__(self, url: str, *, call_timeout_s: float, damage: Damage) -> None:
+    def __init__(
+        self, url: str, *, call_timeout_s: float, damage: Damage, password: str = ""
+    ) -> None:
         check_redis_url(url)
+        check_redis_password(url, password)
         self._url, self._call_timeout_s, self._damage = url, call_timeout_s, damage
         # RESP2 needs no handshake. NOTE: by default redis-py sends a command again after a
         # timeout, which the server may already have run.
         self._redis: Redis = Redis.from_url(
-            url, protocol=2, decode_responses=True, encoding_errors="backslashreplace",
+            url, password=password or None, protocol=2,
+            decode_responses=True, encoding_errors="backslashreplace",
             socket_timeout=call_timeout_s, socket_connect_timeout=call_timeout_s,
             retry=Retry(NoBackoff(), 0), health_check_interval=10,
         )  # fmt: skip

@@ -65,6 +65,7 @@ class CoordinatorSettings:
     store: StoreLimits = field(default_factory=StoreLimits)
     drain_timeout_s: float = 30.0
     channel_keys: ChannelKeys | None = None
+    redis_password: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
@@ -93,7 +94,7 @@ async def serve(settings: CoordinatorSettings) -> None:
         channel = CoordinatorChannel(settings.bind, keys=settings.channel_keys)
         stack.callback(channel.close)
         store = Store(
-            settings.redis_url, instance, PROTOCOL,
+            settings.redis_url, instance, PROTOCOL, redis_password=settings.redis_password,
             endpoint=channel.endpoint, limits=settings.store,
         )  # fmt: skip
         await store.start()

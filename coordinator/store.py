@@ -7,6 +7,7 @@ byte of a response alone waits for its record, a moment (``recorded``).
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -36,17 +37,23 @@ class Store:
         instance: str,
         protocol: str,
         *,
+        redis_password: str = "",
         endpoint: str = "",
         limits: StoreLimits | None = None,
     ) -> None:
         self.limits = limits = limits or StoreLimits()
         self.instance = instance
         self._damage = Damage()
-        link = RedisLink(redis_url, call_timeout_s=limits.call_timeout_s, damage=self._damage)
-        # Readers have connections of their own: however many come, the writer is not held up.
-        self._reader = RedisLink(
-            redis_url, call_timeout_s=limits.call_timeout_s, damage=self._damage
+        connect = partial(
+            RedisLink,
+            redis_url,
+            call_timeout_s=limits.call_timeout_s,
+            damage=self._damage,
+            password=redis_password,
         )
+        link = connect()
+        # Readers have connections of their own: however many come, the writer is not held up.
+        self._reader = connect()
         self._outbox = Outbox(max_ended=limits.max_ended, retain_s=limits.retain_s)
         self._presence = Presence(link, instance, protocol, endpoint, ttl_s=limits.presence_ttl_s)
         self._unfit = UnfitGpus(link, instance, for_s=limits.unfit_gpu_s)

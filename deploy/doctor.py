@@ -54,7 +54,7 @@ def findings(
         "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(_CODE)])),
     }
     yield host_checks.versions()
-    yield host_checks.redis_server(redis_url)
+    yield host_checks.redis_server(redis_url, os.environ)
     yield host_checks.port(host, port)
     yield host_checks.namespaces()
     num_gpus = 0

@@ -6,11 +6,13 @@ from urllib.parse import urlsplit
 import redis
 
 from coordinator import keys
+from coordinator.redis_url import PASSWORD
 from coordinator.unfit_gpus import how_to_clear, said
 from deploy.findings import Finding
 from deploy.gpus import listed_gpus
 from deploy.redis_server import SOCKET
 from deploy.rundir import PREFIX, base_dir
+from transport.secret_setting import secret_setting
 
 _TIMEOUT_S = 5.0
 
@@ -21,7 +23,8 @@ def unfit_gpus(redis_url: str | None, environ: Mapping[str, str]) -> list[Findin
     found: dict[str, Finding] = {}
     for url in [redis_url] if redis_url is not None else _own(environ):
         try:
-            found |= _marks(url)
+            password = "" if redis_url is None else secret_setting(environ, PASSWORD)
+            found |= _marks(url, password)
         except (redis.RedisError, ValueError, OSError):
             continue
     here = set(listed_gpus()) if found else set()
@@ -39,12 +42,16 @@ def _own(environ: Mapping[str, str]) -> list[str]:
     return [f"unix://{path}" for path in sorted(base.glob(f"{PREFIX}*/redis/{SOCKET}"))]
 
 
-def _marks(url: str) -> dict[str, Finding]:
+def _marks(url: str, password: str) -> dict[str, Finding]:
     where = urlsplit(url)
     redis_cli = f"redis-cli -s {where.path}" if where.scheme == "unix" else "redis-cli"
     found = {}
     with redis.Redis.from_url(
-        url, decode_responses=True, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
+        url,
+        password=password or None,
+        decode_responses=True,
+        socket_timeout=_TIMEOUT_S,
+        socket_connect_timeout=_TIMEOUT_S,
     ) as client:
         for key in sorted(client.scan_iter(match=keys.UNFIT_GPU_PREFIX + "*")):
             why, left_ms = client.get(key), int(client.pttl(key))

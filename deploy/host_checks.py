@@ -6,6 +6,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -13,9 +14,11 @@ import httpx
 import redis
 
 from coordinator.file_limit import SPARE
+from coordinator.redis_url import PASSWORD, check_redis_password, check_redis_url
 from deploy.findings import Finding
 from deploy.ports import base_url, claim_port, reachable
 from deploy.redis_server import RedisServerError, find_redis_server
+from transport.secret_setting import secret_setting
 from transport.shm import DIRECTORY
 
 _TIMEOUT_S = 5.0
@@ -41,10 +44,10 @@ def versions() -> Finding:
     return Finding("ok", "versions", text)
 
 
-def redis_server(url: str | None) -> Finding:
+def redis_server(url: str | None, environ: Mapping[str, str]) -> Finding:
     """The server at ``url``, or without one the program that ``baton up`` would start."""
     if url is not None:
-        return _reached(url)
+        return _reached(url, environ)
     try:
         binary = find_redis_server()
         said = subprocess.run(
@@ -56,11 +59,17 @@ def redis_server(url: str | None) -> Finding:
     return Finding("ok", "redis", f"none given; {binary.name} can be started: {said[:60]}")
 
 
-def _reached(url: str) -> Finding:
+def _reached(url: str, environ: Mapping[str, str]) -> Finding:
     # The URL may hold a password, and so may what redis-py says about it.
     try:
+        check_redis_url(url)
+        password = secret_setting(environ, PASSWORD)
+        check_redis_password(url, password)
         with redis.Redis.from_url(
-            url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
+            url,
+            password=password or None,
+            socket_timeout=_TIMEOUT_S,
+            socket_connect_timeout=_TIMEOUT_S,
         ) as client:
             found = str(client.info("server")["redis_version"])
     except (redis.RedisError, ValueError, OSError) as error:

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from coordinator.redis_url import PASSWORD
 from deploy.settings import UpSettings
 from engine.cores import threads_of, usable_cores
 from transport.channel_keys import SECRET
 
 API_KEYS = frozenset({"BATON_API_KEYS", "BATON_API_KEYS_FILE"})
+_REDIS_PASSWORDS = frozenset({PASSWORD, f"{PASSWORD}_FILE"})
 _CODE = Path(__file__).resolve().parent.parent
 
 
@@ -74,6 +76,9 @@ def services(
         "BATON_DRAIN_TIMEOUT": f"{settings.drain_timeout_s:g}",
         **{name: shared.pop(name) for name in API_KEYS & shared.keys()},
     }
+    password = {name: shared.pop(name) for name in _REDIS_PASSWORDS & shared.keys()}
+    if settings.redis_url is not None:  # a Redis of our own has none
+        front |= password
     worker = {"BATON_COORDINATOR": endpoint}
     if settings.device == "cpu":
         # A core is busy with that many, and the first prompts of a burst need not wait for all.

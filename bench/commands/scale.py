@@ -1,5 +1,6 @@
 """``baton bench scale``: thousands of requests open at once, and every one to exactly one end."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -46,9 +47,12 @@ def scale(
     from bench.scale.redis_view import NoLedger, RedisLedger
     from bench.scale.report import ScaleReport, line
     from bench.scale.run import require_files, run_level
+    from coordinator.redis_url import PASSWORD
+    from transport.secret_setting import secret_setting
 
     try:
         where = o.resolve_endpoint(url, api_key, insecure)
+        password = secret_setting(os.environ, PASSWORD)
         plan = ScalePlan(
             levels=parse_levels(levels),
             input_len=parse_range(input_len),
@@ -66,7 +70,7 @@ def scale(
 
     async def work(session: Session) -> ScaleReport:
         require_files(max(plan.levels))
-        ledger = NoLedger() if redis_url is None else RedisLedger(redis_url)
+        ledger = NoLedger() if redis_url is None else RedisLedger(redis_url, password)
         found = []
         for level in plan.levels:
             if session.control.stopped:

@@ -38,11 +38,11 @@ class RedisLedger:
 
     offered = True
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, password: str = "") -> None:
         self._url = url
         try:
             self._redis = redis.Redis.from_url(
-                url, decode_responses=True, socket_timeout=_TIMEOUT_S
+                url, password=password or None, decode_responses=True, socket_timeout=_TIMEOUT_S
             )
             self._redis.ping()
         except (redis.RedisError, ValueError, OSError) as error:

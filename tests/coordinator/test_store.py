@@ -462,11 +462,29 @@ async def test_a_wrong_password(server: LocalRedis, redis: Redis) -> None:
         "", "nonsense", "localhost:6379", "http://:s3cret@host", "redis://", "redis://:s3cret@",
         "redis://host/db", "redis://:s3cret@host:port", "redis://:s3/cret@host", "unix://",
         "unix:///", "unix://relative?password=s3cret", "redis://[::1", "//:s3cret@host/",
+        "redis://:s3#cret@host", "redis://:s3?cret@host",
+        "redis://user:12#s3cret@host", "redis://user:1/2?s3cret@host", "redis://:s3 cret@host",
     ],
 )  # fmt: skip
 def test_nonsense_is_refused_by_name(url: str) -> None:
-    with pytest.raises(ValueError, match="redis_url") as caught:
+    with pytest.raises(ValueError, match="BATON_REDIS_URL") as caught:
         Store(url, "c1", "baton/1")
+    assert "cret" not in str(caught.value)
+
+
+PRINTABLE = "".join(map(chr, range(33, 127))) + "é🙂 x"
+
+
+async def test_a_password_of_any_characters_apart_from_the_url(
+    server: LocalRedis, redis: Redis
+) -> None:
+    redis.config_set("requirepass", PRINTABLE)
+    store = Store(server.url, "c1", "baton/1", redis_password=PRINTABLE)
+    await store.start()
+    assert await store.get("nobody") is None
+    await store.close(1.0)
+    with pytest.raises(ValueError, match="BATON_REDIS_PASSWORD: BATON_REDIS_URL holds") as caught:
+        Store("redis://:s3cret@host", "c1", "baton/1", redis_password="other-s3cret")
     assert "cret" not in str(caught.value)
 
 

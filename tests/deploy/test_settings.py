@@ -130,6 +130,18 @@ def test_services_are_told_by_environment_alone(checkpoint):
     assert int(decode[0].env["BATON_THREADS"]) >= 1
 
 
+def test_only_the_coordinator_is_told_the_password_of_a_redis_that_is_not_ours(checkpoint):
+    inherited = {"BATON_REDIS_PASSWORD": "p", "BATON_REDIS_PASSWORD_FILE": "f"}
+    for url, expected in ((None, {}), ("redis://there", inherited)):
+        settings = resolve(num_gpus=0, model=checkpoint, redis_url=url)
+        planned = services(
+            settings, port=1, run_dir=Path("/run/x"), redis_url="redis://x", inherited=inherited
+        )
+        for service in planned:
+            found = {name: service.env[name] for name in inherited.keys() & service.env.keys()}
+            assert found == (expected if service.is_coordinator else {})
+
+
 def told(checkpoint, inherited):
     settings = resolve(num_gpus=0, model=checkpoint)
     return services(settings, port=1, run_dir=Path("/run/x"), redis_url="", inherited=inherited)

@@ -31,8 +31,8 @@ KNOWN = [["docker", "compose"], ["docker-compose"], [os.environ.get(COMPOSE_2, "
 _RECORDS = """
 import json, os, redis
 from coordinator import keys
-url = os.environ["BATON_REDIS_URL"]
-server = redis.Redis.from_url(url, decode_responses=True, socket_timeout=5)
+url, password = os.environ["BATON_REDIS_URL"], os.environ["BATON_REDIS_PASSWORD"]
+server = redis.Redis.from_url(url, password=password, decode_responses=True, socket_timeout=5)
 found = [server.hgetall(key) for key in server.scan_iter(keys.REQUEST_PREFIX + "*", count=1000)]
 open_ = [key for key in server.scan_iter(keys.open_requests("*"), count=1000)]
 print(json.dumps({"records": found, "open": open_}))
@@ -75,7 +75,7 @@ def environment(**settings: str) -> dict[str, str]:
         # The builder whose layers tests/docker/engine.sh has made.
         "DOCKER_BUILDKIT": "0",
         "BATON_VERSION": "test",
-        "REDIS_PASSWORD": token_hex(16),
+        "REDIS_PASSWORD": "/#?@%\"'\\" + token_hex(16),
         "BATON_CHANNEL_SECRET": token_hex(32),
         **settings,
     }
