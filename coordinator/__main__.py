@@ -19,7 +19,7 @@ from coordinator.api_keys import parse_api_keys
 from coordinator.edge_settings import EdgeSettings
 from coordinator.hub_settings import HubSettings
 from coordinator.keys import UNFIT_GPU_TTL_S
-from coordinator.open_tokens import tokens_that_fit
+from coordinator.open_tokens import memory_bytes, tokens_that_fit
 from coordinator.redis_link import RedisUnavailable
 from coordinator.redis_url import PASSWORD
 from coordinator.server import CoordinatorSettings, serve
@@ -38,6 +38,7 @@ from transport.errors import BatonError
 from transport.secret_setting import secret_setting
 
 API_KEYS = "BATON_API_KEYS"
+_MIN_HELD_BODY_BYTES = 64 * 1024 * 1024  # one client has half of it: the largest body
 
 
 def main(
@@ -119,6 +120,7 @@ def main(
             model=folder,
             edge=EdgeSettings(
                 served_model_name or model_name(folder.resolve()),
+                max_held_body_bytes=max(_MIN_HELD_BODY_BYTES, memory_bytes() // 16),
                 api_keys=parse_api_keys(secret_setting(os.environ, API_KEYS), API_KEYS),
             ),
             hub=HubSettings(
