@@ -105,7 +105,8 @@ async def respond(
         )
         for stream, generation in zip(streams, accepted, strict=True)
     ]
-    recorded = partial(edge.core.recorded, [generation.request_id for generation in accepted])
+    request_ids = [generation.request_id for generation in accepted]
+    recorded = partial(edge.core.recorded, request_ids)
     if request.stream:
         options = request.stream_options
         return EventStream(
@@ -113,6 +114,7 @@ async def respond(
             writer,
             usage,
             recorded,
+            partial(edge.core.cut, request_ids),
             include_usage=bool(options and options.include_usage),
             continuous_usage=bool(options and options.continuous_usage_stats),
         )

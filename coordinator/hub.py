@@ -123,6 +123,10 @@ class Hub:
     async def recorded(self, request_ids: Sequence[str]) -> None:
         await self._observer.recorded(request_ids)
 
+    def cut(self, request_ids: Sequence[str]) -> None:
+        for request_id in request_ids:
+            self._observer.cut(request_id)
+
     def status(self) -> ServiceStatus:
         num_open = len(self._lifecycle.requests)
         now = time.monotonic()

@@ -42,6 +42,8 @@ class Records(Protocol):
 
     async def recorded(self, request_ids: Sequence[str]) -> None: ...
 
+    def cut(self, request_id: str) -> None: ...
+
     def register_worker(self, instance: str, fields: dict[str, str]) -> None: ...
 
     def worker_gone(self, instance: str) -> None: ...
@@ -74,6 +76,10 @@ class Observer:
     async def recorded(self, request_ids: Sequence[str]) -> None:
         """Wait a moment for the record of these requests' ends."""
         await self._records.recorded(request_ids)
+
+    def cut(self, request_id: str) -> None:
+        """Its client did not get the answer whole."""
+        self._records.cut(request_id)
 
     def token(self, request: Request) -> None:
         """One token is on its way to the client."""

@@ -35,6 +35,8 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``http_id`` is the client's X-Request-Id, ``coordinator`` the instance that owns the request.
     ``failure_code`` is stable, ``failure_message`` for people. ``revision`` counts the changes.
+    ``answer_cut``: after it had ended, its client left or was cut off before it had the stream
+    whole.
     """
 
     request_id: str
@@ -69,6 +71,7 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     first_step_s: float | None = None
     first_decode_at: float | None = None
     ended_at: float | None = None
+    answer_cut: bool = False
 
     @property
     def ended(self) -> bool:

@@ -42,6 +42,9 @@ class RequestTimeline(_Body):
     failure: Failure | None
     received_at: float = Field(description="Unix seconds by the coordinator's clock.")
     ended_at: float | None
+    answer_cut: bool = Field(
+        description="It had ended; its client left or was cut off before it had the whole stream."
+    )
     ttft_s: float | None
     duration_s: float = Field(description="So far, while it is open.")
     stages: list[Stage] = Field(description="Of the newest attempt, in their order.")

@@ -166,6 +166,8 @@ class HttpServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._door.close()
         await super().shutdown(sockets=[])
+        if self.server_state.tasks:  # they were cancelled, and note what they had not sent
+            await asyncio.wait(self.server_state.tasks, timeout=CLOSE_TIMEOUT_S)
 
     def _protocol(self) -> asyncio.Protocol:
         return HeadDeadline(

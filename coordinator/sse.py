@@ -31,6 +31,7 @@ class EventStream(Response):
     1. Nothing is sent before the first delta, so an early failure still gets its own status.
     2. Each delta is one ``data:`` event; a failure from here on is an event too.
     3. ``data: [DONE]`` always ends it, unless the client left; ``recorded`` comes before.
+       Where it is not sent, ``cut`` is called.
     4. However it ends, no choice goes on: what has not ended is cancelled.
     """
 
@@ -40,6 +41,7 @@ class EventStream(Response):
         writer: Writer,
         usage: Usage,
         recorded: Callable[[], Awaitable[None]],
+        cut: Callable[[], None],
         *,
         include_usage: bool,
         continuous_usage: bool,
@@ -48,6 +50,8 @@ class EventStream(Response):
         self._writer = writer
         self._usage = usage
         self._recorded = recorded
+        self._cut = cut
+        self._sent = False
         self._include_usage = include_usage
         self._continuous_usage = continuous_usage
         self._started = False
@@ -60,6 +64,8 @@ class EventStream(Response):
             log.debug("stream abandoned", extra={"reason": str(left)})
         finally:
             self._cancel()
+            if not self._sent:
+                self._cut()
 
     def _cancel(self) -> None:
         for choice in self._choices:
@@ -74,10 +80,12 @@ class EventStream(Response):
             if not self._started:
                 await self._recorded()
                 await answer.response()(scope, receive, send)
+                self._sent = True
                 return
             await send(_event(answer.body()))
         await self._recorded()
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+        self._sent = True
 
     async def _send_deltas(self, send: Any) -> None:
         usage, writer = self._usage, self._writer

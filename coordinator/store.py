@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec import structs
 from redis.exceptions import ResponseError
 
 from coordinator import keys, lease_scripts
@@ -101,6 +102,13 @@ class Store:
         """Return once Redis has the ends of these requests; at once where it is away or slow, and
         after ``end_wait_s`` in any case. Does not raise."""
         await self._writer.recorded(request_ids)
+
+    def cut(self, request_id: str) -> None:
+        """Note that the client of a request did not get its answer whole; no-op unless it has ended
+        without its client leaving, a short time ago."""
+        record = self._outbox.get(request_id)
+        if record is not None and record.state in ("finished", "failed") and not record.answer_cut:
+            self.put(structs.replace(record, revision=record.revision + 1, answer_cut=True))
 
     def register_worker(self, instance: str, fields: Mapping[str, str]) -> None:
         """Keep a worker's hash alive until ``worker_gone``; again to change its fields."""

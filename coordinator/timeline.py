@@ -36,6 +36,7 @@ def timeline(record: RequestRecord, now: float) -> dict[str, Any]:
         "failure": failure if record.failure_code else None,
         "received_at": received_at,
         "ended_at": record.ended_at,
+        "answer_cut": record.answer_cut,
         "ttft_s": _since(received_at, record.first_token_at),
         "duration_s": max(0.0, ended_at - received_at),
         "stages": _stages(record, received_at, ended_at),

@@ -85,6 +85,7 @@ class FakeCore:
     problems: tuple[str, ...] = ()
     workers: tuple[PoolStatus, ...] = ()
     streams: list[FakeStream] = field(default_factory=list)
+    num_cut: int = 0
 
     def submit(self, generation: Generation) -> FakeStream:
         if len(self.streams) >= self.accept:
@@ -97,6 +98,9 @@ class FakeCore:
 
     async def recorded(self, request_ids: Sequence[str]) -> None:
         pass
+
+    def cut(self, request_ids: Sequence[str]) -> None:
+        self.num_cut += len(request_ids)
 
     def status(self) -> ServiceStatus:
         return ServiceStatus(self.problems, False, 0, 0, True, self.workers)

@@ -58,6 +58,10 @@ class RecordingCore(FakeCore):
     async def recorded(self, request_ids: Any) -> None:
         await self.store.recorded(request_ids)
 
+    def cut(self, request_ids: Any) -> None:
+        for request_id in request_ids:
+            self.store.cut(request_id)
+
 
 def record_of(generation: Generation) -> RequestRecord:
     return RequestRecord(
@@ -246,3 +250,22 @@ async def test_without_redis_nothing_waits(server: LocalRedis, redis: "Redis[str
     finally:
         redis.execute_command("ACL", "SETUSER", "default", "+zadd")
     await store.close(2.0)
+
+
+async def test_an_answer_that_was_cut_off_after_its_end_is_recorded_as_such(
+    server: LocalRedis, redis: "Redis[str]"
+) -> None:
+    store = Store(server.url, "c1", "baton/1", limits=LIMITS)
+    await store.start()
+    record = RequestRecord(request_id="whole", coordinator="c1", received_at=1.0)
+    for name, state in (("whole", "finished"), ("cut", "finished"), ("left", "cancelled")):
+        store.put(advance(msgspec.structs.replace(record, request_id=name), state, ended_at=2.0))
+    await store.recorded(["whole", "cut", "left"])
+    for name in ("cut", "cut", "left", "unknown"):
+        store.cut(name)
+    await store.recorded(["cut"])
+    assert [stored(redis, name).answer_cut for name in ("whole", "cut", "left")] == [
+        False, True, False,
+    ]  # fmt: skip
+    assert stored(redis, "cut").state == "finished"
+    await store.close(1.0)

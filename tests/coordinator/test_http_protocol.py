@@ -284,27 +284,44 @@ async def until_still(core: FakeCore) -> None:
         await asyncio.sleep(0.05)
 
 
+@asynccontextmanager
+async def slow_reader(core: FakeCore, port: int) -> AsyncIterator[socket.socket]:
+    """A client with a long stream, of which it has taken the first bytes."""
+    client = socket.create_connection(("127.0.0.1", port))
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+    client.sendall(post({"prompt": "x", "stream": True, "n": 60, "logprobs": 5}))
+    client.setblocking(False)
+    await asyncio.get_running_loop().sock_recv(client, 100)
+    await until_still(core)
+    assert "" in core.outcomes, "all of it was sent before it was read"
+    yield client
+    client.close()
+
+
 async def test_a_slow_reader_gets_the_rest_while_the_service_ends(
     says: Says, tokenizer: Tokenizer
 ) -> None:
     core = says("The quick brown fox. " * 20)
     app = create_app(core, tokenizer, EdgeSettings("tiny"))
-    async with serving(app) as (server, port):
-        client = socket.create_connection(("127.0.0.1", port))
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
-        body = {"prompt": "x", "stream": True, "n": 60, "logprobs": 5}
-        client.sendall(post(body))
-        client.setblocking(False)
-        loop = asyncio.get_running_loop()
-        answer = await loop.sock_recv(client, 100)
-        await until_still(core)
-        assert "" in core.outcomes, "all of it was sent before it was read"
+    async with serving(app) as (server, port), slow_reader(core, port) as client:
         server.exit_within(30.0)
+        answer = b""
         async with asyncio.timeout(20):
-            while piece := await loop.sock_recv(client, 2**20):
-                answer += piece
-            while server.server_state.connections:  # noqa: ASYNC110, uvicorn has no event for it
-                await asyncio.sleep(0.01)
+            while piece := await asyncio.get_running_loop().sock_recv(client, 2**20):
+                answer = answer[-30:] + piece
         assert b"data: [DONE]\n\n" in answer[-30:]
         assert core.outcomes == ["finished"] * 60
-        client.close()
+        assert core.num_cut == 0
+
+
+async def test_a_stream_that_is_cut_off_when_the_service_ends_is_told_as_such(
+    says: Says, tokenizer: Tokenizer
+) -> None:
+    core = says("The quick brown fox. " * 20)
+    app = create_app(core, tokenizer, EdgeSettings("tiny"))
+    async with serving(app) as (server, port), slow_reader(core, port):
+        server.exit_within(0.01)
+        async with asyncio.timeout(10):
+            while not core.num_cut:  # noqa: ASYNC110, the fake core has no event for it
+                await asyncio.sleep(0.01)
+        assert core.num_cut == 60
