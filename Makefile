@@ -8,8 +8,11 @@ export PYTHON
 # Settings of `make up`: make up PORT=8123 ARGS="--decode 2"
 PORT ?=
 ARGS ?=
+# Of `make soak`.
+MINUTES ?= 30
+SEED ?= 0
 
-.PHONY: help setup up env test test-gpu has-gpu check bench clean
+.PHONY: help setup up env test test-gpu has-gpu check bench soak clean
 
 help:  ## what there is to make
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -43,6 +46,9 @@ check: $(VENV)/.stamp-dev  ## format, lint, types, imports
 
 bench: $(VENV)/.stamp-dev  ## the benchmark on the CPU; ARGS passes on
 	@$(PY) -m bench $(ARGS)
+
+soak: $(VENV)/.stamp-dev  ## random faults under load; MINUTES=30 SEED=1
+	@$(PY) -m tests.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 clean:  ## remove the virtual environment and the caches
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \

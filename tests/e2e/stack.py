@@ -78,13 +78,17 @@ class Stack:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            print(line.decode(errors="replace"), end="")
+            self.echo(line.decode(errors="replace"))
             with self._printed:
                 self.text += line.decode(errors="replace")
                 self._printed.notify_all()
         with self._printed:
             self._ended = True
             self._printed.notify_all()
+
+    def echo(self, line: str) -> None:
+        """What becomes of a line that it prints, besides ``text``."""
+        print(line, end="")
 
     async def status(self) -> dict[str, Any]:
         async with httpx.AsyncClient(timeout=5.0) as http:
@@ -137,7 +141,8 @@ class Stack:
     @property
     def endpoint(self) -> str:
         """Where workers find the coordinator."""
-        return self.setting(self.pids()["prefill-1"], "BATON_COORDINATOR")
+        workers = (pid for name, pid in self.pids().items() if name != "coordinator")
+        return self.setting(next(workers), "BATON_COORDINATOR")
 
     @property
     def channel_secret(self) -> str:
