@@ -66,7 +66,8 @@ def history_routes(history: History) -> APIRouter:
 
 
 def _unavailable(error: RedisUnavailable) -> ApiError:
-    log.warning("a request's record cannot be read: %s", error)  # where Redis is stays in here
+    # Where Redis is stays in here. The store warns when it is gone; pages ask again and again.
+    log.debug("a request's record cannot be read: %s", error)
     message = "The record of requests cannot be read now: Redis does not answer."
     return ApiError(503, message, code="record_unavailable", retry_after_s=_RETRY_AFTER_S)
 

@@ -126,3 +126,13 @@ async def test_all_who_ask_at_a_time_share_one_reading(
     assert [len(answer.json()["data"]) for answer in answers] == limits
     assert max(asked) == 25
     assert len(asked) <= 4
+
+
+async def test_a_page_that_asks_again_and_again_without_redis_fills_no_log(
+    client: httpx.AsyncClient, history: FakeHistory, caplog: pytest.LogCaptureFixture
+) -> None:
+    history.away = True
+    caplog.set_level("INFO", "coordinator")
+    for _ in range(3):
+        assert (await client.get("/v1/requests")).status_code == 503
+    assert caplog.messages == []
