@@ -121,7 +121,7 @@ class Faults:
             breakers.append(pair)
         for breaker in breakers:
             if breaker.takes_probe(now):
-                breaker.probe(_under_way(request, worker.instance))
+                breaker.probe(self._under_way(request, worker.instance))
                 if breaker is worker.breaker:
                     why = f"{request.request_id} probes it"
                     self._tell(BreakerMoved(worker, "half-open", why))
@@ -225,13 +225,17 @@ class Faults:
         newest = islice(reversed(worker.unproved.values()), self._settings.num_faults)
         return sum(now - at < HELD_BACK_S for at in newest) >= self._settings.num_faults
 
+    def _under_way(self, request: Request, instance: str) -> Callable[[], bool]:
+        """Whether the request, just placed at the worker, has yet to show whether that works."""
+        attempt = request.attempt
 
-def _under_way(request: Request, instance: str) -> Callable[[], bool]:
-    """Whether this attempt is still at the worker, with nothing to show for it yet."""
-    attempt = request.attempt
-    return lambda: (
-        request.attempt == attempt
-        and not request.proved
-        and not request.state.terminal
-        and instance in (request.prefill_worker, request.decode_worker)
-    )
+        def under_way() -> bool:
+            if request.state.terminal:
+                return False
+            here = instance in (request.prefill_worker, request.decode_worker)
+            if request.attempt == attempt and here:
+                return not request.proved
+            charge = self._unproved.get(request.request_id)
+            return charge is not None and instance in charge.workers
+
+        return under_way

@@ -100,6 +100,7 @@ def test_a_worker_with_three_faults_gets_one_probe_at_a_time_and_comes_back() ->
     assert (probe.prefill_worker, state(desk, "b-1")) == ("b-1", "half-open")
     assert other.prefill_worker == "b-2"
     fail(desk, probe, "not_finite")
+    assert state(desk, "b-1") == "half-open", "until it is known whose fault that was"
     for request in (*running, other):
         desk.begin(request, finish="length")
     desk.begin(probe, finish="length")
