@@ -25,6 +25,7 @@ from coordinator.redis_url import PASSWORD
 from coordinator.server import CoordinatorSettings, serve
 from coordinator.store_limits import StoreLimits
 from telemetry.last_words import CANNOT_START, TRY_AGAIN, run_command, say_why
+from telemetry.listen_fds import inherited_listener
 from telemetry.logs import configure_logging
 from transport.channel_keys import SECRET, channel_keys
 from transport.checkpoint_folder import (
@@ -101,6 +102,14 @@ def main(
     drain_timeout: Annotated[
         float, typer.Option(envvar="BATON_DRAIN_TIMEOUT", help="Seconds to finish after SIGTERM.")
     ] = 30.0,
+    hand_over: Annotated[
+        bool,
+        typer.Option(
+            envvar="BATON_HAND_OVER",
+            help="A proxy in front waits while this process restarts: on SIGTERM close the port, "
+            "rather than answer 503.",
+        ),
+    ] = False,
     log_level: Annotated[str, typer.Option(envvar="BATON_LOG_LEVEL")] = "info",
     log_json: Annotated[bool, typer.Option(envvar="BATON_LOG_JSON")] = False,
 ) -> None:
@@ -134,9 +143,10 @@ def main(
             ),
             store=StoreLimits(unfit_gpu_s=unfit_gpu),
             drain_timeout_s=drain_timeout,
+            hand_over=hand_over,
             channel_keys=channel_keys(secret_setting(os.environ, SECRET)),
         )
-        uvloop.run(serve(settings))
+        uvloop.run(serve(settings, inherited_listener(os.environ, os.getpid())))
     except (ValueError, OSError, BatonError) as error:
         say_why("coordinator", error)
         raise typer.Exit(exit_status(error)) from None

@@ -7,6 +7,7 @@ idle is one on which no whole head of a request has come since it was made or wa
 that connecting alone keeps nobody out. Where all are busy, new ones wait in the kernel's queue.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -18,14 +19,19 @@ class Connection(Protocol):
 
 
 class Connections:
-    """The open connections of one HTTP server, all on its event loop. ``on_room`` is called once
-    one more may be accepted after ``admits`` was False, ``on_evicted`` for each one closed."""
+    """The open connections of one HTTP server, all on its event loop. ``quiet`` is set while none
+    has a request under way; ``closing`` says that each ends with its next answer. ``on_room`` is
+    called once one more may be accepted after ``admits`` was False, ``on_evicted`` for each that
+    was closed to make room."""
 
     def __init__(self, limit: int, on_evicted: Callable[[], None] = lambda: None) -> None:
         if limit < 1:
             raise ValueError(f"connections: a limit of {limit}, must be 1 at least")
         self.limit = limit
         self.num_open = 0
+        self.closing = False
+        self.quiet = asyncio.Event()
+        self.quiet.set()
         self.on_room: Callable[[], None] = lambda: None
         self._on_evicted = on_evicted
         self._idle: dict[Connection, None] = {}  # in the order in which they became so
@@ -44,7 +50,9 @@ class Connections:
         """
         if self._full:
             self._evict_oldest()
+            self._on_evicted()
         self.num_open += 1
+        self.quiet.clear()
 
     def left(self, connection: Connection | None = None) -> None:
         """One is closed; None: one of which no connection of the server's was made."""
@@ -52,18 +60,24 @@ class Connections:
         if connection is not None:
             self._idle.pop(connection, None)
             self._leaving.discard(connection)
-        self._say_if_room()
+        self._changed()
 
     def idle(self, connection: Connection) -> None:
         """It waits for the head of a request from now on."""
         if connection not in self._leaving:
             self._idle.pop(connection, None)
             self._idle[connection] = None
-            self._say_if_room()
+            self._changed()
 
     def busy(self, connection: Connection) -> None:
         """The head of a request has come."""
         self._idle.pop(connection, None)
+        self.quiet.clear()
+
+    def close_idle(self) -> None:
+        """Close all that wait for the head of a request."""
+        while self._idle:
+            self._evict_oldest()
 
     @property
     def _full(self) -> bool:
@@ -75,9 +89,10 @@ class Connections:
         del self._idle[oldest]
         self._leaving.add(oldest)
         oldest.evict()
-        self._on_evicted()
 
-    def _say_if_room(self) -> None:
+    def _changed(self) -> None:
+        if self.num_open == len(self._idle) + len(self._leaving):
+            self.quiet.set()
         if self._wanted and (self._idle or not self._full):
             self._wanted = False
             self.on_room()

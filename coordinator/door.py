@@ -55,7 +55,8 @@ class Door:
 
     def stop(self) -> None:
         self._connections.on_room = lambda: None
-        self._loop.remove_reader(self._listener)
+        if self._listener.fileno() >= 0:
+            self._loop.remove_reader(self._listener)
         if self._reopening is not None:
             self._reopening.cancel()
 

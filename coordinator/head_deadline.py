@@ -71,6 +71,13 @@ class HeadDeadline(HttpProtocol):
         self._stop_expecting()
         self._all.busy(self)
         super().on_headers_complete()
+        if self._all.closing:
+            self.cycle.keep_alive = False
+
+    def close_after_answer(self) -> None:
+        """Keep the connection no longer than a request that is under way."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -91,6 +91,7 @@ class Hub:
         self._num_accepted = 0
         self._draining = False
         self._stopping = asyncio.Event()
+        self._complete = asyncio.Event()
 
     # ---- for the HTTP edge
 
@@ -180,6 +181,10 @@ class Hub:
     def stop(self) -> None:
         self._stopping.set()
 
+    async def complete(self) -> None:
+        """Return once there have been workers of every role that is needed."""
+        await self._complete.wait()
+
     async def _receive(self) -> None:
         began = time.monotonic()
         while True:
@@ -222,6 +227,8 @@ class Hub:
             self._channel.send(instance, self._membership.admit(message, self._welcome))
             if self._registry.get(instance) is not known:
                 self._lifecycle.introduce(instance)
+                if not self._registry.missing_roles():
+                    self._complete.set()
             return
         if isinstance(message, Goodbye) and message.unfit:
             self._leases.unfit(instance, message.unfit)

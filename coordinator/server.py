@@ -2,7 +2,7 @@
 
 open     sockets, Redis record, tokenizer: whatever is wrong shows before anything is served
 serve    HTTP on one side, workers on the other, one event loop
-drain    after SIGTERM: refuse new requests, finish the open ones, fail what is left
+drain    after SIGTERM or SIGINT: finish what is open, fail what is left (drain.py)
 close    HTTP, channel, record
 """
 
@@ -23,6 +23,7 @@ from fastapi import FastAPI
 from coordinator.api import create_app
 from coordinator.connections import Connections
 from coordinator.door import Door
+from coordinator.drain import Orders, drain, first_of
 from coordinator.edge_settings import EdgeSettings
 from coordinator.file_limit import allow_open_files
 from coordinator.garbage import settle
@@ -46,13 +47,16 @@ log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 5.0
 RECORD_TIMEOUT_S = 3.0
+REJOIN_S = 3.0
+"""How long workers get to join before connections are accepted that may have waited for long."""
 _BACKLOG = 65_535  # the kernel takes net.core.somaxconn if that is less
 
 
 @dataclass(frozen=True)
 class CoordinatorSettings:
     """``bind`` is the ZeroMQ endpoint for workers, ``channel_keys`` what they must know; None: any
-    process of this machine may join. ``model`` is the folder with the tokenizer."""
+    process of this machine may join. ``model`` is the folder with the tokenizer. ``hand_over``: a
+    proxy in front keeps what comes while this process restarts (drain.py)."""
 
     host: str
     port: int
@@ -64,6 +68,7 @@ class CoordinatorSettings:
     limits: PlacementLimits = field(default_factory=PlacementLimits)
     store: StoreLimits = field(default_factory=StoreLimits)
     drain_timeout_s: float = 30.0
+    hand_over: bool = False
     channel_keys: ChannelKeys | None = None
     redis_password: str = field(default="", repr=False)
 
@@ -74,16 +79,17 @@ class CoordinatorSettings:
             raise ValueError(f"drain_timeout_s: {self.drain_timeout_s} is negative")
 
 
-async def serve(settings: CoordinatorSettings) -> None:
-    """Run until SIGTERM or SIGINT. Raises ValueError, OSError or BatonError before serving."""
+async def serve(settings: CoordinatorSettings, inherited: socket.socket | None = None) -> None:
+    """Run until SIGTERM or SIGINT, on the listening socket that was ``inherited``, if one was.
+    Raises ValueError, OSError or BatonError before serving."""
     instance = f"coordinator-{token_hex(4)}"
-    stop = asyncio.Event()
+    orders = Orders(has_successor=settings.hand_over or inherited is not None)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGTERM, orders.terminate)
+    loop.add_signal_handler(signal.SIGINT, orders.interrupt)
     max_connections = allow_open_files("max_open", settings.hub.max_open)
     async with AsyncExitStack() as stack:
-        listener = stack.enter_context(_listen(settings.host, settings.port))
+        listener = stack.enter_context(inherited or _listen(settings.host, settings.port))
         tokenizer = Tokenizer.load(settings.model)
         stack.callback(tokenizer.close)
         if settings.hub.max_open_tokens < tokenizer.info.max_position:
@@ -108,18 +114,22 @@ async def serve(settings: CoordinatorSettings) -> None:
         app = create_app(hub, tokenizer, settings.edge, metrics, store, readers=readers)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(hub.run(), name="hub")
+            if inherited is not None:
+                # Whoever waits there shall not be told that there are no workers yet.
+                await first_of(REJOIN_S, hub.complete(), orders.stop.wait())
             connections = Connections(max_connections, metrics.http_evicted.inc)
-            http = HttpServer(app, listener, settings.edge, connections)
+            shared = inherited is not None
+            http = HttpServer(app, listener, settings.edge, connections, listener_is_shared=shared)
             tasks.create_task(http.serve(), name="http")
             settle()
             if not settings.edge.api_keys and not is_loopback(settings.host):
                 log.warning("no API keys are set: whoever reaches %s is served", settings.host)
             notify(READY="1", STATUS=f"listening on {settings.host}:{listener.getsockname()[1]}")
             log.info("%s listens on %s:%d", instance, *listener.getsockname()[:2])
-            await stop.wait()
+            await orders.stop.wait()
             notify(STOPPING="1", STATUS="draining")
             due_at = loop.time() + settings.drain_timeout_s
-            await hub.drain(settings.drain_timeout_s)
+            await drain(orders, hub, http, connections, settings.drain_timeout_s)
             http.exit_within(max(CLOSE_TIMEOUT_S, due_at - loop.time()))
             hub.stop()
 
@@ -134,9 +144,12 @@ class HttpServer(uvicorn.Server):
         listener: socket.socket,
         settings: EdgeSettings,
         connections: Connections,
+        *,
+        listener_is_shared: bool = False,
     ) -> None:
         self._settings = settings
         self._listener = listener
+        self._listener_is_shared = listener_is_shared
         self._connections = connections
         config = uvicorn.Config(
             app,
@@ -162,6 +175,22 @@ class HttpServer(uvicorn.Server):
         await super().startup(sockets=[])
         self._door = Door(self._listener, self._protocol, self._connections)
         self._door.open()
+
+    def hand_over(self) -> None:
+        """Accept no more connections, and close each with the end of its next answer. Those that
+        come are refused by the kernel, unless another process keeps the listener."""
+        self._door.stop()
+        if not self._listener_is_shared:
+            self._listener.close()
+        self._connections.closing = True
+        for connection in list(self.server_state.connections):
+            assert isinstance(connection, HeadDeadline), "a connection of another protocol"
+            connection.close_after_answer()
+
+    def accept_again(self) -> None:
+        """Nobody else will: the connections that wait are told so."""
+        if self._listener_is_shared:
+            self._door.open()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._door.close()

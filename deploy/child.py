@@ -26,9 +26,12 @@ class Child:
     """
 
     def __init__(self, service: Service) -> None:
+        listen = [] if service.listen_fd is None else [service.listen_fd]
+        lifeline = [sys.executable, "-I", "-S", str(_LIFELINE), "KILL", str(os.getpid())]
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_LIFELINE), "KILL", str(os.getpid()), *service.argv],
+            [*lifeline, *(f"--listen={fd}" for fd in listen), *service.argv],
             env=service.env,
+            pass_fds=listen,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -68,6 +71,10 @@ class Child:
     def terminate(self) -> None:
         """Ask the service to end; its helpers are its own to end."""
         self._process.send_signal(signal.SIGTERM)
+
+    def interrupt(self) -> None:
+        """Ask a coordinator that is ready to end without a successor."""
+        self._process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
         """End the process and its helpers now. Safe until ``reap``: a zombie keeps its number."""

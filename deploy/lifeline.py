@@ -1,5 +1,8 @@
 """Run a command that ends when its parent does: ``lifeline.py KILL 4711 python -m decode``.
 
+With ``--listen=N`` in front of the command, descriptor N, a listening socket, is passed on by
+systemd's convention (telemetry/listen_fds.py): this process alone knows the id to name there.
+
 The process asks the kernel for the signal at its parent's death (PR_SET_PDEATHSIG), then
 becomes the command: execve keeps both the request and the process id. Done here rather than
 between fork and exec, where Python code may hang on a lock that some thread of the parent
@@ -17,6 +20,7 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+FIRST_FD = 3
 
 
 def main(signal_name: str, parent: str, *command: str) -> None:
@@ -25,6 +29,10 @@ def main(signal_name: str, parent: str, *command: str) -> None:
         sys.exit(f"error: prctl: {os.strerror(ctypes.get_errno())}")
     if os.getppid() != int(parent):
         sys.exit(f"error: the parent {parent} is gone already")
+    if command[0].startswith("--listen="):
+        os.dup2(int(command[0].partition("=")[2]), FIRST_FD)
+        os.environ |= {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
+        command = command[1:]
     os.execvp(command[0], command)
 
 

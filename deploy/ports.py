@@ -3,26 +3,36 @@
 import errno
 import socket
 
+_BACKLOG = 65_535  # the kernel takes net.core.somaxconn if that is less
+
 
 def claim_port(host: str, port: int) -> int:
     """``port`` if it can be listened on at ``host``, a free one for 0.
 
-    Raises ValueError naming the setting. Another process may still take it in the meantime;
-    the coordinator's own bind has the last word.
+    Raises ValueError naming the setting. Another process may still take it in the meantime.
     """
+    with listen_at(host, port) as listener:
+        return int(listener.getsockname()[1])
+
+
+def listen_at(host: str, port: int) -> socket.socket:
+    """A socket that listens on ``port``, any free one for 0, at ``host``. Raises ValueError naming
+    the setting."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
         raise ValueError(f"--host: cannot resolve {host}: {error}") from error
-    with socket.socket(family, kind, proto) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(address)
-        except OSError as error:
-            raise ValueError(_refusal(host, port, error)) from error
-        return int(probe.getsockname()[1])
+    listener = socket.socket(family, kind, proto)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ValueError(_refusal(host, port, error)) from error
+    return listener
 
 
 def base_url(host: str, port: int) -> str:

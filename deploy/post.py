@@ -50,13 +50,22 @@ class Post:
         self._overdue_at = None
 
     def vacated(
-        self, now: float, *, others_serve: bool = False, try_again: bool = False
+        self,
+        now: float,
+        *,
+        others_serve: bool = False,
+        try_again: bool = False,
+        planned: bool = False,
     ) -> float | None:
-        """The process is gone; seconds until the next start, None if there is none."""
+        """The process is gone, by order if ``planned``; seconds until the next start, None if there
+        is none."""
         ready_for_s = None if self.ready_at is None else now - self.ready_at
         self.child, self.ready_at = None, None
         delay_s = self.restarts.died(
-            ready_for_s=ready_for_s, others_serve=others_serve, try_again=try_again
+            ready_for_s=ready_for_s,
+            others_serve=others_serve,
+            try_again=try_again,
+            planned=planned,
         )
         self._start_at = None if delay_s is None else now + delay_s
         return delay_s

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+_SERVED_S = 1.0
+
 
 @dataclass
 class Restarts:
@@ -19,17 +21,25 @@ class Restarts:
     _num_failed_starts: int = 0
 
     def died(
-        self, *, ready_for_s: float | None, others_serve: bool = False, try_again: bool = False
+        self,
+        *,
+        ready_for_s: float | None,
+        others_serve: bool = False,
+        try_again: bool = False,
+        planned: bool = False,
     ) -> float | None:
         """Seconds to wait before the next start; None to give up.
 
         ``ready_for_s`` is how long the process had been ready, None if it never was. While
         ``others_serve`` in its place there always is a next time: one that cannot come back, for
         want of a GPU that is fit, is no reason to end the others. One that says ``try_again``, for
-        something else that is not there yet, is no failed start, and tries every ``retry_s``.
+        something else that is not there yet, is no failed start, and tries every ``retry_s``. A
+        ``planned`` end after some seconds of service is no death: the next start follows at once.
         """
         if try_again:
             return self.retry_s
+        if planned and ready_for_s is not None and ready_for_s >= _SERVED_S:
+            return 0.0
         self._num_failed_starts = self._num_failed_starts + 1 if ready_for_s is None else 0
         limit = self.max_failed_starts
         if limit is not None and self._num_failed_starts >= limit and not others_serve:

@@ -23,11 +23,13 @@ _CODE = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Service:
-    """One process to run: its name in logs, its command, its whole environment."""
+    """One process to run: its name in logs, its command, its whole environment, and the listening
+    socket that is kept for it."""
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
+    listen_fd: int | None = None
 
     @property
     def role(self) -> str:
@@ -40,9 +42,16 @@ class Service:
 
 
 def services(
-    settings: UpSettings, *, port: int, run_dir: Path, redis_url: str, inherited: Mapping[str, str]
+    settings: UpSettings,
+    *,
+    port: int,
+    listen_fd: int | None = None,
+    run_dir: Path,
+    redis_url: str,
+    inherited: Mapping[str, str],
 ) -> list[Service]:
-    """The coordinator, then the workers: prefill and decode, or both.
+    """The coordinator, then the workers: prefill and decode, or both. The coordinator gets the
+    socket ``listen_fd``, which listens at ``port``.
 
     ``inherited`` (our own environment) passes on under the settings, so what only a service
     knows, as a pool's size, can be set for all. The secret of the channel is made here unless it
@@ -94,6 +103,7 @@ def services(
             name=name,
             argv=(sys.executable, "-m", module),
             env={**shared, **own, "BATON_SERVICE_NAME": name},
+            listen_fd=listen_fd if name == "coordinator" else None,
         )
         for name, module, own in planned
     ]

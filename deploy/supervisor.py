@@ -6,6 +6,10 @@ Lifecycle of ``run``, all on the main thread, one selector, no polling:
  3. serve   pass on logs; a service that dies starts again, later each time
  4. drain   coordinator first (it takes nothing new and finishes what runs), workers, Redis
 
+The HTTP socket stays open here until the drain, so that clients of a coordinator that starts again
+wait in its queue. Told to end by SIGTERM it leaves what comes to its successor; by SIGINT, which
+the drain sends, it refuses that.
+
 What wakes it: notices (notify_socket.py), output, deaths (pidfds), signals (a wake-up fd) and
 deadlines. A service that cannot start ends everything: at once if it says so (exit code 2, or 75)
 before the ready line. Later one that lacks something for the time being, as the coordinator Redis
@@ -14,6 +18,7 @@ that never got ready, unless others of its pool are ready: they serve on, and it
 """
 
 import selectors
+import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -56,6 +61,7 @@ class Supervisor:
         services: Sequence[Service],
         *,
         redis: RedisPost,
+        listener: socket.socket,
         run_dir: Path,
         signals: StopSignals,
         guardian: Guardian,
@@ -65,6 +71,7 @@ class Supervisor:
     ) -> None:
         self._posts = [Post(service) for service in services]
         self._redis = redis
+        self._listener = listener
         self._signals = signals
         self._guardian = guardian
         self._display = display
@@ -195,7 +202,10 @@ class Supervisor:
             if other is not post
         )
         delay_s = post.vacated(
-            time.monotonic(), others_serve=others_serve, try_again=code == TRY_AGAIN
+            time.monotonic(),
+            others_serve=others_serve,
+            try_again=code == TRY_AGAIN,
+            planned=code == 0 and post.service.is_coordinator,
         )
         if not self._was_ready and code in (CANNOT_START, TRY_AGAIN):
             self._stop(CANNOT_START, f"{post.name}: {reason}")
@@ -231,6 +241,7 @@ class Supervisor:
     # ---- the end
 
     def _drain(self) -> None:
+        self._listener.close()  # the coordinator has it still, and answers until it has ended
         coordinator = [post for post in self._posts if post.service.is_coordinator]
         workers = [post for post in self._posts if not post.service.is_coordinator]
         self._end(coordinator, self._drain_timeout_s + _DRAIN_GRACE_S)
@@ -238,8 +249,10 @@ class Supervisor:
 
     def _end(self, posts: list[Post], deadline_s: float) -> None:
         """Ask ``posts`` to end, and see to it once ``deadline_s`` is over or somebody hurries."""
-        for child in _children(posts):
-            child.terminate()
+        for post in posts:
+            if post.child is not None:
+                for_good = post.service.is_coordinator and post.ready_at is not None
+                (post.child.interrupt if for_good else post.child.terminate)()
         deadline = time.monotonic() + deadline_s
         while _children(posts) and not self._hurried and time.monotonic() < deadline:
             self._turn(deadline)

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +16,7 @@ from deploy.gpus import count_gpus
 from deploy.guardian import Guardian
 from deploy.no_answer import DEFAULT_URL
 from deploy.outlet import Outlet
-from deploy.ports import base_url, claim_port, reachable
+from deploy.ports import base_url, listen_at, reachable
 from deploy.redis_post import ForeignRedis, OwnRedis, RedisPost
 from deploy.rundir import RunDir, base_dir, sweep
 from deploy.services import API_KEYS, services
@@ -23,6 +24,7 @@ from deploy.settings import Device, LoadFormat, Role, UpSettings, resolve
 from deploy.signals import StopSignals
 from deploy.supervisor import Supervisor
 from telemetry.last_words import CANNOT_START
+from telemetry.listen_fds import inherited_listener
 from transport import shm
 from transport.errors import BatonError
 
@@ -128,15 +130,17 @@ def up(
             redis_url=redis_url,
             drain_timeout_s=drain_timeout,
         )
-        claimed = claim_port(settings.host, settings.port)
-        code = _serve(settings, claimed, base_dir(os.environ), signals)
+        listener = inherited_listener(os.environ, os.getpid())
+        with listener or listen_at(settings.host, settings.port) as listening:
+            code = _serve(settings, listening, base_dir(os.environ), signals)
     except (ValueError, BatonError) as error:
         typer.echo(f"error: {error}", err=True)
         code = CANNOT_START
     raise typer.Exit(code)
 
 
-def _serve(settings: UpSettings, port: int, base: Path, signals: StopSignals) -> int:
+def _serve(settings: UpSettings, listener: socket.socket, base: Path, signals: StopSignals) -> int:
+    port = int(listener.getsockname()[1])
     sweep(base)
     with ExitStack() as cleanup:
         outlet = Outlet()
@@ -153,11 +157,13 @@ def _serve(settings: UpSettings, port: int, base: Path, signals: StopSignals) ->
             services(
                 settings,
                 port=port,
+                listen_fd=listener.fileno(),
                 run_dir=run_dir.path,
                 redis_url=redis.url,
                 inherited=os.environ,
             ),
             redis=redis,
+            listener=listener,
             run_dir=run_dir.path,
             signals=signals,
             guardian=guardian,

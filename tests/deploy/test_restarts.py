@@ -40,3 +40,10 @@ def test_always_another_start_while_others_serve():
     delays = [restarts.died(ready_for_s=None, others_serve=True) for _ in range(20)]
     assert delays[-1] == restarts.max_s
     assert restarts.died(ready_for_s=None, others_serve=False) is None
+
+
+def test_a_planned_end_is_followed_at_once_and_is_no_death():
+    restarts = Restarts(first_s=1.0)
+    assert restarts.died(ready_for_s=5.0, planned=True) == 0.0
+    assert restarts.died(ready_for_s=5.0) == 1.0
+    assert restarts.died(ready_for_s=0.1, planned=True) == 2.0, "it only looks planned"

@@ -107,6 +107,7 @@ def test_services_are_told_by_environment_alone(checkpoint):
     planned = services(
         settings,
         port=8123,
+        listen_fd=9,
         run_dir=Path("/run/x"),
         redis_url="redis://:secret@there",
         inherited={"BATON_NUM_PAGES": "64", "BATON_MODEL": "overridden", "PYTHONPATH": "/mine"},
@@ -144,7 +145,9 @@ def test_only_the_coordinator_is_told_the_password_of_a_redis_that_is_not_ours(c
 
 def told(checkpoint, inherited):
     settings = resolve(num_gpus=0, model=checkpoint)
-    return services(settings, port=1, run_dir=Path("/run/x"), redis_url="", inherited=inherited)
+    return services(
+        settings, port=1, listen_fd=9, run_dir=Path("/run/x"), redis_url="", inherited=inherited
+    )
 
 
 def test_every_run_has_a_channel_secret_of_its_own(checkpoint):
@@ -168,7 +171,12 @@ def test_clients_keys_are_for_the_coordinator_alone(checkpoint):
 def test_workers_of_both_are_one_service_each(checkpoint):
     settings = resolve(num_gpus=0, model=checkpoint, role="both", workers=2)
     planned = services(
-        settings, port=1, run_dir=Path("/run/x"), redis_url="", inherited={"BATON_NUM_PAGES": "64"}
+        settings,
+        port=1,
+        listen_fd=9,
+        run_dir=Path("/run/x"),
+        redis_url="",
+        inherited={"BATON_NUM_PAGES": "64"},
     )
     assert [one.name for one in planned] == ["coordinator", "both-1", "both-2"]
     assert {one.argv[1:] for one in planned[1:]} == {("-m", "both")}

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from deploy.notify_socket import Notice
 from deploy.post import SILENCE_S, Post
 from deploy.services import Service
@@ -26,6 +28,8 @@ def test_ready_line_is_the_last_start_up_line_and_sigterm_drains(up):
     assert "decode-2: loading weights 40%" in baton.text
     baton.signal(signal.SIGTERM)
     assert baton.exit_code() == 0
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(port)))
     stops = baton.stops()
     assert stops[0] == "coordinator"
     assert sorted(stops[1:]) == ["decode-1", "decode-2", "prefill-1", "prefill-2"]
@@ -83,7 +87,10 @@ def test_it_serves_and_drains_though_nobody_reads_what_it_prints(up):
 def test_dead_coordinator_starts_again(up):
     baton = up()
     baton.until_ready()
+    port = int(baton.until(r"^ready: http://127.0.0.1:(\d+)")[1])
     os.kill(baton.pids("coordinator")[0], signal.SIGKILL)
+    baton.until("coordinator: killed by SIGKILL")
+    socket.create_connection(("127.0.0.1", port)).close()  # it waits for the next one
     baton.until(r"(?s)coordinator: killed by SIGKILL.*coordinator: ready")
     assert len(baton.pids("decode")) == len(baton.pids("prefill")) == 1
 

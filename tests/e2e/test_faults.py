@@ -47,14 +47,14 @@ class Site:
         args = ("--prefill", "2", "--decode", "2", "--redis-url", self.redis.url)
         self.baton = Stack(served("per_expert"), *args, **SETTINGS).start()
 
-    def streams(self) -> list[Stream]:
-        """Twelve long streams, greedy and sampled, the same every time."""
+    def streams(self, count: int = 12) -> list[Stream]:
+        """Long streams, twelve at most, greedy and sampled, the same every time."""
         draw = random.Random(7)
         lengths = [5, 64, 200, 17, 330, 90] * 2
         prompts = [[draw.randrange(260) for _ in range(n)] for n in lengths]
         return [
             Stream(self.baton.url, prompt, max_tokens=NUM_TOKENS, seed=i, temperature=float(i % 2))
-            for i, prompt in enumerate(prompts)
+            for i, prompt in enumerate(prompts[:count])
         ]
 
     async def whole(self, expected: dict[str, str], deadline_s: float = 20.0) -> Records:
@@ -147,6 +147,23 @@ async def test_coordinator_killed(site: Site, undisturbed: list[Seen]) -> None:
     await check_undisturbed(site, again, undisturbed)
     # A coordinator is known to be dead when what it left in Redis has expired.
     await site.whole(lost, deadline_s=30.0)
+
+
+async def test_coordinator_restarts_as_planned(site: Site, undisturbed: list[Seen]) -> None:
+    """Streams end, and what comes meanwhile waits for the next process."""
+    streams = site.streams()
+    for stream in streams:
+        await stream.reaches(20)
+    since = len(site.baton.text)
+    old = site.baton.pids()["coordinator"]
+    site.baton.kill("coordinator", signal.SIGTERM)
+    await asyncio.to_thread(site.baton.until, "draining; what connects is left", 10.0, since)
+    late = site.streams(4)
+    await check_undisturbed(site, streams, undisturbed)
+    await all_ended(late)
+    assert [stream.seen for stream in late] == undisturbed[:4]
+    assert site.baton.pids()["coordinator"] != old
+    await site.whole(outcomes(late))
 
 
 async def test_coordinator_stalls_and_wakes(site: Site, undisturbed: list[Seen]) -> None:

@@ -21,7 +21,7 @@ JOURNAL = Path(os.environ["STUB_JOURNAL"])
 
 
 def main(role: str) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     when = "then:" if f"{NAME} " in JOURNAL.read_text() else "first:"
     report(f"{NAME} {os.getpid()}")
     num_ends, segments = 1, []
@@ -53,7 +53,7 @@ def main(role: str) -> None:
             case unknown:
                 raise ValueError(unknown)
     for _ in range(num_ends):
-        signal.sigwait({signal.SIGTERM})
+        signal.sigwait({signal.SIGTERM, signal.SIGINT})
     for segment in segments:
         segment.close()
     report(f"{NAME} stopped")

@@ -1,0 +1,90 @@
+"""The end of a coordinator that was told to stop.
+
+With a successor (SIGTERM, and its HTTP socket is kept by whoever started it): what connects from
+now on waits for the successor; requests that come on open connections are served, with the last
+answer on each closing it. When none is under way any more the connections are closed. The same
+where a proxy waits for the successor, but that the kernel refuses what connects.
+
+Without one, or when SIGINT says that none will come: new requests get 503.
+
+Either way what is open at the deadline fails.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Protocol
+
+from coordinator.connections import Connections
+
+log = logging.getLogger(__name__)
+
+
+class Drained(Protocol):
+    """The hub, as the drain needs it."""
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no more work, wait for what is open, fail what is left."""
+        ...
+
+
+class Left(Protocol):
+    """The HTTP server, as the drain needs it."""
+
+    def hand_over(self) -> None:
+        """Accept no more connections, and close each with the end of its next answer."""
+        ...
+
+    def accept_again(self) -> None:
+        """Nobody else will: the connections that wait are told so."""
+        ...
+
+
+class Orders:
+    """What this process was told: ``stop`` once it is to end, ``for_good`` once without a
+    successor."""
+
+    def __init__(self, *, has_successor: bool) -> None:
+        self.stop = asyncio.Event()
+        self.for_good = asyncio.Event()
+        if not has_successor:
+            self.for_good.set()
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.stop.set()
+
+    def interrupt(self) -> None:
+        """SIGINT."""
+        self.for_good.set()
+        self.stop.set()
+
+
+async def drain(
+    orders: Orders, hub: Drained, http: Left, connections: Connections, timeout_s: float
+) -> None:
+    """Return when no request is open, after ``timeout_s`` and a moment at most."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    if not orders.for_good.is_set():
+        log.info("draining; what connects is left to the next coordinator")
+        http.hand_over()
+        await first_of(timeout_s, connections.quiet.wait(), orders.for_good.wait())
+        if orders.for_good.is_set():
+            http.accept_again()
+        elif connections.quiet.is_set():
+            connections.close_idle()
+    await hub.drain(max(0.0, deadline - loop.time()))
+
+
+async def first_of(timeout_s: float, *waits: Coroutine[Any, Any, Any]) -> None:
+    """Return as soon as one of ``waits`` has ended, or after ``timeout_s``."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
