@@ -43,7 +43,7 @@ class Breaker:
     """One breaker; ``now`` and ``placed_at`` are monotonic seconds.
 
     ``placed_at`` is when the request was placed that failed or was computed. What was placed before
-    the breaker opened says nothing new.
+    the breaker opened says nothing new. ``closed`` is for others to read only.
     """
 
     def __init__(self, settings: BreakerSettings) -> None:
@@ -54,16 +54,12 @@ class Breaker:
         self._closed_at = -inf
         self._probe_at = -inf
         self._num_failed_probes = 0
-        self._closed = True
+        self.closed = True
         self._under_way: Callable[[], bool] = _never
 
     @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
     def state(self) -> BreakerState:
-        if self._closed:
+        if self.closed:
             return "closed"
         return "half-open" if self._under_way() else "open"
 
@@ -88,7 +84,7 @@ class Breaker:
         back, and it takes faults with two of the ``num_partners``, if there are two, to open.
         ``may_open`` is False for the last worker of its kind.
         """
-        if not self._closed:
+        if not self.closed:
             if placed_at <= self._opened_at:
                 return False
             self._open(now, failed_probe=True)
@@ -118,16 +114,16 @@ class Breaker:
     def worked(self, now: float, placed_at: float) -> bool:
         """A request was computed; returns whether the breaker has closed now."""
         self._shared.clear()
-        if self._closed or placed_at <= self._opened_at:
+        if self.closed or placed_at <= self._opened_at:
             return False
-        self._closed, self._closed_at = True, now
+        self.closed, self._closed_at = True, now
         self._own.clear()
         self._under_way = _never
         return True
 
     def takes_probe(self, now: float) -> bool:
         """Whether the next request may probe."""
-        return not self._closed and now >= self._probe_at and not self._under_way()
+        return not self.closed and now >= self._probe_at and not self._under_way()
 
     def probe(self, under_way: Callable[[], bool]) -> None:
         """A request was placed as the probe; ``under_way`` says whether it has yet to show
@@ -135,7 +131,7 @@ class Breaker:
         self._under_way = under_way
 
     def _open(self, now: float, *, failed_probe: bool) -> None:
-        self._closed = False
+        self.closed = False
         self._num_failed_probes += failed_probe
         self._opened_at, self._probe_at = now, now + self.pause_s
         self._under_way = _never

@@ -155,6 +155,8 @@ class Dispatcher:
                 break
 
     def _run_handoffs(self) -> None:
+        if not self.handoffs:
+            return
         decodes = self._registry.of("decode")
         proved: dict[str, set[str]] = {}  # who can pull from a prefill worker
         # Reserved, or an older request waits for room there.

@@ -135,9 +135,13 @@ class Faults:
         able = workers
         if closed:
             now = self._monotonic()
-            able = [w for w in closed if not self._held_back(w, now)] or closed
+            able = [
+                w for w in closed if not (w.landing or w.unproved) or not self._held_back(w, now)
+            ] or closed
             if len(closed) < len(workers) and not request.troubled:
                 able = able + [w for w in workers if w.breaker.takes_probe(now)]
+        if not request.avoided:
+            return able
         return [w for w in able if w.instance not in request.avoided] or able
 
     def pulling_from(self, prefill: str, decodes: set[str]) -> set[str]:
@@ -222,6 +226,8 @@ class Faults:
         oldest = next(iter(worker.landing.values()), now)
         if now - oldest > OVERDUE_LANDING_S:
             return True
+        if len(worker.unproved) < self._settings.num_faults:
+            return False
         newest = islice(reversed(worker.unproved.values()), self._settings.num_faults)
         return sum(now - at < HELD_BACK_S for at in newest) >= self._settings.num_faults
 

@@ -42,10 +42,10 @@ class PlacementLimits:
 def choose_prefill(
     workers: Iterable[Worker], request: Request, limits: PlacementLimits
 ) -> Worker | None:
-    """The prefill worker for the request's tokens."""
+    """The prefill worker for the request's tokens, of workers that are ``large_enough``."""
     fitting = (
         w
-        for w in large_enough(workers, request.num_tokens)
+        for w in workers
         if _takes_prompt(w, request.num_tokens, limits)
         and _has_room(w, request.num_tokens, share=limits.prefill_watermark)
     )
@@ -53,8 +53,8 @@ def choose_prefill(
 
 
 def choose_decode(workers: Iterable[Worker], request: Request) -> Worker | None:
-    """The decode worker for the request's tokens, its newest included, of workers that take work
-    and are ``large_enough``."""
+    """The decode worker for the request's tokens, its newest included, of workers that are
+    ``large_enough``."""
     fitting = (w for w in workers if _has_room(w, request.num_tokens + 1, growing=True))
     return _least_loaded(fitting, request, lambda w: (len(w.assigned), -w.free_pages))
 
@@ -62,10 +62,11 @@ def choose_decode(workers: Iterable[Worker], request: Request) -> Worker | None:
 def choose_both(
     workers: Iterable[Worker], request: Request, limits: PlacementLimits
 ) -> Worker | None:
-    """The worker that computes the request's tokens and goes on."""
+    """The worker that computes the request's tokens and goes on, of workers that are
+    ``large_enough``."""
     fitting = (
         w
-        for w in large_enough(workers, request.max_len)
+        for w in workers
         if _takes_prompt(w, request.num_tokens, limits)
         and _has_room(w, request.num_tokens + 1, growing=True)
     )

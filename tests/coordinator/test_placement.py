@@ -49,11 +49,12 @@ class Pool:
     def choose(self, request: Request) -> Worker | None:
         match self.role:
             case "prefill":
-                return choose_prefill(self.workers, request, LIMITS)
+                workers = large_enough(self.workers, request.num_tokens)
+                return choose_prefill(workers, request, LIMITS)
             case "decode":
                 return choose_decode(large_enough(self.workers, request.max_len), request)
             case "both":
-                return choose_both(self.workers, request, LIMITS)
+                return choose_both(large_enough(self.workers, request.max_len), request, LIMITS)
 
     def place(self, length: int, failed_at: str = "") -> Worker | None:
         request = self.request(length, failed_at)
