@@ -1,11 +1,47 @@
-"""The ``baton`` command: one file for each of its commands."""
+"""The ``baton`` command: one file for each of its commands, imported when the command is given."""
+
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from bench import cli as bench
-from deploy import chat, doctor, status, top, up
+_MODULES = MappingProxyType(
+    {
+        "up": "deploy.up",
+        "status": "deploy.status",
+        "top": "deploy.top",
+        "chat": "deploy.chat",
+        "doctor": "deploy.doctor",
+        "bench": "bench.cli",
+    }
+)
+
+
+class _Commands(TyperGroup):
+    """A command is the function of its name in its module; ``bench`` is an app of commands."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*_MODULES]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _MODULES:
+            return None
+        module = import_module(_MODULES[cmd_name])
+        if isinstance(found := getattr(module, "app", None), typer.Typer):
+            command = get_command(found)
+        else:
+            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+            alone.command(cmd_name)(getattr(module, cmd_name))
+            command = get_command(alone)
+        command.name = cmd_name
+        return command
+
 
 app = typer.Typer(
+    cls=_Commands,
     name="baton",
     help="Disaggregated prefill/decode serving of large language models.",
     no_args_is_help=True,
@@ -13,12 +49,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("up")(up.up)
-app.command("status")(status.status)
-app.command("top")(top.top)
-app.command("chat")(chat.chat)
-app.command("doctor")(doctor.doctor)
-app.add_typer(bench.app)
+
+
+@app.callback()
+def _baton() -> None:
+    """Disaggregated prefill/decode serving of large language models."""
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def main(
     settings = {**plan.__dict__, "baton_up": up}
     found = document(
         "soak", environment=environment, server={}, settings=settings,
-        results=results(soak, folder), stopped=stopped, problems=soak.violations,
+        results=results(soak), stopped=stopped, problems=soak.violations,
     )  # fmt: skip
     write(out, found)
     told = found["results"]

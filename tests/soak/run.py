@@ -6,7 +6,6 @@ import statistics
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,12 +13,13 @@ import httpx
 from tests.soak import check
 from tests.soak.cases import Case, prepared
 from tests.soak.faults import FAULTS, Scene, possible, sequence
-from tests.soak.load import Load, Seen
+from tests.soak.load import Load
 from tests.soak.site import Site
 
 LEAD_S = 3.0
 WHOLE_S = 90.0
 AFTER_S = 2.0
+MAX_DETAILS = 8
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,14 @@ class Plan:
 class Round:
     """A fault and what came of it. ``silence_s``: from the beginning of the fault to the next token
     of each stream that was open then, the median and the most; ``whole_s``: until every worker was
-    there again; ``release_s``: from the last response's end until nothing was held."""
+    there again; ``release_s``: from the last response's end until nothing was held. ``details`` are
+    what clients were told that got no answer."""
 
     fault: str
     at_s: float
     what: str = ""
     outcomes: dict[str, int] = field(default_factory=dict)
+    details: dict[str, int] = field(default_factory=dict)
     streams_open: int = 0
     silence_p50_s: float | None = None
     silence_max_s: float | None = None
@@ -112,7 +114,7 @@ class Soak:
         restarted = self._coordinator() != instance
         window = check.Window(FAULTS[name], began, over, list(load.seen), restarted, before)
         await self._check(load.http, window, found)
-        self._tell(found, window.seen)
+        print(row(found), flush=True)
 
     async def _check(self, http: httpx.AsyncClient, window: check.Window, found: Round) -> None:
         release_s, held = await check.until(self._site.unreleased, check.RELEASE_S)
@@ -121,6 +123,8 @@ class Soak:
         miscounted = await check.counted(http, window)
         found.violations += [*check.answers(window), *filter(None, (held, unlike, miscounted))]
         found.outcomes = dict(Counter(seen.outcome for seen in window.seen))
+        told = [f"{seen.outcome}: {seen.detail}" for seen in window.seen if seen.detail]
+        found.details = dict(Counter(told).most_common(MAX_DETAILS))
         silences = [s for seen in window.seen if (s := seen.silence_s(window.began)) is not None]
         found.streams_open = len(silences)
         if silences:
@@ -138,9 +142,6 @@ class Soak:
 
     def _coordinator(self) -> int:
         return self._site.stack.pids().get("coordinator", 0)
-
-    def _tell(self, found: Round, seen: "list[Seen] | Any") -> None:
-        print(row(found), flush=True)
 
 
 HEADER = (
@@ -163,7 +164,7 @@ def row(found: Round) -> str:
     )
 
 
-def results(soak: Soak, folder: Path) -> dict[str, Any]:
+def results(soak: Soak) -> dict[str, Any]:
     outcomes: Counter[str] = Counter()
     for each in soak.rounds:
         outcomes.update(each.outcomes)
