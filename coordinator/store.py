@@ -24,6 +24,8 @@ from coordinator.store_writer import StoreWriter
 from coordinator.unfit_gpus import UnfitGpus, how_to_clear, said
 from transport.errors import MalformedMessage
 
+_READ_A_TURN = 25  # records, of which one takes 0.2 ms to read from a reply
+
 
 class Store:
     """One per coordinator, all on the event loop's thread. ``start`` it once, ``close`` it once.
@@ -173,7 +175,10 @@ class Store:
         (request_ids,) = await self._reader.run([("ZREVRANGE", keys.RECENT, 0, most - 1)])
         if self._is_damaged(keys.RECENT, request_ids):
             return []
-        replies = await self._reader.run([("HGETALL", keys.request(i)) for i in request_ids])
+        replies: list[Any] = []
+        for first in range(0, len(request_ids), _READ_A_TURN):
+            some = request_ids[first : first + _READ_A_TURN]
+            replies += await self._reader.run([("HGETALL", keys.request(i)) for i in some])
         found: list[RequestRecord] = []
         for request_id, fields in zip(request_ids, replies, strict=True):
             if (record := self._outbox.get(request_id)) is not None:

@@ -12,7 +12,7 @@ import pytest
 
 from coordinator import readers as readers_module
 from coordinator.errors import ApiError
-from coordinator.reader_process import ReaderDied
+from coordinator.reader_process import ReaderDied, ReaderProcess
 from coordinator.reader_wire import Job, Reply
 from coordinator.readers import Readers
 from tests.coordinator.fake_core import FakeCore
@@ -149,6 +149,18 @@ async def test_a_process_that_takes_too_long_is_killed_and_the_next_body_gets_an
         assert b'"count":1' in await readers.read("a", job, [b'{"prompt": "x"}'])
     finally:
         readers.close()
+
+
+def test_a_process_ends_with_its_coordinator(checkpoint: Path) -> None:
+    process = ReaderProcess(checkpoint, 30.0)
+    job = Job("tokenize", None, {"served_model_name": "tiny"}, 15)
+    process.ask(job, [b'{"prompt": "x"}'])
+    assert process._process is not None
+    assert process._process.stdin is not None
+    process._process.stdin.close()  # as when the coordinator's process ends, however it does
+    assert process._process.wait(timeout=10) == 0
+    assert process._process.stdout is not None
+    process._process.stdout.close()
 
 
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
