@@ -93,13 +93,20 @@ class Membership:
     def refuse_stranded(self, reported_before: float) -> list[tuple[str, Refused]]:
         """Shut out who can exchange nothing with anybody, so that its operator learns why.
 
-        Where both ends of a pair are stranded it is the decode worker that goes.
+        Where both ends of a pair are stranded it is the decode worker that goes, unless the other
+        is leaving: the memory of a prefill worker that drains may be gone, and the next one's not.
+        A worker that drains finishes what it has.
         """
         refused = []
         sides: tuple[tuple[Role, Role], ...] = (("decode", "prefill"), ("prefill", "decode"))
         for role, partner in sides:
-            for worker in self._registry.of(role):
-                heard = self._registry.heard(partner)
+            for worker in self._registry.taking(role):
+                broken = self._registry.pairs.broken_of(worker.instance)
+                heard = {
+                    other.instance: other.heard_at
+                    for other in self._registry.of(partner)
+                    if not (other.draining and other.instance in broken)
+                }
                 problem = self._registry.pairs.stranded(worker.instance, heard, reported_before)
                 if problem:
                     self.fence(worker, problem, "refused")

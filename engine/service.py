@@ -88,7 +88,7 @@ def serve(
     make_pool: Callable[[Engine, Session, str], RolePool],
 ) -> None:
     """Run one worker until it is told to stop. Raises ValueError (settings, checkpoint, memory),
-    ClaimDenied, JoinRefused, ChannelRefused, DeadlineExceeded and ProtocolMismatch."""
+    ClaimDenied, JoinRefused, ChannelRefused, DeadlineExceeded, ExportLost, ProtocolMismatch."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
     instance = f"{role}-{token_hex(4)}"
@@ -119,6 +119,7 @@ def serve(
             on_waiting=lambda: notify(STATUS="waiting for a worker to pull from"),
             on_ready=lambda: notify(READY="1", STATUS="serving"),
             on_stopping=lambda: notify(STOPPING="1", STATUS="draining"),
+            memory_lost=memory.lost if role == "prefill" else lambda: "",
         ).run()
 
 

@@ -11,6 +11,7 @@ coordinator why, also when it ends or fails, so that its successor gets another 
 """
 
 import logging
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -20,12 +21,13 @@ from typing import Protocol
 
 from engine.gpu_watch import Watch
 from engine.stall import StallGuard
-from transport.errors import BatonError
+from transport.errors import BatonError, ExportLost
 from transport.messages import PoolGauges
 from transport.session import LOST, Session, Work
 
 JOIN_TIMEOUT_S = 60.0
 IDLE_S = 1.0
+_LOOK_AT_MEMORY_S = 0.5
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +84,9 @@ class WorkerLoop:
         on_waiting: Callable[[], None],
         on_ready: Callable[[], None],
         on_stopping: Callable[[], None],
+        memory_lost: Callable[[], str] = lambda: "",
     ) -> None:
+        """``memory_lost`` says why peers cannot open this worker's memory any more, if so."""
         self._session = session
         self._pool = pool
         self._gpu = gpu
@@ -91,6 +95,9 @@ class WorkerLoop:
         self._on_waiting = on_waiting
         self._on_ready = on_ready
         self._on_stopping = on_stopping
+        self._memory_lost = memory_lost
+        self._memory_problem = ""
+        self._look_at_memory_at = -math.inf
         self._said_ready = False
         self._said_unfit = False
         self._stop_requested = False
@@ -110,12 +117,15 @@ class WorkerLoop:
                 self._session.beat(self._pool.gauges, self._pool.held, self._gpu.health)
                 self._say_how_it_stands()
                 self._take_no_more_if_unfit()
+                self._stop_if_memory_is_lost()
         except Exception:
             self._blame_the_gpu_if_unfit()
             raise
         finally:
             self._stall.stop()
         self._session.leave(unfit=self._gpu.unfit())
+        if self._memory_problem:
+            raise ExportLost(self._memory_problem)
 
     def _receive(self) -> None:
         # NOTE: Python runs a handler before a wait or when the signal breaks it off. One that
@@ -144,6 +154,17 @@ class WorkerLoop:
         log.error("draining, no new work: %s; the GPU needs a reset", reason)
         self._session.leave(draining=True, unfit=reason)
         self._said_unfit = True
+
+    def _stop_if_memory_is_lost(self) -> None:
+        """Peers that have it open finish; one that joins could pull from nobody."""
+        now = time.monotonic()
+        if self._stop_requested or now < self._look_at_memory_at:
+            return
+        self._look_at_memory_at = now + _LOOK_AT_MEMORY_S
+        self._memory_problem = self._memory_lost()
+        if self._memory_problem:
+            log.error("draining, to start anew: %s", self._memory_problem)
+            self._stop_requested = True
 
     def _blame_the_gpu_if_unfit(self) -> None:
         reason = self._gpu.last_look()

@@ -55,6 +55,9 @@ class CudaMemory:
         self._size_bytes = size_bytes
         return _as_tensor(pointer, size_bytes, device)
 
+    def lost(self) -> str:
+        return ""  # it is named by this process, and gone with it
+
     def close(self) -> None:
         """Nothing to do: the export ends with the process, and peers may still read."""
 

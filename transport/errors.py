@@ -9,6 +9,7 @@ BatonError
 ├── PeerError            another process's memory
 │   ├── PeerGone             its memory can no longer be opened
 │   └── StaleGeneration      the slot was given to somebody else meanwhile
+├── ExportLost           peers cannot open this process's memory any more
 ├── ChannelRefused       the other end of the channel does not share our secret
 ├── DeadlineExceeded     who waited, for what, for how long, what arrived
 └── PoolExhausted        pages or state slots asked for beyond what is free
@@ -41,6 +42,10 @@ class RoleMismatch(WireError):
 
 class MalformedMessage(WireError):
     """Bytes that do not decode to a struct of this channel."""
+
+
+class ExportLost(BatonError):
+    """Peers cannot open this process's exported memory any more."""
 
 
 class ChannelRefused(BatonError):

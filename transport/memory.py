@@ -33,6 +33,10 @@ class OwnMemory(Protocol):
         """The region as uint8 [size_bytes]; contents undefined."""
         ...
 
+    def lost(self) -> str:
+        """Why peers cannot open the region any more; "" while they can, as far as is known."""
+        ...
+
     def close(self) -> None:
         """Withdraw the export; tensors over the region stay valid in this process."""
         ...
@@ -63,6 +67,9 @@ class SharedMemory:
         shm.sweep()
         self._segment = shm.Segment(self._instance, size_bytes)
         return torch.frombuffer(self._segment.memory, dtype=torch.uint8)
+
+    def lost(self) -> str:
+        return "" if self._segment is None else self._segment.lost()
 
     def close(self) -> None:
         if self._segment is not None:

@@ -47,6 +47,17 @@ class Segment:
                 return fd
             os.close(fd)  # swept between creation and lock: make it again
 
+    def lost(self) -> str:
+        """Why peers cannot open this segment any more; "" while they can."""
+        try:
+            at = self._path.stat()
+        except OSError as error:
+            return f"shared memory segment {self._path} is gone: {error.strerror}"
+        ours = os.fstat(self._fd)
+        if (at.st_dev, at.st_ino) != (ours.st_dev, ours.st_ino):
+            return f"shared memory segment {self._path} is another file now"
+        return ""
+
     def close(self) -> None:
         """Unlink the name and let the lock go; mappings of it live on until they are closed."""
         self._path.unlink(missing_ok=True)

@@ -81,3 +81,15 @@ def test_split_pools_and_workers_of_both_do_not_mix() -> None:
     registry.all()[0].draining = True
     assert registry.missing_roles() == ("both",)
     assert isinstance(membership.admit(HELLO, WELCOME), Refused)
+
+
+def test_a_decode_worker_is_not_refused_for_the_memory_of_one_that_leaves() -> None:
+    registry, _, membership = site()
+    membership.admit(HELLO, WELCOME)
+    membership.admit(replace(HELLO, instance="d-1", role="decode"), WELCOME)
+    registry.pairs.report("p-1", "d-1", "no longer exists", now=registry.get("p-1").heard_at - 1)
+    registry.get("p-1").draining = True
+    assert membership.refuse_stranded(float("inf")) == []
+    registry.get("p-1").draining = False
+    ((refused, _),) = membership.refuse_stranded(float("inf"))
+    assert refused == "d-1"

@@ -15,6 +15,7 @@ from engine.worker import WorkerLoop
 from tests.coordinator.test_hub import DEADLINE_S, EXPORT, Site
 from tests.e2e.waiting import eventually
 from transport.channel import WorkerChannel
+from transport.errors import ExportLost
 from transport.messages import GpuHealth, Hello, PoolGauges, XidCount
 from transport.session import Session
 
@@ -60,9 +61,11 @@ class Running:
         self.pool.gauges = lambda: PoolGauges(8, 8)
         self.session = Session(self.channel, hello, time.monotonic)
         self.failure: BaseException | None = None
+        self.memory_problem = ""
         self._loop = WorkerLoop(
             self.session, self.pool, self.gpu, StallGuard(0.0), drain_timeout_s=1.0,
             on_waiting=lambda: None, on_ready=lambda: None, on_stopping=lambda: None,
+            memory_lost=lambda: self.memory_problem,
         )  # fmt: skip
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
@@ -70,7 +73,7 @@ class Running:
     def _run(self) -> None:
         try:
             self._loop.run()
-        except RuntimeError as failure:
+        except (RuntimeError, ExportLost) as failure:
             self.failure = failure
 
     def signal(self) -> None:
@@ -187,3 +190,22 @@ async def test_told_to_stop_with_work_it_goes_on_until_the_deadline(
     assert time.monotonic() - began >= 1.0, "the drain's time"
     assert running.pool.step.call_count - stopping < 40, "it waits 0.05 s between its rounds"
     running.pool.give_back.assert_called_once()
+
+
+async def test_a_worker_whose_memory_is_gone_drains_and_ends(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.worker._LOOK_AT_MEMORY_S", 0.01)
+    running = Running(site, monkeypatch)
+    running.pool.empty = False
+    try:
+        await until(site, lambda s: s.workers)
+        running.memory_problem = "the segment is gone"
+        await until(site, lambda s: s.workers[0].draining)
+        running.pool.empty = True
+        await until(site, lambda s: not s.workers)
+        await asyncio.to_thread(running.thread.join, DEADLINE_S)
+        assert isinstance(running.failure, ExportLost)
+        assert str(running.failure) == "the segment is gone"
+    finally:
+        running.stop()

@@ -49,6 +49,17 @@ def test_a_peer_sees_what_the_owner_writes(instance: str) -> None:
     assert peer[100:105] == b"hello", "an open mapping outlives the name"
 
 
+def test_an_owner_learns_that_its_segment_is_gone(instance: str) -> None:
+    segment = shm.Segment(instance, 4096)
+    path = shm.DIRECTORY / segment.handle
+    assert segment.lost() == ""
+    path.unlink()
+    assert f"{path} is gone: No such file" in segment.lost()
+    path.touch()
+    assert segment.lost().endswith("is another file now")
+    segment.close()
+
+
 def test_a_killed_owner_leaves_its_bytes_to_peers_and_its_name_to_the_sweep(instance: str) -> None:
     child = start_exporter(instance)
     handle = shm.PREFIX + instance
