@@ -14,7 +14,7 @@ class StoreLimits:
     ``unfit_gpu_s`` is how long nobody gets a GPU on which nothing should be computed."""
 
     batch_window_s: float = 0.01
-    end_wait_s: float = 0.05
+    end_wait_s: float = 0.1
     max_batch: int = 64
     call_timeout_s: float = 2.0
     start_timeout_s: float = 1.0

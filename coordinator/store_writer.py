@@ -53,6 +53,7 @@ class StoreWriter:
         self._limits = limits
         self._confirmations = Confirmations()
         self._is_slow = False
+        self._writing_since: float | None = None
         self._changed = asyncio.Event()
         self._full = asyncio.Event()
         self._closing = asyncio.Event()
@@ -66,15 +67,18 @@ class StoreWriter:
 
     async def recorded(self, request_ids: Sequence[str]) -> None:
         """Until Redis has the ends of these requests, at most ``end_wait_s``. Without a wait
-        where it is known to be away, or was slower than that the last time."""
-        if not self.connected or self._is_slow or self._closing.is_set():
+        where it is known to be away, is late already, or was too late for an end before and has
+        not been quick since."""
+        most_s, since = self._limits.end_wait_s, self._writing_since
+        is_late = self._is_slow or (since is not None and time.monotonic() - since > most_s)
+        if not self.connected or is_late or self._closing.is_set():
             return
         unwritten = [each for each in request_ids if self._outbox.hasten(each)]
         if unwritten:
             self._changed.set()
             self._full.set()
-            in_time = await self._confirmations.wait(unwritten, self._limits.end_wait_s)
-            self._is_slow = self._is_slow or not in_time
+            if not await self._confirmations.wait(unwritten, most_s):
+                self._is_slow = True
 
     async def start(self) -> None:
         """Meet the server, then write in background. Raises what ``Store.start`` says."""
@@ -178,13 +182,16 @@ class StoreWriter:
         while batch := self._outbox.take(self._limits.max_batch):
             refused: ResponseError | None = None
             forgotten = False
-            began = time.monotonic()
+            began = self._writing_since = time.monotonic()
             try:
                 replies = await self._link.run([scripts.put(r, self._instance) for r in batch])
             except BaseException:
                 self._outbox.give_back(batch)
                 raise
-            self._is_slow = time.monotonic() - began > self._limits.end_wait_s
+            finally:
+                self._writing_since = None
+            if time.monotonic() - began <= self._limits.end_wait_s:
+                self._is_slow = False
             for record, reply in zip(batch, replies, strict=True):
                 if isinstance(reply, ResponseError):
                     refused = reply

@@ -40,7 +40,7 @@ from transport.errors import BatonError
 
 # What the coordinator gets on top of its own drain deadline: 5 s for the last responses, 3 s for
 # the record.
-_DRAIN_GRACE_S = 10.0
+DRAIN_GRACE_S = 10.0
 _WORKER_STOP_S = 10.0
 _REDIS_STOP_S = 5.0
 _KILL_S = 5.0
@@ -244,7 +244,7 @@ class Supervisor:
         self._listener.close()  # the coordinator has it still, and answers until it has ended
         coordinator = [post for post in self._posts if post.service.is_coordinator]
         workers = [post for post in self._posts if not post.service.is_coordinator]
-        self._end(coordinator, self._drain_timeout_s + _DRAIN_GRACE_S)
+        self._end(coordinator, self._drain_timeout_s + DRAIN_GRACE_S)
         self._end(workers, _WORKER_STOP_S)
 
     def _end(self, posts: list[Post], deadline_s: float) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.server import CLOSE_TIMEOUT_S, RECORD_TIMEOUT_S
 from deploy.notify_socket import Notice
 from deploy.post import SILENCE_S, Post
 from deploy.services import Service
+from deploy.supervisor import DRAIN_GRACE_S
 from tests.deploy.running import ROOT, Up, all_dead
 
 SEGMENTS = Path("/dev/shm")
@@ -242,3 +244,7 @@ def redis_pid(baton: Up) -> int:
     children = Path(f"/proc/{baton.process.pid}/task").glob("*/children")
     pids = [int(pid) for listing in children for pid in listing.read_text().split()]
     return next(p for p in pids if "redis" in Path(f"/proc/{p}/cmdline").read_text())
+
+
+def test_a_coordinator_has_the_time_to_close_within_its_grace():
+    assert CLOSE_TIMEOUT_S + RECORD_TIMEOUT_S < DRAIN_GRACE_S
