@@ -144,8 +144,12 @@ class Composed:
         return self.compose("ps", "-q", service).split()
 
     def exit_codes(self) -> dict[str, list[str]]:
-        code = "{{.State.ExitCode}}"
-        return {s: [self.inspect(c, code) for c in self.containers(s)] for s in SERVICES}
+        """Compose 2 lists those that have ended with -a alone."""
+        code, ended = "{{.State.ExitCode}}", ("ps", "-a", "-q")
+        return {
+            service: [self.inspect(c, code) for c in self.compose(*ended, service).split()]
+            for service in SERVICES
+        }
 
     def crash(self, container: str) -> None:
         """SIGKILL from the engine's host. ``docker kill`` would count as a wish to stop it, and

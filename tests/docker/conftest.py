@@ -49,7 +49,12 @@ def _tell(node: Node, num_failed: int) -> None:
             "compose",
             environment=describe_command(command),
             server={"services": list(SERVICES), "model": "tiny"},
-            settings={"prefill": 1, "decode": 1, "engine": node.engine()},
+            settings={
+                "prefill": 1,
+                "decode": 1,
+                "engine": node.engine(),
+                "compose": node.compose("version", "--short").strip(),
+            },
             results=node.measures,
             problems=[f"{num_failed} tests failed"] if num_failed else [],
         )
