@@ -145,6 +145,19 @@ def test_the_last_worker_of_a_role_is_never_left_out() -> None:
     assert state(alone, "b-1") == "closed"
 
 
+def test_the_last_worker_that_can_hold_a_request_gets_it_whatever_its_breaker() -> None:
+    desk = Desk(("b-1",))
+    desk.join("b-2", num_pages=2)
+    for number in range(3):
+        request = desk.submit(f"r{number}", length=40)
+        assert request.prefill_worker == "b-1"
+        fail(desk, request, "not_finite")
+        desk.begin(request, finish="length")
+    assert state(desk, "b-1") == "open"
+    assert desk.submit("short", length=2).prefill_worker == "b-2"
+    assert desk.submit("long", length=40).prefill_worker == "b-1"
+
+
 def test_a_worker_whose_probes_fail_is_to_be_ended_unless_it_is_the_last() -> None:
     desk = Desk(("b-1", "b-2"))
     give_nan(desk, 3, at="b-1")

@@ -55,10 +55,11 @@ class Desk:
         for instance in workers:
             self.join(instance)
 
-    def join(self, instance: str) -> None:
+    def join(self, instance: str, num_pages: int = 64) -> None:
         role = {"p": "prefill", "d": "decode", "b": "both"}[instance[0]]
-        export = MemoryExport("shm", instance, 1, LAYOUT, PoolSize(64, 4))
-        self.registry.add(Hello(instance, role, "m", "cpu", 1, 1024, 4, export), self.now)
+        export = MemoryExport("shm", instance, 1, LAYOUT, PoolSize(num_pages, 4))
+        longest = num_pages * LAYOUT.page_size
+        self.registry.add(Hello(instance, role, "m", "cpu", 1, longest, 4, export), self.now)
         self.life.introduce(instance)
         self.life.take_effects()
         for other in self.registry.of("decode" if role == "prefill" else "prefill"):
@@ -389,3 +390,37 @@ def test_without_room_for_decode_the_prompt_waits_in_the_prefill_pool() -> None:
     desk.land(requests[0])
     desk.step(requests[0], finish="length")
     assert requests[4].decode_worker == "d-1"
+
+
+def test_what_outgrew_a_worker_goes_to_a_larger_one_that_has_just_rejoined() -> None:
+    desk = Desk(("b-1",))
+    request = desk.submit(length=20)
+    desk.join("b-2", num_pages=1)
+    desk.life.worker_lost("b-1")
+    assert request.prefill_worker == "b-2", "the largest one left"
+    too_long = Failed("r", request.attempt, "too_long", "20 tokens do not fit", False)
+    desk.join("b-3")
+    desk.life.failed("b-2", too_long)
+    assert (request.state, request.prefill_worker) == (State.PREFILLING, "b-3")
+
+
+def test_what_outgrew_a_worker_waits_aside_until_a_larger_one_joins() -> None:
+    desk = Desk(("b-1",))
+    request = desk.submit(length=20)
+    desk.join("b-2", num_pages=1)
+    desk.life.worker_lost("b-1")
+    too_long = Failed("r", request.attempt, "too_long", "20 tokens do not fit", False)
+    desk.life.failed("b-2", too_long)
+    assert (request.state, desk.life.num_queued) == (State.QUEUED, 1)
+    short = desk.submit("short", length=2)
+    assert short.prefill_worker == "b-2", "it holds up no others"
+    desk.join("b-3")
+    assert request.prefill_worker == "b-3"
+
+
+def test_what_no_worker_was_ever_large_enough_for_fails_at_once() -> None:
+    desk = Desk(("b-1",))
+    request = desk.submit(length=20)
+    too_long = Failed("r", request.attempt, "too_long", "20 tokens do not fit", False)
+    desk.life.failed("b-1", too_long)
+    assert (request.state, request.code) == (State.FAILED, "too_long")
