@@ -1,43 +1,46 @@
 """How long streams stand still when their decode worker is killed.
 
-    python -m bench.kill_gap [--kills 6] [--streams 8] [--model FOLDER] [--decode 2] [--device cpu]
+    python -m bench.kill_gap --kills 6 --streams 8 --out bench/results/cpu-kill-gap.json -- \\
+        --prefill 1 --decode 2
 
-Starts ``baton up`` with one prefill worker. For each kill, streams run until each has 20 tokens;
-then a decode worker gets SIGKILL. A stream's gap lies between its last event before and its first
-event after; those of requests that were placed anew count. One line a kill, and one in all.
+starts ``baton up`` with what follows ``--``. For each kill, streams run until each has 20 tokens;
+then a worker that decodes gets SIGKILL, each in turn. A stream's gap lies between its last event
+before and its first event after; those of requests that were placed anew count. One line a kill,
+and one in all.
 """
 
-import argparse
 import asyncio
 import json
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Annotated, Any
 
 import httpx
+import typer
 
+from bench.environment import describe
 from bench.soak_stack import SoakStack, started
 
-START_S = 600.0
+START_S = 300.0
 STEADY_TOKENS = 20
-MAX_TOKENS = 300
-BUNDLED = Path(__file__).resolve().parent.parent / "models" / "tiny"
 
 
 class Stream:
     """One streamed answer: when each event came (perf_counter)."""
 
-    def __init__(self, http: httpx.AsyncClient, seed: int) -> None:
+    def __init__(self, http: httpx.AsyncClient, seed: int, num_tokens: int) -> None:
         self.request_id = ""
         self.at: list[float] = []
         self.finished = False
         self.steady = asyncio.Event()
-        self.task = asyncio.create_task(self._run(http, seed))
+        self.task = asyncio.create_task(self._run(http, seed, num_tokens))
 
-    async def _run(self, http: httpx.AsyncClient, seed: int) -> None:
+    async def _run(self, http: httpx.AsyncClient, seed: int, num_tokens: int) -> None:
         body = {
-            "prompt": list(range(1, 100)), "max_tokens": MAX_TOKENS, "seed": seed, "stream": True,
+            "prompt": list(range(1, 100)), "max_tokens": num_tokens, "seed": seed, "stream": True,
             "ignore_eos": True,
         }  # fmt: skip
         async with http.stream("POST", "/v1/completions", json=body) as response:
@@ -48,7 +51,7 @@ class Stream:
                 event = json.loads(line.removeprefix("data: "))
                 self.at.append(time.perf_counter())
                 self.request_id = event["id"]
-                self.finished = bool(event["choices"] and event["choices"][0]["finish_reason"])
+                self.finished = any(c["finish_reason"] == "length" for c in event["choices"])
                 if len(self.at) == STEADY_TOKENS:
                     self.steady.set()
 
@@ -56,13 +59,15 @@ class Stream:
         """Between the events around ``at``."""
         after = next((i for i, event in enumerate(self.at) if event > at), None)
         if not after:
-            raise SystemExit("a stream ended before the kill: more MAX_TOKENS are needed")
+            raise SystemExit("a stream ended before the kill: a larger --num-tokens is needed")
         return self.at[after] - self.at[after - 1]
 
 
-async def round_of(stack: SoakStack, http: httpx.AsyncClient, victim: str, num: int) -> list[float]:
+async def round_of(
+    stack: SoakStack, http: httpx.AsyncClient, victim: str, num: int, num_tokens: int
+) -> list[float]:
     """Gaps of the streams whose request was placed anew."""
-    streams = [Stream(http, seed) for seed in range(num)]
+    streams = [Stream(http, seed, num_tokens) for seed in range(num)]
     await asyncio.gather(*(stream.steady.wait() for stream in streams))
     killed_at = time.perf_counter()
     stack.kill(victim)
@@ -84,38 +89,54 @@ async def whole(http: httpx.AsyncClient, num_workers: int) -> None:
             await asyncio.sleep(0.2)
 
 
-async def measure(stack: SoakStack, args: argparse.Namespace) -> list[float]:
-    gaps_s: list[float] = []
-    async with httpx.AsyncClient(base_url=stack.url, timeout=120.0) as http:
-        for number in range(args.kills):
-            await whole(http, 1 + args.decode)
-            victim = f"decode-{1 + number % args.decode}"
-            found = await round_of(stack, http, victim, args.streams)
-            gaps_s += found
-            print(f"{victim}: {len(found)} streams moved, gaps", *(f"{g:.3f}" for g in found))
-    return gaps_s
+async def measure(stack: SoakStack, kills: int, num: int, num_tokens: int) -> list[list[float]]:
+    """Gaps by kill, in seconds."""
+    workers = [name for name in stack.pids() if name.startswith(("prefill", "decode", "both"))]
+    victims = sorted(name for name in workers if not name.startswith("prefill"))
+    found: list[list[float]] = []
+    limits = httpx.Limits(max_connections=num + 1)
+    async with httpx.AsyncClient(base_url=stack.url, timeout=120.0, limits=limits) as http:
+        for number in range(kills):
+            await whole(http, len(workers))
+            victim = victims[number % len(victims)]
+            gaps_s = await round_of(stack, http, victim, num, num_tokens)
+            found.append(gaps_s)
+            print(
+                f"{victim}: {len(gaps_s)} streams moved, longest gap {max(gaps_s, default=0):.3f} s"
+            )
+    return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--kills", type=int, default=6)
-    parser.add_argument("--streams", type=int, default=8)
-    parser.add_argument("--decode", type=int, default=2)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--model", type=Path, default=BUNDLED)
-    args = parser.parse_args()
-    arguments = ["--model", str(args.model), "--device", args.device, "--prefill", "1"]
-    arguments += ["--decode", str(args.decode)]
+def main(
+    arguments: Annotated[list[str], typer.Argument(help="For baton up.")],
+    kills: Annotated[int, typer.Option(min=1, help="Workers that are killed.")] = 6,
+    streams: Annotated[int, typer.Option(min=1, help="Streams at each kill.")] = 8,
+    num_tokens: Annotated[int, typer.Option(min=50, help="Tokens of each stream.")] = 300,
+    out: Annotated[Path | None, typer.Option(help="Result file.")] = None,
+) -> None:
+    """Kill workers that decode, and time how long their streams stand still."""
     with (
         tempfile.TemporaryDirectory() as folder,
         started(arguments, {}, Path(folder) / "log", START_S) as stack,
     ):
-        gaps_s = asyncio.run(measure(stack, args))
+        by_kill = asyncio.run(measure(stack, kills, streams, num_tokens))
         stack.stop()
+    gaps_s = sorted(gap for found in by_kill for gap in found)
     if not gaps_s:
         raise SystemExit("no stream was on a worker that was killed")
-    print(f"gap p50 {statistics.median(gaps_s):.3f} s, max {max(gaps_s):.3f} s, n {len(gaps_s)}")
+    median = statistics.median(gaps_s)
+    print(f"gap p50 {median:.3f} s, max {gaps_s[-1]:.3f} s, n {len(gaps_s)}")
+    if out is not None:
+        result: dict[str, Any] = {
+            "environment": describe(sys.argv[1:], "bench.kill_gap"),
+            "streams": streams,
+            "gaps_s": [[round(gap, 4) for gap in found] for found in by_kill],
+            "p50_s": round(median, 4),
+            "max_s": round(gaps_s[-1], 4),
+        }
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)
