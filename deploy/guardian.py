@@ -6,7 +6,8 @@ not: then every group left is killed, the run folder removed, dead owners' share
 After an orderly stop there is nothing left to do.
 
 The children's own lifeline (lifeline.py) ends them even if the guardian is killed as well; the
-guardian adds their helpers and the files. It lives in its own session, so what the terminal
+guardian adds their helpers and the files. One that is killed is replaced, so that files stay until
+the next start only where both are killed at once. It lives in its own session, so what the terminal
 sends to the foreground spares it, and ignores polite signals: end of file ends it.
 """
 
@@ -21,40 +22,72 @@ import time
 from pathlib import Path
 
 _DEATH_DEADLINE_S = 5.0
+_MAX_REPLACED = 10
 
 
 class Guardian:
-    """The supervisor's end. Losing the guardian never stops the supervisor."""
+    """The supervisor's end. Losing the guardian never stops the supervisor: ``pidfd`` is readable
+    then, and ``replace`` starts another."""
 
     def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._groups: set[int] = set()
+        self._num_replaced = 0
+        self._start()
+
+    def started(self, pid: int) -> None:
+        self._groups.add(pid)
+        self._tell(f"+{pid}\n")
+
+    def ended(self, pid: int) -> None:
+        self._groups.discard(pid)
+        self._tell(f"-{pid}\n")
+
+    def replace(self) -> bool:
+        """Start another in place of one that died; False after ``_MAX_REPLACED`` times."""
+        self._reap()
+        if self._num_replaced == _MAX_REPLACED:
+            return False
+        self._num_replaced += 1
+        self._start()
+        for pid in self._groups:
+            self._tell(f"+{pid}\n")
+        return True
+
+    def close(self, deadline_s: float) -> None:
+        """Let the guardian do what is left and end."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._reap()
+
+    def _start(self) -> None:
         code = Path(__file__).resolve().parent.parent
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "deploy.guardian", str(run_dir)],
+            [sys.executable, "-m", "deploy.guardian", str(self._run_dir)],
             env={**os.environ, "PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
+        self.pidfd: int | None = os.pidfd_open(self._process.pid)
 
-    def started(self, pid: int) -> None:
-        self._tell(f"+{pid}\n")
-
-    def ended(self, pid: int) -> None:
-        self._tell(f"-{pid}\n")
-
-    def close(self, deadline_s: float) -> None:
-        """Let the guardian do what is left and end."""
+    def _reap(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(deadline_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.wait()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # dead, and perhaps closed
             os.write(self._process.stdin.fileno(), line.encode())
 
 

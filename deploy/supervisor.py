@@ -94,6 +94,7 @@ class Supervisor:
             cleanup.callback(self._selector.close)
             self._watch(self._notices.fileno(), self._on_notices)
             self._watch(self._signals.fileno(), self._on_signal)
+            self._watch_guardian()
             cleanup.callback(self._redis.stop, _REDIS_STOP_S)
             self._start_redis()
             cleanup.callback(self._kill, self._posts)
@@ -117,6 +118,17 @@ class Supervisor:
 
     def _watch(self, fd: int, handler: Callable[[], None]) -> None:
         self._selector.register(fd, selectors.EVENT_READ, handler)
+
+    def _watch_guardian(self) -> None:
+        if self._guardian.pidfd is not None:
+            self._watch(self._guardian.pidfd, self._on_guardian_death)
+
+    def _on_guardian_death(self) -> None:
+        assert self._guardian.pidfd is not None
+        self._selector.unregister(self._guardian.pidfd)
+        replaced = self._guardian.replace()
+        self._display.status("guardian", "died; started again" if replaced else "died too often")
+        self._watch_guardian()
 
     def _next_deadline(self) -> float | None:
         deadlines = [self._redis.start_at, *(post.deadline for post in self._posts)]

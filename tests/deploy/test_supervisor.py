@@ -185,6 +185,8 @@ def test_nothing_outlives_a_killed_supervisor(up):
     pids = baton.pids()
     assert len(pids) == 4
     assert len(baton.leftovers()) == 1
+    os.kill(child_pid(baton, "deploy.guardian"), signal.SIGKILL)
+    baton.until("guardian: died; started again")
     baton.signal(signal.SIGKILL)
     assert baton.exit_code() == -signal.SIGKILL  # all who hold its output are gone as well
     assert all_dead(pids, deadline_s=2.0)
@@ -240,10 +242,14 @@ def test_stopping_ends_redis_last(up):
 
 
 def redis_pid(baton: Up) -> int:
-    """The one child of the supervisor that is a Redis server."""
+    return child_pid(baton, "redis")
+
+
+def child_pid(baton: Up, command: str) -> int:
+    """The one child of the supervisor whose command line has ``command`` in it."""
     children = Path(f"/proc/{baton.process.pid}/task").glob("*/children")
     pids = [int(pid) for listing in children for pid in listing.read_text().split()]
-    return next(p for p in pids if "redis" in Path(f"/proc/{p}/cmdline").read_text())
+    return next(p for p in pids if command in Path(f"/proc/{p}/cmdline").read_text())
 
 
 def test_a_coordinator_has_the_time_to_close_within_its_grace():
