@@ -9,8 +9,8 @@ disturbs it. Then clients ask for them without pause, streamed and whole, while 
 tests/soak/faults.py is injected at a time. After each one it waits until all workers are there
 again, pauses the load, and checks that
 
-- every token of every request was the right one, and none was lost, failed or refused (a restart
-  of the coordinator may break the connections of open requests, and refuse others meanwhile);
+- every token of every request was the right one, and none was lost, failed or refused (the kill of
+  the coordinator breaks the connections of open requests);
 - client, coordinator (/metrics) and Redis tell of one and the same end of each request;
 - 5 s after the last response nothing is queued, running or held: no page, no state slot;
 

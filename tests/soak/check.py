@@ -58,11 +58,8 @@ def answers(window: Window) -> list[str]:
     """Wrong tokens, lost and failed requests."""
     found = [seen.wrong for seen in window.seen if seen.wrong]
     for seen in window.seen:
-        excused = (
-            seen.outcome in ("finished", "cancelled")
-            or (seen.outcome == "refused" and window.fault.refuses)
-            or (seen.outcome == "broken" and window.fault.breaks)
-            or (seen.outcome == "failed" and seen.detail in window.fault.fails)
+        excused = seen.outcome in ("finished", "cancelled") or (
+            seen.outcome == "broken" and (window.fault.breaks or window.fault.closes)
         )
         if not excused:
             told = f"request {seen.http_id}: {seen.outcome} after {len(seen.token_ids)} tokens"
@@ -102,6 +99,8 @@ def _records(site: Site, window: Window) -> str:
             if never_taken or forgotten:
                 continue
             return f"request {seen.http_id} {seen.outcome} for its client and has no record"
+        if seen.outcome == "broken" and not window.fault.breaks:
+            return f"request {seen.http_id} was accepted, is recorded {state}, and got no answer"
         allowed = _MAY_BE_RECORDED.get(seen.outcome, TERMINAL)
         if state not in allowed:
             return f"request {seen.http_id} {seen.outcome} for its client and is recorded {state}"

@@ -26,14 +26,14 @@ class Scene:
 @dataclass(frozen=True)
 class Fault:
     """``inject`` returns a word on what it did, once the fault itself is over. ``breaks`` excuses
-    responses without an end, ``refuses`` refused requests, ``forgets`` lost records of requests
-    that had ended before, ``fails`` answers with a code of their own."""
+    responses without an end, ``closes`` those to requests that were never accepted, which met a
+    connection that was being closed, and ``forgets`` lost records of requests that had ended
+    before."""
 
     inject: Callable[[Scene], Awaitable[str]]
     breaks: bool = False
-    refuses: bool = False
+    closes: bool = False
     forgets: bool = False
-    fails: tuple[str, ...] = ()
 
 
 def _signal_worker(role: str, number: signal.Signals) -> Callable[[Scene], Awaitable[str]]:
@@ -144,8 +144,6 @@ def _at_channel(*, secret: bool) -> Callable[[Scene], Awaitable[str]]:
     return inject
 
 
-_RESTARTS = {"breaks": True, "refuses": True, "fails": ("shutting_down",)}
-
 FAULTS: dict[str, Fault] = {
     **{
         f"{role} worker {what}": Fault(make(role))
@@ -170,8 +168,8 @@ FAULTS: dict[str, Fault] = {
     "malformed frames": Fault(_at_channel(secret=True)),
     "a stranger on the channel": Fault(_at_channel(secret=False)),
     "coordinator stopped": Fault(_coordinator_stopped),
-    "coordinator restarted": Fault(_signal_coordinator(signal.SIGTERM), **_RESTARTS),  # type: ignore[arg-type]
-    "coordinator killed": Fault(_signal_coordinator(signal.SIGKILL), **_RESTARTS),  # type: ignore[arg-type]
+    "coordinator restarted": Fault(_signal_coordinator(signal.SIGTERM), closes=True),
+    "coordinator killed": Fault(_signal_coordinator(signal.SIGKILL), breaks=True),
 }
 
 
