@@ -3,20 +3,22 @@
 import resource
 
 SPARE = 512  # besides the connections: Redis, workers, logs, those that are accepted and closed
+FEWEST = 1024  # connections where files allow them: a burst beyond a small limit is told so
 
 
 def allow_open_files(setting: str, connections: int) -> int:
     """Raise this process's soft limit for so many connections, never lower it. Returns how many it
-    leaves room for: at most twice as many, and never what is spare for others.
+    leaves room for: at most twice as many or ``FEWEST``, and never what is spare for others.
 
     Raises ValueError naming ``setting`` and both numbers when the hard limit forbids it.
     """
     needed = connections + SPARE
+    most = max(2 * connections, FEWEST)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return 2 * connections
+        return most
     if soft >= needed:
-        return min(soft - SPARE, 2 * connections)
+        return min(soft - SPARE, most)
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise ValueError(
             f"{setting}: {connections} needs {needed} open files, and this process may have {hard} "
