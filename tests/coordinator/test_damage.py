@@ -25,8 +25,8 @@ from tests.coordinator.test_store import abandon, eventually, stored
 from transport.errors import MalformedMessage
 
 LIMITS = StoreLimits(
-    call_timeout_s=2.0, heartbeat_s=0.1, presence_ttl_s=20.0, backoff_min_s=0.02, backoff_max_s=0.1,
-    max_batch=4,
+    call_timeout_s=10.0, start_timeout_s=10.0, heartbeat_s=0.1, presence_ttl_s=20.0,
+    backoff_min_s=0.02, backoff_max_s=0.1, max_batch=4,
 )  # fmt: skip
 HOUR_AGO = time.time() - 3600
 GPU = "GPU-a"
@@ -100,21 +100,24 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRedis]:
 async def started(url: str, instance: str) -> AsyncIterator[Store]:
     store = Store(url, instance, "baton/1", limits=LIMITS)
     await store.start()
-    yield store
-    began = time.monotonic()
-    await store.close(5.0)
-    assert time.monotonic() - began < 2.0
+    try:
+        yield store
+    finally:
+        began = time.monotonic()
+        await store.close(5.0)
+    assert time.monotonic() - began < 4.0
     assert store.num_unwritten == 0
 
 
 async def one_key(url: str, key: str, kind: str) -> None:
     """A live and a dead coordinator with open requests, and then ``key`` is damaged."""
     with Redis.from_url(url, decode_responses=True, encoding_errors="backslashreplace") as redis:
-        dead = Store(url, "dead", "baton/1", limits=LIMITS)
+        # Without heartbeats: one that is under way when it dies would make it live.
+        dead = Store(url, "dead", "baton/1", limits=replace(LIMITS, heartbeat_s=60.0))
         await dead.start()
         for record in LEFT:
             dead.put(record)
-        await until(lambda: dead.counters.writes == len(LEFT))
+        await until(lambda: all(stored(redis, each.request_id) == each for each in LEFT))
         async with started(url, "c1") as store:
             store.register_worker("d1", {"role": "decode"})
             store.hold_gpu("d1", GPU, 1)
