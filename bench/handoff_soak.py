@@ -239,7 +239,8 @@ def soak(
     """Run ``plan`` against a new stack; ``passed`` in the result says whether all was well."""
     with tempfile.TemporaryDirectory(prefix="baton-soak-") as folder:
         log = Path(folder) / "log"
-        verified = {"verify_handoff": "1", **settings}
+        # What is compared is told in the workers' lines about each request.
+        verified = {"verify_handoff": "1", "log_level": "debug", **settings}
         with started(arguments, verified, log, start_s) as stack:
             run = Soak(stack, plan)
             began = time.monotonic()

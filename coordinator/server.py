@@ -121,6 +121,7 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
             shared = inherited is not None
             http = HttpServer(app, listener, settings.edge, connections, listener_is_shared=shared)
             tasks.create_task(http.serve(), name="http")
+            await http.is_open.wait()  # to be told to stop before that would find no door
             settle()
             if not settings.edge.api_keys and not is_loopback(settings.host):
                 log.warning("no API keys are set: whoever reaches %s is served", settings.host)
@@ -151,6 +152,7 @@ class HttpServer(uvicorn.Server):
         self._listener = listener
         self._listener_is_shared = listener_is_shared
         self._connections = connections
+        self.is_open = asyncio.Event()
         config = uvicorn.Config(
             app,
             loop="uvloop",
@@ -175,6 +177,7 @@ class HttpServer(uvicorn.Server):
         await super().startup(sockets=[])
         self._door = Door(self._listener, self._protocol, self._connections)
         self._door.open()
+        self.is_open.set()
 
     def hand_over(self) -> None:
         """Accept no more connections, and close each with the end of its next answer. Those that

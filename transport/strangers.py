@@ -70,7 +70,7 @@ class StrangerWatch:
         if self._num_refused and now >= self._tell_at:
             log.warning(
                 "refused connections of strangers to the worker channel: the handshake failed; a "
-                "worker's %s differs, or they are no workers",
+                "worker's %s differs, it ended meanwhile, or they are no workers",
                 SECRET,
                 extra={"connections": self._num_refused},
             )

@@ -2,6 +2,7 @@
 
 import pytest
 
+from coordinator.breaker import Breaker, BreakerSettings
 from coordinator.contract import Generation
 from coordinator.offer_check import offer_problem
 from coordinator.registry import Worker
@@ -20,7 +21,8 @@ def problem(offer: Offer | None, *, role: str = "prefill", attempt: int = 1) -> 
     generation = Generation("r", packed(range(20)), SamplingParams(), StopRule(4))
     request = Request(generation, 1, State.PREFILLING, attempt=1, prefill_worker="p-1")
     message = Prefilled(TokenOut("r", attempt, 0, 7), offer, 1.0, 2.0)
-    return offer_problem(message, Worker(hello, PoolGauges(8, 4), 0.0), request)
+    worker = Worker(hello, PoolGauges(8, 4), 0.0, breaker=Breaker(BreakerSettings()))
+    return offer_problem(message, worker, request)
 
 
 @pytest.mark.parametrize(

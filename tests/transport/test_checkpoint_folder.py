@@ -150,8 +150,9 @@ except typer.Exit as end:
 @pytest.mark.parametrize("closed", ["model", "model/config.json"])
 def test_a_folder_of_another_user(tmp_path: Path, closed: str) -> None:
     folder = plain(tmp_path / "model")
-    for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        parent.chmod(parent.stat().st_mode | 0o055)
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.stat().st_mode & 0o055 != 0o055:
+            parent.chmod(parent.stat().st_mode | 0o055)
     (tmp_path / closed).chmod(0o600)
     done = subprocess.run(
         [sys.executable, "-c", UNREADABLE, str(folder)],
