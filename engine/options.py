@@ -19,7 +19,7 @@ from engine.config import EngineConfig
 from engine.config import LoadFormat as LoadFormatName
 from engine.cores import threads_of, usable_cores
 from engine.service import WorkerSettings
-from telemetry.last_words import CANNOT_START, say_why
+from telemetry.last_words import CANNOT_START, TRY_AGAIN, say_why
 from telemetry.logs import configure_logging
 from transport.channel_keys import SECRET, ChannelKeys
 from transport.channel_keys import channel_keys as keys_of
@@ -29,7 +29,7 @@ from transport.checkpoint_folder import (
     require_readable,
     weight_files,
 )
-from transport.errors import BatonError
+from transport.errors import BatonError, SharedMemoryFull
 from transport.secret_setting import secret_setting
 
 Coordinator = Annotated[
@@ -240,8 +240,9 @@ def num_tokenizer_ids(model: Path) -> int | None:
 
 
 def run_service(service: str, log_level: str, log_json: bool, main: Callable[[], None]) -> None:
-    """Run ``main``; what a user can mend ends the process with one line and status 2. What has been
-    imported is never searched for garbage again, at the end of the process neither."""
+    """Run ``main``; what a user can mend ends the process with one line and status 2, or 75 for
+    shared memory that is full, as it may not be later. What has been imported is never searched
+    for garbage again, at the end of the process neither."""
     gc.freeze()
     gc.enable()
     configure_logging(service, log_level, log_json)
@@ -251,4 +252,5 @@ def run_service(service: str, log_level: str, log_json: bool, main: Callable[[],
         main()
     except (ValueError, OSError, BatonError) as error:
         say_why(service, error)
-        raise typer.Exit(CANNOT_START) from None
+        is_full = isinstance(error, SharedMemoryFull)
+        raise typer.Exit(TRY_AGAIN if is_full else CANNOT_START) from None

@@ -88,7 +88,8 @@ def serve(
     make_pool: Callable[[Engine, Session, str], RolePool],
 ) -> None:
     """Run one worker until it is told to stop. Raises ValueError (settings, checkpoint, memory),
-    ClaimDenied, JoinRefused, ChannelRefused, DeadlineExceeded, ExportLost, ProtocolMismatch."""
+    ClaimDenied, JoinRefused, ChannelRefused, DeadlineExceeded, ExportLost, SharedMemoryFull,
+    ProtocolMismatch."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
     instance = f"{role}-{token_hex(4)}"

@@ -10,6 +10,7 @@ BatonError
 │   ├── PeerGone             its memory can no longer be opened
 │   └── StaleGeneration      the slot was given to somebody else meanwhile
 ├── ExportLost           peers cannot open this process's memory any more
+├── SharedMemoryFull     no room for this process's cache where peers could open it
 ├── ChannelRefused       the other end of the channel does not share our secret
 ├── DeadlineExceeded     who waited, for what, for how long, what arrived
 └── PoolExhausted        pages or state slots asked for beyond what is free
@@ -46,6 +47,10 @@ class MalformedMessage(WireError):
 
 class ExportLost(BatonError):
     """Peers cannot open this process's exported memory any more."""
+
+
+class SharedMemoryFull(BatonError):
+    """Shared memory has no room for this process's region now."""
 
 
 class ChannelRefused(BatonError):

@@ -5,13 +5,15 @@ it lives. So a segment whose lock is free has a dead owner, whatever killed it, 
 may unlink it; a peer that still has it mapped keeps every byte until it closes.
 """
 
+import errno
 import fcntl
 import mmap
 import os
 import re
+import shutil
 from pathlib import Path
 
-from transport.errors import PeerGone
+from transport.errors import PeerGone, SharedMemoryFull
 
 DIRECTORY = Path("/dev/shm")
 PREFIX = "baton-"
@@ -21,7 +23,7 @@ _HANDLE = re.compile(re.escape(PREFIX) + r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 class Segment:
     """One exported region, owned by this process; ``memory`` is valid until ``close``.
 
-    Raises OSError (ENOSPC) when shared memory is too small: all of it is reserved here, since
+    Raises SharedMemoryFull when shared memory is too small: all of it is reserved here, since
     running out later would be a SIGBUS.
     """
 
@@ -29,14 +31,17 @@ class Segment:
         self.handle = PREFIX + instance
         self.size_bytes = size_bytes
         self._path = DIRECTORY / self.handle
-        self._fd = self._create_locked()
         try:
-            os.posix_fallocate(self._fd, 0, size_bytes)
+            self._fd = self._create_locked()
+            try:
+                os.posix_fallocate(self._fd, 0, size_bytes)
+            except OSError:
+                self.close()
+                raise
         except OSError as error:
-            self.close()
-            raise OSError(
-                error.errno, f"shared memory: cannot reserve {size_bytes} bytes in {DIRECTORY}"
-            ) from error
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise self._full(error) from error
+            raise
         self.memory = mmap.mmap(self._fd, size_bytes)
 
     def _create_locked(self) -> int:
@@ -46,6 +51,15 @@ class Segment:
             if os.fstat(fd).st_nlink:
                 return fd
             os.close(fd)  # swept between creation and lock: make it again
+
+    def _full(self, error: OSError) -> SharedMemoryFull:
+        usage = shutil.disk_usage(DIRECTORY)
+        return SharedMemoryFull(
+            f"cannot reserve {self.size_bytes} bytes for {self.handle} in {DIRECTORY}, of whose "
+            f"{usage.total} bytes {usage.free} are free: {error.strerror}; set fewer pages and "
+            "state slots (BATON_NUM_PAGES, BATON_NUM_STATE_SLOTS), or enlarge it (in compose "
+            "SHM_SIZE, else docker's --shm-size or the size of its tmpfs)"
+        )
 
     def lost(self) -> str:
         """Why peers cannot open this segment any more; "" while they can."""

@@ -1,17 +1,23 @@
 """Shared memory: found by peers, right bytes after the owner's death, never left behind."""
 
+import logging
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from secrets import token_hex
 from unittest.mock import Mock
 
 import pytest
+import typer
 
+from engine.options import run_service
+from telemetry.last_words import TRY_AGAIN
+from tests.small_disk import fill, small_disk
 from transport import shm
-from transport.errors import PeerGone
+from transport.errors import PeerGone, SharedMemoryFull
 from transport.memory import SharedMemory
 
 EXPORTER = """
@@ -20,6 +26,17 @@ segment = shm.Segment(sys.argv[1], 4096)
 segment.memory[:5] = b"baton"
 print("up", flush=True)
 sys.stdin.read()
+"""
+
+LATE_WRITER = """
+import sys, pathlib, transport.shm as shm
+shm.DIRECTORY = pathlib.Path(sys.argv[1])
+segment = shm.Segment(sys.argv[2], 65536)
+print("reserved", flush=True)
+sys.stdin.readline()
+segment.memory[:] = b"x" * 65536
+print("written", flush=True)
+segment.close()
 """
 
 
@@ -92,9 +109,68 @@ def test_a_size_that_does_not_match_is_refused(instance: str) -> None:
 
 
 def test_too_little_shared_memory_is_an_error_with_the_size(instance: str) -> None:
-    with pytest.raises(OSError, match=f"cannot reserve {2**50} bytes"):
+    with pytest.raises(SharedMemoryFull, match=f"cannot reserve {2**50} bytes"):
         shm.Segment(instance, 2**50)
     assert not (shm.DIRECTORY / (shm.PREFIX + instance)).exists()
+
+
+@pytest.fixture
+def small_shm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """1 MiB of shared memory instead of the machine's."""
+    with small_disk(tmp_path / "shm", "1m") as folder:
+        monkeypatch.setattr(shm, "DIRECTORY", folder)
+        yield folder
+
+
+@pytest.fixture
+def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a service configures for its process ends with the test."""
+    root = logging.getLogger()
+    level = root.level
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    yield
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("own_logging")
+def test_a_worker_that_starts_when_shared_memory_is_full_says_what_to_do(
+    small_shm: Path, instance: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(small_shm / "others", leaving_bytes=8192)
+    memory = SharedMemory(instance)
+    with pytest.raises(typer.Exit) as ended:
+        run_service("prefill", "info", False, lambda: memory.allocate(65536).fill_(1))
+    assert ended.value.exit_code == TRY_AGAIN, "there may be room later"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"error: cannot reserve 65536 bytes for baton-{instance} in {small_shm}" in line
+    assert f"of whose {2**20} bytes 8192 are free: No space left on device" in line
+    assert "BATON_NUM_PAGES, BATON_NUM_STATE_SLOTS" in line
+    assert "SHM_SIZE" in line
+    assert [path.name for path in small_shm.iterdir()] == ["others"]
+
+    (small_shm / "others").unlink()
+    memory.allocate(65536)
+    memory.close()
+
+
+def test_a_segment_keeps_every_byte_when_shared_memory_fills_up_later(
+    small_shm: Path, instance: str
+) -> None:
+    # A process of its own, which SIGBUS may end.
+    owner = subprocess.Popen(
+        [sys.executable, "-c", LATE_WRITER, small_shm, instance],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "reserved\n"
+    fill(small_shm / "others", leaving_bytes=0)
+    peer = shm.open_segment(shm.PREFIX + instance, 65536)
+    said, _ = owner.communicate("go\n", timeout=10)
+    assert (owner.returncode, said) == (0, "written\n")
+    assert peer[:] == b"x" * 65536
+    with pytest.raises(SharedMemoryFull):
+        shm.Segment(instance + "-next", 65536)
 
 
 @pytest.mark.parametrize(
