@@ -59,11 +59,41 @@ def configure_logging(
     levels = logging.getLevelNamesMapping()
     if level.upper() not in levels:
         raise ValueError(f"log level must be one of debug, info, warning, error; got {level!r}")
-    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler = LineHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(JsonLines(service) if json else KeyValueLines(service))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(levels[level.upper()])
+
+
+class LineHandler(logging.StreamHandler[TextIO]):
+    """Writes lines to a stream. Those that it does not take, as its disk is full or its reader
+    gone, are dropped and counted, and told of before the first that it takes again."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._num_dropped = 0
+        self._reason = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+            if self._num_dropped:
+                self.flush()  # fails at once while it takes nothing, and keeps no line of ours
+                line = self.format(self._dropped()) + self.terminator + line
+            self.stream.write(line + self.terminator)
+            self.flush()
+            self._num_dropped = 0
+        except OSError as error:
+            self._num_dropped += 1
+            self._reason = error.strerror or str(error)
+        except Exception:
+            self.handleError(record)
+
+    def _dropped(self) -> logging.LogRecord:
+        what = "up to %d lines of this log could not be written: %s"
+        args = self._num_dropped, self._reason
+        return logging.LogRecord(__name__, logging.WARNING, __file__, 0, what, args, None)
 
 
 class KeyValueLines(logging.Formatter):

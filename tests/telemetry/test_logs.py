@@ -4,11 +4,16 @@ import asyncio
 import io
 import json
 import logging
+import os
+import re
+import tracemalloc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from telemetry.logs import bind_request, configure_logging
+from tests.small_disk import fill, small_disk
 
 log = logging.getLogger("test.logs")
 
@@ -100,3 +105,49 @@ def test_the_level_filters_and_a_wrong_one_is_named(
     assert stream.getvalue() == ""
     with pytest.raises(ValueError, match="log level"):
         configure(level="loud")
+
+
+def test_a_service_whose_log_cannot_be_written_goes_on(
+    configure: Callable[..., io.StringIO], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    configure()
+    with small_disk(tmp_path / "disk", "64k") as disk, (disk / "log").open("w") as stream:
+        configure_logging("prefill", json=True, stream=stream)
+        log.info("before")
+        fill(disk / "others", leaving_bytes=0)
+        tracemalloc.start()
+        for n in range(2_000):
+            log.info("full", extra={"n": n, "text": "x" * 100})
+        held_bytes, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        (disk / "others").unlink()
+        for n in range(2):
+            log.info("room", extra={"n": n})
+        lines = (disk / "log").read_text().splitlines()
+    assert held_bytes < 100_000
+    told = [json.loads(line) for line in lines]
+    assert told[0]["message"] == "before"
+    assert [line["message"] for line in told[-2:]] == ["room", "room"]
+    num_written = sum(line["message"] == "full" for line in told)
+    dropped = re.fullmatch(
+        r"up to (\d+) lines of this log could not be written: No space left on device",
+        told[-3]["message"],
+    )
+    assert dropped is not None
+    assert int(dropped[1]) + num_written in (2_000, 2_001)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_service_whose_log_has_no_reader_goes_on(
+    configure: Callable[..., io.StringIO], capfd: pytest.CaptureFixture[str]
+) -> None:
+    configure()
+    reader, writer = os.pipe()
+    stream = os.fdopen(writer, "w")
+    configure_logging("prefill", stream=stream)
+    os.close(reader)
+    for _ in range(2_000):
+        log.info("unheard, %s", "x" * 100)
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(BrokenPipeError):
+        stream.close()
