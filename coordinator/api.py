@@ -32,6 +32,7 @@ from coordinator.routes_info import info_routes
 from coordinator.routes_page import page_routes
 from coordinator.tokenizer import Tokenizer
 from coordinator.turns import InTurns
+from telemetry.clock import SteadyClock
 from telemetry.metrics import Metrics
 
 
@@ -44,10 +45,12 @@ def create_app(
     clock: Callable[[], float] = time.monotonic,
     *,
     readers: Readers | None = None,
+    now: Callable[[], float] | None = None,
 ) -> FastAPI:
     """The ASGI app. ``metrics`` is the object that the core feeds too; a fresh one if None.
     ``history`` tells what became of requests; nothing if None. ``clock`` is that of the keys'
-    quotas. ``readers`` read its heavy bodies; some of its own if None.
+    quotas. ``readers`` read its heavy bodies; some of its own if None. ``now`` gives Unix seconds
+    by the clock that stamped the history's records; one that never steps if None.
 
     The caller owns core, tokenizer and readers, and closes them.
     """
@@ -60,7 +63,7 @@ def create_app(
     )  # fmt: skip
     app.include_router(generate_routes(edge, bodies))
     app.include_router(info_routes(edge, bodies))
-    app.include_router(history_routes(history or NoHistory()))
+    app.include_router(history_routes(history or NoHistory(), now or SteadyClock()))
     app.include_router(page_routes())
     install_error_handlers(app)
     install_openapi(app, ChatCompletionChunk, keys=bool(settings.api_keys))

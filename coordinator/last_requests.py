@@ -5,7 +5,7 @@ often than twice a second however many ask.
 """
 
 import asyncio
-import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -18,10 +18,10 @@ _LAID_OUT_A_TURN = 20
 
 
 class LastRequests:
-    """Over a History; one for each app."""
+    """Over a History; one for each app. ``now`` gives Unix seconds, as create_app has it."""
 
-    def __init__(self, history: History) -> None:
-        self._history = history
+    def __init__(self, history: History, now: Callable[[], float]) -> None:
+        self._history, self._now = history, now
         self._most = 0  # that anybody waits for
         self._shared = SharedAnswer(self._read, every_s=_EVERY_S)
 
@@ -34,7 +34,7 @@ class LastRequests:
     async def _read(self) -> list[msgspec.Raw]:
         most, self._most = self._most, 0
         records = await self._history.recent(most)
-        now = time.time()
+        now = self._now()
         entries: list[msgspec.Raw] = []
         for first in range(0, len(records), _LAID_OUT_A_TURN):
             some = records[first : first + _LAID_OUT_A_TURN]

@@ -29,10 +29,13 @@ for i = 1, tonumber(ARGV[4]) do
   for f = 1, #fields, 2 do
     local ends_at = tonumber(fields[f + 1])
     if fields[f] == 'share' then
-    elseif not ends_at or not (ends_at > now and ends_at < now + 86400000)
-        or (renewing and fields[f] == unknown) then
+    elseif not ends_at or not (ends_at > now) or (renewing and fields[f] == unknown) then
       redis.call('HDEL', key, fields[f])
     else
+      if ends_at > now + ARGV[3] then
+        -- The clock of Redis was set back. If its holder lives, it is renewed soon.
+        redis.call('HSET', key, fields[f], string.format('%.0f', now + ARGV[3]))
+      end
       names[#names + 1] = fields[f]
       mine = mine or fields[f] == ARGV[1]
     end

@@ -1,7 +1,7 @@
 """The endpoints that tell what became of requests."""
 
 import logging
-import time
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -29,10 +29,11 @@ _ERRORS = {
 }
 
 
-def history_routes(history: History) -> APIRouter:
+def history_routes(history: History, now: Callable[[], float]) -> APIRouter:
+    """``now`` gives Unix seconds, as create_app has it."""
     router = APIRouter(tags=["history"])
 
-    last = LastRequests(history)
+    last = LastRequests(history, now)
 
     @router.get("/v1/requests", responses=_responses(RequestList, 400, 503))
     async def requests(limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20) -> Response:
@@ -60,7 +61,7 @@ def history_routes(history: History) -> APIRouter:
         if record is None:
             message = f"There is no record of a request {quote(request_id)}."
             raise ApiError(404, message, param="request_id", code="request_not_found")
-        return json_response(timeline(record, time.time()))
+        return json_response(timeline(record, now()))
 
     return router
 

@@ -57,8 +57,10 @@ for _, other in ipairs(redis.call('SMEMBERS', KEYS[1])) do
     if protocol and protocol ~= ARGV[2] and string.match(protocol, '^%w+/%d+$') then
       return answer({'conflict', other, protocol})
     end
-    -- Without its time to live, as after somebody else's write, it would never be found dead.
-    if redis.call('PTTL', key) == -1 then redis.call('PEXPIRE', key, ARGV[4]) end
+    -- Without its time to live, as after somebody else's write, it would never be found dead; nor
+    -- for as long as the clock of Redis was set back.
+    local left = redis.call('PTTL', key)
+    if left == -1 or left > tonumber(ARGV[4]) then redis.call('PEXPIRE', key, ARGV[4]) end
   elseif #replaced > num_replaced then
     -- It may live, and writes its own hash again soon if it does.
     redis.call('HSET', key, 'protocol', ARGV[2])

@@ -111,7 +111,9 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
         hub = Hub(channel, observer, instance, settings.hub, settings.limits, leases)
         readers = Readers(settings.model)
         stack.callback(readers.close)
-        app = create_app(hub, tokenizer, settings.edge, metrics, store, readers=readers)
+        app = create_app(
+            hub, tokenizer, settings.edge, metrics, store, readers=readers, now=observer.clock
+        )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(hub.run(), name="hub")
             if inherited is not None:

@@ -79,9 +79,8 @@ class Site:
     def __init__(self, settings: HubSettings = FAST) -> None:
         self.channel = CoordinatorChannel("ipc://*")
         self.metrics = Metrics("m")
-        self.observer = Observer(
-            self.metrics, Mock(dropped=0, connected=True, damage=Damage()), "c1"
-        )
+        self.records = Mock(dropped=0, connected=True, damage=Damage())
+        self.observer = Observer(self.metrics, self.records, "c1")
         self.lease_store = Mock()
         leases = Leases(self.lease_store, self.channel.send)
         self.hub = Hub(self.channel, self.observer, "c1", settings, PlacementLimits(), leases)
