@@ -30,6 +30,7 @@ def main(
     gpu_share: options.GpuShare = 1,
     claim_timeout: options.ClaimTimeout = 60.0,
     dtype: options.Dtype = "auto",
+    quantize: options.Quantize = "none",
     page_size: options.PageSize = 64,
     num_pages: options.NumPages = 0,
     num_state_slots: options.NumStateSlots = 0,
@@ -57,7 +58,7 @@ def main(
     def run() -> None:
         engine_config = options.engine_config(
             model, load_format, device, dtype, page_size, num_pages, num_state_slots, poison,
-            gpu_share,
+            gpu_share, quantize,
         )  # fmt: skip
         tokens = options.batch_tokens_on(engine_config.device, max_batch_tokens)
         limits = BothLimits(PrefillLimits(tokens, max_batch_rows), max_tokens_beside_decode)

@@ -29,6 +29,7 @@ def main(
     gpu_share: options.GpuShare = 1,
     claim_timeout: options.ClaimTimeout = 60.0,
     dtype: options.Dtype = "auto",
+    quantize: options.Quantize = "none",
     page_size: options.PageSize = 64,
     num_pages: options.NumPages = 0,
     num_state_slots: options.NumStateSlots = 0,
@@ -55,7 +56,7 @@ def main(
             raise ValueError(f"pull_timeout: {pull_timeout} is not positive")
         engine_config = options.engine_config(
             model, load_format, device, dtype, page_size, num_pages, num_state_slots, poison,
-            gpu_share, prefills=False,
+            gpu_share, quantize, prefills=False,
         )  # fmt: skip
         settings = options.worker_settings(
             coordinator, engine_config, lookahead, threads, host_workers, drain_timeout, device,

@@ -73,6 +73,7 @@ def services(
         "BATON_SERVED_MODEL_NAME": settings.served_model_name,
         "BATON_REDIS_URL": redis_url,
         "BATON_LOAD_FORMAT": settings.load_format,
+        "BATON_QUANTIZE": settings.quantize,
         "BATON_DEVICE": settings.device,
         "BATON_GPU_SHARE": str(settings.gpu_share),
     }

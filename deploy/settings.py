@@ -12,6 +12,7 @@ from coordinator.redis_url import check_redis_url
 from transport.checkpoint_folder import CONFIG, checkpoint_folder, model_name, require_readable
 
 LoadFormat = Literal["auto", "dummy"]
+Quantize = Literal["none", "fp8"]
 Device = Literal["auto", "cpu", "cuda"]
 Role = Literal["split", "both"]
 
@@ -26,6 +27,7 @@ class UpSettings:
     model: Path
     served_model_name: str
     load_format: LoadFormat
+    quantize: Quantize
     device: Literal["cpu", "cuda"]
     num_prefill: int
     num_decode: int
@@ -50,6 +52,7 @@ def resolve(
     model: Path | None = None,
     served_model_name: str | None = None,
     load_format: LoadFormat = "auto",
+    quantize: Quantize = "none",
     device: Device = "auto",
     prefill: int | None = None,
     decode: int | None = None,
@@ -82,6 +85,7 @@ def resolve(
         model=model,
         served_model_name=served_model_name or model_name(model),
         load_format=load_format,
+        quantize=quantize,
         device=on,
         num_prefill=num_prefill,
         num_decode=num_decode,

@@ -20,7 +20,7 @@ from deploy.ports import base_url, listen_at, reachable
 from deploy.redis_post import ForeignRedis, OwnRedis, RedisPost
 from deploy.rundir import RunDir, base_dir, sweep
 from deploy.services import API_KEYS, services
-from deploy.settings import Device, LoadFormat, Role, UpSettings, resolve
+from deploy.settings import Device, LoadFormat, Quantize, Role, UpSettings, resolve
 from deploy.signals import StopSignals
 from deploy.supervisor import Supervisor
 from telemetry.last_words import CANNOT_START
@@ -49,6 +49,13 @@ def up(
         LoadFormat,
         typer.Option(envvar="BATON_LOAD_FORMAT", help="dummy: random weights, nothing is read."),
     ] = "auto",
+    quantize: Annotated[
+        Quantize,
+        typer.Option(
+            envvar="BATON_QUANTIZE",
+            help="fp8: large matrices are converted to FP8 at load; half the memory.",
+        ),
+    ] = "none",
     device: Annotated[
         Device, typer.Option(envvar="BATON_DEVICE", help="auto: cuda where there is a GPU.")
     ] = "auto",
@@ -119,6 +126,7 @@ def up(
             model=model,
             served_model_name=served_model_name,
             load_format=load_format,
+            quantize=quantize,
             device=device,
             prefill=prefill,
             decode=decode,

@@ -14,12 +14,17 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from engine.errors import CheckpointError
+from engine.model.quantization import PREFIX
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+DTYPES = {
+    "F32": torch.float32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "F8_E4M3": torch.float8_e4m3fn,
+}
 NOT_TEXT = re.compile(r"^(model\.)?(visual|mtp)\.")
-PREFIX = re.compile(r"^model\.(language_model\.)?")
 HASHED_BYTES = 4096
 
 

@@ -16,6 +16,7 @@ MIN_PAGE_SIZE = 16
 
 LoadFormat = Literal["auto", "dummy"]
 Dtype = Literal["auto", "float32", "bfloat16"]
+Quantize = Literal["none", "fp8"]
 Device = Literal["cpu", "cuda"]
 
 
@@ -26,19 +27,21 @@ class EngineConfig:
     ``load_format`` dummy draws weights from ``seed`` instead of reading tensors (the folder then
     needs only ``config.json``). ``dtype`` auto is float32 on the CPU, bfloat16 on CUDA.
     ``num_valid_ids``: ids from here on are padding of the vocabulary and are never sampled;
-    None: the tokenizer fills the vocabulary. ``num_pages`` None: as many as fit on the GPU beside
-    the weights; ``gpu_share``: how many workers divide the GPU's memory. ``poison`` starts all
-    cache memory as NaN, so that a read of something never written shows in the logits.
+    None: the tokenizer fills the vocabulary. ``num_pages`` and ``num_state_slots`` None: what fits
+    on the GPU beside the weights; ``gpu_share``: how many workers divide the GPU's memory.
+    ``poison`` starts all cache memory as NaN, so that a read of something never written shows in
+    the logits.
     ``decodes`` False: the engine is for prompts and first tokens, and spends no time and memory
     on making decode steps fast; ``prefills`` False: the other way round.
     """
 
     model_dir: Path
     num_pages: int | None
-    num_state_slots: int
+    num_state_slots: int | None
     page_size: int = 64
     load_format: LoadFormat = "auto"
     dtype: Dtype = "auto"
+    quantize: Quantize = "none"
     device: Device = "cpu"
     seed: int = 0
     poison: bool = False
@@ -50,13 +53,15 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _one_of("load_format", self.load_format, ("auto", "dummy"))
         _one_of("dtype", self.dtype, ("auto", "float32", "bfloat16"))
+        _one_of("quantize", self.quantize, ("none", "fp8"))
         _one_of("device", self.device, ("cpu", "cuda"))
         for name in ("num_pages", "num_state_slots", "page_size", "gpu_share"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}: {value} is not at least 1")
-        if self.num_pages is None and self.device == "cpu":
-            raise ValueError("num_pages: must be given on the CPU")
+        for name in ("num_pages", "num_state_slots"):
+            if getattr(self, name) is None and self.device == "cpu":
+                raise ValueError(f"{name}: must be given on the CPU")
         if CHUNK_ALIGNMENT % self.page_size:
             raise ValueError(f"page_size: {self.page_size} does not divide {CHUNK_ALIGNMENT}")
         if self.device == "cuda" and self.page_size < MIN_PAGE_SIZE:
@@ -64,9 +69,10 @@ class EngineConfig:
                 f"page_size: {self.page_size} is below the {MIN_PAGE_SIZE} tokens that the "
                 f"kernels on CUDA take at a time"
             )
-        if self.device == "cuda" and self.decodes and self.num_state_slots > MAX_DECODE_ROWS:
+        slots = self.num_state_slots or 0
+        if self.device == "cuda" and self.decodes and slots > MAX_DECODE_ROWS:
             raise ValueError(
-                f"num_state_slots: {self.num_state_slots} exceeds the {MAX_DECODE_ROWS} sequences "
+                f"num_state_slots: {slots} exceeds the {MAX_DECODE_ROWS} sequences "
                 f"of the largest decode step on CUDA"
             )
         if self.num_valid_ids is not None and self.num_valid_ids < 1:

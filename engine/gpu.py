@@ -11,6 +11,10 @@ MIN_CAPABILITY = (9, 0)
 ACTIVATIONS_BYTES = 8 << 30
 """Kept free beside weights and pools: activations of the largest prefill batch, what graphs work
 in, the libraries' workspaces."""
+DEFAULT_SLOTS = 256
+"""State slots where memory is no matter."""
+TYPICAL_TOKENS = 2048
+"""Of a sequence: with fewer in its part of the pages, another state slot gains nothing."""
 TABLE_BYTES = 10
 """Kept free for each id of each state slot: tables from the first request with penalties, bias or
 min_tokens on."""
@@ -56,9 +60,9 @@ def named(wanted: str, gpus: list[Gpu]) -> list[Gpu]:
     return found
 
 
-def require_gpu(weight_bytes: int, share: int) -> None:
+def require_gpu(weight_bytes: int, share: int, advice: str = "") -> None:
     """Raise ValueError unless the current GPU is new enough and has room for the weights, which
-    is ``1 / share`` of it."""
+    is ``1 / share`` of it; ``advice``: what to do about weights that are too large."""
     name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
     if capability < MIN_CAPABILITY:
         raise ValueError(
@@ -72,36 +76,84 @@ def require_gpu(weight_bytes: int, share: int) -> None:
         raise ValueError(
             f"device: {name} has {_gib(free)} of {_gib(total)} free{shared}, the model needs "
             f"{_gib(weight_bytes)} of weights and {_gib(ACTIVATIONS_BYTES)} to work; "
-            "nvidia-smi shows which processes hold the rest"
+            f"nvidia-smi shows which processes hold the rest{advice}"
         )
 
 
-def num_pages_that_fit(
-    layout: CacheLayout,
-    num_state_slots: int,
-    *,
-    num_ids: int,
-    num_sampled: int,
-    max_seq_len: int,
-    share: int,
-) -> int:
-    """Pages for what is free now, after the weights, but no more than as many sequences as there
-    are slots could fill. A pass samples from ``num_ids`` for up to ``num_sampled`` rows. Of a GPU
-    that ``share`` workers have, each takes that part, whoever comes first. Raises ValueError when
-    nothing is left."""
+@dataclass(frozen=True)
+class CacheDemand:
+    """What the cache of an engine is for, beside its layout.
+
+    A pass samples from ``num_ids`` for up to ``max_sampled`` rows. Of a GPU that ``share`` workers
+    have, each takes that part, no matter which comes first.
+    """
+
+    layout: CacheLayout
+    num_ids: int
+    max_sampled: int
+    max_seq_len: int
+    share: int
+
+    @property
+    def probe_bytes(self) -> int:
+        return Region.without_probe(self.layout, PROBE).size_bytes
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of a state slot, with its tables."""
+        return self.layout.state_slot_bytes + self.num_ids * TABLE_BYTES
+
+    def sampled_bytes(self, num_slots: int) -> int:
+        """What sampling works in."""
+        return min(num_slots, self.max_sampled) * self.num_ids * SAMPLED_BYTES
+
+    def slots_in(self, num_bytes: int, tokens_each: int) -> int:
+        """The most state slots that fit, up to DEFAULT_SLOTS, each with pages for its tokens."""
+        pages_bytes = self.layout.pages_for(tokens_each) * self.layout.page_bytes
+        for num_slots in range(DEFAULT_SLOTS, 1, -1):
+            each = num_slots * (self.slot_bytes + pages_bytes)
+            if each + self.sampled_bytes(num_slots) <= num_bytes:
+                return num_slots
+        return 1
+
+
+def pools_that_fit(
+    demand: CacheDemand, num_pages: int | None, num_state_slots: int | None
+) -> PoolSize:
+    """The pools, those left open (None) sized by what is free now, after the weights.
+
+    State slots left open: DEFAULT_SLOTS, or as many as leave each pages for TYPICAL_TOKENS, or
+    fit beside the ``num_pages`` given. Pages left open take the rest, but no more than as many
+    sequences as there are slots could fill. Raises ValueError with the numbers when nothing is
+    left for a pool that is open; two given pools are taken at their word.
+    """
+    if num_pages is not None and num_state_slots is not None:
+        return PoolSize(num_pages, num_state_slots)
+    layout = demand.layout
     free, total = free_bytes(), torch.cuda.mem_get_info()[1]
-    if share > 1:
-        free = min(free, total // share - torch.cuda.memory_reserved())
-    probe_bytes = Region.without_probe(layout, PROBE).size_bytes
-    slots_bytes = num_state_slots * (layout.state_slot_bytes + num_ids * TABLE_BYTES)
-    left = free - ACTIVATIONS_BYTES - probe_bytes - num_sampled * num_ids * SAMPLED_BYTES
-    num_pages = (left - slots_bytes) // layout.page_bytes
-    if num_pages < 1:
+    if demand.share > 1:
+        free = min(free, total // demand.share - torch.cuda.memory_reserved())
+    left = free - ACTIVATIONS_BYTES - demand.probe_bytes
+    if num_pages is not None:
+        left_for_slots = left - num_pages * layout.page_bytes
+        slots = demand.slots_in(left_for_slots, 0)
+        if demand.slot_bytes + demand.sampled_bytes(1) > left_for_slots:
+            raise ValueError(
+                f"num_pages: {num_pages} pages take {_gib(num_pages * layout.page_bytes)} of the "
+                f"{_gib(left)} left for the cache, and no state slot fits"
+            )
+        return PoolSize(num_pages, slots)
+    tokens_each = min(TYPICAL_TOKENS, demand.max_seq_len)
+    slots = num_state_slots or demand.slots_in(left, tokens_each)
+    left -= demand.sampled_bytes(slots)
+    slots_bytes = slots * demand.slot_bytes
+    pages = (left - slots_bytes) // layout.page_bytes
+    if pages < 1:
         raise ValueError(
-            f"num_state_slots: {num_state_slots} slots take {_gib(slots_bytes)} of the "
+            f"num_state_slots: {slots} slots take {_gib(slots_bytes)} of the "
             f"{_gib(left)} left for the cache, and no page fits"
         )
-    return min(int(num_pages), num_state_slots * layout.pages_for(max_seq_len))
+    return PoolSize(min(int(pages), slots * layout.pages_for(demand.max_seq_len)), slots)
 
 
 def memory_plan(weight_bytes: int, layout: CacheLayout, pools: PoolSize) -> str:
@@ -112,6 +164,19 @@ def memory_plan(weight_bytes: int, layout: CacheLayout, pools: PoolSize) -> str:
         f"weights {_gib(weight_bytes)}; {pools.num_pages} pages {_gib(pages)} = "
         f"{pools.num_pages * layout.page_size} tokens; {pools.num_state_slots} state slots "
         f"{_gib(slots)} = that many sequences"
+    )
+
+
+def shortage(layout: CacheLayout, pools: PoolSize, *, in_fp8: bool) -> str:
+    """What pools with fewer state slots than DEFAULT_SLOTS mean, for the log; "" for others."""
+    slots = pools.num_state_slots
+    if slots >= DEFAULT_SLOTS:
+        return ""
+    tokens = pools.num_pages * layout.page_size
+    advice = "" if in_fp8 else "; --quantize fp8 halves the weights and leaves room for more"
+    return (
+        f"little of the GPU's memory is left for the cache: at most {slots} sequences at a time, "
+        f"{tokens} tokens in all, {tokens // slots} each{advice}"
     )
 
 

@@ -17,6 +17,7 @@ from engine.config import Device as DeviceName
 from engine.config import Dtype as DtypeName
 from engine.config import EngineConfig
 from engine.config import LoadFormat as LoadFormatName
+from engine.config import Quantize as QuantizeName
 from engine.cores import threads_of, usable_cores
 from engine.service import WorkerSettings
 from telemetry.last_words import CANNOT_START, TRY_AGAIN, say_why
@@ -61,6 +62,13 @@ GpuShare = Annotated[
     ),
 ]
 Dtype = Annotated[str, typer.Option(envvar="BATON_DTYPE", help="auto, float32 or bfloat16.")]
+Quantize = Annotated[
+    str,
+    typer.Option(
+        envvar="BATON_QUANTIZE",
+        help="none: weights as they are stored; fp8: large matrices converted to FP8 at load.",
+    ),
+]
 PageSize = Annotated[int, typer.Option(envvar="BATON_PAGE_SIZE", help="Tokens a page.")]
 NumPages = Annotated[
     int,
@@ -73,7 +81,7 @@ NumStateSlots = Annotated[
     int,
     typer.Option(
         envvar="BATON_NUM_STATE_SLOTS",
-        help="Sequences the pool holds at most; 0: 256 on a GPU, 64 on a CPU.",
+        help="Sequences the pool holds at most; 0: what fits on a GPU up to 256, 64 on a CPU.",
     ),
 ]
 MaxBatchRows = Annotated[int, typer.Option(envvar="BATON_MAX_BATCH_ROWS", help="Prompts a batch.")]
@@ -128,7 +136,7 @@ VerifyHandoff = Annotated[
 ]
 
 CPU_PAGES = 1024
-STATE_SLOTS = {"cpu": 64, "cuda": 256}
+CPU_STATE_SLOTS = 64
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
 LOOKAHEAD = {"cpu": 0, "cuda": 1}
 """A launch on the CPU computes; on CUDA it only enqueues, so that the host works meanwhile."""
@@ -144,6 +152,7 @@ def engine_config(
     num_state_slots: int,
     poison: bool,
     gpu_share: int,
+    quantize: str,
     *,
     decodes: bool = True,
     prefills: bool = True,
@@ -163,7 +172,8 @@ def engine_config(
         device=cast(DeviceName, device),
         page_size=page_size,
         num_pages=num_pages or (CPU_PAGES if device == "cpu" else None),
-        num_state_slots=num_state_slots or STATE_SLOTS.get(device, 1),
+        num_state_slots=num_state_slots or (CPU_STATE_SLOTS if device == "cpu" else None),
+        quantize=cast(QuantizeName, quantize),
         poison=poison,
         decodes=decodes,
         prefills=prefills,

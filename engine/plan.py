@@ -1,14 +1,43 @@
 """Where each checkpoint tensor goes: a model's side of loading, free of files."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
+FLOATS = ("F32", "BF16", "F16")
+FP8 = ("F8_E4M3",)
+
+
+class Target(Protocol):
+    """A place in the model for one checkpoint tensor of ``shape``, stored as one of ``stored``."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def stored(self) -> tuple[str, ...]: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def direct(self, dtype: torch.dtype) -> torch.Tensor | None:
+        """Where the stored bytes of ``dtype`` may be written as they are; None: use ``copy``."""
+        ...
+
+    def copy(self, source: torch.Tensor) -> None:
+        """Put ``source`` of ``shape`` there."""
+        ...
+
+    def draw(self, generator: torch.Generator) -> None:
+        """Fill with dummy values."""
+        ...
+
 
 @dataclass(frozen=True)
-class Target:
-    """A place in the model for one checkpoint tensor of ``shape``.
+class Place:
+    """A ``Target`` that takes values as they are.
 
     ``into`` is a view of a (possibly fused) weight; the tensor is reshaped to ``view`` (its own
     shape if None), broadcast to ``into`` and cast. ``mean`` and ``std`` describe what dummy
@@ -20,13 +49,22 @@ class Target:
     view: tuple[int, ...] | None = None
     mean: float = 0.0
     std: float = 0.0
+    stored: tuple[str, ...] = FLOATS
+
+    @property
+    def device(self) -> torch.device:
+        return self.into.device
+
+    def direct(self, dtype: torch.dtype) -> torch.Tensor | None:
+        into = self.into
+        same = into.dtype == dtype and into.numel() == torch.Size(self.shape).numel()
+        return into if same and self.view is None and into.is_contiguous() else None
 
     def copy(self, source: torch.Tensor) -> None:
-        """Copy ``source`` of ``shape`` in, one pass, no second copy of it in memory."""
+        """One pass, no second copy of ``source`` in memory."""
         self.into.copy_(source.view(self.view) if self.view else source)
 
     def draw(self, generator: torch.Generator) -> None:
-        """Fill with dummy values."""
         if self.std:
             self.into.normal_(self.mean, self.std, generator=generator)
         else:
@@ -37,12 +75,13 @@ class Target:
 class Plan:
     """All tensors a model needs, by checkpoint name without its prefix.
 
-    ``split`` lists, for a tensor that some checkpoints store in parts, the names of the parts;
-    a checkpoint holds either the whole or every part. ``ignored`` names may be there or not.
+    ``split`` lists, for a tensor that some checkpoints store in parts, the names of the parts, and
+    what makes their targets: there are tens of thousands, and most loads need none. A checkpoint
+    holds either the whole or every part. ``ignored`` names may be there or not.
     """
 
     targets: dict[str, Target] = field(default_factory=dict)
-    split: dict[str, dict[str, Target]] = field(default_factory=dict)
+    split: dict[str, dict[str, Callable[[], Target]]] = field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
 
     def add(
@@ -51,15 +90,17 @@ class Plan:
         into: torch.Tensor,
         shape: Iterable[int] | None = None,
         *,
-        view: tuple[int, ...] | None = None,
         mean: float = 0.0,
         std: float = 0.0,
     ) -> None:
         """Register one tensor; ``shape`` is ``into``'s unless the checkpoint's differs."""
-        assert name not in self.targets, name
-        self.targets[name] = Target(into, tuple(shape or into.shape), view, mean, std)
+        self.add_target(name, Place(into, tuple(shape or into.shape), None, mean, std))
 
-    def add_split(self, name: str, parts: dict[str, torch.Tensor]) -> None:
-        """Let ``name`` also arrive as ``parts``."""
-        assert name in self.targets, name
-        self.split[name] = {part: Target(into, tuple(into.shape)) for part, into in parts.items()}
+    def add_target(self, name: str, target: Target) -> None:
+        assert name not in self.targets, name
+        self.targets[name] = target
+
+    def add_part(self, whole: str, name: str, target: Callable[[], Target]) -> None:
+        """Let ``whole`` also arrive in parts, of which ``name`` is one."""
+        assert whole in self.targets, whole
+        self.split.setdefault(whole, {})[name] = target

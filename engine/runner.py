@@ -9,7 +9,7 @@ result = step.result()                           wait, and read what was sampled
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -97,7 +97,7 @@ class Engine:
         if config.device == "cuda":
             self._sampler, self._graphs = self._on_cuda()
         else:
-            self._sampler = Sampler(config.num_state_slots, self.num_ids, self._device)
+            self._sampler = Sampler(pools.num_state_slots, self.num_ids, self._device)
 
     @classmethod
     def load(
@@ -119,10 +119,16 @@ class Engine:
                 f"num_valid_ids: {config.num_valid_ids} exceeds the vocabulary of "
                 f"{model_config.vocab_size}"
             )
+        if config.quantize == "fp8":
+            model_config = model_config.quantised()
+        if config.load_format == "dummy":
+            model_config = replace(model_config, quantization=model_config.quantization.drawn())
+        in_fp8 = model_config.quantization.source != "none"
         layout = model_config.cache_layout(config.kv_dtype, config.page_size)
-        weight_bytes = model_config.num_parameters * config.torch_dtype.itemsize
+        weight_bytes = build(model_config, config.torch_dtype, torch.device("meta")).num_bytes
         if config.device == "cuda":
-            gpu.require_gpu(weight_bytes, config.gpu_share)
+            advice = "" if in_fp8 else "; --quantize fp8 halves the weights"
+            gpu.require_gpu(weight_bytes, config.gpu_share, advice)
         model = build(model_config, config.torch_dtype, torch.device(config.device))
         if config.load_format == "dummy":
             weights.draw(model.plan, config.seed)
@@ -134,22 +140,22 @@ class Engine:
         model.prepare()
         # NOTE: an inference tensor could not be written by the copy thread or the books.
         with torch.inference_mode(False):
-            slots = config.num_state_slots
-            pages = config.num_pages or gpu.num_pages_that_fit(
+            demand = gpu.CacheDemand(
                 layout,
-                slots,
                 num_ids=config.num_valid_ids or model_config.vocab_size,
-                num_sampled=min(slots, MAX_DECODE_ROWS if config.decodes else MAX_PROMPTS),
+                max_sampled=MAX_DECODE_ROWS if config.decodes else MAX_PROMPTS,
                 max_seq_len=model_config.max_position_embeddings,
                 share=config.gpu_share,
             )
-            pools = PoolSize(num_pages=pages, num_state_slots=slots)
+            pools = gpu.pools_that_fit(demand, config.num_pages, config.num_state_slots)
             buffer = buffer_factory(Region.of(layout, pools).size_bytes)
             cache = CacheTensors.over(buffer, layout, pools)
         log.info("memory: %s", gpu.memory_plan(weight_bytes, layout, pools))
+        if config.num_state_slots is None and (short := gpu.shortage(layout, pools, in_fp8=in_fp8)):
+            log.warning("memory: %s", short)
         cache.generations.zero_()
         kernels = kernels or kernels_for(
-            model_config, config.torch_dtype, config.device, config.num_state_slots
+            model_config, config.torch_dtype, config.device, pools.num_state_slots
         )
         engine = cls(config, model, cache, layout, pools, fingerprint, kernels)
         if config.device == "cuda":
@@ -213,7 +219,7 @@ class Engine:
         from engine.cuda_sampler import CudaSampler, num_logits
 
         self._num_logits = num_logits(self.num_ids, self.model_config.vocab_size)
-        sampler = CudaSampler(self.config.num_state_slots, self.num_ids, self._device)
+        sampler = CudaSampler(self.pools.num_state_slots, self.num_ids, self._device)
         if not (self._captures and self.config.decodes):
             return sampler, None
         graphs = DecodeGraphs(
@@ -234,7 +240,7 @@ class Engine:
         pass is sampled before the next one begins."""
         from engine.kernels.triton_linear import aligned_rows
 
-        decode_rows = min(self.config.num_state_slots, MAX_DECODE_ROWS)
+        decode_rows = min(self.pools.num_state_slots, MAX_DECODE_ROWS)
         num_rows = max(decode_rows * self.config.decodes, MAX_PROMPTS * self.config.prefills)
         shape = num_rows, self._num_logits
         return aligned_rows(*shape, dtype=torch.float32, device=self._device)

@@ -3,7 +3,7 @@
 A mapped file is read page by page through faults, by one thread, from memory that the copy engine
 cannot use. Here a few threads read pieces of tensors into pinned buffers and copy them on, some
 reading while others copy. A tensor whose place has its dtype and order goes straight there; any
-other lands beside it first, and is cast or transposed on the GPU.
+other lands beside it first, and is cast, transposed or made FP8 on the GPU.
 """
 
 import os
@@ -60,7 +60,7 @@ def copy_to_gpu(
             entry = arrival.entry
             raise CheckpointError(f"cannot read {entry.name} in {entry.file}: {error}") from error
         target, landed = arrival.target, arrival.landed
-        if not _direct(arrival.entry, target):
+        if target.direct(DTYPES[arrival.entry.dtype]) is None:
             target.copy(landed.view(DTYPES[arrival.entry.dtype]).view(arrival.entry.shape))
             # The threads' streams may be given this memory next.
             torch.cuda.current_stream(device).synchronize()
@@ -106,16 +106,10 @@ class _Lane:
         return num_bytes
 
 
-def _direct(entry: Entry, target: Target) -> bool:
-    """Whether the bytes in the file are the bytes in the model."""
-    into = target.into
-    same = into.dtype == DTYPES[entry.dtype] and into.numel() * into.itemsize == entry.num_bytes
-    return same and target.view is None and into.is_contiguous()
-
-
 def _landing(entry: Entry, target: Target, device: torch.device) -> torch.Tensor:
-    if _direct(entry, target):
-        return target.into.view(-1).view(torch.uint8)
+    into = target.direct(DTYPES[entry.dtype])
+    if into is not None:
+        return into.view(-1).view(torch.uint8)
     return torch.empty(entry.num_bytes, dtype=torch.uint8, device=device)
 
 

@@ -32,7 +32,7 @@ def load(plan: Plan, entries: list[Entry], progress: Progress | None = None) -> 
         if progress is not None:
             progress(done, total)
 
-    device = matched[0][1].into.device
+    device = matched[0][1].device
     if device.type == "cuda":
         copy_to_gpu(matched, device, advance)
         return
@@ -47,7 +47,7 @@ def draw(plan: Plan, seed: int) -> None:
     """Dummy weights: scaled so that activations stay finite and routing near uniform."""
     generators: dict[torch.device, torch.Generator] = {}
     for target in plan.targets.values():
-        device = target.into.device
+        device = target.device
         if device not in generators:
             generators[device] = torch.Generator(device).manual_seed(seed)
         target.draw(generators[device])
@@ -61,13 +61,21 @@ def _match(plan: Plan, entries: list[Entry]) -> list[tuple[Entry, Target]]:
         name = entry.short_name
         if name in plan.ignored:
             continue
-        target = plan.targets.get(name) or plan.split.get(parts.get(name, ""), {}).get(name)
-        if target is None:
+        if name in plan.targets:
+            target = plan.targets[name]
+        elif name in parts:
+            target = plan.split[parts[name]][name]()
+        else:
             raise CheckpointError(f"unexpected tensor {entry.name} in {entry.file}")
         if name in seen:
             raise CheckpointError(
                 f"duplicate tensor {entry.name} in {entry.file}: "
                 f"{seen[name].name} in {seen[name].file} is the same one"
+            )
+        if entry.dtype not in target.stored:
+            raise CheckpointError(
+                f"tensor {entry.name} in {entry.file}: dtype {entry.dtype}, by the "
+                f"quantization_config expected {' or '.join(target.stored)}"
             )
         if entry.shape != target.shape:
             raise CheckpointError(
@@ -96,5 +104,5 @@ def _require(whole: str, plan: Plan, seen: dict[str, Entry]) -> None:
     elif len(present) < len(parts):
         part = next(part for part in parts if part not in seen)
         raise CheckpointError(
-            f"missing tensor {part}, expected with shape {list(parts[part].shape)}"
+            f"missing tensor {part}, expected with shape {list(parts[part]().shape)}"
         )

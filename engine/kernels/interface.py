@@ -4,7 +4,8 @@ All tensors are on one device. Activations are ``[tokens, …]`` in the compute 
 first and prefill chunks after them (engine/inputs.py). State is passed as one layer's view into
 the cache and updated in place. A row that starts at 0 begins from an empty state without reading
 its state slot, and memory past a sequence's last token is never read into a result: either may
-hold NaN.
+hold NaN. Of a matrix with rows in FP8 (engine/model/matrix.py) the dequantised values are meant, up
+to the set's rounding.
 """
 
 from typing import Protocol
@@ -12,6 +13,7 @@ from typing import Protocol
 import torch
 
 from engine.inputs import Inputs
+from engine.model.matrix import Matrix
 from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 
 
@@ -37,7 +39,7 @@ class Kernels(Protocol):
         ...
 
     def linear_add(
-        self, hidden: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
+        self, hidden: torch.Tensor, x: torch.Tensor, weight: Matrix
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """``hidden + x @ weight.T``, or its summands: (hidden, pending)."""
         ...

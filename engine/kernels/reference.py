@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from engine.inputs import Inputs
 from engine.kernels import torch_attention, torch_conv, torch_delta_rule, torch_experts, torch_norm
 from engine.kernels.torch_linear import Linear
+from engine.model.matrix import Matrix
 from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 
 
@@ -31,9 +32,9 @@ class ReferenceKernels:
         return hidden, torch_norm.rms_norm(hidden, norm, eps)
 
     def linear_add(
-        self, hidden: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
+        self, hidden: torch.Tensor, x: torch.Tensor, weight: Matrix
     ) -> tuple[torch.Tensor, None]:
-        return self._linear.add(hidden, x, weight), None
+        return self._linear.add(hidden, x, self._linear.plain(weight)), None
 
     def deltanet(
         self,
@@ -46,7 +47,7 @@ class ReferenceKernels:
     ) -> torch.Tensor:
         heads, _, dim = recurrent.shape[1:]
         sizes = (weights.conv.shape[0], heads * dim, heads, heads)
-        projected = self._linear(x, weights.in_proj)
+        projected = self._linear(x, self._linear.plain(weights.in_proj))
         qkv, z, b, a = projected[:, : sum(sizes)].split_with_sizes(sizes, dim=-1)
         out = self._delta_rule(
             self._causal_conv(qkv, weights.conv, conv, inputs), b, a, weights, recurrent, inputs
@@ -67,7 +68,9 @@ class ReferenceKernels:
     ) -> torch.Tensor:
         kv_heads, head_dim = kv.shape[-2:]
         heads = weights.kq_norm.shape[0] - kv_heads
-        projected = self._linear(x, weights.in_proj).view(x.shape[0], -1, head_dim)
+        projected = self._linear(x, self._linear.plain(weights.in_proj)).view(
+            x.shape[0], -1, head_dim
+        )
         kq, gate, v = projected.split_with_sizes((kv_heads + heads, heads, kv_heads), dim=1)
         rope = inputs.once("rope", lambda: torch_norm.rope_table(inputs.positions, inv_freq))
         kq = torch_norm.norm_rope(kq, weights.kq_norm, rope, eps)
@@ -84,14 +87,15 @@ class ReferenceKernels:
     ) -> tuple[torch.Tensor, None]:
         shared_dim, num_experts = weights.shared_down.shape[1], weights.gate_up.shape[0]
         sizes = (2 * shared_dim, num_experts, 1)
-        projected = self._linear(x, weights.in_proj)
+        projected = self._linear(x, self._linear.plain(weights.in_proj))
         shared, router, gate = projected[:, : sum(sizes)].split_with_sizes(sizes, dim=-1)
         shared = torch_experts.silu_mul(shared) * gate.sigmoid()
-        hidden = self._linear.add(hidden, shared, weights.shared_down)
+        hidden = self._linear.add(hidden, shared, self._linear.plain(weights.shared_down))
         chosen, ids = torch_experts.route(router, top_k)
-        dense = self._linear.suits_experts(x, weights.gate_up, top_k)
+        gate_up, down = self._linear.plain(weights.gate_up), self._linear.plain(weights.down)
+        dense = self._linear.suits_experts(x, gate_up, top_k)
         add_experts = self._linear.add_experts if dense else torch_experts.add_experts
-        add_experts(hidden, x, chosen, ids, weights.gate_up, weights.down)
+        add_experts(hidden, x, chosen, ids, gate_up, down)
         return hidden, None
 
     def final_norm(

@@ -13,8 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_linear import Tiles, linear, rows_product, tiles_of
-from engine.kernels.triton_overlap import overlap, prefetch, wait_for_inputs
+from engine.kernels.triton_linear import Tiles, linear, prefetch_rows, rows_product, tiles_of
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.model.matrix import Matrix
 
 MAX_FUSED = 16
 """Rows from which on the conv's loads cost the projection more than a kernel of their own."""
@@ -52,6 +53,8 @@ def _convolve(b_x, p_taps, channels, p_h, b_h0, b_h1, b_h2, live):
 @triton.jit(do_not_specialize=["num_tokens"])
 def _conv_linear_kernel(
     p_x,
+    p_fp8,
+    p_scales,
     p_w,
     p_y,
     p_taps,
@@ -62,30 +65,35 @@ def _conv_linear_kernel(
     stride_x,
     stride_y,
     slot_stride,
+    FP8_ROWS: tl.constexpr,
+    HAS_PLAIN: tl.constexpr,
     K: tl.constexpr,
     CHANNELS: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+    FP8_STAGES: tl.constexpr,
     WEIGHTS_FIRST: tl.constexpr,
+    FP8_UNROLLED: tl.constexpr,
     PREFETCHED: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    band = tl.program_id(0) * BLOCK_N
+    rows = band + tl.arange(0, BLOCK_N)
     tokens = tl.arange(0, BLOCK_T)
     in_batch = tokens < num_tokens
-    p_w += tl.minimum(rows, num_rows - 1).to(tl.int64)[:, None] * K
-    prefetch(p_w, PREFETCHED * BLOCK_K * 2, PDL)
+    prefetch_rows(p_fp8, p_w, band, num_rows, FP8_ROWS, HAS_PLAIN, K, BLOCK_N, PREFETCHED, PDL)
     b_slots = tl.load(p_slots + tokens, mask=in_batch, other=-1).to(tl.int64)
     channels = tl.minimum(rows, CHANNELS - 1)
     # No kernel of this step has written the history before.
     p_h, b_h0, b_h1, b_h2 = _history(p_state, b_slots, channels, slot_stride)
     wait_for_inputs(PDL)
-    p_x += tokens[:, None] * stride_x
     b_y = rows_product(
-        p_x, p_w, in_batch[:, None], K, BLOCK_T, BLOCK_N, BLOCK_K, WEIGHTS_FIRST
+        p_x, stride_x, 0, num_tokens, p_fp8, p_scales, p_w, band, num_rows, FP8_ROWS, HAS_PLAIN,
+        K, K, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, FP8_STAGES, WEIGHTS_FIRST, FP8_UNROLLED,
     ).to(p_y.dtype.element_ty)  # fmt: skip
-    if tl.program_id(0) * BLOCK_N < CHANNELS:
+    if band < CHANNELS:
         live = (b_slots >= 0)[:, None]
         b_y = _convolve(b_y, p_taps, channels, p_h, b_h0, b_h1, b_h2, live)
     p_y += tokens[:, None] * stride_y + rows[None, :]
@@ -110,7 +118,7 @@ def _conv_kernel(
 
 def conv_linear(
     x: torch.Tensor,
-    w: torch.Tensor,
+    w: Matrix,
     taps: torch.Tensor,
     conv_state: torch.Tensor,
     state_slots: torch.Tensor,
@@ -128,7 +136,7 @@ def conv_linear(
     assert conv_state.shape[1:] == (channels, HISTORY), conv_state.shape
     assert conv_state.stride()[1:] == (HISTORY, 1), conv_state.stride()
     assert state_slots.shape == (num_tokens,), state_slots.shape
-    assert all(t.is_contiguous() for t in (w, taps, state_slots))
+    assert all(t.is_contiguous() for t in (taps, state_slots))
     assert x.stride(1) == 1
     if num_tokens > MAX_FUSED:
         y = linear(x, w)
@@ -139,14 +147,15 @@ def conv_linear(
             BLOCK_N=block, num_warps=4, **overlap(y),
         )  # fmt: skip
         return y
-    tiles = tiles or tiles_of(num_tokens, width, 1)
+    tiles = tiles or tiles_of(num_tokens, w, 1)
     assert channels % tiles.rows == 0, (channels, tiles)
-    assert k % tiles.k == 0
     padded = triton.cdiv(width, 16) * 16
     y = torch.empty((num_tokens, padded), dtype=x.dtype, device=x.device)
     _conv_linear_kernel[(triton.cdiv(width, tiles.rows),)](
         x,
-        w,
+        w.fp8,
+        w.scales,
+        w.plain,
         y,
         taps,
         conv_state,
@@ -156,15 +165,9 @@ def conv_linear(
         x.stride(0),
         y.stride(0),
         conv_state.stride(0),
-        K=k,
         CHANNELS=channels,
         BLOCK_T=max(16, triton.next_power_of_2(num_tokens)),
-        BLOCK_N=tiles.rows,
-        BLOCK_K=tiles.k,
-        WEIGHTS_FIRST=tiles.weights_first,
-        PREFETCHED=min(tiles.prefetched, k // tiles.k),
-        num_warps=tiles.warps,
-        num_stages=tiles.stages,
+        **tiles.arguments(w, k),
         **overlap(x),
     )
     return y[:, :width]

@@ -11,25 +11,38 @@ expert's last, for ``add_rms_norm`` to add: no atomics.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_dot import dot
-from engine.kernels.triton_overlap import (
-    overlap,
-    wait_for_inputs,
-)
+from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
+from engine.kernels.triton_fp8 import add_product
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_plan import plan
+from engine.model.matrix import Matrix
 
 
 @dataclass(frozen=True)
 class Tiles:
+    """rows and k (128 in FP8) of a tile of the weights; rounds in flight."""
+
     rows: int
     k: int
     stages: int
     warps: int
+    unrolled: int = 1
+    """Tiles of a round, whose products do not wait for one another in FP8."""
+
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "BLOCK_N": self.rows,
+            "BLOCK_K": self.k,
+            "UNROLLED": self.unrolled,
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+        }
 
 
 @triton.jit
@@ -47,6 +60,7 @@ def _all_tokens(p_ids, pair, expert, num_tokens, TOP_K: tl.constexpr, BLOCK_M: t
 def _gate_up_band(
     p_x,
     p_band,
+    p_scales,
     p_h,
     b_pair,
     o_n,
@@ -56,19 +70,23 @@ def _gate_up_band(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    FP8: tl.constexpr,
+    UNROLLED: tl.constexpr,
 ):
+    UP_SCALES: tl.constexpr = DIM // BLOCK_K * (K // BLOCK_K)
     valid = (b_pair >= 0)[:, None]
     o_k = tl.arange(0, BLOCK_K)[None, :]
     p_rows = p_x + (tl.maximum(b_pair, 0) // TOP_K)[:, None] * K + o_k
     p_band += o_k
     b_gate = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     b_up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in tl.range(0, K, BLOCK_K):
+    for k in tl.range(0, K, BLOCK_K, loop_unroll_factor=UNROLLED):
         b_x = tl.load(p_rows + k, mask=valid, other=0.0)
         b_wg = tl.load(p_band + k)
         b_wu = tl.load(p_band + DIM * K + k)
-        b_gate = dot(b_x, tl.trans(b_wg), b_gate)
-        b_up = dot(b_x, tl.trans(b_wu), b_up)
+        p_scale = p_scales + k // BLOCK_K
+        b_gate = add_product(b_gate, b_x, b_wg, p_scale, FP8)
+        b_up = add_product(b_up, b_x, b_wu, p_scale + UP_SCALES, FP8)
     b_h = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
     tl.store(p_h + b_pair[:, None] * DIM + o_n[None, :], b_h.to(p_h.dtype.element_ty), mask=valid)
 
@@ -80,6 +98,7 @@ def _gate_up_kernel(
     p_lists,
     p_counts,
     p_w,
+    p_scales,
     p_h,
     num_tokens,
     K: tl.constexpr,
@@ -88,6 +107,8 @@ def _gate_up_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    FP8: tl.constexpr,
+    UNROLLED: tl.constexpr,
     PLANNED: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -104,44 +125,60 @@ def _gate_up_kernel(
         if expert < 0:
             return
     p_band = p_w + expert.to(tl.int64) * (2 * DIM * K) + o_n[:, None] * K
+    if FP8:
+        band = tl.program_id(0) * BLOCK_N // BLOCK_K
+        p_scales += (expert * (2 * DIM // BLOCK_K) + band) * (K // BLOCK_K)
     if PLANNED:
         p_list = p_lists + expert * num_tokens
         for start in range(0, count, BLOCK_M):
             place = start + tl.arange(0, BLOCK_M)
             b_pair = tl.load(p_list + place, mask=place < count, other=-1)
-            _gate_up_band(p_x, p_band, p_h, b_pair, o_n, K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K)
+            _gate_up_band(
+                p_x, p_band, p_scales, p_h, b_pair, o_n,
+                K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, FP8, UNROLLED,
+            )  # fmt: skip
     else:
         first, b_pair = _all_tokens(p_ids, tile, expert, num_tokens, TOP_K, BLOCK_M)
         if first:
-            _gate_up_band(p_x, p_band, p_h, b_pair, o_n, K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K)
+            _gate_up_band(
+                p_x, p_band, p_scales, p_h, b_pair, o_n,
+                K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, FP8, UNROLLED,
+            )  # fmt: skip
 
 
 @triton.jit
 def _down_band(
     p_h,
-    p_band,
+    p_w,
+    p_scales,
+    expert,
     p_y,
     b_row,
     b_out,
-    b_scale,
-    o_n,
+    b_weight,
+    band,
     HIDDEN: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    FP8: tl.constexpr,
+    UNROLLED: tl.constexpr,
 ):
+    o_n = band + tl.arange(0, BLOCK_N)
     valid = (b_row >= 0)[:, None]
     o_k = tl.arange(0, BLOCK_K)[None, :]
     p_rows = p_h + tl.maximum(b_row, 0)[:, None] * DIM + o_k
-    p_band += o_k
+    p_band = p_w + expert.to(tl.int64) * (HIDDEN * DIM) + o_n[:, None] * DIM + o_k
+    if FP8:
+        p_scales += (expert * (HIDDEN // BLOCK_K) + band // BLOCK_K) * (DIM // BLOCK_K)
     b_y = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in tl.range(0, DIM, BLOCK_K):
+    for k in tl.range(0, DIM, BLOCK_K, loop_unroll_factor=UNROLLED):
         b_h = tl.load(p_rows + k, mask=valid, other=0.0)
         b_w = tl.load(p_band + k)
-        b_y = dot(b_h, tl.trans(b_w), b_y)
+        b_y = add_product(b_y, b_h, b_w, p_scales + k // BLOCK_K, FP8)
     p_y += b_out.to(tl.int64)[:, None] * HIDDEN + o_n[None, :]
-    tl.store(p_y, (b_y * b_scale[:, None]).to(p_y.dtype.element_ty), mask=valid)
+    tl.store(p_y, (b_y * b_weight[:, None]).to(p_y.dtype.element_ty), mask=valid)
 
 
 @triton.jit(do_not_specialize=["num_tokens", "shared_tiles"])
@@ -152,8 +189,10 @@ def _down_kernel(
     p_counts,
     p_weights,
     p_w,
+    p_scales,
     p_shared_h,
     p_shared_w,
+    p_shared_scales,
     p_y,
     num_tokens,
     shared_tiles,
@@ -164,14 +203,17 @@ def _down_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    FP8: tl.constexpr,
+    SHARED_FP8: tl.constexpr,
+    UNROLLED: tl.constexpr,
     PLANNED: tl.constexpr,
     PDL: tl.constexpr,
 ):
     tile = tl.program_id(1) - shared_tiles
     o_m = tl.arange(0, BLOCK_M)
-    o_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    expert, count = 0, 1
-    p_band = p_shared_w
+    band = tl.program_id(0) * BLOCK_N
+    expert = tile * 0
+    count = 1
     if tile >= 0:
         if PLANNED:
             expert = tile
@@ -179,40 +221,41 @@ def _down_kernel(
         else:
             expert = tl.load(p_ids + tile)
             count = expert + 1
-        p_band = p_w + tl.maximum(expert, 0).to(tl.int64) * (HIDDEN * DIM)
     if count == 0:
         # One program waits whatever happens: this kernel's end must not precede its inputs'.
         if tile == 0:
             wait_for_inputs(PDL)
         return
-    p_band += o_n[:, None] * DIM
     if tile < 0:
         b_token = (tile + shared_tiles) * BLOCK_M + o_m
         b_row = tl.where(b_token < num_tokens, b_token, -1)
-        b_scale = tl.full((BLOCK_M,), 1.0, tl.float32)
+        b_weight = tl.full((BLOCK_M,), 1.0, tl.float32)
         wait_for_inputs(PDL)
         _down_band(
-            p_shared_h, p_band, p_y, b_row, b_token * SLOTS + TOP_K, b_scale, o_n,
-            HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K,
+            p_shared_h, p_shared_w, p_shared_scales, expert, p_y,
+            b_row, b_token * SLOTS + TOP_K, b_weight, band,
+            HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, SHARED_FP8, UNROLLED,
         )  # fmt: skip
     elif PLANNED:
         wait_for_inputs(PDL)
         p_list = p_lists + expert * num_tokens
         for start in range(0, count, BLOCK_M):
             b_pair = tl.load(p_list + start + o_m, mask=start + o_m < count, other=-1)
-            b_scale = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
+            b_weight = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
             _down_band(
-                p_h, p_band, p_y, b_pair, b_pair // TOP_K * SLOTS + b_pair % TOP_K, b_scale, o_n,
-                HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K,
+                p_h, p_w, p_scales, expert, p_y,
+                b_pair, b_pair // TOP_K * SLOTS + b_pair % TOP_K, b_weight, band,
+                HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, UNROLLED,
             )  # fmt: skip
     else:
         first, b_pair = _all_tokens(p_ids, tile, expert, num_tokens, TOP_K, BLOCK_M)
-        b_scale = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
+        b_weight = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
         wait_for_inputs(PDL)
         if first:
             _down_band(
-                p_h, p_band, p_y, b_pair, b_pair // TOP_K * SLOTS + b_pair % TOP_K, b_scale, o_n,
-                HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K,
+                p_h, p_w, p_scales, expert, p_y,
+                b_pair, b_pair // TOP_K * SLOTS + b_pair % TOP_K, b_weight, band,
+                HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, UNROLLED,
             )  # fmt: skip
 
 
@@ -220,9 +263,9 @@ def experts(
     x: torch.Tensor,
     ids: torch.Tensor,
     weights: torch.Tensor,
-    gate_up: torch.Tensor,
-    down: torch.Tensor,
-    shared: tuple[torch.Tensor, torch.Tensor] | None = None,
+    gate_up: Matrix,
+    down: Matrix,
+    shared: tuple[torch.Tensor, Matrix] | None = None,
     tiles: tuple[Tiles, Tiles] | None = None,
 ) -> torch.Tensor:
     """Contributions [top_k (+ 1), tokens, hidden] float32, to be added per token in that order.
@@ -238,18 +281,24 @@ def experts(
     assert ids.shape == weights.shape == (num_tokens, top_k)
     assert ids.dtype == torch.int32
     assert weights.dtype == torch.float32
-    assert all(t.is_contiguous() for t in (x, ids, weights, gate_up, down))
-    in_tiles, out_tiles = tiles or _tiles(num_tokens)
+    assert all(t.is_contiguous() for t in (x, ids, weights))
+    w_in, s_in, in_fp8 = whole(gate_up)
+    w_out, s_out, out_fp8 = whole(down)
+    in_tiles, out_tiles = tiles or _tiles(num_tokens, in_fp8)
     block_m = _block_m(num_tokens)
     assert dim % in_tiles.rows == hidden % in_tiles.k == 0
     assert hidden % out_tiles.rows == dim % out_tiles.k == 0
-    slots, shared_tiles, shared_h, shared_w = top_k, 0, x, down
+    assert not in_fp8 or in_tiles.k == FP8_K.value
+    assert not out_fp8 or out_tiles.k == FP8_K.value
+    slots, shared_tiles, shared_h = top_k, 0, x
+    shared_w, shared_scales, shared_fp8 = w_out, s_out, out_fp8
     if shared is not None:
-        shared_h, shared_w = shared
+        shared_h, shared_down = shared
+        shared_w, shared_scales, shared_fp8 = whole(shared_down)
         assert shared_h.shape == (num_tokens, dim)
-        assert shared_w.shape == (hidden, dim)
+        assert shared_down.shape == (hidden, dim)
         assert shared_h.is_contiguous()
-        assert shared_w.is_contiguous()
+        assert not shared_fp8 or out_tiles.k == FP8_K.value
         slots, shared_tiles = top_k + 1, triton.cdiv(num_tokens, block_m)
 
     planned = num_tokens > 16
@@ -268,14 +317,13 @@ def experts(
         ids,
         lists,
         counts,
-        gate_up,
+        w_in,
+        s_in,
         h,
         num_tokens,
         K=hidden,
-        BLOCK_N=in_tiles.rows,
-        BLOCK_K=in_tiles.k,
-        num_warps=in_tiles.warps,
-        num_stages=in_tiles.stages,
+        FP8=in_fp8,
+        **in_tiles.arguments(),
         **shape,
         **overlap(x),
     )
@@ -285,26 +333,37 @@ def experts(
         lists,
         counts,
         weights,
-        down,
+        w_out,
+        s_out,
         shared_h,
         shared_w,
+        shared_scales,
         y,
         num_tokens,
         shared_tiles,
         HIDDEN=hidden,
         SLOTS=slots,
-        BLOCK_N=out_tiles.rows,
-        BLOCK_K=out_tiles.k,
-        num_warps=out_tiles.warps,
-        num_stages=out_tiles.stages,
+        FP8=out_fp8,
+        SHARED_FP8=shared_fp8,
+        **out_tiles.arguments(),
         **shape,
         **overlap(x),
     )
     return y.transpose(0, 1)
 
 
-def _tiles(num_tokens: int) -> tuple[Tiles, Tiles]:
+def whole(w: Matrix) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """(values, scales, whether in FP8) of a matrix whose rows are all of one kind."""
+    assert not w.num_fp8 or not w.plain.shape[-2], "rows of both kinds"
+    assert w.group == FP8_K.value, w.group
+    assert all(each.is_contiguous() for each in (w.fp8, w.scales, w.plain))
+    return (w.fp8, w.scales, True) if w.num_fp8 else (w.plain, w.scales, False)
+
+
+def _tiles(num_tokens: int, fp8: bool) -> tuple[Tiles, Tiles]:
     """(for gate_up, for down), as measured on an H200."""
+    if fp8:
+        return Tiles(32, 128, 3, 4, 2), Tiles(64 if num_tokens <= 8 else 128, 128, 3, 4)
     if num_tokens <= 256:
         return Tiles(32, 256, 3, 4), Tiles(128, 128, 3, 4)
     return Tiles(64, 128, 3, 4), Tiles(128, 64, 4, 4)

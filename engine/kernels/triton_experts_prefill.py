@@ -19,6 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from engine.kernels.triton_dot import dot
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_plan import plan, plan_tiles
+from engine.model.matrix import Matrix
 
 
 @dataclass(frozen=True)
@@ -204,22 +205,24 @@ def experts_prefill(
     x: torch.Tensor,
     ids: torch.Tensor,
     weights: torch.Tensor,
-    gate_up: torch.Tensor,
-    down: torch.Tensor,
+    gate_up: Matrix,
+    down: Matrix,
     tiles: tuple[Tiles, Tiles] | None = None,
 ) -> torch.Tensor:
     """Contributions [top_k, tokens, hidden] in ``x``'s dtype, to be added per token in that order.
 
     x [tokens, hidden]; ids int32 and weights float32 [tokens, top_k], -1 for no expert: such
-    contributions are undefined. gate_up [experts, 2 * dim, hidden], down [experts, hidden, dim].
+    contributions are undefined. gate_up [experts, 2 * dim, hidden], down [experts, hidden, dim],
+    no row in FP8.
     """
     (num_tokens, hidden), (num_experts, _, dim) = x.shape, down.shape
     top_k = ids.shape[1]
-    assert gate_up.shape == (num_experts, 2 * dim, hidden)
-    assert down.shape[1] == hidden
+    w_in, w_out = gate_up.plain, down.plain
+    assert w_in.shape == (num_experts, 2 * dim, hidden)
+    assert w_out.shape == (num_experts, hidden, dim)
     assert ids.shape == weights.shape == (num_tokens, top_k)
     assert weights.dtype == torch.float32
-    assert all(t.is_contiguous() for t in (x, ids, weights, gate_up, down))
+    assert all(t.is_contiguous() for t in (x, ids, weights, w_in, w_out))
     in_tiles, out_tiles = tiles or TILES
     assert (2 * dim) % (in_tiles.rows * in_tiles.bands) == hidden % in_tiles.k == 0
     assert hidden % (out_tiles.rows * out_tiles.bands) == dim % out_tiles.k == 0
@@ -236,7 +239,7 @@ def experts_prefill(
         lists,
         counts,
         in_plan,
-        TensorDescriptor.from_tensor(gate_up.view(-1, hidden), [in_tiles.rows // 2, in_tiles.k]),
+        TensorDescriptor.from_tensor(w_in.view(-1, hidden), [in_tiles.rows // 2, in_tiles.k]),
         h,
         num_tokens,
         in_plan.shape[1],
@@ -260,7 +263,7 @@ def experts_prefill(
         counts,
         out_plan,
         weights,
-        TensorDescriptor.from_tensor(down.view(-1, dim), [out_tiles.rows, out_tiles.k]),
+        TensorDescriptor.from_tensor(w_out.view(-1, dim), [out_tiles.rows, out_tiles.k]),
         y,
         num_tokens,
         out_plan.shape[1],

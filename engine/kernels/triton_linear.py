@@ -10,14 +10,17 @@ depends on the layer's shape alone, never on the other tokens.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_dot import dot
+from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
+from engine.kernels.triton_fp8 import add_product
+from engine.kernels.triton_large_linear import large_linear
 from engine.kernels.triton_overlap import overlap, prefetch, wait_for_inputs
+from engine.model.matrix import Matrix
 
 
 @dataclass(frozen=True)
@@ -32,40 +35,149 @@ class Tiles:
     """dot(w, xᵀ) on 64-row wgmma; else dot(x, wᵀ)."""
     prefetched: int = 2
     """Tiles brought towards the L2 cache while the predecessor finishes."""
+    fp8_stages: int = 3
+    """Rounds in flight of rows in FP8."""
+    fp8_unrolled: int = 1
+    """Tiles of a round, each 128 columns wide: their products do not wait for one another."""
+
+    def arguments(self, w: Matrix, num_columns: int) -> dict[str, Any]:
+        """Of a kernel that streams ``num_columns`` of each row of ``w`` past the tokens."""
+        k = w.shape[1]
+        if w.num_fp8:
+            assert w.group == FP8_K.value, w.group
+            assert num_columns % FP8_K.value == 0, num_columns
+        assert k % num_columns == num_columns % self.k == 0, (k, num_columns, self)
+        assert w.num_fp8 % self.rows == 0, (w.shape, self)
+        assert all(each.is_contiguous() for each in (w.fp8, w.scales, w.plain))
+        return {
+            "FP8_ROWS": w.num_fp8,
+            "HAS_PLAIN": w.plain.shape[0] > 0,
+            "K": k,
+            "BLOCK_N": self.rows,
+            "BLOCK_K": self.k,
+            "STAGES": self.stages,
+            "FP8_STAGES": self.fp8_stages,
+            "WEIGHTS_FIRST": self.weights_first,
+            "FP8_UNROLLED": self.fp8_unrolled,
+            "PREFETCHED": min(self.prefetched * self.k, num_columns),
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+        }
 
 
 @triton.jit
-def rows_product(
+def _stream(
     p_x,
+    stride_x,
+    first,
+    num_tokens,
     p_w,
-    in_batch,
+    p_scales,
     K: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+    UNROLLED: tl.constexpr,
     WEIGHTS_FIRST: tl.constexpr,
+    IN_FP8: tl.constexpr,
 ):
-    """[BLOCK_T, BLOCK_N] float32: the rows at ``p_x`` [BLOCK_T, 1] times those at ``p_w``."""
+    """[BLOCK_T, BLOCK_N] float32: the tokens from ``first`` on times the rows at ``p_w``."""
+    tokens = first + tl.arange(0, BLOCK_T)
+    in_batch = tokens[:, None] < num_tokens
+    p_x += tokens[:, None] * stride_x
     o_k = tl.arange(0, BLOCK_K)
     if WEIGHTS_FIRST:
         b_y = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
     else:
         b_y = tl.zeros((BLOCK_T, BLOCK_N), tl.float32)
-    for k in tl.range(0, K, BLOCK_K):
+    for k in tl.range(0, K, BLOCK_K, num_stages=STAGES, loop_unroll_factor=UNROLLED):
         b_w = tl.load(p_w + (k + o_k)[None, :])
         b_x = tl.load(p_x + (k + o_k)[None, :], mask=in_batch, other=0.0)
-        if WEIGHTS_FIRST:  # noqa: SIM108
-            b_y = dot(b_w, tl.trans(b_x), b_y)
-        else:
-            b_y = dot(b_x, tl.trans(b_w), b_y)
+        b_y = add_product(b_y, b_x, b_w, p_scales + k // BLOCK_K, IN_FP8, WEIGHTS_FIRST)
     if WEIGHTS_FIRST:
         b_y = tl.trans(b_y)
+    return b_y
+
+
+@triton.jit
+def prefetch_rows(
+    p_fp8,
+    p_w,
+    band,
+    num_rows,
+    FP8_ROWS: tl.constexpr,
+    HAS_PLAIN: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """The first ``COLUMNS`` of a band of rows: ``rows_product``'s of the same arguments."""
+    rows = band + tl.arange(0, BLOCK_N)
+    p_fp8 += rows.to(tl.int64)[:, None] * K
+    p_w += (tl.minimum(rows, num_rows - 1) - FP8_ROWS).to(tl.int64)[:, None] * K
+    if FP8_ROWS == 0:
+        prefetch(p_w, COLUMNS * 2, PDL)
+    elif not HAS_PLAIN or band < FP8_ROWS:
+        prefetch(p_fp8, COLUMNS, PDL)
+    else:
+        prefetch(p_w, COLUMNS * 2, PDL)
+
+
+@triton.jit
+def rows_product(
+    p_x,
+    stride_x,
+    first,
+    num_tokens,
+    p_fp8,
+    p_scales,
+    p_w,
+    band,
+    num_rows,
+    FP8_ROWS: tl.constexpr,
+    HAS_PLAIN: tl.constexpr,
+    K: tl.constexpr,
+    K_SPLIT: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+    FP8_STAGES: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr,
+    FP8_UNROLLED: tl.constexpr,
+):
+    """[BLOCK_T, BLOCK_N] float32: K_SPLIT columns of the tokens from ``first`` on, times
+    those of a matrix's rows from ``band`` on, which begins at ``p_fp8``, ``p_scales``, ``p_w``."""
+    rows = band + tl.arange(0, BLOCK_N)
+    p_fp8 += rows.to(tl.int64)[:, None] * K
+    p_scales += band // FP8_K * (K // FP8_K)
+    # Past the last row read the last one again: no mask on the stream of weights.
+    p_w += (tl.minimum(rows, num_rows - 1) - FP8_ROWS).to(tl.int64)[:, None] * K
+    if FP8_ROWS == 0:
+        b_y = _stream(
+            p_x, stride_x, first, num_tokens, p_w, p_scales,
+            K_SPLIT, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, 1, WEIGHTS_FIRST, False,
+        )  # fmt: skip
+    elif not HAS_PLAIN or band < FP8_ROWS:
+        b_y = _stream(
+            p_x, stride_x, first, num_tokens, p_fp8, p_scales,
+            K_SPLIT, BLOCK_T, BLOCK_N, FP8_K, FP8_STAGES, FP8_UNROLLED, False, True,
+        )  # fmt: skip
+    else:
+        b_y = _stream(
+            p_x, stride_x, first, num_tokens, p_w, p_scales,
+            K_SPLIT, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, 1, WEIGHTS_FIRST, False,
+        )  # fmt: skip
     return b_y
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def _linear_kernel(
     p_x,
+    p_fp8,
+    p_scales,
     p_w,
     p_y,
     num_tokens,
@@ -73,45 +185,56 @@ def _linear_kernel(
     stride_x,
     stride_split,
     stride_y,
+    FP8_ROWS: tl.constexpr,
+    HAS_PLAIN: tl.constexpr,
     K: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+    FP8_STAGES: tl.constexpr,
     WEIGHTS_FIRST: tl.constexpr,
+    FP8_UNROLLED: tl.constexpr,
     PREFETCHED: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    split = tl.program_id(1)
+    # Programs of one band run side by side: its weights are read from memory once.
+    first = tl.program_id(0) * BLOCK_T
+    band = tl.program_id(1) * BLOCK_N
+    split = tl.program_id(2)
     K_SPLIT: tl.constexpr = K // SPLITS
-    rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    tokens = tl.program_id(2) * BLOCK_T + tl.arange(0, BLOCK_T)
-    # Past the last row read the last one again: no mask on the stream of weights.
-    p_w += tl.minimum(rows, num_rows - 1).to(tl.int64)[:, None] * K + split * K_SPLIT
-    p_x += tokens[:, None] * stride_x + split * K_SPLIT
+    rows = band + tl.arange(0, BLOCK_N)
+    tokens = first + tl.arange(0, BLOCK_T)
+    p_x += split * K_SPLIT
+    p_w += split * K_SPLIT
+    p_fp8 += split * K_SPLIT
+    p_scales += split * (K_SPLIT // FP8_K)
     in_batch = tokens[:, None] < num_tokens
-    prefetch(p_w, PREFETCHED * BLOCK_K * 2, PDL)
+    prefetch_rows(p_fp8, p_w, band, num_rows, FP8_ROWS, HAS_PLAIN, K, BLOCK_N, PREFETCHED, PDL)
     wait_for_inputs(PDL)
-    b_y = rows_product(p_x, p_w, in_batch, K_SPLIT, BLOCK_T, BLOCK_N, BLOCK_K, WEIGHTS_FIRST)
+    b_y = rows_product(
+        p_x, stride_x, first, num_tokens, p_fp8, p_scales, p_w, band, num_rows, FP8_ROWS, HAS_PLAIN,
+        K, K_SPLIT, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, FP8_STAGES, WEIGHTS_FIRST, FP8_UNROLLED,
+    )  # fmt: skip
     p_y += split.to(tl.int64) * stride_split + tokens[:, None] * stride_y + rows[None, :]
     mask = in_batch & (rows[None, :] < num_rows)
     tl.store(p_y, b_y.to(p_y.dtype.element_ty), mask=mask)
 
 
 def stream_linear(
-    x: torch.Tensor, w: torch.Tensor, splits: int, tiles: Tiles, out: torch.Tensor | None = None
+    x: torch.Tensor, w: Matrix, splits: int, tiles: Tiles, out: torch.Tensor | None = None
 ) -> torch.Tensor:
     """``x @ w.T`` as [splits, tokens, rows]: float32 slices, or ``x``'s dtype if splits is 1.
 
-    x [tokens, k], w [rows, k], rows contiguous; k a multiple of ``splits * tiles.k``. ``out``
-    [tokens, rows], rows contiguous, receives the product in its own dtype; splits is then 1.
+    x [tokens, k], w [rows, k], rows contiguous; k a multiple of ``splits * tiles.k``, and of 128
+    where rows are in FP8. ``out`` [tokens, rows], rows contiguous, receives the product in its own
+    dtype; splits is then 1.
     """
     (num_tokens, k), num_rows = x.shape, w.shape[0]
     assert w.shape == (num_rows, k)
-    assert w.is_contiguous()
     assert x.stride(1) == 1
-    assert x.dtype == w.dtype
-    assert k % (splits * tiles.k) == 0
+    assert x.dtype == w.plain.dtype
     if out is None:
         dtype = x.dtype if splits == 1 else torch.float32
         y = aligned_rows(splits, num_tokens, num_rows, dtype=dtype, device=x.device)
@@ -120,26 +243,22 @@ def stream_linear(
         assert out.shape == (num_tokens, num_rows)
         assert out.stride(1) == 1
         y = out.unsqueeze(0)
-    block_t = min(max(16, triton.next_power_of_2(num_tokens)), 64)
-    grid = (triton.cdiv(num_rows, tiles.rows), splits, triton.cdiv(num_tokens, block_t))
+    block_t = min(max(16, triton.next_power_of_2(num_tokens)), MAX_FP8_T if w.num_fp8 else 64)
+    grid = (triton.cdiv(num_tokens, block_t), triton.cdiv(num_rows, tiles.rows), splits)
     _linear_kernel[grid](
         x,
-        w,
+        w.fp8,
+        w.scales,
+        w.plain,
         y,
         num_tokens,
         num_rows,
         x.stride(0),
         y.stride(0),
         y.stride(1),
-        K=k,
         SPLITS=splits,
         BLOCK_T=block_t,
-        BLOCK_N=tiles.rows,
-        BLOCK_K=tiles.k,
-        WEIGHTS_FIRST=tiles.weights_first,
-        PREFETCHED=min(tiles.prefetched, k // splits // tiles.k),
-        num_warps=tiles.warps,
-        num_stages=tiles.stages,
+        **tiles.arguments(w, k // splits),
         **overlap(x),
     )
     return y
@@ -156,19 +275,19 @@ def aligned_rows(*shape: int, dtype: torch.dtype, device: torch.device) -> torch
     return torch.empty((*others, aligned(length)), dtype=dtype, device=device)[..., :length]
 
 
-def linear_parts(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+def linear_parts(x: torch.Tensor, w: Matrix) -> torch.Tensor:
     """``x @ w.T`` as slices to be added: [parts, tokens, rows], one part beyond 64 tokens."""
     if x.shape[0] > MAX_STREAMED:
-        return F.linear(x, w).unsqueeze(0)
+        return large_linear(x, w).unsqueeze(0)
     splits = 1 if w.shape[0] > MANY_ROWS else 4
-    return stream_linear(x, w, splits, tiles_of(x.shape[0], w.shape[0], splits))
+    return stream_linear(x, w, splits, tiles_of(x.shape[0], w, splits))
 
 
-def linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+def linear(x: torch.Tensor, w: Matrix) -> torch.Tensor:
     """``x @ w.T`` [tokens, rows] in ``x``'s dtype."""
     if x.shape[0] > MAX_STREAMED:
-        return F.linear(x, w)
-    return stream_linear(x, w, 1, tiles_of(x.shape[0], w.shape[0], 1))[0]
+        return large_linear(x, w)
+    return stream_linear(x, w, 1, tiles_of(x.shape[0], w, 1))[0]
 
 
 def float_linear(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -178,19 +297,28 @@ def float_linear(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor | None = No
         out = aligned_rows(num_tokens, num_rows, dtype=torch.float32, device=x.device)
     if num_tokens > MAX_STREAMED:
         return torch.mm(x, w.t(), out_dtype=torch.float32, out=out)
-    stream_linear(x, w, 1, tiles_of(num_tokens, num_rows, 1), out)
+    weight = Matrix.of(w)
+    stream_linear(x, weight, 1, tiles_of(num_tokens, weight, 1), out)
     return out
 
 
 MAX_STREAMED = 64
 """Tokens from which on cuBLAS is as fast."""
 
+MAX_FP8_T = 32
+"""Tokens of a program where rows are in FP8. With 64 dot(x, wᵀ) would be other instructions, which
+sum in another order, and want the converted weights in shared memory."""
+
 MANY_ROWS = 8192
 """Rows that fill 132 multiprocessors without a split of k."""
 
 
-def tiles_of(num_tokens: int, num_rows: int, splits: int) -> Tiles:
+def tiles_of(num_tokens: int, w: Matrix, splits: int) -> Tiles:
     """As measured on an H200; any of them gives the same bits."""
+    if w.num_fp8:
+        rows, k = 32 if num_tokens <= 16 else 64, 128 if splits > 1 else 64
+        return Tiles(rows, k, 6, 4, True, fp8_stages=3, fp8_unrolled=2)
+    num_rows = w.shape[0]
     if splits > 1:
         return Tiles(64, 128, 6, 4, True)
     if num_tokens <= 32:

@@ -18,13 +18,17 @@ from engine.kernels.triton_conv_linear import conv_linear
 from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode
 from engine.kernels.triton_delta_prefill import delta_prefill
 from engine.kernels.triton_experts import experts
+from engine.kernels.triton_experts_fp8 import experts_fp8
 from engine.kernels.triton_experts_prefill import experts_prefill
+from engine.kernels.triton_fp8 import widened_rows
 from engine.kernels.triton_gated_norm import gated_rms_norm
 from engine.kernels.triton_linear import float_linear, linear, linear_parts
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_rope_cache import rope_cache
 from engine.kernels.triton_route import route_shared
 from engine.model.config import ModelConfig
+from engine.model.matrix import Matrix
+from engine.model.quantization import BLOCK
 from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 
 MAX_STREAMED_TOKENS = 512
@@ -53,6 +57,8 @@ def unsupported(config: ModelConfig, dtype: torch.dtype) -> str:
         "linear_num_value_heads * linear_value_head_dim": config.value_dim,
         "linear_* channels": config.conv_channels,
     }
+    if config.quantization.source != "none" and config.head_dim % BLOCK:
+        problems.append(f"FP8 blocks of head_dim {config.head_dim} rows")
     problems += [
         f"{name} {size} not a multiple of 512" for name, size in sizes.items() if size % 512
     ]
@@ -125,7 +131,7 @@ class TritonKernels:
         return add_rms_norm(hidden, pending, norm, eps)
 
     def linear_add(
-        self, hidden: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
+        self, hidden: torch.Tensor, x: torch.Tensor, weight: Matrix
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return hidden, linear_parts(x, weight)
 
@@ -235,8 +241,9 @@ class TritonKernels:
         if x.shape[0] <= MAX_STREAMED_TOKENS:
             both = (shared, weights.shared_down)
             return hidden, experts(x, ids, chosen, weights.gate_up, weights.down, both)
-        hidden = torch.addmm(hidden, shared, weights.shared_down.t())
-        return hidden, experts_prefill(x, ids, chosen, weights.gate_up, weights.down)
+        hidden = torch.addmm(hidden, shared, widened_rows(weights.shared_down).t())
+        prefill = experts_fp8 if weights.gate_up.num_fp8 else experts_prefill
+        return hidden, prefill(x, ids, chosen, weights.gate_up, weights.down)
 
     def final_norm(
         self,

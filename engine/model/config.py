@@ -1,10 +1,11 @@
 """A checkpoint's ``config.json``, read once into what the forward pass needs."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from engine.model.quantization import Quantization
 from transport.layout import CacheDtype, CacheLayout
 
 LayerType = Literal["linear_attention", "full_attention"]
@@ -39,6 +40,7 @@ class ModelConfig:
     moe_intermediate_size: int
     shared_expert_intermediate_size: int
     tie_word_embeddings: bool
+    quantization: Quantization
 
     @classmethod
     def read(cls, folder: Path) -> "ModelConfig":
@@ -94,6 +96,10 @@ class ModelConfig:
             tie_word_embeddings=bool(
                 outer.get("tie_word_embeddings", text.get("tie_word_embeddings", False))
             ),
+            quantization=Quantization.read(
+                outer.get("quantization_config", text.get("quantization_config", None)),
+                text.folder,
+            ),
         )
         config._check()
         return config
@@ -130,18 +136,11 @@ class ModelConfig:
         """Channels of the causal conv: [q | k | v]."""
         return 2 * self.key_dim + self.value_dim
 
-    @property
-    def num_parameters(self) -> int:
-        """Parameters of the text model, its vectors left out (under a thousandth)."""
-        hidden, heads = self.hidden_size, self.linear_num_value_heads
-        linear = hidden * (self.conv_channels + 2 * self.value_dim + 2 * heads)
-        q_and_gate = 2 * self.num_attention_heads * self.head_dim
-        full = hidden * (q_and_gate * 3 // 2 + 2 * self.num_key_value_heads * self.head_dim)
-        moe = 3 * hidden * self.num_experts * self.moe_intermediate_size
-        moe += hidden * (3 * self.shared_expert_intermediate_size + self.num_experts)
-        mixers = sum(linear if kind == "linear_attention" else full for kind in self.layer_types)
-        embeddings = self.vocab_size * hidden * (1 if self.tie_word_embeddings else 2)
-        return embeddings + mixers + moe * len(self.layer_types)
+    def quantised(self) -> "ModelConfig":
+        """The same model with its large matrices in FP8, which a quantised one is already."""
+        if self.quantization.source != "none":
+            return self
+        return replace(self, quantization=Quantization.at_load())
 
     def cache_layout(self, kv_dtype: CacheDtype, page_size: int) -> CacheLayout:
         """Shape of this model's pages and state slots."""

@@ -5,18 +5,17 @@
     mixer: Gated DeltaNet, or (by ``layer_types``) full attention with an output gate
 
 Source: the released checkpoints, and transformers' ``qwen3_5_moe``, which the tests compare with.
-Weights are fused where one matrix product then serves several tensors; ``_plan_*`` say which
+Weights are fused where one matrix product then serves several tensors; ``_Builder`` says which
 checkpoint tensor lands where. What the checkpoint stores as ``w`` for use as ``1 + w``, or as
 ``A_log`` for use as ``-exp(A_log)``, is stored here in the form it is used in (``prepare``).
 """
-
-from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
 
 from engine.inputs import Inputs
 from engine.kernels.interface import Kernels
+from engine.model.builder import Part, WeightBuilder
 from engine.model.config import ModelConfig
 from engine.model.weights import (
     AttentionWeights,
@@ -34,6 +33,7 @@ class Qwen35:
 
     ``plan`` tells the loader where each checkpoint tensor goes; call ``prepare`` once after they
     are all in. ``dtype`` is the compute dtype; norms and gates' parameters are float32.
+    ``num_bytes``: what the weights take.
     """
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
@@ -41,7 +41,9 @@ class Qwen35:
         self.plan = Plan(
             ignored=frozenset({"lm_head.weight"} if config.tie_word_embeddings else ())
         )
-        self.weights = _Builder(config, self.plan, dtype, device).weights()
+        new = WeightBuilder(self.plan, config.quantization, dtype, device)
+        self.weights = _Builder(config, new).weights(device)
+        self.num_bytes = new.num_bytes
 
     @torch.inference_mode()
     def prepare(self) -> None:
@@ -99,145 +101,96 @@ class Qwen35:
 
 
 class _Builder:
-    """Allocates the weights and registers where each checkpoint tensor goes."""
+    """Says which weights a model has, of which checkpoint tensors."""
 
-    def __init__(
-        self, config: ModelConfig, plan: Plan, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.config, self.plan, self.dtype, self.device = config, plan, dtype, device
+    def __init__(self, config: ModelConfig, new: WeightBuilder) -> None:
+        self.config, self.new = config, new
 
-    def weights(self) -> Weights:
-        config = self.config
-        embed = self._matrix("embed_tokens.weight", config.vocab_size, config.hidden_size, std=1.0)
+    def weights(self, device: torch.device) -> Weights:
+        config, new = self.config, self.new
+        shape = config.vocab_size, config.hidden_size
+        embed = new.tensor("embed_tokens.weight", *shape, std=1.0)
         lm_head = embed
         if not config.tie_word_embeddings:
-            lm_head = self._matrix("lm_head.weight", config.vocab_size, config.hidden_size)
+            lm_head = new.tensor("lm_head.weight", *shape, std=config.hidden_size**-0.5)
         half = torch.arange(0, config.rotary_dim, 2, dtype=torch.float32) / config.rotary_dim
         return Weights(
             embed=embed,
             layers=tuple(self._layer(i) for i in range(len(config.layer_types))),
-            norm=self._vector("norm.weight", config.hidden_size),
+            norm=new.vector("norm.weight", config.hidden_size),
             lm_head=lm_head,
-            inv_freq=(1.0 / config.rope_theta**half).to(self.device),
+            inv_freq=(1.0 / config.rope_theta**half).to(device),
         )
 
     def _layer(self, index: int) -> LayerWeights:
-        name = f"layers.{index}."
+        name, hidden = f"layers.{index}.", self.config.hidden_size
         linear = self.config.layer_types[index] == "linear_attention"
         return LayerWeights(
-            input_norm=self._vector(name + "input_layernorm.weight", self.config.hidden_size),
+            input_norm=self.new.vector(name + "input_layernorm.weight", hidden),
             mixer=(
                 self._deltanet(name + "linear_attn.")
                 if linear
                 else self._attention(name + "self_attn.")
             ),
-            post_norm=self._vector(
-                name + "post_attention_layernorm.weight", self.config.hidden_size
-            ),
+            post_norm=self.new.vector(name + "post_attention_layernorm.weight", hidden),
             moe=self._moe(name + "mlp."),
         )
 
     def _deltanet(self, name: str) -> DeltaNetWeights:
-        config = self.config
-        heads = config.linear_num_value_heads
-        channels, kernel = config.conv_channels, config.linear_conv_kernel_dim
-        conv = self._empty(channels, kernel)
-        self.plan.add(name + "conv1d.weight", conv.unsqueeze(1), std=kernel**-0.5)
+        config, new = self.config, self.new
+        heads, hidden = config.linear_num_value_heads, config.hidden_size
         return DeltaNetWeights(
-            in_proj=self._fused(
-                (name + "in_proj_qkv.weight", channels),
-                (name + "in_proj_z.weight", config.value_dim),
-                (name + "in_proj_b.weight", heads),
-                (name + "in_proj_a.weight", heads),
+            in_proj=new.matrix(
+                hidden,
+                Part(name + "in_proj_qkv.weight", config.conv_channels),
+                Part(name + "in_proj_z.weight", config.value_dim),
+                Part(name + "in_proj_b.weight", heads),
+                Part(name + "in_proj_a.weight", heads),
+                aligned=True,
             ),
-            conv=conv,
-            neg_exp_a=self._vector(name + "A_log", heads, mean=1.0, std=0.5),
-            dt_bias=self._vector(name + "dt_bias", heads, mean=1.0),
-            norm=self._vector(name + "norm.weight", config.linear_value_head_dim, mean=1.0),
-            out_proj=self._matrix(name + "out_proj.weight", config.hidden_size, config.value_dim),
+            conv=new.conv(
+                name + "conv1d.weight", config.conv_channels, config.linear_conv_kernel_dim
+            ),
+            neg_exp_a=new.vector(name + "A_log", heads, mean=1.0, std=0.5),
+            dt_bias=new.vector(name + "dt_bias", heads, mean=1.0),
+            norm=new.vector(name + "norm.weight", config.linear_value_head_dim, mean=1.0),
+            out_proj=new.matrix(config.value_dim, Part(name + "out_proj.weight", hidden)),
         )
 
     def _attention(self, name: str) -> AttentionWeights:
-        config = self.config
-        heads, kv_heads, dim = (
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            config.head_dim,
-        )
-        in_proj = self._empty((2 * kv_heads + 2 * heads) * dim, config.hidden_size)
-        k, q_gate, v = in_proj.split_with_sizes((kv_heads * dim, 2 * heads * dim, kv_heads * dim))
-        std = config.hidden_size**-0.5
-        self.plan.add(name + "k_proj.weight", k, std=std)
-        self.plan.add(name + "v_proj.weight", v, std=std)
-        # The checkpoint has q and gate rows alternating head by head; here all q come first.
-        self.plan.add(
-            name + "q_proj.weight",
-            q_gate.view(2, heads, dim, -1).transpose(0, 1),
-            q_gate.shape,
-            view=(heads, 2, dim, config.hidden_size),
-            std=std,
-        )
-        kq_norm = torch.empty(kv_heads + heads, dim, device=self.device)
-        self.plan.add(name + "k_norm.weight", kq_norm[:kv_heads], (dim,))
-        self.plan.add(name + "q_norm.weight", kq_norm[kv_heads:], (dim,))
+        config, new = self.config, self.new
+        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        dim, hidden = config.head_dim, config.hidden_size
         return AttentionWeights(
-            in_proj=in_proj,
-            kq_norm=kq_norm,
-            out_proj=self._matrix(name + "o_proj.weight", config.hidden_size, heads * dim),
+            in_proj=new.matrix(
+                hidden,
+                Part(name + "k_proj.weight", kv_heads * dim),
+                # The checkpoint has q and gate rows alternating head by head; here all q come
+                # first.
+                Part(name + "q_proj.weight", 2 * heads * dim, interleaved=(heads, 2)),
+                Part(name + "v_proj.weight", kv_heads * dim),
+            ),
+            kq_norm=new.norms(
+                dim, (name + "k_norm.weight", kv_heads), (name + "q_norm.weight", heads)
+            ),
+            out_proj=new.matrix(heads * dim, Part(name + "o_proj.weight", hidden)),
         )
 
     def _moe(self, name: str) -> MoeWeights:
-        config = self.config
-        shared = config.shared_expert_intermediate_size
-        experts, dim, hidden = config.num_experts, config.moe_intermediate_size, config.hidden_size
-        gate_up, down = self._empty(experts, 2 * dim, hidden), self._empty(experts, hidden, dim)
-        fused = name + "experts."
-        self.plan.add(fused + "gate_up_proj", gate_up, std=hidden**-0.5)
-        self.plan.add(fused + "down_proj", down, std=dim**-0.5)
-        halves = (("gate_proj", gate_up[:, :dim]), ("up_proj", gate_up[:, dim:]))
-        self.plan.add_split(
-            fused + "gate_up_proj",
-            {f"{fused}{e}.{n}.weight": w[e] for n, w in halves for e in range(experts)},
-        )
-        self.plan.add_split(
-            fused + "down_proj",
-            {f"{fused}{e}.down_proj.weight": down[e] for e in range(experts)},
-        )
+        config, new = self.config, self.new
+        shared, num = config.shared_expert_intermediate_size, config.num_experts
+        dim, hidden, experts = config.moe_intermediate_size, config.hidden_size, name + "experts."
+        halves = Part("gate_proj", dim), Part("up_proj", dim)
         return MoeWeights(
-            in_proj=self._fused(
-                (name + "shared_expert.gate_proj.weight", shared),
-                (name + "shared_expert.up_proj.weight", shared),
-                (name + "gate.weight", experts),
-                (name + "shared_expert_gate.weight", 1),
+            in_proj=new.matrix(
+                hidden,
+                Part(name + "shared_expert.gate_proj.weight", shared),
+                Part(name + "shared_expert.up_proj.weight", shared),
+                Part(name + "gate.weight", num),
+                Part(name + "shared_expert_gate.weight", 1),
+                aligned=True,
             ),
-            shared_down=self._matrix(name + "shared_expert.down_proj.weight", hidden, shared),
-            gate_up=gate_up,
-            down=down,
+            shared_down=new.matrix(shared, Part(name + "shared_expert.down_proj.weight", hidden)),
+            gate_up=new.experts(hidden, num, experts, "gate_up_proj", halves),
+            down=new.experts(dim, num, experts, "down_proj", [Part("down_proj", hidden)]),
         )
-
-    def _empty(self, *shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=self.dtype, device=self.device)
-
-    def _matrix(self, name: str, rows: int, columns: int, std: float | None = None) -> torch.Tensor:
-        matrix = self._empty(rows, columns)
-        self.plan.add(name, matrix, std=columns**-0.5 if std is None else std)
-        return matrix
-
-    def _fused(self, *parts: tuple[str, int]) -> torch.Tensor:
-        """One matrix over the hidden states whose rows are several checkpoint tensors.
-
-        Rows of zeros fill it up to a multiple of 16: without that, a matrix product of an odd
-        width falls back to a kernel seven times slower (cuBLAS on an H200, 1,281 rows).
-        """
-        columns = self.config.hidden_size
-        sizes = [rows for _, rows in parts]
-        matrix = self._empty(-(-sum(sizes) // 16) * 16, columns)
-        for (name, rows), end in zip(parts, accumulate(sizes), strict=True):
-            self.plan.add(name, matrix[end - rows : end], std=columns**-0.5)
-        matrix[sum(sizes) :].zero_()
-        return matrix
-
-    def _vector(self, name: str, size: int, *, mean: float = 0.0, std: float = 0.0) -> torch.Tensor:
-        vector = torch.empty(size, device=self.device)
-        self.plan.add(name, vector, mean=mean, std=std)
-        return vector

@@ -4,26 +4,28 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.model.matrix import Matrix
+
 
 @dataclass(frozen=True)
 class DeltaNetWeights:
     """Rows of ``in_proj``: q, k, v, then z, b, a, then zeros up to a multiple of 16."""
 
-    in_proj: torch.Tensor
+    in_proj: Matrix
     conv: torch.Tensor
     neg_exp_a: torch.Tensor
     dt_bias: torch.Tensor
     norm: torch.Tensor
-    out_proj: torch.Tensor
+    out_proj: Matrix
 
 
 @dataclass(frozen=True)
 class AttentionWeights:
     """Rows of ``in_proj``: k, q, gate, v; k and q share one norm and rotation pass."""
 
-    in_proj: torch.Tensor
+    in_proj: Matrix
     kq_norm: torch.Tensor
-    out_proj: torch.Tensor
+    out_proj: Matrix
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,10 @@ class MoeWeights:
     """Rows of ``in_proj``: shared expert's gate and up, then the router, then the shared gate,
     then zeros up to a multiple of 16."""
 
-    in_proj: torch.Tensor
-    shared_down: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    in_proj: Matrix
+    shared_down: Matrix
+    gate_up: Matrix
+    down: Matrix
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 
 Naming = Literal["per_expert", "fused", "multimodal", "sharded"]
@@ -150,6 +150,64 @@ def _write_fused(model: Qwen3_5MoeForCausalLM, folder: Path, *, multimodal: bool
         tensors["mtp.layers.0.mlp.experts.0.gate_proj.weight"] = torch.randn(4, 8)
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
+
+
+KEPT_IN_BF16 = (
+    "in_proj_a",
+    "in_proj_b",
+    "mlp.gate",
+    "shared_expert_gate",
+    "lm_head",
+    "embed_tokens",
+)
+
+
+def convert_to_fp8(folder: Path, **settings: Any) -> dict[str, torch.Tensor]:
+    """Convert a checkpoint to the official FP8 layout, in place -> what its tensors then mean.
+
+    ``settings`` replace those of its ``quantization_config``.
+    """
+    tensors = load_file(folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    meant, stored, kept = dict(tensors), dict(tensors), []
+    for name, tensor in tensors.items():
+        module = name.removesuffix(".weight")
+        if tensor.dim() < 2 or "conv1d" in name or module.endswith(KEPT_IN_BF16):
+            kept += [module] if module.endswith(KEPT_IN_BF16) else []
+            continue
+        values, scales = _blockwise(tensor)
+        scale_name = f"{name}_scale_inv"
+        stored |= {name: values, scale_name: scales}
+        meant[name] = _wide(values, scales)
+    config["quantization_config"] = {
+        "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128], "modules_to_not_convert": kept, **settings,
+    }  # fmt: skip
+    save_file(stored, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+    return meant
+
+
+def _blockwise(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Block by block: e4m3 values, and BF16 scales of 448 to the largest value."""
+    rows, columns = tensor.shape[-2:]
+    shape = (*tensor.shape[:-2], -(-rows // 128), -(-columns // 128))
+    values = torch.empty(tensor.shape, dtype=torch.float8_e4m3fn)
+    scales = torch.empty(shape, dtype=torch.bfloat16)
+    for i in range(shape[-2]):
+        for j in range(shape[-1]):
+            block = (..., slice(128 * i, 128 * i + 128), slice(128 * j, 128 * j + 128))
+            amax = tensor[block].float().abs().amax((-2, -1), keepdim=True)
+            scales[..., i, j] = (amax / 448).to(torch.bfloat16)[..., 0, 0]
+            scaled = tensor[block].float() / scales[..., i, j, None, None].float()
+            values[block] = scaled.clamp(-448, 448).to(torch.float8_e4m3fn)
+    return values, scales
+
+
+def _wide(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    rows, columns = values.shape[-2:]
+    wide = scales.float().repeat_interleave(128, -2).repeat_interleave(128, -1)
+    return values.float() * wide[..., :rows, :columns]
 
 
 def _scale(name: str, parameter: torch.Tensor) -> None:

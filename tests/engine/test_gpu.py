@@ -1,7 +1,5 @@
 """Which GPU a name means, and how a shared one is divided."""
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -43,14 +41,11 @@ def test_workers_that_share_a_gpu_divide_its_memory_whoever_comes_first(monkeypa
     total = 141 * GIB
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 20 * GIB)
-    pages = partial(
-        gpu.num_pages_that_fit, LAYOUT, 64,
-        num_ids=250_000, num_sampled=32, max_seq_len=1 << 30, share=2,
-    )  # fmt: skip
+    demand = gpu.CacheDemand(LAYOUT, 250_000, max_sampled=32, max_seq_len=1 << 30, share=2)
     found = []
     for free in (120 * GIB, 55 * GIB):  # the first alone, the second beside the first
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, total))
-        found.append(pages())
+        found.append(gpu.pools_that_fit(demand, None, 64).num_pages)
     slots_bytes = 64 * (LAYOUT.state_slot_bytes + 250_000 * gpu.TABLE_BYTES)
     sampled_bytes = 32 * 250_000 * gpu.SAMPLED_BYTES
     left = total // 2 - 20 * GIB - gpu.ACTIVATIONS_BYTES - slots_bytes - sampled_bytes

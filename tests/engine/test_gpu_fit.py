@@ -6,7 +6,7 @@ import torch
 from engine import gpu
 from engine.config import MAX_DECODE_ROWS, EngineConfig
 from tests.engine.checkpoints import checkpoint
-from transport.layout import PoolSize
+from transport.layout import CacheLayout, PoolSize
 from transport.region import Region
 
 GIB = 1 << 30
@@ -61,9 +61,8 @@ def test_pages_take_what_is_left(hopper: pytest.MonkeyPatch) -> None:
     free = 8 * GIB + probe + 4 * slot_bytes + sampled_bytes + 5 * layout.page_bytes + 7
 
     def pages(num_slots: int, max_seq_len: int) -> int:
-        return gpu.num_pages_that_fit(
-            layout, num_slots, num_ids=300, num_sampled=3, max_seq_len=max_seq_len, share=1
-        )
+        demand = gpu.CacheDemand(layout, 300, max_sampled=3, max_seq_len=max_seq_len, share=1)
+        return gpu.pools_that_fit(demand, None, num_slots).num_pages
 
     hopper.setattr(torch.cuda, "mem_get_info", lambda: (free, 140 * GIB))
     assert pages(4, 262_144) == 5
@@ -73,6 +72,47 @@ def test_pages_take_what_is_left(hopper: pytest.MonkeyPatch) -> None:
     plan = gpu.memory_plan(GIB, layout, PoolSize(5, 4))
     assert "weights 1.00 GiB; 5 pages" in plan
     assert "= 320 tokens; 4 state slots" in plan
+
+
+def left_for_cache(hopper: pytest.MonkeyPatch, num_bytes: int) -> None:
+    taken = 8 * GIB + Region.without_probe(FULL, gpu.PROBE).size_bytes
+    hopper.setattr(torch.cuda, "mem_get_info", lambda: (num_bytes + taken, 140 * GIB))
+
+
+FULL = CacheLayout("bfloat16", 64, 10, 2, 256, 30, 8192, 3, 32, 128, 128)
+"""Of the full-size model."""
+DEMAND = gpu.CacheDemand(FULL, 248_077, max_sampled=512, max_seq_len=262_144, share=1)
+
+
+@pytest.mark.parametrize("gib", [1, 2.66, 6, 20, 36, 60, 300])
+def test_state_slots_and_pages_divide_what_is_left(hopper: pytest.MonkeyPatch, gib: float) -> None:
+    left_for_cache(hopper, int(gib * GIB))
+    pools = gpu.pools_that_fit(DEMAND, None, None)
+    slots, pages = pools.num_state_slots, pools.num_pages
+    taken = slots * DEMAND.slot_bytes + DEMAND.sampled_bytes(slots) + pages * FULL.page_bytes
+    assert taken <= gib * GIB
+    assert slots == gpu.DEFAULT_SLOTS or taken > gib * GIB - 2 * FULL.page_bytes, "all of it"
+    assert pages * FULL.page_size >= slots * gpu.TYPICAL_TOKENS
+    assert (slots == gpu.DEFAULT_SLOTS) == (gib >= 36)
+    assert bool(gpu.shortage(FULL, pools, in_fp8=False)) == (slots < gpu.DEFAULT_SLOTS)
+
+
+def test_a_shortage_is_said_in_sequences_and_tokens() -> None:
+    short = gpu.shortage(FULL, PoolSize(1600, 50), in_fp8=False)
+    assert "at most 50 sequences at a time, 102400 tokens in all, 2048 each" in short
+    assert "--quantize fp8" in short
+    assert "--quantize" not in gpu.shortage(FULL, PoolSize(1600, 50), in_fp8=True)
+
+
+def test_state_slots_beside_pages_that_are_given(hopper: pytest.MonkeyPatch) -> None:
+    left_for_cache(hopper, 6 * GIB)
+    slots = gpu.pools_that_fit(DEMAND, 2048, None).num_state_slots
+    assert 1 < slots < gpu.DEFAULT_SLOTS
+    taken = slots * DEMAND.slot_bytes + DEMAND.sampled_bytes(slots) + 2048 * FULL.page_bytes
+    assert taken <= 6 * GIB < taken + DEMAND.slot_bytes + DEMAND.sampled_bytes(1)
+    with pytest.raises(ValueError, match=r"num_pages: 9999 pages take .* no state slot fits"):
+        gpu.pools_that_fit(DEMAND, 9999, None)
+    assert gpu.pools_that_fit(DEMAND, 9999, 77) == PoolSize(9999, 77), "taken at their word"
 
 
 def test_pages_smaller_than_a_product_on_tensor_cores() -> None:

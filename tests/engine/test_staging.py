@@ -9,7 +9,7 @@ import torch
 
 from engine import staging
 from engine.checkpoint import Entry
-from engine.plan import Target
+from engine.plan import Place
 
 
 def test_loader_threads_touch_no_other_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,6 +29,6 @@ def test_loader_threads_touch_no_other_gpu(tmp_path: Path, monkeypatch: pytest.M
     file.write_bytes(bytes(stored.numpy()))
     into, done = torch.zeros(20), list[int]()
     entry = Entry("weight", file, (20,), "F32", 0)
-    staging.copy_to_gpu([(entry, Target(into, (20,)))], torch.device("cuda", 3), done.append)
+    staging.copy_to_gpu([(entry, Place(into, (20,)))], torch.device("cuda", 3), done.append)
     assert torch.equal(into, stored)
     assert done == [80]

@@ -163,6 +163,7 @@ def test_config_reads_what_the_files_say(folder: Path) -> None:
         ("dtype", "float16"),
         ("device", "tpu"),
         ("load_format", "gguf"),
+        ("quantize", "int4"),
         ("num_valid_ids", 0),
         ("num_valid_ids", 264),
     ],

@@ -13,6 +13,7 @@ from engine.kernels.triton_delta_prefill import delta_prefill
 from engine.kernels.triton_gated_norm import gated_rms_norm
 from engine.kernels.triton_linear import Tiles
 from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan
+from engine.model.matrix import Matrix
 from tests.kernels.closeness import relative_error
 
 EPS = 1e-6
@@ -115,7 +116,7 @@ def project(projected: torch.Tensor, layer: Layer, slots: torch.Tensor) -> torch
     weight = torch.zeros(projected.shape[1], 128, device=x.device, dtype=x.dtype)
     weight[:, :rows] = projected.t()
     tiles = Tiles(16, 32, 2, 4, True)
-    return conv_linear(x, weight, layer.conv, layer.conv_state, slots, tiles)
+    return conv_linear(x, Matrix.of(weight), layer.conv, layer.conv_state, slots, tiles)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -12,6 +12,7 @@ from engine.kernels.triton_experts_prefill import experts_prefill
 from engine.kernels.triton_linear import MAX_STREAMED, Tiles, float_linear, stream_linear
 from engine.kernels.triton_plan import max_tiles, plan, plan_tiles
 from engine.kernels.triton_route import route, route_shared
+from engine.model.matrix import Matrix
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NUM_EXPERTS, TOP_K, HIDDEN, DIM = 12, 4, 64, 32
@@ -81,7 +82,7 @@ def test_linear(
     num_tokens: int, rows: int, splits: int, weights_first: bool, dtype: torch.dtype
 ) -> None:
     x, w = draw(num_tokens, 256, dtype=dtype), draw(rows, 256, dtype=dtype)
-    y = stream_linear(x, w, splits, Tiles(32, 32, 2, 4, weights_first))
+    y = stream_linear(x, Matrix.of(w), splits, Tiles(32, 32, 2, 4, weights_first))
     assert y.shape == (splits, num_tokens, rows)
     assert_close(y.sum(0), x.float() @ w.float().t(), dtype)
 
@@ -176,8 +177,9 @@ def test_experts(num_tokens: int, dtype: torch.dtype) -> None:
     down = draw(NUM_EXPERTS, HIDDEN, DIM, dtype=dtype)
     ids, weights = some_ids(num_tokens, num_padded), torch.rand(num_tokens, TOP_K).to(DEVICE)
     shared = draw(num_tokens, DIM, dtype=dtype), draw(HIDDEN, DIM, dtype=dtype)
+    both = shared[0], Matrix.of(shared[1])
     tiles = DecodeTiles(16, 32, 2, 4), DecodeTiles(32, 16, 2, 4)
-    y = experts(x, ids, weights, gate_up, down, shared, tiles)
+    y = experts(x, ids, weights, Matrix.of(gate_up), Matrix.of(down), both, tiles)
     truth = true_contributions(x, ids, weights, gate_up, down)
     num_live = num_tokens - num_padded
     assert y.shape == (TOP_K + 1, num_tokens, HIDDEN)
@@ -194,7 +196,7 @@ def test_experts_prefill(num_tokens: int, dtype: torch.dtype) -> None:
     down = draw(NUM_EXPERTS, HIDDEN, DIM, dtype=dtype)
     ids, weights = some_ids(num_tokens, num_padded), torch.rand(num_tokens, TOP_K).to(DEVICE)
     tiles = PrefillTiles(32, 32, 32, 2, 4, 2, 16), PrefillTiles(16, 32, 32, 2, 4)
-    y = experts_prefill(x, ids, weights, gate_up, down, tiles)
+    y = experts_prefill(x, ids, weights, Matrix.of(gate_up), Matrix.of(down), tiles)
     truth = true_contributions(x, ids, weights, gate_up, down)
     num_live = num_tokens - num_padded
     assert_close(y[:, :num_live], truth[:, :num_live], dtype)
@@ -202,8 +204,8 @@ def test_experts_prefill(num_tokens: int, dtype: torch.dtype) -> None:
 
 def test_a_tokens_result_does_not_depend_on_its_batch() -> None:
     x = draw(20, HIDDEN, dtype=torch.bfloat16)
-    gate_up = draw(NUM_EXPERTS, 2 * DIM, HIDDEN, dtype=torch.bfloat16)
-    down = draw(NUM_EXPERTS, HIDDEN, DIM, dtype=torch.bfloat16)
+    gate_up = Matrix.of(draw(NUM_EXPERTS, 2 * DIM, HIDDEN, dtype=torch.bfloat16))
+    down = Matrix.of(draw(NUM_EXPERTS, HIDDEN, DIM, dtype=torch.bfloat16))
     ids, weights = some_ids(20), torch.rand(20, TOP_K).to(DEVICE)
     tiles = DecodeTiles(16, 32, 2, 4), DecodeTiles(32, 16, 2, 4)
     packed = experts(x, ids, weights, gate_up, down, tiles=tiles)

@@ -1,0 +1,76 @@
+"""Places of a checkpoint's tensors in weights that are in FP8 (engine/model/matrix.py)."""
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.model.matrix import quantise
+from engine.plan import FLOATS, Place
+
+QUANTISED_AT_ONCE = 1 << 26
+"""Values that are converted to FP8 in one go: each takes some ten bytes meanwhile."""
+
+
+@dataclass(frozen=True)
+class ScalePlace:
+    """A ``Target`` for scales of blocks of 128 rows, of which ``into`` has one for each group of
+    rows: group i is of the stored block ``blocks[i]``."""
+
+    into: torch.Tensor
+    shape: tuple[int, ...]
+    blocks: torch.Tensor
+    view: tuple[int, ...] | None = None
+    stored: tuple[str, ...] = FLOATS
+
+    @property
+    def device(self) -> torch.device:
+        return self.into.device
+
+    def direct(self, dtype: torch.dtype) -> torch.Tensor | None:
+        return None
+
+    def copy(self, source: torch.Tensor) -> None:
+        groups = source.index_select(-2, self.blocks.to(source.device))
+        self.into.copy_(groups.view(self.view) if self.view else groups)
+
+    def draw(self, generator: torch.Generator) -> None:
+        self.into.fill_(1.0)
+
+
+@dataclass(frozen=True)
+class QuantisingPlace:
+    """A ``Target`` in FP8 for a tensor that is not: converted as it arrives."""
+
+    values: Place
+    scales: ScalePlace
+    dtype: torch.dtype
+    """Of dummy values before they are converted."""
+    stored: tuple[str, ...] = FLOATS
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    def direct(self, dtype: torch.dtype) -> torch.Tensor | None:
+        return None
+
+    def copy(self, source: torch.Tensor) -> None:
+        if source.numel() <= QUANTISED_AT_ONCE or self.values.view or source.dim() < 3:
+            self._convert(self.values, self.scales, source)
+            return
+        for value, scale, part in zip(self.values.into, self.scales.into, source, strict=True):
+            values = Place(value, tuple(part.shape))
+            self._convert(values, ScalePlace(scale, (), self.scales.blocks), part)
+
+    def draw(self, generator: torch.Generator) -> None:
+        drawn = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        self.copy(drawn.normal_(self.values.mean, self.values.std, generator=generator))
+
+    def _convert(self, into: Place, scales_into: ScalePlace, source: torch.Tensor) -> None:
+        values, scales = quantise(source)
+        into.copy(values.contiguous())
+        scales_into.copy(scales)

@@ -1,0 +1,295 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""Experts in FP8 for more than 512 tokens: grouped products on FP8 tensor cores.
+
+    h[p] = silu(gate_e x_t) * (up_e x_t);   y[p] = p[p] * down_e h[p],   pair p = (t, j), e = ids[p]
+
+As ``triton_experts_prefill``, with ``x`` and ``h`` quantised a token's 128 columns at a time. A sum
+has the scale of its last 128 columns, the token's times the weights': before the next ones it is
+multiplied by the old scale over the new. Sums of 128 columns, each scaled and then added, would
+need twice the registers, which gate and up together do not leave.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from engine.kernels.triton_experts_prefill import Tiles
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.kernels.triton_plan import plan, plan_tiles
+from engine.kernels.triton_quantise import BLOCK, quantise_rows, quantised
+from engine.model.matrix import Matrix
+
+TILES = Tiles(128, 256, BLOCK, 4, 8, 1, 64), Tiles(64, 128, BLOCK, 3, 4)
+"""For gate_up and for down, as measured on an H200."""
+
+
+@triton.jit
+def _gate_up_tile(
+    p_x,
+    p_x_scales,
+    stride_scale,
+    w_desc,
+    p_w_scales,
+    p_h,
+    p_h_scales,
+    b_pair,
+    h_row,
+    w_row,
+    o_band,
+    K: tl.constexpr,
+    DIM: tl.constexpr,
+    TOP_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    # Rows without a pair read token 0: a mask would cost every row of every tile.
+    b_token = (tl.maximum(b_pair, 0) // TOP_K).to(tl.int64)
+    p_rows = p_x + b_token[:, None] * K + tl.arange(0, BLOCK_K)[None, :]
+    p_row_scales = p_x_scales + b_token
+    row = w_row + o_band
+    p_gate_scales = p_w_scales + row // BLOCK_K * (K // BLOCK_K)
+    p_up_scales = p_gate_scales + DIM // BLOCK_K * (K // BLOCK_K)
+    b_gate = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
+    b_up = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
+    b_last = tl.load(p_row_scales)
+    last_gate = tl.load(p_gate_scales)
+    last_up = tl.load(p_up_scales)
+    for k in tl.range(0, K, BLOCK_K):
+        b_x = tl.load(p_rows + k)
+        b_scale = tl.load(p_row_scales + k // BLOCK_K * stride_scale)
+        gate_scale = tl.load(p_gate_scales + k // BLOCK_K)
+        up_scale = tl.load(p_up_scales + k // BLOCK_K)
+        b_step = b_last / b_scale
+        b_gate *= (b_step * (last_gate / gate_scale))[:, None]
+        b_gate = tl.dot(b_x, tl.trans(w_desc.load([row, k])), b_gate)
+        b_up *= (b_step * (last_up / up_scale))[:, None]
+        b_up = tl.dot(b_x, tl.trans(w_desc.load([row + DIM, k])), b_up)
+        b_last, last_gate, last_up = b_scale, gate_scale, up_scale
+    b_gate *= (b_last * last_gate)[:, None]
+    b_up *= (b_last * last_up)[:, None]
+    b_q, b_scales = quantised(b_gate / (1.0 + tl.exp(-b_gate)) * b_up)
+    o_h = (h_row + tl.arange(0, BLOCK_M)).to(tl.int64)
+    valid = b_pair >= 0
+    o_n = o_band + tl.arange(0, BLOCK_K)
+    tl.store(p_h + o_h[:, None] * DIM + o_n[None, :], b_q, mask=valid[:, None])
+    tl.store(p_h_scales + o_h * (DIM // BLOCK_K) + o_band // BLOCK_K, b_scales, mask=valid)
+
+
+@triton.jit(do_not_specialize=["num_tokens", "num_tiles"])
+def _gate_up_kernel(
+    p_x,
+    p_x_scales,
+    p_lists,
+    p_counts,
+    p_tiles,
+    w_desc,
+    p_w_scales,
+    p_h,
+    p_h_scales,
+    num_tokens,
+    num_tiles,
+    K: tl.constexpr,
+    DIM: tl.constexpr,
+    TOP_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    TAIL: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    wait_for_inputs(PDL)
+    GROUPS: tl.constexpr = DIM // BLOCK_K
+    tile = tl.program_id(0) // GROUPS
+    o_band = tl.program_id(0) % GROUPS * BLOCK_K
+    expert = tl.load(p_tiles + tile)
+    start = tl.load(p_tiles + num_tiles + tile)
+    h_row = tl.load(p_tiles + 2 * num_tiles + tile)
+    if start < 0:
+        return
+    count = tl.load(p_counts + expert)
+    p_list = p_lists + expert.to(tl.int64) * num_tokens
+    w_row = expert * (2 * DIM)
+    if count - start > TAIL:
+        place = start + tl.arange(0, BLOCK_M)
+        b_pair = tl.load(p_list + place, mask=place < count, other=-1)
+        _gate_up_tile(
+            p_x, p_x_scales, num_tokens, w_desc, p_w_scales, p_h, p_h_scales, b_pair, h_row, w_row,
+            o_band, K, DIM, TOP_K, BLOCK_M, BLOCK_K,
+        )  # fmt: skip
+    elif TAIL > 0:
+        rest = start + tl.arange(0, TAIL)
+        b_rest = tl.load(p_list + rest, mask=rest < count, other=-1)
+        _gate_up_tile(
+            p_x, p_x_scales, num_tokens, w_desc, p_w_scales, p_h, p_h_scales, b_rest, h_row, w_row,
+            o_band, K, DIM, TOP_K, TAIL, BLOCK_K,
+        )  # fmt: skip
+
+
+@triton.jit
+def _down_tile(
+    h_desc,
+    p_h_scales,
+    w_desc,
+    p_w_scales,
+    p_weights,
+    p_y,
+    b_pair,
+    h_row,
+    w_row,
+    o_band,
+    HIDDEN: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    valid = b_pair >= 0
+    b_weight = tl.load(p_weights + b_pair, mask=valid, other=0.0)[:, None]
+    p_row_scales = p_h_scales + (h_row + tl.arange(0, BLOCK_M)).to(tl.int64) * (DIM // BLOCK_K)
+    p_w_scales += (w_row + o_band) // BLOCK_K * (DIM // BLOCK_K)
+    b_y = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in tl.range(0, DIM, BLOCK_K):
+        b_part = tl.dot(h_desc.load([h_row, k]), tl.trans(w_desc.load([w_row + o_band, k])))
+        b_scale = tl.load(p_row_scales + k // BLOCK_K, mask=valid, other=0.0)
+        b_y += b_part * (b_scale * tl.load(p_w_scales + k // BLOCK_K))[:, None]
+    o_n = o_band + tl.arange(0, BLOCK_N)
+    p_out = p_y + b_pair[:, None].to(tl.int64) * HIDDEN + o_n[None, :]
+    tl.store(p_out, (b_y * b_weight).to(p_y.dtype.element_ty), mask=valid[:, None])
+
+
+@triton.jit(do_not_specialize=["num_tokens", "num_tiles"])
+def _down_kernel(
+    h_desc,
+    h_rest_desc,
+    p_h_scales,
+    p_lists,
+    p_counts,
+    p_tiles,
+    p_weights,
+    w_desc,
+    p_w_scales,
+    p_y,
+    num_tokens,
+    num_tiles,
+    HIDDEN: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    TAIL: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    wait_for_inputs(PDL)
+    GROUPS: tl.constexpr = HIDDEN // BLOCK_N
+    tile = tl.program_id(0) // GROUPS
+    o_band = tl.program_id(0) % GROUPS * BLOCK_N
+    expert = tl.load(p_tiles + tile)
+    start = tl.load(p_tiles + num_tiles + tile)
+    h_row = tl.load(p_tiles + 2 * num_tiles + tile)
+    if start < 0:
+        return
+    count = tl.load(p_counts + expert)
+    p_list = p_lists + expert.to(tl.int64) * num_tokens
+    w_row = expert * HIDDEN
+    if count - start > TAIL:
+        place = start + tl.arange(0, BLOCK_M)
+        b_pair = tl.load(p_list + place, mask=place < count, other=-1)
+        _down_tile(
+            h_desc, p_h_scales, w_desc, p_w_scales, p_weights, p_y, b_pair, h_row, w_row, o_band,
+            HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+    elif TAIL > 0:
+        rest = start + tl.arange(0, TAIL)
+        b_rest = tl.load(p_list + rest, mask=rest < count, other=-1)
+        _down_tile(
+            h_rest_desc, p_h_scales, w_desc, p_w_scales, p_weights, p_y, b_rest, h_row, w_row,
+            o_band, HIDDEN, DIM, TAIL, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+
+
+def experts_fp8(
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    gate_up: Matrix,
+    down: Matrix,
+    tiles: tuple[Tiles, Tiles] | None = None,
+) -> torch.Tensor:
+    """Contributions [top_k, tokens, hidden] in ``x``'s dtype, to be added per token in that order.
+
+    x [tokens, hidden]; ids int32 and weights float32 [tokens, top_k], -1 for no expert: such
+    contributions are undefined. gate_up [experts, 2 * dim, hidden], down [experts, hidden, dim],
+    all rows in FP8.
+    """
+    (num_tokens, hidden), (num_experts, _, dim) = x.shape, down.shape
+    top_k = ids.shape[1]
+    assert gate_up.fp8.shape == (num_experts, 2 * dim, hidden)
+    assert down.fp8.shape == (num_experts, hidden, dim)
+    assert ids.shape == weights.shape == (num_tokens, top_k)
+    assert weights.dtype == torch.float32
+    assert gate_up.group == down.group == BLOCK
+    assert all(t.is_contiguous() for t in (x, ids, weights, gate_up.fp8, down.fp8))
+    assert gate_up.scales.is_contiguous()
+    assert down.scales.is_contiguous()
+    in_tiles, out_tiles = tiles or TILES
+    # A band of gate and one of up fill the columns that share a scale of h.
+    assert in_tiles.rows == 2 * BLOCK
+    assert in_tiles.k == out_tiles.k == BLOCK
+    assert BLOCK % out_tiles.rows == 0
+    assert hidden % BLOCK == dim % BLOCK == 0
+    lists, counts = plan(ids, num_experts)
+    q, q_scales = quantise_rows(x)
+    num_pairs = num_tokens * top_k
+    h = torch.empty((num_pairs, dim), dtype=q.dtype, device=x.device)
+    h_scales = torch.empty((num_pairs, dim // BLOCK), dtype=torch.float32, device=x.device)
+    y = torch.empty((num_tokens, top_k, hidden), dtype=x.dtype, device=x.device)
+    in_plan = plan_tiles(counts, num_tokens, top_k, in_tiles.pairs)
+    out_plan = in_plan
+    if out_tiles.pairs != in_tiles.pairs:
+        out_plan = plan_tiles(counts, num_tokens, top_k, out_tiles.pairs)
+    _gate_up_kernel[(in_plan.shape[1] * (dim // BLOCK),)](
+        q,
+        q_scales,
+        lists,
+        counts,
+        in_plan,
+        TensorDescriptor.from_tensor(gate_up.fp8.view(-1, hidden), [BLOCK, BLOCK]),
+        gate_up.scales,
+        h,
+        h_scales,
+        num_tokens,
+        in_plan.shape[1],
+        K=hidden,
+        DIM=dim,
+        TOP_K=top_k,
+        BLOCK_M=in_tiles.pairs,
+        BLOCK_K=BLOCK,
+        TAIL=in_tiles.tail,
+        num_warps=in_tiles.warps,
+        num_stages=in_tiles.stages,
+        **overlap(x),
+    )
+    _down_kernel[(out_plan.shape[1] * (hidden // out_tiles.rows),)](
+        TensorDescriptor.from_tensor(h, [out_tiles.pairs, BLOCK]),
+        TensorDescriptor.from_tensor(h, [out_tiles.tail or out_tiles.pairs, BLOCK]),
+        h_scales,
+        lists,
+        counts,
+        out_plan,
+        weights,
+        TensorDescriptor.from_tensor(down.fp8.view(-1, dim), [out_tiles.rows, BLOCK]),
+        down.scales,
+        y,
+        num_tokens,
+        out_plan.shape[1],
+        HIDDEN=hidden,
+        DIM=dim,
+        BLOCK_M=out_tiles.pairs,
+        BLOCK_N=out_tiles.rows,
+        BLOCK_K=BLOCK,
+        TAIL=out_tiles.tail,
+        num_warps=out_tiles.warps,
+        num_stages=out_tiles.stages,
+        **overlap(x),
+    )
+    return y.transpose(0, 1)

@@ -1,0 +1,71 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""Activations in FP8: a token's 128 columns share a scale.
+
+scale[t, b] = max(|x[t, 128 b ...]|) / 448;   q[t, c] = e4m3(x[t, c] / scale[t, c // 128])
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from engine.kernels.triton_dot import INTERPRETED
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
+
+BLOCK = 128
+
+
+@triton.jit
+def quantised(b_x):
+    """(e4m3 [rows, 128], scales [rows]) of float32 [rows, 128]."""
+    # Zeros are divided by something, and sums under one scale taken over to the next one.
+    b_amax = tl.maximum(tl.max(tl.abs(b_x), axis=1), 1e-12)
+    b_scaled = b_x * (448.0 / b_amax)[:, None]
+    b_scaled = tl.minimum(tl.maximum(b_scaled, -448.0), 448.0)
+    if INTERPRETED:
+        # It loses the carry of a mantissa that is rounded up to a power of two: round before.
+        b_bits = b_scaled.to(tl.int32, bitcast=True)
+        b_bits = (b_bits + 0x7FFFF + ((b_bits >> 20) & 1)) & -0x100000
+        b_scaled = b_bits.to(tl.float32, bitcast=True)
+    return b_scaled.to(tl.float8e4nv), b_amax / 448.0
+
+
+@triton.jit(do_not_specialize=["num_tokens", "stride_scale"])
+def _quantise_kernel(
+    p_x,
+    p_q,
+    p_scales,
+    num_tokens,
+    stride_x,
+    stride_scale,
+    K: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    tokens = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    o_k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)[None, :]
+    mask = (tokens < num_tokens)[:, None]
+    wait_for_inputs(PDL)
+    b_x = tl.load(p_x + tokens.to(tl.int64)[:, None] * stride_x + o_k, mask=mask, other=0.0)
+    b_q, b_scales = quantised(b_x.to(tl.float32))
+    tl.store(p_q + tokens.to(tl.int64)[:, None] * K + o_k, b_q, mask=mask)
+    p_scales += tl.program_id(1).to(tl.int64) * stride_scale + tokens
+    tl.store(p_scales, b_scales, mask=tokens < num_tokens)
+
+
+def quantise_rows(x: torch.Tensor, padded: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [tokens, k], rows contiguous, k a multiple of 128 -> e4m3 [tokens, k], float32 scales
+    [tokens, k / 128], those of a block contiguous. ``padded``: that many tokens, the rest of them
+    undefined."""
+    num_tokens, k = x.shape
+    padded = max(padded, num_tokens)
+    assert x.stride(1) == 1
+    assert k % BLOCK == 0, k
+    q = torch.empty((padded, k), dtype=torch.float8_e4m3fn, device=x.device)
+    scales = torch.empty((k // BLOCK, padded), dtype=torch.float32, device=x.device)
+    if num_tokens:
+        _quantise_kernel[(triton.cdiv(num_tokens, 16), k // BLOCK)](
+            x, q, scales, num_tokens, x.stride(0), padded,
+            K=k, BLOCK_T=16, BLOCK_K=BLOCK, num_warps=4, **overlap(x),
+        )  # fmt: skip
+    return q, scales.t()

@@ -1,0 +1,192 @@
+"""Allocates a model's weights, and registers where each checkpoint tensor goes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import gcd
+
+import torch
+
+from engine.fp8_places import QuantisingPlace, ScalePlace
+from engine.model.matrix import FP8, Matrix
+from engine.model.quantization import BLOCK, Quantization
+from engine.plan import FP8 as STORED_FP8
+from engine.plan import Place, Plan, Target
+
+SCALES = "_scale_inv"
+"""What the name of a converted tensor's scales ends in."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a fused matrix that are one checkpoint tensor.
+
+    ``interleaved`` (n, m): the checkpoint's rows are n runs of m runs of rows; here they are m
+    runs of n.
+    """
+
+    name: str
+    rows: int
+    interleaved: tuple[int, int] | None = None
+
+    @property
+    def run(self) -> int:
+        """Rows that stay together."""
+        n, m = self.interleaved or (1, 1)
+        return self.rows // (n * m)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What one tensor fills of a matrix: its values, and their scales where they are in FP8."""
+
+    values: torch.Tensor
+    scales: torch.Tensor | None = None
+
+    def split(self, sizes: Sequence[int]) -> "Iterator[_Rows]":
+        """Runs of rows of so many each."""
+        values = self.values.split_with_sizes(list(sizes), dim=-2)
+        if self.scales is None:
+            return map(_Rows, values)
+        group = self.values.shape[-2] // self.scales.shape[-2] if sizes else 1
+        groups = [size // group for size in sizes]
+        return map(_Rows, values, self.scales.split_with_sizes(groups, dim=-2))
+
+    def __getitem__(self, index: int) -> "_Rows":
+        return _Rows(self.values[index], None if self.scales is None else self.scales[index])
+
+
+class WeightBuilder:
+    """Weights of compute dtype ``dtype``, and of FP8 where ``quantization`` says so."""
+
+    def __init__(
+        self, plan: Plan, quantization: Quantization, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.plan, self._quantization = plan, quantization
+        self._dtype, self._device = dtype, device
+        self.num_bytes = 0
+
+    def vector(self, name: str, size: int, *, mean: float = 0.0, std: float = 0.0) -> torch.Tensor:
+        """float32 [size]."""
+        vector = self._empty(size, dtype=torch.float32)
+        self.plan.add(name, vector, mean=mean, std=std)
+        return vector
+
+    def norms(self, dim: int, *parts: tuple[str, int]) -> torch.Tensor:
+        """float32 [rows, dim]: of each vector [dim] as many rows as named with it."""
+        rows = self._empty(sum(num for _, num in parts), dim, dtype=torch.float32)
+        for (name, _), own in zip(parts, rows.split([num for _, num in parts]), strict=True):
+            self.plan.add(name, own, (dim,))
+        return rows
+
+    def tensor(self, name: str, *shape: int, std: float) -> torch.Tensor:
+        """A tensor that is never converted."""
+        tensor = self._empty(*shape)
+        self.plan.add(name, tensor, std=std)
+        return tensor
+
+    def conv(self, name: str, channels: int, kernel: int) -> torch.Tensor:
+        """[channels, kernel], stored with a dimension of 1 between."""
+        taps = self._empty(channels, kernel)
+        self.plan.add(name, taps.unsqueeze(1), std=kernel**-0.5)
+        return taps
+
+    def matrix(self, columns: int, *parts: Part, aligned: bool = False) -> Matrix:
+        """One matrix whose rows are several checkpoint tensors.
+
+        ``aligned``: plain rows of zeros fill it up to a multiple of 16. Without that, a product of
+        an odd width falls back to a kernel seven times slower (cuBLAS on an H200, 1,281 rows).
+        """
+        converted = [part for part in parts if self._quantization.converts(part.name)]
+        plain = [part for part in parts if part not in converted]
+        if [*converted, *plain] != [*parts]:
+            raise ValueError(
+                f"quantization_config: {converted[0].name} is converted and {plain[0].name} is "
+                f"not; of {', '.join(part.name for part in parts)} only the first ones may be"
+            )
+        num_rows = sum(part.rows for part in parts)
+        padding = -num_rows % 16 if aligned else 0
+        num_plain = sum(part.rows for part in plain)
+        matrix = self._allocate(converted, num_plain + padding, columns)
+        matrix.plain[num_plain:].zero_()
+        converted_rows = _Rows(matrix.fp8, matrix.scales).split([part.rows for part in converted])
+        plain_rows = _Rows(matrix.plain[:num_plain]).split([part.rows for part in plain])
+        for part, rows in zip(parts, [*converted_rows, *plain_rows], strict=True):
+            for suffix, target in self._targets(rows, part).items():
+                self.plan.add_target(part.name + suffix, target)
+        return matrix
+
+    def experts(
+        self, columns: int, num: int, prefix: str, whole: str, projections: Sequence[Part]
+    ) -> Matrix:
+        """[num, rows of all ``projections``, columns], stored as ``prefix`` + ``whole``, or as
+        ``prefix`` + "I.NAME.weight" of expert I for each projection."""
+        every = Part(prefix + whole, sum(part.rows for part in projections))
+        fp8 = [self._quantization.converts(f"{prefix}0.{part.name}.weight") for part in projections]
+        if len(set(fp8)) > 1:
+            raise ValueError(f"quantization_config: {prefix} is converted in part")
+        converted = projections if fp8[0] else []
+        matrix = self._allocate(converted, 0 if converted else every.rows, columns, num)
+        rows = _Rows(matrix.fp8, matrix.scales) if converted else _Rows(matrix.plain)
+        whole_targets = self._targets(rows, every)
+        for suffix, target in whole_targets.items():
+            self.plan.add_target(every.name + suffix, target)
+        split = list(rows.split([part.rows for part in projections]))
+        for suffix in whole_targets:
+            for part, own in zip(projections, split, strict=True):
+                for expert in range(num):
+                    self.plan.add_part(
+                        every.name + suffix,
+                        f"{prefix}{expert}.{part.name}.weight{suffix}",
+                        partial(self._target, own, expert, part, suffix),
+                    )
+        return matrix
+
+    def _target(self, rows: _Rows, expert: int, part: Part, suffix: str) -> Target:
+        return self._targets(rows[expert], part)[suffix]
+
+    def _allocate(
+        self, converted: Sequence[Part], num_plain: int, columns: int, *lead: int
+    ) -> Matrix:
+        lead = tuple(lead)
+        num_fp8 = sum(part.rows for part in converted)
+        group = gcd(BLOCK, *(part.run for part in converted))
+        return Matrix(
+            fp8=self._empty(*lead, num_fp8, columns, dtype=FP8),
+            scales=self._empty(*lead, num_fp8 // group, -(-columns // BLOCK), dtype=torch.float32),
+            plain=self._empty(*lead, num_plain, columns),
+        )
+
+    def _targets(self, rows: _Rows, part: Part) -> dict[str, Target]:
+        """By what the tensor's name ends in."""
+        std = rows.values.shape[-1] ** -0.5
+        values = _place(rows.values, part, rows.values.shape, std)
+        if rows.scales is None:
+            return {"": values}
+        *lead, num_rows, _ = rows.values.shape
+        stored = (*lead, -(-num_rows // BLOCK), rows.scales.shape[-1])
+        num_groups = rows.scales.shape[-2]
+        group = num_rows // num_groups
+        blocks = torch.arange(num_groups, device=self._device) * group // BLOCK
+        placed = _place(rows.scales, part, stored, 0.0)
+        scales = ScalePlace(placed.into, stored, blocks, placed.view)
+        if self._quantization.source == "load":
+            return {"": QuantisingPlace(values, scales, self._dtype)}
+        fp8 = Place(values.into, values.shape, values.view, 0.0, std, STORED_FP8)
+        return {"": fp8, SCALES: scales}
+
+    def _empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        tensor = torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
+        self.num_bytes += tensor.nbytes
+        return tensor
+
+
+def _place(rows: torch.Tensor, part: Part, shape: Sequence[int], std: float) -> Place:
+    """Where a tensor of ``shape`` goes whose rows, or groups of rows, are ``rows`` once they are
+    in the order that they have here."""
+    if part.interleaved is None:
+        return Place(rows, tuple(shape), None, 0.0, std)
+    n, m = part.interleaved
+    length, columns = rows.shape[0] // (n * m), rows.shape[1]
+    into = rows.view(m, n, length, columns).transpose(0, 1)
+    return Place(into, tuple(shape), (n, m, length, columns), 0.0, std)

@@ -1,0 +1,91 @@
+"""A weight whose rows are partly in FP8, and the conversion to and from it.
+
+    value[r, c] = fp8[r, c] * scale[r // 128, c // 128],   scale = amax(block) / 448
+
+Source: the official FP8 checkpoints; 448 is the largest e4m3 number.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from engine.model.quantization import BLOCK
+
+FP8 = torch.float8_e4m3fn
+FP8_MAX = 448.0
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Rows of a weight [..., rows, k]: those in FP8 first, then the plain ones; either may be none.
+
+    ``fp8`` e4m3 [..., FP8 rows, k]; ``scales`` float32 [..., FP8 rows / group, k / 128 rounded up],
+    where ``group`` divides 128: rows of tensors that were converted apart do not share blocks.
+    ``plain`` [..., other rows, k] in the compute dtype.
+    """
+
+    fp8: torch.Tensor
+    scales: torch.Tensor
+    plain: torch.Tensor
+
+    @classmethod
+    def of(cls, plain: torch.Tensor) -> "Matrix":
+        """``plain`` with no row in FP8."""
+        *lead, _, columns = plain.shape
+        fp8 = torch.empty((*lead, 0, columns), dtype=FP8, device=plain.device)
+        scales = torch.empty((*lead, 0, -(-columns // BLOCK)), device=plain.device)
+        return cls(fp8, scales, plain)
+
+    @classmethod
+    def converted(cls, rows: torch.Tensor) -> "Matrix":
+        """``rows`` [..., rows, k] as the official conversion makes them, in blocks from the first
+        row on; rows a multiple of 128."""
+        assert rows.shape[-2] % BLOCK == 0, rows.shape
+        fp8, scales = quantise(rows)
+        return cls(fp8, scales, rows[..., :0, :])
+
+    @property
+    def shape(self) -> torch.Size:
+        *lead, num_fp8, columns = self.fp8.shape
+        return torch.Size((*lead, num_fp8 + self.plain.shape[-2], columns))
+
+    @property
+    def num_fp8(self) -> int:
+        """Rows in FP8, the first ones."""
+        return self.fp8.shape[-2]
+
+    @property
+    def group(self) -> int:
+        """FP8 rows that share a row of scales."""
+        return self.num_fp8 // self.scales.shape[-2] if self.num_fp8 else BLOCK
+
+    @property
+    def nbytes(self) -> int:
+        return self.fp8.nbytes + self.scales.nbytes + self.plain.nbytes
+
+    def dequantised(self) -> torch.Tensor:
+        """[..., rows, k] in the plain rows' dtype; those rows themselves if there are no others."""
+        if not self.num_fp8:
+            return self.plain
+        fp8 = dequantise(self.fp8, self.scales, self.group).to(self.plain.dtype)
+        return torch.cat((fp8, self.plain), dim=-2)
+
+
+def quantise(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[..., rows, k] -> (e4m3 of that shape, float32 scales a block of 128 x 128, the last of a
+    row or column being smaller)."""
+    num_rows, columns = rows.shape[-2:]
+    padded = F.pad(rows, (0, -columns % BLOCK, 0, -num_rows % BLOCK)).float()
+    blocks = padded.unflatten(-1, (-1, BLOCK)).unflatten(-3, (-1, BLOCK))
+    amax = blocks.abs().amax((-3, -1))
+    scales = torch.where(amax > 0, amax / FP8_MAX, 1.0)
+    scaled = (blocks / scales[..., :, None, :, None]).clamp_(-FP8_MAX, FP8_MAX).to(FP8)
+    values = scaled.flatten(-2).flatten(-3, -2)
+    return values[..., :num_rows, :columns], scales
+
+
+def dequantise(fp8: torch.Tensor, scales: torch.Tensor, group: int) -> torch.Tensor:
+    """float32 of e4m3 rows [..., rows, k], whose scales are [..., rows / group, blocks of k]."""
+    wide = scales.repeat_interleave(BLOCK, -1)[..., : fp8.shape[-1]]
+    return fp8.float() * wide.repeat_interleave(group, -2)

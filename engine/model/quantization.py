@@ -1,0 +1,85 @@
+"""Which matrices of a model are in FP8: a checkpoint's ``quantization_config``, or none.
+
+Source: the official FP8 checkpoints of this family. A converted ``NAME.weight`` is e4m3, and
+``NAME.weight_scale_inv`` holds what each block of 128 x 128 values is multiplied by.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+BLOCK = 128
+PREFIX = re.compile(r"^model\.(language_model\.)?")
+ONLY = {
+    "quant_method": "fp8",
+    "fmt": "e4m3",
+    "activation_scheme": "dynamic",
+    "weight_block_size": [BLOCK, BLOCK],
+}
+KEPT = (
+    "lm_head", "embed_tokens", "linear_attn.in_proj_a", "linear_attn.in_proj_b", "mlp.gate",
+    "mlp.shared_expert_gate",
+)  # fmt: skip
+"""What the official conversion keeps in BF16, beside norms and convolutions."""
+_BOUNDARY = r"(?:(?<=\.)|(?=\.|$))"
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """``source`` none: every matrix is in the compute dtype. checkpoint: those that ``kept`` does
+    not name are stored in FP8. load: they are made FP8 from what is stored."""
+
+    source: Literal["none", "checkpoint", "load"] = "none"
+    kept: tuple[str, ...] = ()
+
+    @classmethod
+    def at_load(cls) -> "Quantization":
+        """The official conversion of a checkpoint that is not quantised."""
+        return cls("load", KEPT)
+
+    @classmethod
+    def read(cls, raw: Any, folder: Path) -> "Quantization":
+        """From ``quantization_config``; raises ValueError naming what is not supported."""
+        if raw is None:
+            return cls()
+        where = f"in {folder / 'config.json'}"
+        if not isinstance(raw, dict):
+            raise ValueError(f"quantization_config: {raw!r} {where} is not an object")
+        for name, only in ONLY.items():
+            if (value := raw.get(name, only if name == "fmt" else None)) != only:
+                raise ValueError(
+                    f"quantization_config.{name}: {value!r} {where}; only {only!r} is supported"
+                )
+        kept: list[str] = []
+        for name in ("modules_to_not_convert", "ignored_layers"):
+            listed = raw.get(name) or []
+            if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+                raise ValueError(f"quantization_config.{name}: {listed!r} {where} is no list")
+            kept += listed
+        return cls("checkpoint", (*kept, "lm_head", "embed_tokens"))
+
+    def drawn(self) -> "Quantization":
+        """For dummy weights, which are drawn before they are converted."""
+        return replace(self, source="load") if self.source == "checkpoint" else self
+
+    def converts(self, name: str) -> bool:
+        """Whether the matrix of tensor ``name``, without the checkpoint's prefix, is in FP8.
+
+        An entry of ``kept`` is a module, a part of the path from its beginning, or its end, as in
+        transformers.
+        """
+        if self.source == "none":
+            return False
+        module = name.removesuffix(".weight")
+        return not any(_names(PREFIX.sub("", entry), module) for entry in self.kept)
+
+
+def _names(entry: str, module: str) -> bool:
+    """Entries may be regular expressions, as in transformers; from one that is none, the letters
+    count."""
+    try:
+        begins = re.match(rf"(?:{entry}){_BOUNDARY}", module) is not None
+    except re.error:
+        begins = module == entry or module.startswith(f"{entry}.")
+    return begins or module.endswith(entry)

@@ -1,0 +1,155 @@
+"""FP8 weights on the GPU against float32 of the same weights: reduced depth, the real widths."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+
+from engine.batch import Row
+from engine.config import EngineConfig
+from engine.inputs import Inputs
+from engine.kernels.reference import ReferenceKernels
+from engine.kernels.triton_large_linear import large_linear
+from engine.model.matrix import Matrix
+from engine.runner import Engine
+from tests.gpu.test_parity import FULL_SIZE, MARGIN, PAGES_EACH, Forced, _kl, pages
+from tests.kernels.closeness import relative_error
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+
+PROMPT_LENS = (1, 65, 600, 3000)
+NUM_DECODED = 128
+MAX_KL = 0.02
+MIN_SAME_TOP1 = 0.97
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    settings = json.loads(FULL_SIZE.read_text())
+    text = settings["text_config"]
+    text |= {"num_hidden_layers": 4, "layer_types": text["layer_types"][:4], "vocab_size": 32_000}
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "config.json").write_text(json.dumps(settings))
+    return load(folder, "bfloat16")
+
+
+def load(folder: Path, dtype: Literal["float32", "bfloat16"]) -> Engine:
+    config = EngineConfig(
+        folder, PAGES_EACH * (len(PROMPT_LENS) + 2), len(PROMPT_LENS) + 2, load_format="dummy",
+        device="cuda", dtype=dtype, quantize="fp8", poison=True,
+    )  # fmt: skip
+    kernels = ReferenceKernels() if dtype == "float32" else None
+    return Engine.load(
+        config, lambda n: torch.empty(n, dtype=torch.uint8, device="cuda"), kernels=kernels
+    )
+
+
+def copy_weights(source: object, into: object) -> None:
+    if isinstance(source, torch.Tensor):
+        assert isinstance(into, torch.Tensor)
+        into.copy_(source)
+    elif isinstance(source, tuple):
+        assert isinstance(into, tuple)
+        for a, b in zip(source, into, strict=True):
+            copy_weights(a, b)
+    elif is_dataclass(source):
+        for field in fields(source):
+            copy_weights(getattr(source, field.name), getattr(into, field.name))
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        torch.randint(0, 32_000, (length + NUM_DECODED,), generator=generator).tolist()
+        for length in PROMPT_LENS
+    ]
+
+
+@pytest.fixture(scope="module")
+def reference(engine: Engine, texts: list[list[int]]) -> list[torch.Tensor]:
+    """float32 logits of the same weights at the positions that our engine samples."""
+    twin = load(engine.config.model_dir, "float32")
+    found = []
+    with torch.inference_mode():
+        copy_weights(engine._model.weights, twin._model.weights)
+        for slot, (text, length) in enumerate(zip(texts, PROMPT_LENS, strict=True)):
+            row = Row(slot, pages(slot), 0, tuple(text[:-1]))
+            inputs = Inputs.of((row,), twin.layout, torch.device("cuda"))
+            index = torch.arange(length - 1, len(text) - 1, device="cuda")
+            inputs = replace(inputs, sample_index=index)
+            hidden = twin._model.forward(inputs, inputs.prefill_ids, twin.cache, twin._kernels)
+            found.append(twin._model.logits(hidden, twin.num_ids, twin._kernels))
+    del twin
+    torch.cuda.empty_cache()
+    return found
+
+
+@pytest.fixture
+def forced(engine: Engine) -> Iterator[Forced]:
+    found = Forced(engine)
+    yield found
+    found.close()
+
+
+def test_teacher_forced_logits(
+    forced: Forced, texts: list[list[int]], reference: list[torch.Tensor]
+) -> None:
+    ours: list[list[torch.Tensor]] = []
+    for slot, length in enumerate(PROMPT_LENS):
+        forced.bind(slot, texts[slot][:length])
+        forced.prefill(slot, texts[slot][:length], 0, last=True)
+        ours.append([forced.logits[-1][0]])
+    slots = list(range(len(PROMPT_LENS)))
+    for step in range(NUM_DECODED - 1):
+        starts = [length + step for length in PROMPT_LENS]
+        fed = [texts[s][start] for s, start in zip(slots, starts, strict=True)]
+        for slot, logits in zip(slots, forced.decode(slots, starts, fed), strict=True):
+            ours[slot].append(logits)
+    clear = same = 0
+    kls = []
+    for length, theirs, rows in zip(PROMPT_LENS, reference, ours, strict=True):
+        own = torch.stack(rows)[:, : theirs.shape[1]]
+        kls.append(_kl(theirs, own))
+        best = theirs.topk(2).values
+        margin = best[:, 0] - best[:, 1] > MARGIN
+        clear += int(margin.sum())
+        same += int((theirs.argmax(-1) == own.argmax(-1))[margin].sum())
+        print(f"prompt of {length}: first KL {kls[-1][0]:.5f}, mean {kls[-1].mean():.5f}")
+    mean = torch.cat(kls).mean()
+    print(f"mean KL {mean:.5f}; the same top-1 at {same} of {clear} clear positions")
+    assert mean <= MAX_KL
+    assert same >= MIN_SAME_TOP1 * clear
+
+
+def test_a_decode_row_does_not_depend_on_its_batch(forced: Forced, texts: list[list[int]]) -> None:
+    slot, length = len(PROMPT_LENS), 65
+    for other in (slot, slot + 1):
+        forced.bind(other, texts[1][:length])
+        forced.prefill(other, texts[1][:length], 0, last=True)
+    alone = forced.decode([slot], [length], [7])[0]
+    others = list(range(len(PROMPT_LENS)))
+    starts = [length + NUM_DECODED for length in PROMPT_LENS]
+    for other, start in zip(others, starts, strict=True):
+        forced.bind(other, texts[other])
+        forced.prefill(other, texts[other][:start], 0, last=True)
+    among = forced.decode([*others, slot + 1], [*starts, length], [*[3] * len(others), 7])[-1]
+    assert torch.equal(alone, among)
+
+
+@pytest.mark.parametrize("num_plain", [0, 64])
+@pytest.mark.parametrize("num_tokens", [65, 1001])
+def test_large_products(num_tokens: int, num_plain: int) -> None:
+    x = torch.randn(num_tokens, 2048, device="cuda").bfloat16()
+    converted = Matrix.converted(torch.randn(2048, 2048, device="cuda").bfloat16())
+    plain = torch.randn(num_plain, 2048, device="cuda").bfloat16()
+    w = Matrix(converted.fp8, converted.scales, plain)
+    y, truth = large_linear(x, w), x.float() @ w.dequantised().float().t()
+    assert y.shape == (num_tokens, 2048 + num_plain)
+    assert relative_error(y[:, :2048], truth[:, :2048]) < 0.04
+    if num_plain:
+        assert relative_error(y[:, 2048:], truth[:, 2048:]) < 8e-3

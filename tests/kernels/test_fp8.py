@@ -1,0 +1,153 @@
+"""The Triton kernels over FP8 weights against plain PyTorch over the dequantised ones."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from engine.kernels.triton_experts import Tiles as DecodeTiles
+from engine.kernels.triton_experts import experts
+from engine.kernels.triton_experts_fp8 import experts_fp8
+from engine.kernels.triton_experts_prefill import Tiles as PrefillTiles
+from engine.kernels.triton_fp8 import widened_rows
+from engine.kernels.triton_linear import Tiles, stream_linear
+from engine.kernels.triton_quantise import quantise_rows
+from engine.model.matrix import FP8, Matrix
+from tests.kernels.closeness import relative_error
+
+NUM_EXPERTS, TOP_K, HIDDEN, DIM = 6, 2, 256, 128
+BF16 = torch.bfloat16
+CLOSE = 8e-3
+
+
+def draw(*shape: int, device: torch.device) -> torch.Tensor:
+    """bfloat16, blocks of different sizes."""
+    rows = torch.randn(shape, device=device) * shape[-1] ** -0.25
+    return (rows * torch.logspace(-1, 1, shape[-2], device=device)[:, None]).to(BF16)
+
+
+def mixed(num_fp8: int, num_plain: int, k: int, device: torch.device) -> Matrix:
+    plain = draw(num_plain, k, device=device) if num_plain else torch.empty(0, k, device=device)
+    converted = Matrix.converted(draw(num_fp8, k, device=device))
+    return Matrix(converted.fp8, converted.scales, plain.to(BF16))
+
+
+def truth(x: torch.Tensor, w: Matrix) -> torch.Tensor:
+    return F.linear(x.float(), Matrix(w.fp8, w.scales, w.plain.float()).dequantised())
+
+
+@pytest.mark.parametrize("unrolled", [1, 2])
+@pytest.mark.parametrize(
+    ("num_tokens", "num_fp8", "num_plain", "splits"),
+    [(1, 128, 0, 1), (5, 128, 33, 1), (17, 256, 1, 2), (70, 128, 40, 4)],
+)
+def test_linear(
+    num_tokens: int,
+    num_fp8: int,
+    num_plain: int,
+    splits: int,
+    unrolled: int,
+    device: torch.device,
+) -> None:
+    x, w = draw(num_tokens, 512, device=device), mixed(num_fp8, num_plain, 512, device)
+    y = stream_linear(x, w, splits, Tiles(32, 32, 2, 4, True, 2, 2, unrolled))
+    assert y.shape == (splits, num_tokens, num_fp8 + num_plain)
+    assert relative_error(y.sum(0)[:, :num_fp8], truth(x, w)[:, :num_fp8]) < CLOSE
+    if num_plain:
+        assert relative_error(y.sum(0)[:, num_fp8:], truth(x, w)[:, num_fp8:]) < CLOSE
+
+
+def test_every_e4m3_number_is_exact_in_a_product(device: torch.device) -> None:
+    numbers = torch.arange(256, dtype=torch.uint8, device=device).view(FP8)
+    numbers = torch.where(numbers.float().isnan(), 0.0, numbers.float()).to(FP8)
+    w = Matrix(
+        numbers.repeat(128).view(128, 256),
+        torch.tensor([[1.0, 0.5]], device=device),
+        torch.empty(0, 256, dtype=BF16, device=device),
+    )
+    every = torch.eye(256, dtype=BF16, device=device)
+    tiles = Tiles(64, 64, 2, 4, True)
+    y = torch.cat([stream_linear(x, w, 1, tiles)[0] for x in every.split(64)])
+    assert torch.equal(y.float(), truth(every, w))
+    assert torch.equal(widened_rows(w).float(), w.dequantised().float())
+
+
+def routed(num_tokens: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    ids = torch.rand(num_tokens, NUM_EXPERTS).argsort(1)[:, :TOP_K].int()
+    ids[num_tokens - num_tokens // 4 :] = -1
+    return ids.to(device), torch.rand(num_tokens, TOP_K).to(device)
+
+
+def true_contributions(
+    x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, gate_up: Matrix, down: Matrix
+) -> torch.Tensor:
+    x, into, out_of = x.float(), gate_up.dequantised().float(), down.dequantised().float()
+    out = torch.full((TOP_K, *x.shape), torch.nan, device=x.device)
+    for t, row in enumerate(ids.tolist()):
+        for j, expert in enumerate(row):
+            if expert >= 0:
+                gate, up = F.linear(x[t], into[expert]).chunk(2)
+                out[j, t] = weights[t, j] * F.linear(F.silu(gate) * up, out_of[expert])
+    return out
+
+
+def some_experts(device: torch.device) -> tuple[Matrix, Matrix]:
+    gate_up = draw(NUM_EXPERTS, 2 * DIM, HIDDEN, device=device) / 4
+    return Matrix.converted(gate_up), Matrix.converted(
+        draw(NUM_EXPERTS, HIDDEN, DIM, device=device)
+    )
+
+
+@pytest.mark.parametrize("unrolled", [1, 2])
+@pytest.mark.parametrize("shared_fp8", [False, True])
+@pytest.mark.parametrize("num_tokens", [1, 5, 37])
+def test_experts(num_tokens: int, shared_fp8: bool, unrolled: int, device: torch.device) -> None:
+    x, (gate_up, down) = draw(num_tokens, HIDDEN, device=device), some_experts(device)
+    ids, weights = routed(num_tokens, device)
+    shared = draw(num_tokens, DIM, device=device)
+    shared_down = mixed(HIDDEN, 0, DIM, device)
+    if not shared_fp8:
+        shared_down = Matrix.of(shared_down.dequantised())
+    tiles = DecodeTiles(64, 128, 2, 4, unrolled), DecodeTiles(128, 128, 2, 4, unrolled)
+    y = experts(x, ids, weights, gate_up, down, (shared, shared_down), tiles)
+    live = num_tokens - num_tokens // 4
+    expected = true_contributions(x, ids, weights, gate_up, down)
+    assert relative_error(y[:TOP_K, :live], expected[:, :live]) < CLOSE
+    assert relative_error(y[TOP_K], truth(shared, shared_down)) < CLOSE
+
+
+def test_a_tokens_result_does_not_depend_on_its_batch(device: torch.device) -> None:
+    x, (gate_up, down) = draw(20, HIDDEN, device=device), some_experts(device)
+    ids = torch.rand(20, NUM_EXPERTS).argsort(1)[:, :TOP_K].int().to(device)
+    weights = torch.rand(20, TOP_K).to(device)
+    both = DecodeTiles(64, 128, 2, 4), DecodeTiles(128, 128, 2, 4)
+    packed = experts(x, ids, weights, gate_up, down, tiles=both)
+    alone = experts(x[2:3], ids[2:3], weights[2:3], gate_up, down, tiles=both)
+    assert torch.equal(packed[:, 2], alone[:, 0])
+    w = mixed(256, 33, HIDDEN, device)
+    tiles = Tiles(64, 64, 2, 4, True)
+    assert torch.equal(
+        stream_linear(x, w, 2, tiles)[:, 2], stream_linear(x[2:3], w, 2, tiles)[:, 0]
+    )
+
+
+@pytest.mark.parametrize("num_tokens", [1, 33])
+def test_quantise_rows(num_tokens: int, device: torch.device) -> None:
+    x = draw(num_tokens, 384, device=device)
+    x[0, :128] = 0.0
+    q, scales = quantise_rows(x)
+    blocks = x.float().unflatten(1, (3, 128))
+    assert relative_error(scales, blocks.abs().amax(-1) / 448) < 1e-6
+    back = q.float().unflatten(1, (3, 128)) * scales[..., None]
+    assert ((back - blocks).abs() <= blocks.abs() / 15 + scales[..., None] * 2**-9).all()
+
+
+@pytest.mark.parametrize("num_tokens", [3, 45])
+def test_experts_on_fp8_tensor_cores(num_tokens: int, device: torch.device) -> None:
+    x, (gate_up, down) = draw(num_tokens, HIDDEN, device=device), some_experts(device)
+    ids, weights = routed(num_tokens, device)
+    tiles = PrefillTiles(64, 256, 128, 2, 4, 1, 16), PrefillTiles(64, 64, 128, 2, 4)
+    y = experts_fp8(x, ids, weights, gate_up, down, tiles)
+    live = num_tokens - num_tokens // 4
+    expected = true_contributions(x, ids, weights, gate_up, down)
+    # Of activations with three bits of mantissa.
+    assert relative_error(y[:, :live], expected[:, :live]) < 0.05
