@@ -23,6 +23,7 @@ from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_prefill import experts_prefill
 from engine.kernels.triton_linear import float_linear, linear, linear_parts
 from engine.kernels.triton_route import route, route_shared
+from engine.model.matrix import Matrix
 
 BYTES_PER_S, FLOPS = 4.3e12, 790e12
 LAYERS, EXPERTS, TOP_K, HIDDEN, DIM, VOCAB = 40, 256, 8, 2048, 512, 248_320
@@ -43,13 +44,13 @@ class Layer:
 
     def __init__(self, index: int) -> None:
         rows = ROWS_ATTENTION if index % 4 == 3 else ROWS_IN
-        self.in_proj = draw(rows, HIDDEN, std=HIDDEN**-0.5)
-        self.out_proj = draw(HIDDEN, MIXED, std=MIXED**-0.5)
+        self.in_proj = Matrix.of(draw(rows, HIDDEN, std=HIDDEN**-0.5))
+        self.out_proj = Matrix.of(draw(HIDDEN, MIXED, std=MIXED**-0.5))
         self.moe_in_padded = draw(ROWS_PADDED, HIDDEN, std=HIDDEN**-0.5)
-        self.moe_in = self.moe_in_padded[:ROWS_MOE]
-        self.gate_up = draw(EXPERTS, 2 * DIM, HIDDEN, std=HIDDEN**-0.5)
-        self.down = draw(EXPERTS, HIDDEN, DIM, std=DIM**-0.5)
-        self.shared_down = draw(HIDDEN, DIM, std=DIM**-0.5)
+        self.moe_in = Matrix.of(self.moe_in_padded[:ROWS_MOE])
+        self.gate_up = Matrix.of(draw(EXPERTS, 2 * DIM, HIDDEN, std=HIDDEN**-0.5))
+        self.down = Matrix.of(draw(EXPERTS, HIDDEN, DIM, std=DIM**-0.5))
+        self.shared_down = Matrix.of(draw(HIDDEN, DIM, std=DIM**-0.5))
         self.norm = torch.ones(HIDDEN, device="cuda")
 
     def dense_bytes(self) -> int:
@@ -103,6 +104,17 @@ def touched(ids: torch.Tensor) -> int:
     return len(torch.unique(ids))
 
 
+Linear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def ours(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return linear(x, Matrix.of(w))
+
+
+def ours_parts(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return linear_parts(x, Matrix.of(w))
+
+
 def time_linears() -> None:
     shapes = {
         "in_proj": (ROWS_IN, HIDDEN),
@@ -113,14 +125,14 @@ def time_linears() -> None:
     }
     for name, (rows, k) in shapes.items():
         copies = [draw(rows, k, std=k**-0.5) for _ in range(max(2, min(48, 10**9 // (rows * k))))]
-        ours = linear if rows > HIDDEN else linear_parts
+        own: Linear = ours_parts if rows <= HIDDEN else ours
         result_bytes = 2
         if name == "lm_head":
-            ours, result_bytes = float_linear, 4
+            own, result_bytes = float_linear, 4
         for tokens in (1, 2, 4, 8, 11, 16, 21, 32, 64):
             x = draw(tokens, k)
             num_bytes = copies[0].nbytes + x.nbytes + tokens * rows * result_bytes
-            for kind, layer in ((name, ours), (name + ", cuBLAS", F.linear)):
+            for kind, layer in ((name, own), (name + ", cuBLAS", F.linear)):
                 taken = seconds([partial(layer, x, w) for w in copies])
                 report(kind, tokens, taken, num_bytes)
 
@@ -156,7 +168,7 @@ def moe_block(hidden: torch.Tensor, x: torch.Tensor, layer: Layer) -> None:
     """A prompt's MoE block, from the normed input to the next layer's."""
     projected = F.linear(x, layer.moe_in_padded)[:, :ROWS_MOE]
     ids, weights, shared = route_shared(projected, EXPERTS, TOP_K, x.dtype)
-    total = torch.addmm(hidden, shared, layer.shared_down.t())
+    total = torch.addmm(hidden, shared, layer.shared_down.plain.t())
     y = experts_prefill(x, ids, weights, layer.gate_up, layer.down)
     add_rms_norm(total, y, layer.norm, 1e-6)
 

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from bench import environment
 from bench.step import FULL_SIZE, Bench, Run
-from engine.config import EngineConfig
+from engine.config import EngineConfig, Quantize
 from engine.runner import Engine
 from transport.memory import own_memory
 
@@ -29,6 +29,7 @@ def main(
     model: Annotated[Path, typer.Option(help="Checkpoint folder or config.")] = FULL_SIZE,
     batches: Annotated[str, typer.Option(help="Batch sizes.")] = "1,16,64",
     input_len: int = 1024,
+    quantize: Annotated[str, typer.Option(help="none, or fp8.")] = "none",
     prefill: Annotated[bool, typer.Option(help="Profile a prefill batch as well.")] = False,
 ) -> None:
     sizes = [int(size) for size in batches.split(",")]
@@ -39,6 +40,7 @@ def main(
         device="cuda",
         num_pages=pages_each * max(sizes),
         num_state_slots=max(sizes),
+        quantize=cast(Quantize, quantize),
     )
     print(json.dumps(environment.describe(sys.argv[1:], "bench.profile_step")))
     bench = Bench(Engine.load(config, own_memory("cuda", "bench").allocate))

@@ -14,14 +14,14 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 import typer
 
 from bench.environment import describe
 from engine.batch import Binding, ForwardBatch, Row
-from engine.config import EngineConfig
+from engine.config import EngineConfig, Quantize
 from engine.runner import Engine, Step
 from transport.memory import own_memory
 from transport.sampling import SamplingParams, StopRule
@@ -128,6 +128,7 @@ def main(
     alone: Annotated[
         str, typer.Option(help="Lengths of single prompts.")
     ] = "1,64,128,256,512,1024,1500,2048,4096,8192",
+    quantize: Annotated[str, typer.Option(help="none, or fp8.")] = "none",
     prefill_graphs: Annotated[bool, typer.Option(help="Short passes as CUDA graphs.")] = True,
     out: Annotated[Path, typer.Option(help="Result file.")] = Path("bench/results/step.json"),
     commit: Annotated[str, typer.Option(help="Where the code is not a git checkout.")] = "",
@@ -143,6 +144,7 @@ def main(
         num_pages=pages_each * max(2, *sizes),
         num_state_slots=max(2, *sizes),
         prefills=prefill_graphs,
+        quantize=cast(Quantize, quantize),
     )
     engine = Engine.load(config, own_memory("cuda", "bench").allocate)
     ready_s = time.perf_counter() - began
