@@ -28,7 +28,10 @@ from transport.sampling import SamplingParams, StopRule
 
 FULL_SIZE = Path("bench/models/qwen3.5-35b-a3b")
 BANDWIDTH = 4.3e12
-FLOOR_MS = {1: 1.41, 2: 1.89, 4: 2.83, 8: 4.54, 16: 7.43, 32: 11.58, 64: 16.15}
+FLOOR_MS = {
+    "none": {1: 1.41, 2: 1.89, 4: 2.83, 8: 4.54, 16: 7.43, 32: 11.58, 64: 16.15},
+    "fp8": {1: 0.84, 2: 1.10, 4: 1.61, 8: 2.54, 16: 4.12, 32: 6.47, 64: 9.31},
+}
 VLLM_MS = {1: 3.8, 2: 4.8, 4: 5.7, 8: 7.8, 16: 10.8, 32: 14.9, 64: 19.9}
 
 
@@ -162,7 +165,7 @@ def main(
             "batch": size,
             "step_ms": round(step_ms, 3),
             "host_ms": round(host_ms, 3),
-            "times_floor": round(step_ms / FLOOR_MS.get(size, float("nan")), 2),
+            "times_floor": round(step_ms / FLOOR_MS[quantize].get(size, float("nan")), 2),
             "times_vllm": round(step_ms / VLLM_MS.get(size, float("nan")), 2),
             "decode_tokens_per_s": round(size / step_ms * 1e3),
             "prefill_tokens_per_s": round(size * input_len / prefill_s),

@@ -19,12 +19,14 @@ STOP = (1282, 1280)
 PAGES_EACH = 8
 
 
-def answers(device: str, dtype: str, problems: list[dict[str, str]]) -> list[str]:
+def answers(
+    device: str, dtype: str, problems: list[dict[str, str]], quantize: str = "none"
+) -> list[str]:
     """Greedy answers, fifty problems at a time."""
     tokenizer = Tokenizer.from_file(str(MODELS / "tiny/tokenizer.json"))
     config = EngineConfig(
         model_dir=MODELS / "tiny", device=device, dtype=dtype, num_valid_ids=1306,
-        num_pages=50 * PAGES_EACH, num_state_slots=50,
+        num_pages=50 * PAGES_EACH, num_state_slots=50, quantize=quantize,
     )  # fmt: skip
     engine = Engine.load(config, lambda n: torch.empty(n, dtype=torch.uint8, device=device))
     found = []
@@ -75,3 +77,13 @@ def test_bfloat16_answers_nine_in_ten(problems: list[dict[str, str]]) -> None:
     ]
     print(f"{sum(right)} of {len(right)} right")
     assert sum(right) >= 0.9 * len(right)
+
+
+def test_fp8_answers_196_of_200(problems: list[dict[str, str]]) -> None:
+    found = answers("cuda", "bfloat16", problems, quantize="fp8")
+    right = [
+        f"#### {p['final']}" in answer.splitlines()[-1:]
+        for p, answer in zip(problems, found, strict=True)
+    ]
+    print(f"{sum(right)} of {len(right)} right")
+    assert sum(right) >= 196
