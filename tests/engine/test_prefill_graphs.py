@@ -1,7 +1,7 @@
 """What a graph of a prefill pass is sent: the pass, and nothing to do beyond it."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.batch import Row
@@ -17,6 +17,7 @@ chunks = st.lists(
 LAYOUT = CacheLayout("bfloat16", 64, 1, 1, 16, 1, 4, 3, 1, 4, 4)
 
 
+@settings(deadline=None)
 @given(chunks)
 def test_a_plan_says_what_simple_loops_say(spec: list[tuple[int, int]]) -> None:
     starts, lens = zip(*spec, strict=True)
@@ -39,6 +40,7 @@ def test_a_plan_says_what_simple_loops_say(spec: list[tuple[int, int]]) -> None:
     assert plan.tiles.tolist() == [[row, first] for _, row, first in tiles]
 
 
+@settings(deadline=None)
 @given(chunks)
 def test_a_padded_pass_is_the_pass_and_empty_rows(spec: list[tuple[int, int]]) -> None:
     rows, page = [], 0
