@@ -20,15 +20,16 @@ class Connection(Protocol):
 
 class Connections:
     """The open connections of one HTTP server, all on its event loop. ``quiet`` is set while none
-    has a request under way; ``closing`` says that each ends with its next answer. ``on_room`` is
-    called once one more may be accepted after ``admits`` was False, ``on_evicted`` for each that
-    was closed to make room."""
+    has a request under way, ``num_begun`` counts requests; ``closing`` says that each connection
+    ends with its next answer. ``on_room`` is called once one more may be accepted after ``admits``
+    was False, ``on_evicted`` for each that was closed to make room."""
 
     def __init__(self, limit: int, on_evicted: Callable[[], None] = lambda: None) -> None:
         if limit < 1:
             raise ValueError(f"connections: a limit of {limit}, must be 1 at least")
         self.limit = limit
         self.num_open = 0
+        self.num_begun = 0
         self.closing = False
         self.quiet = asyncio.Event()
         self.quiet.set()
@@ -71,6 +72,7 @@ class Connections:
 
     def busy(self, connection: Connection) -> None:
         """The head of a request has come."""
+        self.num_begun += 1
         self._idle.pop(connection, None)
         self.quiet.clear()
 

@@ -1,9 +1,10 @@
 """The end of a coordinator that was told to stop.
 
-With a successor (SIGTERM, and its HTTP socket is kept by whoever started it): what connects from
+With a successor (SIGTERM, and its starter keeps the HTTP socket): what connects from
 now on waits for the successor; requests that come on open connections are served, with the last
-answer on each closing it. When none is under way any more the connections are closed. The same
-where a proxy waits for the successor, but that the kernel refuses what connects.
+answer on each closing it. When none has been under way for a moment, in which clients send the
+request that they had ready, the connections are closed. The same where a proxy waits for the
+successor, but that the kernel refuses what connects.
 
 Without one, or when SIGINT says that none will come: new requests get 503.
 
@@ -19,6 +20,9 @@ from typing import Any, Protocol
 from coordinator.connections import Connections
 
 log = logging.getLogger(__name__)
+
+LINGER_S = 0.25
+"""How long idle connections stay open after the last answer."""
 
 
 class Drained(Protocol):
@@ -70,12 +74,20 @@ async def drain(
     if not orders.for_good.is_set():
         log.info("draining; what connects is left to the next coordinator")
         http.hand_over()
-        await first_of(timeout_s, connections.quiet.wait(), orders.for_good.wait())
+        await first_of(timeout_s, _quiet_for_a_moment(connections), orders.for_good.wait())
         if orders.for_good.is_set():
             http.accept_again()
         elif connections.quiet.is_set():
             connections.close_idle()
     await hub.drain(max(0.0, deadline - loop.time()))
+
+
+async def _quiet_for_a_moment(connections: Connections) -> None:
+    begun = -1
+    while not connections.quiet.is_set() or connections.num_begun != begun:
+        await connections.quiet.wait()
+        begun = connections.num_begun
+        await asyncio.sleep(LINGER_S)
 
 
 async def first_of(timeout_s: float, *waits: Coroutine[Any, Any, Any]) -> None:

@@ -75,8 +75,9 @@ class HeadDeadline(HttpProtocol):
             self.cycle.keep_alive = False
 
     def close_after_answer(self) -> None:
-        """Keep the connection no longer than a request that is under way."""
-        if self.cycle is not None and not self.cycle.response_complete:
+        """Keep the connection no longer than a request that is under way, if its head can still
+        say so; else no longer than the next one: its client may send that at any moment."""
+        if self.cycle is not None and not self.cycle.response_started:
             self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:

@@ -36,9 +36,14 @@ class Server:
         async def app(scope: Any, receive: Any, send: Any) -> None:
             self.begun.release()
             status = 503 if self.hub.draining else 200
-            await self.gate.wait()
             headers = [(b"content-length", b"%d" % len(name))]
-            await send({"type": "http.response.start", "status": status, "headers": headers})
+            head = {"type": "http.response.start", "status": status, "headers": headers}
+            if scope["path"] == "/stream":
+                await send(head)
+                await self.gate.wait()
+            else:
+                await self.gate.wait()
+                await send(head)
             await send({"type": "http.response.body", "body": name})
 
         self.http = HttpServer(
@@ -85,8 +90,8 @@ class Client:
         client._reader, client._writer = await asyncio.open_connection(*listener.getsockname())
         return client
 
-    def ask(self) -> None:
-        self._writer.write(REQUEST)
+    def ask(self, path: bytes = b"/") -> None:
+        self._writer.write(REQUEST.replace(b"/", path, 1))
 
     async def answer(self) -> tuple[bytes, bytes]:
         """Head and body."""
@@ -136,6 +141,26 @@ async def test_what_connects_waits_and_what_is_open_is_served(listener: socket.s
         new.gate.set()
         head, body = await late.answer()
         assert (head[:12], body) == (b"HTTP/1.1 200", b"new")
+
+
+async def test_an_answer_that_did_not_say_close_is_followed_by_one_that_does(
+    listener: socket.socket,
+) -> None:
+    """A client sends its next request as soon as a stream has ended."""
+    async with serving(listener, b"old") as old:
+        client = await Client.of(listener)
+        client.ask(b"/stream")
+        await begun(old)
+        draining = old.drained()
+        await asyncio.sleep(0)
+        old.gate.set()
+        assert b"connection: close" not in (await client.answer())[0]
+        client.ask()
+        head, body = await client.answer()
+        assert (head[:12], body) == (b"HTTP/1.1 200", b"old")
+        assert b"connection: close" in head
+        assert await client.closed()
+        await asyncio.wait_for(draining, DEADLINE_S)
 
 
 async def test_without_a_successor_new_requests_are_refused(listener: socket.socket) -> None:
