@@ -1,4 +1,4 @@
-"""A tokenizer, and apps over scripted cores."""
+"""A tokenizer, a Redis, and apps over scripted cores."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -8,11 +8,13 @@ from typing import Any
 import httpx
 import pytest
 from hypothesis import settings as hypothesis_settings
+from redis import Redis
 
 from coordinator.api import create_app
 from coordinator.edge_settings import EdgeSettings
 from coordinator.readers import Readers
 from coordinator.tokenizer import Tokenizer
+from deploy.redis_server import LocalRedis
 from tests.coordinator.checkpoint_folder import write_checkpoint
 from tests.coordinator.fake_core import FakeCore
 
@@ -31,6 +33,21 @@ def tokenizer(checkpoint: Path) -> Iterator[Tokenizer]:
     tokenizer = Tokenizer.load(checkpoint)
     yield tokenizer
     tokenizer.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[LocalRedis]:
+    """A Redis of the test's own."""
+    local = LocalRedis(tmp_path / "run")
+    local.start()
+    yield local
+    local.stop()
+
+
+@pytest.fixture
+def redis(server: LocalRedis) -> Iterator[Redis]:
+    with Redis.from_url(server.url, decode_responses=True) as client:
+        yield client
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ depends on it."""
 import ast
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,20 +89,6 @@ async def test_the_system_clock_jumps_in_the_middle_of_a_request(
 
 
 # ---- where Redis runs
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[LocalRedis]:
-    local = LocalRedis(tmp_path / "run")
-    local.start()
-    yield local
-    local.stop()
-
-
-@pytest.fixture
-def redis(server: LocalRedis) -> Iterator[Redis]:
-    with Redis.from_url(server.url, decode_responses=True) as client:
-        yield client
 
 
 @pytest.fixture

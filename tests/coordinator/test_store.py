@@ -37,20 +37,6 @@ MakeStore = Callable[..., Awaitable[Store]]
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[LocalRedis]:
-    local = LocalRedis(tmp_path / "run")
-    local.start()
-    yield local
-    local.stop()
-
-
-@pytest.fixture
-def redis(server: LocalRedis) -> Iterator[Redis]:
-    with Redis.from_url(server.url, decode_responses=True) as client:
-        yield client
-
-
-@pytest.fixture
 async def make_store(server: LocalRedis) -> AsyncIterator[MakeStore]:
     made: list[Store] = []
 
