@@ -25,7 +25,7 @@ from transport.selftest import PeerTest, probe_peer, write_pattern
 from transport.tensors import CacheTensors
 
 INSTANCE = "prefill-bench"
-GENERATION = 7
+EPOCH = 7
 CEILING_GB_PER_S = {"kernel": 370.0, "memcpy": 396.0}
 DONE_S = 30.0
 
@@ -51,7 +51,7 @@ def export(device: int, size: PoolSize) -> None:
     torch.cuda.set_device(device)
     memory = CudaMemory()
     cache = CacheTensors.over(memory.allocate(Region.of(LAYOUT, size).size_bytes), LAYOUT, size)
-    cache.generations.fill_(GENERATION)
+    cache.epochs.fill_(EPOCH)
     for kind, blocks in enumerate((cache.kv, cache.conv, cache.recurrent)):
         for block in range(len(blocks)):
             _words(blocks[block]).copy_(_content(kind, block, blocks[block].nbytes // 8, device))
@@ -222,7 +222,7 @@ class Bench:
         found = []
         for i in range(case.num_handoffs):
             theirs, ours = (tuple(ids[i * each : (i + 1) * each]) for ids in pages)
-            offer = Offer(INSTANCE, theirs, slots[0][i], GENERATION, case.num_tokens)
+            offer = Offer(INSTANCE, theirs, slots[0][i], EPOCH, case.num_tokens)
             found.append(Wanted(offer, ours, slots[1][i]))
         return found
 

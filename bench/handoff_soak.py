@@ -210,7 +210,7 @@ class Soak:
             "workers": status["workers"],
             "handoff_bytes": _metric(metrics, "baton_handoff_bytes_total"),
             "requests": _labelled(metrics, "baton_requests_total"),
-            "placed_anew": _labelled(metrics, "baton_replacements_total"),
+            "placed_anew": _labelled(metrics, "baton_retries_total"),
             "selftest_bytes_per_second": _labelled(
                 metrics, "baton_handoff_selftest_bytes_per_second"
             ),
@@ -327,7 +327,7 @@ def _is_clean(status: dict[str, Any]) -> bool:
     return status["queued"] == status["running"] == 0 and all(
         worker["free_pages"] == worker["num_pages"]
         and worker["free_state_slots"] == worker["num_state_slots"]
-        and not worker["books_error"]
+        and not worker["accounting_error"]
         for worker in status["workers"]
     )
 

@@ -1,8 +1,8 @@
 """``python -m bench.handoff_stages``: how long each part of the handoffs took, p50 and p99.
 
 From the requests' records in Redis (exact, those of the last hour), or from a coordinator's
-/metrics (all since its start, as fine as the buckets). What the parts are: coordinator/handoff.py.
-JSON on stdout.
+/metrics (all since its start, as fine as the buckets). What the parts are:
+coordinator/record/handoff_stages.py. JSON on stdout.
 """
 
 import json
@@ -18,10 +18,10 @@ from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.measures import percentile
-from coordinator import keys
-from coordinator.handoff import STAGES, stage_seconds
-from coordinator.record import RequestRecord
-from coordinator.redis_url import PASSWORD
+from coordinator.record import keys
+from coordinator.record.handoff_stages import STAGES, stage_seconds
+from coordinator.record.record import RequestRecord
+from coordinator.record.redis_url import PASSWORD
 from transport.errors import MalformedMessage
 from transport.secret_setting import secret_setting
 

@@ -219,7 +219,7 @@ def setup_arguments(setup: str) -> list[str]:
     """``split:P+D`` or ``both:N`` as arguments of ``baton up``. Raises ValueError."""
     prefill, decode = setup_counts(setup)
     if prefill is None:
-        return ["--role", "both", "--workers", str(decode)]
+        return ["--role", "colocated", "--workers", str(decode)]
     return ["--role", "split", "--prefill", str(prefill), "--decode", str(decode)]
 
 

@@ -91,7 +91,7 @@ async def whole(http: httpx.AsyncClient, num_workers: int) -> None:
 
 async def measure(stack: SoakStack, kills: int, num: int, num_tokens: int) -> list[list[float]]:
     """Gaps by kill, in seconds."""
-    workers = [name for name in stack.pids() if name.startswith(("prefill", "decode", "both"))]
+    workers = [name for name in stack.pids() if name.startswith(("prefill", "decode", "colocated"))]
     victims = sorted(name for name in workers if not name.startswith("prefill"))
     found: list[list[float]] = []
     limits = httpx.Limits(max_connections=num + 1)

@@ -38,7 +38,7 @@ class Stack:
         for child in _children(self._pid):
             words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
             name = words[words.index(b"-m") + 1].decode() if b"-m" in words else ""
-            if name in ("coordinator", "prefill", "decode", "both"):
+            if name in ("coordinator", "prefill", "decode", "colocated"):
                 found[name] = child
         return found
 

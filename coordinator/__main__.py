@@ -15,15 +15,15 @@ from typing import Annotated
 import typer
 import uvloop
 
-from coordinator.api_keys import parse_api_keys
-from coordinator.edge_settings import EdgeSettings
-from coordinator.hub_settings import HubSettings
-from coordinator.keys import UNFIT_GPU_TTL_S
-from coordinator.open_tokens import memory_bytes, tokens_that_fit
-from coordinator.redis_link import RedisUnavailable
-from coordinator.redis_url import PASSWORD
+from coordinator.core.hub_settings import HubSettings
+from coordinator.core.open_tokens import memory_bytes, tokens_that_fit
+from coordinator.http.api_keys import parse_api_keys
+from coordinator.http.http_settings import HttpSettings
+from coordinator.record.keys import UNFIT_GPU_TTL_S
+from coordinator.record.redis_link import RedisUnavailable
+from coordinator.record.redis_url import PASSWORD
+from coordinator.record.store_limits import StoreLimits
 from coordinator.server import CoordinatorSettings, serve
-from coordinator.store_limits import StoreLimits
 from telemetry.last_words import CANNOT_START, TRY_AGAIN, run_command, say_why
 from telemetry.listen_fds import inherited_listener
 from telemetry.logs import configure_logging
@@ -127,7 +127,7 @@ def main(
             redis_url=redis_url,
             redis_password=secret_setting(os.environ, PASSWORD),
             model=folder,
-            edge=EdgeSettings(
+            http=HttpSettings(
                 served_model_name or model_name(folder.resolve()),
                 max_held_body_bytes=max(_MIN_HELD_BODY_BYTES, memory_bytes() // 16),
                 api_keys=parse_api_keys(secret_setting(os.environ, API_KEYS), API_KEYS),

@@ -13,7 +13,7 @@ import gc
 THRESHOLDS = (2_000, 5, 500)
 
 
-def settle() -> None:
+def freeze_startup_objects() -> None:
     """To be called once, when start-up is over."""
     gc.collect()
     gc.freeze()

@@ -20,23 +20,23 @@ from secrets import token_hex
 import uvicorn
 from fastapi import FastAPI
 
-from coordinator.api import create_app
-from coordinator.connections import Connections
-from coordinator.door import Door
+from coordinator.core.hub import Hub
+from coordinator.core.hub_settings import HubSettings
+from coordinator.core.observer import Observer
+from coordinator.core.placement import PlacementLimits
 from coordinator.drain import Orders, drain, first_of
-from coordinator.edge_settings import EdgeSettings
 from coordinator.file_limit import allow_open_files
-from coordinator.garbage import settle
-from coordinator.head_deadline import HeadDeadline
-from coordinator.hub import Hub
-from coordinator.hub_settings import HubSettings
-from coordinator.leases import Leases
-from coordinator.observer import Observer
-from coordinator.placement import PlacementLimits
-from coordinator.readers import Readers
-from coordinator.store import Store
-from coordinator.store_limits import StoreLimits
-from coordinator.tokenizer import Tokenizer
+from coordinator.garbage import freeze_startup_objects
+from coordinator.http.accept_throttle import AcceptThrottle
+from coordinator.http.api import create_app
+from coordinator.http.connections import Connections
+from coordinator.http.head_deadline import HeadDeadline
+from coordinator.http.http_settings import HttpSettings
+from coordinator.http.readers import Readers
+from coordinator.record.leases import Leases
+from coordinator.record.store import Store
+from coordinator.record.store_limits import StoreLimits
+from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
 from telemetry.notify import notify
 from transport.channel import CoordinatorChannel
@@ -63,7 +63,7 @@ class CoordinatorSettings:
     bind: str
     redis_url: str
     model: Path
-    edge: EdgeSettings
+    http: HttpSettings
     hub: HubSettings = field(default_factory=HubSettings)
     limits: PlacementLimits = field(default_factory=PlacementLimits)
     store: StoreLimits = field(default_factory=StoreLimits)
@@ -105,14 +105,14 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
         )  # fmt: skip
         await store.start()
         stack.push_async_callback(store.close, RECORD_TIMEOUT_S)
-        metrics = Metrics(settings.edge.served_model_name)
+        metrics = Metrics(settings.http.served_model_name)
         observer = Observer(metrics, store, instance)
         leases = Leases(store, channel.send)
         hub = Hub(channel, observer, instance, settings.hub, settings.limits, leases)
         readers = Readers(settings.model)
         stack.callback(readers.close)
         app = create_app(
-            hub, tokenizer, settings.edge, metrics, store, readers=readers, now=observer.clock
+            hub, tokenizer, settings.http, metrics, store, readers=readers, now=observer.clock
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(hub.run(), name="hub")
@@ -121,11 +121,11 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
                 await first_of(REJOIN_S, hub.complete(), orders.stop.wait())
             connections = Connections(max_connections, metrics.http_evicted.inc)
             shared = inherited is not None
-            http = HttpServer(app, listener, settings.edge, connections, listener_is_shared=shared)
+            http = HttpServer(app, listener, settings.http, connections, listener_is_shared=shared)
             tasks.create_task(http.serve(), name="http")
             await http.is_open.wait()  # to be told to stop before that would find no door
-            settle()
-            if not settings.edge.api_keys and not is_loopback(settings.host):
+            freeze_startup_objects()
+            if not settings.http.api_keys and not is_loopback(settings.host):
                 log.warning("no API keys are set: whoever reaches %s is served", settings.host)
             notify(READY="1", STATUS=f"listening on {settings.host}:{listener.getsockname()[1]}")
             log.info("%s listens on %s:%d", instance, *listener.getsockname()[:2])
@@ -145,7 +145,7 @@ class HttpServer(uvicorn.Server):
         self,
         app: FastAPI,
         listener: socket.socket,
-        settings: EdgeSettings,
+        settings: HttpSettings,
         connections: Connections,
         *,
         listener_is_shared: bool = False,
@@ -177,7 +177,7 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
-        self._door = Door(self._listener, self._protocol, self._connections)
+        self._door = AcceptThrottle(self._listener, self._protocol, self._connections)
         self._door.open()
         self.is_open.set()
 

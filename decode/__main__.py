@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from decode.pool import DecodePool
+from decode.worker import DecodeWorker
 from engine import options
 from engine.runner import Engine
 from engine.service import serve
@@ -63,8 +63,8 @@ def main(
             gpu, claim_timeout, stall_timeout,
         )  # fmt: skip
 
-        def make_pool(engine: Engine, session: Session, instance: str) -> DecodePool:
-            return DecodePool(
+        def make_pool(engine: Engine, session: Session, instance: str) -> DecodeWorker:
+            return DecodeWorker(
                 engine,
                 session,
                 copy_stream(engine.config.device, engine.cache, poisoned=poison),

@@ -14,7 +14,7 @@ from bisect import insort
 from collections.abc import Callable
 
 from engine.batch import Row, Sampled, StepResult
-from engine.cache.books import CacheBooks
+from engine.cache.allocator import CacheAllocator
 from engine.cache.capacity import too_long
 from engine.sequence import Scheduled, Sequence
 from transport.layout import CacheLayout
@@ -31,24 +31,24 @@ class DecodeScheduler:
 
     def __init__(
         self,
-        books: CacheBooks,
+        allocator: CacheAllocator,
         layout: CacheLayout,
         reclaim: Callable[[int], bool] = lambda arrival: False,
         coming: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._books = books
+        self._allocator = allocator
         self._layout = layout
         self._reclaim = reclaim
         self._coming = coming
         self._num_awaited = self._num_returning = 0
         self.running: list[Sequence] = []
-        self.draining: set[Sequence] = set()
+        self.retiring: set[Sequence] = set()
         self.preempted: list[Sequence] = []
         self.outgrown: list[tuple[Sequence, str]] = []
 
     def add(self, sequence: Sequence) -> None:
         """Start decoding a landed sequence: all its tokens but the last are in the cache."""
-        assert sequence.holding is not None, "running without pages"
+        assert sequence.allocation is not None, "running without pages"
         assert sequence.num_cached == sequence.num_tokens - 1, "cache and tokens differ"
         insort(self.running, sequence, key=lambda running: running.arrival)
 
@@ -114,7 +114,7 @@ class DecodeScheduler:
         """No further step for it; its cache is free once its launched steps have retired."""
         sequence.ended = True
         self.running.remove(sequence)
-        self.draining.add(sequence)
+        self.retiring.add(sequence)
         self._release_if_retired(sequence)
 
     def _wants_step(self, sequence: Sequence) -> bool:
@@ -123,13 +123,13 @@ class DecodeScheduler:
     def _grow(self, sequence: Sequence) -> bool:
         """Pages for one more token, taken from younger sequences if need be; False if it sits this
         step out, gave way itself, or is at its end here."""
-        assert sequence.holding is not None, "running without pages"
+        assert sequence.allocation is not None, "running without pages"
         num_pages = self._layout.pages_for(sequence.num_cached + 1)
-        while num_pages > len(sequence.holding.pages) + self._books.free_pages:
-            if num_pages > self._books.size.num_pages:
+        while num_pages > len(sequence.allocation.pages) + self._allocator.free_pages:
+            if num_pages > self._allocator.size.num_pages:
                 self._outgrow(sequence)
                 return False
-            missing = num_pages - len(sequence.holding.pages) - self._books.free_pages
+            missing = num_pages - len(sequence.allocation.pages) - self._allocator.free_pages
             awaited = self._num_awaited + missing
             if awaited > self._num_returning:  # it only grows while a step is scheduled
                 self._num_returning = self._count_returning()
@@ -138,13 +138,13 @@ class DecodeScheduler:
                 return False
             if not self._reclaim(sequence.arrival) and self._preempt_youngest() is sequence:
                 return False
-        self._books.grow(sequence.holding, num_pages)
+        self._allocator.grow(sequence.allocation, num_pages)
         return True
 
     def _count_returning(self) -> int:
         """Pages that will be free once the launched steps have retired, whatever these bring."""
         last_steps = (s for s in self.running if not self._wants_step(s))
-        return self._coming() + sum(s.num_pages_held for s in (*self.draining, *last_steps))
+        return self._coming() + sum(s.num_pages_held for s in (*self.retiring, *last_steps))
 
     def _preempt_youngest(self) -> Sequence:
         """End the youngest, but not one whose last step is under way: it leaves by itself."""
@@ -156,22 +156,22 @@ class DecodeScheduler:
     def _outgrow(self, sequence: Sequence) -> None:
         """It cannot go on here; but a step under way may bring its last token."""
         if sequence.in_flight == 0:
-            problem = too_long(sequence.num_cached + 1, self._layout, self._books.size)
+            problem = too_long(sequence.num_cached + 1, self._layout, self._allocator.size)
             self.end(sequence)
             self.outgrown.append((sequence, problem))
 
     def _row(self, sequence: Sequence) -> Row:
-        assert sequence.holding is not None, "running without pages"
+        assert sequence.allocation is not None, "running without pages"
         return Row(
-            state_slot=sequence.holding.slot.id,
-            block_table=sequence.holding.pages,
+            state_slot=sequence.allocation.slot.id,
+            block_table=sequence.allocation.pages,
             start=sequence.num_cached,
             token_ids=None,
         )
 
     def _release_if_retired(self, sequence: Sequence) -> None:
         if sequence.in_flight == 0:
-            assert sequence.holding is not None, "draining without pages"
-            self.draining.remove(sequence)
-            self._books.release(sequence.holding)
-            sequence.holding = None
+            assert sequence.allocation is not None, "draining without pages"
+            self.retiring.remove(sequence)
+            self._allocator.release(sequence.allocation)
+            sequence.allocation = None

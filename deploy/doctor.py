@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.hub_settings import HubSettings
+from coordinator.core.hub_settings import HubSettings
 from deploy import gpu_checks, host_checks
 from deploy.container_checks import containers
 from deploy.findings import Finding

@@ -5,9 +5,9 @@ from urllib.parse import urlsplit
 
 import redis
 
-from coordinator import keys
-from coordinator.redis_url import PASSWORD
-from coordinator.unfit_gpus import how_to_clear, said
+from coordinator.record import keys
+from coordinator.record.redis_url import PASSWORD
+from coordinator.record.unfit_gpus import how_to_clear, said
 from deploy.findings import Finding
 from deploy.gpus import listed_gpus
 from deploy.redis_server import SOCKET

@@ -38,7 +38,7 @@ num_gpus() {
 set_pools() {
     local gpus=$1 prefill
     if ((gpus == 1)); then
-        value[PREFILL_REPLICAS]=0 value[DECODE_REPLICAS]=0 value[BOTH_REPLICAS]=1
+        value[PREFILL_REPLICAS]=0 value[DECODE_REPLICAS]=0 value[COLOCATED_REPLICAS]=1
         return
     fi
     prefill=$(((gpus + 2) / 4))
@@ -86,14 +86,14 @@ elif [[ ${given[BATON_DEVICE]:-cpu} == cpu ]]; then
 fi
 for name in REDIS_PASSWORD BATON_CHANNEL_SECRET GRAFANA_PASSWORD; do value[$name]=$(random 24); done
 for name in "${!given[@]}"; do value[$name]=${given[$name]}; done
-prefill=${value[PREFILL_REPLICAS]:-2} decode=${value[DECODE_REPLICAS]:-6} both=${value[BOTH_REPLICAS]:-0}
-value[HOST_WORKERS]=${given[HOST_WORKERS]:-$((prefill + decode + both))}
+prefill=${value[PREFILL_REPLICAS]:-2} decode=${value[DECODE_REPLICAS]:-6} colocated=${value[COLOCATED_REPLICAS]:-0}
+value[HOST_WORKERS]=${given[HOST_WORKERS]:-$((prefill + decode + colocated))}
 
 part=$(mktemp .env.XXXXXX)
 trap 'rm -f "$part"' EXIT
 write >"$part"
 # A link, unlike a move, fails where .env has come into being meanwhile.
 ln "$part" .env 2>/dev/null || die ".env exists and is left as it is; edit it, or move it away first"
-echo ".env is written: $prefill prefill, $decode decode, $both both, on ${value[BATON_DEVICE]:-cuda}" \
+echo ".env is written: $prefill prefill, $decode decode, $colocated colocated, on ${value[BATON_DEVICE]:-cuda}" \
     "($gpus GPUs found), model ${value[MODEL_DIR]}"
 echo "next: docker compose up -d"

@@ -1,6 +1,6 @@
 """What ``baton status``, ``top`` and ``chat`` say when nothing answers at their URL."""
 
-from coordinator.redis_url import safe_url
+from coordinator.record.redis_url import safe_url
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 

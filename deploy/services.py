@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.redis_url import PASSWORD
+from coordinator.record.redis_url import PASSWORD
 from deploy.settings import UpSettings
 from engine.cores import threads_of, usable_cores
 from transport.channel_keys import SECRET
@@ -58,7 +58,7 @@ def services(
     is given; the clients' keys are the coordinator's alone.
     """
     endpoint = f"ipc://{run_dir / 'coordinator.sock'}"
-    num_workers = settings.num_prefill + settings.num_decode + settings.num_both
+    num_workers = settings.num_prefill + settings.num_decode + settings.num_colocated
     num_threads = threads_of(0, num_workers, usable_cores())
     # PYTHONSAFEPATH: a folder named "decode" where the user happens to stand is not ours.
     path = [inherited.get("PYTHONPATH", ""), str(_CODE)]
@@ -98,7 +98,9 @@ def services(
     planned = [("coordinator", "coordinator", front)]
     planned += [(f"prefill-{i}", "prefill", worker) for i in range(1, settings.num_prefill + 1)]
     planned += [(f"decode-{i}", "decode", worker) for i in range(1, settings.num_decode + 1)]
-    planned += [(f"both-{i}", "both", worker) for i in range(1, settings.num_both + 1)]
+    planned += [
+        (f"colocated-{i}", "colocated", worker) for i in range(1, settings.num_colocated + 1)
+    ]
     return [
         Service(
             name=name,

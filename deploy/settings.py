@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from coordinator.redis_url import check_redis_url
+from coordinator.record.redis_url import check_redis_url
 from transport.checkpoint_folder import CONFIG, checkpoint_folder, model_name, require_readable
 
 LoadFormat = Literal["auto", "dummy"]
 Quantize = Literal["none", "fp8"]
 Device = Literal["auto", "cpu", "cuda"]
-Role = Literal["split", "both"]
+Role = Literal["split", "colocated", "both"]
 
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "tiny"
 
@@ -31,7 +31,7 @@ class UpSettings:
     device: Literal["cpu", "cuda"]
     num_prefill: int
     num_decode: int
-    num_both: int
+    num_colocated: int
     gpu_share: int
     host: str
     port: int
@@ -41,8 +41,8 @@ class UpSettings:
     @property
     def pools(self) -> str:
         """How many workers of each role, for people: "2 prefill, 6 decode"."""
-        if self.num_both:
-            return f"{self.num_both} both"
+        if self.num_colocated:
+            return f"{self.num_colocated} colocated"
         return f"{self.num_prefill} prefill, {self.num_decode} decode"
 
 
@@ -80,7 +80,7 @@ def resolve(
     if gpu_share < 1:
         raise ValueError(f"--gpu-share: needs at least 1 worker a GPU, not {gpu_share}")
     places = num_gpus * gpu_share if on == "cuda" else 0
-    num_prefill, num_decode, num_both = _pools(role, prefill, decode, workers, places)
+    num_prefill, num_decode, num_colocated = _pools(role, prefill, decode, workers, places)
     return UpSettings(
         model=model,
         served_model_name=served_model_name or model_name(model),
@@ -89,7 +89,7 @@ def resolve(
         device=on,
         num_prefill=num_prefill,
         num_decode=num_decode,
-        num_both=num_both,
+        num_colocated=num_colocated,
         gpu_share=gpu_share,
         host=host,
         port=port,
@@ -119,25 +119,27 @@ def _pools(
     workers: int | None,
     places: int,
 ) -> tuple[int, int, int]:
-    """Workers that prefill, that decode, and that do both, for so many places on GPUs; 0 places:
-    on the CPU.
+    """Prefill, decode and colocated workers for ``places`` workers on GPUs; 0 places: on the CPU.
 
-    A single place does both unless told otherwise: two copies of a large model do not fit there.
+    A single place gets a colocated worker unless told otherwise: two copies of a large model
+    do not fit there.
     """
+    if role == "both":  # the former name
+        role = "colocated"
     if role is None:
         alone = places == 1 and prefill is None and decode is None
-        role = "both" if alone else "split"
+        role = "colocated" if alone else "split"
     if role == "split":
         if workers is not None:
-            raise ValueError("--workers: is for --role both; say --prefill and --decode")
+            raise ValueError("--workers: is for --role colocated; say --prefill and --decode")
         return *_split(prefill, decode, places), 0
     for name, number in (("--prefill", prefill), ("--decode", decode)):
         if number is not None:
-            raise ValueError(f"{name}: is for --role split; with --role both say --workers")
-    return 0, 0, _both(workers, places)
+            raise ValueError(f"{name}: is for --role split; with --role colocated say --workers")
+    return 0, 0, _colocated(workers, places)
 
 
-def _both(workers: int | None, places: int) -> int:
+def _colocated(workers: int | None, places: int) -> int:
     """One worker a place; one on the CPU."""
     number = (places or 1) if workers is None else workers
     if number < 1:
@@ -159,7 +161,7 @@ def _split(prefill: int | None, decode: int | None, places: int) -> tuple[int, i
     if places == 1:
         raise ValueError(
             "--role: one GPU has no room for a prefill and a decode worker by default; "
-            "say --role both, or --gpu-share 2 to divide its memory, or --device cpu"
+            "say --role colocated, or --gpu-share 2 to divide its memory, or --device cpu"
         )
     if prefill is None:
         prefill = (places + 2) // 4 or 1 if decode is None else max(places - decode, 1)

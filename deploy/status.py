@@ -59,7 +59,7 @@ def _reason(answer: httpx.Response) -> str:
 
 
 def headline(found: dict[str, Any]) -> str:
-    """One line from a coordinator's ServiceStatus (coordinator/contract.py) as JSON."""
+    """One line from a coordinator's ServiceStatus (coordinator/core/contract.py) as JSON."""
     problems = [*found["problems"], *(["draining"] if found["draining"] else [])]
     state = f"not ready: {'; '.join(dict.fromkeys(problems))}" if problems else "ready"
     redis = "connected" if found["redis_connected"] else "not connected"

@@ -71,15 +71,15 @@ def up(
         Role | None,
         typer.Option(
             envvar="BATON_ROLE",
-            help="split: prefill and decode apart; both: every worker does both, without a "
-            "handoff; both where there is a single GPU.",
+            help="split: prefill and decode workers; colocated: every worker does both, without a "
+            "handoff. Default: colocated on a single GPU, else split.",
         ),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
             envvar="BATON_WORKERS",
-            help="Workers of --role both; one for each GPU, 1 on the CPU.",
+            help="Workers of --role colocated; one for each GPU, 1 on the CPU.",
         ),
     ] = None,
     gpu_share: Annotated[

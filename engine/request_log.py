@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable
 
 from engine.sequence import Scheduled, Sequence
-from transport.messages import FailureCode, Landed, Prefilled, TokenOut
+from transport.messages import FailureCode, Prefilled, TokenOut, TransferDone
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ def prefilled(sequence: Sequence, told: Prefilled) -> None:
     _say(logging.DEBUG, "prefilled", sequence, fields | _finish(told.token))
 
 
-def landed(sequence: Sequence, told: Landed, exporter: str, *, verified: bool) -> None:
+def transferred(sequence: Sequence, told: TransferDone, exporter: str, *, verified: bool) -> None:
     """Its cache has come from ``exporter``; ``verified``: its digest was compared."""
     fields = {"from": exporter, "bytes": told.num_bytes, "copy_s": told.copy_s}
     fields |= {"verified": True} if verified else {}

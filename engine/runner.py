@@ -138,7 +138,7 @@ class Engine:
             weights.load(model.plan, entries, progress)
             fingerprint = checkpoint.fingerprint(model_config, entries)
         model.prepare()
-        # NOTE: an inference tensor could not be written by the copy thread or the books.
+        # NOTE: an inference tensor could not be written by the copy thread or the allocator.
         with torch.inference_mode(False):
             demand = gpu.CacheDemand(
                 layout,
@@ -153,7 +153,7 @@ class Engine:
         log.info("memory: %s", gpu.memory_plan(weight_bytes, layout, pools))
         if config.num_state_slots is None and (short := gpu.shortage(layout, pools, in_fp8=in_fp8)):
             log.warning("memory: %s", short)
-        cache.generations.zero_()
+        cache.epochs.zero_()
         kernels = kernels or kernels_for(
             model_config, config.torch_dtype, config.device, pools.num_state_slots
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.batch import Binding, Row, Sampled, StepResult
-from engine.cache.books import Holding
+from engine.cache.allocator import CacheAllocation
 from telemetry.logs import request_fields
 from transport.messages import Decode, Generate, LogprobsOut, Prefill, TokenOut
 from transport.sampling import SamplingParams, StopRule
@@ -17,10 +17,10 @@ class Sequence:
 
     ``token_ids`` are prompt and output as far as the host knows them. ``num_cached`` tokens are
     in the cache once every launched step has retired; ``in_flight`` counts the steps that have
-    not. ``ended`` sequences are computed no further, and their holding is released when
-    ``in_flight`` falls to zero. ``received_at``, ``started_at`` (its first chunk) and ``landed_at``
-    (until its first decode step is done) are of this process's monotonic clock. ``http_id`` is the
-    client's own id of the request, for the log.
+    not. ``ended`` sequences are computed no further, and their allocation is released when
+    ``in_flight`` falls to zero. ``received_at``, ``started_at`` (its first chunk) and
+    ``transferred_at`` (until its first decode step is done) are of this process's monotonic clock.
+    ``http_id`` is the client's own id of the request, for the log.
     """
 
     request_id: str
@@ -30,13 +30,13 @@ class Sequence:
     num_prompt: int
     sampling: SamplingParams
     stop: StopRule
-    holding: Holding | None = None
+    allocation: CacheAllocation | None = None
     num_cached: int = 0
     in_flight: int = 0
     ended: bool = False
     received_at: float = 0.0
     started_at: float = 0.0
-    landed_at: float | None = None
+    transferred_at: float | None = None
     http_id: str = ""
 
     @classmethod
@@ -59,7 +59,7 @@ class Sequence:
 
     @property
     def num_pages_held(self) -> int:
-        return len(self.holding.pages) if self.holding else 0
+        return len(self.allocation.pages) if self.allocation else 0
 
     @property
     def log_fields(self) -> dict[str, object]:
@@ -76,9 +76,9 @@ class Sequence:
 
     def binding(self) -> Binding:
         """What the engine must know of it before its first sampled token on this worker."""
-        assert self.holding is not None, "bound without a state slot"
+        assert self.allocation is not None, "bound without a state slot"
         return Binding(
-            state_slot=self.holding.slot.id,
+            state_slot=self.allocation.slot.id,
             prompt_ids=self.token_ids[: self.num_prompt],
             output_ids=self.token_ids[self.num_prompt :],
             sampling=self.sampling,

@@ -22,7 +22,7 @@ from typing import Protocol
 from engine.gpu_watch import Watch
 from engine.stall import StallGuard
 from transport.errors import BatonError, ExportLost
-from transport.messages import PoolGauges
+from transport.messages import WorkerGauges
 from transport.session import LOST, Session, Work
 
 JOIN_TIMEOUT_S = 60.0
@@ -53,7 +53,7 @@ class Pool(Protocol):
         """The drain's deadline: report every request as failed, to be retried elsewhere."""
         ...
 
-    def gauges(self) -> PoolGauges: ...
+    def gauges(self) -> WorkerGauges: ...
 
     def held(self) -> tuple[tuple[str, int], ...]:
         """(request id, attempt) of every request not ended here."""

@@ -14,8 +14,8 @@ import typer
 from engine import options
 from engine.runner import Engine
 from engine.service import serve
-from prefill.pool import PrefillPool
 from prefill.scheduler import PrefillLimits
+from prefill.worker import PrefillWorker
 from telemetry.last_words import run_command
 from transport.session import Session
 
@@ -64,8 +64,8 @@ def main(
             gpu, claim_timeout, stall_timeout,
         )  # fmt: skip
 
-        def make_pool(engine: Engine, session: Session, instance: str) -> PrefillPool:
-            return PrefillPool(
+        def make_pool(engine: Engine, session: Session, instance: str) -> PrefillWorker:
+            return PrefillWorker(
                 engine,
                 session,
                 instance,

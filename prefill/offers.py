@@ -1,12 +1,12 @@
 """Finished prompts waiting to be pulled. Pure.
 
-An offer is readable by one puller at a time and leaves by a release that names its generation,
+An offer is readable by one puller at a time and leaves by a release that names its epoch,
 by its request's end, or at its deadline, the last resort against a coordinator that forgot it.
 """
 
 from dataclasses import dataclass
 
-from engine.cache.books import CacheBooks
+from engine.cache.allocator import CacheAllocator
 from engine.sequence import Sequence
 
 
@@ -19,8 +19,8 @@ class Offered:
 class Offers:
     """Every offered sequence of this worker, by request."""
 
-    def __init__(self, books: CacheBooks, ttl_s: float) -> None:
-        self._books = books
+    def __init__(self, allocator: CacheAllocator, ttl_s: float) -> None:
+        self._allocator = allocator
         self._ttl_s = ttl_s
         self._offered: dict[str, Offered] = {}
 
@@ -35,13 +35,13 @@ class Offers:
         self.withdraw(sequence.request_id, sequence.attempt)
         self._offered[sequence.request_id] = Offered(sequence, now + self._ttl_s)
 
-    def release(self, request_id: str, attempt: int, generation: int) -> bool:
+    def release(self, request_id: str, attempt: int, epoch: int) -> bool:
         """Free a landed offer; False, changing nothing, for one that is not this very offer."""
         offered = self._offered.get(request_id)
         if offered is None or offered.sequence.attempt != attempt:
             return False
-        holding = offered.sequence.holding
-        if holding is None or holding.slot.generation != generation:
+        allocation = offered.sequence.allocation
+        if allocation is None or allocation.slot.epoch != epoch:
             return False
         self._free(request_id)
         return True
@@ -69,6 +69,6 @@ class Offers:
 
     def _free(self, request_id: str) -> None:
         sequence = self._offered.pop(request_id).sequence
-        assert sequence.holding is not None, "an offer without pages"
-        self._books.release(sequence.holding)
-        sequence.holding = None
+        assert sequence.allocation is not None, "an offer without pages"
+        self._allocator.release(sequence.allocation)
+        sequence.allocation = None

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.batch import Row, Sampled, StepResult
-from engine.cache.books import CacheBooks
+from engine.cache.allocator import CacheAllocator
 from engine.sequence import Scheduled, Sequence
 from transport.layout import CHUNK_ALIGNMENT, CacheLayout
 
@@ -39,18 +39,18 @@ class PrefillScheduler:
 
     def __init__(
         self,
-        books: CacheBooks,
+        allocator: CacheAllocator,
         layout: CacheLayout,
         limits: PrefillLimits,
         headroom: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._books = books
+        self._allocator = allocator
         self._layout = layout
         self._limits = limits
         self._headroom = headroom
         self.waiting: list[Sequence] = []
         self.filling: list[Sequence] = []
-        self.draining: set[Sequence] = set()
+        self.retiring: set[Sequence] = set()
 
     @property
     def has_work(self) -> bool:
@@ -60,8 +60,8 @@ class PrefillScheduler:
         return bool(self.waiting) and self._has_room(self.waiting[0])
 
     @property
-    def num_draining_pages(self) -> int:
-        return sum(sequence.num_pages_held for sequence in self.draining)
+    def num_retiring_pages(self) -> int:
+        return sum(sequence.num_pages_held for sequence in self.retiring)
 
     def sequences(self) -> list[Sequence]:
         return [*self.waiting, *self.filling]
@@ -116,14 +116,14 @@ class PrefillScheduler:
             if not self._has_room(self.waiting[0]):
                 break
             sequence = self.waiting.pop(0)
-            sequence.holding = self._books.reserve(self._num_pages(sequence))
+            sequence.allocation = self._allocator.reserve(self._num_pages(sequence))
             self.filling.append(sequence)
             unfinished.append(sequence)
             room -= 1
         return unfinished
 
     def _has_room(self, sequence: Sequence) -> bool:
-        return self._books.can_reserve(self._num_pages(sequence) + self._headroom())
+        return self._allocator.can_reserve(self._num_pages(sequence) + self._headroom())
 
     def _num_pages(self, sequence: Sequence) -> int:
         return self._layout.pages_for(len(sequence.token_ids))
@@ -133,22 +133,22 @@ class PrefillScheduler:
         return rest if rest <= budget else budget // CHUNK_ALIGNMENT * CHUNK_ALIGNMENT
 
     def _row(self, sequence: Sequence, length: int) -> Row:
-        assert sequence.holding is not None, "scheduled without pages"
+        assert sequence.allocation is not None, "scheduled without pages"
         start, end = sequence.num_cached, sequence.num_cached + length
         return Row(
-            state_slot=sequence.holding.slot.id,
-            block_table=sequence.holding.pages,
+            state_slot=sequence.allocation.slot.id,
+            block_table=sequence.allocation.pages,
             start=start,
             token_ids=tuple(sequence.token_ids[start:end]),
             sample=end == len(sequence.token_ids),
         )
 
     def _release_if_retired(self, sequence: Sequence) -> None:
-        if sequence.holding is None:
+        if sequence.allocation is None:
             return
         if sequence.in_flight:
-            self.draining.add(sequence)
+            self.retiring.add(sequence)
             return
-        self.draining.discard(sequence)
-        self._books.release(sequence.holding)
-        sequence.holding = None
+        self.retiring.discard(sequence)
+        self._allocator.release(sequence.allocation)
+        sequence.allocation = None

@@ -3,7 +3,7 @@
     log = logging.getLogger(__name__)
     log.info("placed", extra={"worker": instance, "attempt": 2})
 
-prints ``12:00:01.234 INFO coordinator placed request=ab12 worker=p0 attempt=2``, or the same as
+prints ``12:00:01.234 INFO coordinator placed http_id=ab12 worker=p0 attempt=2``, or the same as
 one JSON object. Prompt and output text never belong into a log call; what looks like a secret is
 masked here as a last line of defence.
 """
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TextIO
 
-_request_id: ContextVar[str] = ContextVar("baton_request_id", default="")
+_http_id: ContextVar[str] = ContextVar("baton_http_id", default="")
 
 _NOT_FIELDS = {"message", "asctime", "taskName", "color_message"}  # the last one is uvicorn's
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | _NOT_FIELDS
@@ -29,24 +29,24 @@ _MAX_LEN = 8000
 
 
 @contextmanager
-def bind_request(request_id: str) -> Iterator[None]:
-    """Every line logged inside, in tasks started inside too, carries ``request=<id>``."""
-    token = _request_id.set(request_id)
+def bind_request(http_id: str) -> Iterator[None]:
+    """Every line logged inside, in tasks started inside too, carries ``http_id=<id>``."""
+    token = _http_id.set(http_id)
     try:
         yield
     finally:
-        _request_id.reset(token)
+        _http_id.reset(token)
 
 
 def bound_request() -> str:
     """The id that ``bind_request`` bound, empty outside of it."""
-    return _request_id.get()
+    return _http_id.get()
 
 
 def request_fields(http_id: str, request_id: str, attempt: int) -> dict[str, object]:
-    """``extra`` of a line about a request, the same in every service: ``request`` is its client's
-    X-Request-Id, as ``bind_request`` gives it, ``generation`` the id in /v1/requests/{id}."""
-    return {"request": http_id, "generation": request_id, "attempt": attempt}
+    """``extra`` of a line about a request, the same in every service: ``http_id`` is the client's
+    X-Request-Id, as ``bind_request`` gives it, ``request_id`` the id in /v1/requests/{id}."""
+    return {"http_id": http_id, "request_id": request_id, "attempt": attempt}
 
 
 def configure_logging(
@@ -131,8 +131,8 @@ class JsonLines(logging.Formatter):
 
 def _fields(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    if request_id := _request_id.get():
-        fields["request"] = request_id
+    if http_id := _http_id.get():
+        fields["http_id"] = http_id
     for key, value in vars(record).items():
         if key not in _STANDARD:
             fields[key] = "***" if _SECRET_NAME.search(key) else _plain(value)

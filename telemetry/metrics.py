@@ -65,8 +65,8 @@ class Metrics:
         self.requests = Counter(
             "baton_requests", "Requests by terminal state.", ["state", "reason"], registry=r
         )
-        self.replacements = Counter(
-            "baton_replacements", "Times a request was placed anew.", ["reason"], registry=r
+        self.retries = Counter(
+            "baton_retries", "Times a request was placed anew.", ["reason"], registry=r
         )
         self.queued = Gauge("baton_requests_queued", "Accepted, waiting for prefill.", registry=r)
         self.running = Gauge("baton_requests_running", "In prefill, handoff or decode.", registry=r)
@@ -85,7 +85,7 @@ class Metrics:
         )
         self.handoff_s = Histogram(
             "baton_handoff_seconds",
-            "Parts of a handoff, from the first token to the second (coordinator/handoff.py).",
+            "Parts of a handoff, from the first token to the second.",
             ["stage"], buckets=_HANDOFF_S, registry=r,
         )  # fmt: skip
         self.handoff_gb_per_s = Histogram(

@@ -65,7 +65,7 @@ class CopyLaunch:
         return self._rows[self._first_block :][: 2 * num_blocks].reshape(-1, 2)
 
     def words(self, num_handoffs: int) -> np.ndarray:
-        """[handoffs] int64, to be filled: where each exporter's generation is."""
+        """[handoffs] int64, to be filled: where each exporter's epoch is."""
         return self._rows[_COUNTS : _COUNTS + num_handoffs]
 
     def enqueue(self, num_pages: int, num_handoffs: int) -> None:

@@ -2,7 +2,7 @@
 
 1. ``pull`` gathers what is wanted into batches, and enqueues for each (copy_launch.py): the table
    of addresses, one kernel for every block of all its handoffs (copy_kernel.py), and behind it
-   the exporters' generations, read when the last byte is there.
+   the exporters' epochs, read when the last byte is there.
 2. The worker's loop asks each pull whether its batch's event has come; the host never waits.
 
 What orders a pull against decode steps: its slots are free, and a slot becomes free only when
@@ -22,7 +22,7 @@ from transport.copy_kernel import BlockBytes, CopyShape
 from transport.copy_launch import CopyLaunch, CopyLaunches
 from transport.cuda import close_handle, open_handle
 from transport.messages import MemoryExport, Offer
-from transport.pull import CLOSE_S, Copied, Pull, Wanted, check_generation, require_region
+from transport.pull import CLOSE_S, Copied, Pull, Wanted, check_epoch, require_region
 from transport.region import PROBE, Region
 from transport.tensors import CacheTensors
 
@@ -36,7 +36,7 @@ HIGH_PRIORITY = -1
 class Parts:
     """The addresses of a cache's four parts in this process."""
 
-    generations: int
+    epochs: int
     kv: int
     conv: int
     recurrent: int
@@ -44,7 +44,7 @@ class Parts:
     @classmethod
     def at(cls, address: int, region: Region) -> "Parts":
         return cls(
-            address + region.generations,
+            address + region.epochs,
             address + region.kv,
             address + region.conv,
             address + region.recurrent,
@@ -52,9 +52,7 @@ class Parts:
 
     @classmethod
     def of(cls, cache: CacheTensors) -> "Parts":
-        return cls(
-            *(t.data_ptr() for t in (cache.generations, cache.kv, cache.conv, cache.recurrent))
-        )
+        return cls(*(t.data_ptr() for t in (cache.epochs, cache.kv, cache.conv, cache.recurrent)))
 
 
 @dataclass(eq=False)
@@ -75,19 +73,19 @@ class Peer:
 @dataclass(eq=False)
 class Batch:
     """Handoffs under one launch, which goes back to ``launches`` as soon as it is over; then
-    ``generations`` are what the exporters' slots had when the last byte was there."""
+    ``epochs`` are what the exporters' slots had when the last byte was there."""
 
     launch: CopyLaunch
     launches: CopyLaunches
     num_handoffs: int
-    generations: list[int] = field(default_factory=list, init=False)
+    epochs: list[int] = field(default_factory=list, init=False)
     copy_s: float = field(default=0.0, init=False)
 
     def done(self) -> bool:
-        if not self.generations and self.launch.finished.query():
-            self.generations, self.copy_s = self.launch.outcome(self.num_handoffs)
+        if not self.epochs and self.launch.finished.query():
+            self.epochs, self.copy_s = self.launch.outcome(self.num_handoffs)
             self.launches.give_back(self.launch)
-        return bool(self.generations)
+        return bool(self.epochs)
 
 
 @dataclass(eq=False)
@@ -119,7 +117,7 @@ class CudaPull:
 
     def result(self) -> Copied:
         assert self._done, "result of a pull still under way"
-        check_generation(self.offer, self.batch.generations[self.index])
+        check_epoch(self.offer, self.batch.epochs[self.index])
         return Copied(self.num_bytes, self.batch.copy_s)
 
 
@@ -142,7 +140,7 @@ class CudaCopyStream:
         self._peers: dict[str, Peer] = {}
         self._under_way: list[CudaPull] = []
         sizes, shape = self._sizes, shape or CopyShape()
-        num_pages, num_slots = len(own.kv), len(own.generations)
+        num_pages, num_slots = len(own.kv), len(own.epochs)
         self._launches = CopyLaunches(
             num_pages + 2 * num_slots,
             num_slots,
@@ -216,7 +214,7 @@ class CudaCopyStream:
         self, table: np.ndarray, words: np.ndarray, wanted: list[Wanted], peers: list[Peer]
     ) -> None:
         """``table`` [blocks, 2] as copy_kernel.py has it, ``words`` [handoffs]: where each
-        exporter's generation is."""
+        exporter's epoch is."""
         sizes, num_handoffs = self._sizes, len(wanted)
         page, conv = 0, len(table) - 2 * num_handoffs
         for i, (each, peer) in enumerate(zip(wanted, peers, strict=True)):
@@ -235,7 +233,7 @@ class CudaCopyStream:
                 source.recurrent + offer.state_slot * sizes.recurrent,
                 target.recurrent + each.state_slot * sizes.recurrent,
             )
-            words[i] = source.generations + 8 * offer.state_slot
+            words[i] = source.epochs + 8 * offer.state_slot
             page = end
 
     def _num_bytes(self, wanted: Wanted) -> int:

@@ -8,7 +8,7 @@ BatonError
 │   └── MalformedMessage     bytes that do not decode to a known struct
 ├── PeerError            another process's memory
 │   ├── PeerGone             its memory can no longer be opened
-│   └── StaleGeneration      the slot was given to somebody else meanwhile
+│   └── StaleEpoch      the slot was given to somebody else meanwhile
 ├── ExportLost           peers cannot open this process's memory any more
 ├── SharedMemoryFull     no room for this process's cache where peers could open it
 ├── ChannelRefused       the other end of the channel does not share our secret
@@ -65,7 +65,7 @@ class PeerGone(PeerError):
     """The exporter is dead, so its memory cannot be opened any more."""
 
 
-class StaleGeneration(PeerError):
+class StaleEpoch(PeerError):
     """The exporter gave the state slot to another sequence; what was copied is void."""
 
 

@@ -2,7 +2,7 @@
 
 One interface for POSIX shared memory (CPU) and CUDA IPC (GPU): allocate once, export once,
 never free while the process lives. What a peer wrote may change under a reader at any time;
-only an offer whose generation still holds after the copy says that the bytes were right.
+only an offer whose epoch still holds after the copy says that the bytes were right.
 """
 
 from typing import Protocol

@@ -9,7 +9,7 @@ what arrives about an older one is stale.
 A request's way through the messages:
 
     coordinator ── Prefill ──► prefill worker ── Prefilled(first token, offer) ──► coordinator
-    coordinator ── Decode(offer) ──► decode worker: pulls ── Landed ──► coordinator
+    coordinator ── Decode(offer) ──► decode worker: pulls ── TransferDone ──► coordinator
     coordinator ── Release ──► prefill worker                decode worker ── Tokens … ──►
 
 and with workers of role ``both``, which need no handoff:
@@ -26,9 +26,9 @@ from transport.layout import CacheLayout, PoolSize
 from transport.sampling import FinishReason, SamplingParams, StopRule
 from transport.token_ids import ID_BYTES
 
-PROTOCOL = "baton/5"
+PROTOCOL = "baton/6"
 
-Role = Literal["prefill", "decode", "both"]
+Role = Literal["prefill", "decode", "colocated"]
 MemoryKind = Literal["shm", "cuda-ipc"]
 
 # Checked where a message is decoded: one number out of range from one worker would otherwise
@@ -60,7 +60,7 @@ class MemoryExport(_Wire, frozen=True):
 class Offer(_Wire, frozen=True):
     """A finished prompt's pages and state, readable until released.
 
-    Valid only while the exporter's generation of ``state_slot`` equals ``generation``, which
+    Valid only while the exporter's epoch of ``state_slot`` equals ``epoch``, which
     the puller checks after its copy. ``num_tokens`` tokens are in the cache. ``digest`` hashes
     them in the mode that verifies every handoff, and is empty otherwise.
     """
@@ -68,7 +68,7 @@ class Offer(_Wire, frozen=True):
     instance: str
     block_table: tuple[Count, ...]
     state_slot: Count
-    generation: int
+    epoch: int
     num_tokens: Positive
     digest: str = ""
 
@@ -91,7 +91,7 @@ class TokenOut(_Wire, frozen=True):
     finish: FinishReason | None = None
 
 
-class PoolGauges(_Wire, frozen=True):
+class WorkerGauges(_Wire, frozen=True):
     """A worker's pools and queues at one moment."""
 
     free_pages: Count
@@ -99,9 +99,9 @@ class PoolGauges(_Wire, frozen=True):
     running: Count = 0
     waiting: Count = 0
     offered: Count = 0
-    draining_slots: Count = 0
+    retiring_slots: Count = 0
     stale_dropped: Count = 0
-    books_error: str = ""
+    accounting_error: str = ""
 
 
 class XidCount(_Wire, frozen=True):
@@ -175,7 +175,7 @@ class Heartbeat(_Wire, frozen=True, tag="heartbeat"):
     can be asked. ``malformed_dropped`` counts the coordinator's frames that did not decode.
     """
 
-    gauges: PoolGauges
+    gauges: WorkerGauges
     held: tuple[tuple[str, int], ...] = ()
     gpu: GpuHealth | None = None
     malformed_dropped: Count = 0
@@ -194,19 +194,19 @@ class Prefilled(_Wire, frozen=True, tag="prefilled"):
     prefill_s: Seconds
 
 
-class Landed(_Wire, frozen=True, tag="landed"):
-    """The puller has every byte, checked against the generation; the offer may go.
+class TransferDone(_Wire, frozen=True, tag="transfer-done"):
+    """The puller has every byte, checked against the epoch; the offer may go.
 
-    Durations (coordinator/handoff.py says what they add up to): the order lay in the socket for
-    ``unseen_s`` at most; ``room_s`` until there was room, ``launch_s`` to enqueue the copy,
-    ``copy_s`` for the bytes alone, ``boundary_s`` for the rest until the worker's loop saw it.
+    Durations, whose sum coordinator/record/handoff_stages.py explains: the order lay in the socket
+    for ``in_socket_s`` at most; ``wait_memory_s`` until there was memory, ``launch_s`` to enqueue
+    the copy, ``copy_s`` for the bytes alone, ``boundary_s`` for the rest until the loop saw it.
     """
 
     request_id: str
     attempt: int
     num_bytes: Count
-    unseen_s: Seconds = 0.0
-    room_s: Seconds = 0.0
+    in_socket_s: Seconds = 0.0
+    wait_memory_s: Seconds = 0.0
     launch_s: Seconds = 0.0
     copy_s: Seconds = 0.0
     boundary_s: Seconds = 0.0
@@ -269,7 +269,7 @@ class Goodbye(_Wire, frozen=True, tag="goodbye"):
 
 
 FromWorker = (
-    Claim | Hello | Heartbeat | Prefilled | Landed | Tokens | Failed | PeerTested | Goodbye
+    Claim | Hello | Heartbeat | Prefilled | TransferDone | Tokens | Failed | PeerTested | Goodbye
 )  # fmt: skip
 
 
@@ -368,11 +368,11 @@ class Cancel(_Wire, frozen=True, tag="cancel"):
 
 
 class Release(_Wire, frozen=True, tag="release"):
-    """The offer has landed or is void; ``generation`` must still be its own."""
+    """The offer has landed or is void; ``epoch`` must still be its own."""
 
     request_id: str
     attempt: int
-    generation: int
+    epoch: int
 
 
 ToWorker = (

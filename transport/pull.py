@@ -2,8 +2,8 @@
 
 The puller writes only slots that its own side reserved for this sequence and nobody else
 touches; the peer may die meanwhile without harm. After the copy it compares the exporter's
-generation of the state slot with the offer's: equal means that nothing was reused while it
-was being read (the exporter bumps the generation before it writes for somebody else).
+epoch of the state slot with the offer's: equal means that nothing was reused while it
+was being read (the exporter bumps the epoch before it writes for somebody else).
 """
 
 import time
@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 
 from transport import shm
-from transport.errors import LayoutMismatch, StaleGeneration
+from transport.errors import LayoutMismatch, StaleEpoch
 from transport.messages import MemoryExport, MemoryKind, Offer
 from transport.region import Region
 from transport.tensors import CacheTensors
@@ -59,7 +59,7 @@ class Pull(Protocol):
         ...
 
     def result(self) -> Copied:
-        """The outcome of a pull that is done; raises StaleGeneration."""
+        """The outcome of a pull that is done; raises StaleEpoch."""
         ...
 
 
@@ -151,17 +151,17 @@ def require_region(memory: MemoryExport, *, kind: MemoryKind, peer: str) -> None
         raise LayoutMismatch(f"{peer} exports {memory.size_bytes} bytes, not {size_bytes}")
 
 
-def check_generation(offer: Offer, generation: int) -> None:
-    """Raise StaleGeneration unless the exporter's ``generation`` after the copy is the offer's."""
-    if generation != offer.generation:
-        raise StaleGeneration(
-            f"state slot {offer.state_slot} of {offer.instance} has generation {generation}, "
-            f"the offer {offer.generation}"
+def check_epoch(offer: Offer, epoch: int) -> None:
+    """Raise StaleEpoch unless the exporter's ``epoch`` after the copy is the offer's."""
+    if epoch != offer.epoch:
+        raise StaleEpoch(
+            f"state slot {offer.state_slot} of {offer.instance} has epoch {epoch}, "
+            f"the offer {offer.epoch}"
         )
 
 
 def copy_offer(own: CacheTensors, peer: CacheTensors, wanted: Wanted) -> Copied:
-    """Copy an offer and check that it still held afterwards; raises StaleGeneration."""
+    """Copy an offer and check that it still held afterwards; raises StaleEpoch."""
     began = time.perf_counter()
     offer = wanted.offer
     if wanted.in_probe:
@@ -172,7 +172,7 @@ def copy_offer(own: CacheTensors, peer: CacheTensors, wanted: Wanted) -> Copied:
         peer, offer.block_table, offer.state_slot, own, wanted.block_table, wanted.state_slot
     )
     copy_s = time.perf_counter() - began
-    check_generation(offer, int(peer.generations[offer.state_slot]))
+    check_epoch(offer, int(peer.epochs[offer.state_slot]))
     return Copied(num_bytes, copy_s)
 
 

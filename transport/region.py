@@ -2,7 +2,7 @@
 
 One allocation a worker, exported once, never freed while the process lives:
 
-    generations  [num_state_slots] int64   bumped each time a state slot changes hands
+    epochs  [num_state_slots] int64   bumped each time a state slot changes hands
     kv           [num_pages, *page_shape]
     conv         [num_state_slots, *conv_shape]
     recurrent    [num_state_slots, *recurrent_shape] float32
@@ -29,7 +29,7 @@ PROBE = PoolSize(num_pages=16, num_state_slots=1)
 class Region:
     """Byte offsets of the parts, and the size of the whole."""
 
-    generations: int
+    epochs: int
     kv: int
     conv: int
     recurrent: int
@@ -45,15 +45,15 @@ class Region:
     @classmethod
     def without_probe(cls, layout: CacheLayout, pools: PoolSize) -> "Region":
         """The four parts alone, as the pools and the probe each have them."""
-        generations = 0
-        kv = _aligned(generations + pools.num_state_slots * 8)
+        epochs = 0
+        kv = _aligned(epochs + pools.num_state_slots * 8)
         conv = _aligned(kv + pools.num_pages * layout.page_bytes)
         conv_elements = layout.conv_shape[0] * layout.conv_shape[1] * layout.conv_shape[2]
         conv_bytes = conv_elements * DTYPE_BYTES[layout.kv_dtype]
         recurrent = _aligned(conv + pools.num_state_slots * conv_bytes)
         recurrent_bytes = layout.state_slot_bytes - conv_bytes
         size = _aligned(recurrent + pools.num_state_slots * recurrent_bytes)
-        return cls(generations, kv, conv, recurrent, size, size)
+        return cls(epochs, kv, conv, recurrent, size, size)
 
 
 def _aligned(offset: int) -> int:

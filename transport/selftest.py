@@ -21,7 +21,7 @@ from transport.pull import CopyStream, Wanted
 from transport.region import PROBE
 from transport.tensors import CacheTensors
 
-GENERATION = 1
+EPOCH = 1
 NUM_ROUNDS = 3
 TIMEOUT_S = 3.0
 SLOW_BYTES_PER_S: dict[MemoryKind, float] = {"cuda-ipc": 150e9, "shm": 0.1e9}
@@ -55,7 +55,7 @@ class PeerTest:
 def write_pattern(cache: CacheTensors, instance: str) -> None:
     """Fill the probe of an exporter's own region; complete when this returns."""
     probe = _probe(cache)
-    probe.generations.fill_(GENERATION)
+    probe.epochs.fill_(EPOCH)
     pattern = _pattern(instance, probe)
     for part in _parts(probe.kv, probe):
         for begin in range(0, len(part), len(pattern)):
@@ -76,7 +76,7 @@ def probe_peer(stream: CopyStream, own: CacheTensors, instance: str) -> PeerTest
     _finish(probe)
     pages = tuple(range(PROBE.num_pages))
     # Pages in reverse, so that a copy which ignored the ids would show.
-    offer = Offer(instance, pages[::-1], 0, GENERATION, num_tokens=0)
+    offer = Offer(instance, pages[::-1], 0, EPOCH, num_tokens=0)
     seconds, num_bytes = [], 0
     for _ in range(NUM_ROUNDS):
         (pull,) = stream.pull([Wanted(offer, pages, 0, in_probe=True)])

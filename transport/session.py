@@ -26,12 +26,12 @@ from transport.messages import (
     Hello,
     PeerJoined,
     PeerLeft,
-    PoolGauges,
     Prefill,
     Refused,
     Release,
     ToWorker,
     Welcome,
+    WorkerGauges,
 )
 
 Work = PeerJoined | PeerLeft | Prefill | Decode | Generate | Cancel | Release
@@ -49,8 +49,8 @@ class JoinRefused(BatonError):
 class Session:
     """One worker's standing with its coordinator. Not thread-safe: the worker's loop owns it.
 
-    ``unseen_s`` is how long the messages received last may have lain in the socket at most: since
-    the look before, or not at all if they came while it waited for some.
+    ``in_socket_s`` is how long the messages received last may have lain in the socket at most:
+    since the poll before, or 0 if they came while ``receive`` waited for some.
     """
 
     def __init__(self, channel: WorkerChannel, hello: Hello, clock: Callable[[], float]) -> None:
@@ -62,7 +62,7 @@ class Session:
         self._heard_at = clock()
         self._next_beat_at = clock()
         self._looked_at = clock()
-        self.unseen_s = 0.0
+        self.in_socket_s = 0.0
         self._early: list[Work | Lost] = []  # came with the welcome, while joining
 
     @property
@@ -103,7 +103,7 @@ class Session:
 
     def beat(
         self,
-        gauges: Callable[[], PoolGauges],
+        gauges: Callable[[], WorkerGauges],
         held: Callable[[], tuple[tuple[str, int], ...]],
         gpu: Callable[[], GpuHealth | None] = lambda: None,
     ) -> None:
@@ -123,7 +123,7 @@ class Session:
 
     def _look(self, timeout_s: float) -> list[ToWorker]:
         messages = self._channel.receive(0.0)
-        self.unseen_s = self._clock() - self._looked_at if messages else 0.0
+        self.in_socket_s = self._clock() - self._looked_at if messages else 0.0
         wait_s = min(timeout_s, self._next_beat_at - self._clock())
         if not messages and wait_s > 0:
             messages = self._channel.receive(wait_s)

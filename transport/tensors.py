@@ -14,13 +14,13 @@ TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class CacheTensors:
     """Views into one region; they keep ``buffer`` alive and are valid as long as it is.
 
-    ``generations`` [num_state_slots] int64, ``kv`` [num_pages, layers, 2, page_size, kv_heads,
+    ``epochs`` [num_state_slots] int64, ``kv`` [num_pages, layers, 2, page_size, kv_heads,
     head_dim], ``conv`` [num_state_slots, layers, channels, state_len], ``recurrent``
     [num_state_slots, layers, v_heads, k_dim, v_dim] float32. ``probe`` is the cache behind the
     pools that only self-tests use; it has none itself.
     """
 
-    generations: torch.Tensor
+    epochs: torch.Tensor
     kv: torch.Tensor
     conv: torch.Tensor
     recurrent: torch.Tensor
@@ -49,7 +49,7 @@ class CacheTensors:
             return buffer[offset : offset + num_bytes].view(of).view(shape)
 
         return cls(
-            generations=view(region.generations, (slots,), torch.int64),
+            epochs=view(region.epochs, (slots,), torch.int64),
             kv=view(region.kv, (pools.num_pages, *layout.page_shape), dtype),
             conv=view(region.conv, (slots, *layout.conv_shape), dtype),
             recurrent=view(region.recurrent, (slots, *layout.recurrent_shape), torch.float32),

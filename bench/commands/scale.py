@@ -47,7 +47,7 @@ def scale(
     from bench.scale.redis_view import NoLedger, RedisLedger
     from bench.scale.report import ScaleReport, line
     from bench.scale.run import require_files, run_level
-    from coordinator.redis_url import PASSWORD
+    from coordinator.record.redis_url import PASSWORD
     from transport.secret_setting import secret_setting
 
     try:

@@ -5,8 +5,8 @@ from typing import Protocol
 import redis
 
 from bench.cannot_measure import CannotMeasure
-from coordinator import keys
-from coordinator.redis_url import safe_url
+from coordinator.record import keys
+from coordinator.record.redis_url import safe_url
 
 _TIMEOUT_S = 10.0
 _BATCH = 1_000
@@ -33,8 +33,8 @@ class NoLedger:
 
 
 class RedisLedger:
-    """Reads the records that coordinators write (coordinator/keys.py). Raises CannotMeasure when
-    Redis does not answer, and two requests of one id."""
+    """Reads the records that coordinators write (coordinator/record/keys.py). Raises
+    CannotMeasure when Redis does not answer, and two requests of one id."""
 
     offered = True
 

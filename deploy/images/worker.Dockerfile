@@ -1,4 +1,4 @@
-# A worker of any role; what it does is the command: prefill, decode or both.
+# A worker of any role; what it does is the command: prefill, decode or colocated.
 #
 #   docker build -f deploy/images/worker.Dockerfile -t baton-worker .
 #   docker build -f deploy/images/worker.Dockerfile -t baton-worker:cpu \

@@ -1,4 +1,4 @@
-"""The page pool's books: which pages are free, which are held."""
+"""The page pool's allocator: which pages are free, which are held."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""The state-slot pool's books: which state slots are held, and in which generation."""
+"""The state-slot pool's allocator: which state slots are held, and in which epoch."""
 
 from typing import NamedTuple
 
@@ -6,22 +6,22 @@ from transport.errors import PoolExhausted
 
 
 class StateSlot(NamedTuple):
-    """One holding of a state slot; ``generation`` tells it from every earlier holding."""
+    """One allocation of a state slot; ``epoch`` tells it from every earlier allocation."""
 
     id: int
-    generation: int
+    epoch: int
 
 
 class SlotPool:
-    """Hands out state slots; each reservation bumps the slot's generation.
+    """Hands out state slots; each reservation bumps the slot's epoch.
 
-    A slot belongs to the caller until it releases it with the generation it got. Releasing a
+    A slot belongs to the caller until it releases it with the epoch it got. Releasing a
     stale or foreign one is our bug and fails an assertion: who holds an outdated number must be
     refused before it comes here.
     """
 
     def __init__(self, num_state_slots: int) -> None:
-        self._generations = [0] * num_state_slots
+        self._epochs = [0] * num_state_slots
         self._free = list(range(num_state_slots - 1, -1, -1))
         self._held: set[int] = set()
 
@@ -34,17 +34,17 @@ class SlotPool:
         return len(self._held)
 
     def reserve(self) -> StateSlot:
-        """A free state slot in a new generation, or PoolExhausted."""
+        """A free state slot in a new epoch, or PoolExhausted."""
         if not self._free:
-            raise PoolExhausted(f"a state slot asked for, 0 of {len(self._generations)} free")
+            raise PoolExhausted(f"a state slot asked for, 0 of {len(self._epochs)} free")
         slot = self._free.pop()
-        self._generations[slot] += 1
+        self._epochs[slot] += 1
         self._held.add(slot)
-        return StateSlot(slot, self._generations[slot])
+        return StateSlot(slot, self._epochs[slot])
 
     def is_current(self, slot: StateSlot) -> bool:
-        """Whether this very holding is still in force."""
-        return slot.id in self._held and self._generations[slot.id] == slot.generation
+        """Whether this very allocation is still in force."""
+        return slot.id in self._held and self._epochs[slot.id] == slot.epoch
 
     def release(self, slot: StateSlot) -> None:
         assert self.is_current(slot), f"{slot} is stale or not held"
@@ -56,4 +56,4 @@ class SlotPool:
         free = set(self._free)
         assert len(free) == len(self._free), "a state slot is free twice"
         assert not free & self._held, f"slots both free and held: {sorted(free & self._held)}"
-        assert free | self._held == set(range(len(self._generations))), "slots lost or invented"
+        assert free | self._held == set(range(len(self._epochs))), "slots lost or invented"

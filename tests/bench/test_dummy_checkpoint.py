@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 from bench.dummy_checkpoint import ROOT, SPECIAL, make_folder, make_tokenizer
-from coordinator.tokenizer import Tokenizer
+from coordinator.text.tokenizer import Tokenizer
 
 
 def test_words_are_tokens_both_ways() -> None:

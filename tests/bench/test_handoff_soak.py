@@ -73,7 +73,7 @@ class Site:
     def status(self) -> dict[str, Any]:
         worker = {
             "instance": "prefill-a", "free_pages": 1, "num_pages": 1, "free_state_slots": 1,
-            "num_state_slots": 1, "books_error": "",
+            "num_state_slots": 1, "accounting_error": "",
         }  # fmt: skip
         return {"queued": 0, "running": 0, "workers": [worker] * self.alive}
 
@@ -97,9 +97,9 @@ def test_it_ends_when_a_killed_worker_does_not_come_back() -> None:
 
 def test_it_ends_when_nobody_is_there_to_be_killed() -> None:
     site = Site()
-    site.named = "both-1"
+    site.named = "colocated-1"
     run, _ = ended(site)
-    assert run.tally.failures == ["no prefill worker to kill among both-1, coordinator"]
+    assert run.tally.failures == ["no prefill worker to kill among colocated-1, coordinator"]
 
 
 def test_it_ends_when_the_status_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from redis import Redis
 
-from coordinator.api import create_app
-from coordinator.edge_settings import EdgeSettings
-from coordinator.readers import Readers
-from coordinator.tokenizer import Tokenizer
+from coordinator.http.api import create_app
+from coordinator.http.http_settings import HttpSettings
+from coordinator.http.readers import Readers
+from coordinator.text.tokenizer import Tokenizer
 from deploy.redis_server import LocalRedis
 from tests.coordinator.checkpoint_folder import write_checkpoint
 from tests.coordinator.fake_core import FakeCore
@@ -76,7 +76,7 @@ async def client_of(
     async with AsyncExitStack() as stack:
 
         def make(core: FakeCore, **settings: Any) -> httpx.AsyncClient:
-            app = create_app(core, tokenizer, EdgeSettings("tiny", **settings), readers=readers)
+            app = create_app(core, tokenizer, HttpSettings("tiny", **settings), readers=readers)
             client = httpx.AsyncClient(
                 transport=httpx.ASGITransport(app, raise_app_exceptions=True), base_url="http://t"
             )

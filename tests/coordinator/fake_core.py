@@ -4,24 +4,24 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.contract import (
-    Generation,
+from coordinator.core.contract import (
     GenerationFailed,
     Overloaded,
-    PoolStatus,
+    SequenceRequest,
     ServiceStatus,
     Token,
+    WorkerStatus,
 )
 from transport.messages import LogprobsOut
 
-Script = Callable[[Generation], Sequence[int]]
+Script = Callable[[SequenceRequest], Sequence[int]]
 
 
 @dataclass
 class FakeStream:
     """Tokens of a script, then the end that StopRule gives. ``outcome`` is how it ended."""
 
-    generation: Generation
+    spec: SequenceRequest
     script: Sequence[int]
     failure: GenerationFailed | None
     gate: asyncio.Semaphore | None
@@ -47,10 +47,10 @@ class FakeStream:
             raise AssertionError("the script is shorter than max_tokens")
         token_id = self.script[self.num_sent]
         self.num_sent += 1
-        stop = self.generation.stop
+        stop = self.spec.stop
         finish = stop.finish_reason(num_output=self.num_sent, token_id=token_id)
         logprobs = None
-        if (top := self.generation.sampling.logprobs) is not None:
+        if (top := self.spec.sampling.logprobs) is not None:
             pairs = [(token_id + i, -0.5 - i) for i in range(top)]
             logprobs = LogprobsOut(-0.5, tuple(pairs))
         if finish:
@@ -83,14 +83,14 @@ class FakeCore:
     accept: int = 10**9
     failure: GenerationFailed | None = None
     problems: tuple[str, ...] = ()
-    workers: tuple[PoolStatus, ...] = ()
+    workers: tuple[WorkerStatus, ...] = ()
     streams: list[FakeStream] = field(default_factory=list)
     num_cut: int = 0
 
-    def submit(self, generation: Generation) -> FakeStream:
+    def submit(self, generation: SequenceRequest) -> FakeStream:
         if len(self.streams) >= self.accept:
             raise Overloaded("the queue is full", retry_after_s=2.5)
-        ids = {stream.generation.request_id for stream in self.streams}
+        ids = {stream.spec.request_id for stream in self.streams}
         assert generation.request_id not in ids, "an id was used twice"
         stream = FakeStream(generation, self.script(generation), self.failure, self.gate)
         self.streams.append(stream)

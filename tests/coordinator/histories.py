@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import structs
 
-from coordinator.record import RequestRecord, State
+from coordinator.record.record import RequestRecord, State
 
 KEPT = frozenset({"request_id", "coordinator", "http_id", "num_prompt", "num_output", "received_at",
                   "first_token_at", "bytes_moved"})  # fmt: skip

@@ -4,8 +4,8 @@ from typing import Any
 
 from redis import Redis
 
-from coordinator import lease_scripts, scripts
-from coordinator.script import Command
+from coordinator.record import lease_scripts, scripts
+from coordinator.record.script import Command
 
 
 def load(redis: Redis) -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from coordinator.accounts import Accounts, account_of, open_account
-from coordinator.api_keys import parse_api_keys
-from coordinator.errors import ApiError
+from coordinator.http.accounts import Accounts, account_of, open_account
+from coordinator.http.api_keys import parse_api_keys
+from coordinator.http.errors import ApiError
 from telemetry.metrics import Metrics
 
 KEY = "sk-small-0123456789abcdef"

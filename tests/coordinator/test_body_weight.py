@@ -6,9 +6,9 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from coordinator.body_weight import STRUCTURE_BYTES, check_weight
-from coordinator.edge_settings import EdgeSettings
-from coordinator.errors import ApiError
+from coordinator.http.body_weight import STRUCTURE_BYTES, check_weight
+from coordinator.http.errors import ApiError
+from coordinator.http.http_settings import HttpSettings
 from tests.coordinator.fake_core import FakeCore
 from tests.coordinator.little_work import little_work
 
@@ -123,9 +123,9 @@ def test_the_refusal_names_the_field(name: str, param: str) -> None:
 
 
 def test_the_cap_follows_from_the_context() -> None:
-    settings = EdgeSettings("tiny")
+    settings = HttpSettings("tiny")
     assert settings.body_cap(4096) == settings.body_cap(262_144) == 8 * MIB
     assert settings.body_cap(524_288) == 16 * MIB
     assert settings.body_cap(10**7) == 32 * MIB
-    assert EdgeSettings("tiny", max_body_bytes=1000).body_cap(262_144) == 1000
-    assert EdgeSettings("tiny", max_body_bytes=64 * MIB).body_cap(4096) == 64 * MIB
+    assert HttpSettings("tiny", max_body_bytes=1000).body_cap(262_144) == 1000
+    assert HttpSettings("tiny", max_body_bytes=64 * MIB).body_cap(4096) == 64 * MIB

@@ -12,18 +12,18 @@ import httpx
 import pytest
 from redis import Redis
 
-from coordinator import keys
-from coordinator.api import create_app
-from coordinator.edge_settings import EdgeSettings
-from coordinator.record import RequestRecord
-from coordinator.responses_history import RequestTimeline
-from coordinator.store import Store
-from coordinator.store_limits import StoreLimits
-from coordinator.tokenizer import Tokenizer
+from coordinator.http.api import create_app
+from coordinator.http.http_settings import HttpSettings
+from coordinator.http.responses_history import RequestTimeline
+from coordinator.record import keys
+from coordinator.record.record import RequestRecord
+from coordinator.record.store import Store
+from coordinator.record.store_limits import StoreLimits
+from coordinator.text.tokenizer import Tokenizer
 from deploy.redis_server import LocalRedis
 from tests.coordinator.histories import advance
 from tests.coordinator.test_history import FakeHistory
-from tests.coordinator.test_hub import FAST, Generate, Generation, Site
+from tests.coordinator.test_hub import FAST, Generate, SequenceRequest, Site
 from tests.coordinator.test_store import FAST as STORE
 from tests.coordinator.test_store import abandon, eventually, stored
 from transport.messages import Prefilled, TokenOut, Tokens
@@ -50,7 +50,7 @@ async def test_the_system_clock_jumps_in_the_middle_of_a_request(
     real = time.time
     app_history = FakeHistory()
     app = create_app(
-        site.hub, tokenizer, EdgeSettings("tiny"), history=app_history, now=site.observer.clock
+        site.hub, tokenizer, HttpSettings("tiny"), history=app_history, now=site.observer.clock
     )
 
     async def told() -> RequestTimeline:
@@ -66,9 +66,9 @@ async def test_the_system_clock_jumps_in_the_middle_of_a_request(
         assert 0 <= one.duration_s < 60
         return one
 
-    both = site.join("b-1", "both")
+    both = site.join("b-1", "colocated")
     await asyncio.to_thread(both.session.join, 5.0)
-    stream = site.hub.submit(Generation("r", packed((1, 2)), SamplingParams(), StopRule(2)))
+    stream = site.hub.submit(SequenceRequest("r", packed((1, 2)), SamplingParams(), StopRule(2)))
     order = await asyncio.to_thread(both.hear, Generate)
     monkeypatch.setattr(time, "time", lambda: real() + by_s)
     assert (await told()).ended_at is None
@@ -180,19 +180,19 @@ async def test_what_is_dead_is_found_so_in_time_though_the_clock_was_set_back(
 def test_the_wall_clock_is_read_for_what_people_read_only() -> None:
     found = {
         f"{path.relative_to(ROOT)}: {ast.unparse(node)}"
-        for package in ("both", "coordinator", "decode", "engine", "prefill", "telemetry",
+        for package in ("colocated", "coordinator", "decode", "engine", "prefill", "telemetry",
                         "transport", "deploy")
         for path in (ROOT / package).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute | ast.ImportFrom) and _is_wall_clock(node)
     }  # fmt: skip
     assert found == {
-        "coordinator/chat.py: time.time",  # "created"
-        "coordinator/chat_template.py: datetime.now",  # the date that a template may ask for
-        "coordinator/completions.py: time.time",  # "created"
-        "coordinator/edge.py: time.time",  # "created" of the model
-        "coordinator/presence.py: time.time",  # since when; when what a dead one left was failed
-        "deploy/rundir.py: time.time",  # the age of a folder without its lock: an hour or a jump
+        "coordinator/http/chat.py: time.time",  # "created"
+        "coordinator/text/chat_template.py: datetime.now",  # the date in a template
+        "coordinator/http/completions.py: time.time",  # "created"
+        "coordinator/http/app_context.py: time.time",  # "created" of the model
+        "coordinator/record/presence.py: time.time",  # since when; when it failed
+        "deploy/rundir.py: time.time",  # the age of a folder without a lock
         "telemetry/clock.py: time.time",  # once a process
     }
 

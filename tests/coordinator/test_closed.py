@@ -2,7 +2,7 @@
 
 import asyncio
 
-from coordinator.closed import MISSES, PROBE_EVERY_S, ClosedConnections
+from coordinator.core.closed import MISSES, PROBE_EVERY_S, ClosedConnections
 
 
 class Workers:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.connections import Connections
-from coordinator.edge_settings import EdgeSettings
 from coordinator.file_limit import SPARE
+from coordinator.http.connections import Connections
+from coordinator.http.http_settings import HttpSettings
 from coordinator.server import HttpServer
 from transport.channel import WorkerChannel
 from transport.messages import Alive, Goodbye
@@ -94,7 +94,7 @@ async def served(limit: int, gate: asyncio.Event, begun: asyncio.Semaphore) -> A
         await send({"type": "http.response.body", "body": b"ok"})
 
     listener = socket.create_server(("127.0.0.1", 0))
-    server = HttpServer(app, listener, EdgeSettings("tiny"), Connections(limit))  # type: ignore[arg-type]
+    server = HttpServer(app, listener, HttpSettings("tiny"), Connections(limit))  # type: ignore[arg-type]
     running = asyncio.create_task(server.serve())
     try:
         yield listener.getsockname()[1]
@@ -150,8 +150,8 @@ async def test_where_all_are_busy_the_next_waits() -> None:
 
 SERVER = """
 import asyncio, json, resource, socket, sys
-from coordinator.connections import Connections
-from coordinator.edge_settings import EdgeSettings
+from coordinator.http.connections import Connections
+from coordinator.http.http_settings import HttpSettings
 from coordinator.file_limit import allow_open_files
 from coordinator.server import HttpServer
 from transport.channel import CoordinatorChannel
@@ -168,7 +168,7 @@ async def main():
     connections = Connections(allow_open_files("max_open", 50))
     channel = CoordinatorChannel("ipc://" + sys.argv[1])
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    asyncio.ensure_future(HttpServer(app, listener, EdgeSettings("tiny"), connections).serve())
+    asyncio.ensure_future(HttpServer(app, listener, HttpSettings("tiny"), connections).serve())
     print(json.dumps([channel.endpoint, listener.getsockname()[1], connections.limit]), flush=True)
     while True:
         instance, message = await channel.receive()

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from coordinator import keys
-from coordinator.damage import SAY_EVERY_S, Damage
-from coordinator.record import RequestRecord
-from coordinator.store import Store
-from coordinator.store_limits import StoreLimits
-from coordinator.timeline import timeline
+from coordinator.record import keys
+from coordinator.record.damage import SAY_EVERY_S, Damage
+from coordinator.record.record import RequestRecord
+from coordinator.record.store import Store
+from coordinator.record.store_limits import StoreLimits
+from coordinator.record.timeline import timeline
 from deploy.redis_server import LocalRedis
 from tests.coordinator.histories import advance
 from tests.coordinator.test_store import abandon, eventually, stored

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.choice import Choice, Delta
-from coordinator.contract import Generation
-from coordinator.detokenizer import Detokenizer
-from coordinator.stops import StopStrings
-from coordinator.tokenizer import Tokenizer
+from coordinator.core.contract import SequenceRequest
+from coordinator.http.choice import Choice, Delta
+from coordinator.text.detokenizer import Detokenizer
+from coordinator.text.stops import StopStrings
+from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.checkpoint_folder import make_backend
 from tests.coordinator.fake_core import FakeStream
 from tests.coordinator.test_stops import expected
@@ -42,7 +42,7 @@ async def deltas_of(
     tokenizer: Tokenizer, ids: list[int], stops: list[str], *, include_stop: bool = False
 ) -> tuple[list[Delta], FakeStream]:
     rule = StopRule(max_tokens=len(ids))
-    stream = FakeStream(Generation("g", packed((0,)), SamplingParams(), rule), ids, None, None)
+    stream = FakeStream(SequenceRequest("g", packed((0,)), SamplingParams(), rule), ids, None, None)
     choice = Choice(
         stream,
         Detokenizer(tokenizer.token_bytes, tokenizer.special_ids),

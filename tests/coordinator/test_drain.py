@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.connections import Connections
 from coordinator.drain import Orders, drain
-from coordinator.edge_settings import EdgeSettings
+from coordinator.http.connections import Connections
+from coordinator.http.http_settings import HttpSettings
 from coordinator.server import HttpServer
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -49,7 +49,7 @@ class Server:
         self.http = HttpServer(
             app,  # type: ignore[arg-type]
             listener,
-            EdgeSettings("m"),
+            HttpSettings("m"),
             self.connections,
             listener_is_shared=shared,
         )

@@ -14,14 +14,14 @@ import pytest
 from fastapi import FastAPI
 from redis import Redis
 
-from coordinator import keys, scripts
-from coordinator.api import create_app
-from coordinator.contract import Generation, GenerationFailed
-from coordinator.edge_settings import EdgeSettings
-from coordinator.record import RequestRecord
-from coordinator.store import Store
-from coordinator.store_limits import StoreLimits
-from coordinator.tokenizer import Tokenizer
+from coordinator.core.contract import GenerationFailed, SequenceRequest
+from coordinator.http.api import create_app
+from coordinator.http.http_settings import HttpSettings
+from coordinator.record import keys, scripts
+from coordinator.record.record import RequestRecord
+from coordinator.record.store import Store
+from coordinator.record.store_limits import StoreLimits
+from coordinator.text.tokenizer import Tokenizer
 from deploy.redis_server import LocalRedis
 from tests.coordinator.fake_core import FakeCore, FakeStream
 from tests.coordinator.histories import advance
@@ -39,7 +39,7 @@ class RecordingStream(FakeStream):
     def _end(self, outcome: str) -> None:
         super()._end(outcome)
         state: Any = "failed" if outcome == "failed" else "finished"
-        self.store.put(advance(record_of(self.generation), state))
+        self.store.put(advance(record_of(self.spec), state))
 
 
 class RecordingCore(FakeCore):
@@ -47,7 +47,7 @@ class RecordingCore(FakeCore):
 
     store: Store
 
-    def submit(self, generation: Generation) -> FakeStream:
+    def submit(self, generation: SequenceRequest) -> FakeStream:
         script = self.script(generation)
         stream = RecordingStream(generation, script, self.failure, self.gate)
         stream.store = self.store
@@ -63,7 +63,7 @@ class RecordingCore(FakeCore):
             self.store.cut(request_id)
 
 
-def record_of(generation: Generation) -> RequestRecord:
+def record_of(generation: SequenceRequest) -> RequestRecord:
     return RequestRecord(
         request_id=generation.request_id, coordinator="c1", state="decoding", received_at=1.0
     )
@@ -124,7 +124,7 @@ def redis(server: LocalRedis) -> Iterator["Redis[str]"]:
 @pytest.fixture
 def site(tokenizer: Tokenizer) -> tuple[FastAPI, RecordingCore]:
     core = RecordingCore(lambda _: [5, 6, 7, 8])
-    return create_app(core, tokenizer, EdgeSettings("tiny")), core
+    return create_app(core, tokenizer, HttpSettings("tiny")), core
 
 
 async def started(server: LocalRedis, core: RecordingCore, **changes: Any) -> Store:
@@ -148,7 +148,7 @@ async def test_killed_with_the_last_byte_the_record_has_the_end(
         await client.ask()
         assert client.whole
         for each in core.streams[-1 - number % 2 :]:
-            found = stored(redis, each.generation.request_id)
+            found = stored(redis, each.spec.request_id)
             assert found is not None
             assert found.state == ("failed" if each.outcome == "failed" else "finished"), number
             assert found.failure_code == ""
@@ -174,7 +174,7 @@ async def test_killed_at_any_moment_the_record_says_finished_or_that_it_does_not
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         await store.close(0.0)
-        asked.append((client, core.streams.pop().generation.request_id))
+        asked.append((client, core.streams.pop().spec.request_id))
     redis.delete(keys.coordinator("c1"))
     run(redis, scripts.fail_lost("c1", time.time(), 1000))
     found = [(client.whole, stored(redis, request_id)) for client, request_id in asked]
@@ -217,7 +217,7 @@ async def test_a_redis_that_stalls_holds_up_one_answer_for_a_moment(
     async with asyncio.timeout(10.0):
         while last is None or last.state != "finished":  # once it is quick again
             await Client(app, stream=True).ask()
-            last = stored(redis, core.streams[-1].generation.request_id)
+            last = stored(redis, core.streams[-1].spec.request_id)
     await store.close(1.0)
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.effects import BreakerMoved, Charged
-from coordinator.request import Request, State
+from coordinator.core.effects import BreakerMoved, Charged
+from coordinator.core.request import Request, State
 from tests.coordinator.test_lifecycle import Desk
 from transport.messages import Cancel, Decode, Failed, Prefill
 

@@ -13,12 +13,12 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from coordinator.contract import Generation
-from coordinator.hub import Hub
-from coordinator.leases import Leases
-from coordinator.observer import Observer
-from coordinator.placement import PlacementLimits
-from coordinator.store import Store
+from coordinator.core.contract import SequenceRequest
+from coordinator.core.hub import Hub
+from coordinator.core.observer import Observer
+from coordinator.core.placement import PlacementLimits
+from coordinator.record.leases import Leases
+from coordinator.record.store import Store
 from deploy.redis_server import LocalRedis
 from telemetry.metrics import Metrics
 from tests.coordinator.test_hub import EXPORT, FAST
@@ -61,15 +61,15 @@ class Site:
         self.observer = Observer(self.metrics, store, "c1")
         leases = Leases(store, channel.send)
         self.hub = Hub(channel, self.observer, "c1", FAST, PlacementLimits(), leases)
-        self.hub._handle("b-1", Hello("b-1", "both", "m", "cpu", 1, 128, 8, EXPORT))
-        self.hub._carrier.apply()
+        self.hub._handle("b-1", Hello("b-1", "colocated", "m", "cpu", 1, 128, 8, EXPORT))
+        self.hub._effects.apply()
 
     async def serve(self, request_id: str) -> None:
-        request = Generation(request_id, packed((1, 2)), SamplingParams(), StopRule(1))
+        request = SequenceRequest(request_id, packed((1, 2)), SamplingParams(), StopRule(1))
         stream = self.hub.submit(request)
         token = TokenOut(request_id, 1, 0, 7, finish="length")
         self.hub._handle("b-1", Prefilled(token, None, 1.0, 2.0))
-        self.hub._carrier.apply()
+        self.hub._effects.apply()
         assert [token.token_id async for token in stream] == [7]
         await self.hub.recorded([request_id])
 

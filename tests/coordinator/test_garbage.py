@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.garbage import THRESHOLDS, Sweeper, settle
+from coordinator.garbage import THRESHOLDS, Sweeper, freeze_startup_objects
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def restored() -> Iterator[None]:
 @pytest.mark.usefixtures("restored")
 def test_what_start_up_made_is_not_searched_again() -> None:
     made_at_start = [[number] for number in range(100)]
-    settle()
+    freeze_startup_objects()
     assert gc.get_threshold() == THRESHOLDS
     assert gc.get_freeze_count() > len(made_at_start)
 

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator.contract import GenerationFailed
-from coordinator.responses import ChatCompletion, ChatCompletionChunk, Completion
-from coordinator.tokenizer import Tokenizer
+from coordinator.core.contract import GenerationFailed
+from coordinator.http.responses import ChatCompletion, ChatCompletionChunk, Completion
+from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.fake_core import FakeCore
 
 CHAT = "/v1/chat/completions"
@@ -53,7 +53,7 @@ async def test_chat_whole(says: Says, client_of: ClientOf) -> None:
         "role": "assistant", "content": TEXT, "refusal": None,
     }  # fmt: skip
     assert answer["choices"][0]["finish_reason"] == "stop"
-    generation = core.streams[0].generation
+    generation = core.streams[0].spec
     num_output = len(core.streams[0].script)
     assert answer["usage"]["prompt_tokens"] == len(generation.prompt_ids)
     assert answer["usage"]["completion_tokens"] == num_output
@@ -109,12 +109,12 @@ async def test_four_shapes_of_prompt_times_n(
     answer = await post(client_of(core), COMPLETIONS, prompt=prompt, n=2, return_token_ids=True)
     choices = answer["choices"]
     assert [choice["index"] for choice in choices] == list(range(2 * num_prompts))
-    sent = [list(stream.generation.prompt_ids) for stream in core.streams]
+    sent = [list(stream.spec.prompt_ids) for stream in core.streams]
     assert [choice["prompt_token_ids"] for choice in choices] == sent
     assert sent[0] == sent[1]
     assert len(set(map(tuple, sent))) == num_prompts
     assert answer["usage"]["prompt_tokens"] == sum(map(len, sent)) // 2
-    assert len({stream.generation.request_id for stream in core.streams}) == 2 * num_prompts
+    assert len({stream.spec.request_id for stream in core.streams}) == 2 * num_prompts
 
 
 async def test_streamed_choices_keep_their_indices(
@@ -146,7 +146,7 @@ async def test_token_ids_on_request(says: Says, client_of: ClientOf) -> None:
     whole = await post(client, CHAT, messages=USER, return_token_ids=True)
     stream = core.streams[0]
     assert whole["choices"][0]["token_ids"] == stream.script
-    assert whole["prompt_token_ids"] == list(stream.generation.prompt_ids)
+    assert whole["prompt_token_ids"] == list(stream.spec.prompt_ids)
     assert whole["choices"][0]["prompt_token_ids"] == whole["prompt_token_ids"]
     chunks = await events(client, CHAT, messages=USER, return_token_ids=True)
     assert [i for c in chunks for i in c["choices"][0]["token_ids"]] == stream.script
@@ -191,10 +191,10 @@ async def test_stop_ids_and_their_text(
     assert answer["choices"][0]["finish_reason"] == "stop"
     assert answer["usage"]["completion_tokens"] == 2
     assert tokenizer.decode([extra]) not in answer["choices"][0]["text"]
-    assert core.streams[0].generation.stop.stop_token_ids == (*tokenizer.info.eos_ids, extra)
+    assert core.streams[0].spec.stop.stop_token_ids == (*tokenizer.info.eos_ids, extra)
     num_tokens = len(core.streams[0].script)
     await post(client, COMPLETIONS, prompt="x", ignore_eos=True, max_tokens=num_tokens)
-    assert core.streams[1].generation.stop.stop_token_ids == ()
+    assert core.streams[1].spec.stop.stop_token_ids == ()
 
 
 async def test_special_tokens_are_shown_only_on_request(says: Says, client_of: ClientOf) -> None:
@@ -228,10 +228,10 @@ async def test_chat_logprobs(says: Says, client_of: ClientOf, tokenizer: Tokeniz
     assert b"".join(bytes(entry["bytes"]) for entry in content[:-1]).decode() == TEXT
     assert [len(entry["top_logprobs"]) for entry in content] == [3] * len(content)
     chunks = await events(client, CHAT, messages=USER, logprobs=True)
-    assert core.streams[1].generation.sampling.logprobs == 0
+    assert core.streams[1].spec.sampling.logprobs == 0
     assert sum(len(c["choices"][0]["logprobs"]["content"]) for c in chunks) == len(content)
     assert (await post(client, CHAT, messages=USER))["choices"][0]["logprobs"] is None
-    assert core.streams[2].generation.sampling.logprobs is None
+    assert core.streams[2].spec.sampling.logprobs is None
 
 
 async def test_completion_logprobs(says: Says, client_of: ClientOf) -> None:
@@ -257,22 +257,22 @@ async def test_sampling_fields_reach_the_core(says: Says, client_of: ClientOf) -
         presence_penalty=1, frequency_penalty=-1, repetition_penalty=1.1, logit_bias={"5": 2},
         min_tokens=2, max_tokens=9,
     )  # fmt: skip
-    sampling = core.streams[0].generation.sampling
+    sampling = core.streams[0].spec.sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.9, 0)
     assert (sampling.min_p, sampling.seed, sampling.logit_bias) == (0.1, 7, {5: 2.0})
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (1.0, -1.0)
     assert sampling.repetition_penalty == 1.1
-    stop = core.streams[0].generation.stop
+    stop = core.streams[0].spec.stop
     assert (stop.min_tokens, stop.max_tokens) == (2, 9)
     await post(client, COMPLETIONS, prompt="x")
-    defaults = core.streams[1].generation.sampling
+    defaults = core.streams[1].spec.sampling
     assert (defaults.temperature, defaults.top_p, defaults.top_k) == (1.0, 0.95, 20)
 
 
 async def test_top_p_of_zero_is_greedy(says: Says, client_of: ClientOf) -> None:
     core = says()
     await post(client_of(core), COMPLETIONS, prompt="x", temperature=0.5, top_p=0)
-    sampling = core.streams[0].generation.sampling
+    sampling = core.streams[0].spec.sampling
     assert (sampling.temperature, sampling.top_p) == (0.0, 1.0)
 
 
@@ -283,7 +283,7 @@ async def test_seeds(says: Says, client_of: ClientOf) -> None:
     async def seeds_of(**body: Any) -> list[int]:
         before = len(core.streams)
         await post(client, COMPLETIONS, **body)
-        return [stream.generation.sampling.seed for stream in core.streams[before:]]
+        return [stream.spec.sampling.seed for stream in core.streams[before:]]
 
     first = await seeds_of(prompt="x", n=3, seed=-5)
     assert first == await seeds_of(prompt="x", n=3, seed=-5)
@@ -298,7 +298,7 @@ async def test_without_max_tokens_the_context_is_the_limit(says: Says, client_of
     for max_seq_len, limit in ((512, 512), (None, 1024), (10**6, 1024)):
         core = says(max_seq_len=max_seq_len)
         await post(client_of(core), COMPLETIONS, prompt=[65] * 10)
-        assert core.streams[0].generation.stop.max_tokens == limit - 10
+        assert core.streams[0].spec.stop.max_tokens == limit - 10
 
 
 async def test_min_tokens_holds_stop_strings_off(says: Says, client_of: ClientOf) -> None:
@@ -364,11 +364,11 @@ async def test_an_overloaded_core_takes_all_choices_or_none(
 
 async def test_each_token_leaves_at_once(says: Says, tokenizer: Tokenizer) -> None:
     """The bytes of a token are sent before the next one exists."""
-    from coordinator.api import create_app
-    from coordinator.edge_settings import EdgeSettings
+    from coordinator.http.api import create_app
+    from coordinator.http.http_settings import HttpSettings
 
     core = says("one two three", gate=asyncio.Semaphore(0))
-    app = create_app(core, tokenizer, EdgeSettings("tiny"))
+    app = create_app(core, tokenizer, HttpSettings("tiny"))
     sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     received: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     body = json.dumps({"messages": USER, "stream": True}).encode()

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from coordinator.api import create_app
-from coordinator.connections import Connections
-from coordinator.edge_settings import EdgeSettings
-from coordinator.head_deadline import MAX_HEAD_BYTES
+from coordinator.http.api import create_app
+from coordinator.http.connections import Connections
+from coordinator.http.head_deadline import MAX_HEAD_BYTES
+from coordinator.http.http_settings import HttpSettings
 from coordinator.server import HttpServer
-from coordinator.tokenizer import Tokenizer
+from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.fake_core import FakeCore
 
 HEAD_TIMEOUT_S = 0.3
@@ -30,7 +30,7 @@ def gate() -> asyncio.Semaphore:
 @pytest.fixture
 async def port(says: Says, tokenizer: Tokenizer, gate: asyncio.Semaphore) -> AsyncIterator[int]:
     listener = socket.create_server(("127.0.0.1", 0))
-    settings = EdgeSettings("tiny", head_timeout_s=HEAD_TIMEOUT_S)
+    settings = HttpSettings("tiny", head_timeout_s=HEAD_TIMEOUT_S)
     app = create_app(says("a", gate=gate), tokenizer, settings)
     server = HttpServer(app, listener, settings, Connections(64))
     running = asyncio.create_task(server.serve())

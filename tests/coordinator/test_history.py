@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 import pytest
 
-from coordinator.api import create_app
-from coordinator.edge_settings import EdgeSettings
-from coordinator.record import RequestRecord
-from coordinator.redis_link import RedisUnavailable
-from coordinator.responses import ErrorBody
-from coordinator.responses_history import RequestList, RequestTimeline
-from coordinator.tokenizer import Tokenizer
+from coordinator.http.api import create_app
+from coordinator.http.http_settings import HttpSettings
+from coordinator.http.responses import ErrorBody
+from coordinator.http.responses_history import RequestList, RequestTimeline
+from coordinator.record.record import RequestRecord
+from coordinator.record.redis_link import RedisUnavailable
+from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.fake_core import FakeCore
 from transport.errors import MalformedMessage
 
@@ -51,7 +51,7 @@ def history() -> FakeHistory:
 async def client(
     says: Callable[..., FakeCore], tokenizer: Tokenizer, history: FakeHistory
 ) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(says(), tokenizer, EdgeSettings("tiny"), history=history)
+    app = create_app(says(), tokenizer, HttpSettings("tiny"), history=history)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
         yield client
 

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from coordinator.api import create_app
-from coordinator.connections import Connections
-from coordinator.edge_settings import EdgeSettings
+from coordinator.http.api import create_app
+from coordinator.http.connections import Connections
+from coordinator.http.http_settings import HttpSettings
+from coordinator.http.write_deadline import WriteDeadline
 from coordinator.server import HttpServer
-from coordinator.tokenizer import Tokenizer
-from coordinator.write_deadline import WriteDeadline
+from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.fake_core import FakeCore
 
 Says = Callable[..., FakeCore]
@@ -30,7 +30,7 @@ LONG = 8 * 2**20  # bytes: more than the kernel keeps for a connection
 async def serving(app: App, **settings: float) -> AsyncIterator[tuple[HttpServer, int]]:
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**16)  # its connections have it too
-    server = HttpServer(app, listener, EdgeSettings("tiny", **settings), Connections(64))  # type: ignore[arg-type]
+    server = HttpServer(app, listener, HttpSettings("tiny", **settings), Connections(64))  # type: ignore[arg-type]
     running = asyncio.create_task(server.serve())
     try:
         yield server, listener.getsockname()[1]
@@ -41,7 +41,7 @@ async def serving(app: App, **settings: float) -> AsyncIterator[tuple[HttpServer
 
 @pytest.fixture
 async def port(says: Says, tokenizer: Tokenizer) -> AsyncIterator[int]:
-    app = create_app(says("one two"), tokenizer, EdgeSettings("tiny"))
+    app = create_app(says("one two"), tokenizer, HttpSettings("tiny"))
     async with serving(app) as (_, port):
         yield port
 
@@ -156,7 +156,7 @@ async def test_no_sequence_of_pieces_gets_a_500_or_is_left_hanging(
 ) -> None:
     draw = random.Random(5)
     said = [b"".join(draw.choices(PIECES, k=draw.randint(1, 9))) for _ in range(300)]
-    app = create_app(says("a"), tokenizer, EdgeSettings("tiny"))
+    app = create_app(says("a"), tokenizer, HttpSettings("tiny"))
 
     async def answer_to(port: int, pieces: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -302,7 +302,7 @@ async def test_a_slow_reader_gets_the_rest_while_the_service_ends(
     says: Says, tokenizer: Tokenizer
 ) -> None:
     core = says("The quick brown fox. " * 20)
-    app = create_app(core, tokenizer, EdgeSettings("tiny"))
+    app = create_app(core, tokenizer, HttpSettings("tiny"))
     async with serving(app) as (server, port), slow_reader(core, port) as client:
         server.exit_within(30.0)
         answer = b""
@@ -318,7 +318,7 @@ async def test_a_stream_that_is_cut_off_when_the_service_ends_is_told_as_such(
     says: Says, tokenizer: Tokenizer
 ) -> None:
     core = says("The quick brown fox. " * 20)
-    app = create_app(core, tokenizer, EdgeSettings("tiny"))
+    app = create_app(core, tokenizer, HttpSettings("tiny"))
     async with serving(app) as (server, port), slow_reader(core, port):
         server.exit_within(0.01)
         async with asyncio.timeout(10):

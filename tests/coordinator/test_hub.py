@@ -8,15 +8,15 @@ from unittest.mock import Mock
 import pytest
 import zmq.asyncio
 
-from coordinator import hub as hub_module
-from coordinator.contract import Generation, GenerationFailed, Overloaded
-from coordinator.damage import Damage
-from coordinator.faults import _Charge
-from coordinator.hub import Hub, HubSettings
-from coordinator.leases import Leases
-from coordinator.observer import Observer
-from coordinator.placement import PlacementLimits
-from coordinator.request import Request
+from coordinator.core import hub as hub_module
+from coordinator.core.contract import GenerationFailed, Overloaded, SequenceRequest
+from coordinator.core.faults import _Charge
+from coordinator.core.hub import Hub, HubSettings
+from coordinator.core.observer import Observer
+from coordinator.core.placement import PlacementLimits
+from coordinator.core.request import Request
+from coordinator.record.damage import Damage
+from coordinator.record.leases import Leases
 from telemetry.metrics import Metrics
 from transport.channel import CoordinatorChannel, WorkerChannel
 from transport.layout import CacheLayout, PoolSize
@@ -33,12 +33,12 @@ from transport.messages import (
     PeerJoined,
     PeerLeft,
     PeerTested,
-    PoolGauges,
     Prefill,
     Prefilled,
     Refused,
     TokenOut,
     Tokens,
+    WorkerGauges,
 )
 from transport.sampling import SamplingParams, StopRule
 from transport.session import JoinRefused, Session
@@ -71,7 +71,7 @@ class Worker:
                 if isinstance(message, kind):
                     return message
             self.unheard += self.session.receive(0.05)
-            self.session.beat(lambda: PoolGauges(8, 8), lambda: tuple(self.held))
+            self.session.beat(lambda: WorkerGauges(8, 8), lambda: tuple(self.held))
         raise AssertionError(f"no {kind.__name__} within {DEADLINE_S} s")
 
 
@@ -116,7 +116,7 @@ async def test_a_handoff_is_placed_once_its_pair_has_passed(site: Site) -> None:
     await asyncio.to_thread(prefill.session.join, DEADLINE_S)
     joined = await asyncio.to_thread(decode.hear, PeerJoined)
     assert joined.instance == "p-1"
-    stream = site.hub.submit(Generation("r", packed((1, 2)), SamplingParams(), StopRule(4)))
+    stream = site.hub.submit(SequenceRequest("r", packed((1, 2)), SamplingParams(), StopRule(4)))
     order = await asyncio.to_thread(prefill.hear, Prefill)
     token = TokenOut("r", order.attempt, 0, 7)
     prefill.session.send(Prefilled(token, Offer("p-1", (0,), 0, 1, 2), 1.0, 2.0))
@@ -142,7 +142,7 @@ async def test_peers_are_introduced_once_for_each_time_a_worker_joins() -> None:
 
     def handle(instance: str, message: FromWorker) -> None:
         hub._handle(instance, message)
-        hub._carrier.apply()
+        hub._effects.apply()
 
     hellos = {
         name: Hello(name, role, "m", "cpu", 1, 128, 8, EXPORT)
@@ -157,7 +157,7 @@ async def test_peers_are_introduced_once_for_each_time_a_worker_joins() -> None:
         handle("d-1", hellos["d-1"])
     assert introductions(channel) == []
     for name in hellos:
-        handle(name, Heartbeat(PoolGauges(8, 8)))
+        handle(name, Heartbeat(WorkerGauges(8, 8)))
         handle(name, hellos[name])
     assert introductions(channel) == [
         ("d-1", "p-1"), ("d-2", "p-1"), ("d-1", "p-1"), ("d-2", "p-1"),
@@ -202,7 +202,7 @@ async def test_what_is_open_when_a_drain_ends_fails_and_is_not_sent_to_anybody_f
     await asyncio.to_thread(prefill.session.join, DEADLINE_S)
     await asyncio.to_thread(decode.session.join, DEADLINE_S)
     for n in range(600):
-        site.hub.submit(Generation(f"r{n}", packed((1, 2)), SamplingParams(), StopRule(4)))
+        site.hub.submit(SequenceRequest(f"r{n}", packed((1, 2)), SamplingParams(), StopRule(4)))
     placed = site.hub.status().running
     await site.hub.drain(0.0)
     told: list[object] = []
@@ -217,11 +217,11 @@ async def test_what_is_open_when_a_drain_ends_fails_and_is_not_sent_to_anybody_f
 async def test_prompts_beyond_the_tokens_that_may_be_held_are_refused(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both = site.join("b-1", "both")
+    both = site.join("b-1", "colocated")
     await asyncio.to_thread(both.session.join, DEADLINE_S)
     monkeypatch.setattr(site.hub._open_tokens, "max_tokens", 100)
-    first = site.hub.submit(Generation("r", packed(range(60)), SamplingParams(), StopRule(4)))
-    second = Generation("s", packed(range(41)), SamplingParams(), StopRule(4))
+    first = site.hub.submit(SequenceRequest("r", packed(range(60)), SamplingParams(), StopRule(4)))
+    second = SequenceRequest("s", packed(range(41)), SamplingParams(), StopRule(4))
     with pytest.raises(Overloaded, match="hold 60 tokens"):
         site.hub.submit(second)
     assert site.hub.status().running == 1
@@ -237,11 +237,11 @@ async def test_a_bug_in_what_one_request_wants_done_ends_that_one(
         assert request.request_id != "bad", "a bug"
 
     monkeypatch.setattr(site.observer, "token", broken)
-    both = site.join("b-1", "both")
+    both = site.join("b-1", "colocated")
     await asyncio.to_thread(both.session.join, DEADLINE_S)
     streams = {}
     for name in ("bad", "good"):
-        generation = Generation(
+        generation = SequenceRequest(
             name, packed((1, 2)), SamplingParams(), StopRule(4), http_id=f"of {name}"
         )
         streams[name] = site.hub.submit(generation)
@@ -255,16 +255,16 @@ async def test_a_bug_in_what_one_request_wants_done_ends_that_one(
         assert (await anext(streams["good"])).token_id == 7
     assert await asyncio.to_thread(both.hear, Cancel) == Cancel("bad", 1)
     (logged,) = (r for r in caplog.records if r.levelname == "ERROR")
-    assert (logged.request, logged.message) == ("of bad", "carrying out Emit")
+    assert (logged.http_id, logged.message) == ("of bad", "carrying out Emit")
     streams["good"].cancel()
 
 
 async def test_an_ended_connection_is_found_without_a_heartbeat() -> None:
     site = Site(HubSettings(heartbeat_s=60.0, dead_after_s=300.0))
-    dead, alive = site.join("b-1", "both"), site.join("b-2", "both")
+    dead, alive = site.join("b-1", "colocated"), site.join("b-2", "colocated")
     for worker in (dead, alive):
         await asyncio.to_thread(worker.session.join, DEADLINE_S)
-    request = Generation("r", packed((1, 2)), SamplingParams(), StopRule(4))
+    request = SequenceRequest("r", packed((1, 2)), SamplingParams(), StopRule(4))
     stream = site.hub.submit(request)
     await asyncio.to_thread(dead.hear, Generate)
     site.workers.remove(dead)
@@ -277,9 +277,9 @@ async def test_an_ended_connection_is_found_without_a_heartbeat() -> None:
 
 
 async def test_malformed_frames_are_counted_and_end_no_stream(site: Site) -> None:
-    both = site.join("b-1", "both")
+    both = site.join("b-1", "colocated")
     await asyncio.to_thread(both.session.join, DEADLINE_S)
-    stream = site.hub.submit(Generation("r", packed((1, 2)), SamplingParams(), StopRule(4)))
+    stream = site.hub.submit(SequenceRequest("r", packed((1, 2)), SamplingParams(), StopRule(4)))
     order = await asyncio.to_thread(both.hear, Generate)
     context = zmq.asyncio.Context()
     stranger = context.socket(zmq.DEALER)
@@ -320,10 +320,10 @@ async def test_waiting_messages_keep_nothing_else_waiting(
             loop.call_soon(turn)
 
     loop = asyncio.get_running_loop()
-    worker = site.join("b-1", "both")
+    worker = site.join("b-1", "colocated")
     monkeypatch.setattr(site.hub, "_handle", handle)
     for _ in range(50):
-        worker.channel.send(Heartbeat(PoolGauges(8, 8)))
+        worker.channel.send(Heartbeat(WorkerGauges(8, 8)))
     turn()
     async with asyncio.timeout(DEADLINE_S):
         await taken.wait()
@@ -335,7 +335,7 @@ async def test_an_offer_that_cannot_be_is_refused(site: Site) -> None:
     await asyncio.to_thread(prefill.session.join, DEADLINE_S)
     await asyncio.to_thread(decode.hear, PeerJoined)
     decode.session.send(PeerTested("p-1", 85_000_000, 0.00025))
-    stream = site.hub.submit(Generation("r", packed((1, 2)), SamplingParams(), StopRule(4)))
+    stream = site.hub.submit(SequenceRequest("r", packed((1, 2)), SamplingParams(), StopRule(4)))
     order = await asyncio.to_thread(prefill.hear, Prefill)
     token = TokenOut("r", order.attempt, 0, 7)
     prefill.session.send(Prefilled(token, Offer("p-1", (0, 1), 0, 1, 2), 1.0, 2.0))
@@ -348,9 +348,9 @@ async def test_an_offer_that_cannot_be_is_refused(site: Site) -> None:
 async def test_a_bug_in_a_heartbeat_ends_no_stream(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    both = site.join("b-1", "both")
+    both = site.join("b-1", "colocated")
     await asyncio.to_thread(both.session.join, DEADLINE_S)
-    stream = site.hub.submit(Generation("r", packed((1, 2)), SamplingParams(), StopRule(4)))
+    stream = site.hub.submit(SequenceRequest("r", packed((1, 2)), SamplingParams(), StopRule(4)))
     order = await asyncio.to_thread(both.hear, Generate)
     broken = Mock(side_effect=ZeroDivisionError)
     monkeypatch.setattr(site.observer, "tick", broken)
@@ -368,18 +368,18 @@ def _beat(worker: Worker, seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         worker.session.receive(0.05)
-        worker.session.beat(lambda: PoolGauges(8, 8), lambda: ())
+        worker.session.beat(lambda: WorkerGauges(8, 8), lambda: ())
 
 
 def test_status_tells_how_many_tokens_a_second_a_worker_computed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     channel, now = Mock(), 50.0
-    monkeypatch.setattr("coordinator.hub.time", Mock(monotonic=lambda: now))
+    monkeypatch.setattr("coordinator.core.hub.time", Mock(monotonic=lambda: now))
     observer = Observer(Metrics("m"), Mock(dropped=0, connected=True, damage=Damage()), "c1")
     hub = Hub(channel, observer, "c1", FAST, PlacementLimits(), Leases(Mock(), channel.send))
-    hub._handle("b-1", Hello("b-1", "both", "m", "cpu", 1, 128, 8, EXPORT))
-    hub.submit(Generation("r", packed(range(9)), SamplingParams(), StopRule(40)))
+    hub._handle("b-1", Hello("b-1", "colocated", "m", "cpu", 1, 128, 8, EXPORT))
+    hub.submit(SequenceRequest("r", packed(range(9)), SamplingParams(), StopRule(40)))
     hub._handle("b-1", Prefilled(TokenOut("r", 1, 0, 7), None, 0.0, 0.1))
     hub._handle("b-1", Tokens(tuple(TokenOut("r", 1, n, 7) for n in range(1, 10))))
     now += 1.0
@@ -396,14 +396,14 @@ async def test_a_worker_whose_probes_all_fail_is_ended_and_everybody_is_told() -
     observer = Observer(metrics, Mock(dropped=0, connected=True, damage=Damage()), "c1")
     hub = Hub(channel, observer, "c1", FAST, PlacementLimits(), Leases(Mock(), channel.send))
     for name in ("b-1", "b-2"):
-        hub._handle(name, Hello(name, "both", "m", "cpu", 1, 128, 8, EXPORT))
+        hub._handle(name, Hello(name, "colocated", "m", "cpu", 1, 128, 8, EXPORT))
     worker = hub._registry.require("b-1")
-    breaker, label = worker.breaker, '{instance="b-1",role="both"} '
+    breaker, label = worker.breaker, '{instance="b-1",role="colocated"} '
     for _ in range(3):
         hub._lifecycle._faults._take_in(_Charge("not_finite", ("b-1",), (1.0,), 1.0))
-    hub._carrier.apply()
+    hub._effects.apply()
     assert "baton_worker_breaker_open" + label + "1.0" in metrics.render().decode()
-    faults = 'baton_worker_faults_total{code="not_finite",role="both"} 3.0'
+    faults = 'baton_worker_faults_total{code="not_finite",role="colocated"} 3.0'
     assert faults in metrics.render().decode()
     assert [w.breaker for w in hub.status().workers] == ["open", "closed"]
     while not breaker.hopeless:
@@ -413,6 +413,6 @@ async def test_a_worker_whose_probes_all_fail_is_ended_and_everybody_is_told() -
     refused = [c.args[1] for c in channel.send.call_args_list if isinstance(c.args[1], Refused)]
     assert [r.reason for r in refused] == ["5 requests in a row failed as probes"]
     assert [w.instance for w in hub.status().workers] == ["b-2"]
-    lost = 'baton_workers_lost_total{reason="refused",role="both"} 1.0'
+    lost = 'baton_workers_lost_total{reason="refused",role="colocated"} 1.0'
     assert lost in metrics.render().decode()
     assert "baton_worker_breaker_open" + label not in metrics.render().decode()

@@ -6,8 +6,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.edge_settings import EdgeSettings
-from coordinator.responses import (
+from coordinator.http.http_settings import HttpSettings
+from coordinator.http.responses import (
     Detokenized,
     ErrorBody,
     Health,
@@ -18,7 +18,7 @@ from coordinator.responses import (
     Tokenized,
     Version,
 )
-from coordinator.tokenizer import Tokenizer
+from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.fake_core import FakeCore
 
 Says = Callable[..., FakeCore]
@@ -36,9 +36,9 @@ async def test_models(says: Says, client_of: ClientOf, tokenizer: Tokenizer) -> 
 
 
 async def test_a_model_id_may_hold_slashes(says: Says, tokenizer: Tokenizer) -> None:
-    from coordinator.api import create_app
+    from coordinator.http.api import create_app
 
-    app = create_app(says(), tokenizer, EdgeSettings("Qwen/Qwen3.5-35B-A3B"))
+    app = create_app(says(), tokenizer, HttpSettings("Qwen/Qwen3.5-35B-A3B"))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://t") as client:
         for path in ("Qwen/Qwen3.5-35B-A3B", "Qwen%2FQwen3.5-35B-A3B"):
@@ -152,6 +152,6 @@ async def test_openapi_is_truthful(says: Says, client_of: ClientOf) -> None:
 
 def test_a_bad_setting_is_named() -> None:
     with pytest.raises(ValueError, match="max_n"):
-        EdgeSettings("tiny", max_n=0)
+        HttpSettings("tiny", max_n=0)
     with pytest.raises(ValueError, match="served_model_name"):
-        EdgeSettings("")
+        HttpSettings("")

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator.api import create_app
-from coordinator.api_keys import parse_api_keys
-from coordinator.edge_settings import EdgeSettings
-from coordinator.responses import ErrorBody
-from coordinator.tokenizer import Tokenizer
+from coordinator.http.api import create_app
+from coordinator.http.api_keys import parse_api_keys
+from coordinator.http.http_settings import HttpSettings
+from coordinator.http.responses import ErrorBody
+from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.fake_core import FakeCore
 from tests.coordinator.test_middleware import post_scope
 
@@ -29,7 +29,7 @@ class Locked:
     def __init__(self, core: FakeCore, tokenizer: Tokenizer) -> None:
         self.core = core
         self.now = 0.0
-        settings = EdgeSettings("tiny", api_keys=KEYS)
+        settings = HttpSettings("tiny", api_keys=KEYS)
         self.app = create_app(core, tokenizer, settings, clock=lambda: self.now)
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://t")
@@ -188,7 +188,7 @@ async def test_a_client_that_leaves_pays_for_what_it_got(tokenizer: Tokenizer, s
     (stream,) = locked.core.streams
     assert stream.outcome == "cancelled"
     assert stream.num_sent in (1, 2)
-    num_prompt = len(stream.generation.prompt_ids)
+    num_prompt = len(stream.spec.prompt_ids)
     charged = await locked.metric("baton_key_tokens_total", key="small")
     assert charged == num_prompt + stream.num_sent
     await locked.http.aclose()

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from coordinator import keys, lease_scripts
-from coordinator.leases import Leases
-from coordinator.reach import Reach
-from coordinator.store import Store
-from coordinator.store_limits import StoreLimits
+from coordinator.core.connection_monitor import ConnectionMonitor
+from coordinator.record import keys, lease_scripts
+from coordinator.record.leases import Leases
+from coordinator.record.store import Store
+from coordinator.record.store_limits import StoreLimits
 from deploy.redis_server import LocalRedis
 from tests.coordinator.redis_scripts import load, run
 from tests.e2e.waiting import eventually
@@ -28,7 +28,7 @@ from transport.errors import DeadlineExceeded
 from transport.messages import Claim, Denied, Granted, Hello
 
 GPUS = ("GPU-a", "GPU-b", "GPU-c")
-HOLDERS = ("decode-1", "decode-2", "prefill-1", "prefill-2", "both-1")
+HOLDERS = ("decode-1", "decode-2", "prefill-1", "prefill-2", "colocated-1")
 TTL_S = 0.5
 FAST = StoreLimits(
     call_timeout_s=0.3, heartbeat_s=0.1, presence_ttl_s=TTL_S, backoff_min_s=0.02, backoff_max_s=0.1
@@ -229,7 +229,7 @@ class Desk:
     def __init__(self, store: Store) -> None:
         self.channel = CoordinatorChannel("ipc://*")
         self.leases = Leases(store, self.channel.send)
-        self.reach = Reach(self.channel.send, "c1")
+        self.reach = ConnectionMonitor(self.channel.send, "c1")
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._tick())]
 
     async def _receive(self) -> None:

@@ -2,14 +2,14 @@
 
 import pytest
 
-from coordinator.contract import Generation
-from coordinator.effects import Emit, Ended, HandedOff, Send
-from coordinator.handoff import stage_seconds
-from coordinator.lifecycle import Lifecycle
-from coordinator.observer import to_record
-from coordinator.placement import PlacementLimits
-from coordinator.registry import Registry
-from coordinator.request import State
+from coordinator.core.contract import SequenceRequest
+from coordinator.core.effects import Emit, Ended, HandedOff, Send
+from coordinator.core.lifecycle import Lifecycle
+from coordinator.core.observer import to_record
+from coordinator.core.placement import PlacementLimits
+from coordinator.core.registry import Registry
+from coordinator.core.request import State
+from coordinator.record.handoff_stages import stage_seconds
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import (
     Cancel,
@@ -18,7 +18,6 @@ from transport.messages import (
     FirstStep,
     Generate,
     Hello,
-    Landed,
     MemoryExport,
     Offer,
     PeerTested,
@@ -27,6 +26,7 @@ from transport.messages import (
     Release,
     TokenOut,
     Tokens,
+    TransferDone,
 )
 from transport.sampling import SamplingParams, StopRule
 from transport.token_ids import from_wire, packed
@@ -56,7 +56,7 @@ class Desk:
             self.join(instance)
 
     def join(self, instance: str, num_pages: int = 64) -> None:
-        role = {"p": "prefill", "d": "decode", "b": "both"}[instance[0]]
+        role = {"p": "prefill", "d": "decode", "b": "colocated"}[instance[0]]
         export = MemoryExport("shm", instance, 1, LAYOUT, PoolSize(num_pages, 4))
         longest = num_pages * LAYOUT.page_size
         self.registry.add(Hello(instance, role, "m", "cpu", 1, longest, 4, export), self.now)
@@ -72,7 +72,7 @@ class Desk:
     def submit(self, request_id: str = "r", length: int = 10, sampling=None):
         self.names.append(request_id)
         stop = StopRule(8, stop_token_ids=(7,))
-        generation = Generation(
+        generation = SequenceRequest(
             request_id, packed(range(length)), sampling or SamplingParams(), stop
         )
         return self.life.submit(generation, self.now)
@@ -95,11 +95,11 @@ class Desk:
         self.life.prefilled(request.prefill_worker, Prefilled(out, None, 1.0, 2.0))
 
     def land(self, request) -> None:
-        landed = Landed(
-            request.request_id, request.attempt, 100, unseen_s=0.01, room_s=0.2, launch_s=0.001,
-            copy_s=0.5, boundary_s=0.1,
+        landed = TransferDone(
+            request.request_id, request.attempt, 100, in_socket_s=0.01, wait_memory_s=0.2,
+            launch_s=0.001, copy_s=0.5, boundary_s=0.1,
         )  # fmt: skip
-        self.life.landed(request.decode_worker, landed)
+        self.life.transfer_done(request.decode_worker, landed)
 
     def step(self, request, token: int = 2, finish=None, first_steps=()) -> None:
         out = TokenOut(request.request_id, request.attempt, len(request.output_ids), token,
@@ -118,7 +118,7 @@ def test_a_request_runs_through_both_pools_and_ends_once() -> None:
     assert (ids_of(decode), decode.num_prompt) == ([*range(10), 1], 10)
     assert request.state is State.HANDOFF
     desk.land(request)
-    assert desk.sent() == [(prefill_at, Release("r", 1, generation=3))]
+    assert desk.sent() == [(prefill_at, Release("r", 1, epoch=3))]
     desk.step(request, token=7, finish="stop")
     assert request.state is State.FINISHED
     assert request.output_ids.tolist() == [1, 7]
@@ -181,8 +181,9 @@ def test_the_parts_of_a_handoff_come_from_clocks_that_are_never_mixed() -> None:
     (handed_off,) = (e for e in desk.life.take_effects() if isinstance(e, HandedOff))
     found = stage_seconds(handed_off.request.stages)
     expected = {
-        "choose": 0.0, "messages": 0.389, "unseen": 0.01, "room": 0.2, "launch": 0.001,
-        "copy": 0.5, "boundary": 0.1, "first_step": 0.3, "to_landed": 1.0, "total": 1.5,
+        "no_decode_worker": 0.0, "messages": 0.389, "in_socket": 0.01, "wait_memory": 0.2,
+        "launch": 0.001,
+        "copy": 0.5, "boundary": 0.1, "first_step": 0.3, "to_transferred": 1.0, "total": 1.5,
         "overhead": 0.59,
     }  # fmt: skip
     assert found == pytest.approx(expected)
@@ -203,7 +204,7 @@ def test_the_record_of_a_new_attempt_forgets_the_old_ones_stages() -> None:
     assert after.order > before.order
     assert (after.attempt, after.state, after.queued_at) == (2, "prefilling", 105.0)
     assert (after.received_at, after.first_token_at) == (100.0, 100.0)
-    forgotten = ("prefilled_at", "landed_at", "copy_s", "first_step_s", "first_decode_at")
+    forgotten = ("prefilled_at", "transferred_at", "copy_s", "first_step_s", "first_decode_at")
     assert [getattr(after, name) for name in forgotten] == [None] * 5
     assert (before.handoff_bytes, after.handoff_bytes, after.bytes_moved) == (100, 0, 100)
     assert stage_seconds(request.stages) == {}
@@ -300,7 +301,7 @@ def test_stale_messages_are_dropped_and_counted() -> None:
     desk.life.take_effects()
     desk.life.tokens(old_worker, Tokens((TokenOut("r", 1, 1, 9),), (FirstStep("r", 1, 1.0),)))
     desk.life.failed(old_worker, Failed("r", 1, "preempted", "", True))
-    desk.life.landed("d-9", Landed("r", 2, 1))
+    desk.life.transfer_done("d-9", TransferDone("r", 2, 1))
     desk.life.tokens("d-1", Tokens((TokenOut("nobody", 1, 0, 9),)))
     assert desk.life.stale_dropped == 5
     assert not any(isinstance(e, Emit) for e in desk.life.take_effects())

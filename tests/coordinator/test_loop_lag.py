@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from coordinator.loop_lag import watch_lag
+from coordinator.core.loop_lag import watch_lag
 
 
 async def test_a_loop_that_stands_still_is_late_by_as_much() -> None:

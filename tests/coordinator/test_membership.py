@@ -4,11 +4,11 @@ from unittest.mock import Mock
 
 from msgspec.structs import replace
 
-from coordinator.contract import Generation
-from coordinator.lifecycle import Lifecycle
-from coordinator.membership import ANSWERED_S, Membership
-from coordinator.placement import PlacementLimits
-from coordinator.registry import Registry
+from coordinator.core.contract import SequenceRequest
+from coordinator.core.lifecycle import Lifecycle
+from coordinator.core.membership import ANSWERED_S, Membership
+from coordinator.core.placement import PlacementLimits
+from coordinator.core.registry import Registry
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import Hello, MemoryExport, Refused, Welcome
 from transport.sampling import SamplingParams, StopRule
@@ -18,7 +18,7 @@ LAYOUT = CacheLayout("float32", 16, *[1] * 9)
 MEMORY = MemoryExport("shm", "h", 1, LAYOUT, PoolSize(8, 8))
 HELLO = Hello("p-1", "prefill", "m", "cpu", 1, 128, 8, MEMORY)
 WELCOME = Welcome("c-1", 1.0, 5.0)
-GENERATION = Generation("r", packed((1, 2, 3)), SamplingParams(), StopRule(max_tokens=4))
+GENERATION = SequenceRequest("r", packed((1, 2, 3)), SamplingParams(), StopRule(max_tokens=4))
 
 
 def site() -> tuple[Registry, Lifecycle, Membership]:
@@ -67,19 +67,19 @@ def test_silence_is_not_held_against_a_worker_while_we_were_absent() -> None:
     assert not registry.silent(112.0, dead_after_s=10.0)
 
 
-def test_split_pools_and_workers_of_both_do_not_mix() -> None:
+def test_split_pools_and_colocated_workers_do_not_mix() -> None:
     registry, _, membership = site()
     membership.admit(HELLO, WELCOME)
-    refused = membership.admit(replace(HELLO, instance="b-1", role="both"), WELCOME)
+    refused = membership.admit(replace(HELLO, instance="b-1", role="colocated"), WELCOME)
     assert isinstance(refused, Refused)
-    assert "both at b-1, prefill at p-1" in refused.reason
+    assert "colocated at b-1, prefill at p-1" in refused.reason
     assert registry.missing_roles() == ("decode",)
     registry.remove("p-1")
     assert registry.missing_roles() == ("prefill", "decode")
-    assert membership.admit(replace(HELLO, instance="b-2", role="both"), WELCOME) == WELCOME
+    assert membership.admit(replace(HELLO, instance="b-2", role="colocated"), WELCOME) == WELCOME
     assert registry.missing_roles() == ()
     registry.all()[0].draining = True
-    assert registry.missing_roles() == ("both",)
+    assert registry.missing_roles() == ("colocated",)
     assert isinstance(membership.admit(HELLO, WELCOME), Refused)
 
 

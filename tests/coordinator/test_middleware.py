@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator.api import create_app
-from coordinator.connection import ClientLeft, while_connected
-from coordinator.edge_settings import EdgeSettings
-from coordinator.tokenizer import Tokenizer
+from coordinator.http.api import create_app
+from coordinator.http.connection import ClientLeft, while_connected
+from coordinator.http.http_settings import HttpSettings
+from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.fake_core import FakeCore
 
 Says = Callable[..., FakeCore]
@@ -89,7 +89,7 @@ async def oversized(app: Any, headers: list[tuple[bytes, bytes]]) -> tuple[int, 
 async def test_a_declared_body_over_the_cap_is_refused_before_it_comes(
     says: Says, tokenizer: Tokenizer
 ) -> None:
-    app = create_app(says(), tokenizer, EdgeSettings("tiny"))
+    app = create_app(says(), tokenizer, HttpSettings("tiny"))
     headers = [(b"content-length", str(100 * 2**20).encode())]
     status, body, num_read = await oversized(app, headers)
     assert (status, num_read) == (413, 0)
@@ -97,7 +97,7 @@ async def test_a_declared_body_over_the_cap_is_refused_before_it_comes(
 
 
 async def test_an_undeclared_body_is_read_up_to_the_cap(says: Says, tokenizer: Tokenizer) -> None:
-    app = create_app(says(), tokenizer, EdgeSettings("tiny", max_body_bytes=1000))
+    app = create_app(says(), tokenizer, HttpSettings("tiny", max_body_bytes=1000))
     status, body, num_read = await oversized(app, [])
     assert (status, num_read) == (413, 1200)
     assert b'"code":"body_too_large"' in body
@@ -105,7 +105,7 @@ async def test_an_undeclared_body_is_read_up_to_the_cap(says: Says, tokenizer: T
 
 @pytest.mark.parametrize("value", [b"-1", b"1e3", b"\xb2", b"9" * 5000])
 async def test_a_strange_content_length(says: Says, tokenizer: Tokenizer, value: bytes) -> None:
-    app = create_app(says(), tokenizer, EdgeSettings("tiny"))
+    app = create_app(says(), tokenizer, HttpSettings("tiny"))
 
     async def receive() -> Message:
         return {"type": "http.request", "body": b"{}"}
@@ -117,7 +117,7 @@ async def test_a_strange_content_length(says: Says, tokenizer: Tokenizer, value:
 
 
 async def test_a_body_that_does_not_come(says: Says, tokenizer: Tokenizer) -> None:
-    app = create_app(says(), tokenizer, EdgeSettings("tiny", body_timeout_s=0.05))
+    app = create_app(says(), tokenizer, HttpSettings("tiny", body_timeout_s=0.05))
 
     async def receive() -> Message:
         await asyncio.Event().wait()
@@ -132,7 +132,7 @@ async def test_a_client_that_leaves_before_its_body_is_whole(
     says: Says, tokenizer: Tokenizer
 ) -> None:
     core = says()
-    app = create_app(core, tokenizer, EdgeSettings("tiny"))
+    app = create_app(core, tokenizer, HttpSettings("tiny"))
 
     async def receive() -> Message:
         return {"type": "http.disconnect"}
@@ -219,7 +219,7 @@ async def test_only_what_no_other_line_tells_is_logged_at_info(
 ) -> None:
     caplog.set_level("DEBUG", "coordinator")
     await client_of(says("x" * 40)).request(method, path, json=body)
-    (line,) = [record for record in caplog.records if record.name == "coordinator.access_log"]
+    (line,) = [record for record in caplog.records if record.name == "coordinator.http.access_log"]
     assert (line.levelname, line.message) == (level, f"{method} {path}")
 
 
@@ -229,5 +229,5 @@ async def test_an_unready_service_is_no_news_to_those_that_ask_again_and_again(
     caplog.set_level("DEBUG", "coordinator")
     client = client_of(says(problems=("no live decode worker",)))
     assert (await client.get("/ready")).status_code == 503
-    (line,) = [record for record in caplog.records if record.name == "coordinator.access_log"]
+    (line,) = [record for record in caplog.records if record.name == "coordinator.http.access_log"]
     assert line.levelname == "DEBUG"

@@ -7,12 +7,12 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.contract import Generation
-from coordinator.effects import Ended, PlacedAnew
-from coordinator.observer import Observer
+from coordinator.core.contract import SequenceRequest
+from coordinator.core.effects import Ended, PlacedAnew
+from coordinator.core.observer import Observer
 from telemetry.metrics import Metrics
 from tests.coordinator.test_lifecycle import Desk
-from transport.messages import Failed, PoolGauges
+from transport.messages import Failed, WorkerGauges
 from transport.sampling import SamplingParams, StopRule
 from transport.token_ids import packed
 
@@ -40,16 +40,16 @@ def test_a_new_attempt_is_counted_and_logged_with_its_reason(
 ) -> None:
     caplog.set_level(logging.INFO)
     desk = Desk()
-    generation = Generation("r", packed((1, 2)), SamplingParams(), StopRule(8), http_id="mine")
+    generation = SequenceRequest("r", packed((1, 2)), SamplingParams(), StopRule(8), http_id="mine")
     request = desk.life.submit(generation, desk.now)
     desk.life.worker_lost(request.prefill_worker)
     failed = Failed("r", request.attempt, "preempted", "out of pages", True)
     desk.life.failed(request.prefill_worker, failed)
     found = told(desk)
-    assert found["baton_replacements_total worker_lost"] == 1
-    assert found["baton_replacements_total preempted"] == 1
+    assert found["baton_retries_total worker_lost"] == 1
+    assert found["baton_retries_total preempted"] == 1
     lost, preempted = caplog.records
-    assert (lost.levelname, lost.code, lost.request, lost.generation) == (
+    assert (lost.levelname, lost.code, lost.http_id, lost.request_id) == (
         "WARNING", "worker_lost", "mine", "r",
     )  # fmt: skip
     assert (preempted.levelname, preempted.why) == ("INFO", "out of pages")
@@ -60,7 +60,9 @@ def test_the_end_of_a_request_is_one_line_and_a_failure_a_warning_with_its_reaso
 ) -> None:
     caplog.set_level(logging.INFO)
     desk = Desk(("b-1",))
-    generation = Generation("r", packed((1, 2)), SamplingParams(), StopRule(8), "mine", key="alice")
+    generation = SequenceRequest(
+        "r", packed((1, 2)), SamplingParams(), StopRule(8), "mine", key="alice"
+    )
     request = desk.life.submit(generation, desk.now)
     desk.now += 0.25
     desk.begin(request)
@@ -69,8 +71,8 @@ def test_the_end_of_a_request_is_one_line_and_a_failure_a_warning_with_its_reaso
     desk.life.fail(lost, "no_worker", "none is left")
     told(desk)
     ended, failed = (vars(record) for record in caplog.records)
-    assert {n: ended[n] for n in ("levelname", "message", "request", "state", "key", "decode")} == {
-        "levelname": "INFO", "message": "ended", "request": "mine", "state": "finished",
+    assert {n: ended[n] for n in ("levelname", "message", "http_id", "state", "key", "decode")} == {
+        "levelname": "INFO", "message": "ended", "http_id": "mine", "state": "finished",
         "key": "alice", "decode": "b-1",
     }  # fmt: skip
     assert ended["ttft_s"] == pytest.approx(0.25)
@@ -94,7 +96,7 @@ def test_time_per_output_token_leaves_the_first_one_out() -> None:
 
 def test_a_heartbeat_tells_what_its_worker_dropped_as_stale() -> None:
     worker = Desk().registry.get("d-1")
-    worker.gauges = PoolGauges(1, 1, stale_dropped=3)
+    worker.gauges = WorkerGauges(1, 1, stale_dropped=3)
     metrics = Metrics("m")
     Observer(metrics, Mock(), "c1").heartbeat(worker)
     sample = 'baton_worker_stale_dropped{instance="d-1",role="decode"} '

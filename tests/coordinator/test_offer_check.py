@@ -2,13 +2,13 @@
 
 import pytest
 
-from coordinator.breaker import Breaker, BreakerSettings
-from coordinator.contract import Generation
-from coordinator.offer_check import offer_problem
-from coordinator.registry import Worker
-from coordinator.request import Request, State
+from coordinator.core.breaker import Breaker, BreakerSettings
+from coordinator.core.contract import SequenceRequest
+from coordinator.core.offer_check import offer_problem
+from coordinator.core.registry import Worker
+from coordinator.core.request import Request, State
 from transport.layout import CacheLayout, PoolSize
-from transport.messages import Hello, MemoryExport, Offer, PoolGauges, Prefilled, TokenOut
+from transport.messages import Hello, MemoryExport, Offer, Prefilled, TokenOut, WorkerGauges
 from transport.sampling import SamplingParams, StopRule
 from transport.token_ids import packed
 
@@ -18,10 +18,10 @@ GOOD = Offer("p-1", (0, 7), 3, 1, 20)
 
 def problem(offer: Offer | None, *, role: str = "prefill", attempt: int = 1) -> str:
     hello = Hello("p-1", role, "m", "cpu", 1, 128, 8, EXPORT)  # type: ignore[arg-type]
-    generation = Generation("r", packed(range(20)), SamplingParams(), StopRule(4))
+    generation = SequenceRequest("r", packed(range(20)), SamplingParams(), StopRule(4))
     request = Request(generation, 1, State.PREFILLING, attempt=1, prefill_worker="p-1")
     message = Prefilled(TokenOut("r", attempt, 0, 7), offer, 1.0, 2.0)
-    worker = Worker(hello, PoolGauges(8, 4), 0.0, breaker=Breaker(BreakerSettings()))
+    worker = Worker(hello, WorkerGauges(8, 4), 0.0, breaker=Breaker(BreakerSettings()))
     return offer_problem(message, worker, request)
 
 
@@ -44,5 +44,5 @@ def test_a_right_one_passes() -> None:
     assert problem(GOOD) == problem(None) == ""
 
 
-def test_a_worker_of_both_offers_nothing() -> None:
-    assert "role both" in problem(GOOD, role="both")
+def test_a_colocated_worker_offers_nothing() -> None:
+    assert "role colocated" in problem(GOOD, role="colocated")

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coordinator.routes_page import FOLDER, PATHS
+from coordinator.http.routes_page import FOLDER, PATHS
 from tests.coordinator.fake_core import FakeCore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,5 +61,6 @@ async def test_the_page_is_no_part_of_the_api(client: httpx.AsyncClient) -> None
 def test_the_files_are_packaged() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     patterns = project["tool"]["setuptools"]["package-data"]["coordinator"]
-    packaged = {path for pattern in patterns for path in FOLDER.parent.glob(pattern)}
+    package = FOLDER.parent.parent
+    packaged = {path for pattern in patterns for path in package.glob(pattern)}
     assert packaged == set(FOLDER.iterdir())

@@ -10,12 +10,12 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from coordinator.api import create_app
-from coordinator.contract import PoolStatus
-from coordinator.edge_settings import EdgeSettings
-from coordinator.errors import ApiError
-from coordinator.record import RequestRecord
-from coordinator.tokenizer import Tokenizer
+from coordinator.core.contract import WorkerStatus
+from coordinator.http.api import create_app
+from coordinator.http.errors import ApiError
+from coordinator.http.http_settings import HttpSettings
+from coordinator.record.record import RequestRecord
+from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.browser import Browser, executable
 from tests.coordinator.fake_core import FakeCore
 from tests.coordinator.test_history import FakeHistory
@@ -51,7 +51,7 @@ async def serve(tokenizer: Tokenizer) -> AsyncIterator[Serve]:
         wrap: Callable[..., ASGIApp] | None = None,
     ) -> str:
         core.max_seq_len = 4096  # the page asks for 512 tokens if nobody says otherwise
-        app: ASGIApp = create_app(core, tokenizer, EdgeSettings("tiny"), history=history)
+        app: ASGIApp = create_app(core, tokenizer, HttpSettings("tiny"), history=history)
         app = wrap(app) if wrap else app
         listener = socket.create_server(("127.0.0.1", 0))
         server = uvicorn.Server(
@@ -87,14 +87,14 @@ async def test_a_question_is_answered_as_it_comes(
     await browser.until(IDLE)
     assert await browser.text(".assistant .text") == "Hello <b>wörld</b>", "text is never markup"
     assert "tokens · first token after" in await browser.text(".assistant .facts")
-    generation = core.streams[0].generation
+    generation = core.streams[0].spec
     assert generation.stop.max_tokens == 77
     assert generation.sampling.temperature == 0
 
     await browser.write("#message", "And then?")
     await browser.press("Enter")
     await browser.until("document.querySelectorAll('.assistant .facts:not(:empty)').length === 2")
-    first, second = (len(stream.generation.prompt_ids) for stream in core.streams)
+    first, second = (len(stream.spec.prompt_ids) for stream in core.streams)
     assert second > first + 20, "the conversation goes along"
     assert browser.errors == []
     assert all(found.startswith((url, "data:", "about:")) for found in browser.urls), browser.urls
@@ -172,11 +172,11 @@ async def test_requests_are_drawn_and_refusals_told(
 async def test_pools_are_a_table_with_a_row_a_worker(
     browser: Browser, serve: Serve, says: Callable[..., FakeCore]
 ) -> None:
-    cold = PoolStatus("decode-1", "decode", "cpu", 2, 1, 3, 8, 4, 4, "",
+    cold = WorkerStatus("decode-1", "decode", "cpu", 2, 1, 3, 8, 4, 4, "",
                       output_tokens_per_s=1234.4)  # fmt: skip
-    hot = PoolStatus("decode-2", "decode", "cuda", 0, 0, 8, 8, 4, 4, "two pages lost", True, 86.4,
+    hot = WorkerStatus("decode-2", "decode", "cuda", 0, 0, 8, 8, 4, 4, "two pages lost", True, 86.4,
                      breaker="half-open")  # fmt: skip
-    prefill = PoolStatus("prefill-1", "prefill", "cpu", 0, 0, 8, 8, 4, 4, "",
+    prefill = WorkerStatus("prefill-1", "prefill", "cpu", 0, 0, 8, 8, 4, 4, "",
                          prompt_tokens_per_s=99.0, output_tokens_per_s=1.0)  # fmt: skip
     await browser.open(await serve(says(workers=(cold, hot, prefill))))
     await browser.until("document.querySelectorAll('#pools tr').length === 4")
@@ -208,7 +208,7 @@ async def test_what_cannot_be_renewed_is_dimmed_and_says_of_when_it_is(
 
         return maybe
 
-    worker = PoolStatus("both-1", "both", "cpu", 2, 1, 8, 8, 4, 4, "")
+    worker = WorkerStatus("colocated-1", "colocated", "cpu", 2, 1, 8, 8, 4, 4, "")
     await browser.open(await serve(says(workers=(worker,)), wrap=flaky))
     await browser.until("document.querySelectorAll('#pools tr').length === 1")
     opacity = "getComputedStyle(document.querySelector('#pools-section .wide')).opacity"

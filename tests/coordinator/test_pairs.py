@@ -2,12 +2,12 @@
 
 from unittest.mock import Mock
 
-from coordinator.lifecycle import Lifecycle
-from coordinator.membership import Membership
-from coordinator.pairs import Pairs
-from coordinator.placement import PlacementLimits
-from coordinator.registry import Registry
-from coordinator.request import State
+from coordinator.core.lifecycle import Lifecycle
+from coordinator.core.membership import Membership
+from coordinator.core.pairs import Pairs
+from coordinator.core.placement import PlacementLimits
+from coordinator.core.registry import Registry
+from coordinator.core.request import State
 from tests.coordinator.test_lifecycle import LAYOUT, Desk
 from transport.layout import PoolSize
 from transport.messages import Decode, Hello, MemoryExport, PeerTested, Prefill, Refused, Welcome

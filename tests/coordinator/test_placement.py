@@ -5,16 +5,16 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.contract import Generation
-from coordinator.placement import (
+from coordinator.core.contract import SequenceRequest
+from coordinator.core.placement import (
     PlacementLimits,
     choose_both,
     choose_decode,
     choose_prefill,
     large_enough,
 )
-from coordinator.registry import Registry, Worker
-from coordinator.request import Request, State
+from coordinator.core.registry import Registry, Worker
+from coordinator.core.request import Request, State
 from tests.coordinator.counted import assert_counted
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import Hello, MemoryExport, Role
@@ -41,7 +41,7 @@ class Pool:
 
     def request(self, length: int, failed_at: str = "") -> Request:
         number = next(self._numbers)
-        generation = Generation(
+        generation = SequenceRequest(
             f"r{number}", packed((1,) * length), SamplingParams(), StopRule(100)
         )
         return Request(generation, number, failed_at=failed_at)
@@ -53,7 +53,7 @@ class Pool:
                 return choose_prefill(workers, request, LIMITS)
             case "decode":
                 return choose_decode(large_enough(self.workers, request.max_len), request)
-            case "both":
+            case "colocated":
                 return choose_both(large_enough(self.workers, request.max_len), request, LIMITS)
 
     def place(self, length: int, failed_at: str = "") -> Worker | None:
@@ -69,7 +69,7 @@ class Pool:
         return [len(worker.assigned) for worker in self.workers]
 
 
-roles = st.sampled_from(["prefill", "decode", "both"])
+roles = st.sampled_from(["prefill", "decode", "colocated"])
 pool_sizes = st.lists(
     st.builds(PoolSize, st.integers(1, 60), st.integers(1, 8)), min_size=1, max_size=4
 )
@@ -150,7 +150,7 @@ def test_a_worker_that_failed_a_request_is_its_last_choice(role, lengths) -> Non
 
 
 def test_a_draining_worker_gets_nothing() -> None:
-    for role in ("prefill", "decode", "both"):
+    for role in ("prefill", "decode", "colocated"):
         pool = Pool(role, [PoolSize(100, 4)] * 2)
         pool.workers[0].draining = True
         assert pool.place(10) is pool.workers[1]
@@ -160,7 +160,7 @@ def test_a_draining_worker_gets_nothing() -> None:
 
 def test_a_request_waits_for_the_worker_that_can_hold_it_to_its_end() -> None:
     """Prefill holds the prompt alone; a request here asks for 100 tokens of output."""
-    for role, length in (("prefill", 170), ("decode", 70), ("both", 70)):
+    for role, length in (("prefill", 170), ("decode", 70), ("colocated", 70)):
         pool = Pool(role, [PoolSize(10, 4), PoolSize(12, 4)])
         small, large = pool.workers
         while (worker := pool.place(length)) is not None:
@@ -173,7 +173,7 @@ def test_a_request_waits_for_the_worker_that_can_hold_it_to_its_end() -> None:
 
 
 def test_what_nobody_can_hold_is_given_to_the_largest_at_once_to_be_refused() -> None:
-    for role in ("prefill", "decode", "both"):
+    for role in ("prefill", "decode", "colocated"):
         pool = Pool(role, [PoolSize(10, 4), PoolSize(12, 4)])
         for _ in range(6):
             pool.place(20)

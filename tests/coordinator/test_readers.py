@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator import readers as readers_module
-from coordinator.errors import ApiError
-from coordinator.reader_process import ReaderDied, ReaderProcess
-from coordinator.reader_wire import Job, Reply
-from coordinator.readers import Readers
+from coordinator.http import readers as readers_module
+from coordinator.http.errors import ApiError
+from coordinator.http.reader_process import ReaderDied, ReaderProcess
+from coordinator.http.reader_wire import Job, Reply
+from coordinator.http.readers import Readers
 from tests.coordinator.fake_core import FakeCore
 
 Says = Callable[..., FakeCore]
@@ -194,7 +194,7 @@ async def test_a_heavy_body_is_answered_as_a_light_one(
     assert heavy.status_code == light.status_code
     said = [{**answer.json(), "id": "", "created": 0} for answer in (light, heavy)]
     assert said[0] == said[1]
-    asked = [stream.generation for stream in core.streams]
+    asked = [stream.spec for stream in core.streams]
     half = len(asked) // 2
     for one, other in zip(asked[:half], asked[half:], strict=True):
         assert (one.prompt_ids, one.sampling, one.stop) == (

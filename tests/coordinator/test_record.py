@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from coordinator.outbox import Outbox
-from coordinator.record import RequestRecord, State
+from coordinator.record.record import RequestRecord, State
+from coordinator.record.write_buffer import WriteBuffer
 from tests.coordinator.histories import advance, again, latest
 from transport.errors import MalformedMessage
 
@@ -42,7 +42,7 @@ def test_any_order_and_doubling_ends_in_the_newest(steps: Any, random: Any) -> N
     arriving = records * 2
     random.shuffle(arriving)
     assert reduce(latest, arriving) == records[-1]
-    outbox = Outbox(max_ended=10, retain_s=10)
+    outbox = WriteBuffer(max_ended=10, retain_s=10)
     for record in arriving:
         outbox.put(record)
     assert outbox.take(10) == [records[-1]]
@@ -75,7 +75,7 @@ def test_advancing_twice_or_back_changes_nothing() -> None:
     assert placed.revision == 1
     assert advance(placed, "prefilling", prefill_worker="p1") is placed
     assert advance(placed, "queued") is placed
-    landed = advance(advance(placed, "handoff"), "handoff", landed_at=3.0)
+    landed = advance(advance(placed, "handoff"), "handoff", transferred_at=3.0)
     assert landed.order > advance(placed, "handoff").order
     done = advance(landed, "finished", finish_reason="stop")
     assert done.ended
@@ -120,7 +120,7 @@ def test_unreadable_fields(fields: dict[str, str]) -> None:
 
 
 def test_so_many_ended_ones_are_kept_and_all_that_are_open() -> None:
-    outbox = Outbox(max_ended=2, retain_s=10)
+    outbox = WriteBuffer(max_ended=2, retain_s=10)
     live = [new(f"live{n}") for n in range(9)]
     for record in live:
         outbox.put(record)
@@ -139,7 +139,7 @@ def test_so_many_ended_ones_are_kept_and_all_that_are_open() -> None:
 
 @pytest.mark.parametrize("written", [True, False])
 def test_a_record_dropped_while_it_is_written_is_lost_only_if_that_fails(written: bool) -> None:
-    outbox = Outbox(max_ended=1, retain_s=10)
+    outbox = WriteBuffer(max_ended=1, retain_s=10)
     outbox.put(new("a", state="finished"))
     (taken,) = outbox.take(10)
     outbox.put(new("b", state="finished"))
@@ -153,7 +153,7 @@ def test_a_record_dropped_while_it_is_written_is_lost_only_if_that_fails(written
 
 
 def test_what_failed_is_written_again_unless_newer_came() -> None:
-    outbox = Outbox(max_ended=9, retain_s=10)
+    outbox = WriteBuffer(max_ended=9, retain_s=10)
     first, other = new("x"), new("y")
     outbox.put(first)
     outbox.put(other)

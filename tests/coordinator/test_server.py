@@ -14,10 +14,10 @@ import pytest
 import uvicorn
 
 from coordinator.__main__ import exit_status
-from coordinator.api import create_app
-from coordinator.edge_settings import EdgeSettings
-from coordinator.redis_link import RedisUnavailable
-from coordinator.tokenizer import Tokenizer
+from coordinator.http.api import create_app
+from coordinator.http.http_settings import HttpSettings
+from coordinator.record.redis_link import RedisUnavailable
+from coordinator.text.tokenizer import Tokenizer
 from telemetry.last_words import CANNOT_START, TRY_AGAIN
 from tests.coordinator.fake_core import FakeCore
 
@@ -31,7 +31,7 @@ Says = Callable[..., FakeCore]
 @asynccontextmanager
 async def serving(core: FakeCore, tokenizer: Tokenizer, **settings: Any) -> AsyncIterator[str]:
     """The app under uvicorn; yields its base URL."""
-    app = create_app(core, tokenizer, EdgeSettings("tiny", **settings))
+    app = create_app(core, tokenizer, HttpSettings("tiny", **settings))
     config = uvicorn.Config(app, port=0, log_config=None, lifespan="off")
     server = uvicorn.Server(config)
     listener = config.bind_socket()
@@ -210,7 +210,7 @@ async def test_openai_python_sees_its_errors(
 async def test_openai_python_raises_for_a_failure_in_the_stream(
     says: Says, tokenizer: Tokenizer
 ) -> None:
-    from coordinator.contract import GenerationFailed
+    from coordinator.core.contract import GenerationFailed
 
     failure = GenerationFailed("peer_gone", "the worker died")
     core = FakeCore(lambda _: tokenizer.encode("two words"), failure=failure)

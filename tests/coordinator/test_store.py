@@ -19,13 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from coordinator import keys, scripts
-from coordinator.presence import ProtocolConflict
-from coordinator.record import RequestRecord
-from coordinator.redis_link import RedisUnavailable
-from coordinator.redis_url import safe_url
-from coordinator.store import Store
-from coordinator.store_limits import StoreLimits
+from coordinator.record import keys, scripts
+from coordinator.record.presence import ProtocolConflict
+from coordinator.record.record import RequestRecord
+from coordinator.record.redis_link import RedisUnavailable
+from coordinator.record.redis_url import safe_url
+from coordinator.record.store import Store
+from coordinator.record.store_limits import StoreLimits
 from deploy.redis_server import LocalRedis
 from tests.coordinator.histories import advance, again, latest
 from tests.coordinator.redis_scripts import load, run

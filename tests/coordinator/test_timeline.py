@@ -5,16 +5,17 @@ from typing import Any
 
 import pytest
 
-from coordinator.record import RequestRecord
-from coordinator.responses_history import RequestTimeline
-from coordinator.timeline import timeline
+from coordinator.http.responses_history import RequestTimeline
+from coordinator.record.record import RequestRecord
+from coordinator.record.timeline import timeline
 
 HANDED_OFF: dict[str, Any] = {
     "prefill_worker": "p", "decode_worker": "d", "num_prompt": 7, "num_output": 3,
     "received_at": 100.0, "queued_at": 100.0, "placed_at": 100.25, "prefill_wait_s": 0.25,
     "prefill_s": 0.4, "prefilled_at": 101.0, "first_token_at": 101.0, "handoff_placed_at": 101.0,
-    "unseen_s": 0.0, "room_s": 0.0, "launch_s": 0.001, "copy_s": 0.01, "boundary_s": 0.002,
-    "landed_at": 101.05, "first_step_s": 0.02, "first_decode_at": 101.125, "bytes_moved": 4096,
+    "in_socket_s": 0.0, "wait_memory_s": 0.0, "launch_s": 0.001, "copy_s": 0.01,
+    "boundary_s": 0.002,
+    "transferred_at": 101.05, "first_step_s": 0.02, "first_decode_at": 101.125, "bytes_moved": 4096,
 }  # fmt: skip
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.chat_template import ChatTemplate, TemplateRefused
-from coordinator.checkpoint import CheckpointInfo
-from coordinator.tokenizer import Tokenizer
+from coordinator.text.chat_template import ChatTemplate, TemplateRefused
+from coordinator.text.checkpoint import CheckpointInfo
+from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.checkpoint_folder import make_backend, write_checkpoint
 from tests.coordinator.little_work import little_work
 
@@ -159,7 +159,7 @@ async def test_encoding_leaves_the_event_loop_free(tokenizer: Tokenizer) -> None
 
 def test_the_control_plane_loads_no_torch() -> None:
     program = (
-        "import sys, coordinator.api, telemetry.logs; "
+        "import sys, coordinator.http.api, telemetry.logs; "
         "print([m for m in ('torch', 'cupy', 'triton', 'transformers', 'numpy') "
         "if m in sys.modules])"
     )

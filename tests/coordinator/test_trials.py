@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.request import Request, State
-from coordinator.trials import TrialLimits
+from coordinator.core.request import Request, State
+from coordinator.core.trials import TrialLimits
 from tests.coordinator.test_lifecycle import Desk
 from transport.messages import Cancel, Generate
 
@@ -31,7 +31,7 @@ def test_a_request_that_was_aboard_two_deaths_is_tried_alone_and_fails_with_the_
     assert sum(r.state is State.PREFILLING for r in others) == 4
     desk.life.worker_lost(at)
     assert (poison.state, poison.code) == (State.FAILED, "poison_request")
-    assert "3 both workers died" in poison.message
+    assert "3 colocated workers died" in poison.message
     assert [r.losses for r in others] == [0] * 6
 
 

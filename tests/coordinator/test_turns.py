@@ -2,7 +2,7 @@
 
 import asyncio
 
-from coordinator.turns import A_TURN, InTurns
+from coordinator.http.turns import A_TURN, InTurns
 
 
 class Begun:

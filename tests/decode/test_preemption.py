@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from decode.scheduler import DecodeScheduler
 from engine.batch import Sampled, StepResult
-from engine.cache.books import CacheBooks
+from engine.cache.allocator import CacheAllocator
 from engine.sequence import Scheduled, Sequence
 from transport.layout import CacheLayout, PoolSize
 from transport.sampling import SamplingParams, StopRule
@@ -24,8 +24,8 @@ class World:
     as there is room, in the order of arrival."""
 
     def __init__(self, size: PoolSize, lookahead: int) -> None:
-        self.books = CacheBooks(size)
-        self.plan = DecodeScheduler(self.books, LAYOUT)
+        self.allocator = CacheAllocator(size)
+        self.plan = DecodeScheduler(self.allocator, LAYOUT)
         self.lookahead = lookahead
         self.waiting: list[Sequence] = []
         self.launched: deque[Scheduled] = deque()
@@ -43,10 +43,10 @@ class World:
         while self.waiting:
             sequence = self.waiting[0]
             num_pages = LAYOUT.pages_for(sequence.num_tokens)
-            if not self.books.can_reserve(num_pages + len(self.plan.running)):
+            if not self.allocator.can_reserve(num_pages + len(self.plan.running)):
                 return
             sequence = self.waiting.pop(0)
-            sequence.holding = self.books.reserve(num_pages)
+            sequence.allocation = self.allocator.reserve(num_pages)
             sequence.num_cached = sequence.num_tokens - 1
             self.plan.add(sequence)
 
@@ -71,7 +71,7 @@ class World:
             self.launched.append(scheduled)
         while len(self.launched) > (self.lookahead if scheduled else 0):
             self.retire(self.launched.popleft(), token_ids)
-        assert self.books.check() == ""
+        assert self.allocator.check() == ""
         return scheduled
 
     def retire(self, scheduled: Scheduled, token_ids: random.Random | None) -> None:
@@ -83,15 +83,15 @@ class World:
         everybody else's next token."""
         running = self.plan.running
         stepping = [s for s in running if s.num_output + s.in_flight < s.stop.max_tokens]
-        returning = [*self.plan.draining, *(s for s in running if s not in stepping)]
-        there = self.books.free_pages + sum(len(s.holding.pages) for s in returning)
+        returning = [*self.plan.retiring, *(s for s in running if s not in stepping)]
+        there = self.allocator.free_pages + sum(len(s.allocation.pages) for s in returning)
         for num_victims in range(len(stepping) + 1):
             stay = stepping[: len(stepping) - num_victims]
             go = stepping[len(stepping) - num_victims :]
             wanted = sum(
-                max(0, LAYOUT.pages_for(s.num_cached + 1) - len(s.holding.pages)) for s in stay
+                max(0, LAYOUT.pages_for(s.num_cached + 1) - len(s.allocation.pages)) for s in stay
             )
-            if wanted <= there + sum(len(s.holding.pages) for s in go):
+            if wanted <= there + sum(len(s.allocation.pages) for s in go):
                 return go[::-1]
         raise AssertionError("with nobody left nothing is wanted")
 
@@ -113,7 +113,7 @@ def test_a_common_page_boundary_costs_as_few_as_it_must(
 
 
 def _held(world: World, sequence: Sequence) -> Sequence:
-    sequence.holding = world.books.reserve(LAYOUT.pages_for(sequence.num_tokens))
+    sequence.allocation = world.allocator.reserve(LAYOUT.pages_for(sequence.num_tokens))
     sequence.num_cached = sequence.num_tokens - 1
     return sequence
 
@@ -142,5 +142,5 @@ def test_everybody_gets_to_the_end_and_the_oldest_goes_first(
         took_part = oldest is None or (scheduled is not None and oldest in scheduled.sequences)
         without_oldest = 0 if took_part or oldest.ended else without_oldest + 1
         assert without_oldest <= lookahead + 1, "the oldest stands still"
-    assert world.books.free_pages == world.books.size.num_pages
-    assert world.books.free_state_slots == world.books.size.num_state_slots
+    assert world.allocator.free_pages == world.allocator.size.num_pages
+    assert world.allocator.free_state_slots == world.allocator.size.num_state_slots

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from decode.pool import COPY_WAIT_S, DecodePool
+from decode.worker import COPY_WAIT_S, DecodeWorker
 from tests.simulation.cluster import FakeEngine
-from transport.errors import StaleGeneration
+from transport.errors import StaleEpoch
 from transport.layout import PoolSize
-from transport.messages import Cancel, Decode, Failed, Landed, Offer, Tokens
+from transport.messages import Cancel, Decode, Failed, Offer, Tokens, TransferDone
 from transport.pull import Copied
 from transport.sampling import SamplingParams, StopRule
 from transport.token_ids import packed, to_wire
@@ -34,7 +34,7 @@ class HandPull:
 
     def result(self) -> Copied:
         if self.stale:
-            raise StaleGeneration("it changed hands")
+            raise StaleEpoch("it changed hands")
         return Copied(num_bytes=1, copy_s=0.0)
 
 
@@ -47,15 +47,15 @@ class Site:
         self.pulls: list[HandPull] = []
         self.engine = FakeEngine(PoolSize(num_pages, 8))
         puller = SimpleNamespace(pull=self._pull, close_peer=lambda instance: None)
-        self.pool = DecodePool(
+        self.pool = DecodeWorker(
             self.engine,
-            SimpleNamespace(send=self.sent.append, unseen_s=0.0),
+            SimpleNamespace(send=self.sent.append, in_socket_s=0.0),
             puller,
             pull_timeout_s=PULL_TIMEOUT_S,
             lookahead=lookahead,
             clock=lambda: self.now,
         )
-        self.pool._admission._peers.add("p-1")
+        self.pool._transfers._peers.add("p-1")
 
     def _pull(self, wanted: list) -> list[HandPull]:
         pulls = [HandPull() for _ in wanted]
@@ -78,12 +78,12 @@ class Site:
         self.steps(1)
         self.pulls[-1].finished = True
         self.steps(1)
-        assert any(isinstance(m, Landed) and m.request_id == name for m in self.sent)
+        assert any(isinstance(m, TransferDone) and m.request_id == name for m in self.sent)
 
     def steps(self, number: int) -> None:
         for _ in range(number):
             self.pool.step()
-            assert self.pool.gauges().books_error == ""
+            assert self.pool.gauges().accounting_error == ""
 
     def num_tokens(self, name: str) -> int:
         told = [t for m in self.sent if isinstance(m, Tokens) for t in m.tokens]

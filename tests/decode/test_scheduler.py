@@ -2,7 +2,7 @@
 
 from decode.scheduler import DecodeScheduler
 from engine.batch import Sampled, StepResult
-from engine.cache.books import CacheBooks
+from engine.cache.allocator import CacheAllocator
 from engine.sequence import Sequence
 from transport.layout import CacheLayout, PoolSize
 from transport.sampling import SamplingParams, StopRule
@@ -11,19 +11,19 @@ from transport.token_ids import packed
 LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 
 
-def running(plan, books, arrival: int, length: int = 16, max_tokens: int = 100) -> Sequence:
+def running(plan, allocator, arrival: int, length: int = 16, max_tokens: int = 100) -> Sequence:
     sequence = Sequence(
         f"r{arrival}", 1, arrival, packed(range(length)), length - 1, SamplingParams(),
         StopRule(max_tokens, stop_token_ids=(7,)), num_cached=length - 1,
     )  # fmt: skip
-    sequence.holding = books.reserve(LAYOUT.pages_for(length))
+    sequence.allocation = allocator.reserve(LAYOUT.pages_for(length))
     plan.add(sequence)
     return sequence
 
 
 def setup(num_pages: int = 10):
-    books = CacheBooks(PoolSize(num_pages, 4))
-    return DecodeScheduler(books, LAYOUT), books
+    allocator = CacheAllocator(PoolSize(num_pages, 4))
+    return DecodeScheduler(allocator, LAYOUT), allocator
 
 
 def tokens(batch, token_id: int = 1) -> StepResult:
@@ -31,8 +31,8 @@ def tokens(batch, token_id: int = 1) -> StepResult:
 
 
 def test_two_steps_may_be_under_way_and_rows_follow_each_other() -> None:
-    plan, books = setup()
-    sequence = running(plan, books, 1)
+    plan, allocator = setup()
+    sequence = running(plan, allocator, 1)
     first, second = plan.schedule(), plan.schedule()
     assert [first.rows[0].start, second.rows[0].start] == [15, 16]
     assert len(second.rows[0].block_table) == 2, "grew into its next page"
@@ -40,10 +40,10 @@ def test_two_steps_may_be_under_way_and_rows_follow_each_other() -> None:
 
 
 def test_a_step_copies_no_block_table() -> None:
-    plan, books = setup()
-    sequence = running(plan, books, 1)
+    plan, allocator = setup()
+    sequence = running(plan, allocator, 1)
     (row,) = plan.schedule().rows
-    assert row.block_table is sequence.holding.pages
+    assert row.block_table is sequence.allocation.pages
     before = list(row.block_table)
     plan.schedule()
     assert len(row.block_table) == len(before) + 1
@@ -51,30 +51,30 @@ def test_a_step_copies_no_block_table() -> None:
 
 
 def test_no_step_is_launched_past_max_tokens() -> None:
-    plan, books = setup()
-    running(plan, books, 1, max_tokens=2)  # one of the two is its newest token
+    plan, allocator = setup()
+    running(plan, allocator, 1, max_tokens=2)  # one of the two is its newest token
     assert plan.schedule() is not None
     assert plan.schedule() is None
     assert not plan.has_work
 
 
 def test_an_ended_sequence_drains_until_its_last_step_retires() -> None:
-    plan, books = setup()
-    sequence = running(plan, books, 1)
+    plan, allocator = setup()
+    sequence = running(plan, allocator, 1)
     first, second = plan.schedule(), plan.schedule()
     assert len(plan.retire(first, tokens(first))) == 1
     plan.end(sequence)
-    assert books.free_state_slots == 3, "freed under a launched step"
+    assert allocator.free_state_slots == 3, "freed under a launched step"
     assert plan.retire(second, tokens(second)) == [], "a token after the end"
-    assert books.free_state_slots == 4
-    assert not plan.draining
+    assert allocator.free_state_slots == 4
+    assert not plan.retiring
 
 
 def test_the_youngest_gives_way_when_pages_run_out() -> None:
-    plan, books = setup(num_pages=3)
-    old = running(plan, books, 1)
-    middle = running(plan, books, 2)
-    young = running(plan, books, 3)
+    plan, allocator = setup(num_pages=3)
+    old = running(plan, allocator, 1)
+    middle = running(plan, allocator, 2)
+    young = running(plan, allocator, 3)
     batch = plan.schedule()  # all need only the page they have
     plan.retire(batch, tokens(batch))
     for sequence in (old, middle, young):
@@ -82,12 +82,12 @@ def test_the_youngest_gives_way_when_pages_run_out() -> None:
     batch = plan.schedule()  # now each needs a second page
     assert plan.preempted == [young, middle]
     assert batch.sequences == (old,)
-    assert books.check() == ""
+    assert allocator.check() == ""
 
 
 def test_a_sequence_that_outgrows_the_pool_is_at_its_end() -> None:
-    plan, books = setup(num_pages=1)
-    alone = running(plan, books, 1)
+    plan, allocator = setup(num_pages=1)
+    alone = running(plan, allocator, 1)
     batch = plan.schedule()
     assert plan.schedule() is None
     assert plan.outgrown == [], "a step is under way"
@@ -95,15 +95,15 @@ def test_a_sequence_that_outgrows_the_pool_is_at_its_end() -> None:
     assert plan.schedule() is None
     assert plan.preempted == []
     assert plan.outgrown == [(alone, "17 tokens do not fit into 1 pages of 16")]
-    assert (books.free_pages, books.free_state_slots) == (1, 4)
+    assert (allocator.free_pages, allocator.free_state_slots) == (1, 4)
 
 
 def test_a_last_token_that_is_under_way_comes_before_the_pool_is_too_small() -> None:
-    plan, books = setup(num_pages=1)
-    running(plan, books, 1)
+    plan, allocator = setup(num_pages=1)
+    running(plan, allocator, 1)
     batch = plan.schedule()
     assert plan.schedule() is None
     (token,), _ = plan.take_in(batch, tokens(batch, token_id=7))
     assert token.finish == "stop"
     assert plan.outgrown == []
-    assert books.free_pages == 1
+    assert allocator.free_pages == 1

@@ -130,7 +130,7 @@ def test_one_service_builds_each_image() -> None:
     assert ours == {*built}
 
 
-@pytest.mark.parametrize("name", ["check-model", "coordinator", "prefill", "decode", "both"])
+@pytest.mark.parametrize("name", ["check-model", "coordinator", "prefill", "decode", "colocated"])
 def test_a_model_folder_that_does_not_exist_is_not_made(name: str) -> None:
     """The short form, SOURCE:TARGET, makes an empty folder of it."""
     (model,) = [v for v in SERVICES[name]["volumes"] if "/model" in str(v)]

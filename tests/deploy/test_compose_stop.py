@@ -16,7 +16,7 @@ def section(name: str) -> str:
 def test_the_coordinator_stops_before_all_that_it_needs() -> None:
     """In the order of a stop, what is depended on comes last."""
     assert "depends_on: [redis, prefill, decode, both]" in section("coordinator")
-    for other in ("redis", "prefill", "decode", "both"):
+    for other in ("redis", "prefill", "decode", "colocated"):
         assert "depends_on" not in section(other)
     assert section("x-worker").count("depends_on:\n    check-model:\n") == 1
 
@@ -25,5 +25,5 @@ def test_a_service_that_starts_hears_sigterm() -> None:
     """Process 1 ignores signals that it has no handler for yet."""
     assert "init: true" in section("x-service")
     assert "<<: *service" in section("x-worker")
-    for name in ("redis", "coordinator", "prefill", "decode", "both"):
+    for name in ("redis", "coordinator", "prefill", "decode", "colocated"):
         assert re.search(r"<<: \*(service|worker)\n", section(name))

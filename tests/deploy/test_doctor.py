@@ -16,8 +16,8 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
-from coordinator import keys
 from coordinator.file_limit import allow_open_files
+from coordinator.record import keys
 from deploy import gpu_checks, gpu_marks, host_checks, pair_checks
 from deploy.cli import app
 from deploy.redis_server import LocalRedis

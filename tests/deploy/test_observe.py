@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from coordinator.handoff import STAGES
+from coordinator.record.handoff_stages import STAGES
 from telemetry.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,8 +4,8 @@ from typing import Any
 
 from rich.console import Console
 
-from coordinator.record import RequestRecord
-from coordinator.timeline import timeline
+from coordinator.record.record import RequestRecord
+from coordinator.record.timeline import timeline
 from deploy.requests_view import requests_table
 from tests.coordinator.test_timeline import HANDED_OFF
 
@@ -48,7 +48,7 @@ def test_a_narrow_screen_has_shorter_bars_and_every_figure() -> None:
 
 
 def test_a_stage_too_short_for_a_cell_is_seen_and_no_bar_is_too_long() -> None:
-    times = HANDED_OFF | {"first_decode_at": 101.002, "landed_at": 101.001}
+    times = HANDED_OFF | {"first_decode_at": 101.002, "transferred_at": 101.001}
     (bar,) = drawn(told(ended_at=101.003, **times))
     assert "h" in bar
     assert len(bar) <= 32

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import coordinator.__main__
 import prefill.__main__
 from bench.client.endpoint import endpoint
-from coordinator.redis_link import RedisLink
+from coordinator.record.redis_link import RedisLink
 from deploy.cli import app
 
 TINY = Path(__file__).resolve().parents[2] / "models" / "tiny"

@@ -41,7 +41,7 @@ def checkpoint(tmp_path: Path) -> Path:
 def test_pools_fit_the_machine(checkpoint, num_gpus, asked, expected):
     settings = resolve(num_gpus=num_gpus, model=checkpoint, **asked)
     assert (settings.device, settings.num_prefill, settings.num_decode) == expected
-    assert settings.num_both == 0
+    assert settings.num_colocated == 0
     assert settings.pools == f"{expected[1]} prefill, {expected[2]} decode"
 
 
@@ -49,18 +49,18 @@ def test_pools_fit_the_machine(checkpoint, num_gpus, asked, expected):
     ("num_gpus", "asked", "expected"),
     [
         (1, {}, ("cuda", 1)),
-        (0, {"role": "both"}, ("cpu", 1)),
-        (0, {"role": "both", "workers": 3}, ("cpu", 3)),
-        (4, {"role": "both"}, ("cuda", 4)),
-        (4, {"role": "both", "workers": 2}, ("cuda", 2)),
-        (4, {"role": "both", "device": "cpu"}, ("cpu", 1)),
+        (0, {"role": "colocated"}, ("cpu", 1)),
+        (0, {"role": "colocated", "workers": 3}, ("cpu", 3)),
+        (4, {"role": "colocated"}, ("cuda", 4)),
+        (4, {"role": "colocated", "workers": 2}, ("cuda", 2)),
+        (4, {"role": "colocated", "device": "cpu"}, ("cpu", 1)),
     ],
 )
-def test_workers_of_both_fit_the_machine(checkpoint, num_gpus, asked, expected):
+def test_colocated_workers_fit_the_machine(checkpoint, num_gpus, asked, expected):
     settings = resolve(num_gpus=num_gpus, model=checkpoint, **asked)
-    assert (settings.device, settings.num_both) == expected
+    assert (settings.device, settings.num_colocated) == expected
     assert (settings.num_prefill, settings.num_decode) == (0, 0)
-    assert settings.pools == f"{expected[1]} both"
+    assert settings.pools == f"{expected[1]} colocated"
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_workers_of_both_fit_the_machine(checkpoint, num_gpus, asked, expected):
     [
         ("--workers", 0, {"workers": 2}),
         ("--workers", 4, {"role": "split", "workers": 2}),
-        ("--workers", 0, {"role": "both", "workers": 0}),
-        ("--workers", 4, {"role": "both", "workers": 5}),
-        ("--prefill", 0, {"role": "both", "prefill": 1}),
-        ("--decode", 4, {"role": "both", "decode": 2}),
+        ("--workers", 0, {"role": "colocated", "workers": 0}),
+        ("--workers", 4, {"role": "colocated", "workers": 5}),
+        ("--prefill", 0, {"role": "colocated", "prefill": 1}),
+        ("--decode", 4, {"role": "colocated", "decode": 2}),
         ("--role", 1, {"prefill": 1}),
         ("--role", 1, {"prefill": 1, "decode": 1}),
         ("--gpu-share", 1, {"gpu_share": 0}),
@@ -169,7 +169,7 @@ def test_clients_keys_are_for_the_coordinator_alone(checkpoint):
 
 
 def test_workers_of_both_are_one_service_each(checkpoint):
-    settings = resolve(num_gpus=0, model=checkpoint, role="both", workers=2)
+    settings = resolve(num_gpus=0, model=checkpoint, role="colocated", workers=2)
     planned = services(
         settings,
         port=1,
@@ -178,8 +178,8 @@ def test_workers_of_both_are_one_service_each(checkpoint):
         redis_url="",
         inherited={"BATON_NUM_PAGES": "64"},
     )
-    assert [one.name for one in planned] == ["coordinator", "both-1", "both-2"]
-    assert {one.argv[1:] for one in planned[1:]} == {("-m", "both")}
+    assert [one.name for one in planned] == ["coordinator", "colocated-1", "colocated-2"]
+    assert {one.argv[1:] for one in planned[1:]} == {("-m", "colocated")}
     assert planned[1].env["BATON_NUM_PAGES"] == "64"
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.record import RequestRecord
-from coordinator.timeline import timeline
+from coordinator.record.record import RequestRecord
+from coordinator.record.timeline import timeline
 from telemetry.metrics import Metrics
 from tests.coordinator.test_timeline import HANDED_OFF
 from tests.deploy.running import DEADLINE_S, ROOT

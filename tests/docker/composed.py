@@ -30,7 +30,7 @@ KNOWN = [["docker", "compose"], ["docker-compose"], [os.environ.get(COMPOSE_2, "
 
 _RECORDS = """
 import json, os, redis
-from coordinator import keys
+from coordinator.record import keys
 url, password = os.environ["BATON_REDIS_URL"], os.environ["BATON_REDIS_PASSWORD"]
 server = redis.Redis.from_url(url, password=password, decode_responses=True, socket_timeout=5)
 found = [server.hgetall(key) for key in server.scan_iter(keys.REQUEST_PREFIX + "*", count=1000)]
@@ -197,7 +197,7 @@ class Composed:
     ) -> None:
         """Wait until just so many workers serve, and Redis is there; with ``instead_of``, until
         one of these workers is no longer counted."""
-        wanted = {"prefill": prefill, "decode": decode, "both": both}
+        wanted = {"prefill": prefill, "decode": decode, "colocated": both}
 
         async def check() -> None:
             assert (await self._get("/ready")).json()["redis_connected"]
@@ -216,7 +216,7 @@ class Composed:
             status = await self.status()
             assert (status["queued"], status["running"]) == (0, 0), status
             for worker in status["workers"]:
-                assert worker["books_error"] == "", worker
+                assert worker["accounting_error"] == "", worker
                 assert worker["free_pages"] == worker["num_pages"], worker
                 assert worker["free_state_slots"] == worker["num_state_slots"], worker
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import redis
 
-from coordinator import keys
+from coordinator.record import keys
 from tests.e2e.streams import Stream
 from tests.e2e.waiting import eventually
 

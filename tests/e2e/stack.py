@@ -108,7 +108,7 @@ class Stack:
             assert (status["queued"], status["running"]) == (0, 0), status
             assert len(status["workers"]) == num_workers, status
             for worker in status["workers"]:
-                assert worker["books_error"] == "", worker
+                assert worker["accounting_error"] == "", worker
                 assert worker["free_pages"] == worker["num_pages"], worker
                 assert worker["free_state_slots"] == worker["num_state_slots"], worker
             return status

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator.presence import ProtocolConflict
-from coordinator.store import Store
+from coordinator.record.presence import ProtocolConflict
+from coordinator.record.store import Store
 from deploy.redis_server import LocalRedis
 from tests.e2e.refusals import EXIT_S, reach, refusal, up
 from tests.e2e.served import served

@@ -21,14 +21,14 @@ LEGS = {
         "prefill-1": ["prefilled"],
         "decode-1": ["landed", "decoded"],
     },
-    "both": {
+    "colocated": {
         "coordinator": ["accepted", "ended", "POST /v1/completions"],
-        "both-1": ["prefilled", "decoded"],
+        "colocated-1": ["prefilled", "decoded"],
     },
 }
 
 
-@pytest.fixture(params=["split", "both"])
+@pytest.fixture(params=["split", "colocated"])
 def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
     stack = Stack(
         served(MODEL), "--role", request.param, heartbeat=0.25, page_size=16, num_pages=256,
@@ -50,7 +50,7 @@ def lines_about(stack: Stack, http_id: str) -> dict[str, list[dict]]:
     for name, line in re.findall(r"^(\w+(?:-\d)?) \| (\{.*)$", stack.text, re.MULTILINE):
         told = json.loads(line)
         assert {"ts", "level", "service", "logger", "message"} <= told.keys()
-        if told.get("request") == http_id:
+        if told.get("http_id") == http_id:
             found.setdefault(name, []).append(told)
     return found
 
@@ -75,8 +75,8 @@ async def test_a_request_is_followed_by_its_id_through_all_services(stack: Stack
             found = lines_about(stack, http_id)
             messages = {name: [line["message"] for line in found[name]] for name in found}
             assert messages == legs
-            told = [line for lines in found.values() for line in lines if "generation" in line]
-            assert {f"cmpl-{line['generation']}" for line in told} == {body["id"]}
+            told = [line for lines in found.values() for line in lines if "request_id" in line]
+            assert {f"cmpl-{line['request_id']}" for line in told} == {body["id"]}
             (end,) = [line for line in told if line["level"] != "debug"]
             assert (end["message"], end["key"]) == ("ended", "me"), "one line a request at INFO"
             assert (end["state"], end["reason"], end["output_len"]) == ("finished", "length", 6)

@@ -104,7 +104,7 @@ def reference(name: str) -> Qwen3_5MoeForCausalLM:
 
 @cache
 def checkpoint(name: str) -> Path:
-    """A folder holding a shape's checkpoint, made once a session."""
+    """A folder allocation a shape's checkpoint, made once a session."""
     folder = Path(_root().name) / name
     folder.mkdir()
     write_checkpoint(reference(name), folder, SHAPES[name].naming)

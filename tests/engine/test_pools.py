@@ -40,7 +40,7 @@ class PoolMachine(RuleBasedStateMachine):
                 self.slots.reserve()
             return
         slot = self.slots.reserve()
-        assert all(slot.generation > old.generation for old in self.stale if old.id == slot.id)
+        assert all(slot.epoch > old.epoch for old in self.stale if old.id == slot.id)
         self.current.append(slot)
 
     @rule(data=st.data())

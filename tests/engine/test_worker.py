@@ -9,14 +9,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from coordinator.hub import HubSettings
+from coordinator.core.hub import HubSettings
 from engine.stall import StallGuard
 from engine.worker import WorkerLoop
 from tests.coordinator.test_hub import DEADLINE_S, EXPORT, Site
 from tests.e2e.waiting import eventually
 from transport.channel import WorkerChannel
 from transport.errors import ExportLost
-from transport.messages import GpuHealth, Hello, PoolGauges, XidCount
+from transport.messages import GpuHealth, Hello, WorkerGauges, XidCount
 from transport.session import Session
 
 
@@ -48,17 +48,17 @@ class Gpu:
 
 
 class Running:
-    """The loop of a worker of both roles in a thread, without work."""
+    """The loop of a colocated worker in a thread, without work."""
 
     def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         handlers = {}
         monkeypatch.setattr(signal, "signal", handlers.__setitem__)
         self._handlers = handlers
         self.gpu = Gpu()
-        self.channel = WorkerChannel(site.channel.endpoint, "both-1")
-        hello = Hello("both-1", "both", "m", "cuda", 1, 128, 8, EXPORT, gpu="GPU-7")
+        self.channel = WorkerChannel(site.channel.endpoint, "colocated-1")
+        hello = Hello("colocated-1", "colocated", "m", "cuda", 1, 128, 8, EXPORT, gpu="GPU-7")
         self.pool = Mock(ready=True, empty=True, held=lambda: (), wait_s=lambda: 0.05)
-        self.pool.gauges = lambda: PoolGauges(8, 8)
+        self.pool.gauges = lambda: WorkerGauges(8, 8)
         self.session = Session(self.channel, hello, time.monotonic)
         self.failure: BaseException | None = None
         self.memory_problem = ""
@@ -99,16 +99,19 @@ async def test_a_gpus_health_reaches_metrics_and_a_critical_xid_drains_the_worke
     running = Running(site, monkeypatch)
     try:
         await until(site, lambda s: s.workers and s.workers[0].gpu_temperature_c == 61.0)
-        labels = 'gpu="GPU-7",instance="both-1",role="both"'
+        labels = 'gpu="GPU-7",instance="colocated-1",role="colocated"'
         assert f"baton_gpu_temperature_celsius{{{labels}}} 61.0" in site.text
         assert "baton_gpu_power_watts{" not in site.text, "nobody has measured it"
         assert site.hub.status().problems == ()
 
         running.gpu.problem = "Xid 48: an uncorrected memory error"
         await until(site, lambda s: s.workers[0].draining)
-        assert site.hub.status().problems == ("no live both worker",)
+        assert site.hub.status().problems == ("no live colocated worker",)
         assert caplog.text.count("draining, no new work: Xid 48") == 1
-        await until(site, lambda _: 'worker_draining{instance="both-1",role="both"} 1' in site.text)
+        await until(
+            site,
+            lambda _: 'worker_draining{instance="colocated-1",role="colocated"} 1' in site.text,
+        )
         assert f'baton_gpu_xid_events_total{{{labels},xid="48"}} 1.0' in site.text
         assert running.thread.is_alive(), "it keeps its GPU from others until it is told to end"
         site.lease_store.mark_unfit.assert_called_once_with("GPU-7", running.gpu.problem)
@@ -128,7 +131,7 @@ async def test_a_coordinator_that_forgot_is_told_again(
     try:
         running.gpu.problem = "Xid 46: the GPU stopped processing"
         await until(site, lambda s: s.workers and s.workers[0].draining)
-        site.hub._registry.remove("both-1")  # as one that has started anew
+        site.hub._registry.remove("colocated-1")  # as one that has started anew
         await until(site, lambda s: s.workers and s.workers[0].draining)
     finally:
         await asyncio.to_thread(running.stop)
@@ -151,7 +154,7 @@ async def test_a_worker_that_fails_says_so_if_it_was_for_its_gpu(
     await until(site, lambda s: site.lease_store.release_gpu.called)
     marked = site.lease_store.mark_unfit.call_args_list
     assert {call.args for call in marked} == ({("GPU-7", problem)} if problem else set())
-    assert 'baton_workers_lost_total{reason="silent",role="both"} 1.0' in site.text
+    assert 'baton_workers_lost_total{reason="silent",role="colocated"} 1.0' in site.text
 
 
 async def without_a_coordinator(monkeypatch: pytest.MonkeyPatch) -> Running:

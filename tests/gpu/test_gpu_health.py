@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 async def test_a_workers_gpu_is_told_with_values_that_can_be() -> None:
     stack = Stack(
-        TINY, "--device", "cuda", "--role", "both", "--workers", "1",
+        TINY, "--device", "cuda", "--role", "colocated", "--workers", "1",
         dtype="float32", num_pages=2048,
     )  # fmt: skip
     try:
@@ -24,7 +24,7 @@ async def test_a_workers_gpu_is_told_with_values_that_can_be() -> None:
         async def told() -> dict[str, float]:
             async with httpx.AsyncClient(timeout=5.0) as http:
                 text = (await http.get(f"{stack.url}/metrics")).text
-            labels = r'\{gpu="GPU-[0-9a-f-]+",instance="both-[0-9a-f]+",role="both"\}'
+            labels = r'\{gpu="GPU-[0-9a-f-]+",instance="colocated-[0-9a-f]+",role="colocated"\}'
             found = dict(re.findall(rf"^(baton_gpu_\w+){labels} (\S+)$", text, re.MULTILINE))
             assert found, "nothing told yet"
             return {name: float(value) for name, value in found.items()}

@@ -121,13 +121,13 @@ def test_a_closed_peer_stays_mapped_until_its_last_pull_is_done(exporter, stream
     from transport.messages import Offer
     from transport.pull import Wanted
     from transport.region import PROBE
-    from transport.selftest import GENERATION
+    from transport.selftest import EPOCH
 
     copies, _ = stream
     peer = announced(exporter)
     copies.open(peer.instance, peer.memory)
     pages = tuple(range(PROBE.num_pages))
-    offer = Offer(peer.instance, pages, 0, GENERATION, 0)
+    offer = Offer(peer.instance, pages, 0, EPOCH, 0)
     pulls = copies.pull([Wanted(offer, pages, 0, in_probe=True)] * 50)
     copies.close_peer(peer.instance)
     exporter.kill()

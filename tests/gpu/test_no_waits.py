@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engine.batch import Binding, ForwardBatch, Row
-from engine.cache.publish import books_for
+from engine.cache.publish import allocator_for
 from engine.runner import Engine
 from tests.engine.compiled_kernels import small_engine
 from transport.sampling import SamplingParams, StopRule
@@ -32,7 +32,7 @@ SETTINGS = [
 def test_admitting_launching_and_releasing_enqueue_only(
     engine: Engine, sampling: SamplingParams
 ) -> None:
-    books = books_for(engine)
+    books = allocator_for(engine)
     torch.cuda.set_sync_debug_mode("error")
     holding = books.reserve(2)
     slot, pages = holding.slot.id, tuple(holding.pages)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.batch import Sampled, StepResult
-from engine.cache.books import CacheBooks
+from engine.cache.allocator import CacheAllocator
 from engine.sequence import Scheduled, Sequence
 from prefill.offers import Offers
 from prefill.scheduler import PrefillLimits, PrefillScheduler
@@ -22,8 +22,8 @@ def sequence(arrival: int, length: int) -> Sequence:
 
 
 def scheduler(num_pages: int = 100, slots: int = 8, tokens: int = 128, rows: int = 4):
-    books = CacheBooks(PoolSize(num_pages, slots))
-    return PrefillScheduler(books, LAYOUT, PrefillLimits(tokens, rows)), books
+    allocator = CacheAllocator(PoolSize(num_pages, slots))
+    return PrefillScheduler(allocator, LAYOUT, PrefillLimits(tokens, rows)), allocator
 
 
 def result_of(batch: Scheduled) -> StepResult:
@@ -63,8 +63,8 @@ def test_a_retried_request_keeps_its_place_in_the_queue() -> None:
 
 
 def test_without_room_nothing_is_taken_until_the_offer_leaves() -> None:
-    plan, books = scheduler(num_pages=4, slots=8)
-    offers = Offers(books, ttl_s=10.0)
+    plan, allocator = scheduler(num_pages=4, slots=8)
+    offers = Offers(allocator, ttl_s=10.0)
     plan.add(sequence(1, 60))
     plan.add(sequence(2, 10))
     batch = plan.schedule()
@@ -73,35 +73,35 @@ def test_without_room_nothing_is_taken_until_the_offer_leaves() -> None:
     offers.add(done, now=0.0)
     assert plan.schedule() is None
     assert not plan.has_work
-    generation = done.holding.slot.generation
-    assert not offers.release("r1", 1, generation + 1), "a stale generation"
-    assert not offers.release("r1", 2, generation), "another attempt"
-    assert offers.release("r1", 1, generation)
-    assert not offers.release("r1", 1, generation), "released twice"
+    epoch = done.allocation.slot.epoch
+    assert not offers.release("r1", 1, epoch + 1), "a stale epoch"
+    assert not offers.release("r1", 2, epoch), "another attempt"
+    assert offers.release("r1", 1, epoch)
+    assert not offers.release("r1", 1, epoch), "released twice"
     assert [s.arrival for s in plan.schedule().sequences] == [2]
 
 
 def test_an_aborted_prompt_frees_its_pages_only_after_its_launched_chunk() -> None:
-    plan, books = scheduler()
+    plan, allocator = scheduler()
     plan.add(sequence(1, 300))
     batch = plan.schedule()
     plan.end(batch.sequences[0])
-    assert books.free_state_slots == 7, "freed under a running step"
+    assert allocator.free_state_slots == 7, "freed under a running step"
     assert plan.retire(batch, result_of(batch)) == []
-    assert (books.free_pages, books.free_state_slots) == (100, 8)
-    assert books.check() == ""
+    assert (allocator.free_pages, allocator.free_state_slots) == (100, 8)
+    assert allocator.check() == ""
 
 
 def test_offers_expire_at_their_deadline() -> None:
-    plan, books = scheduler()
-    offers = Offers(books, ttl_s=10.0)
+    plan, allocator = scheduler()
+    offers = Offers(allocator, ttl_s=10.0)
     plan.add(sequence(1, 20))
     batch = plan.schedule()
     ((done, _),) = plan.retire(batch, result_of(batch))
     offers.add(done, now=100.0)
     assert offers.expire(109.9) == []
     assert offers.expire(110.0) == [done]
-    assert books.free_pages == 100
+    assert allocator.free_pages == 100
 
 
 @pytest.mark.parametrize(

@@ -15,21 +15,21 @@ from types import SimpleNamespace
 
 import torch
 
-from both.limits import BothLimits
-from both.pool import BothPool
-from coordinator.breaker import BreakerSettings
-from coordinator.contract import Generation
-from coordinator.effects import Emit, Ended, PlacedAnew, Send
-from coordinator.hub_settings import HubSettings
-from coordinator.lifecycle import Lifecycle
-from coordinator.placement import PlacementLimits
-from coordinator.registry import Registry
-from coordinator.request import Request, State
-from coordinator.trials import TrialLimits
-from decode.pool import DecodePool
+from colocated.limits import ColocatedLimits
+from colocated.worker import ColocatedWorker
+from coordinator.core.breaker import BreakerSettings
+from coordinator.core.contract import SequenceRequest
+from coordinator.core.effects import Emit, Ended, PlacedAnew, Send
+from coordinator.core.hub_settings import HubSettings
+from coordinator.core.lifecycle import Lifecycle
+from coordinator.core.placement import PlacementLimits
+from coordinator.core.registry import Registry
+from coordinator.core.request import Request, State
+from coordinator.core.trials import TrialLimits
+from decode.worker import DecodeWorker
 from engine.batch import Binding, ForwardBatch, Sampled, StepResult
-from prefill.pool import PrefillPool
 from prefill.scheduler import PrefillLimits
+from prefill.worker import PrefillWorker
 from tests.coordinator.counted import assert_counted
 from transport.errors import PeerGone
 from transport.layout import CacheLayout, PoolSize
@@ -234,7 +234,7 @@ class Node:
 
     hello: Hello
     engine: FakeEngine
-    pool: PrefillPool | DecodePool | BothPool | None = None
+    pool: PrefillWorker | DecodeWorker | ColocatedWorker | None = None
     copies: LateCopies | None = None
     inbox: deque = field(default_factory=deque)
     outbox: deque = field(default_factory=deque)
@@ -304,21 +304,21 @@ class Cluster:
         longest = size.num_pages * LAYOUT.page_size
         hello = Hello(instance, role, "m", "cpu", 1, longest, size.num_state_slots, export)
         node = Node(hello, engine)
-        session = SimpleNamespace(send=node.outbox.append, unseen_s=0.0)
+        session = SimpleNamespace(send=node.outbox.append, in_socket_s=0.0)
         if role == "prefill":
-            node.pool = PrefillPool(
+            node.pool = PrefillWorker(
                 engine, session, instance, PrefillLimits(128, 4), offer_ttl_s=self.offer_ttl_s,
                 lookahead=self.lookahead, verify_handoff=self.rng.random() < 0.5,
                 clock=lambda: self.now,
             )  # fmt: skip
-        elif role == "both":
-            limits = BothLimits(PrefillLimits(128, 4), self.rng.choice([64, 128]))
-            node.pool = BothPool(
+        elif role == "colocated":
+            limits = ColocatedLimits(PrefillLimits(128, 4), self.rng.choice([64, 128]))
+            node.pool = ColocatedWorker(
                 engine, session, limits, lookahead=self.lookahead, clock=lambda: self.now
             )
         else:
             node.copies = LateCopies(engine.cache, self.rng, self._find_memory, stuck=stuck)
-            node.pool = DecodePool(
+            node.pool = DecodeWorker(
                 engine, session, node.copies, pull_timeout_s=self.pull_timeout_s,
                 lookahead=self.lookahead, clock=lambda: self.now,
             )  # fmt: skip
@@ -348,7 +348,7 @@ class Cluster:
         request_id = f"r{len(self.outputs)}"
         self.outputs[request_id] = []
         self.ends[request_id] = []
-        generation = Generation(request_id, packed(prompt), SamplingParams(), stop)
+        generation = SequenceRequest(request_id, packed(prompt), SamplingParams(), stop)
         self.open[request_id] = self.lifecycle.submit(generation, self.now)
         self._apply()
         return request_id
@@ -389,7 +389,7 @@ class Cluster:
             node.pool.handle(node.inbox.popleft())
         node.has_read_all |= not node.inbox
         node.pool.step()
-        assert node.pool.gauges().books_error == ""
+        assert node.pool.gauges().accounting_error == ""
 
     def _heartbeat(self, node: Node) -> None:
         node.outbox.append(Heartbeat(node.pool.gauges(), node.pool.held()))
@@ -400,8 +400,8 @@ class Cluster:
         match type(message).__name__:
             case "Prefilled":
                 self.lifecycle.prefilled(instance, message)
-            case "Landed":
-                self.lifecycle.landed(instance, message)
+            case "TransferDone":
+                self.lifecycle.transfer_done(instance, message)
             case "Tokens":
                 self.lifecycle.tokens(instance, message)
             case "PeerTested":

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.breaker import BreakerSettings
-from coordinator.request import State
-from coordinator.trials import TrialLimits
+from coordinator.core.breaker import BreakerSettings
+from coordinator.core.request import State
+from coordinator.core.trials import TrialLimits
 from tests.simulation.cluster import POISON, Cluster, expected_output
 from tests.simulation.test_cluster import settle
 from transport.layout import PoolSize
@@ -49,7 +49,7 @@ def assert_nothing_held(cluster: Cluster) -> None:
     settle(cluster)
     for node in cluster.nodes.values():
         gauges, pools = node.pool.gauges(), node.hello.memory.pools
-        assert (gauges.free_pages, gauges.free_state_slots, gauges.books_error) == (
+        assert (gauges.free_pages, gauges.free_state_slots, gauges.accounting_error) == (
             pools.num_pages, pools.num_state_slots, "",
         )  # fmt: skip
     for worker in cluster.registry.all():
@@ -57,13 +57,15 @@ def assert_nothing_held(cluster: Cluster) -> None:
         assert worker.reserved_for is None
 
 
-@pytest.mark.parametrize(("role", "number"), [("both", 1_200), ("prefill", 200), ("decode", 200)])
+@pytest.mark.parametrize(
+    ("role", "number"), [("colocated", 1_200), ("prefill", 200), ("decode", 200)]
+)
 def test_a_worker_that_gives_only_nan_is_taken_out_and_fails_no_request(
     role: str, number: int
 ) -> None:
     cluster = Cluster(random.Random(1), lookahead=1, size=SIZE, max_faults=4)
     cluster.offer_ttl_s = 10_000.0
-    if role != "both":
+    if role != "colocated":
         cluster.add_worker("decode" if role == "prefill" else "prefill", LARGE)
     for _ in range(7):
         cluster.add_worker(role)
@@ -82,7 +84,7 @@ def test_a_worker_that_gives_only_nan_is_taken_out_and_fails_no_request(
 def test_prompts_that_give_nan_everywhere_open_no_breaker() -> None:
     cluster = Cluster(random.Random(2), lookahead=1, size=SIZE, max_faults=4)
     for _ in range(4):
-        cluster.add_worker("both")
+        cluster.add_worker("colocated")
     prompts, poisonous = {}, []
     for _ in range(60):
         prompts |= submit(cluster, 3)
@@ -115,7 +117,9 @@ def test_a_decode_worker_whose_copies_never_end_is_tried_by_few_requests() -> No
     assert_nothing_held(cluster)
 
 
-@pytest.mark.parametrize("roles", [("prefill", "decode"), ("both",)], ids=["split", "both"])
+@pytest.mark.parametrize(
+    "roles", [("prefill", "decode"), ("colocated",)], ids=["split", "colocated"]
+)
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_a_request_that_ends_its_workers_ends_three_at_most(

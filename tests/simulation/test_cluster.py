@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.hub_settings import HubSettings
-from coordinator.request import State
-from coordinator.trials import TrialLimits
+from coordinator.core.hub_settings import HubSettings
+from coordinator.core.request import State
+from coordinator.core.trials import TrialLimits
 from tests.simulation.cluster import EOS, Cluster, expected_output
 from transport.layout import PoolSize
 from transport.sampling import StopRule
@@ -18,7 +18,9 @@ LENIENT = TrialLimits(num_deaths=10_000, max_losses=10_000)
 
 
 @pytest.mark.parametrize("lookahead", [0, 1])
-@pytest.mark.parametrize("roles", [("prefill", "decode"), ("both",)], ids=["split", "both"])
+@pytest.mark.parametrize(
+    "roles", [("prefill", "decode"), ("colocated",)], ids=["split", "colocated"]
+)
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_every_request_ends_once_with_the_right_text(
@@ -73,7 +75,7 @@ def run_scenario(rng: random.Random, roles: tuple[str, ...], lookahead: int) -> 
     settle(cluster)
     for node in cluster.nodes.values():
         gauges = node.pool.gauges()
-        assert gauges.books_error == ""
+        assert gauges.accounting_error == ""
         assert (gauges.free_pages, gauges.free_state_slots) == (
             size.num_pages,
             size.num_state_slots,
@@ -82,7 +84,9 @@ def run_scenario(rng: random.Random, roles: tuple[str, ...], lookahead: int) -> 
 
 
 @pytest.mark.parametrize("lookahead", [0, 1])
-@pytest.mark.parametrize("roles", [("prefill", "decode"), ("both",)], ids=["split", "both"])
+@pytest.mark.parametrize(
+    "roles", [("prefill", "decode"), ("colocated",)], ids=["split", "colocated"]
+)
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_what_only_a_lost_worker_can_hold_waits_until_a_worker_as_large_joins(

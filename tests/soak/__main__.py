@@ -1,7 +1,7 @@
 """``python -m tests.soak``: random faults under load, for as long as asked.
 
     make soak MINUTES=30 SEED=1
-    python -m tests.soak --minutes 3 --seed 1 -- --role both --workers 2
+    python -m tests.soak --minutes 3 --seed 1 -- --role colocated --workers 2
 
 Starts ``baton up`` on the CPU (two prefill and two decode workers, or what follows ``--``) with a
 Redis of its own, and learns the right answers of some greedy and sampled requests while nothing

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from coordinator import keys
+from coordinator.record import keys
 from tests.e2e.records import TERMINAL
 from tests.soak.faults import Fault
 from tests.soak.load import Seen

@@ -147,7 +147,7 @@ def _at_channel(*, secret: bool) -> Callable[[Scene], Awaitable[str]]:
 FAULTS: dict[str, Fault] = {
     **{
         f"{role} worker {what}": Fault(make(role))
-        for role in ("prefill", "decode", "both")
+        for role in ("prefill", "decode", "colocated")
         for what, make in {
             "killed": lambda role: _signal_worker(role, signal.SIGKILL),
             "stopped": _stop_worker,
@@ -177,7 +177,7 @@ def possible(site: Site) -> list[str]:
     """Names of the faults for the roles that this site has, with at least two workers of each."""
     roles = {name.rpartition("-")[0] for name in site.workers()}
     lone = {role for role in roles if len(site.workers(role)) < 2}
-    absent = ({"prefill", "decode", "both"} - roles) | lone
+    absent = ({"prefill", "decode", "colocated"} - roles) | lone
     return [name for name in FAULTS if name.split()[0] not in absent]
 
 

@@ -12,7 +12,7 @@ import redis
 import zmq
 import zmq.asyncio
 
-from coordinator import keys
+from coordinator.record import keys
 from transport.channel_keys import channel_keys
 from transport.messages import PROTOCOL
 

@@ -87,8 +87,8 @@ class Site:
         if status["queued"] or status["running"]:
             return f"{status['queued']} queued, {status['running']} running"
         for worker in status["workers"]:
-            if worker["books_error"]:
-                return f"{worker['instance']}: {worker['books_error']}"
+            if worker["accounting_error"]:
+                return f"{worker['instance']}: {worker['accounting_error']}"
             for kind in ("pages", "state_slots"):
                 free, there = worker[f"free_{kind}"], worker[f"num_{kind}"]
                 if free != there:

@@ -38,7 +38,7 @@ def test_fields_follow_the_message(configure: Callable[..., io.StringIO]) -> Non
     with bind_request("r-1"):
         log.info("placed", extra={"worker": "p0", "attempt": 2, "took_s": 0.25})
     assert stream.getvalue().endswith(
-        " INFO coordinator placed request=r-1 worker=p0 attempt=2 took_s=0.25\n"
+        " INFO coordinator placed http_id=r-1 worker=p0 attempt=2 took_s=0.25\n"
     )
 
 
@@ -93,7 +93,7 @@ async def test_tasks_keep_the_request_they_were_started_for(
         second = asyncio.create_task(work())
     await asyncio.gather(first, second)
     log.info("outside")
-    ids = [line.partition("request=")[2] for line in stream.getvalue().splitlines()]
+    ids = [line.partition("http_id=")[2] for line in stream.getvalue().splitlines()]
     assert ids == ["r-1", "r-2", ""]
 
 

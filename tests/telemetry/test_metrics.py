@@ -76,7 +76,7 @@ def test_cache_usage_is_that_of_the_workers_that_decode() -> None:
     assert scrape(metrics)["vllm:kv_cache_usage_perc", VLLM] == 0
     metrics.set_worker("p0", "prefill", num_pages=100, free_pages=0, **rest)
     metrics.set_worker("d0", "decode", num_pages=100, free_pages=75, **rest)
-    metrics.set_worker("d1", "both", num_pages=100, free_pages=25, **rest)
+    metrics.set_worker("d1", "colocated", num_pages=100, free_pages=25, **rest)
     assert scrape(metrics)["vllm:kv_cache_usage_perc", VLLM] == 0.5
 
 

@@ -21,7 +21,7 @@ def filled(buffer: torch.Tensor, size: PoolSize, seed: int) -> CacheTensors:
     generator = torch.Generator().manual_seed(seed)
     for tensor in (cache.kv, cache.conv, cache.recurrent):
         tensor.copy_(torch.randn(tensor.shape, generator=generator))
-    cache.generations.zero_()
+    cache.epochs.zero_()
     return cache
 
 

@@ -11,12 +11,12 @@ from tests.transport.exporters import LAYOUT, filled, own_cache
 from tests.transport.fake_cuda import Event, RuntimeFake, Stream, installed
 from transport import copy_launch
 from transport.copy_kernel import CopyShape
-from transport.errors import LayoutMismatch, PeerGone, StaleGeneration
+from transport.errors import LayoutMismatch, PeerGone, StaleEpoch
 from transport.layout import PoolSize
 from transport.messages import MemoryExport, Offer
 from transport.pull import Wanted, copy_sequence
 from transport.region import Region
-from transport.selftest import GENERATION as GENERATION_OF_PROBE
+from transport.selftest import EPOCH as GENERATION_OF_PROBE
 from transport.selftest import probe_peer, write_pattern
 from transport.tensors import CacheTensors
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has
 
 SIZE, OWN_SIZE = PoolSize(10, 3), PoolSize(12, 5)
 SHAPE = CopyShape(num_programs=3, num_warps=4, tile_bytes=1024)
-GENERATION = 5
+EPOCH = 5
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[RuntimeFake]:
 def export(cuda: RuntimeFake, instance: str, seed: int) -> tuple[MemoryExport, CacheTensors]:
     buffer = torch.zeros(Region.of(LAYOUT, SIZE).size_bytes, dtype=torch.uint8)
     cache = filled(buffer, SIZE, seed)
-    cache.generations.fill_(GENERATION)
+    cache.epochs.fill_(EPOCH)
     write_pattern(cache, instance)
     cuda.buffers[instance] = buffer
     handle = instance.encode().hex()
@@ -50,9 +50,9 @@ def copy_stream(own: CacheTensors, *, after_steps: bool = False):
 
 
 WANTED = [
-    Wanted(Offer("p-1", (7, 0, 3), 2, GENERATION, 40), (1, 5, 4), 3),
-    Wanted(Offer("p-2", (1,), 0, GENERATION, 10), (11,), 0),
-    Wanted(Offer("p-2", (9, 8), 1, GENERATION, 20), (0, 2), 1),
+    Wanted(Offer("p-1", (7, 0, 3), 2, EPOCH, 40), (1, 5, 4), 3),
+    Wanted(Offer("p-2", (1,), 0, EPOCH, 10), (11,), 0),
+    Wanted(Offer("p-2", (9, 8), 1, EPOCH, 20), (0, 2), 1),
 ]
 
 
@@ -89,12 +89,12 @@ def test_a_generation_that_changed_voids_only_its_own_copy(cuda: RuntimeFake) ->
     memory, cache = export(cuda, "p-2", 1)
     stream = copy_stream(own_cache(OWN_SIZE, 9))
     stream.open("p-2", memory)
-    cache.generations[1] = GENERATION + 1
+    cache.epochs[1] = EPOCH + 1
     good, bad = stream.pull(WANTED[1:])
     assert good.done()
     assert bad.done()
     assert good.result().num_bytes > 0
-    with pytest.raises(StaleGeneration, match=f"generation {GENERATION + 1}"):
+    with pytest.raises(StaleEpoch, match=f"epoch {EPOCH + 1}"):
         bad.result()
 
 
@@ -232,13 +232,13 @@ def test_a_launch_is_used_again_only_when_it_is_over(cuda: RuntimeFake) -> None:
     assert len({id(pull.batch.launch) for pull in under_way}) == 10
     Event.held_back = False
     assert all(pull.done() for pull in under_way)
-    cache.generations[1] = GENERATION + 1
+    cache.epochs[1] = EPOCH + 1
     later = pulled()
     assert later.batch.launch in [pull.batch.launch for pull in under_way]
     assert later.done()
     for pull in under_way:
         assert pull.result().num_bytes > 0
-    with pytest.raises(StaleGeneration):
+    with pytest.raises(StaleEpoch):
         later.result()
 
 

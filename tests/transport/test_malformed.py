@@ -25,16 +25,16 @@ from transport.messages import (
     Goodbye,
     Heartbeat,
     Hello,
-    Landed,
     MemoryExport,
     Offer,
     PeerJoined,
     PeerTested,
-    PoolGauges,
     Prefilled,
     TokenOut,
     Tokens,
+    TransferDone,
     Welcome,
+    WorkerGauges,
     encode,
 )
 from transport.sampling import SamplingParams, StopRule
@@ -45,9 +45,9 @@ OFFER = Offer("p-1", (0, 3), 2, 7, 20)
 FROM_WORKERS = [
     Claim("p-1", ("GPU-1",)),
     Hello("p-1", "prefill", "m", "cpu", 1, 64, 4, EXPORT),
-    Heartbeat(PoolGauges(8, 8), (("r", 1),)),
+    Heartbeat(WorkerGauges(8, 8), (("r", 1),)),
     Prefilled(TokenOut("r", 1, 0, 42), OFFER, 0.5, 0.25),
-    Landed("r", 1, 4096, copy_s=0.125),
+    TransferDone("r", 1, 4096, copy_s=0.125),
     Tokens((TokenOut("r", 1, 1, 42), TokenOut("s", 1, 9, 7, finish="stop"))),
     Failed("r", 1, "stale_offer", "why", True),
     PeerTested("p-1", 1, 1.0),
@@ -164,7 +164,7 @@ def test_numbers_that_would_reach_others_are_malformed(changes: dict[str, Any]) 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1e300])
 def test_durations_are_finite(seconds: float) -> None:
-    landed = encode(Landed("r", 1, 4096, copy_s=seconds))
+    landed = encode(TransferDone("r", 1, 4096, copy_s=seconds))
     assert isinstance(from_worker(b"p-1", [OURS, landed], ours=OURS)[1], MalformedMessage)
 
 

@@ -1,4 +1,4 @@
-"""The copy between two regions, bit for bit, and the generation that validates it."""
+"""The copy between two regions, bit for bit, and the epoch that validates it."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from msgspec import structs
 
 from tests.transport.exporters import LAYOUT, Exporter, own_cache
 from transport.digest import digest
-from transport.errors import LayoutMismatch, PeerGone, StaleGeneration
+from transport.errors import LayoutMismatch, PeerGone, StaleEpoch
 from transport.layout import CacheLayout, PoolSize
 from transport.messages import Offer
 from transport.pull import CopyThread, Wanted
@@ -22,13 +22,13 @@ def peer() -> Iterator[Exporter]:
     peer.close()
 
 
-def pulled(peer: Exporter, generation_at_source: int):
+def pulled(peer: Exporter, epoch_at_source: int):
     target = own_cache(PoolSize(6, 4), seed=2)
     before = [t.clone() for t in (target.kv, target.conv, target.recurrent)]
-    peer.cache.generations[2] = generation_at_source
+    peer.cache.epochs[2] = epoch_at_source
     stream = CopyThread(target)
     stream.open(peer.instance, peer.export)
-    offer = Offer(peer.instance, (7, 0, 3), 2, generation=5, num_tokens=40)
+    offer = Offer(peer.instance, (7, 0, 3), 2, epoch=5, num_tokens=40)
     (pull,) = stream.pull([Wanted(offer, (1, 5, 4), 3)])
     stream.close_peer(peer.instance)  # a pull under way keeps the mapping
     assert pull.wait(5.0)
@@ -51,7 +51,7 @@ def test_pages_and_state_arrive_bit_for_bit_and_nothing_else_changes(peer: Expor
 
 def test_a_slot_that_changed_hands_voids_the_copy(peer: Exporter) -> None:
     *_, pull = pulled(peer, 6)
-    with pytest.raises(StaleGeneration, match="generation 6"):
+    with pytest.raises(StaleEpoch, match="epoch 6"):
         pull.result()
 
 
@@ -89,7 +89,7 @@ def test_only_memory_of_the_own_kind_and_the_right_size_is_opened(peer: Exporter
 def test_parts_of_a_region_do_not_overlap() -> None:
     size = PoolSize(7, 5)
     at = Region.of(LAYOUT, size)
-    assert at.kv >= at.generations + 5 * 8
+    assert at.kv >= at.epochs + 5 * 8
     assert at.conv >= at.kv + 7 * LAYOUT.page_bytes
     assert at.probe >= at.recurrent + 5 * 3 * 4 * 8 * 16 * 4
     assert at.size_bytes == at.probe + Region.without_probe(LAYOUT, PROBE).size_bytes

@@ -37,12 +37,12 @@ def outcome(peer: Exporter, own: CacheTensors, *, as_instance: str = "") -> Peer
 
 def test_a_good_path_passes_and_leaves_the_pools_alone(peer: Exporter, own: CacheTensors) -> None:
     caches = (own, peer.cache)
-    before = [t.clone() for c in caches for t in (c.generations, c.kv, c.conv, c.recurrent)]
+    before = [t.clone() for c in caches for t in (c.epochs, c.kv, c.conv, c.recurrent)]
     test = outcome(peer, own)
     assert test.problem == ""
     assert test.num_bytes == size()
     assert test.bytes_per_s > 0
-    after = [t for c in caches for t in (c.generations, c.kv, c.conv, c.recurrent)]
+    after = [t for c in caches for t in (c.epochs, c.kv, c.conv, c.recurrent)]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
@@ -72,7 +72,7 @@ def test_memory_of_another_instance_is_found(peer: Exporter, own: CacheTensors) 
 
 def test_memory_that_nobody_prepared_is_found(peer: Exporter, own: CacheTensors) -> None:
     assert peer.cache.probe is not None
-    peer.cache.probe.generations.zero_()
+    peer.cache.probe.epochs.zero_()
     assert f"this is not the memory of {peer.instance}" in outcome(peer, own).problem
 
 

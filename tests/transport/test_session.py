@@ -10,9 +10,9 @@ from transport.messages import (
     Heartbeat,
     Hello,
     MemoryExport,
-    PoolGauges,
     Refused,
     Welcome,
+    WorkerGauges,
 )
 from transport.session import LOST, JoinRefused, Session
 
@@ -20,7 +20,7 @@ LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 HELLO = Hello(
     "p-1", "prefill", "m", "cpu", 1, 64, 4, MemoryExport("shm", "h", 1, LAYOUT, PoolSize(4, 4))
 )
-GAUGES = PoolGauges(free_pages=4, free_state_slots=4)
+GAUGES = WorkerGauges(free_pages=4, free_state_slots=4)
 
 
 class ScriptedChannel:
@@ -147,7 +147,7 @@ def test_how_long_messages_may_have_lain_unseen(channel: ScriptedChannel, joined
     channel.now += 0.3  # a step is computed
     channel.answers = [Cancel("r", 1)]
     joined.receive(0.0)
-    assert joined.unseen_s == pytest.approx(channel.now - looked_at)
+    assert joined.in_socket_s == pytest.approx(channel.now - looked_at)
     channel.now += 0.3
 
     def wait(timeout_s: float) -> list:
@@ -155,4 +155,4 @@ def test_how_long_messages_may_have_lain_unseen(channel: ScriptedChannel, joined
 
     channel.receive = wait
     joined.receive(0.2)
-    assert joined.unseen_s == 0.0, "it was waited for"
+    assert joined.in_socket_s == 0.0, "it was waited for"

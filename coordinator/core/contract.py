@@ -1,0 +1,165 @@
+"""What the HTTP edge asks of the serving core, and what it hears back.
+
+The edge (api) turns an HTTP request into one ``SequenceRequest`` per choice; the core (hub) turns a
+generation into tokens. Neither knows the other's insides.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from coordinator.record.record import RequestRecord
+from transport.messages import LogprobsOut
+from transport.sampling import FinishReason, SamplingParams, StopRule
+from transport.token_ids import TokenIds
+
+
+@dataclass(frozen=True)
+class SequenceRequest:
+    """One sequence to generate. ``request_id`` is unique among all that were ever accepted;
+    ``http_id`` is the X-Request-Id of the HTTP request it belongs to. ``streamed``: its tokens
+    are sent as they come, else they are held until the last one. ``key`` is the name of the API key
+    that pays for it."""
+
+    request_id: str
+    prompt_ids: TokenIds
+    sampling: SamplingParams
+    stop: StopRule
+    http_id: str = ""
+    streamed: bool = True
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One output token, in order, exactly once. ``finish`` is set on the last one only."""
+
+    token_id: int
+    logprobs: LogprobsOut | None = None
+    finish: FinishReason | None = None
+
+
+BreakerState = Literal["closed", "open", "half-open"]
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """One worker as its last heartbeat told. ``accounting_error`` is empty while its books balance;
+    ``draining``: it takes no new work. ``breaker`` is "closed" for a worker that takes requests,
+    "open" for one that took too many faults and takes none, and "half-open" while one request
+    probes it. Tokens a second are over the last seconds (token_meter.py): of prompts when they are
+    done, and of output."""
+
+    instance: str
+    role: str
+    device: str
+    running: int
+    waiting: int
+    free_pages: int
+    num_pages: int
+    free_state_slots: int
+    num_state_slots: int
+    accounting_error: str
+    draining: bool = False
+    gpu_temperature_c: float | None = None
+    breaker: BreakerState = "closed"
+    prompt_tokens_per_s: float = 0.0
+    output_tokens_per_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """``problems`` says why no work can be taken; empty when ready."""
+
+    problems: tuple[str, ...]
+    draining: bool
+    queued: int
+    running: int
+    redis_connected: bool
+    workers: tuple[WorkerStatus, ...] = field(default=())
+
+
+class GenerationFailed(Exception):
+    """The generation ended in ``failed``; ``code`` is stable, the message is for people."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Overloaded(Exception):
+    """Not accepted: queue full, draining, or no live worker. Try again after ``retry_after_s``."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class TokenStream(Protocol):
+    """The tokens of one accepted generation, as they come; end it by exactly one of the three:
+    exhaust it, ``stop_early`` (a stop string was found: finished) or ``cancel`` (the client
+    left: cancelled). Both are no-ops once it has ended."""
+
+    def __aiter__(self) -> "TokenStream": ...
+
+    async def __anext__(self) -> Token:
+        """Raises GenerationFailed, or StopAsyncIteration after the last token."""
+        ...
+
+    def stop_early(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+class History(Protocol):
+    """What became of requests, as the edge sees it; both raise a BatonError when the record
+    cannot be read, RedisUnavailable among them."""
+
+    async def get(self, request_id: str) -> RequestRecord | None:
+        """The newest record; None when the request is unknown or long over. Raises
+        MalformedMessage when it is damaged."""
+        ...
+
+    async def recent(self, most: int) -> list[RequestRecord]:
+        """Of the requests received last, last one first; without those that are damaged."""
+        ...
+
+
+class NoHistory:
+    """Of a core that keeps no record."""
+
+    async def get(self, request_id: str) -> RequestRecord | None:
+        return None
+
+    async def recent(self, most: int) -> list[RequestRecord]:
+        return []
+
+
+class Core(Protocol):
+    """The serving core, as the edge sees it; all on the event loop's thread."""
+
+    @property
+    def max_seq_len(self) -> int | None:
+        """Longest prompt + output that the live pools can hold; None while there is no worker."""
+        ...
+
+    @property
+    def max_open_tokens(self) -> int:
+        """Most tokens that all open responses may hold."""
+        ...
+
+    def submit(self, generation: SequenceRequest) -> TokenStream:
+        """Accept a generation; raises Overloaded when it is not accepted."""
+        ...
+
+    async def recorded(self, request_ids: Sequence[str]) -> None:
+        """Return once the record tells how these generations ended, so that it is not lost if
+        this process dies after their client has the whole answer. Takes a moment at most, also
+        where the record cannot be written; does not raise."""
+        ...
+
+    def cut(self, request_ids: Sequence[str]) -> None:
+        """Note of those that have ended that their client did not get the answer whole."""
+        ...
+
+    def status(self) -> ServiceStatus: ...

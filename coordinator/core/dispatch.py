@@ -1,0 +1,249 @@
+"""Requests that wait for a worker, their placing, and their taking back. Pure.
+
+    queue      waits for a worker to compute its tokens
+    suspects   the same, alone (trials.py)
+    parked     waits for a worker that is large enough to come back
+    handoffs   computed and offered; waits for a decode worker
+
+All are kept in the order of acceptance, whatever the attempt, and no request is overtaken at the
+workers that it waits for: a long request must not starve behind short ones. The head of the queue
+may have any worker that can hold it, and holds up all others meanwhile; one that avoids workers
+that it failed at holds up others at the rest. A handoff waits for the decode workers that have
+proved that they can pull from there, and so holds up only those who want one of the same; while
+there is none it waits aside. faults.py says which workers get requests at all.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+
+from coordinator.core.faults import Faults
+from coordinator.core.placement import (
+    PlacementLimits,
+    choose_both,
+    choose_decode,
+    choose_prefill,
+    large_enough,
+)
+from coordinator.core.registry import Registry, Worker
+from coordinator.core.request import Request, State
+from coordinator.core.trials import Trials
+from transport.messages import Cancel, Release, ToWorker
+
+
+class Dispatcher:
+    """Places requests and takes them back. ``send`` gives a worker a message, ``changed`` is told
+    of each request that was placed; ``clock`` and ``monotonic`` are the lifecycle's."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        limits: PlacementLimits,
+        faults: Faults,
+        trials: Trials,
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+        send: Callable[[str, ToWorker], None],
+        changed: Callable[[Request], None],
+    ) -> None:
+        self.queue: list[Request] = []
+        self.suspects: list[Request] = []
+        self.parked: list[Request] = []
+        self.handoffs: list[Request] = []
+        self._registry = registry
+        self._limits = limits
+        self._faults = faults
+        self._trials = trials
+        self._clock = clock
+        self._monotonic = monotonic
+        self._send = send
+        self._changed = changed
+        self._num_placed = 0
+
+    @property
+    def num_queued(self) -> int:
+        return len(self.queue) + len(self.suspects) + len(self.parked)
+
+    def enqueue(self, request: Request) -> None:
+        """It waits for its tokens to be computed."""
+        if self._too_long_for_all(request):
+            insort(self.parked, request, key=_arrival)
+        elif request.suspect:
+            insort(self.suspects, request, key=_arrival)
+        else:
+            insort(self.queue, request, key=_arrival)
+
+    def hand_off(self, request: Request) -> None:
+        """It waits for a decode worker to pull its offer."""
+        insort(self.handoffs, request, key=_arrival)
+
+    def withdraw(self, request: Request) -> None:
+        """It waits no longer, if it did."""
+        if request.state is State.QUEUED:
+            for waiting in (self.queue, self.suspects, self.parked):
+                if _find(request, waiting) is not None:
+                    _remove(request, waiting)
+        elif request.state is State.HANDOFF and not request.decode_worker:
+            _remove(request, self.handoffs)
+
+    def run(self) -> None:
+        """Place whatever can be placed, oldest first."""
+        self._trials.free_reservations()
+        for request in [r for r in self.parked if not self._too_long_for_all(r)]:
+            _remove(request, self.parked)
+            self.enqueue(request)
+        self._run_handoffs()
+        for request in list(self.suspects):
+            worker = self._trials.alone(self._first_workers(request), request)
+            if worker is not None and self._choose_first([worker], request):
+                _remove(request, self.suspects)
+                self._to_first(request, worker)
+        self._run_queue()
+
+    def unassign(self, request: Request, instance: str) -> None:
+        """The worker is no longer responsible for the request."""
+        worker = self._registry.get(instance)
+        if worker is not None:
+            worker.unassign(request)
+
+    def recount(self, request: Request) -> None:
+        """It has become longer, or its first token has come: so it needs more memory where it is,
+        or fewer tokens are ahead there."""
+        for instance in (request.prefill_worker, request.decode_worker):
+            worker = self._registry.get(instance)
+            if worker is not None and request.request_id in worker.assigned:
+                worker.recount(request)
+
+    def take_back(self, request: Request) -> None:
+        """Have every worker forget the request, and forget them."""
+        self.withdraw(request)
+        for instance in (request.prefill_worker, request.decode_worker):
+            worker = self._registry.get(instance)
+            if worker is not None and request.request_id in worker.assigned:
+                self._send(instance, Cancel(request.request_id, request.attempt))
+                self.unassign(request, instance)
+        request.offer = None
+
+    def release_offer(self, request: Request) -> None:
+        """The prefill worker may drop it, unless it already has."""
+        if request.offer is not None and self._registry.get(request.prefill_worker):
+            epoch = request.offer.epoch
+            release = Release(request.request_id, request.attempt, epoch)
+            self._send(request.prefill_worker, release)
+        self.forget_offer(request)
+
+    def forget_offer(self, request: Request) -> None:
+        """The prefill worker has nothing to do with the request any more."""
+        self.unassign(request, request.prefill_worker)
+        request.offer = None
+
+    def _run_queue(self) -> None:
+        at = 0
+        spoken_for: set[str] = set()  # an older request that avoids others waits for room there
+        while at < len(self.queue):
+            request = self.queue[at]
+            workers = self._first_workers(request)
+            free = [w for w in workers if w.reserved_for is None and w.instance not in spoken_for]
+            worker = self._choose_first(free, request)
+            if worker is not None:
+                del self.queue[at]
+                self._to_first(request, worker)
+            elif request.avoided:
+                spoken_for.update(worker.instance for worker in workers)
+                at += 1
+            else:
+                break
+
+    def _run_handoffs(self) -> None:
+        if not self.handoffs:
+            return
+        decodes = self._registry.of("decode")
+        proved: dict[str, set[str]] = {}  # who can pull from a prefill worker
+        # Reserved, or an older request waits for room there.
+        spoken_for = {w.instance for w in decodes if w.reserved_for is not None}
+        for request in list(self.handoffs):
+            prefill = request.prefill_worker
+            if prefill not in proved:
+                proved[prefill] = self._proved(prefill)
+            worker: Worker | None
+            if request.suspect:
+                worker = self._trials.alone(self._pullers(request, proved[prefill]), request)
+            elif proved[prefill] <= spoken_for:
+                continue
+            else:
+                workers = self._pullers(request, proved[prefill])
+                free = [worker for worker in workers if worker.instance not in spoken_for]
+                worker = choose_decode(free, request)
+                if worker is None:
+                    spoken_for.update(worker.instance for worker in workers)
+                    if not request.avoided:
+                        spoken_for.update(w.instance for w in decodes if not w.breaker.closed)
+            if worker is not None:
+                _remove(request, self.handoffs)
+                self._to_decode(request, worker)
+
+    def _proved(self, prefill: str) -> set[str]:
+        pairs, taking = self._registry.pairs, self._registry.taking("decode")
+        usable = {w.instance for w in taking if pairs.usable(prefill, w.instance)}
+        return self._faults.pulling_from(prefill, usable)
+
+    def _pullers(self, request: Request, proved: set[str]) -> list[Worker]:
+        """Decode workers that can hold the request and have ``proved`` to read its offer right. Who
+        has yet to prove it counts: a smaller one is no substitute for that moment."""
+        able = large_enough(self._registry.decoding_from(request.prefill_worker), request.max_len)
+        return self._faults.able([w for w in able if w.instance in proved], request)
+
+    def _first_workers(self, request: Request) -> list[Worker]:
+        """Workers that may compute the request's tokens, busy or not."""
+        both = self._registry.of("colocated")
+        if both:
+            return self._faults.able(large_enough(both, request.max_len), request)
+        prefill = large_enough(self._registry.prefilling(), request.num_tokens)
+        return self._faults.able(prefill, request)
+
+    def _choose_first(self, workers: list[Worker], request: Request) -> Worker | None:
+        if workers and workers[0].hello.role == "colocated":
+            return choose_both(workers, request, self._limits)
+        return choose_prefill(workers, request, self._limits)
+
+    def _too_long_for_all(self, request: Request) -> bool:
+        role = request.too_long_for
+        return role is not None and not self._registry.holds(role, request.needs_len)
+
+    def _to_first(self, request: Request, worker: Worker) -> None:
+        request.state = State.PREFILLING
+        request.prefill_worker = worker.instance
+        request.stages["placed_at"] = self._clock()
+        request.prefill_assigned_at = self._monotonic()
+        alone = worker.hello.role == "colocated"
+        self._assign(request, worker, request.as_generate() if alone else request.as_prefill())
+
+    def _to_decode(self, request: Request, worker: Worker) -> None:
+        request.decode_worker = worker.instance
+        request.stages["handoff_placed_at"] = self._clock()
+        worker.landing[request.request_id] = self._monotonic()
+        self._assign(request, worker, request.as_decode())
+
+    def _assign(self, request: Request, worker: Worker, order: ToWorker) -> None:
+        self._num_placed += 1
+        worker.last_placed = self._num_placed
+        worker.assign(request)
+        request.assigned_at = request.progress_at = self._monotonic()
+        self._faults.placed(request, worker)
+        self._send(worker.instance, order)
+        self._changed(request)
+
+
+def _arrival(request: Request) -> int:
+    return request.arrival
+
+
+def _find(request: Request, waiting: list[Request]) -> int | None:
+    at = bisect_left(waiting, request.arrival, key=_arrival)
+    return at if at < len(waiting) and waiting[at] is request else None
+
+
+def _remove(request: Request, waiting: list[Request]) -> None:
+    at = _find(request, waiting)
+    assert at is not None, "a request that waits is listed"
+    del waiting[at]

@@ -1,0 +1,109 @@
+"""Carries out what the lifecycle wants done: send, stream, record, end.
+
+A bug in carrying out one effect must not end every other stream. Where a token may not have come
+through it ends its own request.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import assert_never
+
+from coordinator.core.contract import GenerationFailed
+from coordinator.core.effects import (
+    BreakerMoved,
+    Charged,
+    Effect,
+    Emit,
+    Ended,
+    HandedOff,
+    PlacedAnew,
+    Recorded,
+    Send,
+)
+from coordinator.core.lifecycle import Lifecycle
+from coordinator.core.observer import Observer
+from coordinator.core.request import Request, State
+from coordinator.core.streams import Stream
+from transport.messages import ToWorker
+
+log = logging.getLogger(__name__)
+
+
+class EffectRunner:
+    """Holds the stream of every open request. ``send`` reaches a worker; ``idle`` is set while no
+    stream is open."""
+
+    def __init__(
+        self, lifecycle: Lifecycle, observer: Observer, send: Callable[[str, ToWorker], bool]
+    ) -> None:
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._lifecycle = lifecycle
+        self._observer = observer
+        self._send = send
+        self._streams: dict[str, Stream] = {}
+
+    @property
+    def num_streams(self) -> int:
+        return len(self._streams)
+
+    def open(self, request_id: str, stream: Stream) -> None:
+        """The request's tokens and its end go to ``stream``."""
+        self._streams[request_id] = stream
+        self.idle.clear()
+
+    def apply(self) -> None:
+        """Do what is to be done now."""
+        while effects := self._lifecycle.take_effects():
+            for effect in effects:
+                try:
+                    self._carry_out(effect)
+                except Exception:
+                    self._give_up(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        # The client first: whatever goes wrong with the rest, it has its token, and its end.
+        match effect:
+            case Send(instance=instance, message=message):
+                # A worker that cannot be reached is found out by the next heartbeats.
+                self._send(instance, message)
+            case Emit(request=request, token=token):
+                self._streams[request.request_id].push(token)
+                self._observer.token(request)
+            case Recorded(request=request):
+                self._observer.record(request)
+            case HandedOff(request=request):
+                self._observer.handed_off(request)
+            case PlacedAnew(request=request, code=code, message=why):
+                self._observer.placed_anew(request, code, why)
+            case Charged(worker=worker, code=code):
+                self._observer.charged(worker, code)
+            case BreakerMoved(worker=worker, state=state, why=why):
+                self._observer.breaker_moved(worker, state, why)
+            case Ended(request=request):
+                self._close_stream(request)
+                self._observer.ended(request)
+            case _:
+                assert_never(effect)
+
+    def _give_up(self, effect: Effect) -> None:
+        if isinstance(effect, Send):
+            # What a worker was not told shows in its heartbeats.
+            log.exception("sending %s to %s", type(effect.message).__name__, effect.instance)
+            return
+        if isinstance(effect, Charged | BreakerMoved):
+            instance = effect.worker.instance
+            log.exception("carrying out %s of %s", type(effect).__name__, instance)
+            return
+        fields = effect.request.log_fields
+        log.exception("carrying out %s", type(effect).__name__, extra=fields)
+        if isinstance(effect, Emit):  # the rest only tells others of it
+            self._lifecycle.fail(effect.request, "internal_error", "internal error")
+
+    def _close_stream(self, request: Request) -> None:
+        failed = request.state is State.FAILED
+        failure = GenerationFailed(request.code, request.message) if failed else None
+        self._streams.pop(request.request_id).end(failure)
+        if not self._streams:
+            self.idle.set()

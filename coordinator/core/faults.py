@@ -1,0 +1,247 @@
+"""Which worker a request's fault is charged to, and which workers get requests. Pure.
+
+    what                                   charged to
+    not_finite at a prefill or both        that worker, once another attempt got further
+    not_finite at a decode worker          that worker; in the first step after a handoff the pair
+                                           and both workers; once another attempt got further
+    pull_timeout, digest_mismatch,         the pair and both workers
+    peer_gone while the peer is here
+    stale_offer                            the same, once another attempt got further and unless
+                                           the offer had expired
+    lost_at_worker                         that worker
+
+A fault that either worker of a pair may have caused opens the breaker of a worker that fails with
+two partners, and of the pair; the next request that is computed there takes it back. NaN may be
+the request's own doing: it is charged when the request's next attempt gets past that token, and
+dropped when that attempt gives NaN as well. Until then three such requests hold others back.
+
+Neither the last worker of a role nor the last one that can hold a request is ever left out.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+
+from coordinator.core.breaker import Breaker
+from coordinator.core.effects import BreakerMoved, Charged
+from coordinator.core.registry import Registry, Worker
+from coordinator.core.request import Request
+from transport.messages import Role
+
+HELD_BACK_S = 5.0
+"""How long a request that gave NaN and has not been tried elsewhere counts against its worker."""
+OVERDUE_LANDING_S = 2.0
+"""A handoff takes milliseconds; a decode worker with one that takes longer gets no others."""
+
+_OF_PAIRS = frozenset({"pull_timeout", "digest_mismatch", "stale_offer", "peer_gone"})
+_UNPROVED = frozenset({"not_finite", "stale_offer"})
+_PARTNERS: dict[Role, tuple[Role, ...]] = {"prefill": ("decode",), "decode": ("prefill",)}
+
+
+@dataclass(frozen=True)
+class _Charge:
+    """A fault of one worker or of a pair (prefill, decode), at ``at``; ``placed_at`` are when its
+    request was placed at each of them."""
+
+    code: str
+    workers: tuple[str, ...]
+    placed_at: tuple[float, ...]
+    at: float
+
+
+class Faults:
+    """Charges faults and keeps the breakers; ``tell`` hears of charges and of moving breakers."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        monotonic: Callable[[], float],
+        tell: Callable[[Charged | BreakerMoved], None],
+    ) -> None:
+        self._registry = registry
+        self._settings = registry.breakers
+        self._monotonic = monotonic
+        self._tell = tell
+        self._unproved: dict[str, _Charge] = {}  # NaN by request, which may be its own doing
+        self._pairs: dict[tuple[str, str], Breaker] = {}
+
+    # ---- what happens
+
+    def failed(self, request: Request, instance: str, code: str) -> None:
+        """The request's attempt failed at a worker that it was placed at."""
+        charge = self._charge_of(request, instance, code)
+        if code == "stale_offer" and request.offer is None:
+            return  # the prefill worker has said that the offer expired
+        if code in _UNPROVED:
+            request.avoided |= set(charge.workers)
+            if self._settle(request) is None:
+                self._suspect(request, charge)
+        elif self._is_fault(request, code):
+            request.avoided |= set(charge.workers)
+            self._take_in(charge)
+
+    def offer_expired(self, request: Request) -> None:
+        """The prefill worker says that the offer of an attempt before had expired: that the decode
+        worker found it stale is no fault."""
+        charge = self._unproved.get(request.request_id)
+        if charge is not None and charge.code == "stale_offer":
+            self._settle(request)
+
+    def got_further(self, request: Request) -> None:
+        """A token of the request has come."""
+        charge = self._settle(request) if self._unproved else None
+        if charge is not None:
+            self._take_in(charge)
+
+    def worked(self, request: Request) -> None:
+        """The request's workers have computed it, its handoff included."""
+        request.proved = True
+        now = self._monotonic()
+        for instance in {request.prefill_worker, request.decode_worker} - {""}:
+            worker = self._registry.get(instance)
+            if worker is not None and worker.breaker.worked(now, request.placed_at(instance)):
+                self._tell(BreakerMoved(worker, "closed", "a request was computed there"))
+        pair = self._pairs.get((request.prefill_worker, request.decode_worker))
+        if pair is not None:
+            pair.worked(now, request.assigned_at)
+
+    def forget(self, request: Request) -> None:
+        """The request has ended."""
+        self._settle(request)
+
+    def worker_gone(self, instance: str) -> None:
+        self._pairs = {pair: kept for pair, kept in self._pairs.items() if instance not in pair}
+
+    def placed(self, request: Request, worker: Worker) -> None:
+        """The request was placed at a worker; it is a probe if the breaker there is open."""
+        now = self._monotonic()
+        breakers = [worker.breaker]
+        pair = self._pairs.get((request.prefill_worker, worker.instance))
+        if pair is not None:
+            breakers.append(pair)
+        for breaker in breakers:
+            if breaker.takes_probe(now):
+                breaker.probe(self._under_way(request, worker.instance))
+                if breaker is worker.breaker:
+                    why = f"{request.request_id} probes it"
+                    self._tell(BreakerMoved(worker, "half-open", why))
+
+    # ---- what follows
+
+    def able(self, workers: list[Worker], request: Request) -> list[Worker]:
+        """Of workers that could get the request, those that may have it now: at least one, unless
+        there is none."""
+        closed = [worker for worker in workers if worker.breaker.closed]
+        able = workers
+        if closed:
+            now = self._monotonic()
+            able = [
+                w for w in closed if not (w.landing or w.unproved) or not self._held_back(w, now)
+            ] or closed
+            if len(closed) < len(workers) and not request.troubled:
+                able = able + [w for w in workers if w.breaker.takes_probe(now)]
+        if not request.avoided:
+            return able
+        return [w for w in able if w.instance not in request.avoided] or able
+
+    def pulling_from(self, prefill: str, decodes: set[str]) -> set[str]:
+        """Of decode workers that may pull from there, those with which that works."""
+        if not self._pairs:
+            return decodes
+        now = self._monotonic()
+        pairs = {decode: self._pairs.get((prefill, decode)) for decode in decodes}
+        works = {d for d, b in pairs.items() if b is None or b.closed or b.takes_probe(now)}
+        return works or decodes
+
+    def hopeless(self) -> list[tuple[Worker, str]]:
+        """Workers to be ended and why: probe after probe failed, and others do their work."""
+        return [
+            (worker, f"{self._settings.max_failed_probes} requests in a row failed as probes")
+            for worker in self._registry.all()
+            if not worker.breaker.closed and worker.breaker.hopeless and self._spared(worker)
+        ]
+
+    # ---- inside
+
+    def _charge_of(self, request: Request, instance: str, code: str) -> _Charge:
+        first_step = instance == request.decode_worker and not request.proved
+        shared = code in _OF_PAIRS or (code == "not_finite" and first_step)
+        pair = shared and request.prefill_worker not in ("", instance)
+        workers = (request.prefill_worker, instance) if pair else (instance,)
+        placed_at = tuple(request.placed_at(each) for each in workers)
+        return _Charge(code, workers, placed_at, self._monotonic())
+
+    def _is_fault(self, request: Request, code: str) -> bool:
+        if code == "peer_gone":
+            return self._registry.get(request.prefill_worker) is not None
+        return code in _OF_PAIRS or code == "lost_at_worker"
+
+    def _take_in(self, charge: _Charge) -> None:
+        now = self._monotonic()
+        for instance, placed_at in zip(charge.workers, charge.placed_at, strict=True):
+            worker = self._registry.get(instance)
+            if worker is None:
+                continue
+            self._tell(Charged(worker, charge.code))
+            partner = "".join(other for other in charge.workers if other != instance)
+            opened = worker.breaker.fault(
+                now, placed_at, partner=partner, num_partners=self._num_partners(worker),
+                may_open=self._spared(worker),
+            )  # fmt: skip
+            if opened:
+                why = f"{charge.code}; the next probe in {worker.breaker.pause_s:g} s"
+                self._tell(BreakerMoved(worker, "open", why))
+        if len(charge.workers) == 2:
+            prefill, decode = charge.workers
+            pair = self._pairs.setdefault((prefill, decode), Breaker(self._settings))
+            pair.fault(now, charge.placed_at[1], partner=prefill, num_partners=1)
+
+    def _suspect(self, request: Request, charge: _Charge) -> None:
+        """The charge waits for the request's next attempt."""
+        self._unproved[request.request_id] = charge
+        for worker in self._of(charge) if charge.code == "not_finite" else ():
+            worker.unproved[request.request_id] = charge.at
+
+    def _settle(self, request: Request) -> _Charge | None:
+        """The charge that waited for the request's next attempt."""
+        charge = self._unproved.pop(request.request_id, None)
+        for worker in self._of(charge) if charge is not None else ():
+            worker.unproved.pop(request.request_id, None)
+        return charge
+
+    def _of(self, charge: _Charge) -> list[Worker]:
+        found = (self._registry.get(instance) for instance in charge.workers)
+        return [worker for worker in found if worker is not None]
+
+    def _spared(self, worker: Worker) -> bool:
+        """Whether another worker of its role takes requests."""
+        others = self._registry.taking(worker.hello.role)
+        return any(other.breaker.closed for other in others if other is not worker)
+
+    def _num_partners(self, worker: Worker) -> int:
+        roles = _PARTNERS.get(worker.hello.role, ())
+        return sum(len(self._registry.taking(role)) for role in roles)
+
+    def _held_back(self, worker: Worker, now: float) -> bool:
+        oldest = next(iter(worker.landing.values()), now)
+        if now - oldest > OVERDUE_LANDING_S:
+            return True
+        if len(worker.unproved) < self._settings.num_faults:
+            return False
+        newest = islice(reversed(worker.unproved.values()), self._settings.num_faults)
+        return sum(now - at < HELD_BACK_S for at in newest) >= self._settings.num_faults
+
+    def _under_way(self, request: Request, instance: str) -> Callable[[], bool]:
+        """Whether the request, just placed at the worker, has yet to show whether that works."""
+        attempt = request.attempt
+
+        def under_way() -> bool:
+            if request.state.terminal:
+                return False
+            here = instance in (request.prefill_worker, request.decode_worker)
+            if request.attempt == attempt and here:
+                return not request.proved
+            charge = self._unproved.get(request.request_id)
+            return charge is not None and instance in charge.workers
+
+        return under_way

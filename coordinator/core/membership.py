@@ -1,0 +1,131 @@
+"""Who may join, and who is shut out.
+
+An instance that was once taken for dead is fenced for good: its requests were placed elsewhere,
+so whatever it says later is dropped, and it must come back as a new instance.
+"""
+
+import logging
+import time
+from collections import OrderedDict
+from math import inf
+
+from coordinator.core.lifecycle import Lifecycle
+from coordinator.core.observer import Departure, Observer
+from coordinator.core.registry import Registry, Worker
+from transport.errors import LayoutMismatch, RoleMismatch, WireError
+from transport.messages import Alive, Hello, Refused, Role, Welcome
+from transport.session import HELLO_EVERY_S
+
+log = logging.getLogger(__name__)
+
+MAX_FENCED = 1_024
+DISTRUST_LOGGED_EVERY_S = 1.0
+NOBODY = ""
+ANSWERED_S = 2 * HELLO_EVERY_S
+"""A welcome that has not been heard of by then did not arrive."""
+
+
+class Membership:
+    """KVTransfer of workers to the registry, and their departure from it."""
+
+    def __init__(self, registry: Registry, lifecycle: Lifecycle, observer: Observer) -> None:
+        self._registry = registry
+        self._lifecycle = lifecycle
+        self._observer = observer
+        self._fenced: OrderedDict[str, str] = OrderedDict()
+        self._distrust_logged_at = -inf
+        self._num_not_logged = 0
+
+    def admit(self, hello: Hello, welcome: Welcome) -> Welcome | Refused:
+        """The answer to a Hello; said again by a worker that lost us, it starts it afresh.
+
+        A worker repeats its hello until it is answered. Of those that queued while we did not
+        listen only the first one counts. One that comes much later says that our answer was lost,
+        and with it whatever we sent behind it.
+        """
+        if hello.instance in self._fenced:
+            return Refused(f"fenced: {self._fenced[hello.instance]}")
+        known = self._registry.get(hello.instance)
+        now = time.monotonic()
+        if known is not None and not known.settled and now < known.heard_at + ANSWERED_S:
+            return welcome
+        if known is not None:
+            self._depart(known, "rejoined")
+        try:
+            self._registry.require_compatible(hello)
+        except (LayoutMismatch, RoleMismatch) as error:
+            log.warning("refused %s: %s", hello.instance, error)
+            return Refused(str(error))
+        worker = self._registry.add(hello, now)
+        self._observer.worker_joined(worker)
+        log.info("%s joined on %s", hello.instance, hello.device)
+        return welcome
+
+    def unknown(self, instance: str) -> Alive | Refused:
+        """The answer to a message of somebody who is not welcome here now: whoever he takes us
+        for, we are not, so he says hello again."""
+        if instance in self._fenced:
+            return Refused(f"fenced: {self._fenced[instance]}")
+        return Alive(NOBODY)
+
+    def distrust(self, instance: str, error: WireError) -> Refused:
+        """The answer to bytes that make no sense here. All are counted; at most one in
+        ``DISTRUST_LOGGED_EVERY_S`` is logged."""
+        now = time.monotonic()
+        if now - self._distrust_logged_at >= DISTRUST_LOGGED_EVERY_S:
+            log.warning(
+                "refused %s: %s", instance, error, extra={"not_logged": self._num_not_logged}
+            )
+            self._distrust_logged_at, self._num_not_logged = now, 0
+        else:
+            self._num_not_logged += 1
+        self._observer.distrusted(error)
+        return Refused(str(error))
+
+    def fence(self, worker: Worker, reason: str, departure: Departure = "silent") -> None:
+        """Shut a worker out, dead or not: its requests go elsewhere and it may not come back."""
+        log.warning("fenced %s: %s", worker.instance, reason)
+        self._fenced[worker.instance] = reason
+        while len(self._fenced) > MAX_FENCED:
+            self._fenced.popitem(last=False)
+        self._depart(worker, departure)
+
+    def refuse_stranded(self, reported_before: float) -> list[tuple[str, Refused]]:
+        """Shut out who can exchange nothing with anybody, so that its operator learns why.
+
+        Where both ends of a pair are stranded it is the decode worker that goes, unless the other
+        is leaving: the memory of a prefill worker that drains may be gone, and the next one's not.
+        A worker that drains finishes what it has.
+        """
+        refused = []
+        sides: tuple[tuple[Role, Role], ...] = (("decode", "prefill"), ("prefill", "decode"))
+        for role, partner in sides:
+            for worker in self._registry.taking(role):
+                broken = self._registry.pairs.broken_of(worker.instance)
+                heard = {
+                    other.instance: other.heard_at
+                    for other in self._registry.of(partner)
+                    if not (other.draining and other.instance in broken)
+                }
+                problem = self._registry.pairs.stranded(worker.instance, heard, reported_before)
+                if problem:
+                    self.fence(worker, problem, "refused")
+                    refused.append((worker.instance, Refused(problem)))
+        return refused
+
+    def refuse_hopeless(self) -> list[tuple[str, Refused]]:
+        """Shut out who fails request after request: it ends, and a new one takes its place."""
+        refused = []
+        for worker, problem in self._lifecycle.hopeless():
+            self.fence(worker, problem, "refused")
+            refused.append((worker.instance, Refused(problem)))
+        return refused
+
+    def left(self, worker: Worker) -> None:
+        """A worker said goodbye."""
+        log.info("%s left", worker.instance)
+        self._depart(worker, "goodbye")
+
+    def _depart(self, worker: Worker, reason: Departure) -> None:
+        self._lifecycle.worker_lost(worker.instance, died=reason == "silent")
+        self._observer.worker_gone(worker, reason)

@@ -1,0 +1,272 @@
+"""What the core tells the outside: metrics, the record in Redis, the worker registry there.
+
+Nothing here can fail or slow a request; the hub calls it at each event and goes on.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Literal, Protocol, get_args
+
+from msgspec import structs
+
+from coordinator.core.contract import BreakerState, ServiceStatus
+from coordinator.core.lifecycle import NOT_FAULTS
+from coordinator.core.registry import Worker
+from coordinator.core.request import Request, State
+from coordinator.record.damage import Damage
+from coordinator.record.handoff_stages import stage_seconds
+from coordinator.record.record import RequestRecord
+from telemetry.clock import SteadyClock
+from telemetry.metrics import Metrics
+from transport.errors import WireError
+from transport.messages import GpuHealth, PeerTested
+
+log = logging.getLogger(__name__)
+
+Departure = Literal["silent", "goodbye", "rejoined", "refused"]
+
+
+class Records(Protocol):
+    """The store, as the observer needs it: every call returns at once, ``recorded`` in a moment."""
+
+    @property
+    def connected(self) -> bool: ...
+
+    @property
+    def dropped(self) -> int: ...
+
+    @property
+    def damage(self) -> Damage: ...
+
+    def put(self, record: RequestRecord) -> None: ...
+
+    async def recorded(self, request_ids: Sequence[str]) -> None: ...
+
+    def cut(self, request_id: str) -> None: ...
+
+    def register_worker(self, instance: str, fields: dict[str, str]) -> None: ...
+
+    def worker_gone(self, instance: str) -> None: ...
+
+
+class Observer:
+    """Observes one hub. ``instance`` is the coordinator's, written into every record; ``clock``
+    is that of every time stamp there."""
+
+    def __init__(self, metrics: Metrics, records: Records, instance: str) -> None:
+        self._metrics = metrics
+        self._records = records
+        self._instance = instance
+        self.clock = SteadyClock()
+        self._token_at: dict[str, float] = {}
+        self._dropped = 0
+        self._stale = 0
+        self._replaced = 0
+        self._unreadable = 0
+
+    @property
+    def redis_connected(self) -> bool:
+        return self._records.connected
+
+    # ---- requests
+
+    def record(self, request: Request) -> None:
+        self._records.put(to_record(request, self._instance))
+
+    async def recorded(self, request_ids: Sequence[str]) -> None:
+        """Wait a moment for the record of these requests' ends."""
+        await self._records.recorded(request_ids)
+
+    def cut(self, request_id: str) -> None:
+        """Its client did not get the answer whole."""
+        self._records.cut(request_id)
+
+    def token(self, request: Request) -> None:
+        """One token is on its way to the client."""
+        metrics, now = self._metrics, self.clock()
+        metrics.generation_tokens.inc()
+        before = self._token_at.get(request.request_id)
+        if before is None:
+            metrics.ttft_s.observe(now - request.stages["received_at"])
+        else:
+            metrics.itl_s.observe(now - before)
+        self._token_at[request.request_id] = now
+
+    def placed_anew(self, request: Request, code: str, why: str) -> None:
+        """Its attempt came to nothing."""
+        self._metrics.retries.labels(code).inc()
+        level = logging.INFO if code in NOT_FAULTS else logging.WARNING
+        fields = {**request.log_fields, "code": code, "why": why}
+        log.log(level, "placed anew", extra=fields)
+
+    def ended(self, request: Request) -> None:
+        metrics, stages = self._metrics, request.stages
+        self._token_at.pop(request.request_id, None)
+        reason = request.finish_reason or request.code or "disconnected"
+        metrics.requests.labels(request.state.value, reason).inc()
+        _log_end(request, reason)
+        metrics.prompt_tokens.inc(len(request.spec.prompt_ids))
+        metrics.e2e_s.observe(stages["ended_at"] - stages["received_at"])
+        if "prefill_s" in stages:
+            queued_s = stages["placed_at"] - stages["queued_at"]
+            metrics.queue_s.observe(queued_s + stages["prefill_wait_s"])
+            metrics.prefill_s.observe(stages["prefill_s"])
+        if "first_token_at" in stages:
+            decode_s = stages["ended_at"] - stages["first_token_at"]
+            metrics.decode_s.observe(decode_s)
+            if request.state is State.FINISHED and len(request.output_ids) > 1:
+                metrics.tpot_s.observe(decode_s / (len(request.output_ids) - 1))
+
+    def handed_off(self, request: Request) -> None:
+        """Its decode worker's first token is here."""
+        metrics, copy_s = self._metrics, request.stages["copy_s"]
+        for stage, seconds in stage_seconds(request.stages).items():
+            metrics.handoff_s.labels(stage).observe(seconds)
+        metrics.handoff_bytes.inc(request.handoff_bytes)
+        if copy_s > 0:
+            metrics.handoff_gb_per_s.observe(request.handoff_bytes / copy_s / 1e9)
+
+    # ---- workers
+
+    def worker_joined(self, worker: Worker) -> None:
+        hello = worker.hello
+        self._metrics.workers.labels(hello.role).inc()
+        for departure in get_args(Departure):
+            # A series that began with its first loss would show Prometheus no increase.
+            self._metrics.workers_lost.labels(hello.role, departure)
+        fields = {
+            "role": hello.role,
+            "device": hello.device,
+            "gpu": hello.gpu,
+            "pid": str(hello.pid),
+            "model": hello.model,
+            "num_pages": str(hello.memory.pools.num_pages),
+            "num_state_slots": str(hello.memory.pools.num_state_slots),
+            "joined_at": str(self.clock()),
+        }
+        self._records.register_worker(worker.instance, fields)
+        self.heartbeat(worker)
+
+    def worker_gone(self, worker: Worker, reason: Departure) -> None:
+        role = worker.hello.role
+        self._metrics.workers.labels(role).dec()
+        self._metrics.forget_worker(worker.instance, role)
+        self._metrics.workers_lost.labels(role, reason).inc(reason != "goodbye")
+        self._records.worker_gone(worker.instance)
+
+    def heartbeat(self, worker: Worker) -> None:
+        gauges, pools = worker.gauges, worker.hello.memory.pools
+        self._metrics.set_worker(
+            worker.instance,
+            worker.hello.role,
+            num_pages=pools.num_pages,
+            free_pages=gauges.free_pages,
+            num_state_slots=pools.num_state_slots,
+            free_state_slots=gauges.free_state_slots,
+            running=gauges.running,
+            waiting=gauges.waiting,
+            draining=worker.draining,
+            stale_dropped=gauges.stale_dropped,
+            breaker_open=not worker.breaker.closed,
+            malformed_dropped=worker.malformed_dropped,
+        )
+        if worker.gpu is None:
+            self._metrics.gpus.forget(worker.instance)
+        else:
+            self._tell_gpu(worker, worker.gpu)
+
+    def _tell_gpu(self, worker: Worker, health: GpuHealth) -> None:
+        known = structs.asdict(health)
+        del known["xids"]
+        self._metrics.gpus.tell(
+            worker.instance,
+            worker.hello.role,
+            worker.hello.gpu,
+            {name: float(value) for name, value in known.items() if value is not None},
+            {xid.number: xid.times for xid in health.xids},
+        )
+
+    def charged(self, worker: Worker, code: str) -> None:
+        """A request's fault counts against the worker."""
+        self._metrics.worker_faults.labels(worker.hello.role, code).inc()
+
+    def breaker_moved(self, worker: Worker, state: BreakerState, why: str) -> None:
+        """The worker's circuit breaker opened, lets a probe through, or closed."""
+        level = logging.WARNING if state == "open" else logging.INFO
+        log.log(level, "breaker of %s: %s: %s", worker.instance, state, why)
+        gauge = self._metrics.breaker_open.labels(worker.instance, worker.hello.role)
+        gauge.set(state != "closed")
+
+    def peer_tested(self, decode: str, tested: PeerTested) -> None:
+        speed = 0.0 if tested.problem else tested.num_bytes / max(tested.seconds, 1e-9)
+        self._metrics.selftest_bytes_per_s.labels(tested.instance, decode).set(speed)
+
+    def distrusted(self, error: WireError) -> None:
+        self._metrics.stale_dropped.labels(type(error).__name__).inc()
+
+    # ---- the whole
+
+    def loop_lag(self, lag_s: float) -> None:
+        """How late the event loop was just now."""
+        self._metrics.event_loop_lag_s.observe(lag_s)
+
+    def tick(self, status: ServiceStatus, stale_dropped: int, open_tokens: int) -> None:
+        """Once a heartbeat: what is open."""
+        metrics = self._metrics
+        metrics.queued.set(status.queued)
+        metrics.running.set(status.running)
+        metrics.open_tokens.set(open_tokens)
+        metrics.ready.set(not status.problems)
+        metrics.redis_connected.set(status.redis_connected)
+        metrics.redis_writes_dropped.inc(self._records.dropped - self._dropped)
+        metrics.stale_dropped.labels("worker").inc(stale_dropped - self._stale)
+        damage = self._records.damage
+        metrics.redis_keys_replaced.inc(damage.num_replaced - self._replaced)
+        metrics.redis_records_unreadable.inc(damage.num_unreadable - self._unreadable)
+        self._replaced, self._unreadable = damage.num_replaced, damage.num_unreadable
+        self._dropped, self._stale = self._records.dropped, stale_dropped
+
+
+def _log_end(request: Request, reason: str) -> None:
+    """The one line at INFO of a request that was accepted; a failed one's is a warning."""
+    stages = request.stages
+    fields: dict[str, object] = {
+        "state": request.state.value,
+        "reason": reason,
+        "prompt_len": len(request.spec.prompt_ids),
+        "output_len": len(request.output_ids),
+        "prefill": request.prefill_worker,
+        "decode": request.decode_worker,
+        "took_s": stages["ended_at"] - stages["received_at"],
+    }
+    if "first_token_at" in stages:
+        fields["ttft_s"] = stages["first_token_at"] - stages["received_at"]
+    if request.spec.key:
+        fields["key"] = request.spec.key
+    failed = request.state is State.FAILED
+    if failed:
+        fields["why"] = request.message
+    level = logging.WARNING if failed else logging.INFO
+    log.log(level, "ended", extra=request.log_fields | fields)
+
+
+def to_record(request: Request, coordinator: str) -> RequestRecord:
+    """The request as Redis keeps it."""
+    record = RequestRecord(
+        request_id=request.request_id,
+        coordinator=coordinator,
+        http_id=request.spec.http_id,
+        state=request.state.value,
+        attempt=request.attempt,
+        revision=request.revision,
+        prefill_worker=request.prefill_worker,
+        decode_worker=request.decode_worker,
+        num_prompt=len(request.spec.prompt_ids),
+        num_output=len(request.output_ids),
+        bytes_moved=request.bytes_moved,
+        handoff_bytes=request.handoff_bytes,
+        finish_reason=request.finish_reason,
+        failure_code=request.code,
+        failure_message=request.message,
+    )
+    return structs.replace(record, **request.stages)

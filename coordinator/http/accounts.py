@@ -1,0 +1,156 @@
+"""What each API key has used, and whether it may go on.
+
+Looking (GET) costs nothing. Any other request is admitted while its key has at least one request
+and one token left, and submitted while it still has a token left; then
+
+- it counts as one request at once, whatever becomes of it;
+- its prompts' tokens are charged when the core has accepted it (each prompt once, also for n > 1);
+- its output is charged token by token as it comes out of the core, streamed or not. A client
+  that leaves pays for what was generated until then, and a stream is never cut off for a quota.
+
+So an admitted request may overdraw its key's tokens; whoever comes next waits until that is made
+up for. What is charged is what ``usage`` reports: prompt_tokens + completion_tokens.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from starlette.types import Scope
+
+from coordinator.core.contract import Token, TokenStream
+from coordinator.http.api_keys import ApiKey, owner
+from coordinator.http.errors import ApiError
+from coordinator.http.token_bucket import Quota, TokenBucket, Unlimited
+from telemetry.metrics import Metrics
+
+_IN_SCOPE = "baton.account"
+QUOTA_USED_UP = 429
+
+
+class Account(Protocol):
+    """Who pays for a request."""
+
+    name: str
+
+    def check_tokens(self) -> None:
+        """Raises ApiError (429) where others have used up the tokens since ``admit``."""
+        ...
+
+    def charge(self, num_tokens: int) -> None: ...
+
+    def metered(self, stream: TokenStream) -> TokenStream:
+        """``stream``, charged for each token that comes."""
+        ...
+
+
+class KeyAccount:
+    """The account of one API key."""
+
+    def __init__(self, key: ApiKey, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self.name = key.name
+        self._key = key
+        self._requests = _quota(key.requests_per_minute, clock)
+        self._tokens = _quota(key.tokens_per_minute, clock)
+        self._admitted = metrics.key_requests.labels(key.name, "admitted")
+        self._refused = metrics.key_requests.labels(key.name, "refused")
+        self._num_tokens = metrics.key_tokens.labels(key.name)
+
+    def admit(self) -> None:
+        """Take a request; raises ApiError (429) where the quota is used up."""
+        self._check(self._requests, f"{self._key.requests_per_minute} requests")
+        self.check_tokens()
+        self._requests.take(1)
+
+    def count(self, *, refused: bool) -> None:
+        """Say what became of a request: refused for a quota, or not."""
+        (self._refused if refused else self._admitted).inc()
+
+    def check_tokens(self) -> None:
+        self._check(self._tokens, f"{self._key.tokens_per_minute} tokens")
+
+    def charge(self, num_tokens: int) -> None:
+        self._tokens.take(num_tokens)
+        self._num_tokens.inc(num_tokens)
+
+    def metered(self, stream: TokenStream) -> TokenStream:
+        return _Metered(stream, self)
+
+    def _check(self, quota: Quota, limit: str) -> None:
+        wait_s = quota.wait_s()
+        if wait_s > 0:
+            raise ApiError(
+                QUOTA_USED_UP,
+                f"the key {self.name!r} has used up its {limit} a minute; "
+                f"try again in {math.ceil(wait_s)} s",
+                code="rate_limit_exceeded",
+                retry_after_s=wait_s,
+            )
+
+
+class Nobody:
+    """The account where no keys are set: nothing is refused or counted."""
+
+    name = ""
+
+    def check_tokens(self) -> None:
+        pass
+
+    def charge(self, num_tokens: int) -> None:
+        pass
+
+    def metered(self, stream: TokenStream) -> TokenStream:
+        return stream
+
+
+class Accounts:
+    """One account for each key, for the life of the process."""
+
+    def __init__(
+        self,
+        keys: Sequence[ApiKey],
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._keys = keys
+        self._accounts = {key.name: KeyAccount(key, metrics, clock) for key in keys}
+
+    def of(self, presented: bytes) -> KeyAccount | None:
+        """The account of the key that a client presents; None for one that nobody has."""
+        key = owner(presented, self._keys)
+        return None if key is None else self._accounts[key.name]
+
+
+def open_account(scope: Scope, account: Account) -> None:
+    """Let ``account`` pay for the HTTP request of this ASGI scope."""
+    scope[_IN_SCOPE] = account
+
+
+def account_of(scope: Scope) -> Account:
+    """Who pays for the HTTP request of this ASGI scope."""
+    account: Account = scope.get(_IN_SCOPE, _NOBODY)
+    return account
+
+
+class _Metered:
+    def __init__(self, stream: TokenStream, account: KeyAccount) -> None:
+        self._stream = stream
+        self._account = account
+        self.stop_early = stream.stop_early
+        self.cancel = stream.cancel
+
+    def __aiter__(self) -> TokenStream:
+        return self
+
+    async def __anext__(self) -> Token:
+        token = await anext(self._stream)
+        self._account.charge(1)
+        return token
+
+
+def _quota(per_minute: int | None, clock: Callable[[], float]) -> Quota:
+    return Unlimited() if per_minute is None else TokenBucket(per_minute, clock)
+
+
+_NOBODY = Nobody()

@@ -1,0 +1,77 @@
+"""The OpenAI-compatible HTTP API over a serving core.
+
+The life of a request:
+
+1. Middleware gives it an id, asks for its key and bounds its body.
+2. Its body is validated, its prompts tokenized off the event loop, its length checked.
+3. Each choice is one ``SequenceRequest``, submitted to the core; all are accepted or none goes on.
+4. Tokens come back as a stream, become text, and leave as JSON or as events.
+"""
+
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from coordinator.core.contract import Core, History, NoHistory
+from coordinator.http.accounts import Accounts
+from coordinator.http.app_context import AppContext
+from coordinator.http.body import Bodies
+from coordinator.http.body_limit import BodyLimit
+from coordinator.http.errors import install_error_handlers
+from coordinator.http.http_settings import HttpSettings
+from coordinator.http.key_check import KeyCheck
+from coordinator.http.middleware import Observed, RequestId
+from coordinator.http.openapi import install_openapi
+from coordinator.http.readers import Readers
+from coordinator.http.responses import ChatCompletionChunk
+from coordinator.http.routes_generate import generate_routes
+from coordinator.http.routes_history import history_routes
+from coordinator.http.routes_info import info_routes
+from coordinator.http.routes_page import page_routes
+from coordinator.http.turns import InTurns
+from coordinator.text.tokenizer import Tokenizer
+from telemetry.clock import SteadyClock
+from telemetry.metrics import Metrics
+
+
+def create_app(
+    core: Core,
+    tokenizer: Tokenizer,
+    settings: HttpSettings,
+    metrics: Metrics | None = None,
+    history: History | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    readers: Readers | None = None,
+    now: Callable[[], float] | None = None,
+) -> FastAPI:
+    """The ASGI app. ``metrics`` is the object that the core feeds too; a fresh one if None.
+    ``history`` tells what became of requests; nothing if None. ``clock`` is that of the keys'
+    quotas. ``readers`` read its heavy bodies; some of its own if None. ``now`` gives Unix seconds
+    by the clock that stamped the history's records; one that never steps if None.
+
+    The caller owns core, tokenizer and readers, and closes them.
+    """
+    metrics = metrics or Metrics(settings.served_model_name)
+    context = AppContext(core, tokenizer, settings, metrics)
+    bodies = Bodies(context, readers or Readers(tokenizer.folder))
+    app = FastAPI(
+        title="Baton", version=version("baton"), docs_url=None, redoc_url=None,
+        openapi_url=None, redirect_slashes=False,
+    )  # fmt: skip
+    app.include_router(generate_routes(context, bodies))
+    app.include_router(info_routes(context, bodies))
+    app.include_router(history_routes(history or NoHistory(), now or SteadyClock()))
+    app.include_router(page_routes())
+    install_error_handlers(app)
+    install_openapi(app, ChatCompletionChunk, keys=bool(settings.api_keys))
+    # NOTE: what is added last is outermost.
+    app.add_middleware(BodyLimit, max_bytes=settings.body_cap(tokenizer.info.max_position))
+    if settings.api_keys:
+        app.add_middleware(KeyCheck, accounts=Accounts(settings.api_keys, metrics, clock))
+    app.add_middleware(Observed, metrics=metrics)
+    app.add_middleware(RequestId)
+    app.add_middleware(InTurns)
+    return app

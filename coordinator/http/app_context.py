@@ -1,0 +1,43 @@
+"""What the routes share, and what every request needs before its shape matters."""
+
+import time
+import uuid
+from dataclasses import dataclass, field
+
+from coordinator.core.contract import Core
+from coordinator.http.errors import ApiError, quote
+from coordinator.http.http_settings import HttpSettings
+from coordinator.http.prompts import max_model_len
+from coordinator.text.tokenizer import Tokenizer
+from telemetry.metrics import Metrics
+
+
+@dataclass(frozen=True)
+class AppContext:
+    """The core behind, the tokenizer and the settings; one for each app."""
+
+    core: Core
+    tokenizer: Tokenizer
+    settings: HttpSettings
+    metrics: Metrics
+    started_at: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def max_model_len(self) -> int:
+        return max_model_len(self.core, self.tokenizer)
+
+    def check_model(self, name: str | None) -> None:
+        """A request without a model gets the one there is; raises ApiError for another one."""
+        if name is not None and name != self.settings.served_model_name:
+            served = self.settings.served_model_name
+            raise ApiError(
+                404,
+                f"The model {quote(name)} does not exist here; this server has {quote(served)}.",
+                param="model",
+                code="model_not_found",
+            )
+
+
+def new_id() -> str:
+    """Unique among all requests, whatever ids the clients send."""
+    return uuid.uuid4().hex

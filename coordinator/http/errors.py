@@ -1,0 +1,159 @@
+"""Errors as OpenAI's clients expect them: ``{"error": {message, type, param, code}}``."""
+
+import logging
+import math
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from coordinator.core.contract import GenerationFailed, Overloaded
+from coordinator.http.connection import ClientLeft
+
+log = logging.getLogger(__name__)
+
+CLIENT_LEFT = 499  # nginx's status for a client that closed the connection; nobody reads it
+
+_MAX_MESSAGE_LEN = 700  # characters; with the rest under 4 KB even if each takes four bytes
+_MAX_PARAM_LEN = 100
+_WORTH_ASKING_AGAIN = (
+    "shutting_down", "worker_lost", "lost_at_worker", "peer_gone", "stale_offer", "pull_timeout",
+    "offer_expired", "queue_timeout",
+)  # fmt: skip
+_FAILED_STATUS = {"too_long": 400, "timeout": 504} | dict.fromkeys(_WORTH_ASKING_AGAIN, 503)
+_RETRY_AFTER_S = 1.0
+
+
+class ApiError(Exception):
+    """A request that is answered with an error; ``param`` is the field at fault."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+        if retry_after_s is not None:
+            self.headers["retry-after"] = str(max(1, math.ceil(retry_after_s)))
+
+    def body(self) -> dict[str, dict[str, str | None]]:
+        return {
+            "error": {
+                "message": _clip(str(self), _MAX_MESSAGE_LEN),
+                "type": "invalid_request_error" if self.status < 500 else "server_error",
+                "param": self.param and _clip(self.param, _MAX_PARAM_LEN),
+                "code": self.code,
+            }
+        }
+
+    def response(self) -> Response:
+        return json_response(self.body(), status=self.status, headers=self.headers)
+
+
+def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
+    """A 400 for one field."""
+    return ApiError(400, f"{param}: {message}", param=param, code=code)
+
+
+def quote(text: str) -> str:
+    """Input, shortened for an error message."""
+    return repr(text if len(text) <= 64 else text[:61] + "…")
+
+
+def from_validation(error: ValidationError) -> ApiError:
+    """The first of pydantic's errors as a 400."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    if first["type"] == "json_invalid":
+        return ApiError(400, first["msg"], code="invalid_json")
+    if first["type"] == "model_type" and not first["loc"]:
+        return ApiError(400, "the body must be a JSON object", code="invalid_value")
+    param = first.get("ctx", {}).get("param") or _param(first["loc"])
+    code = first["type"] if first["type"] == "unsupported_parameter" else "invalid_value"
+    return invalid(param, first["msg"], code)
+
+
+def from_core(error: GenerationFailed | Overloaded) -> ApiError:
+    """What the core refused or gave up on."""
+    if isinstance(error, Overloaded):
+        return ApiError(503, str(error), code="overloaded", retry_after_s=error.retry_after_s)
+    status = _FAILED_STATUS.get(error.code, 500)
+    retry_after_s = _RETRY_AFTER_S if status == 503 else None
+    return ApiError(status, str(error), code=error.code, retry_after_s=retry_after_s)
+
+
+def internal_error() -> ApiError:
+    """Our bug; what it was is in the log, under the request's id."""
+    return ApiError(500, "internal error", code="internal_error")
+
+
+def json_response(
+    body: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    return Response(
+        msgspec.json.encode(body), status, headers=headers, media_type="application/json"
+    )
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Every error the framework can raise gets our shape; never a 422."""
+
+    async def on_api_error(_: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return error.response()
+
+    async def on_core_error(_: Request, error: Exception) -> Response:
+        assert isinstance(error, GenerationFailed | Overloaded)
+        return from_core(error).response()
+
+    async def on_http_error(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        status = HTTPStatus(error.status_code)
+        code = status.phrase.lower().replace(" ", "_")
+        return ApiError(status, str(error.detail), code=code, headers=error.headers).response()
+
+    async def on_validation_error(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        return invalid(_param(first["loc"][1:]), first["msg"]).response()
+
+    async def on_disconnect(_: Request, error: Exception) -> Response:
+        log.debug("request abandoned", extra={"reason": str(error) or "connection closed"})
+        return Response(status_code=CLIENT_LEFT)
+
+    app.add_exception_handler(ApiError, on_api_error)
+    app.add_exception_handler(GenerationFailed, on_core_error)
+    app.add_exception_handler(Overloaded, on_core_error)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(RequestValidationError, on_validation_error)
+    app.add_exception_handler(ClientDisconnect, on_disconnect)
+    app.add_exception_handler(ClientLeft, on_disconnect)
+
+
+def _param(loc: tuple[int | str, ...]) -> str:
+    path = ""
+    for part in loc:
+        if part == "[key]":
+            continue
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path
+
+
+def _clip(text: str, limit: int) -> str:
+    clipped = text if len(text) <= limit else text[: limit - 1] + "…"
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in clipped)

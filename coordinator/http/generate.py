@@ -1,0 +1,153 @@
+"""From a checked request to its response, the same for both shapes."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from coordinator.core.contract import GenerationFailed, SequenceRequest, TokenStream
+from coordinator.http.access_log import note_accepted
+from coordinator.http.accounts import account_of
+from coordinator.http.app_context import AppContext
+from coordinator.http.choice import Choice
+from coordinator.http.connection import while_connected
+from coordinator.http.errors import invalid, json_response
+from coordinator.http.merge import collected
+from coordinator.http.prompts import room_for_output
+from coordinator.http.sampling import sampling_params, seeds, stop_rule
+from coordinator.http.schemas import GenerationRequest
+from coordinator.http.sse import EventStream
+from coordinator.http.writer import Usage, Writer
+from coordinator.text.detokenizer import Detokenizer
+from coordinator.text.stops import StopStrings
+from telemetry.logs import bound_request
+from transport.token_ids import TokenIds
+
+log = logging.getLogger(__name__)
+
+
+def generations(
+    context: AppContext,
+    request: GenerationRequest,
+    generation_id: str,
+    prompts: Sequence[TokenIds],
+    *,
+    prompt_param: str,
+    logprobs: int | None,
+) -> list[SequenceRequest]:
+    """One for each choice, in the order of their indices: n of the first prompt, and so on."""
+    n = request.n or 1
+    asked, asked_param = request.max_tokens, "max_tokens"
+    if request.max_completion_tokens is not None:
+        asked, asked_param = request.max_completion_tokens, "max_completion_tokens"
+    sampling = sampling_params(request, context.tokenizer, logprobs=logprobs)
+    found: list[SequenceRequest] = []
+    for prompt in prompts:
+        max_tokens = room_for_output(
+            len(prompt), asked, context.max_model_len,
+            prompt_param=prompt_param, asked_param=asked_param,
+        )  # fmt: skip
+        stop = stop_rule(request, context.tokenizer, max_tokens=max_tokens)
+        for seed in seeds(request.seed, n):
+            suffix = f"-{len(found)}" if n * len(prompts) > 1 else ""
+            seeded = msgspec.structs.replace(sampling, seed=seed)
+            request_id = generation_id + suffix
+            found.append(
+                SequenceRequest(
+                    request_id, prompt, seeded, stop, bound_request(),
+                    streamed=bool(request.stream),
+                )
+            )  # fmt: skip
+    num_tokens = sum(len(generation.prompt_ids) for generation in found)
+    if num_tokens > (most := context.core.max_open_tokens):
+        message = f"{num_tokens} tokens in all choices; this server holds at most {most} at a time"
+        raise invalid(prompt_param, message, "context_length_exceeded")
+    return found
+
+
+async def respond(
+    context: AppContext,
+    http: Request,
+    request: GenerationRequest,
+    accepted: Sequence[SequenceRequest],
+    writer: Writer,
+    *,
+    role_first: bool,
+) -> Response:
+    """Submit, then stream or collect. Raises Overloaded when one of them is not accepted, ApiError
+    when who pays has nothing left, GenerationFailed and ClientLeft; in every case nothing goes on
+    that the client does not wait for."""
+    n = request.n or 1
+    usage = Usage(prompt_tokens=sum(len(g.prompt_ids) for g in accepted[::n]))
+    payer = account_of(http.scope)
+    payer.check_tokens()
+    streams = _submit(context, [replace(each, key=payer.name) for each in accepted])
+    note_accepted(http.scope)
+    payer.charge(usage.prompt_tokens)
+    stops = StopStrings(request.stop or ())
+    skip_special = request.skip_special_tokens is not False
+    choices = [
+        Choice(
+            payer.metered(stream),
+            Detokenizer(
+                context.tokenizer.token_bytes,
+                context.tokenizer.special_ids if skip_special else frozenset(),
+            ),
+            stops.matcher(),
+            stop_ids=frozenset(generation.stop.stop_token_ids),
+            min_tokens=generation.stop.min_tokens,
+            include_stop=bool(request.include_stop_str_in_output),
+            role_first=role_first and bool(request.stream),
+        )
+        for stream, generation in zip(streams, accepted, strict=True)
+    ]
+    request_ids = [generation.request_id for generation in accepted]
+    recorded = partial(context.core.recorded, request_ids)
+    if request.stream:
+        options = request.stream_options
+        return EventStream(
+            choices,
+            writer,
+            usage,
+            recorded,
+            partial(context.core.cut, request_ids),
+            include_usage=bool(options and options.include_usage),
+            continuous_usage=bool(options and options.continuous_usage_stats),
+        )
+    try:
+        outputs = await while_connected(collected(choices), http.receive)
+    except GenerationFailed:
+        _cancel(streams)
+        await recorded()
+        raise
+    finally:
+        _cancel(streams)
+    await recorded()
+    usage.completion_tokens = sum(len(output.tokens) for output in outputs)
+    return json_response(writer.body(outputs, usage))
+
+
+def _submit(context: AppContext, accepted: Sequence[SequenceRequest]) -> list[TokenStream]:
+    streams: list[TokenStream] = []
+    try:
+        for generation in accepted:
+            streams.append(context.core.submit(generation))  # noqa: PERF401, kept for the except
+    except BaseException:
+        _cancel(streams)
+        raise
+    fields = {
+        "request_id": accepted[0].request_id,
+        "choices": len(accepted),
+        "prompt_len": len(accepted[0].prompt_ids),
+    }
+    log.debug("accepted", extra=fields)
+    return streams
+
+
+def _cancel(streams: Sequence[TokenStream]) -> None:
+    for stream in streams:
+        stream.cancel()

@@ -1,0 +1,70 @@
+"""The middleware that asks every request for its API key, where keys are set."""
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from coordinator.http.accounts import QUOTA_USED_UP, Accounts, KeyAccount, open_account
+from coordinator.http.errors import ApiError
+from coordinator.http.routes_page import PATHS as PAGE
+
+OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"}) | PAGE
+"""Probes and scrapers have no key, and these tell nothing about what clients ask; nor does the
+page, which asks its reader for one."""
+
+
+class KeyCheck:
+    """Answers 401 to a request without a key that is known here, and 429 to one that computes
+    something (POST) whose key has used up its quota, before anything of its body is read. Each of
+    those is counted once, as what became of it: the last token may be gone before it is submitted.
+    """
+
+    def __init__(self, app: ASGIApp, accounts: Accounts) -> None:
+        self._app = app
+        self._accounts = accounts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        try:
+            account = self._account(scope)
+        except ApiError as error:
+            await error.response()(scope, receive, send)
+            return
+        open_account(scope, account)
+        if scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        counted = False
+
+        async def send_counted(message: Message) -> None:
+            nonlocal counted
+            if message["type"] == "http.response.start":
+                counted = True
+                account.count(refused=message["status"] == QUOTA_USED_UP)
+            await send(message)
+
+        try:
+            account.admit()
+            await self._app(scope, receive, send_counted)
+        except ApiError as error:
+            await error.response()(scope, receive, send_counted)
+        finally:
+            if not counted:
+                account.count(refused=False)  # its client left
+
+    def _account(self, scope: Scope) -> KeyAccount:
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if not given:
+            raise _unauthorized("no API key was given; send: Authorization: Bearer <key>")
+        scheme, _, presented = given[0].strip().partition(b" ")
+        if len(given) > 1 or scheme.lower() != b"bearer" or not presented.strip():
+            raise _unauthorized("the Authorization header must be: Bearer <key>")
+        account = self._accounts.of(presented.strip())
+        if account is None:
+            raise _unauthorized("the API key is not one of this server's")
+        return account
+
+
+def _unauthorized(message: str) -> ApiError:
+    headers = {"www-authenticate": "Bearer"}
+    return ApiError(401, message, code="invalid_api_key", headers=headers)

@@ -1,0 +1,53 @@
+// The pools: a row a worker, and what the service says of itself.
+
+import { $, count, make, say } from "./dom.js";
+
+const NUM_COLUMNS = 10;
+
+function usage(name, all, free) {
+  const used = all - free;
+  return make(
+    "td", { className: "number" },
+    make("meter", { max: Math.max(all, 1), value: used, ariaLabel: `${name} in use` }),
+    make("span", { className: "used", textContent: `${count(used)}/${count(all)}` }),
+  );
+}
+
+const number = (text) => make("td", { className: "number", textContent: text });
+
+function worker(found) {
+  const heat = found.gpu_temperature_c === null ? "–" : `${found.gpu_temperature_c.toFixed(0)} °C`;
+  const draining = found.draining ? [" ", make("span", { className: "bad", textContent: "draining" })] : [];
+  const row = make(
+    "tr", {},
+    make("td", { textContent: found.role }),
+    make("th", { scope: "row" }, found.instance, ...draining),
+    make("td", { textContent: found.device }),
+    number(count(found.running)),
+    number(count(found.waiting)),
+    usage("pages", found.num_pages, found.free_pages),
+    usage("state slots", found.num_state_slots, found.free_state_slots),
+    number(`${count(found.prompt_tokens_per_s)} / ${count(found.output_tokens_per_s)}`),
+    make("td", { className: found.breaker === "closed" ? "" : "bad", textContent: found.breaker }),
+    number(heat),
+  );
+  if (!found.accounting_error) return [row];
+  const error = make("td", { className: "error", colSpan: NUM_COLUMNS, textContent: found.accounting_error });
+  return [row, make("tr", {}, error)];
+}
+
+const sum = (workers, name) => count(workers.reduce((total, each) => total + each[name], 0));
+
+export function showStatus(status) {
+  const problems = [...status.problems, ...(status.draining ? ["draining"] : [])];
+  const state = problems.length ? `not ready: ${problems.join("; ")}` : "ready";
+  const redis = status.redis_connected ? "" : " · Redis not connected";
+  say($("health"), `${state} · ${status.queued} queued · ${status.running} running${redis}`);
+  $("health").className = problems.length ? "bad" : "good";
+  const { workers } = status;
+  const [prompts, output] = ["prompt_tokens_per_s", "output_tokens_per_s"].map((n) => sum(workers, n));
+  say($("speed"), `${workers.length} workers · prompts ${prompts} tok/s · output ${output} tok/s`);
+  const inOrder = workers.toSorted(
+    (a, b) => b.role.localeCompare(a.role) || a.instance.localeCompare(b.instance));
+  $("pools").replaceChildren(...inOrder.flatMap(worker));
+}

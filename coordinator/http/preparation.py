@@ -1,0 +1,161 @@
+"""From the bytes of a body to what its route needs: checked, and tokenized.
+
+Plain functions that wait for nothing: of small bodies in a thread, of heavy ones in a process of
+their own (body_reader.py).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel, ValidationError
+
+from coordinator.http.app_context import AppContext
+from coordinator.http.body_weight import check_weight
+from coordinator.http.errors import ApiError, from_validation, invalid
+from coordinator.http.prompts import (
+    LOOKUP_LENS,
+    chat_ids,
+    check_lookup,
+    check_token_ids,
+    completion_ids,
+)
+from coordinator.http.reader_wire import Kind
+from coordinator.http.sampling import check_caps
+from coordinator.http.schemas import (
+    ChatMessage,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    GenerationRequest,
+    TokenizeRequest,
+)
+from transport.token_ids import TokenIds
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A generation's request, without the texts of its prompts, and what became of those: ids, and
+    with ``echo`` the texts."""
+
+    request: GenerationRequest
+    prompts: list[TokenIds]
+    echoes: list[str] | None = None
+
+
+def parse(context: AppContext, kind: Kind, body: bytes) -> BaseModel:
+    """The validated body, whatever its content type; raises ApiError.
+
+    NOTE: pydantic's own JSON parser refuses invalid UTF-8, lone surrogates and deep nesting.
+    """
+    if b"NaN" in body or b"Infinity" in body:
+        _refuse_constants(body)
+    check_weight(body, max_prompts=context.settings.max_choices, max_len=context.max_model_len)
+    try:
+        return MODELS[kind].model_validate_json(body)
+    except ValidationError as error:
+        raise from_validation(error) from None
+
+
+def prepared(context: AppContext, kind: Kind, request: BaseModel) -> Prepared | bytes:
+    """What ``kind`` makes of a request: a generation, or the JSON of an answer; raises ApiError."""
+    return _WORK[kind](context, request)
+
+
+def _chat(context: AppContext, request: ChatRequest) -> Prepared:
+    _check(context, request)
+    ids = chat_ids(
+        context.tokenizer,
+        request.messages,
+        add_generation_prompt=request.add_generation_prompt,
+        variables=request.chat_template_kwargs,
+        max_len=context.max_model_len,
+    )
+    request.messages = [ChatMessage(role="user", content="")]
+    request.chat_template_kwargs = None
+    return Prepared(request, [ids])
+
+
+def _completion(context: AppContext, request: CompletionRequest) -> Prepared:
+    _check(context, request, len(request.prompt))
+    ids = [
+        completion_ids(
+            context.tokenizer,
+            prompt,
+            add_special_tokens=request.add_special_tokens,
+            max_len=context.max_model_len,
+        )
+        for prompt in request.prompt
+    ]
+    echoes = None
+    if request.echo:
+        echoes = [p if isinstance(p, str) else context.tokenizer.decode(p) for p in request.prompt]
+    request.prompt = ("",)
+    return Prepared(request, ids, echoes)
+
+
+def _tokenized(context: AppContext, request: TokenizeRequest) -> bytes:
+    context.check_model(request.model)
+    max_len = LOOKUP_LENS * context.max_model_len
+    if request.messages is not None:
+        param = "messages"
+        ids = chat_ids(
+            context.tokenizer,
+            request.messages,
+            add_generation_prompt=request.add_generation_prompt,
+            variables=request.chat_template_kwargs,
+            max_len=max_len,
+        )
+    else:
+        assert request.prompt is not None, "the schema wants one of them"
+        param = "prompt"
+        ids = completion_ids(
+            context.tokenizer,
+            request.prompt,
+            add_special_tokens=request.add_special_tokens,
+            max_len=max_len,
+        )
+    check_lookup(param, len(ids), context.max_model_len)
+    answer = {"count": len(ids), "max_model_len": context.max_model_len, "tokens": ids.tolist()}
+    return msgspec.json.encode(answer)
+
+
+def _detokenized(context: AppContext, request: DetokenizeRequest) -> bytes:
+    context.check_model(request.model)
+    check_token_ids("tokens", request.tokens, context.tokenizer)
+    check_lookup("tokens", len(request.tokens), context.max_model_len)
+    text = context.tokenizer.decode(request.tokens, skip_special_tokens=False)
+    return msgspec.json.encode({"prompt": text})
+
+
+def _check(context: AppContext, request: GenerationRequest, num_prompts: int = 1) -> None:
+    """What can be refused before anything is tokenized; raises ApiError."""
+    context.check_model(request.model)
+    check_caps(request, context.settings)
+    num_choices = num_prompts * (request.n or 1)
+    if num_choices > context.settings.max_choices:
+        cap = context.settings.max_choices
+        raise invalid("prompt", f"prompts × n may be at most {cap}, got {num_choices}")
+
+
+def _refuse_constants(body: bytes) -> None:
+    """NaN and Infinity are no JSON, also where no field would notice; in strings they are fine."""
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ApiError(400, f"Invalid JSON: {error}", code="invalid_json") from None
+
+
+MODELS: dict[Kind, type[BaseModel]] = {
+    "chat": ChatRequest,
+    "completion": CompletionRequest,
+    "tokenize": TokenizeRequest,
+    "detokenize": DetokenizeRequest,
+}
+_WORK: dict[Kind, Callable[[AppContext, Any], Prepared | bytes]] = {
+    "chat": _chat,
+    "completion": _completion,
+    "tokenize": _tokenized,
+    "detokenize": _detokenized,
+}

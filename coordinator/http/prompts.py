@@ -1,0 +1,95 @@
+"""Prompts of a request as token ids, and how much output they leave room for."""
+
+from collections.abc import Collection, Sequence
+
+from coordinator.core.contract import Core
+from coordinator.http.errors import ApiError, invalid
+from coordinator.http.schemas import ChatMessage, Prompt
+from coordinator.text.chat_template import TemplateRefused
+from coordinator.text.tokenizer import Tokenizer
+from transport.token_ids import TokenIds, packed
+
+LOOKUP_LENS = 4
+"""Text is told in tokens and back up to so many times the context."""
+
+
+def max_model_len(core: Core, tokenizer: Tokenizer) -> int:
+    """Most tokens of prompt and output together: the model's limit or the live pools', whichever
+    is less."""
+    pools = core.max_seq_len
+    limit = tokenizer.info.max_position
+    return limit if pools is None else min(limit, pools)
+
+
+def chat_ids(
+    tokenizer: Tokenizer,
+    messages: Sequence[ChatMessage],
+    *,
+    add_generation_prompt: bool | None,
+    variables: dict[str, object] | None,
+    max_len: int,
+) -> TokenIds:
+    """Token ids of a conversation; a refusal of the template is a 400."""
+    try:
+        return tokenizer.encode_chat(
+            [message.rendered() for message in messages],
+            add_generation_prompt=add_generation_prompt is not False,
+            variables=variables,
+            max_len=max_len,
+        )
+    except TemplateRefused as error:
+        message = f"the chat template refused: {error}"
+        raise invalid("messages", message, "template_refused") from error
+
+
+def completion_ids(
+    tokenizer: Tokenizer, prompt: Prompt, *, add_special_tokens: bool | None, max_len: int
+) -> TokenIds:
+    """Token ids of one of the prompts; raises ApiError for ids that the model lacks."""
+    if isinstance(prompt, str):
+        add = add_special_tokens is not False
+        return tokenizer.encode(prompt, add_special_tokens=add, max_len=max_len)
+    check_token_ids("prompt", prompt, tokenizer)
+    return packed(prompt)
+
+
+def check_lookup(param: str, num_tokens: int, max_len: int) -> None:
+    """Raises ApiError for more tokens than are told in text, or text in tokens, at a time."""
+    if num_tokens > LOOKUP_LENS * max_len:
+        raise invalid(
+            param,
+            f"at least {num_tokens} tokens; at most {LOOKUP_LENS * max_len} are taken at a time, "
+            f"{LOOKUP_LENS} times the context",
+            "context_length_exceeded",
+        )
+
+
+def check_token_ids(param: str, ids: Collection[int], tokenizer: Tokenizer) -> None:
+    """Raises ApiError unless the tokenizer could have made ``ids``."""
+    if ids and not (min(ids) >= 0 and max(ids) < tokenizer.num_valid_ids):
+        raise invalid(param, f"token ids must be 0 to {tokenizer.num_valid_ids - 1}")
+
+
+def room_for_output(
+    prompt_len: int, asked: int | None, max_len: int, *, prompt_param: str, asked_param: str
+) -> int:
+    """The output's max_tokens; raises ApiError when prompt and output do not fit together."""
+    if prompt_len == 0:
+        raise invalid(prompt_param, "has no tokens; at least one is needed")
+    left = max_len - prompt_len
+    if left < 1 or (asked is not None and asked > left):
+        raise too_long(prompt_param if left < 1 else asked_param, prompt_len, max_len, asked)
+    return left if asked is None else asked
+
+
+def too_long(param: str, prompt_len: int, max_len: int, asked: int | None = None) -> ApiError:
+    """The refusal of a prompt, with the output that is asked for, beyond ``max_len`` tokens."""
+    many = "at least " if prompt_len > max_len else ""
+    output = f" and {asked} output tokens are asked for" if asked is not None else ""
+    return ApiError(
+        400,
+        f"This model's maximum context length is {max_len} tokens, but the prompt has "
+        f"{many}{prompt_len} tokens{output}. Shorten the prompt or lower max_tokens.",
+        param=param,
+        code="context_length_exceeded",
+    )

@@ -1,0 +1,170 @@
+"""The processes that read heavy bodies, and the queues before them, fair by owner.
+
+An owner is a key, or without keys a client's address. One is always left for the others: an owner
+has all but one at most. Who waits takes turns, and whose client has left is not read any more.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from coordinator.http.errors import ApiError
+from coordinator.http.preparation import MODELS, Prepared
+from coordinator.http.reader_process import ReaderDied, ReaderProcess
+from coordinator.http.reader_wire import Job
+from coordinator.http.schemas import GenerationRequest
+from transport.token_ids import from_wire
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING = 4_096
+MAX_WAITING_OF_ONE = 1_024
+_MAX_WAIT_S = 60.0
+_DEADLINE_S = 30.0
+_RETRY_AFTER_S = 2.0
+
+
+class Readers:
+    """``num_processes`` readers of bodies for the tokenizer in ``model``, 2 at least; by default a
+    quarter of the cores, up to 4. Safe to use from several event loops; a process is started when
+    it is needed."""
+
+    def __init__(
+        self, model: Path, num_processes: int = 0, *, deadline_s: float = _DEADLINE_S
+    ) -> None:
+        num_processes = num_processes or min(4, max(2, (os.cpu_count() or 1) // 4))
+        assert num_processes > 1, "an owner could have them all"
+        self._all = [ReaderProcess(model, deadline_s) for _ in range(num_processes)]
+        self._free = list(reversed(self._all))
+        self._busy: Counter[str] = Counter()
+        self._waiting: OrderedDict[str, deque[_Ticket]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(num_processes, thread_name_prefix="reader")
+
+    async def read(self, owner: str, job: Job, body: Sequence[bytes]) -> Prepared | bytes:
+        """What the job makes of the body. Raises ApiError: the body's fault, a 429 where the owner
+        has too many waiting, a 503 where all have, and where it cannot be read in time."""
+        process = await self._turn(owner)
+        asked = self._threads.submit(_ask, process, job, body)
+        asked.add_done_callback(lambda _: self._give_back(owner, process))
+        return await asyncio.wrap_future(asked)
+
+    def close(self) -> None:
+        """Kill the processes; what waits is not read any more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for process in self._all:
+            process.kill()
+
+    async def _turn(self, owner: str) -> ReaderProcess:
+        ticket = _Ticket(asyncio.get_running_loop())
+        with self._lock:
+            self._wait(owner, ticket)
+            self._grant()
+        try:
+            async with asyncio.timeout(_MAX_WAIT_S):
+                await ticket.granted
+        except BaseException as error:
+            with self._lock:
+                self._forget(owner, ticket)
+            if ticket.process is not None:
+                self._give_back(owner, ticket.process)
+            if isinstance(error, TimeoutError):
+                message = f"the body waited {_MAX_WAIT_S:g} s to be read"
+                raise _refused(503, message) from None
+            raise
+        assert ticket.process is not None
+        return ticket.process
+
+    def _wait(self, owner: str, ticket: "_Ticket") -> None:
+        waiting = self._waiting.get(owner, ())
+        if len(waiting) >= MAX_WAITING_OF_ONE:
+            raise _refused(429, f"{len(waiting)} of your bodies wait to be read already")
+        if (num := sum(map(len, self._waiting.values()))) >= MAX_WAITING:
+            raise _refused(503, f"{num} bodies wait to be read already")
+        self._waiting.setdefault(owner, deque()).append(ticket)
+
+    def _forget(self, owner: str, ticket: "_Ticket") -> None:
+        waiting = self._waiting.get(owner)
+        if waiting is not None and ticket in waiting:
+            waiting.remove(ticket)
+            if not waiting:
+                del self._waiting[owner]
+
+    def _give_back(self, owner: str, process: ReaderProcess) -> None:
+        with self._lock:
+            self._free.append(process)
+            self._busy[owner] -= 1
+            if not self._busy[owner]:
+                del self._busy[owner]
+            self._grant()
+
+    def _grant(self) -> None:
+        """Free processes to those that wait, an owner after the other."""
+        while self._free and (owner := self._next_owner()) is not None:
+            ticket = self._waiting[owner].popleft()
+            self._waiting.move_to_end(owner)
+            if not self._waiting[owner]:
+                del self._waiting[owner]
+            if ticket.grant(self._free[-1]):
+                self._free.pop()
+                self._busy[owner] += 1
+
+    def _next_owner(self) -> str | None:
+        most = len(self._all) - 1
+        return next((owner for owner in self._waiting if self._busy[owner] < most), None)
+
+
+class _Ticket:
+    """One that waits for a process; ``granted`` is set once ``process`` is."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.granted: asyncio.Future[None] = loop.create_future()
+        self.process: ReaderProcess | None = None
+
+    def grant(self, process: ReaderProcess) -> bool:
+        """From any thread; False where the loop that waits has been closed."""
+        self.process = process  # before its loop can see that it was granted
+        try:
+            self.granted.get_loop().call_soon_threadsafe(self._set)
+        except RuntimeError:
+            self.process = None
+            return False
+        return True
+
+    def _set(self) -> None:
+        if not self.granted.done():
+            self.granted.set_result(None)
+
+
+def _ask(process: ReaderProcess, job: Job, body: Sequence[bytes]) -> Prepared | bytes:
+    try:
+        reply, data = process.ask(job, body)
+    except ReaderDied as error:
+        log.error("a body of %d bytes was not read: %s", job.num_bytes, error)
+        raise _refused(503, "the body could not be read") from None
+    if (refusal := reply.refusal) is not None:
+        if refusal.bug:
+            log.error("unhandled error in the reader of bodies:\n%s", refusal.bug)
+        raise ApiError(
+            refusal.status, refusal.message, param=refusal.param, code=refusal.code,
+            headers=refusal.headers,
+        )  # fmt: skip
+    if reply.request is None:
+        return data
+    request = MODELS[job.kind].model_validate_json(reply.request)
+    assert isinstance(request, GenerationRequest)
+    ids, prompts, end = from_wire(data), [], 0
+    for length in reply.lens:
+        prompts.append(ids[end : end + length])
+        end += length
+    return Prepared(request, prompts, reply.echoes)
+
+
+def _refused(status: int, message: str) -> ApiError:
+    code = "overloaded" if status == 503 else "rate_limit_exceeded"
+    return ApiError(status, message, code=code, retry_after_s=_RETRY_AFTER_S)

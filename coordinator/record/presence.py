@@ -1,0 +1,140 @@
+"""Who lives, as Redis sees it: this coordinator, its workers and what they hold, and the
+coordinators that died."""
+
+import logging
+import time
+from collections.abc import Mapping
+
+from coordinator.record import keys, lease_scripts, scripts
+from coordinator.record.redis_link import RedisLink
+from coordinator.record.script import Command
+from transport.errors import BatonError
+
+log = logging.getLogger(__name__)
+
+
+class ProtocolConflict(BatonError):
+    """Another live coordinator keeps its record in the same Redis in another version."""
+
+
+class Presence:
+    """Keeps the keys of one coordinator and its workers alive for ``ttl_s`` a time.
+
+    What talks to Redis raises RedisUnavailable.
+    """
+
+    def __init__(
+        self, link: RedisLink, instance: str, protocol: str, endpoint: str, *, ttl_s: float
+    ) -> None:
+        self._link, self._instance, self._protocol = link, instance, protocol
+        self._fields = {"started_at": str(time.time()), "endpoint": endpoint}
+        self._ttl_s = ttl_s
+        self._run_id: str | None = None
+        self._workers: dict[str, dict[str, str]] = {}
+        self._dirty_workers: set[str] = set()
+        self._leases: dict[str, tuple[str, int]] = {}
+        self._released: list[tuple[str, str]] = []
+        self._num_recent = 0
+        self._next_recent: int | None = None
+        self._dead: list[str] = []
+
+    @property
+    def dirty(self) -> bool:
+        """Whether ``write_workers`` or ``write_releases`` has something to do."""
+        return bool(self._dirty_workers or self._released)
+
+    @property
+    def has_met(self) -> bool:
+        return self._run_id is not None
+
+    def register_worker(self, instance: str, fields: Mapping[str, str]) -> None:
+        self._workers[instance] = {**fields, "coordinator": self._instance}
+        self._dirty_workers.add(instance)
+
+    def worker_gone(self, instance: str) -> None:
+        if self._workers.pop(instance, None) is not None:
+            self._dirty_workers.add(instance)
+
+    def hold_gpu(self, holder: str, gpu: str, share: int) -> None:
+        self._leases[holder] = gpu, share
+
+    def release_gpu(self, holder: str) -> None:
+        if (lease := self._leases.pop(holder, None)) is not None:
+            self._released.append((holder, lease[0]))
+
+    async def renew_leases(self) -> None:
+        """Keep the leases of our workers. One that was lost with the server's memory is taken
+        anew; where somebody else was faster, two workers are on one GPU, and that is said."""
+        for holder, (gpu, share) in list(self._leases.items()):
+            number, others = await self._link.ask(
+                lease_scripts.renew(holder, gpu, share, self._ttl_s)
+            )
+            if not number and holder in self._leases:
+                log.error("GPU %s of %s is also held by %s", gpu, holder, others)
+
+    async def write_releases(self) -> None:
+        released, self._released = self._released, []
+        for holder, gpu in released:
+            await self._link.ask(lease_scripts.release(holder, gpu))
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether ``fail_lost`` has something to do."""
+        return bool(self._dead) or self._next_recent is not None
+
+    async def meet(self, num_listed: int) -> bool:
+        """Refresh our own hash, find the coordinators that have none any more, and mark every
+        worker to be refreshed. True when the server has lost data since the last time: it does
+        not know us, is another run, or lists fewer recent requests than before or fewer open ones
+        of ours than ``num_listed``. Raises ProtocolConflict."""
+        join = scripts.join(self._instance, self._protocol, self._fields, self._ttl_s)
+        answer, *found = await self._link.ask(join)
+        if answer == "conflict":
+            raise ProtocolConflict(
+                f"coordinator {self._instance} speaks {self._protocol}, but coordinator "
+                f"{found[0]} in the same Redis, heard of within {self._ttl_s:g} s, speaks "
+                f"{found[1]}"
+            )
+        unlisted, num_open, num_recent, *dead = found
+        run_id: str = (await self._link.ask(("INFO", "server"))).get("run_id", "")
+        fewer = num_open < num_listed or num_recent < self._num_recent
+        lost_data = self.has_met and (answer == "new" or run_id != self._run_id or fewer)
+        if unlisted:  # the list is new, or somebody removed it with the dead ones that it held
+            self._next_recent = 0
+        self._run_id, self._dead, self._num_recent = run_id, dead, num_recent
+        self._dirty_workers.update(self._workers)
+        return lost_data
+
+    async def write_workers(self) -> None:
+        """Write the hashes of workers that came or changed, remove those of workers gone.
+
+        What fails here is not tried again by itself: meeting the server anew marks all workers,
+        and the hash of one that is gone expires.
+        """
+        changed, self._dirty_workers = self._dirty_workers, set()
+        for instance in changed:
+            fields = self._workers.get(instance, {})
+            key = keys.worker(instance)
+            await self._link.ask(scripts.replace(key, fields, self._ttl_s))
+
+    async def fail_lost(self, most: int) -> int:
+        """Look at up to ``most`` requests, first of those that dead coordinators list as open, then
+        of the recent ones, in case such a list was lost. Returns how many were failed."""
+        now = time.time()
+        if self._dead:
+            failed, left = await self._link.ask(scripts.fail_lost(self._dead[0], now, most))
+            if not left:
+                self._dead.pop(0)
+                self._next_recent = 0
+        elif self._next_recent is not None:
+            first = self._next_recent
+            failed, seen = await self._link.ask(scripts.fail_recent(first, now, most))
+            self._next_recent = first + most if seen == most else None
+        else:
+            failed = 0
+        return int(failed)
+
+    async def leave(self) -> None:
+        """Remove the keys of this coordinator and its workers."""
+        workers: list[Command] = [("DEL", keys.worker(name)) for name in self._workers]
+        await self._link.run([*workers, scripts.leave(self._instance)])

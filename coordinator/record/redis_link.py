@@ -1,0 +1,112 @@
+"""The wire to Redis: every call has a deadline, none is retried, all fail in one way."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
+
+from coordinator.record import lease_scripts, scripts
+from coordinator.record.damage import Damage
+from coordinator.record.redis_url import check_redis_password, check_redis_url, safe_url
+from coordinator.record.script import RUN, Command
+from transport.errors import BatonError
+
+_SOURCES: Final = (*scripts.SOURCES, *lease_scripts.SOURCES)
+_CLOSE_TIMEOUT_S: Final = 0.2
+
+
+class RedisUnavailable(BatonError):
+    """Redis did not do what was asked within the deadline; the record may lag behind.
+
+    ``final`` when asking again cannot help: it answered, and turned our credentials down.
+    """
+
+    def __init__(self, url: str, cause: str, *, final: bool = False) -> None:
+        super().__init__(f"Redis at {safe_url(url)} {cause}")
+        self.final = final
+
+
+def is_wrong_type(reply: ResponseError) -> bool:
+    """Whether a command was refused because its key holds a value of another type."""
+    return str(reply).startswith("WRONGTYPE")
+
+
+class RedisLink:
+    """A pool of connections to ``url``. Connects when first used. ``damage`` is told of what the
+    scripts found in Baton's keys. Raises ValueError for a URL that cannot be one, and for one
+    with a password beside ``password``."""
+
+    def __init__(
+        self, url: str, *, call_timeout_s: float, damage: Damage, password: str = ""
+    ) -> None:
+        check_redis_url(url)
+        check_redis_password(url, password)
+        self._url, self._call_timeout_s, self._damage = url, call_timeout_s, damage
+        # RESP2 needs no handshake. NOTE: by default redis-py sends a command again after a
+        # timeout, which the server may already have run.
+        self._redis: Redis = Redis.from_url(
+            url, password=password or None, protocol=2,
+            decode_responses=True, encoding_errors="backslashreplace",
+            socket_timeout=call_timeout_s, socket_connect_timeout=call_timeout_s,
+            retry=Retry(NoBackoff(), 0), health_check_interval=10,
+        )  # fmt: skip
+
+    async def run(self, commands: Sequence[Command]) -> list[Any]:
+        """The replies to ``commands``, sent together, a script's without its envelope; one the
+        server refused replies with its ResponseError. Raises RedisUnavailable, and then any of
+        them may have run or not."""
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                replies = await self._pipeline(commands)
+                missing = [i for i, r in enumerate(replies) if isinstance(r, NoScriptError)]
+                if missing:
+                    await self._pipeline([("SCRIPT LOAD", source) for source in _SOURCES])
+                    again = await self._pipeline([commands[i] for i in missing])
+                    for i, reply in zip(missing, again, strict=True):
+                        replies[i] = reply
+                return list(map(self._opened, commands, replies))
+        except TimeoutError:
+            raise self.silent(self._call_timeout_s) from None
+        except (RedisError, OSError) as error:
+            # NOTE: redis-py wraps an AuthenticationError in a plain ConnectionError.
+            final = any(isinstance(e, AuthenticationError) for e in (error, error.__context__))
+            raise RedisUnavailable(self._url, f"failed: {error}", final=final) from None
+
+    async def ask(self, command: Command) -> Any:
+        """The reply to one command; being refused raises RedisUnavailable too."""
+        (reply,) = await self.run([command])
+        if isinstance(reply, ResponseError):
+            raise self.refused(reply)
+        return reply
+
+    def refused(self, reply: ResponseError) -> RedisUnavailable:
+        return RedisUnavailable(self._url, f"refused: {reply}")
+
+    def silent(self, after_s: float) -> RedisUnavailable:
+        return RedisUnavailable(self._url, f"did not answer within {after_s:.1f} s")
+
+    async def close(self) -> None:
+        """Drop every connection; the next call opens a new one. Does not raise."""
+        # A stalled server keeps what we sent in our buffers: close, but do not wait for those.
+        with suppress(RedisError, OSError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._redis.connection_pool.disconnect()
+
+    def _opened(self, command: Command, reply: Any) -> Any:
+        if command[0] != RUN or isinstance(reply, ResponseError):
+            return reply
+        answer, replaced = reply
+        if replaced:
+            self._damage.replaced(replaced)
+        return answer
+
+    async def _pipeline(self, commands: Sequence[Command]) -> list[Any]:
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            return await pipeline.execute(raise_on_error=False)

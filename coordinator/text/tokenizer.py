@@ -1,0 +1,117 @@
+"""Text to token ids and back, and everything else the edge must know about a checkpoint."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tokenizers
+
+from coordinator.text.chat_template import ChatTemplate, TemplateRefused
+from coordinator.text.checkpoint import CheckpointInfo, read_json
+from coordinator.text.token_bytes import TokenBytes
+from transport.token_ids import TokenIds, packed
+
+_T = TypeVar("_T")
+_NUM_THREADS = 4
+_NUM_THREADS_ASIDE = 2
+# A text is measured by its start before all of it is encoded, at this many characters for each
+# token that fits: nobody waits for a prompt that is ten times too long.
+_PROBE_CHARS_PER_TOKEN = 12
+
+
+class Tokenizer:
+    """A checkpoint's tokenizer. Safe to use from several threads.
+
+    ``num_valid_ids`` is one more than the highest id the tokenizer has (the model may have more
+    rows, as padding); ``special_ids`` are skipped in text unless a request wants them.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        template: ChatTemplate | None,
+        info: CheckpointInfo,
+        folder: Path,
+    ) -> None:
+        self.folder = folder
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self._template = template
+        self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="tokenizer")
+        self._aside = ThreadPoolExecutor(_NUM_THREADS_ASIDE, thread_name_prefix="lookup")
+        self.info = info
+        self.num_valid_ids = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        added = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        self.token_bytes = TokenBytes(backend)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Tokenizer":
+        """Raises ValueError, naming the file, when the folder does not hold a tokenizer."""
+        info = CheckpointInfo.read(folder)
+        file = folder / "tokenizer.json"
+        if not file.is_file():
+            raise ValueError(f"{file} is missing")
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the Rust side raises bare Exception
+            raise ValueError(f"{file} is not a tokenizer: {error}") from error
+        eos = read_json(folder / "tokenizer_config.json", required=False).get("eos_token")
+        eos_id = backend.token_to_id(eos.get("content", "") if isinstance(eos, dict) else eos or "")
+        if eos_id is not None and eos_id not in info.eos_ids:
+            info = replace(info, eos_ids=(*info.eos_ids, eos_id))
+        return cls(backend, ChatTemplate.read(folder), info, folder)
+
+    def encode(
+        self, text: str, *, add_special_tokens: bool = True, max_len: int | None = None
+    ) -> TokenIds:
+        """Token ids of ``text``. When there are surely more than ``max_len``, perhaps only the
+        first so many and some more."""
+        if max_len is not None and len(text) > (probe := (max_len + 64) * _PROBE_CHARS_PER_TOKEN):
+            ids = self._encode(text[:probe], add_special_tokens)
+            if len(ids) > max_len + 64:
+                return ids
+        return self._encode(text, add_special_tokens)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+        max_len: int | None = None,
+    ) -> TokenIds:
+        """Token ids of a rendered conversation; raises TemplateRefused."""
+        if self._template is None:
+            raise TemplateRefused("this model has no chat template; use /v1/completions")
+        text = self._template.render(
+            messages, add_generation_prompt=add_generation_prompt, variables=variables
+        )
+        return self.encode(text, add_special_tokens=False, max_len=max_len)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of ids below ``num_valid_ids``; bytes that are not UTF-8 become U+FFFD."""
+        return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    async def run(
+        self, work: Callable[..., _T], *args: Any, aside: bool = False, **kwargs: Any
+    ) -> _T:
+        """Call one of the methods above on a thread pool, off the event loop. ``aside``: on one
+        that no prompt waits for. Cancelled, it is not called any more unless it has begun."""
+        pool = self._aside if aside else self._pool
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(pool, lambda: work(*args, **kwargs))
+
+    def close(self) -> None:
+        """Let the threads end; what is queued is dropped."""
+        for pool in (self._pool, self._aside):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _encode(self, text: str, add_special_tokens: bool) -> TokenIds:
+        # NOTE: encode() holds the GIL all along; the batch form releases it and skips offsets.
+        batch = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return packed(batch[0].ids)

@@ -1,0 +1,196 @@
+"""From a Decode message to a running sequence: wait for memory, pull, report TransferDone.
+
+    pending     accepted; no memory yet, the prefill worker still holds everything
+    receiving   has pages and a state slot, which the copy stream is writing
+
+Either may take ``pull_timeout_s``.
+
+Nothing is reserved before the pull can start, and a reserved slot is reused only after its copy
+is done, whatever became of the request meanwhile.
+"""
+
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.cache.allocator import CacheAllocator
+from engine.sequence import Sequence, attempts_up_to, youngest_since
+from transport.errors import PeerGone
+from transport.layout import CacheLayout
+from transport.messages import MemoryExport, Offer, TransferDone
+from transport.pull import Copied, CopyStream, Pull, Wanted
+
+
+@dataclass(eq=False)
+class KVTransfer:
+    """A sequence whose cache is to be pulled. ``pull`` is None while pending. ``in_socket_s`` is
+    how long its order may have lain in the socket; ``memory_at`` and ``launched_at`` are when there
+    was memory for it and when its copy had been enqueued; by ``deadline`` the copy must be done."""
+
+    sequence: Sequence
+    offer: Offer
+    in_socket_s: float = 0.0
+    pull: Pull | None = None
+    memory_at: float = 0.0
+    launched_at: float = 0.0
+    deadline: float = 0.0
+
+    def done(self, copied: Copied, now: float) -> TransferDone:
+        """What to report when the worker's loop sees the finished copy at ``now``."""
+        return TransferDone(
+            *self.sequence.key,
+            num_bytes=copied.num_bytes,
+            in_socket_s=self.in_socket_s,
+            wait_memory_s=self.memory_at - self.sequence.received_at,
+            launch_s=self.launched_at - self.memory_at,
+            copy_s=copied.copy_s,
+            boundary_s=max(0.0, now - self.launched_at - copied.copy_s),
+        )
+
+
+class KVTransferQueue:
+    """Pending and receiving transfers, and the peers whose memory they come from."""
+
+    def __init__(
+        self,
+        allocator: CacheAllocator,
+        layout: CacheLayout,
+        puller: CopyStream,
+        pull_timeout_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._allocator = allocator
+        self._layout = layout
+        self._puller = puller
+        self._pull_timeout_s = pull_timeout_s
+        self._clock = clock
+        self._peers: set[str] = set()
+        self.pending: list[KVTransfer] = []
+        self.receiving: list[KVTransfer] = []
+
+    def add_peer(self, instance: str, memory: MemoryExport) -> None:
+        """Map a prefill worker's memory, unless it is; raises PeerGone, LayoutMismatch."""
+        self._layout.require_same(memory.layout, peer=instance)
+        if instance not in self._peers:
+            self._puller.open(instance, memory)
+            self._peers.add(instance)
+
+    def drop_peer(self, instance: str) -> list[Sequence]:
+        """Forget a peer; pulls under way keep its mapping. Returns what can no longer come."""
+        self._peers.discard(instance)
+        self._puller.close_peer(instance)
+        lost = [a for a in self.pending if a.offer.instance == instance]
+        for transfer in lost:
+            self.pending.remove(transfer)
+        return [transfer.sequence for transfer in lost]
+
+    def drop_peers(self) -> None:
+        for instance in list(self._peers):
+            self.drop_peer(instance)
+
+    @property
+    def has_peers(self) -> bool:
+        return bool(self._peers)
+
+    def add(self, sequence: Sequence, offer: Offer, in_socket_s: float) -> None:
+        """Queue an transfer; raises PeerGone when the offer's worker is not known here."""
+        if offer.instance not in self._peers:
+            raise PeerGone(f"prefill worker {offer.instance} is not known here")
+        transfer = KVTransfer(sequence, offer, in_socket_s)
+        insort(self.pending, transfer, key=lambda a: a.sequence.arrival)
+
+    def start_pulls(self, *, num_running: int) -> bool:
+        """Start every pull there is room for, together and oldest first, keeping a page free for
+        the growth of each running sequence. Returns whether there was one."""
+        admitted: list[KVTransfer] = []
+        wanted: list[Wanted] = []
+        while self.pending:
+            transfer = self.pending[0]
+            sequence, offer = transfer.sequence, transfer.offer
+            num_pages = self._layout.pages_for(offer.num_tokens + 1)
+            active = num_running + len(self.receiving) + len(admitted)
+            if not self._allocator.can_reserve(num_pages + active):
+                break
+            self.pending.pop(0)
+            transfer.memory_at = self._clock()
+            allocation = sequence.allocation = self._allocator.reserve(num_pages)
+            block_table = tuple(allocation.pages[: len(offer.block_table)])
+            wanted.append(Wanted(offer, block_table, allocation.slot.id))
+            admitted.append(transfer)
+        if admitted:
+            self._launch(admitted, wanted)
+        return bool(admitted)
+
+    def _launch(self, admitted: list[KVTransfer], wanted: list[Wanted]) -> None:
+        pulls = self._puller.pull(wanted)
+        launched_at = self._clock()
+        for transfer, pull in zip(admitted, pulls, strict=True):
+            transfer.pull = pull
+            transfer.launched_at = launched_at
+            transfer.deadline = launched_at + self._pull_timeout_s
+        self.receiving += admitted
+
+    def done(self) -> list[KVTransfer]:
+        """Admissions whose copy is done, with or without success; they leave the queue."""
+        done = [a for a in self.receiving if a.pull is not None and a.pull.done()]
+        for transfer in done:
+            self.receiving.remove(transfer)
+        return done
+
+    def wait_for_copies(self, timeout_s: float) -> None:
+        """Wait until all copies under way are done, at most ``timeout_s``."""
+        deadline = self._clock() + timeout_s
+        for transfer in self.receiving:
+            assert transfer.pull is not None, "receiving without a pull"
+            if not transfer.pull.wait(max(0.0, deadline - self._clock())):
+                return
+
+    def overdue(self, now: float) -> list[Sequence]:
+        """Sequences whose pull is past its deadline. They stay until the copy is done, since it
+        still writes their slots."""
+        return [a.sequence for a in self.receiving if now >= a.deadline and not a.sequence.ended]
+
+    def without_room(self, now: float) -> list[tuple[Sequence, int]]:
+        """Take out the pending that no room came for in time; each with how many pages copies past
+        their deadline hold."""
+        late = [a for a in self.pending if now - a.sequence.received_at >= self._pull_timeout_s]
+        if not late:
+            return []
+        self.pending = [a for a in self.pending if a not in late]
+        stuck = sum(a.sequence.num_pages_held for a in self.receiving if now >= a.deadline)
+        return [(transfer.sequence, stuck) for transfer in late]
+
+    def cancel(self, request_id: str, attempt: int) -> list[Sequence]:
+        """End the request's transfers up to ``attempt``, and tell which; copies under way land
+        into nothing."""
+        found = attempts_up_to(self.sequences(), request_id, attempt)
+        for sequence in found:
+            sequence.ended = True
+        self.pending = [a for a in self.pending if not a.sequence.ended]
+        return found
+
+    def reclaim(self, arrival: int) -> Sequence | None:
+        """End the youngest transfer that holds memory, if it is younger than ``arrival``."""
+        held = (a.sequence for a in self.receiving if not a.sequence.ended)
+        youngest = youngest_since(held, arrival)
+        if youngest is not None:
+            youngest.ended = True
+        return youngest
+
+    def num_pages_coming(self) -> int:
+        """Pages of transfers that have ended, free when their copies are done; but not of those
+        that are overdue, for which nobody should wait."""
+        now = self._clock()
+        coming = (a.sequence for a in self.receiving if a.sequence.ended and now < a.deadline)
+        return sum(sequence.num_pages_held for sequence in coming)
+
+    def release(self, sequence: Sequence) -> None:
+        """Free what an transfer held that will not run."""
+        assert sequence.allocation is not None, "transferred without pages"
+        self._allocator.release(sequence.allocation)
+        sequence.allocation = None
+
+    def sequences(self) -> list[Sequence]:
+        """Sequences on their way in that have not ended."""
+        transfers = [*self.pending, *self.receiving]
+        return [a.sequence for a in transfers if not a.sequence.ended]

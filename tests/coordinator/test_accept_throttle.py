@@ -1,0 +1,114 @@
+"""A burst of connections is taken in at once and served evenly."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+
+import pytest
+import uvloop
+
+from coordinator.http import accept_throttle
+from coordinator.http.accept_throttle import LET_IN_A_TURN, AcceptThrottle
+from coordinator.http.connections import Connections
+
+
+class Echo(asyncio.Protocol):
+    """Counts in ``made`` at which turn of the loop it was made, and answers."""
+
+    def __init__(self, made: list[int], turn: Callable[[], int]) -> None:
+        made.append(turn())
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data)  # type: ignore[attr-defined]
+
+
+def listening() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0), backlog=1024)
+
+
+async def burst(count: int) -> list[int]:
+    """Connect ``count`` clients while the loop stands still; the turn in which each was let in."""
+    turns = 0
+    running = True
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if running:
+            loop.call_soon(turn)
+
+    made: list[int] = []
+    loop = asyncio.get_running_loop()
+    listener = listening()
+    clients = [socket.create_connection(listener.getsockname()) for _ in range(count)]
+    entrance = AcceptThrottle(listener, lambda: Echo(made, lambda: turns), Connections(1024))
+    entrance.open()
+    turn()
+    try:
+        for client in clients:
+            client.setblocking(False)
+            await loop.sock_sendall(client, b"x")
+            assert await asyncio.wait_for(loop.sock_recv(client, 1), 10.0) == b"x"
+    finally:
+        running = False
+        entrance.close()
+        for client in clients:
+            client.close()
+    return made
+
+
+def check(made: list[int]) -> None:
+    assert len(made) == 200
+    most = max(made.count(turn) for turn in made)
+    assert most <= LET_IN_A_TURN, f"{most} were let in within one turn"
+
+
+async def test_a_burst_is_let_in_a_few_a_turn() -> None:
+    check(await burst(200))
+
+
+def test_so_it_is_with_uvloop() -> None:
+    check(uvloop.run(burst(200)))
+
+
+async def test_without_a_free_file_it_pauses_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accept_throttle, "_PAUSE_S", 0.01)
+    refused = 0
+
+    class Exhausted(socket.socket):
+        def accept(self) -> tuple[socket.socket, object]:
+            nonlocal refused
+            if refused < 3:
+                refused += 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().accept()
+
+    plain = listening()
+    listener = Exhausted(fileno=plain.detach())
+    entrance = AcceptThrottle(listener, lambda: Echo([], lambda: 0), Connections(1024))
+    entrance.open()
+    reader, writer = await asyncio.open_connection(*listener.getsockname())
+    writer.write(b"x")
+    assert await asyncio.wait_for(reader.readexactly(1), 10.0) == b"x"
+    assert refused == 3
+    writer.close()
+    entrance.close()
+
+
+async def test_closing_ends_those_who_wait() -> None:
+    listener = listening()
+    clients = [socket.create_connection(listener.getsockname()) for _ in range(3 * LET_IN_A_TURN)]
+    made: list[int] = []
+    entrance = AcceptThrottle(listener, lambda: Echo(made, lambda: 0), Connections(1024))
+    entrance.open()
+    entrance._accept()
+    entrance.close()
+    for client in clients:
+        client.settimeout(5.0)
+        assert client.recv(1) == b""
+        client.close()
+    assert made == []

@@ -1,0 +1,189 @@
+"""What a decode worker does about peers that cannot be trusted, with real copies of real bytes."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from decode.worker import COPY_PATIENCE_S, DecodeWorker
+from tests.transport.exporters import LAYOUT, Exporter, own_cache
+from transport.digest import digest
+from transport.layout import PoolSize
+from transport.messages import Decode, Failed, Offer, PeerJoined, PeerTested, TransferDone
+from transport.pull import Copied, CopyThread
+from transport.sampling import SamplingParams, StopRule
+from transport.token_ids import packed, to_wire
+
+SIZE = PoolSize(10, 3)
+PAGES = (7, 0, 3)
+NUM_TOKENS = 40
+
+
+@pytest.fixture
+def peer() -> Iterator[Exporter]:
+    peer = Exporter.start(SIZE, seed=1)
+    yield peer
+    peer.close()
+
+
+class Site:
+    """A decode pool over a real cache, with an engine that only takes note of what is bound."""
+
+    def __init__(self, *, verify_handoff: bool = False) -> None:
+        self.sent: list = []
+        self.bound: list = []
+        self.cache = own_cache(SIZE, seed=2)
+        self.stream = CopyThread(self.cache)
+        engine = SimpleNamespace(
+            cache=self.cache, layout=LAYOUT, pools=SIZE, bind=self.bound.append,
+            config=SimpleNamespace(poison=False),
+        )  # fmt: skip
+        session = SimpleNamespace(send=self.sent.append, in_socket_s=0.0)
+        self.pool = DecodeWorker(
+            engine, session, self.stream, pull_timeout_s=5.0, lookahead=0,
+            verify_handoff=verify_handoff,
+        )  # fmt: skip
+        self.pool._scheduler.schedule = lambda: None  # it never gets to a step
+
+    def meet(self, peer: Exporter) -> PeerTested:
+        self.pool.handle(PeerJoined(peer.instance, peer.export))
+        return self.sent.pop()
+
+    def ask(self, offer: Offer, request_id: str = "r") -> None:
+        tokens = to_wire(packed(range(NUM_TOKENS + 1)))
+        self.pool.handle(
+            Decode(request_id, 1, 1, tokens, NUM_TOKENS, SamplingParams(), StopRule(8), offer=offer)
+        )
+
+    def settle(self) -> None:
+        self.pool.step()
+        for transfer in self.pool._transfers.receiving:
+            assert transfer.pull.wait(5.0)
+        self.pool.step()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+    yield site
+    site.pool.close()
+
+
+def offer(peer: Exporter, digested: str) -> Offer:
+    peer.cache.epochs[2] = 5
+    return Offer(peer.instance, PAGES, 2, 5, NUM_TOKENS, digested)
+
+
+def test_a_peer_is_tested_before_it_is_of_use(site: Site, peer: Exporter) -> None:
+    assert not site.pool.ready
+    tested = site.meet(peer)
+    assert (tested.instance, tested.problem) == (peer.instance, "")
+    assert tested.num_bytes / tested.seconds > 0
+    assert site.pool.ready
+    assert site.meet(peer).problem == "", "told of again, it is tested again"
+
+
+def test_a_peer_with_one_wrong_byte_is_reported_and_not_used(site: Site, peer: Exporter) -> None:
+    assert peer.cache.probe is not None
+    peer.cache.probe.recurrent.view(-1)[77] = 0.0  # the pattern has no byte that is zero
+    tested = site.meet(peer)
+    assert "arrived wrong" in tested.problem
+    assert not site.pool.ready
+    site.ask(offer(peer, ""))
+    assert [(f.code, f.retry) for f in site.sent] == [("peer_gone", True)]
+
+
+def test_a_peer_that_cannot_be_opened_is_reported(site: Site, peer: Exporter) -> None:
+    peer.close()
+    assert "no longer exists" in site.meet(peer).problem
+
+
+@pytest.mark.parametrize("where", ["kv", "conv", "recurrent"])
+def test_one_changed_byte_fails_the_request_loudly(
+    where: str, site: Site, peer: Exporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.meet(peer)
+    asked = offer(peer, digest(peer.cache, PAGES, 2, NUM_TOKENS))
+    site.ask(asked)
+    site.settle()
+    assert isinstance(site.sent.pop(), TransferDone)
+    getattr(peer.cache, where)[0 if where == "kv" else 2].view(-1)[3] += 1.0
+    site.ask(asked, "r2")
+    site.settle()
+    failed = site.sent.pop()
+    assert isinstance(failed, Failed)
+    assert (failed.request_id, failed.code, failed.retry) == ("r2", "digest_mismatch", True)
+    (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert line.why == f"the cache changed on its way from {peer.instance}"
+    assert line.request_id == "r2"
+    assert len(site.bound) == 1, "only the faithful one may run"
+    assert site.pool.gauges().free_state_slots == SIZE.num_state_slots - 1
+    assert site.pool.gauges().accounting_error == ""
+
+
+def test_who_verifies_takes_nothing_without_a_digest(
+    peer: Exporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    site = Site(verify_handoff=True)
+    try:
+        site.meet(peer)
+        site.ask(offer(peer, ""))
+        site.settle()
+        (failed,) = site.sent
+        assert (failed.code, failed.retry) == ("digest_mismatch", True)
+        assert failed.message == f"no digest came from {peer.instance}"
+        assert site.bound == []
+        site.ask(offer(peer, digest(peer.cache, PAGES, 2, NUM_TOKENS)), "r2")
+        site.settle()
+        assert isinstance(site.sent.pop(), TransferDone)
+        assert [line.verified for line in caplog.records if line.message == "landed"] == [True]
+    finally:
+        site.pool.close()
+
+
+def test_handoffs_that_are_wanted_together_are_pulled_together(site: Site, peer: Exporter) -> None:
+    site.meet(peer)
+    calls = []
+    pull = site.stream.pull
+    site.stream.pull = lambda wanted: calls.append(len(wanted)) or pull(wanted)
+    for number in range(3):
+        site.ask(offer(peer, ""), f"r{number}")
+    site.settle()
+    assert calls == [2], "the third finds no room: each running one keeps a page to grow"
+    assert [type(message) for message in site.sent] == [TransferDone, TransferDone]
+
+
+class SlowPull:
+    """A copy that is done once somebody has waited ``takes_s`` for it."""
+
+    def __init__(self, takes_s: float) -> None:
+        self._left_s = takes_s
+
+    def done(self) -> bool:
+        return self._left_s <= 0
+
+    def wait(self, timeout_s: float) -> bool:
+        self._left_s -= timeout_s
+        return self.done()
+
+    def result(self) -> Copied:
+        return Copied(num_bytes=7, copy_s=0.0)
+
+
+@pytest.mark.parametrize("patiences", [0.5, 5.0])
+def test_a_step_is_put_off_for_a_short_copy_and_not_for_a_long_one(
+    site: Site, peer: Exporter, patiences: float
+) -> None:
+    site.meet(peer)
+    site.pool._clock = site.pool._transfers._clock = lambda: 1.0
+    pull = SlowPull(patiences * COPY_PATIENCE_S)
+    site.stream.pull = lambda wanted: [pull]
+    site.ask(offer(peer, ""))
+    site.pool.step()
+    assert len(site.sent) == (patiences < 1)
+    pull.wait(1.0)
+    site.pool.step()
+    (landed,) = site.sent
+    assert isinstance(landed, TransferDone)
+    assert landed.num_bytes == 7

@@ -1,0 +1,41 @@
+"""What a prefill worker makes of orders that come too late."""
+
+from types import SimpleNamespace
+
+from prefill.scheduler import PrefillLimits
+from prefill.worker import PrefillWorker
+from tests.simulation.cluster import FakeEngine
+from transport.layout import PoolSize
+from transport.messages import Cancel, Prefill, Prefilled, Release
+from transport.sampling import SamplingParams, StopRule
+from transport.token_ids import packed, to_wire
+
+
+def test_orders_about_what_is_over_are_dropped_and_counted() -> None:
+    sent: list = []
+    pool = PrefillWorker(
+        FakeEngine(PoolSize(8, 4)), SimpleNamespace(send=sent.append), "p-1",
+        PrefillLimits(128, 4), offer_ttl_s=60.0, lookahead=0, verify_handoff=False,
+        clock=lambda: 0.0,
+    )  # fmt: skip
+
+    def prefilled(name: str) -> Prefilled:
+        pool.handle(
+            Prefill(name, 1, 1, to_wire(packed((1, 2, 3))), 3, SamplingParams(), StopRule(9))
+        )
+        pool.step()
+        return sent[-1]
+
+    epoch = prefilled("r").offer.epoch
+    pool.handle(Release("r", 1, epoch + 1))
+    assert pool.gauges().stale_dropped == 1
+    assert pool.gauges().offered == 1
+    pool.handle(Release("r", 1, epoch))
+    assert pool.gauges().stale_dropped == 1
+    pool.handle(Release("r", 1, epoch))
+    pool.handle(Cancel("r", 1))
+    assert pool.gauges().stale_dropped == 3
+    prefilled("s")
+    pool.handle(Cancel("s", 1))
+    assert pool.gauges().stale_dropped == 3
+    assert pool.empty
