@@ -15,9 +15,9 @@ import time
 
 import uvloop
 
-from transport.channel import CoordinatorChannel, WorkerChannel
-from transport.channel_keys import ChannelKeys, channel_keys
-from transport.messages import Alive, TokenOut, Tokens
+from transport.wire.channel import CoordinatorChannel, WorkerChannel
+from transport.wire.channel_keys import ChannelKeys, channel_keys
+from transport.wire.messages import Alive, TokenOut, Tokens
 
 ROWS = (1, 64, 256)
 _TIMEOUT_S = 10.0

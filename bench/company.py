@@ -18,8 +18,8 @@ from bench.step import FULL_SIZE, gpu_environment
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
 from engine.runner import Engine
-from transport.memory import own_memory
-from transport.sampling import SamplingParams, StopRule
+from transport.copy.memory import own_memory
+from transport.wire.sampling import SamplingParams, StopRule
 
 PAGE = 64
 

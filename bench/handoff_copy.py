@@ -28,8 +28,8 @@ import msgspec
 import typer
 
 from bench.environment import describe
-from transport.layout import PoolSize
-from transport.messages import MemoryExport
+from transport.wire.layout import PoolSize
+from transport.wire.messages import MemoryExport
 
 TARGET_GB_PER_S, TARGET_1K_US = 350.0, 350.0
 START_S = 120.0
@@ -62,7 +62,7 @@ def measure(
     import triton
 
     from bench.handoff_copy_runs import CEILING_GB_PER_S, Bench, Case
-    from transport.copy_kernel import CopyShape
+    from transport.copy.kernel import CopyShape
 
     source, target = _numbers(gpus)
     lengths = _numbers(prompts)

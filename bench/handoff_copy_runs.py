@@ -14,15 +14,15 @@ import torch
 from cupy.cuda import runtime
 
 from engine.pairtest import FULL_SIZE as LAYOUT
-from transport.copy_kernel import CopyShape
-from transport.cuda import CudaMemory, close_handle, open_handle
-from transport.cuda_pull import CudaCopyStream, CudaPull
-from transport.layout import PoolSize
-from transport.messages import MemoryExport, Offer
-from transport.pull import Wanted
-from transport.region import Region
-from transport.selftest import PeerTest, probe_peer, write_pattern
-from transport.tensors import CacheTensors
+from transport.copy.cuda import CudaMemory, close_handle, open_handle
+from transport.copy.cuda_pull import CudaCopyStream, CudaPull
+from transport.copy.kernel import CopyShape
+from transport.copy.pull import Wanted
+from transport.copy.region import Region
+from transport.copy.selftest import PeerTest, probe_peer, write_pattern
+from transport.copy.tensors import CacheTensors
+from transport.wire.layout import PoolSize
+from transport.wire.messages import MemoryExport, Offer
 
 INSTANCE = "prefill-bench"
 EPOCH = 7

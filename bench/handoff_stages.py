@@ -22,8 +22,8 @@ from coordinator.record import keys
 from coordinator.record.handoff_stages import STAGES, stage_seconds
 from coordinator.record.record import RequestRecord
 from coordinator.record.redis_url import PASSWORD
-from transport.errors import MalformedMessage
-from transport.secret_setting import secret_setting
+from transport.wire.errors import MalformedMessage
+from transport.wire.secret_setting import secret_setting
 
 MS = 1000.0
 SHARES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}

@@ -20,7 +20,7 @@ from bench import environment
 from bench.step import FULL_SIZE, Bench, Run
 from engine.config import EngineConfig, Quantize
 from engine.runner import Engine
-from transport.memory import own_memory
+from transport.copy.memory import own_memory
 
 NUM_STEPS = 10
 

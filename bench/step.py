@@ -23,8 +23,8 @@ from bench.environment import describe
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig, Quantize
 from engine.runner import Engine, Step
-from transport.memory import own_memory
-from transport.sampling import SamplingParams, StopRule
+from transport.copy.memory import own_memory
+from transport.wire.sampling import SamplingParams, StopRule
 
 FULL_SIZE = Path("bench/models/qwen3.5-35b-a3b")
 BANDWIDTH = 4.3e12

@@ -18,7 +18,7 @@ from engine.runner import Engine
 from engine.service import serve
 from prefill.scheduler import PrefillLimits
 from telemetry.last_words import run_command
-from transport.session import Session
+from transport.wire.session import Session
 
 
 def main(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from prefill.scheduler import PrefillLimits
-from transport.layout import CHUNK_ALIGNMENT
+from transport.wire.layout import CHUNK_ALIGNMENT
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from engine.cache.publish import allocator_for
 from engine.runner import Engine, Step
 from engine.sequence import Scheduled, Sequence, attempts_up_to, youngest_since
 from prefill.scheduler import PrefillScheduler
-from transport.messages import (
+from transport.wire.messages import (
     Cancel,
     Decode,
     Failed,
@@ -40,7 +40,7 @@ from transport.messages import (
     Tokens,
     WorkerGauges,
 )
-from transport.session import Session, Work
+from transport.wire.session import Session, Work
 
 IDLE_S = 60.0
 

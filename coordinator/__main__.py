@@ -27,7 +27,6 @@ from coordinator.server import CoordinatorSettings, serve
 from telemetry.last_words import CANNOT_START, TRY_AGAIN, run_command, say_why
 from telemetry.listen_fds import inherited_listener
 from telemetry.logs import configure_logging
-from transport.channel_keys import SECRET, channel_keys
 from transport.checkpoint_folder import (
     CONFIG,
     TOKENIZER,
@@ -35,8 +34,9 @@ from transport.checkpoint_folder import (
     model_name,
     require_readable,
 )
-from transport.errors import BatonError
-from transport.secret_setting import secret_setting
+from transport.wire.channel_keys import SECRET, channel_keys
+from transport.wire.errors import BatonError
+from transport.wire.secret_setting import secret_setting
 
 API_KEYS = "BATON_API_KEYS"
 _MIN_HELD_BODY_BYTES = 64 * 1024 * 1024  # one client has half of it: the largest body

@@ -39,9 +39,9 @@ from coordinator.record.store_limits import StoreLimits
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
 from telemetry.notify import notify
-from transport.channel import CoordinatorChannel
-from transport.channel_keys import ChannelKeys, is_loopback
-from transport.messages import PROTOCOL
+from transport.wire.channel import CoordinatorChannel
+from transport.wire.channel_keys import ChannelKeys, is_loopback
+from transport.wire.messages import PROTOCOL
 
 log = logging.getLogger(__name__)
 

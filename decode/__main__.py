@@ -16,8 +16,8 @@ from engine import options
 from engine.runner import Engine
 from engine.service import serve
 from telemetry.last_words import run_command
-from transport.memory import copy_stream
-from transport.session import Session
+from transport.copy.memory import copy_stream
+from transport.wire.session import Session
 
 
 def main(

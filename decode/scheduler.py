@@ -17,8 +17,8 @@ from engine.batch import Row, Sampled, StepResult
 from engine.cache.allocator import CacheAllocator
 from engine.cache.capacity import too_long
 from engine.sequence import Scheduled, Sequence
-from transport.layout import CacheLayout
-from transport.messages import FailureCode, TokenOut
+from transport.wire.layout import CacheLayout
+from transport.wire.messages import FailureCode, TokenOut
 
 
 class DecodeScheduler:

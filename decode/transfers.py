@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from engine.cache.allocator import CacheAllocator
 from engine.sequence import Sequence, attempts_up_to, youngest_since
-from transport.errors import PeerGone
-from transport.layout import CacheLayout
-from transport.messages import MemoryExport, Offer, TransferDone
-from transport.pull import Copied, CopyStream, Pull, Wanted
+from transport.copy.pull import Copied, CopyStream, Pull, Wanted
+from transport.wire.errors import PeerGone
+from transport.wire.layout import CacheLayout
+from transport.wire.messages import MemoryExport, Offer, TransferDone
 
 
 @dataclass(eq=False)

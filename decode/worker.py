@@ -21,9 +21,11 @@ from engine.cache.capacity import too_long
 from engine.cache.publish import allocator_for
 from engine.runner import Engine, Step
 from engine.sequence import Scheduled, Sequence, attempts_up_to
-from transport.digest import digest
-from transport.errors import LayoutMismatch, PeerGone, StaleEpoch
-from transport.messages import (
+from transport.copy.digest import digest
+from transport.copy.pull import CopyStream
+from transport.copy.selftest import probe_peer
+from transport.wire.errors import LayoutMismatch, PeerGone, StaleEpoch
+from transport.wire.messages import (
     Cancel,
     Decode,
     Failed,
@@ -40,9 +42,7 @@ from transport.messages import (
     Tokens,
     WorkerGauges,
 )
-from transport.pull import CopyStream
-from transport.selftest import probe_peer
-from transport.session import Session, Work
+from transport.wire.session import Session, Work
 
 log = logging.getLogger(__name__)
 

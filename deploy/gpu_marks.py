@@ -12,7 +12,7 @@ from deploy.findings import Finding
 from deploy.gpus import listed_gpus
 from deploy.redis_server import SOCKET
 from deploy.rundir import PREFIX, base_dir
-from transport.secret_setting import secret_setting
+from transport.wire.secret_setting import secret_setting
 
 _TIMEOUT_S = 5.0
 

@@ -107,7 +107,7 @@ def main(run_dir: Path) -> None:
     _wait_dead([pidfd for pidfd in groups.values() if pidfd is not None])
     shutil.rmtree(run_dir, ignore_errors=True)
 
-    from transport import shm  # here, so that until now the guardian is next to nothing
+    from transport.copy import shm  # here, so that until now the guardian is next to nothing
 
     shm.sweep()
 

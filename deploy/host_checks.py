@@ -18,8 +18,8 @@ from coordinator.record.redis_url import PASSWORD, check_redis_password, check_r
 from deploy.findings import Finding
 from deploy.ports import base_url, claim_port, reachable
 from deploy.redis_server import RedisServerError, find_redis_server
-from transport.secret_setting import secret_setting
-from transport.shm import DIRECTORY
+from transport.copy.shm import DIRECTORY
+from transport.wire.secret_setting import secret_setting
 
 _TIMEOUT_S = 5.0
 _ANSWER_S = 2.0

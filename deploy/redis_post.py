@@ -6,7 +6,7 @@ from typing import Protocol
 
 from deploy.redis_server import LocalRedis
 from deploy.restarts import Restarts
-from transport.errors import BatonError
+from transport.wire.errors import BatonError
 
 
 class RedisPost(Protocol):

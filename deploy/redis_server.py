@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from transport.errors import BatonError
+from transport.wire.errors import BatonError
 
 SOCKET: Final = "redis.sock"
 _MAX_SOCKET_PATH: Final = 107  # sun_path in unix(7), less its final NUL

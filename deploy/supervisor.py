@@ -35,8 +35,8 @@ from deploy.services import Service
 from deploy.signals import StopSignals
 from telemetry.last_words import CANNOT_START, TRY_AGAIN
 from telemetry.notify import notify
-from transport import shm
-from transport.errors import BatonError
+from transport.copy import shm
+from transport.wire.errors import BatonError
 
 # What the coordinator gets on top of its own drain deadline: 5 s for the last responses, 3 s for
 # the record.

@@ -25,8 +25,8 @@ from deploy.signals import StopSignals
 from deploy.supervisor import Supervisor
 from telemetry.last_words import CANNOT_START
 from telemetry.listen_fds import inherited_listener
-from transport import shm
-from transport.errors import BatonError
+from transport.copy import shm
+from transport.wire.errors import BatonError
 
 _GUARDIAN_STOP_S = 10.0
 _LAST_WORDS_S = 2.0

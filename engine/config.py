@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from transport.layout import CHUNK_ALIGNMENT, CacheDtype
+from transport.wire.layout import CHUNK_ALIGNMENT, CacheDtype
 
 MAX_DECODE_ROWS = 512
 """Sequences of one decode step on CUDA: what its kernels' scratch is made for."""

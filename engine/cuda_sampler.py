@@ -19,7 +19,7 @@ from engine.kernels.triton_sampling import SamplingWorkspace, draw
 from engine.kernels.triton_threshold import ThresholdWorkspace, lowest_kept
 from engine.sampler import MIN_P, SEED, TEMPERATURE, TOP_K, TOP_P, Bound, Draw, Sampler, SampleRow
 from engine.upload import upload
-from transport.sampling import SamplingParams
+from transport.wire.sampling import SamplingParams
 
 
 def num_logits(num_ids: int, vocab_size: int) -> int:

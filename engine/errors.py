@@ -1,10 +1,10 @@
-"""Errors of the engine, one branch of the tree in transport/errors.py.
+"""Errors of the engine, one branch of the tree in transport/wire/errors.py.
 
 BatonError
 └── CheckpointError      a model folder that cannot be served as it is (also a ValueError)
 """
 
-from transport.errors import BatonError
+from transport.wire.errors import BatonError
 
 
 class CheckpointError(BatonError, ValueError):

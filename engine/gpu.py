@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from transport.layout import CacheLayout, PoolSize
-from transport.region import PROBE, Region
+from transport.copy.region import PROBE, Region
+from transport.wire.layout import CacheLayout, PoolSize
 
 MIN_CAPABILITY = (9, 0)
 ACTIVATIONS_BYTES = 8 << 30

@@ -16,8 +16,8 @@ from engine.inputs import Inputs, Rows
 from engine.kernels.interface import Kernels
 from engine.model.qwen35 import Qwen35
 from engine.upload import upload
-from transport.layout import CacheLayout
-from transport.tensors import CacheTensors
+from transport.copy.tensors import CacheTensors
+from transport.wire.layout import CacheLayout
 
 BUCKETS = (
     1, 2, 4, 8, 11, 16, 21, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256,

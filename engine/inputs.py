@@ -10,7 +10,7 @@ import torch
 from engine import ragged
 from engine.batch import Row
 from engine.upload import upload, upload_parts
-from transport.layout import CacheLayout
+from transport.wire.layout import CacheLayout
 
 T = TypeVar("T")
 

@@ -22,16 +22,16 @@ from engine.cores import threads_of, usable_cores
 from engine.service import WorkerSettings
 from telemetry.last_words import CANNOT_START, TRY_AGAIN, say_why
 from telemetry.logs import configure_logging
-from transport.channel_keys import SECRET, ChannelKeys
-from transport.channel_keys import channel_keys as keys_of
 from transport.checkpoint_folder import (
     CONFIG,
     checkpoint_folder,
     require_readable,
     weight_files,
 )
-from transport.errors import BatonError, SharedMemoryFull
-from transport.secret_setting import secret_setting
+from transport.wire.channel_keys import SECRET, ChannelKeys
+from transport.wire.channel_keys import channel_keys as keys_of
+from transport.wire.errors import BatonError, SharedMemoryFull
+from transport.wire.secret_setting import secret_setting
 
 Coordinator = Annotated[
     str, typer.Option(envvar="BATON_COORDINATOR", help="The coordinator's ZeroMQ endpoint.")

@@ -18,13 +18,13 @@ import torch
 import typer
 
 from engine.gpu import visible_gpus
-from transport.errors import BatonError
-from transport.layout import CacheLayout, PoolSize
-from transport.memory import copy_stream, own_memory
-from transport.messages import MemoryExport, PeerJoined, PeerTested
-from transport.region import Region
-from transport.selftest import probe_peer, write_pattern
-from transport.tensors import CacheTensors
+from transport.copy.memory import copy_stream, own_memory
+from transport.copy.region import Region
+from transport.copy.selftest import probe_peer, write_pattern
+from transport.copy.tensors import CacheTensors
+from transport.wire.errors import BatonError
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.messages import MemoryExport, PeerJoined, PeerTested
 
 FULL_SIZE = CacheLayout(
     kv_dtype="bfloat16", page_size=64, num_attention_layers=10, num_kv_heads=2, head_dim=256,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.batch import ForwardBatch, Row
-from transport.layout import CHUNK_ALIGNMENT, CacheLayout, PoolSize
+from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout, PoolSize
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from engine.kernels.interface import Kernels
 from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan, padded_sizes
 from engine.model.qwen35 import Qwen35
 from engine.upload import aligned_starts
-from transport.layout import CacheLayout
-from transport.tensors import CacheTensors
+from transport.copy.tensors import CacheTensors
+from transport.wire.layout import CacheLayout
 
 TOKENS = (128, 256, 512, 768, 1024, 1280, 1536, 2048, 3072, 4096)
 MAX_PROMPTS = 32

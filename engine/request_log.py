@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable
 
 from engine.sequence import Scheduled, Sequence
-from transport.messages import FailureCode, Prefilled, TokenOut, TransferDone
+from transport.wire.messages import FailureCode, Prefilled, TokenOut, TransferDone
 
 log = logging.getLogger(__name__)
 

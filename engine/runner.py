@@ -29,9 +29,9 @@ from engine.passes import Checks, Pass, passes
 from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
 from engine.sampler import Draw, Sampler, SampleRow
 from engine.upload import reserve_pinned
-from transport.layout import CacheLayout, PoolSize
-from transport.region import Region
-from transport.tensors import CacheTensors
+from transport.copy.region import Region
+from transport.copy.tensors import CacheTensors
+from transport.wire.layout import CacheLayout, PoolSize
 
 log = logging.getLogger(__name__)
 

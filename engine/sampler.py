@@ -27,7 +27,7 @@ from engine.batch import Binding, Sampled, TokenLogprobs
 from engine.kernels import torch_sampling
 from engine.kernels.philox import gumbel_noise
 from engine.upload import upload
-from transport.sampling import SamplingParams, StopRule
+from transport.wire.sampling import SamplingParams, StopRule
 
 TEMPERATURE, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY = range(6)
 SEED, TOP_K, NUM_PROMPT, MIN_TOKENS = range(4)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from engine.batch import Binding, Row, Sampled, StepResult
 from engine.cache.allocator import CacheAllocation
 from telemetry.logs import request_fields
-from transport.messages import Decode, Generate, LogprobsOut, Prefill, TokenOut
-from transport.sampling import SamplingParams, StopRule
-from transport.token_ids import TokenIds, from_wire
+from transport.wire.messages import Decode, Generate, LogprobsOut, Prefill, TokenOut
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import TokenIds, from_wire
 
 
 @dataclass(eq=False)

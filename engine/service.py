@@ -26,13 +26,13 @@ from engine.stall import StallGuard
 from engine.worker import Pool, WorkerLoop
 from telemetry.notify import notify, progress
 from telemetry.nvml import local_gpus
-from transport.channel import WorkerChannel
-from transport.channel_keys import ChannelKeys
-from transport.claim import claim_gpu
-from transport.memory import OwnMemory, own_memory
-from transport.messages import Claim, Hello, MemoryExport, Role
-from transport.selftest import write_pattern
-from transport.session import Session
+from transport.copy.memory import OwnMemory, own_memory
+from transport.copy.selftest import write_pattern
+from transport.wire.channel import WorkerChannel
+from transport.wire.channel_keys import ChannelKeys
+from transport.wire.claim import claim_gpu
+from transport.wire.messages import Claim, Hello, MemoryExport, Role
+from transport.wire.session import Session
 
 log = logging.getLogger(__name__)
 

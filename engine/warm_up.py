@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import product
 
 from engine.batch import Binding, ForwardBatch, Row
-from transport.layout import CacheLayout, PoolSize
-from transport.sampling import SamplingParams, StopRule
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.sampling import SamplingParams, StopRule
 
 TOKENS = (1, 16, 32, 65, 192, 364, 640, 1041, 8192)
 ROWS = (1, 2, 16)

@@ -21,9 +21,9 @@ from typing import Protocol
 
 from engine.gpu_watch import Watch
 from engine.stall import StallGuard
-from transport.errors import BatonError, ExportLost
-from transport.messages import WorkerGauges
-from transport.session import LOST, Session, Work
+from transport.wire.errors import BatonError, ExportLost
+from transport.wire.messages import WorkerGauges
+from transport.wire.session import LOST, Session, Work
 
 JOIN_TIMEOUT_S = 60.0
 IDLE_S = 1.0

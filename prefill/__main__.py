@@ -17,7 +17,7 @@ from engine.service import serve
 from prefill.scheduler import PrefillLimits
 from prefill.worker import PrefillWorker
 from telemetry.last_words import run_command
-from transport.session import Session
+from transport.wire.session import Session
 
 
 def main(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from engine.batch import Row, Sampled, StepResult
 from engine.cache.allocator import CacheAllocator
 from engine.sequence import Scheduled, Sequence
-from transport.layout import CHUNK_ALIGNMENT, CacheLayout
+from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from engine.runner import Engine, Step
 from engine.sequence import Scheduled, Sequence, attempts_up_to
 from prefill.offers import Offers
 from prefill.scheduler import PrefillLimits, PrefillScheduler
-from transport.digest import digest
-from transport.messages import (
+from transport.copy.digest import digest
+from transport.wire.messages import (
     Cancel,
     Decode,
     Failed,
@@ -35,7 +35,7 @@ from transport.messages import (
     TokenOut,
     WorkerGauges,
 )
-from transport.session import Session, Work
+from transport.wire.session import Session, Work
 
 IDLE_S = 60.0
 

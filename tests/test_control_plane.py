@@ -9,9 +9,9 @@ CONTROL_PLANE = [
     "coordinator.__main__",
     "deploy.cli",
     "telemetry.logs",
-    "transport.channel",
-    "transport.session",
-    "transport.shm",
+    "transport.wire.channel",
+    "transport.wire.session",
+    "transport.copy.shm",
 ]
 
 

@@ -48,7 +48,7 @@ def scale(
     from bench.scale.report import ScaleReport, line
     from bench.scale.run import require_files, run_level
     from coordinator.record.redis_url import PASSWORD
-    from transport.secret_setting import secret_setting
+    from transport.wire.secret_setting import secret_setting
 
     try:
         where = o.resolve_endpoint(url, api_key, insecure)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from transport.messages import Alive, ToWorker
+from transport.wire.messages import Alive, ToWorker
 
 _MISSED_LIMIT = 2
 

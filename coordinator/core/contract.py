@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from coordinator.record.record import RequestRecord
-from transport.messages import LogprobsOut
-from transport.sampling import FinishReason, SamplingParams, StopRule
-from transport.token_ids import TokenIds
+from transport.wire.messages import LogprobsOut
+from transport.wire.sampling import FinishReason, SamplingParams, StopRule
+from transport.wire.token_ids import TokenIds
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from coordinator.core.placement import (
 from coordinator.core.registry import Registry, Worker
 from coordinator.core.request import Request, State
 from coordinator.core.trials import Trials
-from transport.messages import Cancel, Release, ToWorker
+from transport.wire.messages import Cancel, Release, ToWorker
 
 
 class Dispatcher:

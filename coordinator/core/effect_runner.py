@@ -25,7 +25,7 @@ from coordinator.core.lifecycle import Lifecycle
 from coordinator.core.observer import Observer
 from coordinator.core.request import Request, State
 from coordinator.core.streams import Stream
-from transport.messages import ToWorker
+from transport.wire.messages import ToWorker
 
 log = logging.getLogger(__name__)
 

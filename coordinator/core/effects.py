@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from coordinator.core.contract import BreakerState, Token
 from coordinator.core.registry import Worker
 from coordinator.core.request import Request
-from transport.messages import ToWorker
+from transport.wire.messages import ToWorker
 
 
 @dataclass(frozen=True)

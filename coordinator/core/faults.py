@@ -26,7 +26,7 @@ from coordinator.core.breaker import Breaker
 from coordinator.core.effects import BreakerMoved, Charged
 from coordinator.core.registry import Registry, Worker
 from coordinator.core.request import Request
-from transport.messages import Role
+from transport.wire.messages import Role
 
 HELD_BACK_S = 5.0
 """How long a request that gave NaN and has not been tried elsewhere counts against its worker."""

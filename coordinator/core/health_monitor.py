@@ -8,7 +8,7 @@ from coordinator.core.hub_settings import HubSettings
 from coordinator.core.lifecycle import Lifecycle
 from coordinator.core.membership import Membership
 from coordinator.core.registry import Registry
-from transport.messages import ToWorker
+from transport.wire.messages import ToWorker
 
 log = logging.getLogger(__name__)
 

@@ -32,9 +32,9 @@ from coordinator.core.registry import Registry
 from coordinator.core.streams import Stream
 from coordinator.garbage import Sweeper
 from coordinator.record.leases import Leases
-from transport.channel import CoordinatorChannel
-from transport.errors import MalformedMessage, WireError
-from transport.messages import (
+from transport.wire.channel import CoordinatorChannel
+from transport.wire.errors import MalformedMessage, WireError
+from transport.wire.messages import (
     Claim,
     Failed,
     FromWorker,

@@ -29,7 +29,7 @@ from coordinator.core.placement import PlacementLimits
 from coordinator.core.registry import Registry, Worker
 from coordinator.core.request import Request, State
 from coordinator.core.trials import TrialLimits, Trials
-from transport.messages import (
+from transport.wire.messages import (
     Cancel,
     Failed,
     Offer,

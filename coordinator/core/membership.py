@@ -12,9 +12,9 @@ from math import inf
 from coordinator.core.lifecycle import Lifecycle
 from coordinator.core.observer import Departure, Observer
 from coordinator.core.registry import Registry, Worker
-from transport.errors import LayoutMismatch, RoleMismatch, WireError
-from transport.messages import Alive, Hello, Refused, Role, Welcome
-from transport.session import HELLO_EVERY_S
+from transport.wire.errors import LayoutMismatch, RoleMismatch, WireError
+from transport.wire.messages import Alive, Hello, Refused, Role, Welcome
+from transport.wire.session import HELLO_EVERY_S
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from coordinator.record.handoff_stages import stage_seconds
 from coordinator.record.record import RequestRecord
 from telemetry.clock import SteadyClock
 from telemetry.metrics import Metrics
-from transport.errors import WireError
-from transport.messages import GpuHealth, PeerTested
+from transport.wire.errors import WireError
+from transport.wire.messages import GpuHealth, PeerTested
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ would end another.
 
 from coordinator.core.registry import Worker
 from coordinator.core.request import Request, State
-from transport.messages import Prefilled
+from transport.wire.messages import Prefilled
 
 
 def offer_problem(message: Prefilled, worker: Worker, request: Request) -> str:

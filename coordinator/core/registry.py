@@ -8,9 +8,9 @@ from coordinator.core.contract import WorkerStatus
 from coordinator.core.pairs import Pairs
 from coordinator.core.request import Request, State
 from coordinator.core.token_meter import TokenMeter
-from transport.errors import LayoutMismatch, RoleMismatch
-from transport.layout import CacheLayout
-from transport.messages import GpuHealth, Hello, Role, WorkerGauges
+from transport.wire.errors import LayoutMismatch, RoleMismatch
+from transport.wire.layout import CacheLayout
+from transport.wire.messages import GpuHealth, Hello, Role, WorkerGauges
 
 
 @dataclass(eq=False)

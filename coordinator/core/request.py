@@ -6,9 +6,9 @@ from typing import Any
 
 from coordinator.core.contract import SequenceRequest
 from telemetry.logs import request_fields
-from transport.messages import Decode, Generate, Offer, Prefill, Prefilled, Role, TransferDone
-from transport.sampling import FinishReason
-from transport.token_ids import TokenIds, packed, to_wire
+from transport.wire.messages import Decode, Generate, Offer, Prefill, Prefilled, Role, TransferDone
+from transport.wire.sampling import FinishReason
+from transport.wire.token_ids import TokenIds, packed, to_wire
 
 
 class State(StrEnum):

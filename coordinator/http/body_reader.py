@@ -31,7 +31,7 @@ from coordinator.http.reader_wire import (
 )
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
-from transport.token_ids import to_wire
+from transport.wire.token_ids import to_wire
 
 
 class PoolsLimit(Struct, frozen=True):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from coordinator.http.choice import Delta
 from coordinator.http.logprobs import chat_logprobs
 from coordinator.http.writer import Json, Usage
-from transport.token_ids import TokenIds
+from transport.wire.token_ids import TokenIds
 
 
 class ChatWriter:

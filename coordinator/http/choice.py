@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from coordinator.core.contract import GenerationFailed, Token, TokenStream
 from coordinator.text.detokenizer import Detokenizer
 from coordinator.text.stops import StopMatcher
-from transport.sampling import FinishReason
+from transport.wire.sampling import FinishReason
 
 
 @dataclass(slots=True)

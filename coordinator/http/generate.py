@@ -25,7 +25,7 @@ from coordinator.http.writer import Usage, Writer
 from coordinator.text.detokenizer import Detokenizer
 from coordinator.text.stops import StopStrings
 from telemetry.logs import bound_request
-from transport.token_ids import TokenIds
+from transport.wire.token_ids import TokenIds
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from coordinator.http.schemas import (
     GenerationRequest,
     TokenizeRequest,
 )
-from transport.token_ids import TokenIds
+from transport.wire.token_ids import TokenIds
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from coordinator.http.errors import ApiError, invalid
 from coordinator.http.schemas import ChatMessage, Prompt
 from coordinator.text.chat_template import TemplateRefused
 from coordinator.text.tokenizer import Tokenizer
-from transport.token_ids import TokenIds, packed
+from transport.wire.token_ids import TokenIds, packed
 
 LOOKUP_LENS = 4
 """Text is told in tokens and back up to so many times the context."""

@@ -18,7 +18,7 @@ from coordinator.http.preparation import MODELS, Prepared
 from coordinator.http.reader_process import ReaderDied, ReaderProcess
 from coordinator.http.reader_wire import Job
 from coordinator.http.schemas import GenerationRequest
-from transport.token_ids import from_wire
+from transport.wire.token_ids import from_wire
 
 log = logging.getLogger(__name__)
 

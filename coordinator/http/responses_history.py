@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator.record.record import State
-from transport.sampling import FinishReason
+from transport.wire.sampling import FinishReason
 
 
 class _Body(BaseModel):

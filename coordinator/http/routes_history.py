@@ -14,7 +14,7 @@ from coordinator.http.responses import ErrorBody
 from coordinator.http.responses_history import RequestList, RequestTimeline
 from coordinator.record.redis_link import RedisUnavailable
 from coordinator.record.timeline import timeline
-from transport.errors import MalformedMessage
+from transport.wire.errors import MalformedMessage
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from coordinator.http.http_settings import HttpSettings
 from coordinator.http.prompts import check_token_ids
 from coordinator.http.schemas import GenerationRequest
 from coordinator.text.tokenizer import Tokenizer
-from transport.sampling import SamplingParams, StopRule
+from transport.wire.sampling import SamplingParams, StopRule
 
 _SEED_MASK = 2**63 - 1
 _GREEDY_BELOW = 1e-5  # a temperature this low would only overflow the logits

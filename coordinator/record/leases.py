@@ -21,8 +21,8 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Protocol
 
-from transport.errors import BatonError
-from transport.messages import Claim, Denied, Granted, Hello, ToWorker
+from transport.wire.errors import BatonError
+from transport.wire.messages import Claim, Denied, Granted, Hello, ToWorker
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from coordinator.record import keys, lease_scripts, scripts
 from coordinator.record.redis_link import RedisLink
 from coordinator.record.script import Command
-from transport.errors import BatonError
+from transport.wire.errors import BatonError
 
 log = logging.getLogger(__name__)
 

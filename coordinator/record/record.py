@@ -12,8 +12,8 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct, structs
 
-from transport.errors import MalformedMessage
-from transport.sampling import FinishReason
+from transport.wire.errors import MalformedMessage
+from transport.wire.sampling import FinishReason
 
 State = Literal["queued", "prefilling", "handoff", "decoding", "finished", "failed", "cancelled"]
 

@@ -14,7 +14,7 @@ from coordinator.record import lease_scripts, scripts
 from coordinator.record.damage import Damage
 from coordinator.record.redis_url import check_redis_password, check_redis_url, safe_url
 from coordinator.record.script import RUN, Command
-from transport.errors import BatonError
+from transport.wire.errors import BatonError
 
 _SOURCES: Final = (*scripts.SOURCES, *lease_scripts.SOURCES)
 _CLOSE_TIMEOUT_S: Final = 0.2

@@ -22,7 +22,7 @@ from coordinator.record.store_limits import StoreCounters, StoreLimits
 from coordinator.record.store_writer import StoreWriter
 from coordinator.record.unfit_gpus import UnfitGpus, how_to_clear, said
 from coordinator.record.write_buffer import WriteBuffer
-from transport.errors import MalformedMessage
+from transport.wire.errors import MalformedMessage
 
 _READ_A_TURN = 25  # records, of which one takes 0.2 ms to read from a reply
 

@@ -23,7 +23,7 @@ from coordinator.record.redis_link import RedisLink, RedisUnavailable
 from coordinator.record.store_limits import StoreCounters, StoreLimits
 from coordinator.record.unfit_gpus import UnfitGpus
 from coordinator.record.write_buffer import WriteBuffer
-from transport.errors import BatonError
+from transport.wire.errors import BatonError
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import tokenizers
 from coordinator.text.chat_template import ChatTemplate, TemplateRefused
 from coordinator.text.checkpoint import CheckpointInfo, read_json
 from coordinator.text.token_bytes import TokenBytes
-from transport.token_ids import TokenIds, packed
+from transport.wire.token_ids import TokenIds, packed
 
 _T = TypeVar("_T")
 _NUM_THREADS = 4

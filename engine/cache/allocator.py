@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from engine.cache.pages import PagePool
 from engine.cache.slots import SlotPool, StateSlot
-from transport.layout import PoolSize
+from transport.wire.layout import PoolSize
 
 
 @dataclass(eq=False)

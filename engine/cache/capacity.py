@@ -1,6 +1,6 @@
 """What a pool can never hold, even alone. Pure."""
 
-from transport.layout import CacheLayout, PoolSize
+from transport.wire.layout import CacheLayout, PoolSize
 
 
 def too_long(num_tokens: int, layout: CacheLayout, size: PoolSize) -> str:

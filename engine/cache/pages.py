@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from transport.errors import PoolExhausted
+from transport.wire.errors import PoolExhausted
 
 
 class PagePool:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from transport.errors import PoolExhausted
+from transport.wire.errors import PoolExhausted
 
 
 class StateSlot(NamedTuple):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.model.quantization import Quantization
-from transport.layout import CacheDtype, CacheLayout
+from transport.wire.layout import CacheDtype, CacheLayout
 
 LayerType = Literal["linear_attention", "full_attention"]
 SUPPORTED = ("qwen3_5_moe", "qwen3_5_moe_text")

@@ -25,7 +25,7 @@ from engine.model.weights import (
     Weights,
 )
 from engine.plan import Plan
-from transport.tensors import CacheTensors
+from transport.copy.tensors import CacheTensors
 
 
 class Qwen35:

@@ -9,10 +9,10 @@ from colocated.worker import ColocatedWorker
 from engine.batch import ForwardBatch
 from prefill.scheduler import PrefillLimits
 from tests.simulation.cluster import FakeEngine, FakeStep, expected_output
-from transport.layout import PoolSize
-from transport.messages import Cancel, Failed, Generate, Prefilled, Tokens
-from transport.sampling import SamplingParams, StopRule
-from transport.token_ids import packed, to_wire
+from transport.wire.layout import PoolSize
+from transport.wire.messages import Cancel, Failed, Generate, Prefilled, Tokens
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import packed, to_wire
 
 PAGE = 16
 

@@ -12,7 +12,7 @@ from coordinator.core.contract import (
     Token,
     WorkerStatus,
 )
-from transport.messages import LogprobsOut
+from transport.wire.messages import LogprobsOut
 
 Script = Callable[[SequenceRequest], Sequence[int]]
 

@@ -26,9 +26,9 @@ from tests.coordinator.test_history import FakeHistory
 from tests.coordinator.test_hub import FAST, Generate, SequenceRequest, Site
 from tests.coordinator.test_store import FAST as STORE
 from tests.coordinator.test_store import abandon, eventually, stored
-from transport.messages import Prefilled, TokenOut, Tokens
-from transport.sampling import SamplingParams, StopRule
-from transport.token_ids import packed
+from transport.wire.messages import Prefilled, TokenOut, Tokens
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import packed
 
 ROOT = Path(__file__).parents[2]
 HOUR_S = 3600.0

@@ -1,5 +1,5 @@
 from coordinator.core.connection_monitor import ConnectionMonitor
-from transport.messages import Alive, ToWorker
+from transport.wire.messages import Alive, ToWorker
 
 
 def test_who_was_missed_twice_in_a_row_is_gone() -> None:

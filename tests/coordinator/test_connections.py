@@ -18,8 +18,8 @@ from coordinator.file_limit import SPARE
 from coordinator.http.connections import Connections
 from coordinator.http.http_settings import HttpSettings
 from coordinator.server import HttpServer
-from transport.channel import WorkerChannel
-from transport.messages import Alive, Goodbye
+from transport.wire.channel import WorkerChannel
+from transport.wire.messages import Alive, Goodbye
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -154,8 +154,8 @@ from coordinator.http.connections import Connections
 from coordinator.http.http_settings import HttpSettings
 from coordinator.file_limit import allow_open_files
 from coordinator.server import HttpServer
-from transport.channel import CoordinatorChannel
-from transport.messages import Alive
+from transport.wire.channel import CoordinatorChannel
+from transport.wire.messages import Alive
 
 async def app(scope, receive, send):
     headers = [(b"content-length", b"2")]

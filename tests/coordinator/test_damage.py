@@ -22,7 +22,7 @@ from coordinator.record.timeline import timeline
 from deploy.redis_server import LocalRedis
 from tests.coordinator.histories import advance
 from tests.coordinator.test_store import abandon, eventually, stored
-from transport.errors import MalformedMessage
+from transport.wire.errors import MalformedMessage
 
 LIMITS = StoreLimits(
     call_timeout_s=10.0, start_timeout_s=10.0, heartbeat_s=0.1, presence_ttl_s=20.0,

@@ -11,8 +11,8 @@ from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.checkpoint_folder import make_backend
 from tests.coordinator.fake_core import FakeStream
 from tests.coordinator.test_stops import expected
-from transport.sampling import SamplingParams, StopRule
-from transport.token_ids import packed
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import packed
 
 BACKEND = make_backend()
 NUM_IDS = BACKEND.get_vocab_size(with_added_tokens=True)

@@ -5,7 +5,7 @@ import pytest
 from coordinator.core.effects import BreakerMoved, Charged
 from coordinator.core.request import Request, State
 from tests.coordinator.test_lifecycle import Desk
-from transport.messages import Cancel, Decode, Failed, Prefill
+from transport.wire.messages import Cancel, Decode, Failed, Prefill
 
 
 def fail(desk: Desk, request: Request, code: str) -> None:

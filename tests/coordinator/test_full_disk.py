@@ -25,9 +25,9 @@ from tests.coordinator.test_hub import EXPORT, FAST
 from tests.coordinator.test_store import FAST as STORE
 from tests.coordinator.test_store import eventually, stored
 from tests.small_disk import fill, small_disk
-from transport.messages import Hello, Prefilled, TokenOut
-from transport.sampling import SamplingParams, StopRule
-from transport.token_ids import packed
+from transport.wire.messages import Hello, Prefilled, TokenOut
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import packed
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from coordinator.record.record import RequestRecord
 from coordinator.record.redis_link import RedisUnavailable
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.fake_core import FakeCore
-from transport.errors import MalformedMessage
+from transport.wire.errors import MalformedMessage
 
 
 class FakeHistory:

@@ -18,9 +18,9 @@ from coordinator.core.request import Request
 from coordinator.record.damage import Damage
 from coordinator.record.leases import Leases
 from telemetry.metrics import Metrics
-from transport.channel import CoordinatorChannel, WorkerChannel
-from transport.layout import CacheLayout, PoolSize
-from transport.messages import (
+from transport.wire.channel import CoordinatorChannel, WorkerChannel
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.messages import (
     PROTOCOL,
     Cancel,
     Decode,
@@ -40,9 +40,9 @@ from transport.messages import (
     Tokens,
     WorkerGauges,
 )
-from transport.sampling import SamplingParams, StopRule
-from transport.session import JoinRefused, Session
-from transport.token_ids import packed
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.session import JoinRefused, Session
+from transport.wire.token_ids import packed
 
 LAYOUT = CacheLayout("float32", 16, *[1] * 9)
 EXPORT = MemoryExport("shm", "h", 1, LAYOUT, PoolSize(8, 8))

@@ -22,10 +22,10 @@ from coordinator.record.store_limits import StoreLimits
 from deploy.redis_server import LocalRedis
 from tests.coordinator.redis_scripts import load, run
 from tests.e2e.waiting import eventually
-from transport.channel import CoordinatorChannel, WorkerChannel
-from transport.claim import ClaimDenied, claim_gpu
-from transport.errors import DeadlineExceeded
-from transport.messages import Claim, Denied, Granted, Hello
+from transport.wire.channel import CoordinatorChannel, WorkerChannel
+from transport.wire.claim import ClaimDenied, claim_gpu
+from transport.wire.errors import DeadlineExceeded
+from transport.wire.messages import Claim, Denied, Granted, Hello
 
 GPUS = ("GPU-a", "GPU-b", "GPU-c")
 HOLDERS = ("decode-1", "decode-2", "prefill-1", "prefill-2", "colocated-1")
@@ -213,9 +213,9 @@ async def test_leases_are_taken_again_when_redis_comes_back_empty(redis: Redis, 
 
 WORKER = """
 import sys, time
-from transport.channel import WorkerChannel
-from transport.claim import claim_gpu
-from transport.messages import Claim
+from transport.wire.channel import WorkerChannel
+from transport.wire.claim import claim_gpu
+from transport.wire.messages import Claim
 endpoint, instance, gpu = sys.argv[1:]
 channel = WorkerChannel(endpoint, instance)
 print(claim_gpu(channel, Claim(instance, (gpu,)), timeout_s=10.0, clock=time.monotonic), flush=True)

@@ -10,8 +10,8 @@ from coordinator.core.placement import PlacementLimits
 from coordinator.core.registry import Registry
 from coordinator.core.request import State
 from coordinator.record.handoff_stages import stage_seconds
-from transport.layout import CacheLayout, PoolSize
-from transport.messages import (
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.messages import (
     Cancel,
     Decode,
     Failed,
@@ -28,8 +28,8 @@ from transport.messages import (
     Tokens,
     TransferDone,
 )
-from transport.sampling import SamplingParams, StopRule
-from transport.token_ids import from_wire, packed
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import from_wire, packed
 
 LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 

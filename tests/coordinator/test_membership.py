@@ -9,10 +9,10 @@ from coordinator.core.lifecycle import Lifecycle
 from coordinator.core.membership import ANSWERED_S, Membership
 from coordinator.core.placement import PlacementLimits
 from coordinator.core.registry import Registry
-from transport.layout import CacheLayout, PoolSize
-from transport.messages import Hello, MemoryExport, Refused, Welcome
-from transport.sampling import SamplingParams, StopRule
-from transport.token_ids import packed
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.messages import Hello, MemoryExport, Refused, Welcome
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import packed
 
 LAYOUT = CacheLayout("float32", 16, *[1] * 9)
 MEMORY = MemoryExport("shm", "h", 1, LAYOUT, PoolSize(8, 8))

@@ -12,9 +12,9 @@ from coordinator.core.effects import Ended, PlacedAnew
 from coordinator.core.observer import Observer
 from telemetry.metrics import Metrics
 from tests.coordinator.test_lifecycle import Desk
-from transport.messages import Failed, WorkerGauges
-from transport.sampling import SamplingParams, StopRule
-from transport.token_ids import packed
+from transport.wire.messages import Failed, WorkerGauges
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import packed
 
 
 def told(desk: Desk) -> dict[str, float]:

@@ -7,10 +7,10 @@ from coordinator.core.contract import SequenceRequest
 from coordinator.core.offer_check import offer_problem
 from coordinator.core.registry import Worker
 from coordinator.core.request import Request, State
-from transport.layout import CacheLayout, PoolSize
-from transport.messages import Hello, MemoryExport, Offer, Prefilled, TokenOut, WorkerGauges
-from transport.sampling import SamplingParams, StopRule
-from transport.token_ids import packed
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.messages import Hello, MemoryExport, Offer, Prefilled, TokenOut, WorkerGauges
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import packed
 
 EXPORT = MemoryExport("shm", "h", 1, CacheLayout("float32", 16, *[1] * 9), PoolSize(8, 4))
 GOOD = Offer("p-1", (0, 7), 3, 1, 20)

@@ -5,7 +5,7 @@ import pytest
 from coordinator.core.contract import Overloaded, Token
 from coordinator.core.open_tokens import OpenTokens, tokens_that_fit
 from coordinator.core.streams import Stream
-from transport.messages import LogprobsOut
+from transport.wire.messages import LogprobsOut
 
 
 def stream(tokens: OpenTokens, num_prompt: int, *, until_end: bool = False) -> Stream:

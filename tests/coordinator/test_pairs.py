@@ -9,8 +9,16 @@ from coordinator.core.placement import PlacementLimits
 from coordinator.core.registry import Registry
 from coordinator.core.request import State
 from tests.coordinator.test_lifecycle import LAYOUT, Desk
-from transport.layout import PoolSize
-from transport.messages import Decode, Hello, MemoryExport, PeerTested, Prefill, Refused, Welcome
+from transport.wire.layout import PoolSize
+from transport.wire.messages import (
+    Decode,
+    Hello,
+    MemoryExport,
+    PeerTested,
+    Prefill,
+    Refused,
+    Welcome,
+)
 
 
 def test_only_a_usable_pair_is_used_and_its_end_forgets_it() -> None:

@@ -16,10 +16,10 @@ from coordinator.core.placement import (
 from coordinator.core.registry import Registry, Worker
 from coordinator.core.request import Request, State
 from tests.coordinator.counted import assert_counted
-from transport.layout import CacheLayout, PoolSize
-from transport.messages import Hello, MemoryExport, Role
-from transport.sampling import SamplingParams, StopRule
-from transport.token_ids import packed
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.messages import Hello, MemoryExport, Role
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import packed
 
 LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 LIMITS = PlacementLimits(max_tokens_ahead=512, prefill_watermark=0.9)

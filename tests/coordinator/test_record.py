@@ -12,7 +12,7 @@ from msgspec import structs
 from coordinator.record.record import RequestRecord, State
 from coordinator.record.write_buffer import WriteBuffer
 from tests.coordinator.histories import advance, again, latest
-from transport.errors import MalformedMessage
+from transport.wire.errors import MalformedMessage
 
 STATES: tuple[State, ...] = get_args(State)
 TERMINAL = {"finished", "failed", "cancelled"}

@@ -5,7 +5,7 @@ import pytest
 from coordinator.core.request import Request, State
 from coordinator.core.trials import TrialLimits
 from tests.coordinator.test_lifecycle import Desk
-from transport.messages import Cancel, Generate
+from transport.wire.messages import Cancel, Generate
 
 
 def aboard(desk: Desk, instance: str) -> list[str]:

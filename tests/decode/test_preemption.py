@@ -11,9 +11,9 @@ from decode.scheduler import DecodeScheduler
 from engine.batch import Sampled, StepResult
 from engine.cache.allocator import CacheAllocator
 from engine.sequence import Scheduled, Sequence
-from transport.layout import CacheLayout, PoolSize
-from transport.sampling import SamplingParams, StopRule
-from transport.token_ids import packed
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import packed
 
 LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 STOP_ID = 7

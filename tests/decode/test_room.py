@@ -6,12 +6,12 @@ import pytest
 
 from decode.worker import COPY_WAIT_S, DecodeWorker
 from tests.simulation.cluster import FakeEngine
-from transport.errors import StaleEpoch
-from transport.layout import PoolSize
-from transport.messages import Cancel, Decode, Failed, Offer, Tokens, TransferDone
-from transport.pull import Copied
-from transport.sampling import SamplingParams, StopRule
-from transport.token_ids import packed, to_wire
+from transport.copy.pull import Copied
+from transport.wire.errors import StaleEpoch
+from transport.wire.layout import PoolSize
+from transport.wire.messages import Cancel, Decode, Failed, Offer, Tokens, TransferDone
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import packed, to_wire
 
 PAGE = 16
 PULL_TIMEOUT_S = 10.0

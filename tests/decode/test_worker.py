@@ -7,12 +7,12 @@ import pytest
 
 from decode.worker import COPY_PATIENCE_S, DecodeWorker
 from tests.transport.exporters import LAYOUT, Exporter, own_cache
-from transport.digest import digest
-from transport.layout import PoolSize
-from transport.messages import Decode, Failed, Offer, PeerJoined, PeerTested, TransferDone
-from transport.pull import Copied, CopyThread
-from transport.sampling import SamplingParams, StopRule
-from transport.token_ids import packed, to_wire
+from transport.copy.digest import digest
+from transport.copy.pull import Copied, CopyThread
+from transport.wire.layout import PoolSize
+from transport.wire.messages import Decode, Failed, Offer, PeerJoined, PeerTested, TransferDone
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import packed, to_wire
 
 SIZE = PoolSize(10, 3)
 PAGES = (7, 0, 3)

@@ -19,11 +19,11 @@ from tests.e2e.refusals import EXIT_S, reach, refusal, up
 from tests.e2e.served import served
 from tests.e2e.stack import ROOT, Stack, environment
 from tests.e2e.streams import Stream
-from transport.channel import CoordinatorChannel, WorkerChannel
-from transport.channel_keys import channel_keys
-from transport.errors import ProtocolMismatch
-from transport.layout import CacheLayout, PoolSize
-from transport.messages import PROTOCOL, Hello, MemoryExport, Refused
+from transport.wire.channel import CoordinatorChannel, WorkerChannel
+from transport.wire.channel_keys import channel_keys
+from transport.wire.errors import ProtocolMismatch
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.messages import PROTOCOL, Hello, MemoryExport, Refused
 
 OTHER = "baton/0"
 

@@ -17,8 +17,8 @@ from tests.e2e.refusals import reach, refusal, up
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
 from tests.e2e.streams import Stream
-from transport.layout import CacheLayout, PoolSize
-from transport.messages import PROTOCOL, Claim, Goodbye, Hello, MemoryExport, encode
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.messages import PROTOCOL, Claim, Goodbye, Hello, MemoryExport, encode
 
 MODEL = "per_expert"
 RIGHT, RARE, WRONG = (f"sk-{name}-0123456789abcdef" for name in ("right", "rare", "wrong"))

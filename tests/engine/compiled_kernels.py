@@ -24,7 +24,7 @@ from engine.cuda_sampler import CudaSampler, num_logits
 from engine.kernels.triton_set import TritonKernels
 from engine.model.config import ModelConfig
 from engine.runner import Engine
-from transport.sampling import SamplingParams, StopRule
+from transport.wire.sampling import SamplingParams, StopRule
 
 FULL_SIZE = Path(__file__).parents[2] / "bench/models/qwen3.5-35b-a3b/config.json"
 SMALLER = {

@@ -13,7 +13,7 @@ from engine.cache.slots import SlotPool, StateSlot
 from engine.config import EngineConfig
 from engine.kernels.interface import Kernels
 from engine.runner import Engine
-from transport.sampling import SamplingParams, StopRule
+from transport.wire.sampling import SamplingParams, StopRule
 
 GREEDY = SamplingParams(temperature=0.0)
 UNLIMITED = StopRule(max_tokens=1 << 30)

@@ -5,7 +5,7 @@ import torch
 
 from engine import gpu, options
 from engine.gpu import Gpu
-from transport.layout import CacheLayout
+from transport.wire.layout import CacheLayout
 
 GPUS = [Gpu(0, "GPU-1a2b"), Gpu(1, "GPU-1acc"), Gpu(2, "GPU-77ff")]
 LAYOUT = CacheLayout("bfloat16", 64, 10, 2, 256, 30, 8192, 3, 32, 128, 128)

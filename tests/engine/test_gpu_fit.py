@@ -6,8 +6,8 @@ import torch
 from engine import gpu
 from engine.config import MAX_DECODE_ROWS, EngineConfig
 from tests.engine.checkpoints import checkpoint
-from transport.layout import CacheLayout, PoolSize
-from transport.region import Region
+from transport.copy.region import Region
+from transport.wire.layout import CacheLayout, PoolSize
 
 GIB = 1 << 30
 

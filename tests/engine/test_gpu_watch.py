@@ -10,7 +10,7 @@ from engine.gpu_watch import STALE_S, GpuWatch, NoWatch
 from telemetry.gpu_readings import Gpus, NoGpus
 from telemetry.nvml import NvmlGpus
 from tests.telemetry.fake_nvml import FakeNvml
-from transport.messages import GpuHealth, XidCount
+from transport.wire.messages import GpuHealth, XidCount
 
 DEADLINE_S = 10.0
 

@@ -9,7 +9,7 @@ import torch
 from engine.kernels.reference import ReferenceKernels
 from tests.engine.checkpoints import SHAPES, checkpoint, reference
 from tests.engine.driver import GREEDY, Driver, Request, load_engine
-from transport.sampling import SamplingParams
+from transport.wire.sampling import SamplingParams
 
 NUM_TOKENS = 64
 LENGTHS = (1, 63, 64, 65, 64 * 5 + 17)

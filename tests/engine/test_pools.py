@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine.cache.pages import PagePool
 from engine.cache.slots import SlotPool, StateSlot
-from transport.errors import PoolExhausted
+from transport.wire.errors import PoolExhausted
 
 SIZE = 12
 

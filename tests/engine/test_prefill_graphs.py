@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from engine.batch import Row
 from engine.kernels.triton_prefill_plan import BLOCK, TILE_LEN, HostPlan
 from engine.prefill_graphs import MAX_PAGES, ROWS, TOKENS, Shape
-from transport.layout import CacheLayout
+from transport.wire.layout import CacheLayout
 
 chunks = st.lists(
     st.tuples(st.integers(0, 40).map(lambda n: n * 64), st.integers(1, 256)),

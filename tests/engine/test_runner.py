@@ -11,7 +11,7 @@ from engine.kernels.reference import ReferenceKernels
 from engine.runner import Engine
 from tests.engine.checkpoints import SHAPES, checkpoint
 from tests.engine.driver import GREEDY, UNLIMITED, Driver, Request, load_engine
-from transport.sampling import SamplingParams, StopRule
+from transport.wire.sampling import SamplingParams, StopRule
 
 PROMPT = tuple(random.Random(1).randrange(260) for _ in range(64 * 4 + 5))
 

@@ -18,7 +18,7 @@ from engine.batch import Binding, Sampled
 from engine.kernels.philox import gumbel_noise, philox
 from engine.kernels.torch_sampling import threshold
 from engine.sampler import Bound, Sampler, SampleRow
-from transport.sampling import SamplingParams, StopRule
+from transport.wire.sampling import SamplingParams, StopRule
 
 NUM_IDS = 50
 CPU = torch.device("cpu")

@@ -9,9 +9,9 @@ import torch
 from engine import gpu, service
 from engine.config import EngineConfig
 from engine.gpu import Gpu
-from transport.claim import ClaimDenied
-from transport.errors import DeadlineExceeded
-from transport.messages import Alive, Claim, Denied, Granted
+from transport.wire.claim import ClaimDenied
+from transport.wire.errors import DeadlineExceeded
+from transport.wire.messages import Alive, Claim, Denied, Granted
 
 SEEN = [Gpu(0, "GPU-aa"), Gpu(1, "GPU-bb")]
 

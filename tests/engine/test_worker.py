@@ -14,10 +14,10 @@ from engine.stall import StallGuard
 from engine.worker import WorkerLoop
 from tests.coordinator.test_hub import DEADLINE_S, EXPORT, Site
 from tests.e2e.waiting import eventually
-from transport.channel import WorkerChannel
-from transport.errors import ExportLost
-from transport.messages import GpuHealth, Hello, WorkerGauges, XidCount
-from transport.session import Session
+from transport.wire.channel import WorkerChannel
+from transport.wire.errors import ExportLost
+from transport.wire.messages import GpuHealth, Hello, WorkerGauges, XidCount
+from transport.wire.session import Session
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
 from engine.runner import Engine
-from transport.sampling import SamplingParams, StopRule
+from transport.wire.sampling import SamplingParams, StopRule
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

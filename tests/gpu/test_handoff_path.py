@@ -11,10 +11,10 @@ import torch
 
 from deploy.pair_checks import pairs
 from engine.pairtest import FULL_SIZE, POOLS
-from transport.errors import PeerGone
-from transport.messages import PeerJoined
-from transport.region import Region
-from transport.tensors import CacheTensors
+from transport.copy.region import Region
+from transport.copy.tensors import CacheTensors
+from transport.wire.errors import PeerGone
+from transport.wire.messages import PeerJoined
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
@@ -40,8 +40,8 @@ def announced(exporter: subprocess.Popen) -> PeerJoined:
 @pytest.fixture
 def stream():
     """A copy stream on the last GPU, and the cache it writes."""
-    from transport.cuda import CudaMemory
-    from transport.cuda_pull import CudaCopyStream
+    from transport.copy.cuda import CudaMemory
+    from transport.copy.cuda_pull import CudaCopyStream
 
     torch.cuda.set_device(torch.cuda.device_count() - 1)
     buffer = CudaMemory().allocate(Region.of(FULL_SIZE, POOLS).size_bytes)
@@ -69,7 +69,7 @@ def test_every_pair_of_gpus_carries_every_byte() -> None:
 def test_expandable_segments_cannot_be_exported_and_the_error_says_so() -> None:
     code = (
         "import torch\n"
-        "from transport.cuda import export_handle\n"
+        "from transport.copy.cuda import export_handle\n"
         "memory = torch.empty(64 << 20, dtype=torch.uint8, device='cuda')\n"
         "try:\n"
         "    export_handle(memory.data_ptr())\n"
@@ -87,7 +87,7 @@ def test_expandable_segments_cannot_be_exported_and_the_error_says_so() -> None:
 
 def test_the_region_itself_is_plain_memory_whatever_torch_uses() -> None:
     code = (
-        "from transport.cuda import CudaMemory\n"
+        "from transport.copy.cuda import CudaMemory\n"
         "memory = CudaMemory()\n"
         "memory.allocate(1 << 20)\n"
         "print(len(memory.handle))\n"
@@ -101,7 +101,7 @@ def test_the_region_itself_is_plain_memory_whatever_torch_uses() -> None:
 
 
 def test_a_killed_exporters_bytes_arrive_and_its_gpu_is_free_afterwards(exporter, stream) -> None:
-    from transport.selftest import probe_peer
+    from transport.copy.selftest import probe_peer
 
     copies, own = stream
     peer = announced(exporter)
@@ -117,11 +117,11 @@ def test_a_killed_exporters_bytes_arrive_and_its_gpu_is_free_afterwards(exporter
 
 
 def test_a_closed_peer_stays_mapped_until_its_last_pull_is_done(exporter, stream) -> None:
-    from transport.cuda_pull import CudaPull
-    from transport.messages import Offer
-    from transport.pull import Wanted
-    from transport.region import PROBE
-    from transport.selftest import EPOCH
+    from transport.copy.cuda_pull import CudaPull
+    from transport.copy.pull import Wanted
+    from transport.copy.region import PROBE
+    from transport.copy.selftest import EPOCH
+    from transport.wire.messages import Offer
 
     copies, _ = stream
     peer = announced(exporter)

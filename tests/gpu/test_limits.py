@@ -14,7 +14,7 @@ from engine.model.config import ModelConfig
 from engine.model.registry import build
 from engine.runner import Engine
 from tests.engine.checkpoints import checkpoint as some_checkpoint
-from transport.sampling import SamplingParams, StopRule
+from transport.wire.sampling import SamplingParams, StopRule
 
 pytestmark = pytest.mark.gpu
 

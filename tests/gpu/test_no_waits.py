@@ -10,7 +10,7 @@ from engine.batch import Binding, ForwardBatch, Row
 from engine.cache.publish import allocator_for
 from engine.runner import Engine
 from tests.engine.compiled_kernels import small_engine
-from transport.sampling import SamplingParams, StopRule
+from transport.wire.sampling import SamplingParams, StopRule
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

@@ -10,7 +10,7 @@ from engine.prefill_graphs import MAX_PAGES, ROWS, TOKENS
 from engine.runner import Engine
 from tests.engine.compiled_kernels import PAGES, small_engine
 from tests.kernels.closeness import relative_error
-from transport.sampling import SamplingParams, StopRule
+from transport.wire.sampling import SamplingParams, StopRule
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

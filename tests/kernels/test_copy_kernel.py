@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from transport.copy_kernel import (
+from transport.copy.kernel import (
     BlockBytes,
     CopyShape,
     copy_blocks,

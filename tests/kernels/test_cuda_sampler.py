@@ -8,7 +8,7 @@ from engine.batch import Binding, Sampled
 from engine.cuda_sampler import CudaSampler, num_logits
 from engine.kernels import torch_sampling
 from engine.sampler import Sampler, SampleRow
-from transport.sampling import SamplingParams, StopRule
+from transport.wire.sampling import SamplingParams, StopRule
 
 NUM_IDS = 701
 SHORT = [

@@ -9,9 +9,9 @@ from engine.cache.allocator import CacheAllocator
 from engine.sequence import Scheduled, Sequence
 from prefill.offers import Offers
 from prefill.scheduler import PrefillLimits, PrefillScheduler
-from transport.layout import CHUNK_ALIGNMENT, CacheLayout, PoolSize
-from transport.sampling import SamplingParams, StopRule
-from transport.token_ids import packed
+from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout, PoolSize
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import packed
 
 LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 

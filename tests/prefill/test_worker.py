@@ -5,10 +5,10 @@ from types import SimpleNamespace
 from prefill.scheduler import PrefillLimits
 from prefill.worker import PrefillWorker
 from tests.simulation.cluster import FakeEngine
-from transport.layout import PoolSize
-from transport.messages import Cancel, Prefill, Prefilled, Release
-from transport.sampling import SamplingParams, StopRule
-from transport.token_ids import packed, to_wire
+from transport.wire.layout import PoolSize
+from transport.wire.messages import Cancel, Prefill, Prefilled, Release
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import packed, to_wire
 
 
 def test_orders_about_what_is_over_are_dropped_and_counted() -> None:

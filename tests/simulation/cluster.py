@@ -31,15 +31,15 @@ from engine.batch import Binding, ForwardBatch, Sampled, StepResult
 from prefill.scheduler import PrefillLimits
 from prefill.worker import PrefillWorker
 from tests.coordinator.counted import assert_counted
-from transport.errors import PeerGone
-from transport.layout import CacheLayout, PoolSize
-from transport.messages import Decode, Generate, Heartbeat, Hello, MemoryExport, Prefill
-from transport.pull import Wanted, copy_offer
-from transport.region import Region
-from transport.sampling import SamplingParams, StopRule
-from transport.selftest import write_pattern
-from transport.tensors import CacheTensors
-from transport.token_ids import packed
+from transport.copy.pull import Wanted, copy_offer
+from transport.copy.region import Region
+from transport.copy.selftest import write_pattern
+from transport.copy.tensors import CacheTensors
+from transport.wire.errors import PeerGone
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.messages import Decode, Generate, Heartbeat, Hello, MemoryExport, Prefill
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import packed
 
 EOS = 7
 VOCAB = 64

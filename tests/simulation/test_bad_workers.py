@@ -12,8 +12,8 @@ from coordinator.core.request import State
 from coordinator.core.trials import TrialLimits
 from tests.simulation.cluster import POISON, Cluster, expected_output
 from tests.simulation.test_cluster import settle
-from transport.layout import PoolSize
-from transport.sampling import StopRule
+from transport.wire.layout import PoolSize
+from transport.wire.sampling import StopRule
 
 SIZE = PoolSize(40, 4)
 LARGE = PoolSize(400, 40)

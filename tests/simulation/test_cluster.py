@@ -10,8 +10,8 @@ from coordinator.core.hub_settings import HubSettings
 from coordinator.core.request import State
 from coordinator.core.trials import TrialLimits
 from tests.simulation.cluster import EOS, Cluster, expected_output
-from transport.layout import PoolSize
-from transport.sampling import StopRule
+from transport.wire.layout import PoolSize
+from transport.wire.sampling import StopRule
 
 MAX_EVENTS = 200_000
 LENIENT = TrialLimits(num_deaths=10_000, max_losses=10_000)

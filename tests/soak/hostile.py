@@ -13,8 +13,8 @@ import zmq
 import zmq.asyncio
 
 from coordinator.record import keys
-from transport.channel_keys import channel_keys
-from transport.messages import PROTOCOL
+from transport.wire.channel_keys import channel_keys
+from transport.wire.messages import PROTOCOL
 
 NUM_BODIES = 300
 NUM_CONNECTIONS = 200

@@ -5,12 +5,12 @@ from secrets import token_hex
 
 import torch
 
-from transport.layout import CacheLayout, PoolSize
-from transport.memory import SharedMemory
-from transport.messages import MemoryExport
-from transport.region import Region
-from transport.selftest import write_pattern
-from transport.tensors import CacheTensors
+from transport.copy.memory import SharedMemory
+from transport.copy.region import Region
+from transport.copy.selftest import write_pattern
+from transport.copy.tensors import CacheTensors
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.messages import MemoryExport
 
 LAYOUT = CacheLayout("bfloat16", 16, 2, 2, 8, 3, 24, 3, 4, 8, 16)
 

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from transport import copy_launch
+from transport.copy import launch as copy_launch
 
 
 class Event:
@@ -88,7 +88,7 @@ def installed(patch: pytest.MonkeyPatch) -> Iterator[RuntimeFake]:
     cupy.cuda, cuda.runtime = cuda, runtime  # type: ignore[attr-defined]
     for name, module in (("cupy", cupy), ("cupy.cuda", cuda)):
         patch.setitem(sys.modules, name, module)
-    for name in ("transport.cuda", "transport.cuda_pull"):
+    for name in ("transport.copy.cuda", "transport.copy.cuda_pull"):
         patch.delitem(sys.modules, name, raising=False)
     plain_empty = torch.empty
     patch.setattr(
@@ -103,5 +103,5 @@ def installed(patch: pytest.MonkeyPatch) -> Iterator[RuntimeFake]:
     try:
         yield runtime
     finally:
-        for name in ("transport.cuda", "transport.cuda_pull"):
+        for name in ("transport.copy.cuda", "transport.copy.cuda_pull"):
             sys.modules.pop(name, None)

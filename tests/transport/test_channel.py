@@ -10,9 +10,9 @@ import zmq
 import zmq.asyncio
 
 from tests.e2e.waiting import eventually
-from transport.channel import CoordinatorChannel, WorkerChannel
-from transport.errors import MalformedMessage, ProtocolMismatch
-from transport.messages import (
+from transport.wire.channel import CoordinatorChannel, WorkerChannel
+from transport.wire.errors import MalformedMessage, ProtocolMismatch
+from transport.wire.messages import (
     PROTOCOL,
     Alive,
     Cancel,

@@ -6,9 +6,9 @@ import pytest
 import zmq
 from zmq.utils import z85
 
-from transport.channel import CoordinatorChannel, WorkerChannel
-from transport.channel_keys import SECRET, channel_keys, require_keys
-from transport.secret_setting import secret_setting
+from transport.wire.channel import CoordinatorChannel, WorkerChannel
+from transport.wire.channel_keys import SECRET, channel_keys, require_keys
+from transport.wire.secret_setting import secret_setting
 
 TEXT = "0123456789abcdef" * 4
 

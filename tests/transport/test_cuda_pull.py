@@ -9,16 +9,16 @@ from msgspec import structs
 
 from tests.transport.exporters import LAYOUT, filled, own_cache
 from tests.transport.fake_cuda import Event, RuntimeFake, Stream, installed
-from transport import copy_launch
-from transport.copy_kernel import CopyShape
-from transport.errors import LayoutMismatch, PeerGone, StaleEpoch
-from transport.layout import PoolSize
-from transport.messages import MemoryExport, Offer
-from transport.pull import Wanted, copy_sequence
-from transport.region import Region
-from transport.selftest import EPOCH as GENERATION_OF_PROBE
-from transport.selftest import probe_peer, write_pattern
-from transport.tensors import CacheTensors
+from transport.copy import launch as copy_launch
+from transport.copy.kernel import CopyShape
+from transport.copy.pull import Wanted, copy_sequence
+from transport.copy.region import Region
+from transport.copy.selftest import EPOCH as GENERATION_OF_PROBE
+from transport.copy.selftest import probe_peer, write_pattern
+from transport.copy.tensors import CacheTensors
+from transport.wire.errors import LayoutMismatch, PeerGone, StaleEpoch
+from transport.wire.layout import PoolSize
+from transport.wire.messages import MemoryExport, Offer
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has the real thing")
 
@@ -44,7 +44,7 @@ def export(cuda: RuntimeFake, instance: str, seed: int) -> tuple[MemoryExport, C
 
 
 def copy_stream(own: CacheTensors, *, after_steps: bool = False):
-    from transport.cuda_pull import CudaCopyStream
+    from transport.copy.cuda_pull import CudaCopyStream
 
     return CudaCopyStream(own, after_steps=after_steps, shape=SHAPE)
 
@@ -65,7 +65,7 @@ def test_handoffs_of_several_peers_arrive_whatever_the_batch(
     stream = copy_stream(own)
     for name, (memory, _) in exports.items():
         stream.open(name, memory)
-    from transport import cuda_pull
+    from transport.copy import cuda_pull
 
     if not together:
         monkeypatch.setattr(cuda_pull, "MAX_BATCH_BYTES", 1)
@@ -210,7 +210,7 @@ def test_what_cannot_be_opened_says_what_to_look_at(cuda: RuntimeFake) -> None:
 
 
 def test_memory_that_cannot_be_exported_is_refused_with_the_reason(cuda: RuntimeFake) -> None:
-    from transport.cuda import export_handle
+    from transport.copy.cuda import export_handle
 
     assert export_handle(1234) == b"handle".hex()
     cuda.export_error = 1

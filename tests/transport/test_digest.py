@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from transport import digest as module
-from transport.digest import digest
-from transport.layout import CacheLayout, PoolSize
-from transport.region import Region
-from transport.tensors import CacheTensors
+from transport.copy import digest as module
+from transport.copy.digest import digest
+from transport.copy.region import Region
+from transport.copy.tensors import CacheTensors
+from transport.wire.layout import CacheLayout, PoolSize
 
 LAYOUT = CacheLayout("bfloat16", 16, 2, 2, 8, 3, 24, 3, 4, 8, 16)
 SIZE = PoolSize(num_pages=8, num_state_slots=4)

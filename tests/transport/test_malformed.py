@@ -12,10 +12,10 @@ import zmq.asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transport.channel import CoordinatorChannel, WorkerChannel, from_worker, to_worker
-from transport.errors import MalformedMessage, ProtocolMismatch, WireError
-from transport.layout import CacheLayout, PoolSize
-from transport.messages import (
+from transport.wire.channel import CoordinatorChannel, WorkerChannel, from_worker, to_worker
+from transport.wire.errors import MalformedMessage, ProtocolMismatch, WireError
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.messages import (
     PROTOCOL,
     Alive,
     Cancel,
@@ -37,7 +37,7 @@ from transport.messages import (
     WorkerGauges,
     encode,
 )
-from transport.sampling import SamplingParams, StopRule
+from transport.wire.sampling import SamplingParams, StopRule
 
 OURS = PROTOCOL.encode()
 EXPORT = MemoryExport("shm", "h", 1, CacheLayout("float32", 16, *[1] * 9), PoolSize(8, 8))
@@ -202,7 +202,7 @@ async def test_a_worker_drops_what_it_cannot_read_and_counts_it() -> None:
 async def test_a_frame_beyond_the_limit_closes_its_connection_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("transport.channel.MAX_FRAME_BYTES", 1000)
+    monkeypatch.setattr("transport.wire.channel.MAX_FRAME_BYTES", 1000)
     coordinator = CoordinatorChannel("tcp://127.0.0.1:*")
     context = zmq.asyncio.Context()
     workers = {}

@@ -7,12 +7,12 @@ import torch
 from msgspec import structs
 
 from tests.transport.exporters import LAYOUT, Exporter, own_cache
-from transport.digest import digest
-from transport.errors import LayoutMismatch, PeerGone, StaleEpoch
-from transport.layout import CacheLayout, PoolSize
-from transport.messages import Offer
-from transport.pull import CopyThread, Wanted
-from transport.region import PROBE, Region
+from transport.copy.digest import digest
+from transport.copy.pull import CopyThread, Wanted
+from transport.copy.region import PROBE, Region
+from transport.wire.errors import LayoutMismatch, PeerGone, StaleEpoch
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.messages import Offer
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from transport.channel import CoordinatorChannel, WorkerChannel
-from transport.channel_keys import SECRET, ChannelKeys, channel_keys
-from transport.errors import ChannelRefused
-from transport.messages import PROTOCOL, Alive, Goodbye, encode
+from transport.wire.channel import CoordinatorChannel, WorkerChannel
+from transport.wire.channel_keys import SECRET, ChannelKeys, channel_keys
+from transport.wire.errors import ChannelRefused
+from transport.wire.messages import PROTOCOL, Alive, Goodbye, encode
 
 
 def keys_of(secret: str) -> ChannelKeys:

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from tests.transport.exporters import LAYOUT, Exporter, own_cache
-from transport.layout import PoolSize
-from transport.pull import CopyThread
-from transport.region import PROBE
-from transport.selftest import PeerTest, probe_peer
-from transport.tensors import CacheTensors
+from transport.copy.pull import CopyThread
+from transport.copy.region import PROBE
+from transport.copy.selftest import PeerTest, probe_peer
+from transport.copy.tensors import CacheTensors
+from transport.wire.layout import PoolSize
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 import pytest
 
-from transport.errors import DeadlineExceeded
-from transport.layout import CacheLayout, PoolSize
-from transport.messages import (
+from transport.wire.errors import DeadlineExceeded
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.messages import (
     Alive,
     Cancel,
     Heartbeat,
@@ -14,7 +14,7 @@ from transport.messages import (
     Welcome,
     WorkerGauges,
 )
-from transport.session import LOST, JoinRefused, Session
+from transport.wire.session import LOST, JoinRefused, Session
 
 LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 HELLO = Hello(

@@ -16,12 +16,12 @@ import typer
 from engine.options import run_service
 from telemetry.last_words import TRY_AGAIN
 from tests.small_disk import fill, small_disk
-from transport import shm
-from transport.errors import PeerGone, SharedMemoryFull
-from transport.memory import SharedMemory
+from transport.copy import shm
+from transport.copy.memory import SharedMemory
+from transport.wire.errors import PeerGone, SharedMemoryFull
 
 EXPORTER = """
-import sys, transport.shm as shm
+import sys, transport.copy.shm as shm
 segment = shm.Segment(sys.argv[1], 4096)
 segment.memory[:5] = b"baton"
 print("up", flush=True)
@@ -29,7 +29,7 @@ sys.stdin.read()
 """
 
 LATE_WRITER = """
-import sys, pathlib, transport.shm as shm
+import sys, pathlib, transport.copy.shm as shm
 shm.DIRECTORY = pathlib.Path(sys.argv[1])
 segment = shm.Segment(sys.argv[2], 65536)
 print("reserved", flush=True)

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tests.e2e.waiting import eventually
-from transport import strangers
-from transport.channel import CoordinatorChannel, WorkerChannel
-from transport.channel_keys import channel_keys
-from transport.strangers import TELL_EVERY_S
+from transport.wire import strangers
+from transport.wire.channel import CoordinatorChannel, WorkerChannel
+from transport.wire.channel_keys import channel_keys
+from transport.wire.strangers import TELL_EVERY_S
 
 OURS, THEIRS = channel_keys("o" * 64), channel_keys("t" * 64)
 

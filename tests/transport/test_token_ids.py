@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from transport import token_ids
-from transport.token_ids import from_wire, packed, to_wire
+from transport.wire import token_ids
+from transport.wire.token_ids import from_wire, packed, to_wire
 
 
 def test_the_wire_carries_four_little_endian_bytes_an_id() -> None:

@@ -42,7 +42,7 @@ def main(role: str) -> None:
             case "helper":
                 report(f"{NAME}-helper {subprocess.Popen(['sleep', '1000']).pid}")
             case "segment":
-                from transport.shm import Segment
+                from transport.copy.shm import Segment
 
                 segments.append(Segment(f"stub-{os.getpid()}", 4096))
             case "chatty":

@@ -9,10 +9,10 @@ from typing import Protocol
 
 import torch
 
-from transport import shm
-from transport.messages import MemoryKind
-from transport.pull import CopyStream, CopyThread
-from transport.tensors import CacheTensors
+from transport.copy import shm
+from transport.copy.pull import CopyStream, CopyThread
+from transport.copy.tensors import CacheTensors
+from transport.wire.messages import MemoryKind
 
 
 class OwnMemory(Protocol):
@@ -81,7 +81,7 @@ def own_memory(device: str, instance: str) -> OwnMemory:
     """Exportable memory of a worker on ``device`` (cpu or cuda)."""
     if device == "cpu":
         return SharedMemory(instance)
-    from transport.cuda import CudaMemory  # needs cupy, which only GPU machines have
+    from transport.copy.cuda import CudaMemory  # needs cupy, which only GPU machines have
 
     return CudaMemory()
 
@@ -90,6 +90,6 @@ def copy_stream(device: str, own: CacheTensors, *, poisoned: bool) -> CopyStream
     """Where a decode worker on ``device`` pulls. ``poisoned``: freed memory is overwritten."""
     if device == "cpu":
         return CopyThread(own)
-    from transport.cuda_pull import CudaCopyStream
+    from transport.copy.cuda_pull import CudaCopyStream
 
     return CudaCopyStream(own, after_steps=poisoned)

@@ -25,11 +25,11 @@ import zmq
 import zmq.asyncio
 from zmq.auth.asyncio import AsyncioAuthenticator
 
-from transport.channel_keys import ChannelKeys, require_keys
-from transport.errors import MalformedMessage, ProtocolMismatch, WireError
-from transport.handshake import REFUSED_AFTER_S, HandshakeWatch
-from transport.messages import PROTOCOL, Claim, FromWorker, Hello, ToWorker, encode
-from transport.strangers import StrangerWatch
+from transport.wire.channel_keys import ChannelKeys, require_keys
+from transport.wire.errors import MalformedMessage, ProtocolMismatch, WireError
+from transport.wire.handshake import REFUSED_AFTER_S, HandshakeWatch
+from transport.wire.messages import PROTOCOL, Claim, FromWorker, Hello, ToWorker, encode
+from transport.wire.strangers import StrangerWatch
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from transport.layout import CacheLayout, PoolSize
-from transport.region import PROBE, Region
+from transport.copy.region import PROBE, Region
+from transport.wire.layout import CacheLayout, PoolSize
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from transport.copy_kernel import BlockBytes, CopyShape, copy_blocks, read_words, stage
+from transport.copy.kernel import BlockBytes, CopyShape, copy_blocks, read_words, stage
 
 _NUM_SPARE = 4
 _COUNTS = 2
@@ -61,7 +61,7 @@ class CopyLaunch:
         read_words(words, counts, self._read)
 
     def table(self, num_blocks: int) -> np.ndarray:
-        """[blocks, 2] int64, the table of copy_kernel.py, to be filled."""
+        """[blocks, 2] int64, the table of kernel.py, to be filled."""
         return self._rows[self._first_block :][: 2 * num_blocks].reshape(-1, 2)
 
     def words(self, num_handoffs: int) -> np.ndarray:

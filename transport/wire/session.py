@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable
 from typing import Final, Literal, assert_never
 
-from transport.channel import WorkerChannel
-from transport.errors import BatonError, DeadlineExceeded
-from transport.messages import (
+from transport.wire.channel import WorkerChannel
+from transport.wire.errors import BatonError, DeadlineExceeded
+from transport.wire.messages import (
     Alive,
     Cancel,
     Decode,

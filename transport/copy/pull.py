@@ -14,11 +14,11 @@ from typing import Protocol
 
 import torch
 
-from transport import shm
-from transport.errors import LayoutMismatch, StaleEpoch
-from transport.messages import MemoryExport, MemoryKind, Offer
-from transport.region import Region
-from transport.tensors import CacheTensors
+from transport.copy import shm
+from transport.copy.region import Region
+from transport.copy.tensors import CacheTensors
+from transport.wire.errors import LayoutMismatch, StaleEpoch
+from transport.wire.messages import MemoryExport, MemoryKind, Offer
 
 CLOSE_S = 5.0
 """Far more than any copy takes: one that lasts longer will never end."""

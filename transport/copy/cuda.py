@@ -10,8 +10,8 @@ import cupy
 import torch
 from cupy.cuda import runtime
 
-from transport.errors import PeerGone
-from transport.messages import MemoryKind
+from transport.wire.errors import PeerGone
+from transport.wire.messages import MemoryKind
 
 _INVALID_RESOURCE_HANDLE = 400
 """cudaErrorInvalidResourceHandle."""

@@ -15,7 +15,7 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from transport.channel_keys import SECRET
+from transport.wire.channel_keys import SECRET
 
 TELL_EVERY_S = 60.0
 

@@ -1,7 +1,7 @@
 """The copy stream of a CUDA worker: pulls run beside the decode steps, in order.
 
-1. ``pull`` gathers what is wanted into batches, and enqueues for each (copy_launch.py): the table
-   of addresses, one kernel for every block of all its handoffs (copy_kernel.py), and behind it
+1. ``pull`` gathers what is wanted into batches, and enqueues for each (launch.py): the table
+   of addresses, one kernel for every block of all its handoffs (kernel.py), and behind it
    the exporters' epochs, read when the last byte is there.
 2. The worker's loop asks each pull whether its batch's event has come; the host never waits.
 
@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from transport.copy_kernel import BlockBytes, CopyShape
-from transport.copy_launch import CopyLaunch, CopyLaunches
-from transport.cuda import close_handle, open_handle
-from transport.messages import MemoryExport, Offer
-from transport.pull import CLOSE_S, Copied, Pull, Wanted, check_epoch, require_region
-from transport.region import PROBE, Region
-from transport.tensors import CacheTensors
+from transport.copy.cuda import close_handle, open_handle
+from transport.copy.kernel import BlockBytes, CopyShape
+from transport.copy.launch import CopyLaunch, CopyLaunches
+from transport.copy.pull import CLOSE_S, Copied, Pull, Wanted, check_epoch, require_region
+from transport.copy.region import PROBE, Region
+from transport.copy.tensors import CacheTensors
+from transport.wire.messages import MemoryExport, Offer
 
 MAX_BATCH_BYTES = 256 << 20
 """Handoffs copied together land together: the first should not wait for many behind it."""
@@ -213,7 +213,7 @@ class CudaCopyStream:
     def _fill(
         self, table: np.ndarray, words: np.ndarray, wanted: list[Wanted], peers: list[Peer]
     ) -> None:
-        """``table`` [blocks, 2] as copy_kernel.py has it, ``words`` [handoffs]: where each
+        """``table`` [blocks, 2] as kernel.py has it, ``words`` [handoffs]: where each
         exporter's epoch is."""
         sizes, num_handoffs = self._sizes, len(wanted)
         page, conv = 0, len(table) - 2 * num_handoffs

@@ -22,9 +22,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from transport.layout import CacheLayout, PoolSize
-from transport.sampling import FinishReason, SamplingParams, StopRule
-from transport.token_ids import ID_BYTES
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.sampling import FinishReason, SamplingParams, StopRule
+from transport.wire.token_ids import ID_BYTES
 
 PROTOCOL = "baton/6"
 
@@ -47,7 +47,7 @@ class MemoryExport(_Wire, frozen=True):
     """One worker's cache memory, as a peer can open it.
 
     ``handle`` names a shared-memory segment, or is the hex of a CUDA IPC handle. The region's
-    inside follows from layout and size alone (transport/region.py).
+    inside follows from layout and size alone (transport/copy/region.py).
     """
 
     kind: MemoryKind

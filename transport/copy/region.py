@@ -18,7 +18,7 @@ sending them.
 
 from dataclasses import dataclass, replace
 
-from transport.layout import DTYPE_BYTES, CacheLayout, PoolSize
+from transport.wire.layout import DTYPE_BYTES, CacheLayout, PoolSize
 
 ALIGNMENT_BYTES = 4096
 PROBE = PoolSize(num_pages=16, num_state_slots=1)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from transport.channel_keys import SECRET
-from transport.errors import ChannelRefused
+from transport.wire.channel_keys import SECRET
+from transport.wire.errors import ChannelRefused
 
 REFUSED_AFTER_S = 5.0
 

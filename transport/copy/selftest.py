@@ -15,11 +15,11 @@ from hashlib import blake2b
 
 import torch
 
-from transport.errors import PeerError
-from transport.messages import MemoryKind, Offer
-from transport.pull import CopyStream, Wanted
-from transport.region import PROBE
-from transport.tensors import CacheTensors
+from transport.copy.pull import CopyStream, Wanted
+from transport.copy.region import PROBE
+from transport.copy.tensors import CacheTensors
+from transport.wire.errors import PeerError
+from transport.wire.messages import MemoryKind, Offer
 
 EPOCH = 1
 NUM_ROUNDS = 3

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from transport.tensors import CacheTensors
+from transport.copy.tensors import CacheTensors
 
 MIXERS = ((0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9), (0x2545F4914F6CDD1D, 0x14D049BB133111EB))
 """(of positions, of words): odd, so that multiplying loses nothing."""

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable
 
-from transport.channel import WorkerChannel
-from transport.errors import BatonError, DeadlineExceeded
-from transport.messages import Claim, Denied, Granted, Refused
+from transport.wire.channel import WorkerChannel
+from transport.wire.errors import BatonError, DeadlineExceeded
+from transport.wire.messages import Claim, Denied, Granted, Refused
 
 CLAIM_EVERY_S = 1.0
 SILENCE_S = 60.0

@@ -13,7 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
-from transport.errors import PeerGone, SharedMemoryFull
+from transport.wire.errors import PeerGone, SharedMemoryFull
 
 DIRECTORY = Path("/dev/shm")
 PREFIX = "baton-"
