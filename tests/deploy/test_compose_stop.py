@@ -15,7 +15,7 @@ def section(name: str) -> str:
 
 def test_the_coordinator_stops_before_all_that_it_needs() -> None:
     """In the order of a stop, what is depended on comes last."""
-    assert "depends_on: [redis, prefill, decode, both]" in section("coordinator")
+    assert "depends_on: [redis, prefill, decode, colocated]" in section("coordinator")
     for other in ("redis", "prefill", "decode", "colocated"):
         assert "depends_on" not in section(other)
     assert section("x-worker").count("depends_on:\n    check-model:\n") == 1

@@ -50,7 +50,7 @@ def test_the_pools_are_those_of_baton_up(tmp_path: Path, num_gpus: int) -> None:
     done = checkout.make()
     assert done.returncode == 0, done.stderr
     found, up = checkout.settings(), resolve(num_gpus=num_gpus, model=TINY)
-    pools = [int(found[f"{pool}_REPLICAS"]) for pool in ("PREFILL", "DECODE", "BOTH")]
+    pools = [int(found[f"{pool}_REPLICAS"]) for pool in ("PREFILL", "DECODE", "COLOCATED")]
     assert pools == [up.num_prefill, up.num_decode, up.num_colocated]
     assert int(found["HOST_WORKERS"]) == num_gpus
     rest = example().keys() - {*SECRETS, "HOST_WORKERS"} - {n for n in found if "REPLICAS" in n}

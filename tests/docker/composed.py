@@ -192,12 +192,12 @@ class Composed:
         *,
         prefill: int = 1,
         decode: int = 1,
-        both: int = 0,
+        colocated: int = 0,
         instead_of: frozenset[str] = frozenset(),
     ) -> None:
         """Wait until just so many workers serve, and Redis is there; with ``instead_of``, until
         one of these workers is no longer counted."""
-        wanted = {"prefill": prefill, "decode": decode, "colocated": both}
+        wanted = {"prefill": prefill, "decode": decode, "colocated": colocated}
 
         async def check() -> None:
             assert (await self._get("/ready")).json()["redis_connected"]

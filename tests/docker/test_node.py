@@ -149,7 +149,7 @@ async def test_what_an_operator_does_first_with_compose_2(node: Node, tmp_path: 
 
         composed.change(PREFILL_REPLICAS="0", DECODE_REPLICAS="0", COLOCATED_REPLICAS="1")
         await asyncio.to_thread(composed.compose, "up", "-d")
-        await composed.ready(prefill=0, decode=0, both=1)
+        await composed.ready(prefill=0, decode=0, colocated=1)
     finally:
         composed.close()
 

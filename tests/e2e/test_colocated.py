@@ -1,4 +1,4 @@
-"""Workers that do both give the texts of the handoff, token for token, whatever dies."""
+"""Colocated workers give the texts of the handoff, token for token, whatever dies."""
 
 import asyncio
 import random
@@ -80,7 +80,7 @@ def baton(redis_server: LocalRedis) -> Iterator[Stack]:
 async def test_the_texts_of_the_handoff_also_with_a_worker_killed(
     baton: Stack, expected: list[Seen]
 ) -> None:
-    assert f"({NUM_WORKERS} both, cpu, " in baton.text
+    assert f"({NUM_WORKERS} colocated, cpu, " in baton.text
     undisturbed = await all_ended(streams(baton))
     assert [s.seen for s in undisturbed] == expected
     await baton.idle(NUM_WORKERS)

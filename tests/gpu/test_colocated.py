@@ -1,4 +1,4 @@
-"""One worker that does both on the GPU: the texts of the handoff, whatever dies."""
+"""One colocated worker on the GPU: the texts of the handoff, whatever dies."""
 
 import asyncio
 
@@ -19,21 +19,23 @@ async def test_both_says_what_the_handoff_says_also_when_it_is_killed() -> None:
         TINY, "--device", DEVICE, "--prefill", "1", "--decode", "1", gpu_share=2,
         verify_handoff=True, **SETTINGS,
     )  # fmt: skip
-    both = Stack(TINY, "--device", DEVICE, "--role", "colocated", "--workers", "1", **SETTINGS)
+    colocated = Stack(TINY, "--device", DEVICE, "--role", "colocated", "--workers", "1", **SETTINGS)
     try:
         split.start()
         expected = [choice["token_ids"] for choice in await ask_all(split.url, concurrency=8)]
         assert await asyncio.to_thread(split.stop) == 0
-        both.start()
-        undisturbed = [choice["token_ids"] for choice in await ask_all(both.url, concurrency=8)]
+        colocated.start()
+        undisturbed = [
+            choice["token_ids"] for choice in await ask_all(colocated.url, concurrency=8)
+        ]
         assert undisturbed == expected
-        since = len(both.text)
-        asked = asyncio.create_task(ask_all(both.url, concurrency=8))
-        await asyncio.to_thread(both.until, r"accepted", 20.0, since)
-        both.kill("colocated-1")
+        since = len(colocated.text)
+        asked = asyncio.create_task(ask_all(colocated.url, concurrency=8))
+        await asyncio.to_thread(colocated.until, r"accepted", 20.0, since)
+        colocated.kill("colocated-1")
         assert [choice["token_ids"] for choice in await asked] == expected
-        await both.idle(num_workers=1)
-        assert await asyncio.to_thread(both.stop) == 0
+        await colocated.idle(num_workers=1)
+        assert await asyncio.to_thread(colocated.stop) == 0
     finally:
         split.close()
-        both.close()
+        colocated.close()
