@@ -13,12 +13,12 @@ import typer
 
 from colocated.limits import ColocatedLimits
 from colocated.worker import ColocatedWorker
-from engine import options
 from engine.runner import Engine
-from engine.service import serve
 from prefill.scheduler import PrefillLimits
 from telemetry.last_words import run_command
 from transport.wire.session import Session
+from worker import options
+from worker.start import serve
 
 
 def main(

@@ -12,12 +12,12 @@ from typing import Annotated
 import typer
 
 from decode.worker import DecodeWorker
-from engine import options
 from engine.runner import Engine
-from engine.service import serve
 from telemetry.last_words import run_command
 from transport.copy.memory import copy_stream
 from transport.wire.session import Session
+from worker import options
+from worker.start import serve
 
 
 def main(

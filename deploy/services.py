@@ -13,8 +13,8 @@ from pathlib import Path
 
 from coordinator.record.redis_url import PASSWORD
 from deploy.settings import UpSettings
-from engine.cores import threads_of, usable_cores
 from transport.wire.channel_keys import SECRET
+from worker.cores import threads_of, usable_cores
 
 API_KEYS = frozenset({"BATON_API_KEYS", "BATON_API_KEYS_FILE"})
 _REDIS_PASSWORDS = frozenset({PASSWORD, f"{PASSWORD}_FILE"})

@@ -11,13 +11,13 @@ from typing import Annotated
 
 import typer
 
-from engine import options
 from engine.runner import Engine
-from engine.service import serve
 from prefill.scheduler import PrefillLimits
 from prefill.worker import PrefillWorker
 from telemetry.last_words import run_command
 from transport.wire.session import Session
+from worker import options
+from worker.start import serve
 
 
 def main(

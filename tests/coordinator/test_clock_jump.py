@@ -181,7 +181,7 @@ def test_the_wall_clock_is_read_for_what_people_read_only() -> None:
     found = {
         f"{path.relative_to(ROOT)}: {ast.unparse(node)}"
         for package in ("colocated", "coordinator", "decode", "engine", "prefill", "telemetry",
-                        "transport", "deploy")
+                        "transport", "worker", "deploy")
         for path in (ROOT / package).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute | ast.ImportFrom) and _is_wall_clock(node)

@@ -13,12 +13,12 @@ from unittest.mock import Mock
 import pytest
 import typer
 
-from engine.options import run_service
 from telemetry.last_words import TRY_AGAIN
 from tests.small_disk import fill, small_disk
 from transport.copy import shm
 from transport.copy.memory import SharedMemory
 from transport.wire.errors import PeerGone, SharedMemoryFull
+from worker.options import run_service
 
 EXPORTER = """
 import sys, transport.copy.shm as shm

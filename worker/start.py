@@ -3,7 +3,7 @@
 claim    on a GPU machine: a GPU, from the coordinator
 load     weights and cache, in memory that peers can open
 join     hello to the coordinator, welcome
-serve    the worker loop (worker.py) around the role's pool
+serve    the worker loop (loop.py) around the role's pool
 leave    goodbye; the exported memory is withdrawn
 """
 
@@ -20,10 +20,7 @@ import torch
 
 from engine import gpu
 from engine.config import EngineConfig
-from engine.gpu_watch import GpuWatch, NoWatch
 from engine.runner import Engine
-from engine.stall import StallGuard
-from engine.worker import Pool, WorkerLoop
 from telemetry.notify import notify, progress
 from telemetry.nvml import local_gpus
 from transport.copy.memory import OwnMemory, own_memory
@@ -33,6 +30,9 @@ from transport.wire.channel_keys import ChannelKeys
 from transport.wire.claim import claim_gpu
 from transport.wire.messages import Claim, Hello, MemoryExport, Role
 from transport.wire.session import Session
+from worker.gpu_watch import GpuWatch, NoWatch
+from worker.loop import Pool, WorkerLoop
+from worker.stall import StallGuard
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class WorkerSettings:
     0 leaves torch its own choice; ``gpu`` names one (engine/gpu.py), or "" any that is free;
     ``claim_timeout_s`` is how long it waits for that, 0: until there is one, and by default longer
     than the lease of a dead worker lives when its coordinator died with it; ``channel_keys`` let it
-    join a coordinator that has them too; ``stall_timeout_s`` as in engine/stall.py."""
+    join a coordinator that has them too; ``stall_timeout_s`` as in worker/stall.py."""
 
     coordinator: str
     engine: EngineConfig

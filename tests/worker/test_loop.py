@@ -10,14 +10,14 @@ from unittest.mock import Mock
 import pytest
 
 from coordinator.core.hub import HubSettings
-from engine.stall import StallGuard
-from engine.worker import WorkerLoop
 from tests.coordinator.test_hub import DEADLINE_S, EXPORT, Site
 from tests.e2e.waiting import eventually
 from transport.wire.channel import WorkerChannel
 from transport.wire.errors import ExportLost
 from transport.wire.messages import GpuHealth, Hello, WorkerGauges, XidCount
 from transport.wire.session import Session
+from worker.loop import WorkerLoop
+from worker.stall import StallGuard
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ async def test_a_worker_that_fails_says_so_if_it_was_for_its_gpu(
 
 async def without_a_coordinator(monkeypatch: pytest.MonkeyPatch) -> Running:
     """A worker that waits for work when its coordinator ends."""
-    monkeypatch.setattr("engine.worker.IDLE_S", 12 * DEADLINE_S)
+    monkeypatch.setattr("worker.loop.IDLE_S", 12 * DEADLINE_S)
     slow = HubSettings(heartbeat_s=12 * DEADLINE_S, dead_after_s=24 * DEADLINE_S)
     site = Site(slow)
     running = Running(site, monkeypatch)
@@ -198,7 +198,7 @@ async def test_told_to_stop_with_work_it_goes_on_until_the_deadline(
 async def test_a_worker_whose_memory_is_gone_drains_and_ends(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.worker._LOOK_AT_MEMORY_S", 0.01)
+    monkeypatch.setattr("worker.loop._LOOK_AT_MEMORY_S", 0.01)
     running = Running(site, monkeypatch)
     running.pool.empty = False
     try:

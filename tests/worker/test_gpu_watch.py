@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from engine.gpu_watch import STALE_S, GpuWatch, NoWatch
 from telemetry.gpu_readings import Gpus, NoGpus
 from telemetry.nvml import NvmlGpus
 from tests.telemetry.fake_nvml import FakeNvml
 from transport.wire.messages import GpuHealth, XidCount
+from worker.gpu_watch import STALE_S, GpuWatch, NoWatch
 
 DEADLINE_S = 10.0
 
@@ -185,7 +185,7 @@ def test_a_last_look_sees_what_came_after_the_last_reading() -> None:
 def test_a_last_look_does_not_wait_for_a_driver_that_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("engine.gpu_watch.CLOSE_S", 0.05)
+    monkeypatch.setattr("worker.gpu_watch.CLOSE_S", 0.05)
     library, release, first = FakeNvml(), threading.Event(), threading.Event()
     rounds = Rounds(library)
     seen = rounds.gpus.xids

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.cores import threads_of, usable_cores
+from worker.cores import threads_of, usable_cores
 
 AFFINE = len(os.sched_getaffinity(0))
 

@@ -19,11 +19,11 @@ from contextlib import suppress
 from types import FrameType
 from typing import Protocol
 
-from engine.gpu_watch import Watch
-from engine.stall import StallGuard
 from transport.wire.errors import BatonError, ExportLost
 from transport.wire.messages import WorkerGauges
 from transport.wire.session import LOST, Session, Work
+from worker.gpu_watch import Watch
+from worker.stall import StallGuard
 
 JOIN_TIMEOUT_S = 60.0
 IDLE_S = 1.0

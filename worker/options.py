@@ -18,8 +18,6 @@ from engine.config import Dtype as DtypeName
 from engine.config import EngineConfig
 from engine.config import LoadFormat as LoadFormatName
 from engine.config import Quantize as QuantizeName
-from engine.cores import threads_of, usable_cores
-from engine.service import WorkerSettings
 from telemetry.last_words import CANNOT_START, TRY_AGAIN, say_why
 from telemetry.logs import configure_logging
 from transport.checkpoint_folder import (
@@ -32,6 +30,8 @@ from transport.wire.channel_keys import SECRET, ChannelKeys
 from transport.wire.channel_keys import channel_keys as keys_of
 from transport.wire.errors import BatonError, SharedMemoryFull
 from transport.wire.secret_setting import secret_setting
+from worker.cores import threads_of, usable_cores
+from worker.start import WorkerSettings
 
 Coordinator = Annotated[
     str, typer.Option(envvar="BATON_COORDINATOR", help="The coordinator's ZeroMQ endpoint.")

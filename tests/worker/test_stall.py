@@ -6,13 +6,13 @@ import textwrap
 
 import pytest
 
-from engine.service import WorkerSettings
+from worker.start import WorkerSettings
 
 LOOP = """
     import time
     from unittest.mock import Mock
-    from engine.stall import StallGuard
-    from engine.worker import WorkerLoop
+    from worker.stall import StallGuard
+    from worker.loop import WorkerLoop
 
     def wait_for_the_gpu():
         time.sleep({step_s})
