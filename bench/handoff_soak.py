@@ -25,7 +25,6 @@ import math
 import random
 import re
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -38,7 +37,7 @@ import httpx
 import typer
 
 from bench.environment import describe
-from bench.soak_stack import SoakStack, started
+from bench.stack import Stack, StackFailed, started
 
 Condition = Callable[[dict[str, Any]], bool]
 POLL_S = 0.1
@@ -85,7 +84,7 @@ class Tally:
 class Soak:
     """One run against a stack."""
 
-    def __init__(self, stack: SoakStack, plan: Plan) -> None:
+    def __init__(self, stack: Stack, plan: Plan) -> None:
         self.tally = Tally()
         self.kills: list[dict[str, Any]] = []
         self._stack, self._plan = stack, plan
@@ -237,17 +236,15 @@ def soak(
     plan: Plan, arguments: list[str], settings: dict[str, str], start_s: float
 ) -> dict[str, Any]:
     """Run ``plan`` against a new stack; ``passed`` in the result says whether all was well."""
-    with tempfile.TemporaryDirectory(prefix="baton-soak-") as folder:
-        log = Path(folder) / "log"
-        # What is compared is told in the workers' lines about each request.
-        verified = {"verify_handoff": "1", "log_level": "debug", **settings}
-        with started(arguments, verified, log, start_s) as stack:
-            run = Soak(stack, plan)
-            began = time.monotonic()
-            left = asyncio.run(run.run())
-            seconds = time.monotonic() - began
-            exit_code = stack.stop()
-        told = log.read_text()
+    # What is compared is told in the workers' lines about each request.
+    verified = {"verify_handoff": "1", "log_level": "debug", **settings}
+    with started(*arguments, settings=verified, start_s=start_s) as stack:
+        run = Soak(stack, plan)
+        began = time.monotonic()
+        left = asyncio.run(run.run())
+        seconds = time.monotonic() - began
+        exit_code = stack.stop()
+    told = stack.text
     mismatches, compared = told.count(LOG_MISMATCH), len(LOG_COMPARED.findall(told))
     tally = run.tally
     passed = (
@@ -288,11 +285,11 @@ def main(
         back_s, run_s,
     )  # fmt: skip
     settings = dict(each.split("=", 1) for each in setting or ())
-    result = {
-        **describe(sys.argv[1:], "bench.handoff_soak"),
-        "plan": plan.__dict__,
-        **soak(plan, arguments or [], settings, start_s),
-    }
+    try:
+        found = soak(plan, arguments or [], settings, start_s)
+    except StackFailed as error:
+        raise SystemExit(f"error: {error}") from None
+    result = {**describe(sys.argv[1:], "bench.handoff_soak"), "plan": plan.__dict__, **found}
     if out is not None:
         out.write_text(json.dumps(result, indent=1) + "\n")
     brief = (

@@ -13,7 +13,6 @@ import asyncio
 import json
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +21,7 @@ import httpx
 import typer
 
 from bench.environment import describe
-from bench.soak_stack import SoakStack, started
+from bench.stack import Stack, StackFailed, started
 
 START_S = 300.0
 STEADY_TOKENS = 20
@@ -64,7 +63,7 @@ class Stream:
 
 
 async def round_of(
-    stack: SoakStack, http: httpx.AsyncClient, victim: str, num: int, num_tokens: int
+    stack: Stack, http: httpx.AsyncClient, victim: str, num: int, num_tokens: int
 ) -> list[float]:
     """Gaps of the streams whose request was placed anew."""
     streams = [Stream(http, seed, num_tokens) for seed in range(num)]
@@ -89,7 +88,7 @@ async def whole(http: httpx.AsyncClient, num_workers: int) -> None:
             await asyncio.sleep(0.2)
 
 
-async def measure(stack: SoakStack, kills: int, num: int, num_tokens: int) -> list[list[float]]:
+async def measure(stack: Stack, kills: int, num: int, num_tokens: int) -> list[list[float]]:
     """Gaps by kill, in seconds."""
     workers = [name for name in stack.pids() if name.startswith(("prefill", "decode", "colocated"))]
     victims = sorted(name for name in workers if not name.startswith("prefill"))
@@ -115,12 +114,12 @@ def main(
     out: Annotated[Path | None, typer.Option(help="Result file.")] = None,
 ) -> None:
     """Kill workers that decode, and time how long their streams stand still."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        started(arguments, {}, Path(folder) / "log", START_S) as stack,
-    ):
-        by_kill = asyncio.run(measure(stack, kills, streams, num_tokens))
-        stack.stop()
+    try:
+        with started(*arguments, start_s=START_S) as stack:
+            by_kill = asyncio.run(measure(stack, kills, streams, num_tokens))
+            stack.stop()
+    except StackFailed as error:
+        raise SystemExit(f"error: {error}") from None
     gaps_s = sorted(gap for found in by_kill for gap in found)
     if not gaps_s:
         raise SystemExit("no stream was on a worker that was killed")

@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import os
 import signal
-import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import httpx
 
-from bench.soak_stack import SoakStack, started
+from bench.stack import Stack, StackFailed, started
 
 START_S = 300.0
 BUNDLED = Path(__file__).resolve().parent.parent / "models" / "tiny"
@@ -42,7 +41,7 @@ async def ask(
         waits_s.append(time.perf_counter() - began)
 
 
-async def measure(stack: SoakStack, args: argparse.Namespace) -> None:
+async def measure(stack: Stack, args: argparse.Namespace) -> None:
     seen: Counter[str] = Counter()
     long: Counter[str] = Counter()
     waits_s: list[float] = []
@@ -55,9 +54,8 @@ async def measure(stack: SoakStack, args: argparse.Namespace) -> None:
                 for _ in range(args.streams):
                     tasks.create_task(ask(apart, 40, long, []))
                 await asyncio.sleep(0.2)
-                old = stack.pids()["coordinator"]
                 told_at = time.perf_counter()
-                os.kill(old, signal.SIGTERM)
+                old = stack.kill("coordinator", signal.SIGTERM)
                 tasks.create_task(told(stack, old, told_at))
             tasks.create_task(ask((kept, apart)[number % 2], args.tokens, seen, waits_s))
             await asyncio.sleep(args.seconds / args.requests)
@@ -70,7 +68,7 @@ async def ready(http: httpx.AsyncClient) -> bool:
     return False
 
 
-async def told(stack: SoakStack, old: int, told_at: float) -> None:
+async def told(stack: Stack, old: int, told_at: float) -> None:
     """Say when the old process had ended, and when another one answered."""
     while os.path.exists(f"/proc/{old}"):  # noqa: ASYNC110, ASYNC240
         await asyncio.sleep(0.01)
@@ -89,12 +87,12 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=2)
     args = parser.parse_args()
     arguments = ["--model", str(BUNDLED), "--device", "cpu"]
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        started(arguments, {}, Path(folder) / "log", START_S) as stack,
-    ):
-        asyncio.run(measure(stack, args))
-        stack.stop()
+    try:
+        with started(*arguments, start_s=START_S) as stack:
+            asyncio.run(measure(stack, args))
+            stack.stop()
+    except StackFailed as error:
+        raise SystemExit(f"error: {error}") from None
 
 
 if __name__ == "__main__":

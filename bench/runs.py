@@ -153,7 +153,7 @@ def memory(
 ) -> dict[str, Any]:
     """Resident memory of each service over many requests, 16 at a time."""
     seen: list[int] = []
-    samples: dict[str, list[float]] = {name: [] for name in stack.processes()}
+    samples: dict[str, list[float]] = {name: [] for name in stack.memory_mib()}
     cpu_before = stack.cpu_s()
     for sent in range(0, num_requests, sample_every):
         part = [prompts[(sent + i) % len(prompts)] for i in range(sample_every)]

@@ -1,4 +1,5 @@
-"""A whole ``baton up`` on a free port: started, watched, stopped with nothing left behind."""
+"""A whole ``baton up`` on a free port: started, watched, signalled and stopped. The benchmarks, the
+end-to-end tests and the soak start their stacks with it."""
 
 import os
 import re
@@ -7,9 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bench.client.required import RequestFailed
@@ -17,126 +18,187 @@ from bench.client.required import RequestFailed
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 180.0
 STOP_S = 60.0
-_READY = re.compile(r"^ready: (http://\S+)", re.MULTILINE)
+LAST_LINES = 40
+_READY = r"^ready: (http://\S+)"
 _MIB = 1024
 
 
 class StackFailed(Exception):
-    """It did not become ready; the message holds its last words."""
+    """The stack did not become ready, or ended too soon; the message has its last lines."""
+
+
+def environment(settings: Mapping[str, object]) -> dict[str, str]:
+    """This process's environment without Baton's settings, and with ``settings`` as BATON_*."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("BATON_")}
+    path = os.pathsep.join(filter(None, [str(ROOT), clean.get("PYTHONPATH", "")]))
+    ours = {f"BATON_{name.upper()}": str(value) for name, value in settings.items()}
+    return {**clean, "PYTHONPATH": path, **ours}
 
 
 class Stack:
-    """A running stack at ``url``."""
+    """One ``baton up`` with ``arguments`` in the environment ``environ``. It serves at ``url`` once
+    ``start`` has returned; ``lines`` are all that it has printed.
 
-    def __init__(self, url: str, pid: int) -> None:
-        self.url = url
-        self._pid = pid
+    ``stop`` ends it in order; ``close`` must follow, and ends whatever is left.
+    """
 
-    def processes(self) -> dict[str, int]:
-        """Process ids by service: coordinator, prefill, decode, both."""
-        found = {}
-        for child in _children(self._pid):
-            words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-            name = words[words.index(b"-m") + 1].decode() if b"-m" in words else ""
-            if name in ("coordinator", "prefill", "decode", "colocated"):
-                found[name] = child
-        return found
+    def __init__(self, *arguments: str, environ: Mapping[str, str]) -> None:
+        self.url = ""
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._ended = False
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "deploy.cli", "up", "--port", "0", *arguments],
+            env=dict(environ),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def start(self, deadline_s: float = START_S) -> None:
+        """Wait until it is ready. Raises StackFailed, and leaves nothing running then."""
+        try:
+            self.url = self.until(_READY, deadline_s)[1]
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- its output
+
+    @property
+    def text(self) -> str:
+        return "".join(self.lines)
+
+    def last_words(self) -> str:
+        """Its last lines, without those of level INFO: there is one for each request."""
+        told = [line for line in self.lines[-100 * LAST_LINES :] if " INFO " not in line]
+        return "".join(told[-LAST_LINES:])
+
+    def until(self, pattern: str, deadline_s: float, since: int = 0) -> re.Match[str]:
+        """Wait until a line after the first ``since`` has ``pattern``. Raises StackFailed."""
+        deadline = time.monotonic() + deadline_s
+        with self._changed:
+            while True:
+                for line in self.lines[since:]:
+                    if found := re.search(pattern, line.rstrip("\n")):
+                        return found
+                since = max(since, len(self.lines))
+                left_s = deadline - time.monotonic()
+                if self._ended or left_s <= 0:
+                    why = "the stack ended" if self._ended else f"{deadline_s:.0f} s have passed"
+                    raise StackFailed(f"{pattern!r} was not printed: {why}:\n{self.last_words()}")
+                self._changed.wait(left_s)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.took(line)
+            with self._changed:
+                self.lines.append(line)
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def took(self, line: str) -> None:
+        """Called with each line that it prints."""
+
+    # ---- its processes
+
+    def children(self) -> list[int]:
+        """Ids of the processes that it has started and that are alive now: services and others."""
+        paths = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        return [int(pid) for path in paths for pid in path.read_text().split()]
+
+    def pids(self) -> dict[str, int]:
+        """Process ids by service ("coordinator", "prefill-1", …) of the services alive now."""
+        named = {setting(pid, "BATON_SERVICE_NAME"): pid for pid in self.children()}
+        named.pop("", None)
+        return named
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
+        """Signal a service; its process id."""
+        pid = self.pids()[name]
+        os.kill(pid, number)
+        return pid
 
     def memory_mib(self) -> dict[str, float]:
-        """Resident memory by service, without the shared cache: that has a fixed size, and counts
-        from when each page is first touched."""
-        return {name: _private_mib(pid) for name, pid in self.processes().items()}
+        """Resident memory by role (coordinator, prefill, decode, colocated), without the shared
+        cache: that has a fixed size, and counts from when each page is first touched."""
+        return self._by_role(_private_mib)
 
     def cpu_s(self) -> dict[str, float]:
-        """CPU time used so far by service."""
-        return {name: _cpu_s(pid) for name, pid in self.processes().items()}
+        """CPU time used so far by role."""
+        return self._by_role(_cpu_s)
+
+    def _by_role(self, measure: Callable[[int], float]) -> dict[str, float]:
+        found: defaultdict[str, float] = defaultdict(float)
+        for name, pid in self.pids().items():
+            found[name.partition("-")[0]] += measure(pid)
+        return dict(found)
+
+    # ---- its end
+
+    def stop(self, deadline_s: float = STOP_S) -> int | None:
+        """SIGTERM; its exit code, None if it has not ended by the deadline."""
+        self.process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            return self.process.wait(deadline_s)
+        return None
+
+    def close(self) -> None:
+        """SIGKILL where it still runs; its services die with it."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(STOP_S)
 
 
 @contextmanager
 def running(
     model: Path, *arguments: str, device: str = "cpu", start_s: float = START_S
 ) -> Iterator[Stack]:
-    """Serve ``model``, with more ``arguments`` of ``baton up``; raises StackFailed."""
-    command = [sys.executable, "-m", "deploy.cli", "up", "--model", str(model)]
-    command += ["--device", device, "--port", "0", *arguments]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("BATON_")}
-    path = os.pathsep.join(filter(None, [str(ROOT), clean.get("PYTHONPATH", "")]))
-    process = subprocess.Popen(
-        command,
-        env={**clean, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    output = _Output(process)
-    try:
-        yield Stack(output.ready(start_s), process.pid)
-    except RequestFailed as error:
-        raise StackFailed(f"{error}\n{output.last_words()}") from error
-    finally:
-        process.send_signal(signal.SIGTERM)
+    """Serve ``model`` until the context is left, with more ``arguments`` of ``baton up``. Raises
+    StackFailed."""
+    with started("--model", str(model), "--device", device, *arguments, start_s=start_s) as stack:
         try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        output.join()
+            yield stack
+        except RequestFailed as error:
+            raise StackFailed(f"{error}\n{stack.last_words()}") from error
+        finally:
+            stack.stop()
 
 
-class _Output:
-    """Reads what the stack prints, so that it never blocks, and keeps the end of it."""
-
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self._process = process
-        self._lines: deque[str] = deque(maxlen=40)
-        self._url: str | None = None
-        self._changed = threading.Condition()
-        self._over = False
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def ready(self, timeout_s: float) -> str:
-        deadline = time.monotonic() + timeout_s
-        with self._changed:
-            while self._url is None and not self._over:
-                if not self._changed.wait(deadline - time.monotonic()):
-                    break
-            if self._url is None:
-                words = "\n".join(self._lines)
-                raise StackFailed(f"no ready line within {timeout_s:.0f} s:\n{words}")
-            return self._url
-
-    def last_words(self) -> str:
-        with self._changed:
-            return "\n".join(self._lines)
-
-    def join(self) -> None:
-        self._thread.join(STOP_S)
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with self._changed:
-                if " INFO " not in line:  # one for each request
-                    self._lines.append(line.rstrip())
-                if found := _READY.match(line):
-                    self._url = found[1]
-                    self._changed.notify_all()
-        with self._changed:
-            self._over = True
-            self._changed.notify_all()
+@contextmanager
+def started(
+    *arguments: str, settings: Mapping[str, object] | None = None, start_s: float = START_S
+) -> Iterator[Stack]:
+    """A stack that is ready, with ``settings`` as BATON_* variables; it is killed at the end of the
+    context if it has not been stopped. Raises StackFailed."""
+    stack = Stack(*arguments, environ=environment(settings or {}))
+    stack.start(start_s)
+    try:
+        yield stack
+    finally:
+        stack.close()
 
 
-def _children(pid: int) -> list[int]:
-    paths = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for path in paths for child in path.read_text().split()]
+def setting(pid: int, name: str) -> str:
+    """What a process was given in the environment; "" when it has gone."""
+    try:
+        listing = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+    return dict(line.partition("=")[::2] for line in listing.split("\0")).get(name, "")
 
 
 def _private_mib(pid: int) -> float:
-    sizes = dict(
-        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-    )
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    sizes = dict(line.split(":", 1) for line in lines)
     return sum(int(sizes[name].split()[0]) for name in ("RssAnon", "RssFile")) / _MIB
 
 

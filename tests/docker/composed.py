@@ -16,6 +16,7 @@ import httpx
 
 from deploy.ports import claim_port
 from tests.e2e.records import by_client
+from tests.e2e.stack import assert_idle
 from tests.e2e.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -213,12 +214,7 @@ class Composed:
         """Wait until nothing is open and everything is free."""
 
         async def check() -> None:
-            status = await self.status()
-            assert (status["queued"], status["running"]) == (0, 0), status
-            for worker in status["workers"]:
-                assert worker["accounting_error"] == "", worker
-                assert worker["free_pages"] == worker["num_pages"], worker
-                assert worker["free_state_slots"] == worker["num_state_slots"], worker
+            assert_idle(await self.status())
 
         await eventually(check, "everything free")
 

@@ -3,7 +3,7 @@
 import json
 import re
 
-from tests.e2e.stack import ROOT
+from bench.stack import ROOT
 
 HELDOUT = [json.loads(line) for line in (ROOT / "models/heldout.jsonl").read_text().splitlines()]
 

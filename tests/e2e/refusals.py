@@ -3,8 +3,9 @@
 import subprocess
 import sys
 
+from bench.stack import ROOT
 from deploy.child import fatal_reason
-from tests.e2e.stack import ROOT, Stack, environment
+from tests.e2e.stack import Stack, environment
 
 EXIT_S = 30.0
 

@@ -12,12 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
+from bench.stack import ROOT
 from coordinator.record.presence import ProtocolConflict
 from coordinator.record.store import Store
 from deploy.redis_server import LocalRedis
 from tests.e2e.refusals import EXIT_S, reach, refusal, up
 from tests.e2e.served import served
-from tests.e2e.stack import ROOT, Stack, environment
+from tests.e2e.stack import Stack, environment
 from tests.e2e.streams import Stream
 from transport.wire.channel import CoordinatorChannel, WorkerChannel
 from transport.wire.channel_keys import channel_keys
@@ -95,7 +96,7 @@ async def test_two_coordinators_of_different_versions(redis_server: LocalRedis) 
 
 
 async def test_second_coordinator_of_another_version(baton: Stack) -> None:
-    url = baton.setting(baton.pids()["coordinator"], "BATON_REDIS_URL")
+    url = baton.redis_url
     with pytest.raises(ProtocolConflict, match=f"{OTHER}.*{PROTOCOL}"):
         await Store(url, "coordinator-second", OTHER).start()
     await still_serves(baton)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.stack import ROOT, Stack, environment
+from bench.stack import ROOT
+from tests.e2e.stack import Stack, environment
 
 TINY = ROOT / "models" / "tiny"
 LIMIT_S = 110.0
@@ -63,10 +64,9 @@ def test_the_gate_is_the_exit_status(tiny: Stack, tmp_path: Path) -> None:
 
 def test_400_at_once_and_three_witnesses(tiny: Stack, tmp_path: Path) -> None:
     out = tmp_path / "scale.json"
-    url = tiny.redis().connection_pool.connection_kwargs["path"]
     status, line, _ = bench(
         "scale", "--url", tiny.url, "--levels", "10,400", "--input-len", "16-32",
-        "--output-len", "4", "--out", str(out), redis_url=f"unix://{url}",
+        "--output-len", "4", "--out", str(out), redis_url=tiny.redis_url,
     )  # fmt: skip
     assert status == 0
     assert (line["finished"], line["refused"], line["lost"], line["most_open"]) == (451, 0, 0, 400)
@@ -79,10 +79,9 @@ def test_400_at_once_and_three_witnesses(tiny: Stack, tmp_path: Path) -> None:
 def test_a_full_server_refuses_with_retry_after_and_loses_nothing(tmp_path: Path) -> None:
     stack = Stack(TINY, max_open=20).start()
     try:
-        url = stack.redis().connection_pool.connection_kwargs["path"]
         status, line, _ = bench(
             "scale", "--url", stack.url, "--levels", "60", "--input-len", "16", "--output-len",
-            "16", "--out", str(tmp_path / "scale.json"), redis_url=f"unix://{url}",
+            "16", "--out", str(tmp_path / "scale.json"), redis_url=stack.redis_url,
         )  # fmt: skip
         assert status == 0
         assert line["refused"] > 0

@@ -109,7 +109,7 @@ async def test_decode_worker_killed_mid_stream(site: Site, undisturbed: list[See
     streams = site.streams()
     for stream in streams:
         await stream.reaches(20)
-    since = len(site.baton.text)
+    since = len(site.baton.lines)
     site.baton.kill("decode-1")
     gone = r"fenced decode-\w+: its connection is closed"  # at once, not by silence
     await asyncio.to_thread(site.baton.until, gone, DEAD_AFTER_S, since)
@@ -120,7 +120,7 @@ async def test_decode_worker_hangs_and_wakes(site: Site, undisturbed: list[Seen]
     streams = site.streams()
     for stream in streams:
         await stream.reaches(20)
-    since = len(site.baton.text)
+    since = len(site.baton.lines)
     before = site.baton.pids()["decode-2"]
     site.baton.kill("decode-2", signal.SIGSTOP)
     await all_ended(streams)  # without the one that hangs
@@ -154,7 +154,7 @@ async def test_coordinator_restarts_as_planned(site: Site, undisturbed: list[See
     streams = site.streams()
     for stream in streams:
         await stream.reaches(20)
-    since = len(site.baton.text)
+    since = len(site.baton.lines)
     old = site.baton.pids()["coordinator"]
     site.baton.kill("coordinator", signal.SIGTERM)
     await asyncio.to_thread(site.baton.until, "draining; what connects is left", 10.0, since)
@@ -172,7 +172,7 @@ async def test_coordinator_stalls_and_wakes(site: Site, undisturbed: list[Seen])
     for stream in streams:
         await stream.reaches(20)
     workers = site.baton.pids()
-    since = len(site.baton.text)
+    since = len(site.baton.lines)
     site.baton.kill("coordinator", signal.SIGSTOP)
     for name in ("prefill-1", "prefill-2", "decode-1", "decode-2"):
         missed = rf"^{name} .*nothing heard from coordinator"

@@ -13,6 +13,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from bench.stack import setting
 from tests.e2e.refusals import reach, refusal, up
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
@@ -171,7 +172,7 @@ def test_an_open_channel_is_not_bound_to_the_network() -> None:
 
 
 async def test_every_run_has_a_secret_of_its_own(baton: Stack) -> None:
-    secrets = {baton.setting(pid, "BATON_CHANNEL_SECRET") for pid in baton.pids().values()}
+    secrets = {setting(pid, "BATON_CHANNEL_SECRET") for pid in baton.pids().values()}
     assert [len(secret) for secret in secrets] == [64]
     assert secrets != {os.environ.get("BATON_CHANNEL_SECRET")}
     assert not secrets & set(baton.text.split())

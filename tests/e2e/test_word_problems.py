@@ -11,8 +11,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from bench.stack import ROOT
 from tests.e2e.problems import HELDOUT, final_number
-from tests.e2e.stack import ROOT, Stack
+from tests.e2e.stack import Stack
 
 TINY = ROOT / "models" / "tiny"
 GATE = 0.90

@@ -29,7 +29,7 @@ async def test_both_says_what_the_handoff_says_also_when_it_is_killed() -> None:
             choice["token_ids"] for choice in await ask_all(colocated.url, concurrency=8)
         ]
         assert undisturbed == expected
-        since = len(colocated.text)
+        since = len(colocated.lines)
         asked = asyncio.create_task(ask_all(colocated.url, concurrency=8))
         await asyncio.to_thread(colocated.until, r"accepted", 20.0, since)
         colocated.kill("colocated-1")

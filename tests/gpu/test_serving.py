@@ -32,7 +32,7 @@ async def test_the_same_answers_when_a_worker_is_killed(victim: str) -> None:
             for choice, problem in zip(undisturbed, HELDOUT, strict=True)
         ]
         assert sum(right) >= 0.9 * len(right)
-        since = len(stack.text)
+        since = len(stack.lines)
         asked = asyncio.create_task(ask_all(stack.url, concurrency=8))
         await asyncio.to_thread(stack.until, r"accepted", 20.0, since)
         stack.kill(victim)

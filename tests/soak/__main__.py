@@ -30,7 +30,7 @@ import typer
 
 from bench.environment import describe
 from bench.result_file import document, write
-from tests.e2e.stack import ROOT
+from bench.stack import ROOT
 from tests.soak.cases import NoCases
 from tests.soak.run import HEADER, Plan, Soak, results
 from tests.soak.site import Site

@@ -21,7 +21,7 @@ class _LoggedStack(Stack):
 
     log: IO[str]
 
-    def echo(self, line: str) -> None:
+    def took(self, line: str) -> None:
         self.log.write(line)
         self.log.flush()
 
