@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from engine import gpu, options
+from engine import gpu
 from engine.gpu import Gpu
 from transport.wire.layout import CacheLayout
+from worker import options
 
 GPUS = [Gpu(0, "GPU-1a2b"), Gpu(1, "GPU-1acc"), Gpu(2, "GPU-77ff")]
 LAYOUT = CacheLayout("bfloat16", 64, 10, 2, 256, 30, 8192, 3, 32, 128, 128)
