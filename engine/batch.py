@@ -11,11 +11,10 @@ class Row:
     """One sequence's part of a batch: a prefill chunk or one decode token.
 
     ``token_ids`` None is a decode row: the engine feeds the token it sampled last for
-    ``state_slot`` (it never left the device). ``start`` tokens are already in the cache; a row
-    with ``start`` 0 begins from an empty state, whatever the slot held before. ``block_table``
-    covers ``start + length`` tokens; it may be the holding's own list, which only grows, so that a
-    step copies no table. ``sample`` is False for a chunk that is not the prompt's last.
-    """
+    ``state_slot`` (it never left the device). ``start`` tokens are already in the cache; a row with
+    ``start`` 0 begins from an empty state, whatever the slot held before. ``block_table`` covers
+    ``start + length`` tokens; it may be the allocation's own list, which only grows, so that a step
+    copies no table. ``sample`` is False for a chunk that is not the prompt's last."""
 
     state_slot: int
     block_table: Sequence[int]
@@ -41,7 +40,8 @@ class ForwardBatch:
 
 @dataclass(frozen=True)
 class Binding:
-    """What a state slot must know before its sequence's first sampled token.
+    """The facts about a sequence that the engine needs before it samples the first token of a state
+    slot.
 
     ``prompt_ids`` and ``output_ids`` are what the sequence already has; the penalties count
     them. At decode there is an output id at least, and the last is fed to the first decode row; at

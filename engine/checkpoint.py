@@ -41,7 +41,7 @@ class Entry:
 
     @property
     def short_name(self) -> str:
-        """The name without the prefix that text-only and multimodal checkpoints differ in."""
+        """The name without its prefix, which depends on whether the checkpoint is multimodal."""
         return PREFIX.sub("", self.name)
 
     @property
@@ -81,7 +81,7 @@ def read_entries(folder: Path) -> list[Entry]:
 
 @contextmanager
 def open_tensors(file: Path) -> Iterator[Any]:
-    """safetensors' reader over a mapped file; its faults become CheckpointError."""
+    """safetensors' reader over a mapped file; its errors become CheckpointError."""
     if not file.is_file():
         raise CheckpointError(f"missing file {file}")
     try:
@@ -133,7 +133,7 @@ def _weight_map(folder: Path) -> dict[str, Path]:
 def _file_entries(file: Path) -> Iterator[Entry]:
     with open_tensors(file) as reader:
         names = list(reader.keys())
-    # The reader has checked the file; where a tensor begins it does not tell.
+    # The reader has checked the file, but does not say where a tensor begins.
     with file.open("rb") as content:
         header_len = int.from_bytes(content.read(8), "little")
         header = json.loads(content.read(header_len))

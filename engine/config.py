@@ -1,4 +1,4 @@
-"""What an engine is started with: frozen, checked once, resolved against the device."""
+"""Settings of an engine: frozen, checked once, resolved against the device."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +26,12 @@ class EngineConfig:
 
     ``load_format`` dummy draws weights from ``seed`` instead of reading tensors (the folder then
     needs only ``config.json``). ``dtype`` auto is float32 on the CPU, bfloat16 on CUDA.
-    ``num_valid_ids``: ids from here on are padding of the vocabulary and are never sampled;
-    None: the tokenizer fills the vocabulary. ``num_pages`` and ``num_state_slots`` None: what fits
-    on the GPU beside the weights; ``gpu_share``: how many workers divide the GPU's memory.
-    ``poison`` starts all cache memory as NaN, so that a read of something never written shows in
-    the logits.
-    ``decodes`` False: the engine is for prompts and first tokens, and spends no time and memory
-    on making decode steps fast; ``prefills`` False: the other way round.
-    """
+    ``num_valid_ids``: ids from here on are padding of the vocabulary and are never sampled; None:
+    the tokenizer fills the vocabulary. ``num_pages`` and ``num_state_slots`` None: what fits on the
+    GPU beside the weights; ``gpu_share``: how many workers divide the GPU's memory. ``poison``
+    starts all cache memory as NaN, so that a read of something never written shows in the logits.
+    ``decodes`` False: the engine computes prompts and first tokens only, and spends no time and
+    memory on making decode steps fast; ``prefills`` False: the other way round."""
 
     model_dir: Path
     num_pages: int | None

@@ -1,9 +1,9 @@
 """Sampling on CUDA: the same choices as sampler.py, with the draw as one kernel.
 
 Rows that only want greedy or plain temperature sampling go straight to the draw. Filters with a
-top_k of at most SHORT_TOP_K cost two kernels more; longer ones, penalties, bias and logprobs take
-the tables' way. Nothing waits for the device: what was chosen is copied to pinned memory behind an
-event.
+top_k of at most SHORT_TOP_K cost two kernels more; longer ones, penalties, bias and logprobs use
+the tables. The host never waits for the device here: the chosen ids are copied to pinned memory,
+followed by an event.
 """
 
 from collections.abc import Sequence
@@ -132,7 +132,7 @@ def _is_adjusted(row: SampleRow, binding: Bound) -> bool:
 
 
 def _is_filtered(params: SamplingParams) -> bool:
-    """Whether ids may be dropped; the best one never is, so not of greedy rows."""
+    """Whether a filter may drop ids. False for greedy rows: the best id is never dropped."""
     return params.has_filters and params.temperature != 0.0
 
 

@@ -8,4 +8,5 @@ from transport.wire.errors import BatonError
 
 
 class CheckpointError(BatonError, ValueError):
-    """A checkpoint's files or tensors are not what its config promises; names the culprit."""
+    """A checkpoint's files or tensors are not what its config says; the message names the file or
+    tensor."""

@@ -1,4 +1,4 @@
-"""Is this GPU fit to serve, and what does its memory hold? Asked before anything is loaded."""
+"""Checks of the GPU and the plan of its memory, before anything is loaded."""
 
 from dataclasses import dataclass
 
@@ -104,7 +104,7 @@ class CacheDemand:
         return self.layout.state_slot_bytes + self.num_ids * TABLE_BYTES
 
     def sampled_bytes(self, num_slots: int) -> int:
-        """What sampling works in."""
+        """Bytes of scratch memory that sampling needs."""
         return min(num_slots, self.max_sampled) * self.num_ids * SAMPLED_BYTES
 
     def slots_in(self, num_bytes: int, tokens_each: int) -> int:
@@ -125,7 +125,7 @@ def pools_that_fit(
     State slots left open: DEFAULT_SLOTS, or as many as leave each pages for TYPICAL_TOKENS, or
     fit beside the ``num_pages`` given. Pages left open take the rest, but no more than as many
     sequences as there are slots could fill. Raises ValueError with the numbers when nothing is
-    left for a pool that is open; two given pools are taken at their word.
+    left for an open pool; two given pools are not checked.
     """
     if num_pages is not None and num_state_slots is not None:
         return PoolSize(num_pages, num_state_slots)
@@ -181,7 +181,7 @@ def shortage(layout: CacheLayout, pools: PoolSize, *, in_fp8: bool) -> str:
 
 
 def free_bytes() -> int:
-    """What neither torch nor anyone else holds of the GPU's memory."""
+    """Bytes of the GPU's memory that neither torch nor another process holds."""
     torch.cuda.empty_cache()
     return int(torch.cuda.mem_get_info()[0])
 

@@ -30,9 +30,10 @@ Stepped = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class GraphPool:
-    """Graphs that are launched one after another on one stream, and so share their memory: what
-    one works in is the next one's. Captured largest first, they need little more than the largest:
-    what they return stays theirs, so logits go to memory from outside."""
+    """Graphs that are launched one after another on one stream, and therefore share their memory:
+    each works in the same memory as the one before. Captured largest first, they need little more
+    than the largest. The memory of returned tensors is not shared, so logits are written to memory
+    from outside."""
 
     def __init__(self) -> None:
         self._first: torch.cuda.CUDAGraph | None = None

@@ -1,4 +1,4 @@
-"""Where each checkpoint tensor goes: a model's side of loading, free of files."""
+"""Where each checkpoint tensor goes: the model's side of loading, without files."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

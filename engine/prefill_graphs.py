@@ -127,7 +127,9 @@ class PrefillGraphs:
             self._forward(shape)
             self._graphs[shape] = pool.capture(partial(self._forward, shape))
         held = [_staged(self.shapes[-1]) for _ in range(_PINNED_UNDER_WAY)]
-        del held  # torch keeps them for later: asking the driver waits for the pass under way
+        del (
+            held
+        )  # torch keeps them for later: asking the driver for memory waits for the pass under way
 
     def shape_of(self, rows: Sequence[Row]) -> Shape | None:
         """The smallest that holds a pass of ``rows``, None when it has to be enqueued piece by

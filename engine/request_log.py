@@ -1,5 +1,5 @@
-"""What a worker logs about a request: a line when it is done with a leg, and when it lets go. They
-are at DEBUG, as the coordinator tells how each request ended; but what cannot be done is an error.
+"""What a worker logs about a request: one line when a stage is done, and one when it is dropped.
+They are at DEBUG, since the coordinator logs how each request ended; failures are errors.
 
 Every line carries the ids that the coordinator's lines carry (``telemetry.logs.request_fields``).
 """
@@ -14,13 +14,13 @@ log = logging.getLogger(__name__)
 
 
 def prefilled(sequence: Sequence, told: Prefilled) -> None:
-    """Its prompt is computed; ``finish`` is set when its first token was its last."""
+    """The prompt is computed; ``finish`` is set when the first token was also the last."""
     fields = {"tokens": sequence.num_cached, "wait_s": told.wait_s, "prefill_s": told.prefill_s}
     _say(logging.DEBUG, "prefilled", sequence, fields | _finish(told.token))
 
 
 def transferred(sequence: Sequence, told: TransferDone, exporter: str, *, verified: bool) -> None:
-    """Its cache has come from ``exporter``; ``verified``: its digest was compared."""
+    """The cache was pulled from ``exporter``; ``verified``: its digest was compared."""
     fields = {"from": exporter, "bytes": told.num_bytes, "copy_s": told.copy_s}
     fields |= {"verified": True} if verified else {}
     _say(logging.DEBUG, "landed", sequence, fields)
@@ -38,13 +38,13 @@ def finished(scheduled: Scheduled, tokens: Iterable[TokenOut]) -> None:
 
 
 def dropped(sequence: Sequence) -> None:
-    """The coordinator wants no more of it."""
+    """The coordinator cancelled the request."""
     _say(logging.DEBUG, "dropped", sequence, {"output_len": sequence.num_output})
 
 
 def gave_up(sequence: Sequence, code: FailureCode, message: str, *, retry: bool) -> None:
-    """It cannot be done here; an error where what was computed is wrong, or no other worker is
-    asked and the client is not why."""
+    """This worker cannot do the request. Logged as an error where a computed value is wrong, or
+    where no other worker will try it and the client is not the cause."""
     wrong = code in ("not_finite", "digest_mismatch")
     level = logging.DEBUG if code == "too_long" or (retry and not wrong) else logging.ERROR
     _say(level, "gave up", sequence, {"code": code, "why": message, "retry": retry})

@@ -41,13 +41,13 @@ BufferFactory = Callable[[int], torch.Tensor]
 
 @dataclass(frozen=True)
 class Step:
-    """One launched batch. Nothing of it is known on the host before ``result``."""
+    """One launched batch. The host knows nothing of its outcome before ``result``."""
 
     num_rows: int
     draws: tuple[tuple[tuple[int, ...], Draw], ...]
 
     def wait(self) -> None:
-        """Return when the step is done; nothing else of ``result``."""
+        """Return when the step is done, without reading its outcome."""
         for _, draw in self.draws:
             draw.wait()
 
@@ -166,7 +166,7 @@ class Engine:
         return engine
 
     def bind(self, binding: Binding) -> None:
-        """Tell a state slot how its sequence samples; ordered after every earlier launch."""
+        """Give a state slot its sequence's sampling settings; ordered after earlier launches."""
         self._sampler.bind(binding)
         self._checks.forget(binding.state_slot)
         if self._graphs is not None:
@@ -187,12 +187,12 @@ class Engine:
         return Step(len(batch.rows), tuple(draws))
 
     def warm_up(self) -> None:
-        """Run what requests run, so that none of them waits for a kernel to be compiled.
+        """Run every kind of batch once, so that no request waits for a kernel to be compiled.
 
-        Only before any page or state slot is handed out: it uses the first ones.
+        To be called before any page or state slot is handed out: it uses the first ones.
         """
         began = time.perf_counter()
-        # Before the rest: capturing gives back the memory that passes without a graph work in.
+        # First of all: capturing frees the memory that passes without a graph work in.
         prefill_graphs = self._captured_prompts()
         longest = self.model_config.max_position_embeddings
         decodes = self.config.decodes
@@ -206,7 +206,7 @@ class Engine:
         log.info("kernels are ready after %.1f s", time.perf_counter() - began)
 
     def poison_pages(self, ids: Iterable[int]) -> None:
-        """Fill freed pages with NaN, so that whoever reads them without writing shows."""
+        """Fill freed pages with NaN, so that a read before a write shows in the logits."""
         self.cache.kv[list(ids)] = float("nan")
 
     def poison_slot(self, state_slot: int) -> None:
@@ -215,7 +215,7 @@ class Engine:
         self.cache.recurrent[state_slot] = float("nan")
 
     def _on_cuda(self) -> "tuple[Sampler, DecodeGraphs | None]":
-        """A sampler, and graphs of the decode step if this engine has answers to compute."""
+        """A sampler, and graphs of the decode step if this engine decodes."""
         from engine.cuda_sampler import CudaSampler, num_logits
 
         self._num_logits = num_logits(self.num_ids, self.model_config.vocab_size)
@@ -246,7 +246,7 @@ class Engine:
         return aligned_rows(*shape, dtype=torch.float32, device=self._device)
 
     def _captured_prompts(self) -> PrefillGraphs | None:
-        """Graphs of short prefill passes, if this engine has prompts to compute."""
+        """Graphs of short prefill passes, if this engine prefills."""
         if not (self._captures and self.config.prefills):
             return None
         graphs = PrefillGraphs(

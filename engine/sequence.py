@@ -1,4 +1,4 @@
-"""One request on one worker: its tokens, what it holds, and the steps under way for it."""
+"""One request on one worker: its tokens, its allocation, and the number of its launched steps."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class Sequence:
 
     @property
     def log_fields(self) -> dict[str, object]:
-        """What says in a log line which request it is about."""
+        """The fields of a log line that name the request."""
         return request_fields(self.http_id, self.request_id, self.attempt)
 
     @property
@@ -75,7 +75,7 @@ class Sequence:
         return self.num_tokens - self.num_prompt
 
     def binding(self) -> Binding:
-        """What the engine must know of it before its first sampled token on this worker."""
+        """The facts that the engine needs before this worker samples the sequence's first token."""
         assert self.allocation is not None, "bound without a state slot"
         return Binding(
             state_slot=self.allocation.slot.id,
@@ -86,7 +86,7 @@ class Sequence:
         )
 
     def append(self, sampled: Sampled) -> TokenOut:
-        """Take in a sampled token; the answer says whether it was the last."""
+        """Append a sampled token; the result's ``finish`` says whether it was the last."""
         assert sampled.token_id is not None, "appended a token that was not finite"
         self.token_ids.append(sampled.token_id)
         logprobs = sampled.logprobs
@@ -101,12 +101,12 @@ class Sequence:
 
 
 def attempts_up_to(sequences: Iterable[Sequence], request_id: str, attempt: int) -> list[Sequence]:
-    """Those of the request's sequences that are of ``attempt`` or older."""
+    """The request's sequences of ``attempt`` or an earlier attempt."""
     return [s for s in sequences if s.request_id == request_id and s.attempt <= attempt]
 
 
 def youngest_since(sequences: Iterable[Sequence], arrival: int) -> Sequence | None:
-    """The youngest, unless that came before ``arrival``."""
+    """The sequence that arrived last, or None if it arrived before ``arrival``."""
     youngest = max(sequences, key=lambda s: s.arrival, default=None)
     return None if youngest is None or youngest.arrival < arrival else youngest
 

@@ -29,7 +29,7 @@ MAX_UNDER_WAY_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class _Arrival:
-    """A tensor under way: ``landed`` are its bytes on the GPU once all ``pieces`` are done."""
+    """A tensor being copied: ``landed`` holds its bytes on the GPU once all ``pieces`` are done."""
 
     entry: Entry
     target: Target
@@ -40,7 +40,8 @@ class _Arrival:
 def copy_to_gpu(
     matched: Sequence[tuple[Entry, Target]], device: torch.device, done: Callable[[int], None]
 ) -> None:
-    """Fill every target from its entry; ``done`` hears the bytes of each tensor that is in place.
+    """Fill every target from its entry; ``done`` is called with the number of bytes of each tensor
+    that is in place.
 
     Raises CheckpointError for a file that cannot be read or ends early.
     """
@@ -130,10 +131,11 @@ def _opened(files: set[Path]) -> Iterator[dict[Path, int]]:
 
 @contextmanager
 def _threads(device: torch.device) -> Iterator[ThreadPoolExecutor]:
-    # A thread begins on GPU 0, and would leave a context there, hundreds of megabytes.
+    # A new thread's current GPU is 0, where it would open a context of hundreds of megabytes.
     threads = ThreadPoolExecutor(NUM_THREADS, "loader", torch.cuda.set_device, (device,))
     try:
         yield threads
     finally:
-        # What has not begun is dropped, so that an error does not wait for the rest of the model.
+        # Pieces that have not begun are dropped, so that an error does not wait for the rest of the
+        # model.
         threads.shutdown(cancel_futures=True)

@@ -15,8 +15,8 @@ def upload(host: torch.Tensor, device: torch.device) -> torch.Tensor:
     """``host`` on ``device``, ordered on the current stream.
 
     A copy from pageable memory ends only when everything enqueued before it has: the host would
-    stand still for the step under way. From pinned memory it does not, and torch gives that to
-    nobody else before the copy is done. On the CPU it is ``host`` itself.
+    wait for the step under way. A copy from pinned memory does not make it wait, and torch does not
+    reuse that memory before the copy is done. On the CPU it is ``host`` itself.
     """
     if device.type != "cuda":
         return host.to(device)
@@ -42,10 +42,9 @@ def aligned_starts(lengths: Sequence[int], dtype: torch.dtype) -> list[int]:
 
 
 def reserve_pinned() -> None:
-    """Have torch hold pinned memory for every upload that may be on its way at once.
+    """Make torch's allocator hold pinned memory for all uploads that can be under way at once.
 
-    Taking more from the driver waits for the step under way: milliseconds, in a loop that should
-    never stand still.
+    Taking more from the driver waits for the step under way, which costs the loop milliseconds.
     """
     sizes = [1 << power for power in range(3, 17)]
     blocks = [

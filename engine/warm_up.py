@@ -1,7 +1,7 @@
 """Batches that take each path of the kernels once, so that no request waits for one to be compiled.
 
 Pure: the engine runs them before any page or state slot is handed out, and uses the first ones.
-tests/engine/test_warm_up.py finds what they miss.
+tests/engine/test_warm_up.py checks that they miss none.
 """
 
 from collections.abc import Iterator

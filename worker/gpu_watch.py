@@ -2,9 +2,9 @@
 
     open      in the thread: a driver that hangs must not keep the worker from starting
     read      every ``PERIOD_S``
-    tell      the loop takes what was read last; too old is not told
+    tell      the loop takes the last reading, unless it is too old
 
-On a machine without GPUs, or without NVML, there is nothing to tell and everything goes on.
+On a machine without GPUs or without NVML nothing is reported, and the worker runs as usual.
 """
 
 import logging
@@ -27,18 +27,18 @@ CLOSE_S = 1.0
 
 
 class Watch(Protocol):
-    """What a worker's loop asks about its GPU; answers at once."""
+    """What a worker's loop asks about its GPU. No call waits."""
 
     def health(self) -> GpuHealth | None:
         """As last read; None while nothing is known, or when that is too long ago."""
         ...
 
     def unfit(self) -> str:
-        """Why nothing more should be computed there; "" as long as it may."""
+        """Why the GPU must compute nothing more; "" while it is fit."""
         ...
 
     def last_look(self) -> str:
-        """``unfit`` by the newest events, of a worker that fails: an error of its GPU shows in its
+        """``unfit`` by the newest events, for a worker that fails: an error of its GPU shows in its
         computation before it is read. Waits seconds at most; nothing is read any more after it."""
         ...
 
@@ -113,7 +113,8 @@ class GpuWatch:
             self._gpus.close()
 
     def _round(self) -> bool:
-        """One look; False where there is nothing to look at. One that fails is not the last."""
+        """One reading; False where no GPU can be read. After a failed reading the next is tried as
+        usual."""
         try:
             found = self._looked()
         except Exception as error:

@@ -1,10 +1,10 @@
-"""What ends a worker that stands still, in a wait for its GPU that never ends for example.
+"""Ends a worker whose loop no longer turns, for example in an endless wait for its GPU.
 
 Such waits (an event, a stream) know no deadline, and Python cannot break them off. So a thread of
 the interpreter's own (``faulthandler``), which needs neither the GIL nor the loop, writes the
-stacks of all threads to stderr and ends the process with status 1. Its requests went on elsewhere
-when the coordinator had heard nothing for ``dead_after_s``; whoever started it starts it again.
-"""
+stacks of all threads to stderr and ends the process with status 1. Its requests are retried on
+other workers when the coordinator has heard nothing for ``dead_after_s``; its supervisor restarts
+it."""
 
 import faulthandler
 import time

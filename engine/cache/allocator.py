@@ -2,7 +2,7 @@
 
 The states of design and docs map onto it so: *filling*, *receiving* and *live* are an allocation
 of a sequence; *offered* is an allocation that the offers keep; *retiring* is an allocation whose
-sequence has ended but is still touched by a launched step. Free is what no allocation has.
+sequence has ended but is still touched by a launched step. A page or slot in no allocation is free.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from transport.wire.layout import PoolSize
 
 @dataclass(eq=False)
 class CacheAllocation:
-    """The pages and the state slot of one sequence; void once released."""
+    """The pages and the state slot of one sequence; invalid once released."""
 
     slot: StateSlot
     pages: list[int] = field(default_factory=list)
@@ -25,8 +25,8 @@ class CacheAllocation:
 class CacheAllocator:
     """The two pools kept together, so that a sequence has both or neither.
 
-    ``on_reserve`` runs before anything is written for the new owner, ``on_release`` when the
-    last one let go; a worker publishes the slot's epoch there, and tests poison memory.
+    ``on_reserve`` runs before anything is written for the new owner, ``on_release`` when the last
+    owner releases; a worker publishes the slot's epoch there, and tests poison memory.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class CacheAllocator:
         self._slots.release(allocation.slot)
 
     def check(self) -> str:
-        """Empty if the books balance, else what is wrong."""
+        """ "" if every page and state slot is accounted for, else what is wrong."""
         pages = self._pages.num_free + sum(
             len(allocation.pages) for allocation in self._allocations
         )

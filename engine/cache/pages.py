@@ -6,7 +6,7 @@ from transport.wire.errors import PoolExhausted
 
 
 class PagePool:
-    """Hands out page ids; knows nothing of what they hold.
+    """Hands out page ids; does not touch the pages themselves.
 
     A reserved id belongs to the caller until it releases it. Releasing an id twice, or one that
     was never handed out, is our bug and fails an assertion.

@@ -1,4 +1,4 @@
-"""The books of an engine's cache, with their epochs published to pullers."""
+"""The allocator of an engine's cache, which publishes the epochs of state slots to pullers."""
 
 from engine.cache.allocator import CacheAllocation, CacheAllocator
 from engine.runner import Engine
@@ -7,9 +7,9 @@ FREE_EPOCH = 0
 
 
 def allocator_for(engine: Engine) -> CacheAllocator:
-    """Books whose every change of hands is visible in the exported region.
+    """An allocator that publishes every change of owner in the exported region.
 
-    The exported epoch of a state slot is its holder's, and ``FREE_EPOCH`` while it
+    The exported epoch of a state slot is its owner's, and ``FREE_EPOCH`` while it
     is free: it changes before anybody else may write there, so a puller that finds it unchanged
     after its copy has read nothing but the offered bytes.
     """

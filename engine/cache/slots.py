@@ -16,8 +16,8 @@ class SlotPool:
     """Hands out state slots; each reservation bumps the slot's epoch.
 
     A slot belongs to the caller until it releases it with the epoch it got. Releasing a
-    stale or foreign one is our bug and fails an assertion: who holds an outdated number must be
-    refused before it comes here.
+    stale or foreign one is our bug and fails an assertion: the caller refuses outdated epochs
+    before it comes here.
     """
 
     def __init__(self, num_state_slots: int) -> None:
@@ -43,7 +43,7 @@ class SlotPool:
         return StateSlot(slot, self._epochs[slot])
 
     def is_current(self, slot: StateSlot) -> bool:
-        """Whether this very allocation is still in force."""
+        """Whether the slot still belongs to this epoch."""
         return slot.id in self._held and self._epochs[slot.id] == slot.epoch
 
     def release(self, slot: StateSlot) -> None:

@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def kernels_for(config: ModelConfig, dtype: torch.dtype, device: str, max_rows: int) -> Kernels:
-    """Triton's on CUDA for the models it is made for, PyTorch's otherwise; says which and why."""
+    """Triton's on CUDA for the models that it supports, else PyTorch's; logs which, and why."""
     if device == "cpu":
         return ReferenceKernels()
     # Imported here: triton compiles for the GPU that is there, and a CPU has none.

@@ -13,8 +13,8 @@ from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 class ReferenceKernels:
     """``engine.kernels.interface.Kernels`` in plain PyTorch; see there for the contracts.
 
-    With ``prefill_block`` 64 a prompt's bits depend neither on its chunks nor on its company, at
-    the price of one pass for each 64 tokens.
+    With ``prefill_block`` 64 a prompt's bits depend neither on its chunks nor on the rest of
+    the batch, at the cost of one pass for each 64 tokens.
     """
 
     def __init__(self, prefill_block: int | None = None) -> None:

@@ -3,10 +3,9 @@
 
     hidden' = bf16(hidden + Σ_p delta_p);   x = hidden' / rms(hidden') * weight
 
-Computed in float32, the sum over the parts in their order. The parts are whatever the producer
-left unreduced: split-K slices of a linear layer, or the experts' contributions to a token. Here
-they cost no launch of their own, and the sum's order does not depend on who finished first.
-"""
+Computed in float32, the sum over the parts in their order. The parts are whatever the producer left
+unreduced: split-K slices of a linear layer, or the experts' contributions to a token. Here they
+cost no launch of their own, and the sum's order does not depend on which program finished first."""
 
 import torch
 import triton

@@ -139,7 +139,7 @@ def _update_kernel(
     # No kernel of this step has written the state before.
     p_s = p_state + slot * state_slot_stride + head * (DIM * DIM)
     p_s += o_k[:, None] * DIM + o_v[None, :]
-    # Read and written once a step: it had better not drive weights and activations out of L2.
+    # Read and written once a step: keep it from evicting weights and activations from L2.
     b_s = tl.load(p_s, eviction_policy="evict_first")
     b_dt_bias, b_neg_exp_a = tl.load(p_dt_bias + head), tl.load(p_neg_exp_a + head)
     wait_for_inputs(PDL)

@@ -222,7 +222,7 @@ def _down_kernel(
             expert = tl.load(p_ids + tile)
             count = expert + 1
     if count == 0:
-        # One program waits whatever happens: this kernel's end must not precede its inputs'.
+        # One program always waits: this kernel must not end before its inputs are written.
         if tile == 0:
             wait_for_inputs(PDL)
         return

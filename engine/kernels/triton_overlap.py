@@ -27,7 +27,7 @@ def overlap(x: torch.Tensor) -> dict[str, Any]:
 def wait_for_inputs(PDL: tl.constexpr):
     if PDL:
         gdc_wait()
-        # Launched before the wait, successors of successors would take the multiprocessors' room.
+        # If it were launched before the wait, later kernels would occupy the multiprocessors.
         gdc_launch_dependents()
 
 

@@ -53,8 +53,8 @@ class HostPlan:
 
     def padded(self, num_tokens: int, num_rows: int) -> "HostPlan":
         """As long as any plan of at most so many tokens and rows can be, plus a last row. It and
-        all rows without tokens are empty, and what is too many belongs to it: programs find that
-        they have nothing to do."""
+        all rows without tokens are empty, and surplus entries belong to it: their programs return
+        at once."""
         sizes = padded_sizes(num_tokens, num_rows)
         return HostPlan(
             firsts=_longer(self.firsts, sizes["firsts"], self.firsts[-1]),
