@@ -25,8 +25,8 @@ from coordinator.core.hub_settings import HubSettings
 from coordinator.core.observer import Observer
 from coordinator.core.placement import PlacementLimits
 from coordinator.drain import Orders, drain, first_of
+from coordinator.event_loop import freeze_startup_objects
 from coordinator.file_limit import allow_open_files
-from coordinator.garbage import freeze_startup_objects
 from coordinator.http.accept_throttle import AcceptThrottle
 from coordinator.http.api import create_app
 from coordinator.http.connections import Connections

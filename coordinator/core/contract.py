@@ -47,7 +47,7 @@ class WorkerStatus:
     """One worker as its last heartbeat told. ``accounting_error`` is empty while its books balance;
     ``draining``: it takes no new work. ``breaker`` is "closed" for a worker that takes requests,
     "open" for one that took too many faults and takes none, and "half-open" while one request
-    probes it. Tokens a second are over the last seconds (token_meter.py): of prompts when they are
+    probes it. Tokens a second are over the last seconds (TokenMeter): of prompts when they are
     done, and of output."""
 
     instance: str

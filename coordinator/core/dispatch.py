@@ -124,6 +124,11 @@ class Dispatcher:
                 self.unassign(request, instance)
         request.offer = None
 
+    def has_offer(self, request: Request) -> bool:
+        """Whether a live prefill worker still keeps the request's finished prompt."""
+        here = self._registry.get(request.prefill_worker) is not None
+        return request.offer is not None and here
+
     def release_offer(self, request: Request) -> None:
         """The prefill worker may drop it, unless it already has."""
         if request.offer is not None and self._registry.get(request.prefill_worker):

@@ -1,4 +1,4 @@
-"""Carries out what the lifecycle wants done: send, stream, record, end.
+"""Carries out the effects of the lifecycle's events: send, stream, record, end.
 
 A bug in carrying out one effect must not end every other stream. Where a token may not have come
 through it ends its own request.
@@ -21,7 +21,6 @@ from coordinator.core.effects import (
     Recorded,
     Send,
 )
-from coordinator.core.lifecycle import Lifecycle
 from coordinator.core.observer import Observer
 from coordinator.core.request import Request, State
 from coordinator.core.streams import Stream
@@ -31,17 +30,20 @@ log = logging.getLogger(__name__)
 
 
 class EffectRunner:
-    """Holds the stream of every open request. ``send`` reaches a worker; ``idle`` is set while no
-    stream is open."""
+    """Holds the stream of every open request. ``send`` reaches a worker; ``fail`` ends a request
+    with an internal error; ``idle`` is set while no stream is open."""
 
     def __init__(
-        self, lifecycle: Lifecycle, observer: Observer, send: Callable[[str, ToWorker], bool]
+        self,
+        observer: Observer,
+        send: Callable[[str, ToWorker], bool],
+        fail: Callable[[Request], None],
     ) -> None:
         self.idle = asyncio.Event()
         self.idle.set()
-        self._lifecycle = lifecycle
         self._observer = observer
         self._send = send
+        self._fail = fail
         self._streams: dict[str, Stream] = {}
 
     @property
@@ -53,14 +55,12 @@ class EffectRunner:
         self._streams[request_id] = stream
         self.idle.clear()
 
-    def apply(self) -> None:
-        """Do what is to be done now."""
-        while effects := self._lifecycle.take_effects():
-            for effect in effects:
-                try:
-                    self._carry_out(effect)
-                except Exception:
-                    self._give_up(effect)
+    def carry_out(self, effect: Effect) -> None:
+        """Does not raise."""
+        try:
+            self._carry_out(effect)
+        except Exception:
+            self._give_up(effect)
 
     def _carry_out(self, effect: Effect) -> None:
         # The client first: whatever goes wrong with the rest, it has its token, and its end.
@@ -99,7 +99,7 @@ class EffectRunner:
         fields = effect.request.log_fields
         log.exception("carrying out %s", type(effect).__name__, extra=fields)
         if isinstance(effect, Emit):  # the rest only tells others of it
-            self._lifecycle.fail(effect.request, "internal_error", "internal error")
+            self._fail(effect.request)
 
     def _close_stream(self, request: Request) -> None:
         failed = request.state is State.FAILED

@@ -1,5 +1,6 @@
-"""What the lifecycle wants done: plain values, carried out in the order they come."""
+"""What follows from an event in the lifecycle: plain values, carried out when the event is over."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.core.contract import BreakerState, Token
@@ -40,8 +41,7 @@ class HandedOff:
 
 @dataclass(frozen=True)
 class PlacedAnew:
-    """An attempt came to nothing, and the request waits for another; ``code`` and ``message`` say
-    why."""
+    """An attempt failed, and the request waits for another; ``code`` and ``message`` say why."""
 
     request: Request
     code: str
@@ -73,3 +73,38 @@ class Ended:
 
 
 Effect = Send | Emit | Recorded | HandedOff | PlacedAnew | Charged | BreakerMoved | Ended
+
+
+class Outbox:
+    """Collects the effects of an event and gives each to ``carry_out`` when the event is over.
+
+    Every event is a ``with`` block, so that no effect waits for a later event. Orders to workers go
+    first: a GPU may be idle until its order comes, and the rest takes its time. An event that
+    begins inside another one, or while effects are carried out, adds to what is carried out next.
+    """
+
+    def __init__(self, carry_out: Callable[[Effect], None]) -> None:
+        self._carry_out = carry_out
+        self._depth = 0
+        self._orders: list[Send] = []
+        self._others: list[Effect] = []
+
+    def send(self, instance: str, message: ToWorker) -> None:
+        assert self._depth, "an order outside an event"
+        self._orders.append(Send(instance, message))
+
+    def add(self, effect: Effect) -> None:
+        assert self._depth, "an effect outside an event"
+        self._others.append(effect)
+
+    def __enter__(self) -> None:
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            while self._depth == 1 and (effects := [*self._orders, *self._others]):
+                self._orders, self._others = [], []
+                for effect in effects:
+                    self._carry_out(effect)
+        finally:
+            self._depth -= 1

@@ -1,9 +1,10 @@
 """The serving core: one channel to all workers, one lifecycle, one stream a request.
 
     submit    the HTTP edge's way in
-    receive   a worker's message → the lifecycle
+    receive   a worker's message (inbox.py) → the lifecycle
     tick      every heartbeat: say Alive, find silent workers and overdue requests
-    apply     what the lifecycle wants done (effect_runner.py)
+
+The lifecycle has what follows from each event carried out by effect_runner.py.
 
 Everything runs on one event loop. No token waits for Redis, the end of a response for a moment.
 """
@@ -13,41 +14,25 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import assert_never
 
-from coordinator.core.closed import ClosedConnections
-from coordinator.core.connection_monitor import ConnectionMonitor
+from coordinator.core.connection_monitor import ClosedConnections, ConnectionMonitor
 from coordinator.core.contract import Overloaded, SequenceRequest, ServiceStatus
 from coordinator.core.effect_runner import EffectRunner
 from coordinator.core.health_monitor import HealthMonitor
 from coordinator.core.hub_settings import HubSettings
+from coordinator.core.inbox import Inbox
 from coordinator.core.lifecycle import Lifecycle
-from coordinator.core.loop_lag import watch_lag
 from coordinator.core.membership import Membership
 from coordinator.core.observer import Observer
-from coordinator.core.offer_check import offer_problem
 from coordinator.core.open_tokens import OpenTokens
 from coordinator.core.placement import PlacementLimits
 from coordinator.core.registry import Registry
+from coordinator.core.request import Request
 from coordinator.core.streams import Stream
-from coordinator.garbage import Sweeper
+from coordinator.event_loop import Sweeper, watch_lag
 from coordinator.record.leases import Leases
 from transport.wire.channel import CoordinatorChannel
-from transport.wire.errors import MalformedMessage, WireError
-from transport.wire.messages import (
-    Claim,
-    Failed,
-    FromWorker,
-    Goodbye,
-    Heartbeat,
-    Hello,
-    PeerTested,
-    Prefilled,
-    TokenOut,
-    Tokens,
-    TransferDone,
-    Welcome,
-)
+from transport.wire.messages import Welcome
 
 log = logging.getLogger(__name__)
 
@@ -73,25 +58,25 @@ class Hub:
         self._leases = leases
         self._observer = observer
         self._clock = observer.clock
-        self._welcome = Welcome(instance, settings.heartbeat_s, settings.dead_after_s)
         self._settings = settings
-        self._registry = Registry()
-        self._lifecycle = Lifecycle(self._registry, limits, self._clock, settings=settings)
-        self._membership = Membership(self._registry, self._lifecycle, observer)
-        self._health = HealthMonitor(
-            self._registry, self._lifecycle, self._membership, channel.send, settings
+        self._registry = registry = Registry()
+        self._effects = EffectRunner(observer, channel.send, self._fail_internally)
+        self._lifecycle = lifecycle = Lifecycle(
+            registry, limits, self._effects.carry_out, self._clock, settings=settings
         )
+        membership = Membership(registry, lifecycle, observer)
+        welcome = Welcome(instance, settings.heartbeat_s, settings.dead_after_s)
+        self._inbox = Inbox(channel, registry, lifecycle, membership, observer, leases, welcome)
+        self._health = HealthMonitor(registry, lifecycle, membership, channel.send, settings)
         self._reach = ConnectionMonitor(channel.send, instance)
         self._closed = ClosedConnections(
-            self._reach.reaches, self._processes, self._bury, clock=time.monotonic
+            self._reach.reaches, self._processes, self._remove_dead, clock=time.monotonic
         )
-        self._effects = EffectRunner(self._lifecycle, observer, channel.send)
         self._sweeper = Sweeper()
         self._open_tokens = OpenTokens(settings.max_open_tokens)
         self._num_accepted = 0
         self._draining = False
         self._stopping = asyncio.Event()
-        self._complete = asyncio.Event()
 
     # ---- for the HTTP edge
 
@@ -104,21 +89,19 @@ class Hub:
     def max_open_tokens(self) -> int:
         return self._open_tokens.max_tokens
 
-    def submit(self, generation: SequenceRequest) -> Stream:
+    def submit(self, spec: SequenceRequest) -> Stream:
         problems = self._problems()
         if problems:
             raise Overloaded("; ".join(problems), retry_after_s=RETRY_AFTER_S)
-        request_id = generation.request_id
-        num_prompt = len(generation.prompt_ids)
+        request_id = spec.request_id
         stream = Stream(
-            self._open_tokens.hold(num_prompt, until_end=not generation.streamed),
+            self._open_tokens.hold(len(spec.prompt_ids), until_end=not spec.streamed),
             stop_early=lambda: self._end_by_edge(request_id, stop_early=True),
             cancel=lambda: self._end_by_edge(request_id, stop_early=False),
         )
         self._effects.open(request_id, stream)
         self._num_accepted += 1
-        self._lifecycle.submit(generation, self._clock())
-        self._effects.apply()
+        self._lifecycle.submit(spec, self._clock())
         return stream
 
     async def recorded(self, request_ids: Sequence[str]) -> None:
@@ -169,13 +152,13 @@ class Hub:
         """Take no more work; wait for what is open, and fail what is left at the deadline."""
         self._draining = True
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._effects.idle.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._effects.idle.wait()
         left = list(self._lifecycle.requests.values())
         while left:
             # The youngest first: what waits goes before what it waits for.
             some, left = left[-DRAINED_AT_ONCE:], left[:-DRAINED_AT_ONCE]
             self._lifecycle.fail_all(some, "shutting_down", "the coordinator is shutting down")
-            self._effects.apply()
             await asyncio.sleep(0)  # their clients are told meanwhile
 
     def stop(self) -> None:
@@ -183,100 +166,17 @@ class Hub:
 
     async def complete(self) -> None:
         """Return once there have been workers of every role that is needed."""
-        await self._complete.wait()
+        await self._inbox.complete.wait()
 
     async def _receive(self) -> None:
         began = time.monotonic()
         while True:
             # NOTE: while messages wait, this await returns without letting anything else run.
             instance, message = await self._channel.receive()
-            try:
-                self._handle(instance, message)
-            except Exception:
-                # A bug in handling one message must not end every other stream.
-                kind = type(message).__name__
-                fields = self._request_of(message)
-                log.exception("handling %s from %s", kind, instance, extra=fields)
-            self._effects.apply()
+            self._inbox.take(instance, message)
             if time.monotonic() - began >= TURN_S:
                 await asyncio.sleep(0)
                 began = time.monotonic()
-
-    def _request_of(self, message: FromWorker | WireError) -> dict[str, object]:
-        """Log fields of the open request that a message is about, if it is about one."""
-        match message:
-            case Prefilled(token=TokenOut(request_id=request_id)):
-                pass
-            case TransferDone(request_id=request_id) | Failed(request_id=request_id):
-                pass
-            case _:
-                return {}
-        request = self._lifecycle.requests.get(request_id)
-        return {} if request is None else request.log_fields
-
-    def _handle(self, instance: str, message: FromWorker | WireError) -> None:
-        if isinstance(message, WireError):
-            self._channel.send(instance, self._membership.distrust(instance, message))
-            return
-        if isinstance(message, Claim):
-            self._leases.claim(message)
-            return
-        if isinstance(message, Hello):
-            self._leases.keep(message)
-            known = self._registry.get(instance)
-            self._channel.send(instance, self._membership.admit(message, self._welcome))
-            if self._registry.get(instance) is not known:
-                self._lifecycle.introduce(instance)
-                if not self._registry.missing_roles():
-                    self._complete.set()
-            return
-        if isinstance(message, Goodbye) and message.unfit:
-            self._leases.unfit(instance, message.unfit)
-        worker = self._registry.get(instance)
-        if worker is None:
-            self._channel.send(instance, self._membership.unknown(instance))
-            return
-        worker.heard_at = time.monotonic()
-        worker.settled = True
-        match message:
-            case Heartbeat(gauges=gauges, held=held, gpu=gpu, malformed_dropped=malformed):
-                if (
-                    gauges.accounting_error
-                    and gauges.accounting_error != worker.gauges.accounting_error
-                ):
-                    log.error(
-                        "the books of %s do not balance: %s", instance, gauges.accounting_error
-                    )
-                worker.gauges, worker.gpu, worker.malformed_dropped = gauges, gpu, malformed
-                self._observer.heartbeat(worker)
-                self._lifecycle.reconcile(worker, set(held), self._settings.heartbeat_s)
-            case Prefilled(token=TokenOut(request_id=request_id)):
-                request = self._lifecycle.requests.get(request_id)
-                if request and (problem := offer_problem(message, worker, request)):
-                    self._handle(instance, MalformedMessage(f"from {instance}: {problem}"))
-                    return
-                if request is not None:
-                    worker.prompt_tokens.add(request.num_tokens, worker.heard_at)
-                worker.output_tokens.add(1, worker.heard_at)
-                self._lifecycle.prefilled(instance, message)
-            case TransferDone():
-                self._lifecycle.transfer_done(instance, message)
-            case Tokens(tokens=tokens):
-                worker.output_tokens.add(len(tokens), worker.heard_at)
-                self._lifecycle.tokens(instance, message)
-            case Failed():
-                self._lifecycle.failed(instance, message)
-            case PeerTested(instance=prefill):
-                if self._registry.get(prefill) is not None:
-                    self._observer.peer_tested(instance, message)
-                self._lifecycle.peer_tested(instance, message)
-            case Goodbye(draining=True):
-                log.info("%s is draining", instance)
-                worker.draining = True
-            case Goodbye():
-                self._membership.left(worker)
-            case _:
-                assert_never(message)
 
     async def _tick(self) -> None:
         while True:
@@ -286,8 +186,7 @@ class Hub:
                 self._beat(time.monotonic() - due_at)
             except Exception:
                 # As with messages: a bug in one heartbeat must not end every stream.
-                log.exception("a heartbeat")
-            self._effects.apply()
+                log.exception("heartbeat tick failed")
 
     def _beat(self, lag_s: float) -> None:
         # First of all: workers that hear nothing of us give up their work.
@@ -304,13 +203,12 @@ class Hub:
         """The instances whose processes are of interest: workers, and holders of a GPU."""
         return {worker.instance for worker in self._registry.all()} | self._leases.holders
 
-    def _bury(self, gone: set[str]) -> None:
+    def _remove_dead(self, gone: set[str]) -> None:
         try:
             self._leases.end(gone)
             self._health.fence_gone(gone)
         except Exception:
-            log.exception("the end of %s", sorted(gone))
-        self._effects.apply()
+            log.exception("removing the dead workers %s failed", sorted(gone))
 
     def _end_by_edge(self, request_id: str, *, stop_early: bool) -> None:
         request = self._lifecycle.requests.get(request_id)
@@ -320,4 +218,6 @@ class Hub:
             self._lifecycle.stop_early(request)
         else:
             self._lifecycle.cancel(request)
-        self._effects.apply()
+
+    def _fail_internally(self, request: Request) -> None:
+        self._lifecycle.fail_all([request], "internal_error", "internal error")

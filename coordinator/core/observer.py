@@ -9,8 +9,8 @@ from typing import Literal, Protocol, get_args
 
 from msgspec import structs
 
+from coordinator.core.attempts import NOT_FAULTS
 from coordinator.core.contract import BreakerState, ServiceStatus
-from coordinator.core.lifecycle import NOT_FAULTS
 from coordinator.core.registry import Worker
 from coordinator.core.request import Request, State
 from coordinator.record.damage import Damage

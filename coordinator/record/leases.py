@@ -4,8 +4,8 @@
 2. The claim is decided in Redis, by one script for all coordinators (scripts.py), and recorded as
    a lease with a time to live. The worker learns the answer; denied, it asks again for a while.
 3. The coordinator renews the leases of its workers with every heartbeat of the store.
-4. A lease ends with its holder's process: its connection has closed (closed.py), or two heartbeats
-   do not get through. Where the coordinator died too, nobody renews it, and it expires.
+4. A lease ends with its holder's process: its connection has closed, or two heartbeats do not get
+   through. Where the coordinator died too, nobody renews it, and it expires.
 5. A holder that finds its GPU unfit says so. The GPU is marked in Redis, and again when its lease
    ends: nobody gets it for a while from then on, or until somebody removes the mark.
 

@@ -4,7 +4,7 @@ import pytest
 
 from coordinator.core.effects import BreakerMoved, Charged
 from coordinator.core.request import Request, State
-from tests.coordinator.test_lifecycle import Desk
+from tests.coordinator.desk import Desk
 from transport.wire.messages import Cancel, Decode, Failed, Prefill
 
 
@@ -14,7 +14,7 @@ def fail(desk: Desk, request: Request, code: str) -> None:
 
 
 def charged(desk: Desk) -> list[tuple[str, str]]:
-    effects = desk.life.take_effects()
+    effects = desk.take_effects()
     return [(e.worker.instance, e.code) for e in effects if isinstance(e, Charged)]
 
 
@@ -113,7 +113,7 @@ def test_a_worker_with_three_faults_gets_one_probe_at_a_time_and_comes_back() ->
     desk.begin(probe)
     desk.step(probe)
     assert state(desk, "b-1") == "closed"
-    moved = [e.state for e in desk.life.take_effects() if isinstance(e, BreakerMoved)]
+    moved = [e.state for e in desk.take_effects() if isinstance(e, BreakerMoved)]
     assert moved == ["open", "half-open", "open", "half-open", "closed"]
 
 

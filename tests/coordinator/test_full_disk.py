@@ -61,15 +61,13 @@ class Site:
         self.observer = Observer(self.metrics, store, "c1")
         leases = Leases(store, channel.send)
         self.hub = Hub(channel, self.observer, "c1", FAST, PlacementLimits(), leases)
-        self.hub._handle("b-1", Hello("b-1", "colocated", "m", "cpu", 1, 128, 8, EXPORT))
-        self.hub._effects.apply()
+        self.hub._inbox.handle("b-1", Hello("b-1", "colocated", "m", "cpu", 1, 128, 8, EXPORT))
 
     async def serve(self, request_id: str) -> None:
         request = SequenceRequest(request_id, packed((1, 2)), SamplingParams(), StopRule(1))
         stream = self.hub.submit(request)
         token = TokenOut(request_id, 1, 0, 7, finish="length")
-        self.hub._handle("b-1", Prefilled(token, None, 1.0, 2.0))
-        self.hub._effects.apply()
+        self.hub._inbox.handle("b-1", Prefilled(token, None, 1.0, 2.0))
         assert [token.token_id async for token in stream] == [7]
         await self.hub.recorded([request_id])
 

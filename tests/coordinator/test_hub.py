@@ -140,10 +140,7 @@ async def test_peers_are_introduced_once_for_each_time_a_worker_joins() -> None:
     observer = Observer(Metrics("m"), Mock(dropped=0, connected=True, damage=Damage()), "c1")
     hub = Hub(channel, observer, "c1", FAST, PlacementLimits(), Leases(Mock(), channel.send))
 
-    def handle(instance: str, message: FromWorker) -> None:
-        hub._handle(instance, message)
-        hub._effects.apply()
-
+    handle = hub._inbox.handle
     hellos = {
         name: Hello(name, role, "m", "cpu", 1, 128, 8, EXPORT)
         for name, role in (("d-1", "decode"), ("d-2", "decode"), ("p-1", "prefill"))
@@ -321,7 +318,7 @@ async def test_waiting_messages_keep_nothing_else_waiting(
 
     loop = asyncio.get_running_loop()
     worker = site.join("b-1", "colocated")
-    monkeypatch.setattr(site.hub, "_handle", handle)
+    monkeypatch.setattr(site.hub._inbox, "handle", handle)
     for _ in range(50):
         worker.channel.send(Heartbeat(WorkerGauges(8, 8)))
     turn()
@@ -360,7 +357,9 @@ async def test_a_bug_in_a_heartbeat_ends_no_stream(
     both.session.send(Prefilled(TokenOut("r", order.attempt, 0, 7), None, 1.0, 2.0))
     async with asyncio.timeout(DEADLINE_S):
         assert (await anext(stream)).token_id == 7
-    assert {r.message for r in caplog.records if r.levelname == "ERROR"} == {"a heartbeat"}
+    assert {r.message for r in caplog.records if r.levelname == "ERROR"} == {
+        "heartbeat tick failed"
+    }
     stream.cancel()
 
 
@@ -375,13 +374,14 @@ def test_status_tells_how_many_tokens_a_second_a_worker_computed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     channel, now = Mock(), 50.0
-    monkeypatch.setattr("coordinator.core.hub.time", Mock(monotonic=lambda: now))
+    for module in ("hub", "inbox"):
+        monkeypatch.setattr(f"coordinator.core.{module}.time", Mock(monotonic=lambda: now))
     observer = Observer(Metrics("m"), Mock(dropped=0, connected=True, damage=Damage()), "c1")
     hub = Hub(channel, observer, "c1", FAST, PlacementLimits(), Leases(Mock(), channel.send))
-    hub._handle("b-1", Hello("b-1", "colocated", "m", "cpu", 1, 128, 8, EXPORT))
+    hub._inbox.handle("b-1", Hello("b-1", "colocated", "m", "cpu", 1, 128, 8, EXPORT))
     hub.submit(SequenceRequest("r", packed(range(9)), SamplingParams(), StopRule(40)))
-    hub._handle("b-1", Prefilled(TokenOut("r", 1, 0, 7), None, 0.0, 0.1))
-    hub._handle("b-1", Tokens(tuple(TokenOut("r", 1, n, 7) for n in range(1, 10))))
+    hub._inbox.handle("b-1", Prefilled(TokenOut("r", 1, 0, 7), None, 0.0, 0.1))
+    hub._inbox.handle("b-1", Tokens(tuple(TokenOut("r", 1, n, 7) for n in range(1, 10))))
     now += 1.0
     (worker,) = hub.status().workers
     assert (worker.prompt_tokens_per_s, worker.output_tokens_per_s) == (9 / 5, 10 / 5)
@@ -396,12 +396,12 @@ async def test_a_worker_whose_probes_all_fail_is_ended_and_everybody_is_told() -
     observer = Observer(metrics, Mock(dropped=0, connected=True, damage=Damage()), "c1")
     hub = Hub(channel, observer, "c1", FAST, PlacementLimits(), Leases(Mock(), channel.send))
     for name in ("b-1", "b-2"):
-        hub._handle(name, Hello(name, "colocated", "m", "cpu", 1, 128, 8, EXPORT))
+        hub._inbox.handle(name, Hello(name, "colocated", "m", "cpu", 1, 128, 8, EXPORT))
     worker = hub._registry.require("b-1")
     breaker, label = worker.breaker, '{instance="b-1",role="colocated"} '
-    for _ in range(3):
-        hub._lifecycle._faults._take_in(_Charge("not_finite", ("b-1",), (1.0,), 1.0))
-    hub._effects.apply()
+    with hub._lifecycle._outbox:
+        for _ in range(3):
+            hub._lifecycle._faults._take_in(_Charge("not_finite", ("b-1",), (1.0,), 1.0))
     assert "baton_worker_breaker_open" + label + "1.0" in metrics.render().decode()
     faults = 'baton_worker_faults_total{code="not_finite",role="colocated"} 3.0'
     assert faults in metrics.render().decode()

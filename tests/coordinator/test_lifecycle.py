@@ -2,109 +2,23 @@
 
 import pytest
 
-from coordinator.core.contract import SequenceRequest
-from coordinator.core.effects import Emit, Ended, HandedOff, Send
-from coordinator.core.lifecycle import Lifecycle
+from coordinator.core.effects import Emit, Ended, HandedOff
 from coordinator.core.observer import to_record
-from coordinator.core.placement import PlacementLimits
-from coordinator.core.registry import Registry
 from coordinator.core.request import State
 from coordinator.record.handoff_stages import stage_seconds
-from transport.wire.layout import CacheLayout, PoolSize
+from tests.coordinator.desk import Desk, ids_of
 from transport.wire.messages import (
     Cancel,
     Decode,
     Failed,
     FirstStep,
     Generate,
-    Hello,
-    MemoryExport,
-    Offer,
-    PeerTested,
     Prefill,
-    Prefilled,
     Release,
     TokenOut,
     Tokens,
     TransferDone,
 )
-from transport.wire.sampling import SamplingParams, StopRule
-from transport.wire.token_ids import from_wire, packed
-
-LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
-
-
-def ids_of(order: Prefill | Decode | Generate) -> list[int]:
-    return from_wire(order.token_ids).tolist()
-
-
-class Desk:
-    """A lifecycle with workers p-1, p-2, d-1, d-2 and a clock that the test turns."""
-
-    def __init__(self, workers=("p-1", "p-2", "d-1", "d-2"), **options) -> None:
-        self.now = 100.0
-        self.names: list[str] = []
-        self.registry = Registry()
-        self.life = Lifecycle(
-            self.registry,
-            PlacementLimits(),
-            lambda: self.now,
-            monotonic=lambda: self.now,
-            **options,
-        )
-        for instance in workers:
-            self.join(instance)
-
-    def join(self, instance: str, num_pages: int = 64) -> None:
-        role = {"p": "prefill", "d": "decode", "b": "colocated"}[instance[0]]
-        export = MemoryExport("shm", instance, 1, LAYOUT, PoolSize(num_pages, 4))
-        longest = num_pages * LAYOUT.page_size
-        self.registry.add(Hello(instance, role, "m", "cpu", 1, longest, 4, export), self.now)
-        self.life.introduce(instance)
-        self.life.take_effects()
-        for other in self.registry.of("decode" if role == "prefill" else "prefill"):
-            prefill, decode = sorted((instance, other.instance), reverse=True)
-            self.tested(prefill, decode)
-
-    def tested(self, prefill: str, decode: str, problem: str = "") -> None:
-        self.life.peer_tested(decode, PeerTested(prefill, 100, 0.1, problem))
-
-    def submit(self, request_id: str = "r", length: int = 10, sampling=None):
-        self.names.append(request_id)
-        stop = StopRule(8, stop_token_ids=(7,))
-        generation = SequenceRequest(
-            request_id, packed(range(length)), sampling or SamplingParams(), stop
-        )
-        return self.life.submit(generation, self.now)
-
-    def sent(self) -> list[tuple[str, object]]:
-        effects = self.life.take_effects()
-        return [(e.instance, e.message) for e in effects if isinstance(e, Send)]
-
-    def prefill(self, request, token: int = 1, finish=None) -> None:
-        offer = Offer(request.prefill_worker, (0,), 2, 3, request.num_tokens)
-        out = TokenOut(request.request_id, request.attempt, len(request.output_ids), token,
-                       finish=finish)  # fmt: skip
-        message = Prefilled(out, None if finish else offer, 1.0, 2.0)
-        self.life.prefilled(request.prefill_worker, message)
-
-    def begin(self, request, token: int = 1, finish=None) -> None:
-        """Its first token, at a worker of both."""
-        out = TokenOut(request.request_id, request.attempt, len(request.output_ids), token,
-                       finish=finish)  # fmt: skip
-        self.life.prefilled(request.prefill_worker, Prefilled(out, None, 1.0, 2.0))
-
-    def land(self, request) -> None:
-        landed = TransferDone(
-            request.request_id, request.attempt, 100, in_socket_s=0.01, wait_memory_s=0.2,
-            launch_s=0.001, copy_s=0.5, boundary_s=0.1,
-        )  # fmt: skip
-        self.life.transfer_done(request.decode_worker, landed)
-
-    def step(self, request, token: int = 2, finish=None, first_steps=()) -> None:
-        out = TokenOut(request.request_id, request.attempt, len(request.output_ids), token,
-                       finish=finish)  # fmt: skip
-        self.life.tokens(request.decode_worker, Tokens((out,), first_steps))
 
 
 def test_a_request_runs_through_both_pools_and_ends_once() -> None:
@@ -124,7 +38,7 @@ def test_a_request_runs_through_both_pools_and_ends_once() -> None:
     assert request.output_ids.tolist() == [1, 7]
     assert not desk.registry.get(decode_at).assigned
     assert not desk.registry.get(prefill_at).assigned
-    assert sum(isinstance(e, Ended) for e in desk.life.take_effects()) == 1
+    assert sum(isinstance(e, Ended) for e in desk.take_effects()) == 1
 
 
 def test_a_request_at_a_worker_of_both_needs_no_handoff() -> None:
@@ -176,9 +90,9 @@ def test_the_parts_of_a_handoff_come_from_clocks_that_are_never_mixed() -> None:
     desk.now += 1.0
     desk.land(request)
     desk.now += 0.5
-    desk.life.take_effects()
+    desk.take_effects()
     desk.step(request, first_steps=(FirstStep("r", 1, 0.3),))
-    (handed_off,) = (e for e in desk.life.take_effects() if isinstance(e, HandedOff))
+    (handed_off,) = (e for e in desk.take_effects() if isinstance(e, HandedOff))
     found = stage_seconds(handed_off.request.stages)
     expected = {
         "no_decode_worker": 0.0, "messages": 0.389, "in_socket": 0.01, "wait_memory": 0.2,
@@ -188,7 +102,7 @@ def test_the_parts_of_a_handoff_come_from_clocks_that_are_never_mixed() -> None:
     }  # fmt: skip
     assert found == pytest.approx(expected)
     desk.step(request)
-    assert not any(isinstance(e, HandedOff) for e in desk.life.take_effects()), "once only"
+    assert not any(isinstance(e, HandedOff) for e in desk.take_effects()), "once only"
 
 
 def test_the_record_of_a_new_attempt_forgets_the_old_ones_stages() -> None:
@@ -216,7 +130,7 @@ def test_a_handoff_is_told_of_once_each_attempt_and_never_at_a_worker_of_both() 
     desk.begin(request)
     desk.step(request)
     assert stage_seconds(request.stages) == {}
-    assert not any(isinstance(e, HandedOff) for e in desk.life.take_effects())
+    assert not any(isinstance(e, HandedOff) for e in desk.take_effects())
 
 
 def test_low_load_spreads_evenly_over_both_pools() -> None:
@@ -298,13 +212,13 @@ def test_stale_messages_are_dropped_and_counted() -> None:
     desk.land(request)
     old_worker = request.decode_worker
     desk.life.worker_lost(old_worker)
-    desk.life.take_effects()
+    desk.take_effects()
     desk.life.tokens(old_worker, Tokens((TokenOut("r", 1, 1, 9),), (FirstStep("r", 1, 1.0),)))
     desk.life.failed(old_worker, Failed("r", 1, "preempted", "", True))
     desk.life.transfer_done("d-9", TransferDone("r", 2, 1))
     desk.life.tokens("d-1", Tokens((TokenOut("nobody", 1, 0, 9),)))
     assert desk.life.stale_dropped == 5
-    assert not any(isinstance(e, Emit) for e in desk.life.take_effects())
+    assert not any(isinstance(e, Emit) for e in desk.take_effects())
 
 
 def test_faults_are_bounded_but_preemptions_are_not() -> None:

@@ -23,7 +23,7 @@ GENERATION = SequenceRequest("r", packed((1, 2, 3)), SamplingParams(), StopRule(
 
 def site() -> tuple[Registry, Lifecycle, Membership]:
     registry = Registry()
-    lifecycle = Lifecycle(registry, PlacementLimits(), lambda: 0.0)
+    lifecycle = Lifecycle(registry, PlacementLimits(), lambda effect: None, lambda: 0.0)
     return registry, lifecycle, Membership(registry, lifecycle, Mock())
 
 

@@ -11,7 +11,7 @@ from coordinator.core.contract import SequenceRequest
 from coordinator.core.effects import Ended, PlacedAnew
 from coordinator.core.observer import Observer
 from telemetry.metrics import Metrics
-from tests.coordinator.test_lifecycle import Desk
+from tests.coordinator.desk import Desk
 from transport.wire.messages import Failed, WorkerGauges
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed
@@ -21,7 +21,7 @@ def told(desk: Desk) -> dict[str, float]:
     """Samples after an observer has heard of all that happened at the desk."""
     metrics = Metrics("m")
     observer = Observer(metrics, Mock(), "c1")
-    for effect in desk.life.take_effects():
+    for effect in desk.take_effects():
         match effect:
             case PlacedAnew(request=request, code=code, message=why):
                 observer.placed_anew(request, code, why)
@@ -68,7 +68,7 @@ def test_the_end_of_a_request_is_one_line_and_a_failure_a_warning_with_its_reaso
     desk.begin(request)
     desk.step(request, 7, "stop")
     lost = desk.life.submit(replace(generation, request_id="s", key=""), desk.now)
-    desk.life.fail(lost, "no_worker", "none is left")
+    desk.life.fail_all([lost], "no_worker", "none is left")
     told(desk)
     ended, failed = (vars(record) for record in caplog.records)
     assert {n: ended[n] for n in ("levelname", "message", "http_id", "state", "key", "decode")} == {

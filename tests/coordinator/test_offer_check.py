@@ -4,7 +4,7 @@ import pytest
 
 from coordinator.core.breaker import Breaker, BreakerSettings
 from coordinator.core.contract import SequenceRequest
-from coordinator.core.offer_check import offer_problem
+from coordinator.core.inbox import offer_problem
 from coordinator.core.registry import Worker
 from coordinator.core.request import Request, State
 from transport.wire.layout import CacheLayout, PoolSize

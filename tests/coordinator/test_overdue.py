@@ -4,7 +4,7 @@ import pytest
 
 from coordinator.core.hub_settings import HubSettings
 from coordinator.core.request import State
-from tests.coordinator.test_lifecycle import Desk
+from tests.coordinator.desk import Desk
 
 SETTINGS = HubSettings(silence_timeout_s=300.0, queue_timeout_s=1_800.0)
 
@@ -25,7 +25,7 @@ def test_a_long_answer_that_goes_on_outlives_every_limit() -> None:
     for number in range(100_000):
         desk.now += 0.018
         desk.step(request)
-        desk.life.take_effects()
+        desk.take_effects()
         if number % 1_000 == 0:
             desk.life.tick()
     assert desk.now > 1_900

@@ -8,7 +8,7 @@ from coordinator.core.pairs import Pairs
 from coordinator.core.placement import PlacementLimits
 from coordinator.core.registry import Registry
 from coordinator.core.request import State
-from tests.coordinator.test_lifecycle import LAYOUT, Desk
+from tests.coordinator.desk import LAYOUT, Desk
 from transport.wire.layout import PoolSize
 from transport.wire.messages import (
     Decode,
@@ -158,7 +158,9 @@ def test_what_is_said_about_a_peer_that_is_gone_is_dropped() -> None:
 
 def test_the_stranded_are_refused_with_the_reason_and_do_not_come_back() -> None:
     registry = Registry()
-    lifecycle = Lifecycle(registry, PlacementLimits(), lambda: 0.0, monotonic=lambda: 10.0)
+    lifecycle = Lifecycle(
+        registry, PlacementLimits(), lambda effect: None, lambda: 0.0, monotonic=lambda: 10.0
+    )
     membership = Membership(registry, lifecycle, Mock())
     export = MemoryExport("shm", "h", 1, LAYOUT, PoolSize(8, 8))
     hellos = {

@@ -4,7 +4,7 @@ import pytest
 
 from coordinator.core.request import Request, State
 from coordinator.core.trials import TrialLimits
-from tests.coordinator.test_lifecycle import Desk
+from tests.coordinator.desk import Desk
 from transport.wire.messages import Cancel, Generate
 
 

@@ -19,7 +19,7 @@ from colocated.limits import ColocatedLimits
 from colocated.worker import ColocatedWorker
 from coordinator.core.breaker import BreakerSettings
 from coordinator.core.contract import SequenceRequest
-from coordinator.core.effects import Emit, Ended, PlacedAnew, Send
+from coordinator.core.effects import Effect, Emit, Ended, PlacedAnew, Send
 from coordinator.core.hub_settings import HubSettings
 from coordinator.core.lifecycle import Lifecycle
 from coordinator.core.placement import PlacementLimits
@@ -270,9 +270,11 @@ class Cluster:
         self.pull_timeout_s, self.dies_at = pull_timeout_s, dies_at
         self.nan_share = nan_share
         self.registry = Registry(breakers)
+        self.effects: list[Effect] = []
         self.lifecycle = Lifecycle(
             self.registry,
             PlacementLimits(max_tokens_ahead=256),
+            self.effects.append,
             lambda: self.now,
             monotonic=lambda: self.now,
             settings=settings,
@@ -414,7 +416,8 @@ class Cluster:
         self._apply()
 
     def _apply(self) -> None:
-        for effect in self.lifecycle.take_effects():
+        effects, self.effects[:] = list(self.effects), []
+        for effect in effects:
             match effect:
                 case Send(instance=instance, message=message):
                     self.num_placed[instance] += isinstance(message, Prefill | Decode | Generate)

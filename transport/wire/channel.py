@@ -41,8 +41,8 @@ _FROM_WORKER = msgspec.msgpack.Decoder(FromWorker)
 _TO_WORKER = msgspec.msgpack.Decoder(ToWorker)
 _ZAP_DOMAIN = "baton"
 _LINGER_S = 0.3
-# ZeroMQ waits up to twice as long, so a live worker is back before it is taken for dead (closed.py
-# of the coordinator).
+# ZeroMQ waits up to twice as long, so a live worker is back before it is taken for dead
+# (coordinator/core/connection_monitor.py).
 _RECONNECT_MS = 20
 _RECONNECT_MAX_MS = 250
 _LOOK_UP_S = 0.1

@@ -1,11 +1,13 @@
-"""Full searches happen when nobody waits, and only after there was work."""
+"""The event loop: full searches for garbage happen when no request is open, and lag is noticed."""
 
+import asyncio
 import gc
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from coordinator.garbage import THRESHOLDS, Sweeper, freeze_startup_objects
+from coordinator.event_loop import THRESHOLDS, Sweeper, freeze_startup_objects, watch_lag
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def test_what_start_up_made_is_not_searched_again() -> None:
     assert gc.get_freeze_count() > len(made_at_start)
 
 
-def test_it_searches_once_after_work_and_never_while_somebody_waits(
+def test_it_searches_once_after_work_and_never_while_a_request_is_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     searches = []
@@ -38,3 +40,23 @@ def test_it_searches_once_after_work_and_never_while_somebody_waits(
     assert len(searches) == 1
     sweeper.tick(num_open=0, num_accepted=6)
     assert len(searches) == 2
+
+
+async def test_a_loop_that_stands_still_is_late_by_as_much() -> None:
+    seen: list[float] = []
+    told = asyncio.Event()
+
+    def observe(lag_s: float) -> None:
+        seen.append(lag_s)
+        told.set()
+
+    watcher = asyncio.create_task(watch_lag(observe, period_s=0.01))
+    await asyncio.wait_for(told.wait(), 5.0)
+    told.clear()
+    stood_at = time.monotonic()
+    while time.monotonic() - stood_at < 0.1:
+        pass
+    await asyncio.wait_for(told.wait(), 5.0)
+    watcher.cancel()
+    assert seen[-1] >= 0.08
+    assert min(seen) >= 0.0

@@ -1,0 +1,104 @@
+"""A lifecycle with workers, driven event by event."""
+
+from coordinator.core.contract import SequenceRequest
+from coordinator.core.effects import Effect, Send
+from coordinator.core.lifecycle import Lifecycle
+from coordinator.core.placement import PlacementLimits
+from coordinator.core.registry import Registry
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.messages import (
+    Decode,
+    Generate,
+    Hello,
+    MemoryExport,
+    Offer,
+    PeerTested,
+    Prefill,
+    Prefilled,
+    TokenOut,
+    Tokens,
+    TransferDone,
+)
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import from_wire, packed
+
+LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+
+
+def ids_of(order: Prefill | Decode | Generate) -> list[int]:
+    return from_wire(order.token_ids).tolist()
+
+
+class Desk:
+    """A lifecycle with workers p-1, p-2, d-1, d-2 and a clock that the test turns."""
+
+    def __init__(self, workers=("p-1", "p-2", "d-1", "d-2"), **options) -> None:
+        self.now = 100.0
+        self.names: list[str] = []
+        self.registry = Registry()
+        self._effects: list[Effect] = []
+        self.life = Lifecycle(
+            self.registry,
+            PlacementLimits(),
+            self._effects.append,
+            lambda: self.now,
+            monotonic=lambda: self.now,
+            **options,
+        )
+        for instance in workers:
+            self.join(instance)
+
+    def join(self, instance: str, num_pages: int = 64) -> None:
+        role = {"p": "prefill", "d": "decode", "b": "colocated"}[instance[0]]
+        export = MemoryExport("shm", instance, 1, LAYOUT, PoolSize(num_pages, 4))
+        longest = num_pages * LAYOUT.page_size
+        self.registry.add(Hello(instance, role, "m", "cpu", 1, longest, 4, export), self.now)
+        self.life.introduce(instance)
+        self.take_effects()
+        for other in self.registry.of("decode" if role == "prefill" else "prefill"):
+            prefill, decode = sorted((instance, other.instance), reverse=True)
+            self.tested(prefill, decode)
+
+    def tested(self, prefill: str, decode: str, problem: str = "") -> None:
+        self.life.peer_tested(decode, PeerTested(prefill, 100, 0.1, problem))
+
+    def submit(self, request_id: str = "r", length: int = 10, sampling=None):
+        self.names.append(request_id)
+        stop = StopRule(8, stop_token_ids=(7,))
+        prompt_ids = packed(range(length))
+        spec = SequenceRequest(request_id, prompt_ids, sampling or SamplingParams(), stop)
+        return self.life.submit(spec, self.now)
+
+    def take_effects(self) -> list[Effect]:
+        """What was carried out since the last time."""
+        effects, self._effects[:] = list(self._effects), []
+        return effects
+
+    def sent(self) -> list[tuple[str, object]]:
+        effects = self.take_effects()
+        return [(e.instance, e.message) for e in effects if isinstance(e, Send)]
+
+    def prefill(self, request, token: int = 1, finish=None) -> None:
+        offer = Offer(request.prefill_worker, (0,), 2, 3, request.num_tokens)
+        out = TokenOut(request.request_id, request.attempt, len(request.output_ids), token,
+                       finish=finish)  # fmt: skip
+        message = Prefilled(out, None if finish else offer, 1.0, 2.0)
+        self.life.prefilled(request.prefill_worker, message)
+
+    def begin(self, request, token: int = 1, finish=None) -> None:
+        """Its first token, at a worker of both."""
+        out = TokenOut(request.request_id, request.attempt, len(request.output_ids), token,
+                       finish=finish)  # fmt: skip
+        self.life.prefilled(request.prefill_worker, Prefilled(out, None, 1.0, 2.0))
+
+    def land(self, request) -> None:
+        landed = TransferDone(
+            request.request_id, request.attempt, 100, in_socket_s=0.01, wait_memory_s=0.2,
+            launch_s=0.001, copy_s=0.5, boundary_s=0.1,
+        )  # fmt: skip
+        self.life.transfer_done(request.decode_worker, landed)
+
+    def step(self, request, token: int = 2, finish=None, first_steps=()) -> None:
+        out = TokenOut(request.request_id, request.attempt, len(request.output_ids), token,
+                       finish=finish)  # fmt: skip
+        self.life.tokens(request.decode_worker, Tokens((out,), first_steps))
