@@ -1,0 +1,196 @@
+"""A worker claims a GPU: it locks one of the GPU's places, and keeps the lock until it has ended.
+
+1. All workers agree on how many places a GPU has: each keeps a shared lock on the file gpu_share,
+   and only a worker that is alone may change the number in it.
+2. One worker of the node at a time tries the locks of all places that it may take. Of those that
+   are free, and not on a GPU that is marked as unfit, it takes one on the GPU with the fewest
+   holders, and writes into the file which process it is.
+3. Where none is free it waits until one is, until a mark ends or until a file is removed from the
+   folder, and looks again. Workers that wait for the same GPU get it in any order.
+
+No lock is ever given back. The end of the process frees them all, so a worker that hangs, that is
+stopped or that was fenced keeps the GPU, whose memory it still fills. A child that was forked
+without exec would keep them too, as it would keep the driver's files.
+"""
+
+import logging
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from transport.wire.errors import BatonError
+from worker.gpu_locks import holder
+from worker.gpu_locks.first_free import first_free, try_lock
+from worker.gpu_locks.folder import LockFolder
+from worker.gpu_locks.marks import UnfitMark, how_to_clear, unfit_gpus
+from worker.gpu_locks.removals import Removals
+from worker.gpu_locks.share import agree_on_share
+
+END_S = 30.0
+"""How long the process that held a place before may take to end, once its lock is free."""
+
+log = logging.getLogger(__name__)
+
+
+class NoFreeGpu(BatonError):
+    """No GPU that this worker may take got free in time; the message says what holds each."""
+
+
+@dataclass(frozen=True)
+class GpuClaim:
+    """The GPU that is this process's. Closing ``fds`` would give it to another."""
+
+    gpu: str
+    fds: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place on a GPU; ``mine``: this process has its lock."""
+
+    gpu: str
+    file: str
+    fd: int
+    mine: bool
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What was found: the place that was ``taken`` or None, those that others have, the marks."""
+
+    taken: Place | None
+    others: Sequence[Place]
+    unfit: Mapping[str, UnfitMark]
+
+    def reason(self) -> str:
+        """What holds each GPU that was not taken, and what to do about marks."""
+        held: dict[str, list[str]] = {}
+        for place in self.others:
+            who = holder.written_in(place.fd)
+            held.setdefault(place.gpu, []).append(str(who or "another worker"))
+        said = [f"{gpu} is held by {' and '.join(by)}" for gpu, by in held.items()]
+        said += map(str, self.unfit.values())
+        return "; ".join(said + ([how_to_clear(self.unfit.values())] if self.unfit else []))
+
+    def wait(self, left_s: float, removals: Removals) -> Place | None:
+        """The first place that gets free, locked; None once a mark has ended, a file was removed,
+        or the time is over."""
+        within_s = min([left_s, *(mark.left_s for mark in self.unfit.values())])
+        wanted = {place.fd: place for place in self.others if place.gpu not in self.unfit}
+        fd = first_free(
+            list(wanted),
+            within_s=None if math.isinf(within_s) else within_s,
+            wake_fd=removals.fileno(),
+        )
+        if fd is None:
+            return None
+        return replace(wanted[fd], fd=os.dup(fd), mine=True)  # this keeps the lock after ``close``
+
+    def close(self) -> None:
+        _close(self.others)
+
+
+def claim_gpu(
+    folder: LockFolder,
+    gpus: Sequence[str],
+    share: int,
+    instance: str,
+    *,
+    timeout_s: float,
+    on_waiting: Callable[[str], None] = lambda reason: None,
+) -> GpuClaim:
+    """One of ``gpus`` (UUIDs, most wanted first) for this process until it ends; up to ``share``
+    processes may have the same one.
+
+    Waits ``timeout_s`` at most, 0: until there is one. ``on_waiting`` is told why, each time that a
+    wait begins. Raises NoFreeGpu; ValueError where ``share`` is not the other workers', or the
+    folder cannot be used; DeadlineExceeded where it stays locked; OSError.
+    """
+    share_fd = agree_on_share(folder, share)
+    try:
+        claimant = _Claimant(folder, gpus, share, instance)
+        place = claimant.take(timeout_s or math.inf, on_waiting)
+    except BaseException:
+        os.close(share_fd)
+        raise
+    return GpuClaim(place.gpu, (place.fd, share_fd))
+
+
+def choose(places: Sequence[Place], unfit: Collection[str]) -> Place | None:
+    """The free place on the GPU with the fewest holders, the first of several such GPUs."""
+    num_held = Counter(place.gpu for place in places if not place.mine)
+    free = [place for place in places if place.mine and place.gpu not in unfit]
+    return min(free, key=lambda place: num_held[place.gpu], default=None)
+
+
+@dataclass(frozen=True)
+class _Claimant:
+    folder: LockFolder
+    gpus: Sequence[str]
+    share: int
+    instance: str
+
+    def take(self, timeout_s: float, on_waiting: Callable[[str], None]) -> Place:
+        deadline = time.monotonic() + timeout_s
+        with closing(self._look(None)) as look:
+            if look.taken is not None:
+                return look.taken
+        with closing(Removals(self.folder.path)) as removals:
+            won: Place | None = None
+            while True:
+                removals.forget()
+                with closing(self._look(won)) as look:
+                    if look.taken is not None:
+                        return look.taken
+                    left_s = deadline - time.monotonic()
+                    if left_s <= 0:
+                        reason = look.reason()
+                        raise NoFreeGpu(f"gpu: none is free after {timeout_s:.0f} s: {reason}")
+                    on_waiting(look.reason())
+                    won = look.wait(left_s, removals)
+
+    def _look(self, won: Place | None) -> _Look:
+        """Take a place if one is free; ``won`` is one that this process has locked by waiting."""
+        with self.folder.exclusive():
+            places = [
+                self._open(gpu, f"{gpu}.{number}", won)
+                for gpu in self.gpus
+                for number in range(self.share)
+            ]
+            # Read after the locks: the mark of a GPU is written before its holder ends.
+            marked = unfit_gpus(self.folder.path)
+            unfit = {gpu: marked[gpu] for gpu in self.gpus if gpu in marked}
+            taken = choose(places, unfit)
+            _close(place for place in places if place.mine and place is not taken)
+            look = _Look(taken, [place for place in places if not place.mine], unfit)
+            before = None
+            if taken is not None:
+                before = holder.written_in(taken.fd)
+                self.folder.write(taken.fd, holder.this_process(self.instance).encode())
+        if taken is not None and unfit:
+            log.warning("took %s, and not others: %s", taken.gpu, look.reason())
+        # A process that ends may free its GPU's memory after its locks.
+        if taken is not None and before is not None and not before.has_ended(END_S):
+            log.warning("%s, which held %s before, has not ended", before, taken.gpu)
+        return look
+
+    def _open(self, gpu: str, file: str, won: Place | None) -> Place:
+        if won is not None and won.file == file:
+            if self.folder.has(file, won.fd):
+                return won
+            os.close(won.fd)
+        while True:
+            fd = self.folder.open(file)
+            mine = try_lock(fd)
+            if self.folder.has(file, fd):
+                return Place(gpu, file, fd, mine)
+            os.close(fd)  # the file was removed meanwhile, and its lock keeps no other away
+
+
+def _close(places: Iterable[Place]) -> None:
+    for place in places:
+        os.close(place.fd)

@@ -1,0 +1,67 @@
+"""Which process holds a place on a GPU, as the text of the lock file says.
+
+The text explains a lock to people, and lets the next holder wait for the end of the one before. It
+decides nothing: it stays when its process has ended, and may be of another process than the lock
+for the moment between a lock and the writing of its text.
+"""
+
+import os
+import select
+from pathlib import Path
+
+import msgspec
+
+_MAX_BYTES = 4096
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A worker's process. ``started_ticks`` is when it started, in the kernel's ticks since the
+    boot: another process that has its number later started at another time."""
+
+    instance: str
+    pid: int
+    started_ticks: int
+
+    def __str__(self) -> str:
+        return f"{self.instance}, pid {self.pid}"
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self) + b"\n"
+
+    def has_ended(self, within_s: float) -> bool:
+        """Whether that process has ended, and closed all its files, or does so within this time.
+        True of one that cannot be seen here, as in another PID namespace."""
+        if self.pid == os.getpid():
+            return True
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            return True
+        try:
+            if _started_ticks(self.pid) != self.started_ticks:
+                return True
+            return bool(select.select([pidfd], [], [], within_s)[0])
+        finally:
+            os.close(pidfd)
+
+
+def this_process(instance: str) -> Holder:
+    return Holder(instance, os.getpid(), _started_ticks(os.getpid()))
+
+
+def written_in(fd: int) -> Holder | None:
+    """What a lock file says; None for a new file, or a text that is not of a holder."""
+    try:
+        return msgspec.json.decode(os.pread(fd, _MAX_BYTES, 0), type=Holder)
+    except msgspec.DecodeError:
+        return None
+
+
+def _started_ticks(pid: int) -> int:
+    """Field 22 of proc_pid_stat(5); -1 of a process that cannot be seen. The second field, the
+    program's name in parentheses, may have spaces."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return -1
+    return int(stat.rpartition(b")")[2].split()[19])
