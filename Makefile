@@ -21,7 +21,7 @@ setup: $(VENV)/.stamp-dev  ## install everything, run nothing
 
 # The server takes the recipe's place, so signals reach it; and it drains when make is gone.
 up: $(VENV)/.stamp-up  ## set up and serve; PORT=8123 ARGS="--decode 2" pass on
-	@exec $(PY) -I -S deploy/lifeline.py TERM $$PPID \
+	@exec $(PY) -I -S deploy/die_with_parent.py TERM $$PPID \
 	    $(VENV)/bin/baton up $(if $(PORT),--port $(PORT)) $(ARGS)
 
 env:  ## write .env for docker compose, with secrets; ARGS="MODEL_DIR=/models/x" passes on

@@ -5,23 +5,22 @@ import os
 import sys
 from typing import Annotated
 
+import httpx
 import typer
 
-from deploy.chat_client import ChatClient, ChatError
-from deploy.client_key import key_header
-from deploy.no_answer import DEFAULT_URL
+from deploy.api_client import DEFAULT_URL, ApiClient, ApiError, Url
+from deploy.chat_client import ChatClient
 
 FAILED = 1
 INTERRUPTED = 130
+_TIMEOUT = httpx.Timeout(120.0, connect=5.0)  # 120 s between two pieces of an answer
 
 
 def chat(
     message: Annotated[
         str | None, typer.Argument(help="Ask this alone; without it, talk, or read stdin.")
     ] = None,
-    url: Annotated[
-        str, typer.Option(envvar="BATON_URL", help="Where the coordinator listens.")
-    ] = DEFAULT_URL,
+    url: Url = DEFAULT_URL,
     model: Annotated[str | None, typer.Option(help="The model's name; the first served.")] = None,
     system: Annotated[str | None, typer.Option(help="A system message to begin with.")] = None,
     temperature: Annotated[
@@ -38,25 +37,23 @@ def chat(
     """
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (gives input() its line editing)
-    headers = key_header(os.environ)
     try:
-        with ChatClient(
-            url, model, temperature=temperature, max_tokens=max_tokens, headers=headers
-        ) as client:
+        with ApiClient(url, os.environ, _TIMEOUT) as api:
+            client = ChatClient(api, model, temperature=temperature, max_tokens=max_tokens)
             messages = [{"role": "system", "content": system}] if system else []
             if message is None and sys.stdin.isatty():
+                print(f"{client.model} at {api.url} (Ctrl-C stops an answer, Ctrl-D ends)")
                 _talk(client, messages)
             else:
                 question = sys.stdin.read().strip() if message is None else message
                 if not _answer(client, [*messages, {"role": "user", "content": question}])[1]:
                     raise typer.Exit(INTERRUPTED)
-    except ChatError as error:
+    except ApiError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(FAILED) from error
 
 
 def _talk(client: ChatClient, messages: list[dict[str, str]]) -> None:
-    print(f"{client.model} at {client.url} (Ctrl-C stops an answer, Ctrl-D ends)")
     while True:
         try:
             question = input("> ").strip()
@@ -71,26 +68,26 @@ def _talk(client: ChatClient, messages: list[dict[str, str]]) -> None:
         messages.append({"role": "user", "content": question})
         try:
             answer, _ = _answer(client, messages)
-        except ChatError as error:
+        except ApiError as error:
             messages.pop()
             print(f"error: {error}", file=sys.stderr)
             continue
         if answer:
             messages.append({"role": "assistant", "content": answer})
-        else:  # stopped before it began: as if never asked
+        else:  # stopped before its first token: the question counts as not asked
             messages.pop()
 
 
 def _answer(client: ChatClient, messages: list[dict[str, str]]) -> tuple[str, bool]:
-    """Print an answer as it comes; returns it, and whether it was let finish."""
+    """Print an answer as it comes; returns it, and whether it is complete."""
     parts: list[str] = []
-    finished = True
+    complete = True
     try:
         for part in client.stream(messages):
             parts.append(part)
             print(part, end="", flush=True)
     except KeyboardInterrupt:
-        finished = False
+        complete = False
     finally:
         print(flush=True)
-    return "".join(parts), finished
+    return "".join(parts), complete

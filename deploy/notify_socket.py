@@ -1,4 +1,4 @@
-"""The listening end of telemetry/notify.py: what the services say about themselves."""
+"""The receiving end of telemetry/notify.py: what the services report about themselves."""
 
 import socket
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ _MAX_DATAGRAM_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Notice:
-    """One datagram: which service's which process sent what."""
+    """One datagram: the service and the process that sent it, and its fields."""
 
     service: str
     pid: int
@@ -22,6 +22,7 @@ class Notice:
 
     @property
     def fraction(self) -> float | None:
+        """How much of a long step is done, from 0 to 1; None if the notice does not say."""
         try:
             return float(self.fields["X_BATON_PROGRESS"])
         except (KeyError, ValueError):
@@ -40,7 +41,7 @@ class NotifySocket:
         return self._socket.fileno()
 
     def receive(self) -> list[Notice]:
-        """All notices that wait, in order; what is not one is dropped."""
+        """All notices that wait, in order; a datagram that is no notice is dropped."""
         notices: list[Notice] = []
         while True:
             try:
@@ -55,7 +56,7 @@ class NotifySocket:
 
 
 def parse(datagram: bytes) -> Notice | None:
-    """The notice in a datagram; None if it does not say who sent it."""
+    """The notice in a datagram; None if it does not name its sender."""
     lines = datagram.decode(errors="replace").split("\n")
     fields = dict(line.split("=", 1) for line in lines if "=" in line)
     try:

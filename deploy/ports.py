@@ -1,4 +1,4 @@
-"""The address to serve on: is it free, and how is it written in a URL?"""
+"""The address to listen on, and its URL."""
 
 import errno
 import socket
@@ -31,7 +31,7 @@ def listen_at(host: str, port: int) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise ValueError(_refusal(host, port, error)) from error
+        raise ValueError(_reason(host, port, error)) from error
     return listener
 
 
@@ -41,11 +41,11 @@ def base_url(host: str, port: int) -> str:
 
 
 def reachable(host: str) -> str:
-    """Where what listens at ``host`` can be reached from this machine."""
+    """The address at which this machine reaches a socket that listens at ``host``."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
-def _refusal(host: str, port: int, error: OSError) -> str:
+def _reason(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"--port: {port} on {host} is in use by another process; choose another"
     if error.errno == errno.EADDRNOTAVAIL:

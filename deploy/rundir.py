@@ -1,13 +1,17 @@
-"""The private folder of one ``baton up``: sockets, Redis's files; gone when it is gone.
+"""The private folder of one ``baton up`` (sockets, Redis's files), and what a killed one left.
 
-The folder belongs to whoever holds the flock on its ``baton.lock``, which the kernel lets go
-when the owner dies, however it dies. A folder whose lock is free is therefore litter, and the
-next start sweeps it.
+The folder is locked with flock (``baton.lock``) by the ``baton up`` that made it, and the kernel
+releases the lock however that process dies. A folder whose lock is free is therefore left over:
+its guardian (guardian.py), or else the next start, removes it together with the processes that
+still run for it. A service and its helpers have the folder's path in their environment.
 """
 
+import contextlib
 import fcntl
 import os
+import select
 import shutil
+import signal
 import stat
 import tempfile
 import time
@@ -16,31 +20,39 @@ from pathlib import Path
 
 PREFIX = "baton-run-"
 _LOCK = "baton.lock"
-_UNBORN_LOCK = "baton.lock.new"
+_NEW_LOCK = "baton.lock.new"
 # A unix socket's path has at most 107 bytes; leave room for the longest name put inside.
 _MAX_DIR_BYTES = 107 - len(f"/{PREFIX}12345678") - 40
-_BIRTH_S = 3600.0
+_UNLOCKED_S = 3600.0
+_DEATH_DEADLINE_S = 5.0
+_PF_EXITING = 0x4  # of the flags in proc_pid_stat(5)
 
 
 class RunDir:
-    """A fresh folder of mode 0700, ours until ``remove`` or death."""
+    """A fresh folder of mode 0700, locked by this process until ``remove`` or its death."""
 
     def __init__(self, base: Path) -> None:
         """Raises OSError if ``base`` cannot take it."""
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
         # Locked before it gets its name: a lock that is visible and free has lost its owner.
-        newborn = self.path / _UNBORN_LOCK
-        self._lock_fd = os.open(newborn, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        new_lock = self.path / _NEW_LOCK
+        self._lock_fd = os.open(new_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock_fd, fcntl.LOCK_EX)
-        newborn.rename(self.path / _LOCK)
+        new_lock.rename(self.path / _LOCK)
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Kill the processes that still run for it, and remove it."""
+        _clear(self.path)
         os.close(self._lock_fd)
 
 
+def notify_socket(run_dir: Path) -> Path:
+    """Where the services report to; every service has this path as its NOTIFY_SOCKET."""
+    return run_dir / "notify.sock"
+
+
 def base_dir(environ: Mapping[str, str]) -> Path:
-    """Where run folders live: XDG_RUNTIME_DIR, else the temporary folder.
+    """Where run folders are made: XDG_RUNTIME_DIR, else the temporary folder.
 
     Raises ValueError when neither is writable and short enough for a socket's path.
     """
@@ -52,9 +64,16 @@ def base_dir(environ: Mapping[str, str]) -> Path:
     raise ValueError(f"TMPDIR: none of {candidates} is a writable folder with a short path")
 
 
-def sweep(base: Path) -> list[Path]:
-    """Remove the run folders in ``base`` whose owner is dead; returns what was removed."""
-    return [path for path in base.glob(f"{PREFIX}*") if _is_ours(path) and _remove_dead(path)]
+def remove_abandoned(base: Path) -> list[Path]:
+    """Remove this user's run folders in ``base`` whose owner is dead; returns their paths."""
+    return [path for path in base.glob(f"{PREFIX}*") if _is_ours(path) and _remove_if_free(path)]
+
+
+def remove_when_free(run_dir: Path) -> None:
+    """Wait until the owner of ``run_dir`` ends, however it ends, and remove what it left."""
+    with contextlib.suppress(FileNotFoundError), (run_dir / _LOCK).open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _clear(run_dir)
 
 
 def _is_ours(path: Path) -> bool:
@@ -65,16 +84,16 @@ def _is_ours(path: Path) -> bool:
     return stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid()
 
 
-def _remove_dead(path: Path) -> bool:
+def _remove_if_free(path: Path) -> bool:
     try:
         lock_fd = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
-        return _remove_unborn(path)
+        return _remove_if_never_locked(path)
     except OSError:
         return False
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path, ignore_errors=True)
+        _clear(path)
     except BlockingIOError:
         return False
     finally:
@@ -82,14 +101,59 @@ def _remove_dead(path: Path) -> bool:
     return True
 
 
-def _remove_unborn(path: Path) -> bool:
-    """A folder without its lock is about to get it, or died before; nobody takes an hour."""
+def _remove_if_never_locked(path: Path) -> bool:
+    """A folder without a lock is about to get it, which takes less than an hour, or its owner died
+    before."""
     try:
-        if not set(os.listdir(path)) <= {_UNBORN_LOCK}:
-            return False  # somebody else's that happens to have our prefix
-        if time.time() - path.stat().st_mtime < _BIRTH_S:
+        if not set(os.listdir(path)) <= {_NEW_LOCK}:
+            return False  # another program's folder that has our prefix
+        if time.time() - path.stat().st_mtime < _UNLOCKED_S:
             return False
         shutil.rmtree(path, ignore_errors=True)
     except FileNotFoundError:
         return False
     return True
+
+
+def _clear(path: Path) -> None:
+    deadline = time.monotonic() + _DEATH_DEADLINE_S
+    while (pidfds := _kill_processes(path)) and time.monotonic() < deadline:
+        for pidfd in pidfds:
+            select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))
+            os.close(pidfd)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _kill_processes(run_dir: Path) -> list[int]:
+    """Kill the processes that have ``run_dir`` in their environment. Returns a pidfd of each, and
+    of each process that is exiting: its environment cannot be read any more, but it may be one of
+    them, and still hold the lock of its shared memory."""
+    variable = os.fsencode(f"NOTIFY_SOCKET={notify_socket(run_dir)}")
+    pidfds = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(ProcessLookupError):
+            pidfd = os.pidfd_open(int(process.name))  # first: the process that is read is killed
+            if variable in _environ(process):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                pidfds.append(pidfd)
+            elif _is_exiting(process) and not select.select([pidfd], [], [], 0)[0]:
+                pidfds.append(pidfd)
+            else:
+                os.close(pidfd)
+    return pidfds
+
+
+def _environ(process: Path) -> list[bytes]:
+    """Empty for a process that exits, and for another user's."""
+    try:
+        return (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _is_exiting(process: Path) -> bool:
+    try:
+        after_name = (process / "stat").read_text(errors="replace").rpartition(")")[2]
+    except OSError:
+        return False
+    return bool(int(after_name.split()[6]) & _PF_EXITING)

@@ -1,6 +1,6 @@
-"""Which services ``baton up`` starts and what each is told.
+"""The services that ``baton up`` starts, and the settings that each gets.
 
-Settings travel in the environment alone: a command line is there for every user to read, and
+Settings travel in the environment alone: every user of the machine can read a command line, and
 the Redis URL may hold a password.
 """
 
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator.record.redis_url import PASSWORD
+from deploy.redis_server import READY_LINE, redis_command
+from deploy.rundir import notify_socket
 from deploy.settings import UpSettings
 from transport.wire.channel_keys import SECRET
 from worker.cores import threads_of, usable_cores
@@ -23,22 +25,41 @@ _CODE = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Service:
-    """One process to run: its name in logs, its command, its whole environment, and the listening
-    socket that is kept for it."""
+    """One process to run: its name in logs, its command and its whole environment.
+
+    ``listen_fd`` is a listening socket that it inherits; ``ready_line`` what a program without
+    sd_notify prints, in lower case, once it is ready.
+    """
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
     listen_fd: int | None = None
+    ready_line: str = ""
 
     @property
     def role(self) -> str:
-        """Its pool: of decode-2 it is decode."""
+        """The role of decode-2 is decode."""
         return self.name.rpartition("-")[0] or self.name
+
+    @property
+    def is_redis(self) -> bool:
+        return self.name == "redis"
 
     @property
     def is_coordinator(self) -> bool:
         return self.name == "coordinator"
+
+
+def redis_service(folder: Path, run_dir: Path, inherited: Mapping[str, str]) -> Service:
+    """A Redis server in ``folder``, without Baton's settings. Raises RedisServerError."""
+    env = {name: value for name, value in inherited.items() if not name.startswith("BATON_")}
+    return Service(
+        name="redis",
+        argv=tuple(redis_command(folder)),
+        env={**env, "NOTIFY_SOCKET": str(notify_socket(run_dir))},
+        ready_line=READY_LINE,
+    )
 
 
 def services(
@@ -50,17 +71,17 @@ def services(
     redis_url: str,
     inherited: Mapping[str, str],
 ) -> list[Service]:
-    """The coordinator, then the workers: prefill and decode, or both. The coordinator gets the
-    socket ``listen_fd``, which listens at ``port``.
+    """The coordinator, then the workers. The coordinator gets the socket ``listen_fd``, which
+    listens at ``port``.
 
-    ``inherited`` (our own environment) passes on under the settings, so what only a service
-    knows, as a pool's size, can be set for all. The secret of the channel is made here unless it
-    is given; the clients' keys are the coordinator's alone.
+    Every service gets ``inherited``, the environment of this process, and over it the settings. So
+    a setting that only a service knows, as the number of pages, can be set for all. The secret of
+    the channel is made here unless it is given; only the coordinator gets the clients' keys.
     """
     endpoint = f"ipc://{run_dir / 'coordinator.sock'}"
     num_workers = settings.num_prefill + settings.num_decode + settings.num_colocated
     num_threads = threads_of(0, num_workers, usable_cores())
-    # PYTHONSAFEPATH: a folder named "decode" where the user happens to stand is not ours.
+    # PYTHONSAFEPATH: a folder named "decode" in the current directory is not imported.
     path = [inherited.get("PYTHONPATH", ""), str(_CODE)]
     shared = {
         "BATON_THREADS": str(num_threads),
@@ -68,7 +89,7 @@ def services(
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
-        "NOTIFY_SOCKET": str(run_dir / "notify.sock"),
+        "NOTIFY_SOCKET": str(notify_socket(run_dir)),
         "BATON_MODEL": str(settings.model),
         "BATON_SERVED_MODEL_NAME": settings.served_model_name,
         "BATON_REDIS_URL": redis_url,
@@ -79,7 +100,7 @@ def services(
     }
     if not (inherited.get(SECRET) or inherited.get(f"{SECRET}_FILE")):
         shared[SECRET] = secrets.token_hex(32)
-    front = {
+    for_coordinator = {
         "BATON_HOST": settings.host,
         "BATON_PORT": str(port),
         "BATON_BIND": endpoint,
@@ -87,26 +108,29 @@ def services(
         **{name: shared.pop(name) for name in API_KEYS & shared.keys()},
     }
     password = {name: shared.pop(name) for name in _REDIS_PASSWORDS & shared.keys()}
-    if settings.redis_url is not None:  # a Redis of our own has none
-        front |= password
-    worker = {"BATON_COORDINATOR": endpoint}
+    if settings.redis_url is not None:  # a Redis that is started here has none
+        for_coordinator |= password
+    for_worker = {"BATON_COORDINATOR": endpoint}
     if settings.device == "cpu":
-        # A core is busy with that many, and the first prompts of a burst need not wait for all.
-        worker["BATON_MAX_BATCH_TOKENS"] = inherited.get("BATON_MAX_BATCH_TOKENS", "256")
-        name = "BATON_MAX_TOKENS_BESIDE_DECODE"
-        worker[name] = inherited.get(name, "128")
-    planned = [("coordinator", "coordinator", front)]
-    planned += [(f"prefill-{i}", "prefill", worker) for i in range(1, settings.num_prefill + 1)]
-    planned += [(f"decode-{i}", "decode", worker) for i in range(1, settings.num_decode + 1)]
-    planned += [
-        (f"colocated-{i}", "colocated", worker) for i in range(1, settings.num_colocated + 1)
-    ]
+        # This many tokens keep a core busy, and the first prompts of a burst need not wait for all.
+        for name, tokens in (("MAX_BATCH_TOKENS", "256"), ("MAX_TOKENS_BESIDE_DECODE", "128")):
+            for_worker[f"BATON_{name}"] = inherited.get(f"BATON_{name}", tokens)
+    numbers = {
+        "prefill": settings.num_prefill,
+        "decode": settings.num_decode,
+        "colocated": settings.num_colocated,
+    }
+    workers = [(f"{role}-{i + 1}", role) for role, number in numbers.items() for i in range(number)]
     return [
         Service(
             name=name,
             argv=(sys.executable, "-m", module),
-            env={**shared, **own, "BATON_SERVICE_NAME": name},
-            listen_fd=listen_fd if name == "coordinator" else None,
+            env={
+                **shared,
+                **(for_coordinator if module == "coordinator" else for_worker),
+                "BATON_SERVICE_NAME": name,
+            },
+            listen_fd=listen_fd if module == "coordinator" else None,
         )
-        for name, module, own in planned
+        for name, module in [("coordinator", "coordinator"), *workers]
     ]

@@ -1,42 +1,39 @@
-"""The local supervisor: starts Baton's processes on this machine, keeps them, ends them.
+"""The supervisor of ``baton up``: starts Baton's processes on this machine, restarts and ends them.
 
-Lifecycle of ``run``, all on the main thread, one selector, no polling:
- 1. start   Redis, then coordinator and workers all at once
- 2. wait    until each has said READY=1; print the ready line
- 3. serve   pass on logs; a service that dies starts again, later each time
- 4. drain   coordinator first (it takes nothing new and finishes what runs), workers, Redis
+Lifecycle of ``run``, on one event loop:
+ 1. start   Redis if it is ours; once it is ready, the coordinator and all workers at the same time
+ 2. ready   when each has reported READY=1: print the ready lines
+ 3. serve   pass on logs; a service that dies starts again, after a delay that grows
+ 4. drain   the coordinator (it takes no new request and finishes what runs), the workers, Redis
 
-The HTTP socket stays open here until the drain, so that clients of a coordinator that starts again
-wait in its queue. Told to end by SIGTERM it leaves what comes to its successor; by SIGINT, which
-the drain sends, it refuses that.
+The HTTP socket stays open here until the drain, so clients that connect while the coordinator
+restarts wait in its queue. A coordinator that ends by SIGTERM leaves waiting connections to its
+successor; one that ends by SIGINT, which the drain sends, refuses them.
 
-What wakes it: notices (notify_socket.py), output, deaths (pidfds), signals (a wake-up fd) and
-deadlines. A service that cannot start ends everything: at once if it says so (exit code 2, or 75)
-before the ready line. Later one that lacks something for the time being, as the coordinator Redis
-(exit code 75), is tried again and again. Any other ends everything after three starts in a row
-that never got ready, unless others of its pool are ready: they serve on, and it is tried on.
+A service that cannot start ends everything at once if the ready lines are not out yet and it says
+so by its exit code (2, or 75), or if it is Redis. Later, a service whose exit code is 75 (the
+coordinator, while Redis does not answer) and Redis itself are started again without limit. Any
+other ends everything after three starts in a row that never got ready, unless another worker of its
+pool is ready: then it is started again without limit too.
 """
 
-import selectors
+import asyncio
+import contextlib
+import signal
 import socket
-import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from deploy.child import Child, describe_exit
-from deploy.console import Display
-from deploy.guardian import Guardian
-from deploy.notify_socket import Notice, NotifySocket
-from deploy.post import Post
-from deploy.redis_post import RedisPost
+from deploy.console import Console
+from deploy.managed_process import ManagedProcess, describe_exit
+from deploy.notify_socket import NotifySocket
+from deploy.restart_policy import RestartPolicy
+from deploy.rundir import notify_socket
 from deploy.services import Service
-from deploy.signals import StopSignals
 from telemetry.last_words import CANNOT_START, TRY_AGAIN
 from telemetry.notify import notify
 from transport.copy import shm
-from transport.wire.errors import BatonError
 
 # What the coordinator gets on top of its own drain deadline: 5 s for the last responses, 3 s for
 # the record.
@@ -45,241 +42,212 @@ _WORKER_STOP_S = 10.0
 _REDIS_STOP_S = 5.0
 _KILL_S = 5.0
 # One order to stop may arrive twice at once: `timeout` and `make` both signal a process and
-# its group. Only a later one is meant as "now".
+# its group. Only a later one means "at once".
 _SAME_ORDER_S = 1.0
+
+
+StopSignals = asyncio.Queue[signal.Signals]
+
+
+def stop_signals() -> StopSignals:
+    """Each SIGINT, SIGTERM and SIGHUP from now on.
+
+    SIGHUP stays ignored where it was (nohup). SIGINT does not: shells ignore it for what they run
+    in the background, but a SIGINT that was sent to this process by its id is meant.
+    """
+    received = StopSignals()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(number, received.put_nowait, number)
+    return received
 
 
 class Supervisor:
     """One run of a set of services. ``run`` may be called once, on the main thread.
 
-    Exit codes: 0 drained after a signal; 1 hurried by a second signal, or something had to be
-    killed; else that of the service that could not be kept, its message repeated.
+    Exit codes: 0 drained after a signal;
+    1 hurried by a second signal, or a process had to be killed; else that of the service that could
+    not be kept, whose message is repeated last.
     """
 
     def __init__(
         self,
         services: Sequence[Service],
         *,
-        redis: RedisPost,
         listener: socket.socket,
         run_dir: Path,
-        signals: StopSignals,
-        guardian: Guardian,
-        display: Display,
+        stop_signals: StopSignals,
+        console: Console,
         ready_lines: list[str],
         drain_timeout_s: float,
     ) -> None:
-        self._posts = [Post(service) for service in services]
-        self._redis = redis
+        self._services = services
         self._listener = listener
-        self._signals = signals
-        self._guardian = guardian
-        self._display = display
+        self._stop_signals = stop_signals
+        self._console = console
         self._ready_lines = ready_lines
         self._drain_timeout_s = drain_timeout_s
-        self._selector = selectors.DefaultSelector()
-        self._notices = NotifySocket(run_dir / "notify.sock")
+        self._loop = asyncio.get_running_loop()
+        self._notices = NotifySocket(notify_socket(run_dir))
+        self._loop.add_reader(self._notices.fileno(), self._receive_notices)
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._processes: dict[str, ManagedProcess] = {}
+        self._progressed = asyncio.Event()
         self._was_ready = False
-        self._stop_code: int | None = None
-        self._stop_message = ""
+        self._stopping = asyncio.Event()
         self._stop_at = 0.0
-        self._hurried = False
+        self._exit_code = 0
+        self._failure = ""
+        self._hurried = self._loop.create_future()
         self._killed = False
 
-    def run(self) -> int:
-        """Serve until told to stop or unable to go on; returns the exit code."""
-        with ExitStack() as cleanup:
-            cleanup.callback(self._display.close)
-            cleanup.callback(self._notices.close)
-            cleanup.callback(self._selector.close)
-            self._watch(self._notices.fileno(), self._on_notices)
-            self._watch(self._signals.fileno(), self._on_signal)
-            self._watch_guardian()
-            cleanup.callback(self._redis.stop, _REDIS_STOP_S)
-            self._start_redis()
-            cleanup.callback(self._kill, self._posts)
-            for post in self._posts:
-                self._start(post)
-            while self._stop_code is None:
-                self._turn(self._next_deadline())
-                self._do_what_is_due()
-            self._drain()
-        if self._stop_message:
-            self._display.say(f"error: {self._stop_message}")
-        return self._stop_code or int(self._hurried or self._killed)
+    async def run(self) -> int:
+        """Serve until a signal says stop or a service cannot be kept; the exit code."""
+        redis = [service for service in self._services if service.is_redis]
+        coordinator = [service for service in self._services if service.is_coordinator]
+        workers = [each for each in self._services if each not in redis + coordinator]
+        async with asyncio.TaskGroup() as tasks:
+            signals = tasks.create_task(self._obey_signals())
+            await self._start(redis, tasks)
+            await self._start(coordinator + workers, tasks)
+            if not self._stopping.is_set():
+                self._was_ready = True
+                self._console.ready(self._ready_lines)
+                notify(READY=1)
+            await self._stopping.wait()
+            self._listener.close()  # the coordinator has it still, and answers until it has ended
+            await self._end(coordinator, self._drain_timeout_s + DRAIN_GRACE_S)
+            await self._end(workers, _WORKER_STOP_S)
+            await self._end(redis, _REDIS_STOP_S)
+            for task in (signals, *self._keepers.values()):
+                task.cancel()
+        self._console.close()
+        if self._failure:
+            self._console.say(f"error: {self._failure}")
+        return self._exit_code or int(self._hurried.done() or self._killed)
 
-    # ---- the loop
+    async def _start(self, services: Sequence[Service], tasks: asyncio.TaskGroup) -> None:
+        """Start ``services``, and wait until they are ready or everything stops."""
+        for service in services:
+            self._keepers[service.name] = tasks.create_task(self._keep(service))
+        while not (self._stopping.is_set() or all(map(self._is_ready, services))):
+            self._progressed.clear()
+            await self._progressed.wait()
 
-    def _turn(self, deadline: float | None) -> None:
-        """Wait for something to happen until ``deadline``, and handle what has."""
-        timeout_s = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-        for key, _ in self._selector.select(timeout_s):
-            key.data()
+    def _is_ready(self, service: Service) -> bool:
+        process = self._processes.get(service.name)
+        return process is not None and process.ready
 
-    def _watch(self, fd: int, handler: Callable[[], None]) -> None:
-        self._selector.register(fd, selectors.EVENT_READ, handler)
+    # ---- one service
 
-    def _watch_guardian(self) -> None:
-        if self._guardian.pidfd is not None:
-            self._watch(self._guardian.pidfd, self._on_guardian_death)
-
-    def _on_guardian_death(self) -> None:
-        assert self._guardian.pidfd is not None
-        self._selector.unregister(self._guardian.pidfd)
-        replaced = self._guardian.replace()
-        self._display.status("guardian", "died; started again" if replaced else "died too often")
-        self._watch_guardian()
-
-    def _next_deadline(self) -> float | None:
-        deadlines = [self._redis.start_at, *(post.deadline for post in self._posts)]
-        return min((at for at in deadlines if at is not None), default=None)
-
-    def _do_what_is_due(self) -> None:
-        now = time.monotonic()
-        if self._redis.start_at is not None and self._redis.start_at <= now:
-            self._restart_redis()
-        for post in self._posts:
-            if self._stop_code is None and post.deadline is not None and post.deadline <= now:
-                post.overdue() if post.child is not None else self._start(post)
-
-    def _on_signal(self) -> None:
-        for number in self._signals.received():
-            if self._stop_code is None:
-                self._display.say(f"{number.name}: draining; once more to stop at once")
-                self._stop(0)
-            elif time.monotonic() - self._stop_at > _SAME_ORDER_S:
-                self._hurried = True
-
-    def _stop(self, code: int, message: str = "") -> None:
-        if self._stop_code is None:
-            self._stop_code, self._stop_message = code, message
-            self._stop_at = time.monotonic()
-
-    # ---- one service's life
-
-    def _start(self, post: Post) -> None:
-        try:
-            child = Child(post.service)
-        except OSError as error:
-            self._restart(post, 1, f"cannot start: {error}")
-            return
-        self._guardian.started(child.pid)
-        post.taken(child, time.monotonic())
-        self._watch(child.output, partial(self._on_output, post, child))
-        self._watch(child.pidfd, partial(self._on_death, post, child))
-        self._display.status(post.name, "starting")
-
-    def _on_notices(self) -> None:
-        for notice in self._notices.receive():
-            for post in self._posts:
-                if post.child is not None and post.child.pid == notice.pid:
-                    self._on_notice(post, notice)
-
-    def _on_notice(self, post: Post, notice: Notice) -> None:
-        post.heard(notice, time.monotonic())
-        self._display.status(post.name, "ready" if notice.ready else post.status, notice.fraction)
-        if not self._was_ready and all(post.ready_at is not None for post in self._posts):
-            self._was_ready = True
-            self._display.ready(self._ready_lines)
-            notify(READY=1)
-
-    def _on_output(self, post: Post, child: Child) -> None:
-        if post.child is not child:
-            return  # it died earlier in this turn
-        for line in child.read_lines():
-            self._display.log(post.name, line)
-        if child.output_ended:
-            self._selector.unregister(child.output)
-
-    def _on_death(self, post: Post, child: Child) -> None:
-        self._on_notices()
-        for line in child.read_rest():
-            self._display.log(post.name, line)
-        self._selector.unregister(child.pidfd)
-        if not child.output_ended:
-            self._selector.unregister(child.output)
-        code = child.reap()
-        self._guardian.ended(child.pid)
-        if self._stop_code is None:
+    async def _keep(self, service: Service) -> None:
+        """Run ``service`` again and again, until everything stops."""
+        policy = RestartPolicy()
+        while not self._stopping.is_set():
+            code, reason, ready_for_s = await self._run_once(service)
+            if self._stopping.is_set():
+                self._console.status(service.name, "stopped" if code == 0 else reason)
+                return
             shm.sweep()
-            self._restart(post, code, child.error or describe_exit(code))
-        else:
-            post.vacated(time.monotonic())
-            self._display.status(post.name, "stopped" if code == 0 else describe_exit(code))
+            delay_s = policy.delay_s(
+                ready_for_s=ready_for_s,
+                keep_trying=service.is_redis or self._another_serves(service),
+                try_again=code == TRY_AGAIN,
+                planned=code == 0 and service.is_coordinator,
+            )
+            no_redis = service.is_redis and ready_for_s is None
+            if not self._was_ready and (no_redis or code in (CANNOT_START, TRY_AGAIN)):
+                self._stop(CANNOT_START, f"{service.name}: {reason}")
+            elif delay_s is None:
+                self._stop(max(code, 1), f"{service.name}: {reason}")
+            else:
+                self._console.status(service.name, f"{reason}; starts again in {delay_s:g} s")
+                await self._stopping_within(delay_s)
 
-    def _restart(self, post: Post, code: int, reason: str) -> None:
-        others_serve = any(
-            other.ready_at is not None and other.service.role == post.service.role
-            for other in self._posts
-            if other is not post
-        )
-        delay_s = post.vacated(
-            time.monotonic(),
-            others_serve=others_serve,
-            try_again=code == TRY_AGAIN,
-            planned=code == 0 and post.service.is_coordinator,
-        )
-        if not self._was_ready and code in (CANNOT_START, TRY_AGAIN):
-            self._stop(CANNOT_START, f"{post.name}: {reason}")
-        elif delay_s is None:
-            self._stop(code if code > 0 else 1, f"{post.name}: {reason}")
-        else:
-            self._display.status(post.name, f"{reason}; starts again in {delay_s:g} s")
-
-    # ---- Redis's life; without it the rest goes on
-
-    def _start_redis(self) -> None:
-        self._redis.start(time.monotonic())
-        if self._redis.pid is not None and self._redis.pidfd is not None:
-            self._guardian.started(self._redis.pid)
-            self._watch(self._redis.pidfd, self._on_redis_death)
-            self._display.status("redis", "ready")
-
-    def _restart_redis(self) -> None:
+    async def _run_once(self, service: Service) -> tuple[int, str, float | None]:
+        """Run one process of ``service`` to its end: its exit code, why it ended, and for how many
+        seconds it had been ready (None: never)."""
         try:
-            self._start_redis()
-        except BatonError as error:
-            delay_s = self._redis.vacate(time.monotonic())
-            self._display.status("redis", f"{error}; starts again in {delay_s:g} s")
+            process = ManagedProcess(service)
+        except OSError as error:
+            return 1, f"cannot start: {error}", None
+        self._processes[service.name] = process
+        self._console.status(service.name, "starting")
+        code = await process.run(partial(self._on_line, process))
+        self._receive_notices()
+        del self._processes[service.name]
+        for line in process.last_lines if service.is_redis and code else ():
+            self._console.log(service.name, line)
+        return code, process.error or describe_exit(code), process.ready_for_s
 
-    def _on_redis_death(self) -> None:
-        assert self._redis.pid is not None
-        assert self._redis.pidfd is not None
-        self._selector.unregister(self._redis.pidfd)
-        self._guardian.ended(self._redis.pid)
-        delay_s = self._redis.vacate(time.monotonic())
-        self._display.status("redis", f"died; starts again in {delay_s:g} s")
+    def _another_serves(self, service: Service) -> bool:
+        """Whether another worker of its pool is ready: a worker that cannot come back, for want of
+        a healthy GPU, is no reason to end the others."""
+        pool = [other for other in self._services if other.role == service.role]
+        return any(self._is_ready(other) for other in pool if other is not service)
+
+    def _on_line(self, process: ManagedProcess, line: str) -> None:
+        service = process.service
+        if service.ready_line and service.ready_line in line.lower():
+            self._on_progress(process, "ready", True)
+        if not service.is_redis:
+            self._console.log(service.name, line)
+
+    def _receive_notices(self) -> None:
+        for notice in self._notices.receive():
+            for process in self._processes.values():
+                if process.pid == notice.pid:
+                    status = notice.fields.get("STATUS", process.status)
+                    self._on_progress(process, status, notice.ready, notice.fraction)
+
+    def _on_progress(
+        self, process: ManagedProcess, status: str, ready: bool, fraction: float | None = None
+    ) -> None:
+        process.progressed(status, ready=ready)
+        self._console.status(process.service.name, "ready" if ready else status, fraction)
+        self._progressed.set()
 
     # ---- the end
 
-    def _drain(self) -> None:
-        self._listener.close()  # the coordinator has it still, and answers until it has ended
-        coordinator = [post for post in self._posts if post.service.is_coordinator]
-        workers = [post for post in self._posts if not post.service.is_coordinator]
-        self._end(coordinator, self._drain_timeout_s + DRAIN_GRACE_S)
-        self._end(workers, _WORKER_STOP_S)
+    async def _obey_signals(self) -> None:
+        while True:
+            number = await self._stop_signals.get()
+            if not self._stopping.is_set():
+                self._console.say(f"{number.name}: draining; once more to stop at once")
+                self._stop(0)
+            elif self._loop.time() - self._stop_at > _SAME_ORDER_S and not self._hurried.done():
+                self._hurried.set_result(None)
 
-    def _end(self, posts: list[Post], deadline_s: float) -> None:
-        """Ask ``posts`` to end, and see to it once ``deadline_s`` is over or somebody hurries."""
-        for post in posts:
-            if post.child is not None:
-                for_good = post.service.is_coordinator and post.ready_at is not None
-                (post.child.interrupt if for_good else post.child.terminate)()
-        deadline = time.monotonic() + deadline_s
-        while _children(posts) and not self._hurried and time.monotonic() < deadline:
-            self._turn(deadline)
-        self._kill(posts)
+    def _stop(self, exit_code: int, failure: str = "") -> None:
+        """Begin the drain; only the first call counts."""
+        if not self._stopping.is_set():
+            self._exit_code, self._failure = exit_code, failure
+            self._stop_at = self._loop.time()
+            self._stopping.set()
+            self._progressed.set()
 
-    def _kill(self, posts: list[Post]) -> None:
-        for post in posts:
-            if post.child is not None:
+    async def _stopping_within(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    async def _end(self, services: Sequence[Service], deadline_s: float) -> None:
+        """Ask ``services`` to end, and kill them at the deadline or at a second signal."""
+        for process in self._running(services):
+            final = process.service.is_coordinator and process.ready
+            (process.interrupt if final else process.terminate)()
+        keepers = [self._keepers[each.name] for each in services if each.name in self._keepers]
+        if keepers:
+            ended = asyncio.gather(*keepers)
+            await asyncio.wait(
+                [ended, self._hurried], timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            for process in self._running(services):
                 self._killed = True
-                self._display.status(post.name, "still there; killing it")
-                post.child.kill()
-        deadline = time.monotonic() + _KILL_S
-        while _children(posts) and time.monotonic() < deadline:
-            self._turn(deadline)
+                self._console.status(process.service.name, "still running; killing it")
+                process.kill()
+            await asyncio.wait([ended], timeout=_KILL_S)
 
-
-def _children(posts: Sequence[Post]) -> list[Child]:
-    return [post.child for post in posts if post.child is not None]
+    def _running(self, services: Sequence[Service]) -> list[ManagedProcess]:
+        names = [service.name for service in services]
+        return [self._processes[name] for name in names if name in self._processes]

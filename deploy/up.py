@@ -1,35 +1,35 @@
 """``baton up``: serve on this machine, in the foreground."""
 
+import asyncio
 import json
 import os
 import shlex
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from deploy.console import display
+from deploy.api_client import DEFAULT_URL
+from deploy.console import console_for
 from deploy.gpus import count_gpus
 from deploy.guardian import Guardian
-from deploy.no_answer import DEFAULT_URL
-from deploy.outlet import Outlet
+from deploy.log_writer import LogWriter
 from deploy.ports import base_url, listen_at, reachable
-from deploy.redis_post import ForeignRedis, OwnRedis, RedisPost
-from deploy.rundir import RunDir, base_dir, sweep
-from deploy.services import API_KEYS, services
+from deploy.redis_server import redis_url as own_redis_url
+from deploy.rundir import RunDir, base_dir, remove_abandoned
+from deploy.services import API_KEYS, Service, redis_service, services
 from deploy.settings import Device, LoadFormat, Quantize, Role, UpSettings, resolve
-from deploy.signals import StopSignals
-from deploy.supervisor import Supervisor
+from deploy.supervisor import StopSignals, Supervisor, stop_signals
 from telemetry.last_words import CANNOT_START
 from telemetry.listen_fds import inherited_listener
 from transport.copy import shm
 from transport.wire.errors import BatonError
 
-_GUARDIAN_STOP_S = 10.0
-_LAST_WORDS_S = 2.0
+_LAST_LINES_S = 2.0
 _QUESTION = (
     "Nina has 13 shells. Diana gives Nina 46 shells. She loses 11 of them. "
     "How many shells does Nina have now?"
@@ -119,83 +119,96 @@ def up(
 
     Exit code: 0 drained, 1 stopped at once, 2 could not start.
     """
-    signals = StopSignals()
+    resolved = partial(
+        resolve,
+        model=model,
+        served_model_name=served_model_name,
+        load_format=load_format,
+        quantize=quantize,
+        device=device,
+        prefill=prefill,
+        decode=decode,
+        role=role,
+        workers=workers,
+        gpu_share=gpu_share,
+        host=host,
+        port=port,
+        redis_url=redis_url,
+        drain_timeout_s=drain_timeout,
+    )
+    raise typer.Exit(asyncio.run(_up(device, resolved)))
+
+
+async def _up(device: Device, resolved: Callable[..., UpSettings]) -> int:
+    """The exit code. ``resolved`` takes the number of GPUs."""
+    signals = stop_signals()  # first: one that comes during the start is not lost
     try:
-        settings = resolve(
-            num_gpus=0 if device == "cpu" else count_gpus(),
-            model=model,
-            served_model_name=served_model_name,
-            load_format=load_format,
-            quantize=quantize,
-            device=device,
-            prefill=prefill,
-            decode=decode,
-            role=role,
-            workers=workers,
-            gpu_share=gpu_share,
-            host=host,
-            port=port,
-            redis_url=redis_url,
-            drain_timeout_s=drain_timeout,
-        )
+        settings = resolved(num_gpus=0 if device == "cpu" else count_gpus())
         listener = inherited_listener(os.environ, os.getpid())
         with listener or listen_at(settings.host, settings.port) as listening:
-            code = _serve(settings, listening, base_dir(os.environ), signals)
+            return await _serve(settings, listening, base_dir(os.environ), signals)
     except (ValueError, BatonError) as error:
         typer.echo(f"error: {error}", err=True)
-        code = CANNOT_START
-    raise typer.Exit(code)
+        return CANNOT_START
 
 
-def _serve(settings: UpSettings, listener: socket.socket, base: Path, signals: StopSignals) -> int:
-    port = int(listener.getsockname()[1])
-    sweep(base)
+async def _serve(
+    settings: UpSettings, listener: socket.socket, base: Path, signals: StopSignals
+) -> int:
+    remove_abandoned(base)
+    shm.sweep()
     with ExitStack() as cleanup:
-        outlet = Outlet()
-        cleanup.callback(outlet.close, _LAST_WORDS_S)
+        writer = LogWriter()
+        cleanup.callback(writer.close, _LAST_LINES_S)
         cleanup.callback(shm.sweep)
         run_dir = RunDir(base)
+        cleanup.callback(Guardian(run_dir.path).stop)
         cleanup.callback(run_dir.remove)
-        guardian = Guardian(run_dir.path)
-        cleanup.callback(guardian.close, _GUARDIAN_STOP_S)
-        redis: RedisPost = OwnRedis(run_dir.path / "redis")
-        if settings.redis_url is not None:
-            redis = ForeignRedis(settings.redis_url)
+        port = int(listener.getsockname()[1])
+        redis, redis_url = _redis(settings, run_dir.path)
         supervisor = Supervisor(
-            services(
+            redis
+            + services(
                 settings,
                 port=port,
                 listen_fd=listener.fileno(),
                 run_dir=run_dir.path,
-                redis_url=redis.url,
+                redis_url=redis_url,
                 inherited=os.environ,
             ),
-            redis=redis,
             listener=listener,
             run_dir=run_dir.path,
-            signals=signals,
-            guardian=guardian,
-            display=display(outlet),
+            stop_signals=signals,
+            console=console_for(writer),
             ready_lines=[
-                *_elsewhere(settings, port),
+                *_export_url(settings, port),
                 _curl(settings, port, os.environ),
                 _ready_line(settings, port),
             ],
             drain_timeout_s=settings.drain_timeout_s,
         )
-        return supervisor.run()
+        return await supervisor.run()
+
+
+def _redis(settings: UpSettings, run_dir: Path) -> tuple[list[Service], str]:
+    """The Redis to start, none where one was given, and its URL."""
+    if settings.redis_url is not None:
+        return [], settings.redis_url
+    folder = run_dir / "redis"
+    folder.mkdir(mode=0o700)
+    return [redis_service(folder, run_dir, os.environ)], own_redis_url(folder)
 
 
 def _ready_line(settings: UpSettings, port: int) -> str:
-    """Others read this line: its form is a contract."""
+    """Programs that start ``baton up`` read this line: its form is a contract."""
     return (
         f"ready: {base_url(settings.host, port)} ({settings.pools}, {settings.device}, "
         f"{settings.served_model_name})"
     )
 
 
-def _elsewhere(settings: UpSettings, port: int) -> list[str]:
-    """What the other commands need in order to find it, where it is not at their default."""
+def _export_url(settings: UpSettings, port: int) -> list[str]:
+    """The setting by which the other commands find an address that is not their default."""
     url = base_url(reachable(settings.host), port)
     if url == DEFAULT_URL:
         return []

@@ -1,9 +1,12 @@
 """How a service ends that cannot go on: one line in the format of its log, and an exit status.
 
-The line's message begins with ``error: ``; ``baton up`` repeats it (deploy/child.py).
+The line's message begins with ``error: ``; ``baton up`` repeats it (``fatal_reason``).
 """
 
+import contextlib
+import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 
 import typer
@@ -17,6 +20,7 @@ TRY_AGAIN = 75
 FAILED = 1
 
 _LOG_JSON = "BATON_LOG_JSON"
+_FATAL = re.compile(r"(?:[\d:.]+ CRITICAL \S+ )?error: (.*)")
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 
 
@@ -27,14 +31,28 @@ def say_why(service: str, error: Exception) -> None:
     log.critical("error: %s", error)
 
 
+def fatal_reason(line: str) -> str:
+    """Why a service cannot go on, if ``line`` of its log says so in either format; else empty.
+
+    >>> fatal_reason("12:00:01.234 CRITICAL prefill error: port: -1 is not between 0 and 65535")
+    'port: -1 is not between 0 and 65535'
+    """
+    if line.startswith("{") and "critical" in line:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            record = json.loads(line)
+            line = record["message"] if record["level"] == "critical" else ""
+    found = _FATAL.match(line)
+    return found[1] if found else ""
+
+
 def run_command(
     service: str, main: Callable[..., None], argv: list[str], environ: Mapping[str, str]
 ) -> int:
     """Run ``main`` with ``argv`` (without the program's name) as its command line; the process's
     exit status. What typer refuses in it and what nothing catches is logged as ``main`` would,
     even before ``main`` has configured that."""
-    json = environ.get(_LOG_JSON, "").strip().lower() in _TRUE or "--log-json" in argv
-    configure_logging(service, json=json)
+    log_json = environ.get(_LOG_JSON, "").strip().lower() in _TRUE or "--log-json" in argv
+    configure_logging(service, json=log_json)
     app = typer.Typer(add_completion=False)
     app.command()(main)
     try:

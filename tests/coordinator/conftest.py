@@ -14,9 +14,9 @@ from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.readers import Readers
 from coordinator.text.tokenizer import Tokenizer
-from deploy.redis_server import LocalRedis
 from tests.coordinator.checkpoint_folder import write_checkpoint
 from tests.coordinator.fake_core import FakeCore
+from tests.local_redis import LocalRedis
 
 # A busy machine is no reason to fail.
 hypothesis_settings.register_profile("unhurried", deadline=None)

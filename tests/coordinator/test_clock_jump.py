@@ -20,12 +20,12 @@ from coordinator.record.record import RequestRecord
 from coordinator.record.store import Store
 from coordinator.record.store_limits import StoreLimits
 from coordinator.text.tokenizer import Tokenizer
-from deploy.redis_server import LocalRedis
 from tests.coordinator.histories import advance
 from tests.coordinator.test_history import FakeHistory
 from tests.coordinator.test_hub import FAST, Generate, SequenceRequest, Site
 from tests.coordinator.test_store import FAST as STORE
 from tests.coordinator.test_store import abandon, eventually, stored
+from tests.local_redis import LocalRedis
 from transport.wire.messages import Prefilled, TokenOut, Tokens
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed

@@ -22,11 +22,11 @@ from coordinator.record.record import RequestRecord
 from coordinator.record.store import Store
 from coordinator.record.store_limits import StoreLimits
 from coordinator.text.tokenizer import Tokenizer
-from deploy.redis_server import LocalRedis
 from tests.coordinator.fake_core import FakeCore, FakeStream
 from tests.coordinator.histories import advance
 from tests.coordinator.redis_scripts import load, run
 from tests.coordinator.test_store import abandon, eventually, stored
+from tests.local_redis import LocalRedis
 
 LIMITS = StoreLimits(call_timeout_s=5.0, heartbeat_s=60.0, presence_ttl_s=60.0, end_wait_s=2.0)
 

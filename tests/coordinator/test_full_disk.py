@@ -19,11 +19,11 @@ from coordinator.core.observer import Observer
 from coordinator.core.placement import PlacementLimits
 from coordinator.record.leases import Leases
 from coordinator.record.store import Store
-from deploy.redis_server import LocalRedis
 from telemetry.metrics import Metrics
 from tests.coordinator.test_hub import EXPORT, FAST
 from tests.coordinator.test_store import FAST as STORE
 from tests.coordinator.test_store import eventually, stored
+from tests.local_redis import LocalRedis
 from tests.small_disk import fill, small_disk
 from transport.wire.messages import Hello, Prefilled, TokenOut
 from transport.wire.sampling import SamplingParams, StopRule

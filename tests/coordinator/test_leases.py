@@ -19,9 +19,9 @@ from coordinator.record import keys, lease_scripts
 from coordinator.record.leases import Leases
 from coordinator.record.store import Store
 from coordinator.record.store_limits import StoreLimits
-from deploy.redis_server import LocalRedis
 from tests.coordinator.redis_scripts import load, run
 from tests.e2e.waiting import eventually
+from tests.local_redis import LocalRedis
 from transport.wire.channel import CoordinatorChannel, WorkerChannel
 from transport.wire.claim import ClaimDenied, claim_gpu
 from transport.wire.errors import DeadlineExceeded

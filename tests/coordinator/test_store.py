@@ -26,9 +26,9 @@ from coordinator.record.redis_link import RedisUnavailable
 from coordinator.record.redis_url import safe_url
 from coordinator.record.store import Store
 from coordinator.record.store_limits import StoreLimits
-from deploy.redis_server import LocalRedis
 from tests.coordinator.histories import advance, again, latest
 from tests.coordinator.redis_scripts import load, run
+from tests.local_redis import LocalRedis
 
 FAST = StoreLimits(
     call_timeout_s=0.3, heartbeat_s=0.1, presence_ttl_s=5.0, backoff_min_s=0.02, backoff_max_s=0.1

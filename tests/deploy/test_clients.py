@@ -156,7 +156,7 @@ def test_status_exits_2_when_nothing_or_something_else_answers(stub):
     told = baton("status", "--url", stub.url)
     assert (told.returncode, told.stderr) == (
         2,
-        f"error: {stub.url} answers 429: try again in 3 s\n",
+        f"error: {stub.url} answers HTTP 429: try again in 3 s\n",
     )
     told = baton("status", "--url", "http://127.0.0.1:1")
     assert told.returncode == 2
@@ -200,7 +200,10 @@ def test_chat_reads_a_message_from_elsewhere(stub):
 def test_chat_tells_the_servers_refusal_plainly(stub):
     stub.refusal = (503, "queue full")
     told = baton("chat", "hi", "--url", stub.url)
-    assert (told.returncode, told.stderr) == (1, "error: queue full (HTTP 503)\n")
+    assert (told.returncode, told.stderr) == (
+        1,
+        f"error: {stub.url} answers HTTP 503: queue full\n",
+    )
 
 
 def test_a_key_comes_from_the_environment(stub):
@@ -210,7 +213,7 @@ def test_a_key_comes_from_the_environment(stub):
     assert (told.returncode, told.stdout) == (2, "")
     assert told.stderr == (
         f"error: {stub.url} does not know the key in BATON_API_KEY; "
-        "set it to one of the service's API keys\n"
+        "set BATON_API_KEY to one of the service's API keys\n"
     )
     told = baton("status", "--url", stub.url)
     assert (told.returncode, told.stdout) == (2, "")
@@ -219,7 +222,7 @@ def test_a_key_comes_from_the_environment(stub):
     )
     assert baton("chat", "hi", "--url", stub.url, key="sk-right").stdout == "42\n"
     told = baton("chat", "hi", "--url", stub.url)
-    assert "the API key is not one of ours (HTTP 401)" in told.stderr
+    assert "wants a key; set BATON_API_KEY" in told.stderr
     told = baton("status", "--url", stub.url, key="sk-\nwrong")
     assert "sk-" not in told.stdout + told.stderr
     assert "no header can carry" in told.stdout + told.stderr

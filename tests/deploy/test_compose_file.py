@@ -149,3 +149,17 @@ def test_the_coordinators_image_has_no_torch() -> None:
     assert worker - front == {"torch", "triton", "safetensors"}
     with pytest.raises(KeyError):
         requirements(pyproject, ["no such extra"])
+
+
+def test_the_coordinator_stops_before_the_services_that_it_needs() -> None:
+    """Compose stops a service before those that it depends on."""
+    needed = ["redis", "prefill", "decode", "colocated"]
+    assert [*SERVICES["coordinator"]["depends_on"]] == needed
+    for name in needed:
+        assert not {"coordinator", *needed} & {*SERVICES[name].get("depends_on", ())}
+
+
+@pytest.mark.parametrize("name", ["redis", "coordinator", "prefill", "decode", "colocated"])
+def test_a_service_that_starts_receives_sigterm(name: str) -> None:
+    """Process 1 ignores signals that it has no handler for yet."""
+    assert SERVICES[name]["init"] is True

@@ -8,13 +8,14 @@ import threading
 import pytest
 from rich.console import Console
 
-from deploy.console import Moving, Plain
-from deploy.outlet import Outlet, OutletText
+from deploy.console import Console as PlainConsole
+from deploy.console import TerminalConsole
+from deploy.log_writer import LogStream, LogWriter
 
 
 def test_plain_status_repeats_only_when_it_says_something_new():
     err, out = io.StringIO(), io.StringIO()
-    plain = Plain(err, out)
+    plain = PlainConsole(err, out)
     for percent in (1, 2, 30, 31, 60, 100):
         plain.status("decode-1", f"loading weights {percent}%", percent / 100)
     plain.status("decode-1", "ready")
@@ -34,7 +35,7 @@ def test_plain_status_repeats_only_when_it_says_something_new():
 
 def test_terminal_gets_its_cursor_back():
     screen, out = io.StringIO(), io.StringIO()
-    moving = Moving(Console(file=screen, force_terminal=True, width=80), out)
+    moving = TerminalConsole(Console(file=screen, force_terminal=True, width=80), out)
     moving.status("decode-1", "loading weights 40%", 0.4)
     moving.log("decode-1", "[not markup]")
     moving.status("decode-1", "ready")
@@ -51,9 +52,9 @@ def test_terminal_gets_its_cursor_back():
 @pytest.mark.parametrize("file", ["/dev/full", "/dev/null"])
 def test_lost_terminal_stops_nothing(file):
     fd = os.open(file, os.O_WRONLY)
-    outlet = Outlet()
-    Plain(OutletText(outlet, fd, "ascii"), io.StringIO()).say("into the vöid")
-    outlet.close(5.0)
+    writer = LogWriter()
+    PlainConsole(LogStream(writer, fd, "ascii"), io.StringIO()).say("into the vöid")
+    writer.close(5.0)
     os.close(fd)
 
 
@@ -68,13 +69,13 @@ def fill(fd):
     return written
 
 
-def put_then_read(outlet):
-    """Five thousand lines, put before anybody reads them, and what a late reader reads."""
+def put_then_read(writer):
+    """Five thousand lines, put before any is read, and what a late reader reads."""
     read_end, write_end = os.pipe()
-    filler = fill(write_end)  # so that nothing gets through before
+    filler = fill(write_end)  # so that no line gets through before
     lines = [b"%06d " % i + b"x" * 100 + b"\n" for i in range(5000)]
     for line in lines:
-        outlet.put(write_end, line)
+        writer.put(write_end, line)
     chunks = []
 
     def read():
@@ -83,29 +84,29 @@ def put_then_read(outlet):
 
     thread = threading.Thread(target=read)
     thread.start()
-    outlet.close(5.0)
+    writer.close(5.0)
     os.close(write_end)
     thread.join()
     os.close(read_end)
     return lines, b"".join(chunks)[filler:]
 
 
-def test_a_reader_that_comes_late_reads_all_in_order():
-    lines, found = put_then_read(Outlet())
+def test_a_late_reader_reads_all_in_order():
+    lines, found = put_then_read(LogWriter())
     assert found == b"".join(lines)
 
 
-def test_what_nobody_reads_is_dropped_and_counted():
-    lines, found = put_then_read(Outlet(pending_bytes=200_000))
+def test_lines_that_are_not_read_are_dropped_and_counted():
+    lines, found = put_then_read(LogWriter(max_pending_bytes=200_000))
     *kept, last = found.splitlines(keepends=True)
     assert kept == lines[: len(kept)]
-    assert last == b"%d lines dropped: nobody read them\n" % (5000 - len(kept))
+    assert last == b"%d lines dropped: this output was not read\n" % (5000 - len(kept))
 
 
-def test_the_end_does_not_wait_for_a_reader_who_never_comes():
+def test_close_does_not_wait_for_a_reader_beyond_its_deadline():
     read_end, write_end = os.pipe()
-    outlet = Outlet()
-    outlet.put(write_end, b"x" * 500_000)
-    outlet.close(0.1)
+    writer = LogWriter()
+    writer.put(write_end, b"x" * 500_000)
+    writer.close(0.1)
     os.close(read_end)
     os.close(write_end)

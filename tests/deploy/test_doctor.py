@@ -20,7 +20,7 @@ from coordinator.file_limit import allow_open_files
 from coordinator.record import keys
 from deploy import gpu_checks, gpu_marks, host_checks, pair_checks
 from deploy.cli import app
-from deploy.redis_server import LocalRedis
+from tests.local_redis import LocalRedis
 
 ROOT = Path(__file__).resolve().parents[2]
 SMI = """#!/bin/sh

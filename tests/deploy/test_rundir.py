@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from deploy.rundir import RunDir, base_dir, sweep
+from deploy.rundir import RunDir, base_dir, remove_abandoned
 
 
 def test_folder_is_private_and_goes(tmp_path):
@@ -20,7 +20,7 @@ def test_folder_is_private_and_goes(tmp_path):
 
 def test_living_owners_folder_stays(tmp_path):
     run_dir = RunDir(tmp_path)
-    assert sweep(tmp_path) == []
+    assert remove_abandoned(tmp_path) == []
     assert run_dir.path.is_dir()
     run_dir.remove()
 
@@ -30,16 +30,16 @@ def test_dead_owners_folder_is_swept(tmp_path):
     subprocess.run([sys.executable, "-c", f"{code}; os._exit(9)", str(tmp_path)], check=False)
     (litter,) = tmp_path.iterdir()
     (litter / "redis").mkdir()
-    assert sweep(tmp_path) == [litter]
+    assert remove_abandoned(tmp_path) == [litter]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_folder_about_to_be_locked_stays_for_an_hour(tmp_path):
     newborn = tmp_path / "baton-run-newborn"
     newborn.mkdir()
-    assert sweep(tmp_path) == []
+    assert remove_abandoned(tmp_path) == []
     os.utime(newborn, (0, 0))
-    assert sweep(tmp_path) == [newborn]
+    assert remove_abandoned(tmp_path) == [newborn]
 
 
 def test_what_only_looks_like_one_stays(tmp_path):
@@ -49,7 +49,7 @@ def test_what_only_looks_like_one_stays(tmp_path):
     (tmp_path / "baton-run-notes").mkdir()
     (tmp_path / "baton-run-notes" / "mine.txt").touch()
     os.utime(tmp_path / "baton-run-notes", (0, 0))
-    assert sweep(tmp_path) == []
+    assert remove_abandoned(tmp_path) == []
     assert (tmp_path / "baton-run-notes" / "mine.txt").exists()
 
 

@@ -4,17 +4,17 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from coordinator.server import CLOSE_TIMEOUT_S, RECORD_TIMEOUT_S
-from deploy.notify_socket import Notice
-from deploy.post import SILENCE_S, Post
+from deploy.die_with_parent import die_with_parent
+from deploy.managed_process import ManagedProcess
 from deploy.services import Service
 from deploy.supervisor import DRAIN_GRACE_S
-from tests.deploy.running import ROOT, Up, all_dead
+from tests.deploy.running import Up, all_dead
 
 SEGMENTS = Path("/dev/shm")
 
@@ -145,38 +145,34 @@ def test_who_misses_the_drain_deadline_is_killed(up):
     baton.until_ready()
     baton.signal(signal.SIGTERM)
     assert baton.exit_code() == 1
-    assert "coordinator: still there; killing it" in baton.text
+    assert "coordinator: still running; killing it" in baton.text
     assert set(baton.stops()) == {"prefill-1", "decode-1"}
     assert baton.leftovers() == []
 
 
-def test_lifeline_notices_a_parent_gone_too_early():
+def test_a_parent_that_is_gone_before_the_request_is_noticed():
+    *starter, _, command, argument = die_with_parent(["echo", "hi"])
     done = subprocess.run(
-        [sys.executable, "-I", "-S", str(ROOT / "deploy/lifeline.py"), "KILL", "1", "echo", "hi"],
-        capture_output=True,
-        text=True,
-        check=False,
+        [*starter, "1", command, argument], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert "the parent 1 is gone already" in done.stderr
 
 
-def test_silent_start_ends_with_last_words():
-    class Hung:
-        error = ""
-        killed = False
+async def test_a_silent_start_is_killed_and_says_what_it_last_did():
+    service = Service("decode-1", ("sh", "-c", "echo hello; exec sleep 1000"), dict(os.environ))
+    process, lines = ManagedProcess(service, silence_s=0.2), []
+    process.status = "loading weights 40%"
+    assert await process.run(lines.append) == -signal.SIGKILL
+    assert process.error == "not ready and silent for 0.2 s, last at: loading weights 40%"
 
-        def kill(self) -> None:
-            self.killed = True
 
-    post, hung = Post(Service("decode-1", (), {})), Hung()
-    post.taken(hung, now=5.0)
-    post.heard(Notice("decode-1", 1, {"STATUS": "loading weights 40%"}), now=7.0)
-    assert post.deadline == 7.0 + SILENCE_S
-    post.overdue()
-    assert hung.killed
-    assert hung.error == "not ready and silent for 600 s, last at: loading weights 40%"
-    assert post.deadline is None
+async def test_a_process_that_is_ready_may_be_silent():
+    service = Service("decode-1", ("sh", "-c", "echo ready; sleep 0.5; exit 7"), dict(os.environ))
+    process = ManagedProcess(service, silence_s=30.0)
+    assert await process.run(lambda line: process.progressed(line, ready=True)) == 7
+    assert process.error == ""
+    assert process.ready_for_s > 0.0
 
 
 def test_nothing_outlives_a_killed_supervisor(up):
@@ -185,13 +181,34 @@ def test_nothing_outlives_a_killed_supervisor(up):
     pids = baton.pids()
     assert len(pids) == 4
     assert len(baton.leftovers()) == 1
-    os.kill(child_pid(baton, "deploy.guardian"), signal.SIGKILL)
-    baton.until("guardian: died; started again")
+    guardian = child_pid(baton, "deploy.guardian")
     baton.signal(signal.SIGKILL)
     assert baton.exit_code() == -signal.SIGKILL  # all who hold its output are gone as well
-    assert all_dead(pids, deadline_s=2.0)
+    assert all_dead([*pids, guardian])
     assert baton.leftovers() == []
-    assert not list(SEGMENTS.glob(f"baton-stub-{baton.pids('decode-1')[0]}"))
+    assert not segment_of(baton).exists()
+
+
+def test_the_next_start_removes_what_a_supervisor_killed_with_its_guardian_left(up):
+    baton = up(STUB_DECODE="segment helper ready")
+    baton.until_ready()
+    helper, *services = baton.pids("decode-1-helper") + baton.pids()
+    os.kill(child_pid(baton, "deploy.guardian"), signal.SIGKILL)
+    baton.signal(signal.SIGKILL)
+    assert all_dead([pid for pid in services if pid != helper])
+    assert len(baton.leftovers()) == 1
+    assert segment_of(baton).exists()
+    successor = up(XDG_RUNTIME_DIR=str(baton.base))
+    successor.until_ready()
+    assert all_dead([helper], deadline_s=0.0)
+    assert not segment_of(baton).exists()
+    successor.signal(signal.SIGTERM)
+    assert successor.exit_code() == 0
+    assert baton.leftovers() == []
+
+
+def segment_of(baton: Up) -> Path:
+    return SEGMENTS / f"baton-stub-{baton.pids('decode-1')[0]}"
 
 
 def test_killed_before_it_was_ready(up):
@@ -218,10 +235,14 @@ def test_own_redis_starts_again_and_leaves_nothing(up):
     baton = up(BATON_REDIS_URL="")
     baton.until_ready()
     first = redis_pid(baton)
+    with redis_of(baton) as client:
+        client.set("kept", "1")
     os.kill(first, signal.SIGKILL)
-    baton.until(r"(?s)redis: died; starts again.*redis: ready")
+    baton.until(r"(?s)redis: killed by SIGKILL; starts again.*redis: ready")
     second = redis_pid(baton)
     assert first != second
+    with redis_of(baton) as client:
+        assert client.get("kept") == b"1"
     baton.signal(signal.SIGKILL)
     baton.exit_code()
     assert all_dead([first, second, *baton.pids()], deadline_s=2.0)
@@ -239,6 +260,11 @@ def test_stopping_ends_redis_last(up):
     assert baton.exit_code() == 0
     assert all_dead([redis], deadline_s=0.0)
     assert baton.leftovers() == []
+
+
+def redis_of(baton: Up) -> Redis:
+    (folder,) = baton.leftovers()
+    return Redis(unix_socket_path=str(folder / "redis" / "redis.sock"))
 
 
 def redis_pid(baton: Up) -> int:

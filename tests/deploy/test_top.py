@@ -154,7 +154,8 @@ def test_it_goes_on_when_the_service_is_back_and_ends_with_ctrl_c(service: Servi
         assert watching.stderr is not None
         assert watching.stdout is not None
         complaint = watching.stderr.readline()
-        assert complaint == f"error: {service.url} answers HTTP 503; trying again every 0.1 s\n"
+        problem = f"error: {service.url} answers HTTP 503: Service Unavailable"
+        assert complaint == f"{problem}; trying again every 0.1 s\n"
         service.code = 200
         for _ in range(2):
             assert watching.stdout.readline().startswith("ready (")

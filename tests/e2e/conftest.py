@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from deploy.redis_server import LocalRedis
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
+from tests.local_redis import LocalRedis
 
 Start = Callable[..., Stack]
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from bench.stack import ROOT
-from deploy.child import fatal_reason
+from telemetry.last_words import fatal_reason
 from tests.e2e.stack import Stack, environment
 
 EXIT_S = 30.0

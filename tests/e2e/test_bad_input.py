@@ -15,11 +15,11 @@ import pytest
 from bench.stack import ROOT
 from coordinator.record.presence import ProtocolConflict
 from coordinator.record.store import Store
-from deploy.redis_server import LocalRedis
 from tests.e2e.refusals import EXIT_S, reach, refusal, up
 from tests.e2e.served import served
 from tests.e2e.stack import Stack, environment
 from tests.e2e.streams import Stream
+from tests.local_redis import LocalRedis
 from transport.wire.channel import CoordinatorChannel, WorkerChannel
 from transport.wire.channel_keys import channel_keys
 from transport.wire.errors import ProtocolMismatch

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from deploy.redis_server import LocalRedis
 from tests.e2e.records import outcomes, settled
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
 from tests.e2e.streams import Seen, Stream, all_ended
+from tests.local_redis import LocalRedis
 
 NUM_WORKERS = 2
 NUM_TOKENS = 100

@@ -3,11 +3,11 @@
 import asyncio
 import signal
 
-from deploy.redis_server import LocalRedis
 from tests.e2e.conftest import Start
 from tests.e2e.records import outcomes, settled
 from tests.e2e.served import served
 from tests.e2e.streams import Stream, all_ended
+from tests.local_redis import LocalRedis
 
 
 async def test_sigterm_finishes_what_runs(start: Start, redis_server: LocalRedis) -> None:

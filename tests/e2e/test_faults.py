@@ -15,12 +15,12 @@ from typing import Any
 import httpx
 import pytest
 
-from deploy.redis_server import LocalRedis
 from tests.e2e.records import Records, outcomes, settled
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
 from tests.e2e.streams import Seen, Stream, all_ended
 from tests.e2e.waiting import eventually
+from tests.local_redis import LocalRedis
 
 NUM_TOKENS = 250
 NUM_WORKERS = 4

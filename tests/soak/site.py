@@ -9,8 +9,8 @@ from typing import IO, Any
 
 import redis
 
-from deploy.redis_server import LocalRedis
 from tests.e2e.stack import SEGMENTS, Stack
+from tests.local_redis import LocalRedis
 
 HEARTBEAT_S = 0.5
 DEAD_AFTER_S = 3.0

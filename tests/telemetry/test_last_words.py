@@ -9,8 +9,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from deploy.child import fatal_reason
-from telemetry.last_words import CANNOT_START, run_command, say_why
+from telemetry.last_words import CANNOT_START, fatal_reason, run_command, say_why
 from telemetry.logs import configure_logging
 
 

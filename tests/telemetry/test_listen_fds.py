@@ -23,10 +23,10 @@ except ValueError as error:
 
 
 def taken(passed: socket.socket, **environ: str) -> str:
-    """What a process says of the socket that a lifeline has passed on to it."""
-    lifeline = [sys.executable, "-I", "-S", str(ROOT / "deploy/lifeline.py"), "KILL"]
+    """What a process says of the socket that die_with_parent.py has passed on to it."""
+    starter = [sys.executable, "-I", "-S", str(ROOT / "deploy/die_with_parent.py"), "KILL"]
     done = subprocess.run(
-        [*lifeline, str(os.getpid()), f"--listen={passed.fileno()}", "env",
+        [*starter, str(os.getpid()), f"--listen={passed.fileno()}", "env",
          *(f"{name}={value}" for name, value in environ.items()), sys.executable, "-c", TAKE],
         env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
         pass_fds=[passed.fileno()], capture_output=True, text=True, check=True,

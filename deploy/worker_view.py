@@ -1,0 +1,64 @@
+"""The workers of a coordinator's /status, as a table for a terminal or as lines of ``name=value``.
+Pure.
+
+A status is the JSON of ServiceStatus (coordinator/core/contract.py).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import JustifyMethod
+from rich.table import Table
+
+_LEFT = ("role", "instance", "device", "breaker")
+_HEADINGS = {
+    "running": "run", "waiting": "wait", "state_slots": "slots",
+    "prompt_tok_s": "in tok/s", "output_tok_s": "out tok/s",
+}  # fmt: skip
+UNKNOWN = "-"
+
+
+def headline(status: dict[str, Any]) -> str:
+    """Whether the service is ready, and how many requests it has."""
+    problems = [*status["problems"], *(["draining"] if status["draining"] else [])]
+    state = f"not ready: {'; '.join(dict.fromkeys(problems))}" if problems else "ready"
+    redis = "connected" if status["redis_connected"] else "not connected"
+    return f"{state} ({status['queued']} queued, {status['running']} running, Redis {redis})"
+
+
+def is_ready(status: dict[str, Any]) -> bool:
+    return not (status["problems"] or status["draining"])
+
+
+def worker_cells(worker: dict[str, Any], celsius: float | None = None) -> dict[str, str]:
+    """All that can be shown of one worker, by the column's name; memory as used/all."""
+    pages, slots = worker["num_pages"], worker["num_state_slots"]
+    used_pages, used_slots = pages - worker["free_pages"], slots - worker["free_state_slots"]
+    return {
+        "role": worker["role"],
+        "instance": worker["instance"] + (" (draining)" if worker.get("draining") else ""),
+        "device": worker["device"],
+        "running": str(worker["running"]),
+        "waiting": str(worker["waiting"]),
+        "pages": f"{used_pages}/{pages}",
+        "kv": f"{100 * used_pages / pages:.0f}%" if pages else UNKNOWN,
+        "state_slots": f"{used_slots}/{slots}",
+        "prompt_tok_s": f"{worker['prompt_tokens_per_s']:,.0f}",
+        "output_tok_s": f"{worker['output_tokens_per_s']:,.0f}",
+        "breaker": worker["breaker"],
+        "gpu": UNKNOWN if celsius is None else f"{celsius:.0f}°C",
+    }
+
+
+def worker_lines(workers: list[dict[str, str]], columns: Sequence[str]) -> list[str]:
+    return ["  ".join(f"{name}={cells[name]}" for name in columns) for cells in workers]
+
+
+def worker_table(workers: list[dict[str, str]], columns: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        justify: JustifyMethod = "left" if name in _LEFT else "right"
+        table.add_column(_HEADINGS.get(name, name), justify=justify, no_wrap=True)
+    for cells in workers:
+        table.add_row(*(cells[name] for name in columns))
+    return table
