@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.cache.allocator import CacheAllocator
-from engine.sequence import Sequence, attempts_up_to, youngest_since
+from engine.sequence import Sequence
 from transport.copy.pull import Copied, CopyStream, Pull, Wanted
 from transport.wire.errors import PeerGone
 from transport.wire.layout import CacheLayout
@@ -93,22 +93,22 @@ class KVTransferQueue:
         return bool(self._peers)
 
     def add(self, sequence: Sequence, offer: Offer, in_socket_s: float) -> None:
-        """Queue an transfer; raises PeerGone when the offer's worker is not known here."""
+        """Queue a transfer; raises PeerGone when the offer's worker is not known here."""
         if offer.instance not in self._peers:
             raise PeerGone(f"prefill worker {offer.instance} is not known here")
         transfer = KVTransfer(sequence, offer, in_socket_s)
         insort(self.pending, transfer, key=lambda a: a.sequence.arrival)
 
-    def start_pulls(self, *, num_running: int) -> bool:
+    def start_pulls(self, *, num_growing: int) -> bool:
         """Start every pull there is room for, together and oldest first, keeping a page free for
-        the growth of each running sequence. Returns whether there was one."""
+        each transfer and for ``num_growing`` other sequences. Returns whether there was one."""
         admitted: list[KVTransfer] = []
         wanted: list[Wanted] = []
         while self.pending:
             transfer = self.pending[0]
             sequence, offer = transfer.sequence, transfer.offer
             num_pages = self._layout.pages_for(offer.num_tokens + 1)
-            active = num_running + len(self.receiving) + len(admitted)
+            active = num_growing + len(self.receiving) + len(admitted)
             if not self._allocator.can_reserve(num_pages + active):
                 break
             self.pending.pop(0)
@@ -131,7 +131,7 @@ class KVTransferQueue:
         self.receiving += admitted
 
     def done(self) -> list[KVTransfer]:
-        """Admissions whose copy is done, with or without success; they leave the queue."""
+        """Transfers whose copy is done, with or without success; they leave the queue."""
         done = [a for a in self.receiving if a.pull is not None and a.pull.done()]
         for transfer in done:
             self.receiving.remove(transfer)
@@ -160,32 +160,24 @@ class KVTransferQueue:
         stuck = sum(a.sequence.num_pages_held for a in self.receiving if now >= a.deadline)
         return [(transfer.sequence, stuck) for transfer in late]
 
-    def cancel(self, request_id: str, attempt: int) -> list[Sequence]:
-        """End the request's transfers up to ``attempt``, and tell which; copies under way land
-        into nothing."""
-        found = attempts_up_to(self.sequences(), request_id, attempt)
-        for sequence in found:
-            sequence.ended = True
+    def end(self, sequence: Sequence) -> None:
+        """No further use for it; what a copy under way still writes is released when it is done."""
+        sequence.ended = True
         self.pending = [a for a in self.pending if not a.sequence.ended]
-        return found
 
-    def reclaim(self, arrival: int) -> Sequence | None:
-        """End the youngest transfer that holds memory, if it is younger than ``arrival``."""
-        held = (a.sequence for a in self.receiving if not a.sequence.ended)
-        youngest = youngest_since(held, arrival)
-        if youngest is not None:
-            youngest.ended = True
-        return youngest
+    def holding_pages(self) -> list[Sequence]:
+        """Sequences that have not ended and whose pages are being written."""
+        return [a.sequence for a in self.receiving if not a.sequence.ended]
 
     def num_pages_coming(self) -> int:
         """Pages of transfers that have ended, free when their copies are done; but not of those
-        that are overdue, for which nobody should wait."""
+        that are overdue: no running sequence should wait for them."""
         now = self._clock()
         coming = (a.sequence for a in self.receiving if a.sequence.ended and now < a.deadline)
         return sum(sequence.num_pages_held for sequence in coming)
 
     def release(self, sequence: Sequence) -> None:
-        """Free what an transfer held that will not run."""
+        """Free what a transfer held whose sequence will not run."""
         assert sequence.allocation is not None, "transferred without pages"
         self._allocator.release(sequence.allocation)
         sequence.allocation = None

@@ -20,7 +20,8 @@ class Sequence:
     not. ``ended`` sequences are computed no further, and their allocation is released when
     ``in_flight`` falls to zero. ``received_at``, ``started_at`` (its first chunk) and
     ``transferred_at`` (until its first decode step is done) are of this process's monotonic clock.
-    ``http_id`` is the client's own id of the request, for the log.
+    ``http_id`` is the client's own id of the request, for the log. ``hands_off``: when its prompt
+    is done its cache is offered to a decode worker; else it runs on here.
     """
 
     request_id: str
@@ -38,6 +39,7 @@ class Sequence:
     started_at: float = 0.0
     transferred_at: float | None = None
     http_id: str = ""
+    hands_off: bool = False
 
     @classmethod
     def of(cls, message: Prefill | Decode | Generate, now: float) -> "Sequence":
@@ -51,6 +53,7 @@ class Sequence:
             message.stop,
             received_at=now,
             http_id=message.http_id,
+            hands_off=isinstance(message, Prefill),
         )
 
     @property

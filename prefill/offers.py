@@ -27,8 +27,8 @@ class Offers:
     def __len__(self) -> int:
         return len(self._offered)
 
-    def keys(self) -> list[tuple[str, int]]:
-        return [offered.sequence.key for offered in self._offered.values()]
+    def sequences(self) -> list[Sequence]:
+        return [offered.sequence for offered in self._offered.values()]
 
     def add(self, sequence: Sequence, now: float) -> None:
         """Keep a finished prompt's cache until it leaves; any older attempt's goes first."""
@@ -36,7 +36,7 @@ class Offers:
         self._offered[sequence.request_id] = Offered(sequence, now + self._ttl_s)
 
     def release(self, request_id: str, attempt: int, epoch: int) -> bool:
-        """Free a landed offer; False, changing nothing, for one that is not this very offer."""
+        """Free a transferred offer; False, changing nothing, unless it is this very offer."""
         offered = self._offered.get(request_id)
         if offered is None or offered.sequence.attempt != attempt:
             return False
@@ -61,11 +61,9 @@ class Offers:
             self._free(sequence.request_id)
         return late
 
-    def withdraw_all(self) -> list[Sequence]:
-        sequences = [offered.sequence for offered in self._offered.values()]
-        for sequence in sequences:
-            self._free(sequence.request_id)
-        return sequences
+    def withdraw_all(self) -> None:
+        for request_id in list(self._offered):
+            self._free(request_id)
 
     def _free(self, request_id: str) -> None:
         sequence = self._offered.pop(request_id).sequence

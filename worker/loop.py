@@ -1,13 +1,13 @@
-"""The life of a worker process, the same in both pools.
+"""The life of a worker process.
 
 join     say hello until welcomed
-serve    receive, step, heartbeat; the pool's ``step`` is the role's own loop body
+serve    receive, step, heartbeat; worker.py says what a step is
 drain    after SIGTERM: finish what is held, or give it back at the deadline
 leave    say goodbye
 
 A worker whose GPU is no longer fit takes no new work, finishes what it can, and stays: it keeps
-the lease, so that no other worker comes to that GPU before somebody has looked at it. It tells the
-coordinator why, also when it ends or fails, so that its successor gets another GPU.
+the lease, so that no other worker comes to that GPU before an operator has looked at it. It tells
+the coordinator why, also when it ends or fails, so that its successor gets another GPU.
 """
 
 import logging
@@ -17,13 +17,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import Protocol
 
 from transport.wire.errors import BatonError, ExportLost
-from transport.wire.messages import WorkerGauges
-from transport.wire.session import LOST, Session, Work
+from transport.wire.session import LOST, Session
 from worker.gpu_watch import Watch
 from worker.stall import StallGuard
+from worker.worker import Worker
 
 JOIN_TIMEOUT_S = 60.0
 IDLE_S = 1.0
@@ -32,51 +31,13 @@ _LOOK_AT_MEMORY_S = 0.5
 log = logging.getLogger(__name__)
 
 
-class Pool(Protocol):
-    """A role's own part: what it does with a message, and one round of its loop."""
-
-    def handle(self, message: Work) -> None: ...
-
-    def step(self) -> None:
-        """Schedule, launch, process the previous result; returns at once without work."""
-        ...
-
-    def wait_s(self) -> float:
-        """How long the loop may sleep for a message: 0 with work at hand."""
-        ...
-
-    def drop_all(self) -> None:
-        """The coordinator is gone: end every request without a word."""
-        ...
-
-    def give_back(self) -> None:
-        """The drain's deadline: report every request as failed, to be retried elsewhere."""
-        ...
-
-    def gauges(self) -> WorkerGauges: ...
-
-    def held(self) -> tuple[tuple[str, int], ...]:
-        """(request id, attempt) of every request not ended here."""
-        ...
-
-    @property
-    def ready(self) -> bool:
-        """Whether it can take part in serving; until then it is welcome, but not of use."""
-        ...
-
-    @property
-    def empty(self) -> bool:
-        """Whether pages and state slots are all free."""
-        ...
-
-
 class WorkerLoop:
-    """Runs one pool under one session until it is told to stop."""
+    """Runs one worker under one session until it is told to stop."""
 
     def __init__(
         self,
         session: Session,
-        pool: Pool,
+        worker: Worker,
         gpu: Watch,
         stall: StallGuard,
         *,
@@ -88,7 +49,7 @@ class WorkerLoop:
     ) -> None:
         """``memory_lost`` says why peers cannot open this worker's memory any more, if so."""
         self._session = session
-        self._pool = pool
+        self._worker = worker
         self._gpu = gpu
         self._stall = stall
         self._drain_timeout_s = drain_timeout_s
@@ -113,8 +74,8 @@ class WorkerLoop:
             while not self._drained():
                 self._stall.moved()
                 self._receive()
-                self._pool.step()
-                self._session.beat(self._pool.gauges, self._pool.held, self._gpu.health)
+                self._worker.step()
+                self._session.beat(self._worker.gauges, self._worker.held, self._gpu.health)
                 self._say_how_it_stands()
                 self._take_no_more_if_unfit()
                 self._stop_if_memory_is_lost()
@@ -130,18 +91,18 @@ class WorkerLoop:
     def _receive(self) -> None:
         # NOTE: Python runs a handler before a wait or when the signal breaks it off. One that
         # arrives in between only shows after the wait, hence IDLE_S.
-        for message in self._session.receive(min(IDLE_S, self._pool.wait_s())):
+        for message in self._session.receive(min(IDLE_S, self._worker.wait_s())):
             if message == LOST:
-                self._pool.drop_all()
+                self._worker.drop_all()
                 self._said_unfit = False  # the next coordinator does not know
             else:
-                self._pool.handle(message)
+                self._worker.handle(message)
 
     def _say_how_it_stands(self) -> None:
-        """Until it is ready, every round: whoever started this waits for a sign of life."""
+        """Until the worker is ready, every round: its supervisor waits for a sign of life."""
         if self._said_ready:
             return
-        if self._pool.ready:
+        if self._worker.ready:
             self._on_ready()
             self._said_ready = True
         else:
@@ -156,7 +117,7 @@ class WorkerLoop:
         self._said_unfit = True
 
     def _stop_if_memory_is_lost(self) -> None:
-        """Peers that have it open finish; one that joins could pull from nobody."""
+        """Peers that have the memory open finish; one that joins could not open it."""
         now = time.monotonic()
         if self._stop_requested or now < self._look_at_memory_at:
             return
@@ -185,6 +146,6 @@ class WorkerLoop:
             self._on_stopping()
             self._session.leave(draining=True)
         if time.monotonic() >= self._drain_deadline:
-            self._pool.give_back()
+            self._worker.give_back()
             return True
-        return self._pool.empty
+        return self._worker.empty

@@ -1,25 +1,22 @@
-"""Command-line options that both kinds of worker share, each also a BATON_* variable.
+"""The command lines of the workers, each option also a BATON_* variable.
 
 Read here, in ``__main__``'s name, and nowhere else.
 """
 
-import gc
 import json
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, ClassVar, TypeVar, cast, get_type_hints
 
 import torch
 import typer
 
-from engine.config import Device as DeviceName
-from engine.config import Dtype as DtypeName
-from engine.config import EngineConfig
-from engine.config import LoadFormat as LoadFormatName
-from engine.config import Quantize as QuantizeName
-from telemetry.last_words import CANNOT_START, TRY_AGAIN, say_why
-from telemetry.logs import configure_logging
+from colocated.limits import ColocatedLimits
+from engine.config import Device, Dtype, EngineConfig, LoadFormat, Quantize
+from prefill.scheduler import PrefillLimits
 from transport.checkpoint_folder import (
     CONFIG,
     checkpoint_folder,
@@ -28,158 +25,240 @@ from transport.checkpoint_folder import (
 )
 from transport.wire.channel_keys import SECRET, ChannelKeys
 from transport.wire.channel_keys import channel_keys as keys_of
-from transport.wire.errors import BatonError, SharedMemoryFull
+from transport.wire.messages import Role
 from transport.wire.secret_setting import secret_setting
 from worker.cores import threads_of, usable_cores
-from worker.start import WorkerSettings
-
-Coordinator = Annotated[
-    str, typer.Option(envvar="BATON_COORDINATOR", help="The coordinator's ZeroMQ endpoint.")
-]
-# Whether it can be read transport/checkpoint_folder.py says better than an option's check.
-Model = Annotated[
-    Path, typer.Option(envvar="BATON_MODEL", readable=False, help="Checkpoint folder.")
-]
-LoadFormat = Annotated[
-    str, typer.Option(envvar="BATON_LOAD_FORMAT", help="auto, or dummy for random weights.")
-]
-Device = Annotated[
-    str,
-    typer.Option(
-        envvar="BATON_DEVICE",
-        help="auto, cpu, cuda (any free GPU), or cuda:N (the Nth in PCI order).",
-    ),
-]
-GpuName = Annotated[
-    str,
-    typer.Option(envvar="BATON_GPU", help="This GPU: a UUID, its beginning, or N; else any."),
-]
-GpuShare = Annotated[
-    int,
-    typer.Option(
-        envvar="BATON_GPU_SHARE",
-        help="Workers that share a GPU, each with that part of its memory; all must say so.",
-    ),
-]
-Dtype = Annotated[str, typer.Option(envvar="BATON_DTYPE", help="auto, float32 or bfloat16.")]
-Quantize = Annotated[
-    str,
-    typer.Option(
-        envvar="BATON_QUANTIZE",
-        help="none: weights as they are stored; fp8: large matrices converted to FP8 at load.",
-    ),
-]
-PageSize = Annotated[int, typer.Option(envvar="BATON_PAGE_SIZE", help="Tokens a page.")]
-NumPages = Annotated[
-    int,
-    typer.Option(
-        envvar="BATON_NUM_PAGES",
-        help="Pages in the pool; 0: what fits on a GPU, 1024 on a CPU.",
-    ),
-]
-NumStateSlots = Annotated[
-    int,
-    typer.Option(
-        envvar="BATON_NUM_STATE_SLOTS",
-        help="Sequences the pool holds at most; 0: what fits on a GPU up to 256, 64 on a CPU.",
-    ),
-]
-MaxBatchRows = Annotated[int, typer.Option(envvar="BATON_MAX_BATCH_ROWS", help="Prompts a batch.")]
-MaxBatchTokens = Annotated[
-    int,
-    typer.Option(
-        envvar="BATON_MAX_BATCH_TOKENS",
-        help="Prompt tokens a batch; 0: 8192 on a GPU, 2048 on a CPU.",
-    ),
-]
-Lookahead = Annotated[
-    int | None,
-    typer.Option(
-        envvar="BATON_LOOKAHEAD",
-        help="Steps launched ahead of the host: 0 or 1; without it 1 on a GPU, 0 on a CPU.",
-    ),
-]
-Threads = Annotated[
-    int,
-    typer.Option(
-        envvar="BATON_THREADS", help="torch threads; 0: the cores, divided by --host-workers."
-    ),
-]
-HostWorkers = Annotated[
-    int,
-    typer.Option(envvar="BATON_HOST_WORKERS", help="Workers that share the cores of this host."),
-]
-ClaimTimeout = Annotated[
-    float,
-    typer.Option(
-        envvar="BATON_CLAIM_TIMEOUT",
-        help="Seconds to wait for a free GPU; 0: until there is one.",
-    ),
-]
-DrainTimeout = Annotated[
-    float, typer.Option(envvar="BATON_DRAIN_TIMEOUT", help="Seconds to finish after SIGTERM.")
-]
-StallTimeout = Annotated[
-    float,
-    typer.Option(
-        envvar="BATON_STALL_TIMEOUT",
-        help="Seconds a worker may stand still before it ends itself; 0: for ever.",
-    ),
-]
-LogLevel = Annotated[str, typer.Option(envvar="BATON_LOG_LEVEL", help="debug, info, warning …")]
-LogJson = Annotated[bool, typer.Option(envvar="BATON_LOG_JSON", help="One JSON object a line.")]
-Poison = Annotated[
-    bool, typer.Option(envvar="BATON_POISON", help="Fill freed cache memory with NaN (tests).")
-]
-VerifyHandoff = Annotated[
-    bool, typer.Option(envvar="BATON_VERIFY_HANDOFF", help="Digest every handoff (tests).")
-]
+from worker.settings import HandoffSettings, WorkerSettings
 
 CPU_PAGES = 1024
 CPU_STATE_SLOTS = 64
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
+STANDBY_ROWS = 16
+"""Prompts of a batch at a decode worker, which computes some while no prefill worker does."""
 LOOKAHEAD = {"cpu": 0, "cuda": 1}
 """A launch on the CPU computes; on CUDA it only enqueues, so that the host works meanwhile."""
 
 
-def engine_config(
-    model: Path,
-    load_format: str,
-    device: str,
-    dtype: str,
-    page_size: int,
-    num_pages: int,
-    num_state_slots: int,
-    poison: bool,
-    gpu_share: int,
-    quantize: str,
-    *,
-    decodes: bool = True,
-    prefills: bool = True,
-) -> EngineConfig:
-    """The engine's settings as the command line gave them; raises ValueError naming one."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    device = device.partition(":")[0]
-    model = checkpoint_folder(model)
-    require_readable(model, [CONFIG])
-    if load_format != "dummy":
-        require_readable(model, weight_files(model))
-    return EngineConfig(
-        model_dir=model,
-        load_format=cast(LoadFormatName, load_format),
-        dtype=cast(DtypeName, dtype),
-        device=cast(DeviceName, device),
-        page_size=page_size,
-        num_pages=num_pages or (CPU_PAGES if device == "cpu" else None),
-        num_state_slots=num_state_slots or (CPU_STATE_SLOTS if device == "cpu" else None),
-        quantize=cast(QuantizeName, quantize),
-        poison=poison,
-        decodes=decodes,
-        prefills=prefills,
-        num_valid_ids=num_tokenizer_ids(model),
-        gpu_share=gpu_share,
+def _option(variable: str, help_text: str, **more: Any) -> Any:
+    return typer.Option(envvar=variable, help=help_text, **more)
+
+
+MaxBatchTokens = Annotated[
+    int,
+    _option("BATON_MAX_BATCH_TOKENS", "Prompt tokens a batch; 0: 8192 on a GPU, 2048 on a CPU."),
+]
+MaxBatchRows = Annotated[int, _option("BATON_MAX_BATCH_ROWS", "Prompts a batch.")]
+MaxTokensBesideDecode = Annotated[
+    int,
+    _option(
+        "BATON_MAX_TOKENS_BESIDE_DECODE",
+        "Prompt tokens a batch while sequences are decoded: fewer for an even pace of tokens, more "
+        "for prompts that are done sooner. In a burst of prompts it is off.",
+    ),
+]
+VerifyHandoff = Annotated[bool, _option("BATON_VERIFY_HANDOFF", "Digest every handoff (tests).")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What every worker is started with. Every option may be given in the environment too."""
+
+    role: ClassVar[Role]
+
+    coordinator: Annotated[str, _option("BATON_COORDINATOR", "The coordinator's ZeroMQ endpoint.")]
+    # Whether it can be read transport/checkpoint_folder.py says better than an option's check.
+    model: Annotated[Path, _option("BATON_MODEL", "Checkpoint folder.", readable=False)] = Path(
+        "models/tiny"
     )
+    load_format: Annotated[
+        str, _option("BATON_LOAD_FORMAT", "auto, or dummy for random weights.")
+    ] = "auto"
+    device: Annotated[
+        str,
+        _option(
+            "BATON_DEVICE", "auto, cpu, cuda (any free GPU), or cuda:N (the Nth in PCI order)."
+        ),
+    ] = "auto"
+    gpu: Annotated[
+        str, _option("BATON_GPU", "This GPU: a UUID, its beginning, or N; else any.")
+    ] = ""
+    gpu_share: Annotated[
+        int,
+        _option(
+            "BATON_GPU_SHARE",
+            "Workers that share a GPU, each with that part of its memory; all must say so.",
+        ),
+    ] = 1
+    claim_timeout: Annotated[
+        float,
+        _option("BATON_CLAIM_TIMEOUT", "Seconds to wait for a free GPU; 0: until there is one."),
+    ] = 60.0
+    dtype: Annotated[str, _option("BATON_DTYPE", "auto, float32 or bfloat16.")] = "auto"
+    quantize: Annotated[
+        str,
+        _option(
+            "BATON_QUANTIZE",
+            "none: weights as they are stored; fp8: large matrices converted to FP8 at load.",
+        ),
+    ] = "none"
+    page_size: Annotated[int, _option("BATON_PAGE_SIZE", "Tokens a page.")] = 64
+    num_pages: Annotated[
+        int, _option("BATON_NUM_PAGES", "Pages in the pool; 0: what fits on a GPU, 1024 on a CPU.")
+    ] = 0
+    num_state_slots: Annotated[
+        int,
+        _option(
+            "BATON_NUM_STATE_SLOTS",
+            "Sequences the pool holds at most; 0: what fits on a GPU up to 256, 64 on a CPU.",
+        ),
+    ] = 0
+    lookahead: Annotated[
+        int | None,
+        _option(
+            "BATON_LOOKAHEAD",
+            "Steps launched ahead of the host: 0 or 1; without it 1 on a GPU, 0 on a CPU.",
+        ),
+    ] = None
+    threads: Annotated[
+        int, _option("BATON_THREADS", "torch threads; 0: the cores, divided by --host-workers.")
+    ] = 0
+    host_workers: Annotated[
+        int, _option("BATON_HOST_WORKERS", "Workers that share the cores of this host.")
+    ] = 1
+    drain_timeout: Annotated[
+        float, _option("BATON_DRAIN_TIMEOUT", "Seconds to finish after SIGTERM.")
+    ] = 30.0
+    stall_timeout: Annotated[
+        float,
+        _option(
+            "BATON_STALL_TIMEOUT",
+            "Seconds a worker may stand still before it ends itself; 0: for ever.",
+        ),
+    ] = 60.0
+    poison: Annotated[
+        bool, _option("BATON_POISON", "Fill freed cache memory with NaN (tests).")
+    ] = False
+    log_level: Annotated[str, _option("BATON_LOG_LEVEL", "debug, info, warning …")] = "info"
+    log_json: Annotated[bool, _option("BATON_LOG_JSON", "One JSON object a line.")] = False
+
+    def settings(self) -> WorkerSettings:
+        """What the command line and the environment say; raises ValueError naming a setting."""
+        engine = self._engine()
+        return WorkerSettings(
+            self.role,
+            self.coordinator,
+            engine,
+            self._limits(engine.device),
+            self._handoff(),
+            lookahead=LOOKAHEAD[engine.device] if self.lookahead is None else self.lookahead,
+            threads=threads_of(self.threads, self.host_workers, usable_cores()),
+            drain_timeout_s=self.drain_timeout,
+            gpu=gpu_name(self.device, self.gpu),
+            channel_keys=channel_keys(),
+            claim_timeout_s=self.claim_timeout,
+            stall_timeout_s=self.stall_timeout,
+        )
+
+    def _limits(self, device: Device) -> ColocatedLimits:
+        raise NotImplementedError
+
+    def _handoff(self) -> HandoffSettings:
+        return HandoffSettings()
+
+    def _engine(self) -> EngineConfig:
+        device = self.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = device.partition(":")[0]
+        model = checkpoint_folder(self.model)
+        require_readable(model, [CONFIG])
+        if self.load_format != "dummy":
+            require_readable(model, weight_files(model))
+        return EngineConfig(
+            model_dir=model,
+            load_format=cast(LoadFormat, self.load_format),
+            dtype=cast(Dtype, self.dtype),
+            device=cast(Device, device),
+            page_size=self.page_size,
+            num_pages=self.num_pages or (CPU_PAGES if device == "cpu" else None),
+            num_state_slots=self.num_state_slots or (CPU_STATE_SLOTS if device == "cpu" else None),
+            quantize=cast(Quantize, self.quantize),
+            poison=self.poison,
+            decodes=self.role != "prefill",
+            prefills=self.role != "decode",
+            num_valid_ids=num_tokenizer_ids(model),
+            gpu_share=self.gpu_share,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillOptions(Options):
+    """Compute prompts and offer their cache to decode workers."""
+
+    role = "prefill"
+
+    max_batch_tokens: MaxBatchTokens = 0
+    max_batch_rows: MaxBatchRows = 16
+    offer_ttl: Annotated[float, _option("BATON_OFFER_TTL", "Seconds an offer may wait.")] = 600.0
+    verify_handoff: VerifyHandoff = False
+
+    def _limits(self, device: Device) -> ColocatedLimits:
+        tokens = self.max_batch_tokens or BATCH_TOKENS[device]
+        return ColocatedLimits(PrefillLimits(tokens, self.max_batch_rows), tokens)
+
+    def _handoff(self) -> HandoffSettings:
+        return HandoffSettings(offer_ttl_s=self.offer_ttl, verify=self.verify_handoff)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeOptions(Options):
+    """Pull finished prompts from prefill workers and decode them."""
+
+    role = "decode"
+
+    pull_timeout: Annotated[
+        float, _option("BATON_PULL_TIMEOUT", "Seconds that a copy, and the room for it, may take.")
+    ] = 10.0
+    verify_handoff: VerifyHandoff = False
+
+    def _limits(self, device: Device) -> ColocatedLimits:
+        tokens = BATCH_TOKENS["cpu"]
+        return ColocatedLimits(PrefillLimits(tokens, STANDBY_ROWS), tokens)
+
+    def _handoff(self) -> HandoffSettings:
+        return HandoffSettings(pull_timeout_s=self.pull_timeout, verify=self.verify_handoff)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColocatedOptions(Options):
+    """Compute prompts and decode them, on the same device."""
+
+    role = "colocated"
+
+    max_batch_tokens: MaxBatchTokens = 0
+    max_batch_rows: MaxBatchRows = 16
+    max_tokens_beside_decode: MaxTokensBesideDecode = 2048
+
+    def _limits(self, device: Device) -> ColocatedLimits:
+        tokens = self.max_batch_tokens or BATCH_TOKENS[device]
+        prompts = PrefillLimits(tokens, self.max_batch_rows)
+        return ColocatedLimits(prompts, self.max_tokens_beside_decode)
+
+
+Given = TypeVar("Given", bound=Options)
+
+
+def command(options: type[Given], run: Callable[[Given], None]) -> Callable[..., None]:
+    """A function for typer: its parameters are the fields of ``options``, its help their class's
+    docstring, and it calls ``run`` with what was given."""
+
+    def main(**given: Any) -> None:
+        run(options(**given))
+
+    main.__doc__ = options.__doc__
+    main.__annotations__ = get_type_hints(options, include_extras=True)
+    main.__signature__ = signature(options)  # type: ignore[attr-defined]
+    return main
 
 
 def gpu_name(device: str, gpu: str) -> str:
@@ -197,43 +276,6 @@ def channel_keys() -> ChannelKeys | None:
     return keys_of(secret_setting(os.environ, SECRET))
 
 
-def batch_tokens_on(device: str, max_batch_tokens: int) -> int:
-    """The setting, or for 0 what suits the device: from there on a larger batch gains little."""
-    return max_batch_tokens or BATCH_TOKENS[device]
-
-
-def lookahead_on(device: str, lookahead: int | None) -> int:
-    """The setting, or what suits the device."""
-    return LOOKAHEAD[device] if lookahead is None else lookahead
-
-
-def worker_settings(
-    coordinator: str,
-    engine: EngineConfig,
-    lookahead: int | None,
-    threads: int,
-    host_workers: int,
-    drain_timeout: float,
-    device: str,
-    gpu: str,
-    claim_timeout: float,
-    stall_timeout: float,
-) -> WorkerSettings:
-    """A worker's settings beside its engine's, from the command line and the environment; raises
-    ValueError naming one."""
-    return WorkerSettings(
-        coordinator,
-        engine,
-        lookahead_on(engine.device, lookahead),
-        threads_of(threads, host_workers, usable_cores()),
-        drain_timeout,
-        gpu=gpu_name(device, gpu),
-        channel_keys=channel_keys(),
-        claim_timeout_s=claim_timeout,
-        stall_timeout_s=stall_timeout,
-    )
-
-
 def num_tokenizer_ids(model: Path) -> int | None:
     """One more than the highest id of the folder's ``tokenizer.json``; None without one. Ids
     from there on are padding of the vocabulary."""
@@ -247,20 +289,3 @@ def num_tokenizer_ids(model: Path) -> int | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"model: {path} is not a readable tokenizer: {error}") from None
     return int(max(ids)) + 1
-
-
-def run_service(service: str, log_level: str, log_json: bool, main: Callable[[], None]) -> None:
-    """Run ``main``; what a user can mend ends the process with one line and status 2, or 75 for
-    shared memory that is full, as it may not be later. What has been imported is never searched
-    for garbage again, at the end of the process neither."""
-    gc.freeze()
-    gc.enable()
-    configure_logging(service, log_level, log_json)
-    # Before CUDA is first used: a number must name the same GPU here as in nvidia-smi.
-    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    try:
-        main()
-    except (ValueError, OSError, BatonError) as error:
-        say_why(service, error)
-        is_full = isinstance(error, SharedMemoryFull)
-        raise typer.Exit(TRY_AGAIN if is_full else CANNOT_START) from None

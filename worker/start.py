@@ -1,103 +1,53 @@
-"""A worker process from its settings to its end, the same for both roles.
+"""A worker process from its settings to its end.
 
 claim    on a GPU machine: a GPU, from the coordinator
 load     weights and cache, in memory that peers can open
 join     hello to the coordinator, welcome
-serve    the worker loop (loop.py) around the role's pool
+serve    the worker loop (loop.py) around the worker's own part (worker.py)
 leave    goodbye; the exported memory is withdrawn
 """
 
 import logging
 import os
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from secrets import token_hex
-from typing import Protocol
 
 import torch
 
 from engine import gpu
-from engine.config import EngineConfig
 from engine.runner import Engine
 from telemetry.notify import notify, progress
 from telemetry.nvml import local_gpus
-from transport.copy.memory import OwnMemory, own_memory
+from transport.copy.memory import OwnMemory, copy_stream, own_memory
+from transport.copy.pull import CopyStream, NoPeers
 from transport.copy.selftest import write_pattern
 from transport.wire.channel import WorkerChannel
-from transport.wire.channel_keys import ChannelKeys
 from transport.wire.claim import claim_gpu
 from transport.wire.messages import Claim, Hello, MemoryExport, Role
 from transport.wire.session import Session
 from worker.gpu_watch import GpuWatch, NoWatch
-from worker.loop import Pool, WorkerLoop
+from worker.loop import WorkerLoop
+from worker.settings import WorkerSettings
 from worker.stall import StallGuard
+from worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
-MAX_CLAIM_TIMEOUT_S = 86_400.0
-MAX_STALL_TIMEOUT_S = 86_400.0
 
-
-@dataclass(frozen=True)
-class WorkerSettings:
-    """What every worker needs besides its engine. ``lookahead`` is how many steps may be
-    launched before the oldest one's tokens are processed, 0 or 1 (options.LOOKAHEAD); ``threads``
-    0 leaves torch its own choice; ``gpu`` names one (engine/gpu.py), or "" any that is free;
-    ``claim_timeout_s`` is how long it waits for that, 0: until there is one, and by default longer
-    than the lease of a dead worker lives when its coordinator died with it; ``channel_keys`` let it
-    join a coordinator that has them too; ``stall_timeout_s`` as in worker/stall.py."""
-
-    coordinator: str
-    engine: EngineConfig
-    lookahead: int = 0
-    threads: int = 0
-    drain_timeout_s: float = 30.0
-    gpu: str = ""
-    claim_timeout_s: float = 60.0
-    channel_keys: ChannelKeys | None = None
-    stall_timeout_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        if not self.coordinator:
-            raise ValueError("coordinator: no endpoint given, e.g. tcp://127.0.0.1:5555")
-        if self.lookahead not in (0, 1):
-            raise ValueError(f"lookahead: {self.lookahead} is neither 0 nor 1")
-        if self.threads < 0:
-            raise ValueError(f"threads: {self.threads} is negative")
-        if self.drain_timeout_s < 0:
-            raise ValueError(f"drain_timeout_s: {self.drain_timeout_s} is negative")
-        if not 0 <= self.claim_timeout_s <= MAX_CLAIM_TIMEOUT_S:
-            most = f"from 0 to {MAX_CLAIM_TIMEOUT_S:g}"
-            raise ValueError(f"claim_timeout_s: {self.claim_timeout_s} is not {most}")
-        if not 0 <= self.stall_timeout_s <= MAX_STALL_TIMEOUT_S:
-            most = f"from 0 to {MAX_STALL_TIMEOUT_S:g}"
-            raise ValueError(f"stall_timeout_s: {self.stall_timeout_s} is not {most}")
-
-
-class RolePool(Pool, Protocol):
-    def close(self) -> None:
-        """Nothing writes the cache after this."""
-        ...
-
-
-def serve(
-    role: Role,
-    settings: WorkerSettings,
-    make_pool: Callable[[Engine, Session, str], RolePool],
-) -> None:
+def serve(settings: WorkerSettings) -> None:
     """Run one worker until it is told to stop. Raises ValueError (settings, checkpoint, memory),
     ClaimDenied, JoinRefused, ChannelRefused, DeadlineExceeded, ExportLost, SharedMemoryFull,
     ProtocolMismatch."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
+    role, device = settings.role, settings.engine.device
     instance = f"{role}-{token_hex(4)}"
     with ExitStack() as cleanup:
         channel = WorkerChannel(settings.coordinator, instance, keys=settings.channel_keys)
         cleanup.callback(channel.close)
         granted = _claim(channel, instance, settings)
-        memory = own_memory(settings.engine.device, instance)
+        memory = own_memory(device, instance)
         cleanup.callback(memory.close)
         engine = Engine.load(
             settings.engine,
@@ -105,15 +55,26 @@ def serve(
             progress=lambda done, total: progress("loading weights", done / total),
         )
         write_pattern(engine.cache, instance)
-        hello = _hello(role, instance, engine, memory, granted)
-        session = Session(channel, hello, time.monotonic)
-        pool = make_pool(engine, session, instance)
-        cleanup.callback(pool.close)
+        session = Session(channel, _hello(role, instance, engine, memory, granted), time.monotonic)
+        puller: CopyStream = NoPeers()
+        if role == "decode":
+            puller = copy_stream(device, engine.cache, poisoned=engine.config.poison)
+        worker = Worker(
+            engine,
+            session,
+            role,
+            instance,
+            settings.limits,
+            settings.handoff,
+            puller,
+            lookahead=settings.lookahead,
+        )
+        cleanup.callback(worker.close)
         watch = GpuWatch(lambda: local_gpus(granted)) if granted else NoWatch()
         cleanup.callback(watch.close)
         WorkerLoop(
             session,
-            pool,
+            worker,
             watch,
             StallGuard(settings.stall_timeout_s),
             drain_timeout_s=settings.drain_timeout_s,

@@ -5,14 +5,16 @@ from types import SimpleNamespace
 import pytest
 
 from colocated.limits import ColocatedLimits
-from colocated.worker import ColocatedWorker
 from engine.batch import ForwardBatch
 from prefill.scheduler import PrefillLimits
 from tests.simulation.cluster import FakeEngine, FakeStep, expected_output
+from transport.copy.pull import NoPeers
 from transport.wire.layout import PoolSize
 from transport.wire.messages import Cancel, Failed, Generate, Prefilled, Tokens
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
+from worker.settings import HandoffSettings
+from worker.worker import Worker
 
 PAGE = 16
 
@@ -38,10 +40,14 @@ class Bench:
     def __init__(self, *, lookahead: int = 0, num_pages: int = 40, beside: int = 64) -> None:
         self.engine = Watched(PoolSize(num_pages, 8))
         self.sent: list = []
-        self.pool = ColocatedWorker(
+        self.pool = Worker(
             self.engine,
             SimpleNamespace(send=self.sent.append),
+            "colocated",
+            "c-1",
             ColocatedLimits(PrefillLimits(256, 4), beside),
+            HandoffSettings(),
+            NoPeers(),
             lookahead=lookahead,
             clock=lambda: 0.0,
         )

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from decode.worker import COPY_WAIT_S, DecodeWorker
+from colocated.limits import ColocatedLimits
+from prefill.scheduler import PrefillLimits
 from tests.simulation.cluster import FakeEngine
 from transport.copy.pull import Copied
 from transport.wire.errors import StaleEpoch
@@ -12,6 +13,9 @@ from transport.wire.layout import PoolSize
 from transport.wire.messages import Cancel, Decode, Failed, Offer, Tokens, TransferDone
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
+from worker.handoff import COPY_WAIT_S
+from worker.settings import HandoffSettings
+from worker.worker import Worker
 
 PAGE = 16
 PULL_TIMEOUT_S = 10.0
@@ -47,11 +51,14 @@ class Site:
         self.pulls: list[HandPull] = []
         self.engine = FakeEngine(PoolSize(num_pages, 8))
         puller = SimpleNamespace(pull=self._pull, close_peer=lambda instance: None)
-        self.pool = DecodeWorker(
+        self.pool = Worker(
             self.engine,
             SimpleNamespace(send=self.sent.append, in_socket_s=0.0),
+            "decode",
+            "d-1",
+            ColocatedLimits(PrefillLimits(256, 4), 64),
+            HandoffSettings(pull_timeout_s=PULL_TIMEOUT_S),
             puller,
-            pull_timeout_s=PULL_TIMEOUT_S,
             lookahead=lookahead,
             clock=lambda: self.now,
         )

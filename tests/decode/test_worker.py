@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from decode.worker import COPY_PATIENCE_S, DecodeWorker
+from colocated.limits import ColocatedLimits
+from prefill.scheduler import PrefillLimits
 from tests.transport.exporters import LAYOUT, Exporter, own_cache
 from transport.copy.digest import digest
 from transport.copy.pull import Copied, CopyThread
@@ -13,6 +14,9 @@ from transport.wire.layout import PoolSize
 from transport.wire.messages import Decode, Failed, Offer, PeerJoined, PeerTested, TransferDone
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
+from worker.handoff import COPY_PATIENCE_S
+from worker.settings import HandoffSettings
+from worker.worker import Worker
 
 SIZE = PoolSize(10, 3)
 PAGES = (7, 0, 3)
@@ -39,11 +43,11 @@ class Site:
             config=SimpleNamespace(poison=False),
         )  # fmt: skip
         session = SimpleNamespace(send=self.sent.append, in_socket_s=0.0)
-        self.pool = DecodeWorker(
-            engine, session, self.stream, pull_timeout_s=5.0, lookahead=0,
-            verify_handoff=verify_handoff,
+        self.pool = Worker(
+            engine, session, "decode", "d-1", ColocatedLimits(PrefillLimits(256, 4), 64),
+            HandoffSettings(pull_timeout_s=5.0, verify=verify_handoff), self.stream, lookahead=0,
         )  # fmt: skip
-        self.pool._scheduler.schedule = lambda: None  # it never gets to a step
+        self.pool._sequences.schedule = lambda: None  # it never gets to a step
 
     def meet(self, peer: Exporter) -> PeerTested:
         self.pool.handle(PeerJoined(peer.instance, peer.export))
@@ -176,7 +180,7 @@ def test_a_step_is_put_off_for_a_short_copy_and_not_for_a_long_one(
     site: Site, peer: Exporter, patiences: float
 ) -> None:
     site.meet(peer)
-    site.pool._clock = site.pool._transfers._clock = lambda: 1.0
+    site.pool._pulling._clock = site.pool._transfers._clock = lambda: 1.0
     pull = SlowPull(patiences * COPY_PATIENCE_S)
     site.stream.pull = lambda wanted: [pull]
     site.ask(offer(peer, ""))

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import coordinator.__main__
 import prefill.__main__
+import worker.main
 from bench.client.endpoint import endpoint
 from coordinator.record.redis_link import RedisLink
 from deploy.cli import app
@@ -44,10 +45,10 @@ def logs(
 ) -> Iterator[pytest.LogCaptureFixture]:
     """Every record at every level, and no service that starts although it was to be refused."""
     caplog.set_level(logging.DEBUG)
-    for module in (coordinator.__main__, prefill.__main__.options):
+    for module in (coordinator.__main__, worker.main):
         monkeypatch.setattr(module, "configure_logging", lambda *_: None)
     monkeypatch.setattr(coordinator.__main__, "serve", refused_too_late)
-    monkeypatch.setattr(prefill.__main__, "serve", refused_too_late)
+    monkeypatch.setattr(worker.main, "serve", refused_too_late)
     yield caplog
     assert not shown(caplog.text)
 

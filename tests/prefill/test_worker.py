@@ -2,20 +2,23 @@
 
 from types import SimpleNamespace
 
+from colocated.limits import ColocatedLimits
 from prefill.scheduler import PrefillLimits
-from prefill.worker import PrefillWorker
 from tests.simulation.cluster import FakeEngine
+from transport.copy.pull import NoPeers
 from transport.wire.layout import PoolSize
 from transport.wire.messages import Cancel, Prefill, Prefilled, Release
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
+from worker.settings import HandoffSettings
+from worker.worker import Worker
 
 
 def test_orders_about_what_is_over_are_dropped_and_counted() -> None:
     sent: list = []
-    pool = PrefillWorker(
-        FakeEngine(PoolSize(8, 4)), SimpleNamespace(send=sent.append), "p-1",
-        PrefillLimits(128, 4), offer_ttl_s=60.0, lookahead=0, verify_handoff=False,
+    pool = Worker(
+        FakeEngine(PoolSize(8, 4)), SimpleNamespace(send=sent.append), "prefill", "p-1",
+        ColocatedLimits(PrefillLimits(128, 4), 128), HandoffSettings(), NoPeers(), lookahead=0,
         clock=lambda: 0.0,
     )  # fmt: skip
 

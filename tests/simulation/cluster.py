@@ -16,7 +16,6 @@ from types import SimpleNamespace
 import torch
 
 from colocated.limits import ColocatedLimits
-from colocated.worker import ColocatedWorker
 from coordinator.core.breaker import BreakerSettings
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.effects import Effect, Emit, Ended, PlacedAnew, Send
@@ -26,12 +25,10 @@ from coordinator.core.placement import PlacementLimits
 from coordinator.core.registry import Registry
 from coordinator.core.request import Request, State
 from coordinator.core.trials import TrialLimits
-from decode.worker import DecodeWorker
 from engine.batch import Binding, ForwardBatch, Sampled, StepResult
 from prefill.scheduler import PrefillLimits
-from prefill.worker import PrefillWorker
 from tests.coordinator.counted import assert_counted
-from transport.copy.pull import Wanted, copy_offer
+from transport.copy.pull import NoPeers, Wanted, copy_offer
 from transport.copy.region import Region
 from transport.copy.selftest import write_pattern
 from transport.copy.tensors import CacheTensors
@@ -40,6 +37,8 @@ from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.messages import Decode, Generate, Heartbeat, Hello, MemoryExport, Prefill
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed
+from worker.settings import HandoffSettings
+from worker.worker import Worker
 
 EOS = 7
 VOCAB = 64
@@ -234,7 +233,7 @@ class Node:
 
     hello: Hello
     engine: FakeEngine
-    pool: PrefillWorker | DecodeWorker | ColocatedWorker | None = None
+    pool: Worker | None = None
     copies: LateCopies | None = None
     inbox: deque = field(default_factory=deque)
     outbox: deque = field(default_factory=deque)
@@ -307,23 +306,17 @@ class Cluster:
         hello = Hello(instance, role, "m", "cpu", 1, longest, size.num_state_slots, export)
         node = Node(hello, engine)
         session = SimpleNamespace(send=node.outbox.append, in_socket_s=0.0)
-        if role == "prefill":
-            node.pool = PrefillWorker(
-                engine, session, instance, PrefillLimits(128, 4), offer_ttl_s=self.offer_ttl_s,
-                lookahead=self.lookahead, verify_handoff=self.rng.random() < 0.5,
-                clock=lambda: self.now,
-            )  # fmt: skip
-        elif role == "colocated":
-            limits = ColocatedLimits(PrefillLimits(128, 4), self.rng.choice([64, 128]))
-            node.pool = ColocatedWorker(
-                engine, session, limits, lookahead=self.lookahead, clock=lambda: self.now
-            )
-        else:
+        if role == "decode":
             node.copies = LateCopies(engine.cache, self.rng, self._find_memory, stuck=stuck)
-            node.pool = DecodeWorker(
-                engine, session, node.copies, pull_timeout_s=self.pull_timeout_s,
-                lookahead=self.lookahead, clock=lambda: self.now,
-            )  # fmt: skip
+        handoff = HandoffSettings(
+            self.offer_ttl_s, self.pull_timeout_s,
+            verify=role == "prefill" and self.rng.random() < 0.5,
+        )  # fmt: skip
+        beside = 128 if role == "prefill" else self.rng.choice([64, 128])
+        node.pool = Worker(
+            engine, session, role, instance, ColocatedLimits(PrefillLimits(128, 4), beside),
+            handoff, node.copies or NoPeers(), lookahead=self.lookahead, clock=lambda: self.now,
+        )  # fmt: skip
         self.nodes[instance] = node
         self.memories[instance] = engine.cache
         write_pattern(engine.cache, instance)

@@ -18,7 +18,7 @@ from tests.small_disk import fill, small_disk
 from transport.copy import shm
 from transport.copy.memory import SharedMemory
 from transport.wire.errors import PeerGone, SharedMemoryFull
-from worker.options import run_service
+from worker.main import run_service
 
 EXPORTER = """
 import sys, transport.copy.shm as shm

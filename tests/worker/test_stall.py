@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from worker.start import WorkerSettings
+from worker.settings import WorkerSettings
 
 LOOP = """
     import time
@@ -64,4 +64,4 @@ def test_without_a_timeout_it_may_stand_still() -> None:
 @pytest.mark.parametrize("timeout_s", [-1.0, float("inf"), float("nan")])
 def test_a_timeout_that_means_nothing_is_named(timeout_s: float) -> None:
     with pytest.raises(ValueError, match=r"stall_timeout_s: .* is not from 0 to 86400"):
-        WorkerSettings("ipc://x", None, stall_timeout_s=timeout_s)  # type: ignore[arg-type]
+        WorkerSettings("decode", "ipc://x", None, None, stall_timeout_s=timeout_s)  # type: ignore[arg-type]

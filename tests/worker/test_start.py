@@ -6,14 +6,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from colocated.limits import ColocatedLimits
 from engine import gpu
 from engine.config import EngineConfig
 from engine.gpu import Gpu
+from prefill.scheduler import PrefillLimits
 from transport.wire.claim import ClaimDenied
 from transport.wire.errors import DeadlineExceeded
 from transport.wire.messages import Alive, Claim, Denied, Granted
 from worker import start
 
+LIMITS = ColocatedLimits(PrefillLimits(64, 1), 64)
 SEEN = [Gpu(0, "GPU-aa"), Gpu(1, "GPU-bb")]
 
 
@@ -47,7 +50,9 @@ def settings(
     device: str, wanted: str = "", share: int = 1, timeout_s: float = 60.0
 ) -> start.WorkerSettings:
     config = EngineConfig(Path(), 1, 1, device=device, gpu_share=share)
-    return start.WorkerSettings("ipc://somewhere", config, gpu=wanted, claim_timeout_s=timeout_s)
+    return start.WorkerSettings(
+        "decode", "ipc://somewhere", config, LIMITS, gpu=wanted, claim_timeout_s=timeout_s
+    )
 
 
 def test_on_the_cpu_nothing_is_claimed(chosen: list[int]) -> None:

@@ -17,7 +17,7 @@ import torch
 from transport.copy import shm
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
-from transport.wire.errors import LayoutMismatch, StaleEpoch
+from transport.wire.errors import LayoutMismatch, PeerGone, StaleEpoch
 from transport.wire.messages import MemoryExport, MemoryKind, Offer
 
 CLOSE_S = 5.0
@@ -84,6 +84,22 @@ class CopyStream(Protocol):
         """Wait for what is under way, at most ``timeout_s``; returns whether it has ended, so
         that nothing writes our memory any more. Drop what has not begun."""
         ...
+
+
+class NoPeers:
+    """The CopyStream of a worker that pulls nothing."""
+
+    def open(self, instance: str, memory: MemoryExport) -> None:
+        raise PeerGone(f"this worker pulls nothing, so not from {instance}")
+
+    def close_peer(self, instance: str) -> None:
+        pass
+
+    def pull(self, wanted: Sequence[Wanted]) -> list[Pull]:
+        raise AssertionError("a pull from a peer that is not open")
+
+    def close(self, timeout_s: float = CLOSE_S) -> bool:
+        return True
 
 
 class ThreadPull:

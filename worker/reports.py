@@ -1,0 +1,87 @@
+"""What a worker tells the coordinator about its sequences, and logs: one line when a stage is done,
+and one when a sequence is dropped.
+
+The lines are at DEBUG, since the coordinator logs how each request ended; failures are errors.
+Every line carries the ids that the coordinator's lines carry (``telemetry.logs.request_fields``).
+"""
+
+import logging
+from collections.abc import Callable
+
+from engine.sequence import Scheduled, Sequence
+from transport.wire.messages import (
+    Failed,
+    FailureCode,
+    FirstStep,
+    FromWorker,
+    Offer,
+    Prefilled,
+    TokenOut,
+    Tokens,
+    TransferDone,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Reports:
+    """``send`` gives the coordinator a message."""
+
+    def __init__(self, send: Callable[[FromWorker], None]) -> None:
+        self._send = send
+
+    def prefilled(
+        self, sequence: Sequence, token: TokenOut, offer: Offer | None, now: float
+    ) -> None:
+        """The prompt is computed; ``token.finish`` is set when that was the last one too."""
+        wait_s, prefill_s = sequence.started_at - sequence.received_at, now - sequence.started_at
+        self._send(Prefilled(token, offer, wait_s=wait_s, prefill_s=prefill_s))
+        fields = {"tokens": sequence.num_cached, "wait_s": wait_s, "prefill_s": prefill_s}
+        _log(logging.DEBUG, "prefilled", sequence, fields | _finish(token))
+
+    def transferred(
+        self, sequence: Sequence, done: TransferDone, exporter: str, *, verified: bool
+    ) -> None:
+        """The cache was pulled from ``exporter``; ``verified``: its digest was compared."""
+        self._send(done)
+        fields = {"from": exporter, "bytes": done.num_bytes, "copy_s": done.copy_s}
+        fields |= {"verified": True} if verified else {}
+        _log(logging.DEBUG, "landed", sequence, fields)
+
+    def tokens(
+        self, scheduled: Scheduled, tokens: list[TokenOut], first_steps: tuple[FirstStep, ...]
+    ) -> None:
+        """A decode step's tokens; logged are the sequences whose last token is among them."""
+        if tokens:
+            self._send(Tokens(tuple(tokens), first_steps))
+        last = {(t.request_id, t.attempt): t for t in tokens if t.finish is not None}
+        for sequence in scheduled.sequences if last else ():
+            if (token := last.get(sequence.key)) is not None:
+                fields = {"output_len": sequence.num_output} | _finish(token)
+                _log(logging.DEBUG, "decoded", sequence, fields)
+
+    def dropped(self, sequence: Sequence) -> None:
+        """The coordinator cancelled the request; nothing is sent."""
+        _log(logging.DEBUG, "dropped", sequence, {"output_len": sequence.num_output})
+
+    def failed(
+        self, sequence: Sequence, code: FailureCode, message: str, retry: bool = True
+    ) -> None:
+        """This worker cannot do the request. Logged as an error where a computed value is wrong, or
+        where no other worker will try it and the client is not the cause."""
+        self._send(Failed(*sequence.key, code, message, retry))
+        wrong = code in ("not_finite", "digest_mismatch")
+        level = logging.DEBUG if code == "too_long" or (retry and not wrong) else logging.ERROR
+        _log(level, "gave up", sequence, {"code": code, "why": message, "retry": retry})
+
+    def not_finite(self, sequence: Sequence) -> None:
+        self.failed(sequence, "not_finite", "the logits were not finite")
+
+
+def _finish(token: TokenOut) -> dict[str, object]:
+    return {} if token.finish is None else {"finish": token.finish}
+
+
+def _log(level: int, words: str, sequence: Sequence, fields: dict[str, object]) -> None:
+    if log.isEnabledFor(level):
+        log.log(level, words, extra={**sequence.log_fields, **fields})

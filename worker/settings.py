@@ -1,0 +1,66 @@
+"""What a worker is started with beside its engine: frozen, checked once."""
+
+from dataclasses import dataclass, field
+
+from colocated.limits import ColocatedLimits
+from engine.config import EngineConfig
+from transport.wire.channel_keys import ChannelKeys
+from transport.wire.messages import Role
+
+MAX_CLAIM_TIMEOUT_S = 86_400.0
+MAX_STALL_TIMEOUT_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class HandoffSettings:
+    """``offer_ttl_s``: how long an offer may wait for a decode worker; ``pull_timeout_s``: how long
+    a copy, and the room for it, may take; ``verify``: compare a digest of every handoff."""
+
+    offer_ttl_s: float = 600.0
+    pull_timeout_s: float = 10.0
+    verify: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("offer_ttl", "pull_timeout"):
+            value = getattr(self, f"{name}_s")
+            if value <= 0:
+                raise ValueError(f"{name}: {value} is not positive")
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """``lookahead`` is how many steps may be launched before the oldest one's tokens are processed,
+    0 or 1 (options.LOOKAHEAD); ``threads`` 0 leaves torch its own choice; ``gpu`` names one
+    (engine/gpu.py), or "" any that is free; ``claim_timeout_s`` is how long it waits for that, 0:
+    until there is one, and by default longer than the lease of a dead worker lives when its
+    coordinator died with it; ``channel_keys`` let it join a coordinator that has them too;
+    ``stall_timeout_s`` as in stall.py."""
+
+    role: Role
+    coordinator: str
+    engine: EngineConfig
+    limits: ColocatedLimits
+    handoff: HandoffSettings = field(default_factory=HandoffSettings)
+    lookahead: int = 0
+    threads: int = 0
+    drain_timeout_s: float = 30.0
+    gpu: str = ""
+    claim_timeout_s: float = 60.0
+    channel_keys: ChannelKeys | None = None
+    stall_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.coordinator:
+            raise ValueError("coordinator: no endpoint given, e.g. tcp://127.0.0.1:5555")
+        if self.lookahead not in (0, 1):
+            raise ValueError(f"lookahead: {self.lookahead} is neither 0 nor 1")
+        if self.threads < 0:
+            raise ValueError(f"threads: {self.threads} is negative")
+        if self.drain_timeout_s < 0:
+            raise ValueError(f"drain_timeout_s: {self.drain_timeout_s} is negative")
+        if not 0 <= self.claim_timeout_s <= MAX_CLAIM_TIMEOUT_S:
+            most = f"from 0 to {MAX_CLAIM_TIMEOUT_S:g}"
+            raise ValueError(f"claim_timeout_s: {self.claim_timeout_s} is not {most}")
+        if not 0 <= self.stall_timeout_s <= MAX_STALL_TIMEOUT_S:
+            most = f"from 0 to {MAX_STALL_TIMEOUT_S:g}"
+            raise ValueError(f"stall_timeout_s: {self.stall_timeout_s} is not {most}")
