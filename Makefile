@@ -56,7 +56,7 @@ clean:  ## remove the virtual environment and the caches
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.stamp-up: pyproject.toml deploy/install.sh
-	@deploy/install.sh $@ worker,redis-server
+	@deploy/install.sh $@ worker,redis-server,bench
 
 $(VENV)/.stamp-dev: pyproject.toml deploy/install.sh
 	@deploy/install.sh $@ worker,redis-server,dev

@@ -1,8 +1,6 @@
-"""Why a check ended without a measurement."""
-
-from bench.server_info import ServerUnfit
+"""Why a run ended without a measurement."""
 
 
-class CannotMeasure(ServerUnfit):
-    """The server stalls, only fails or answers garbage, or what the check needs besides it is not
-    there. The message names it; the command's exit status is 2."""
+class CannotMeasure(Exception):
+    """The server stalls, only fails or answers garbage, or something else that the measurement
+    needs is not there. The message names it; the command's exit status is 2."""

@@ -1,8 +1,24 @@
-"""``baton bench``: one file for each of its commands. What is heavy is imported inside them."""
+"""``baton bench``: its commands, and the options that each adds to those of its settings."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from bench.commands import conformance, correctness, gpu, load, report, scale, score, throughput
+from bench import result_file, score
+from bench.conformance.run import ConformanceSettings, conformance
+from bench.correctness.run import CorrectnessSettings, correctness
+from bench.gpu.run import gpu
+from bench.gpu.settings import GpuSettings, served
+from bench.load_settings import LoadSettings
+from bench.loader import load
+from bench.options import CountedTarget, Target, command
+from bench.scale.plan import ScalePlan
+from bench.scale.run import ScaleTarget, scale
+from bench.throughput import throughput
+from bench.throughput_settings import ThroughputSettings
 
 app = typer.Typer(
     name="bench",
@@ -19,12 +35,57 @@ def bench() -> None:
     """Measure any OpenAI-compatible server."""
 
 
-app.command("throughput")(throughput.throughput)
-app.command("correctness")(correctness.correctness)
-app.command("conformance")(conformance.conformance)
-app.command("scale")(scale.scale)
-app.command("gpu")(gpu.gpu)
-app.command("load")(load.load)
-app.command("score")(score.score)
-app.command("compare")(score.compare)
-app.command("report")(report.report)
+def report(
+    files: Annotated[list[Path], typer.Argument(help="Results of baton bench, of any kind.")],
+    out: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("report.html"),
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Which model was served, where its served name does not say so; published figures "
+            "are shown beside those of the same one."
+        ),
+    ] = None,
+) -> None:
+    """One self-contained HTML page of one or more results. Exit status: 0, or 2 for a bad file."""
+    from bench.html.page import write_page
+
+    try:
+        documents = [result_file.load(path) for path in files]
+    except result_file.ResultFileBad as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    names = None if len(files) == 1 else [path.stem for path in files]
+    write_page(out, documents, names, model)
+    typer.echo(result_file.one_line({"kind": "report", "file": str(out), "results": len(files)}))
+
+
+PACED: dict[str, Any] = {
+    "records_gpus": True, "first_byte_s": 120.0, "stall_s": 60.0, "request_s": 900.0
+}  # fmt: skip
+COMMANDS: dict[str, Callable[..., None]] = {
+    "throughput": command(
+        ThroughputSettings, throughput, CountedTarget, out=Path("throughput.json"), **PACED
+    ),
+    "load": command(
+        LoadSettings, load, CountedTarget, give_up_after=1000, out=Path("load.json"), **PACED
+    ),
+    "correctness": command(
+        CorrectnessSettings, correctness, Target, time_limit_s=7200.0, out=Path("correctness.json")
+    ),
+    "conformance": command(
+        ConformanceSettings, conformance, Target, request_s=60.0, time_limit_s=1800.0
+    ),
+    "scale": command(
+        ScalePlan, scale, ScaleTarget, connect_s=60.0, request_s=1800.0,
+        give_up_after=sys.maxsize, out=Path("scale.json"),
+    ),
+    "gpu": command(
+        GpuSettings, gpu, Target, serve=served, url=None, give_up_after=20, time_limit_s=3600.0,
+        out=Path("gpu.json"),
+    ),
+    "score": score.score,
+    "compare": score.compare,
+    "report": report,
+}  # fmt: skip
+for name, function in COMMANDS.items():
+    app.command(name)(function)

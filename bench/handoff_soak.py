@@ -29,7 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,14 +37,19 @@ import httpx
 import typer
 
 from bench.environment import describe
+from bench.prometheus import series, total
 from bench.stack import Stack, StackFailed, started
+from bench.stream_events import status, stream_events
 
-Condition = Callable[[dict[str, Any]], bool]
 POLL_S = 0.1
 SETTLE_S = 120.0
 RETRY_S = 0.5
 LOG_MISMATCH = "the cache changed on its way"
 LOG_COMPARED = re.compile(r" decode landed .* verified=True$", re.MULTILINE)
+BRIEF = (
+    "passed", "handoffs", "digests_compared", "digest_mismatches", "finished", "aborted",
+    "failures", "seconds",
+)  # fmt: skip
 
 
 class SoakFailed(Exception):
@@ -97,7 +102,12 @@ class Soak:
         before its time."""
         async with self._http:
             try:
-                await self._until_done()
+                async with asyncio.timeout(self._plan.run_s):
+                    self._num_workers = len((await status(self._http))["workers"])
+                    async with asyncio.TaskGroup() as group:
+                        group.create_task(self._kill_in_turn())
+                        for _ in range(self._plan.concurrency):
+                            group.create_task(self._client())
             except* (SoakFailed, httpx.HTTPError) as failed:
                 self.tally.failures += [_said(error) for error in failed.exceptions]
             except* TimeoutError:
@@ -107,19 +117,8 @@ class Soak:
                 )
             return await self._settled()
 
-    async def _until_done(self) -> None:
-        async with asyncio.timeout(self._plan.run_s):
-            self._num_workers = len((await self._status())["workers"])
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._kill_in_turn())
-                for _ in range(self._plan.concurrency):
-                    group.create_task(self._client())
-
-    # ---- clients
-
     async def _client(self) -> None:
-        plan = self._plan
-        while self.tally.landed < plan.handoffs or len(self.kills) < plan.kills:
+        while self.tally.landed < self._plan.handoffs or len(self.kills) < self._plan.kills:
             await self._request()
             self._progress.set()
 
@@ -127,30 +126,26 @@ class Soak:
         draw, plan = self._draw, self._plan
         length = max(1, round(math.exp(draw.uniform(0.0, math.log(plan.max_prompt)))))
         output = draw.randint(2, plan.max_output)
-        leaves_at = draw.randint(0, output - 1) if draw.random() < plan.abort_share else None
+        leaves_at = draw.randint(0, output - 1) if draw.random() < plan.abort_share else output + 1
         body = {
             "prompt": [draw.randrange(plan.num_ids) for _ in range(length)],
             "max_tokens": output, "temperature": draw.choice([0.0, 1.0]),
-            "seed": draw.randrange(1 << 31), "ignore_eos": True, "stream": True,
-            "return_token_ids": True,
+            "seed": draw.randrange(1 << 31), "ignore_eos": True, "return_token_ids": True,
         }  # fmt: skip
         seen, taken = 0, True
         try:
-            async with self._http.stream("POST", "/v1/completions", json=body) as answer:
-                if answer.status_code == 503:
-                    self.tally.refused += 1
-                    taken = False
-                    await asyncio.sleep(RETRY_S)
-                    return
-                answer.raise_for_status()
-                if leaves_at == 0:
+            async for _, event in stream_events(self._http, body):
+                seen += sum(len(choice["token_ids"]) for choice in event["choices"])
+                if seen >= leaves_at:
                     self.tally.aborted += 1
                     return
-                async for line in answer.aiter_lines():
-                    seen += _num_tokens(line)
-                    if leaves_at is not None and seen >= leaves_at:
-                        self.tally.aborted += 1
-                        return
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != 503:
+                raise SoakFailed(repr(error)) from error
+            self.tally.refused += 1
+            taken = False
+            await asyncio.sleep(RETRY_S)
+            return
         except (httpx.HTTPError, ValueError, KeyError) as error:
             raise SoakFailed(f"after {seen} tokens: {error!r}") from error
         finally:
@@ -160,8 +155,6 @@ class Soak:
         if seen != output:
             raise SoakFailed(f"{seen} of {output} tokens for a prompt of {length}")
         self.tally.finished += 1
-
-    # ---- faults
 
     async def _kill_in_turn(self) -> None:
         """Evenly over the run, prefill and decode by turns."""
@@ -179,35 +172,34 @@ class Soak:
 
     async def _kill(self, victim: str) -> None:
         """Returns when another has taken its place."""
-        before = {worker["instance"] for worker in (await self._status())["workers"]}
+        before = {worker["instance"] for worker in (await status(self._http))["workers"]}
         self._stack.kill(victim)
         began, landed = time.monotonic(), self.tally.landed
-        back = await self._eventually(lambda s: self._replaced(s, before), self._plan.back_s)
+
+        def replaced(found: dict[str, Any]) -> bool:
+            now = {worker["instance"] for worker in found["workers"]}
+            return len(now) == self._num_workers and now != before
+
+        back = await self._eventually(replaced, self._plan.back_s)
         back_s = round(time.monotonic() - began, 2) if back else None
         self.kills.append({"victim": victim, "after_handoffs": landed, "back_s": back_s})
         print(f"killed {self.kills[-1]}", file=sys.stderr)
         if not back:
             raise SoakFailed(f"{victim} was not back {self._plan.back_s:g} s after its kill -9")
 
-    def _replaced(self, status: dict[str, Any], before: set[str]) -> bool:
-        now = {worker["instance"] for worker in status["workers"]}
-        return len(now) == self._num_workers and now != before
-
-    # ---- what is left
-
     async def _settled(self) -> dict[str, Any]:
-        """Wait until nothing is open; what is then free, and what the books say."""
+        """Wait until nothing is open; what is then free, and what the allocators say."""
         clean = await self._eventually(_is_clean, SETTLE_S)
         try:
-            status = await self._status()
+            workers = (await status(self._http))["workers"]
             metrics = (await self._http.get("/metrics")).text
         except httpx.HTTPError as error:
             self.tally.failures.append(f"at the end: {_said(error)}")
             return {"clean": False, "requests": {}}
         return {
             "clean": clean,
-            "workers": status["workers"],
-            "handoff_bytes": _metric(metrics, "baton_handoff_bytes_total"),
+            "workers": workers,
+            "handoff_bytes": total(metrics, ["baton_handoff_bytes_total"]) or 0.0,
             "requests": _labelled(metrics, "baton_requests_total"),
             "placed_anew": _labelled(metrics, "baton_retries_total"),
             "selftest_bytes_per_second": _labelled(
@@ -215,21 +207,17 @@ class Soak:
             ),
         }
 
-    async def _eventually(self, condition: Condition, within_s: float) -> bool:
+    async def _eventually(
+        self, condition: Callable[[dict[str, Any]], bool], within_s: float
+    ) -> bool:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while True:
                     with suppress(httpx.HTTPError):
-                        if condition(await self._status()):
+                        if condition(await status(self._http)):
                             return True
                     await asyncio.sleep(POLL_S)
         return False
-
-    async def _status(self) -> dict[str, Any]:
-        answer = await self._http.get("/status")
-        answer.raise_for_status()
-        status: dict[str, Any] = answer.json()
-        return status
 
 
 def soak(
@@ -237,14 +225,14 @@ def soak(
 ) -> dict[str, Any]:
     """Run ``plan`` against a new stack; ``passed`` in the result says whether all was well."""
     # What is compared is told in the workers' lines about each request.
-    verified = {"verify_handoff": "1", "log_level": "debug", **settings}
+    verified: dict[str, Any] = {"verify_handoff": "1", "log_level": "debug", **settings}
     with started(*arguments, settings=verified, start_s=start_s) as stack:
         run = Soak(stack, plan)
         began = time.monotonic()
         left = asyncio.run(run.run())
         seconds = time.monotonic() - began
         exit_code = stack.stop()
-    told = stack.text
+        told = stack.text
     mismatches, compared = told.count(LOG_MISMATCH), len(LOG_COMPARED.findall(told))
     tally = run.tally
     passed = (
@@ -289,54 +277,32 @@ def main(
         found = soak(plan, arguments or [], settings, start_s)
     except StackFailed as error:
         raise SystemExit(f"error: {error}") from None
-    result = {**describe(sys.argv[1:], "bench.handoff_soak"), "plan": plan.__dict__, **found}
+    result = {**describe(sys.argv[1:], "bench.handoff_soak"), "plan": asdict(plan), **found}
     if out is not None:
         out.write_text(json.dumps(result, indent=1) + "\n")
-    brief = (
-        "passed",
-        "handoffs",
-        "digests_compared",
-        "digest_mismatches",
-        "finished",
-        "aborted",
-        "failures",
-        "seconds",
-    )
-    print(json.dumps({name: result[name] for name in brief}))
+    print(json.dumps({name: result[name] for name in BRIEF}))
     raise typer.Exit(0 if result["passed"] else 1)
-
-
-def _num_tokens(line: str) -> int:
-    """Tokens of one server-sent event; raises ValueError for an error event."""
-    if not line.startswith("data: ") or line == "data: [DONE]":
-        return 0
-    event = json.loads(line.removeprefix("data: "))
-    if "error" in event:
-        raise ValueError(f"{event['error']['code']}: {event['error']['message']}")
-    return sum(len(choice["token_ids"]) for choice in event["choices"])
 
 
 def _said(error: BaseException) -> str:
     return str(error) if isinstance(error, SoakFailed) else repr(error)
 
 
-def _is_clean(status: dict[str, Any]) -> bool:
-    return status["queued"] == status["running"] == 0 and all(
+def _is_clean(found: dict[str, Any]) -> bool:
+    return found["queued"] == found["running"] == 0 and all(
         worker["free_pages"] == worker["num_pages"]
         and worker["free_state_slots"] == worker["num_state_slots"]
         and not worker["accounting_error"]
-        for worker in status["workers"]
+        for worker in found["workers"]
     )
 
 
-def _metric(text: str, name: str) -> float:
-    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
-    return float(found[1]) if found else 0.0
-
-
 def _labelled(text: str, name: str) -> dict[str, float]:
-    found = re.findall(rf"^{name}\{{(.*)\}} (\S+)$", text, re.MULTILINE)
-    return {labels: float(value) for labels, value in found}
+    """Values by labels, as they stand in the text."""
+    return {
+        ",".join(f'{label}="{value}"' for label, value in labels.items()): found
+        for labels, found in series(text, name)
+    }
 
 
 if __name__ == "__main__":

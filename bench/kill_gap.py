@@ -5,23 +5,24 @@
 
 starts ``baton up`` with what follows ``--``. For each kill, streams run until each has 20 tokens;
 then a worker that decodes gets SIGKILL, each in turn. A stream's gap lies between its last event
-before and its first event after; those of requests that were placed anew count. One line a kill,
+before and its first event after; those of requests that were placed again count. One line a kill,
 and one in all.
 """
 
 import asyncio
-import json
 import statistics
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import httpx
 import typer
 
 from bench.environment import describe
+from bench.result_file import write
 from bench.stack import Stack, StackFailed, started
+from bench.stream_events import status, stream_events
 
 START_S = 300.0
 STEADY_TOKENS = 20
@@ -31,28 +32,23 @@ class Stream:
     """One streamed answer: when each event came (perf_counter)."""
 
     def __init__(self, http: httpx.AsyncClient, seed: int, num_tokens: int) -> None:
-        self.request_id = ""
         self.at: list[float] = []
-        self.finished = False
         self.steady = asyncio.Event()
-        self.task = asyncio.create_task(self._run(http, seed, num_tokens))
+        body = {"prompt": list(range(1, 100)), "max_tokens": num_tokens, "seed": seed}
+        self.task = asyncio.create_task(self._run(http, body | {"ignore_eos": True}))
 
-    async def _run(self, http: httpx.AsyncClient, seed: int, num_tokens: int) -> None:
-        body = {
-            "prompt": list(range(1, 100)), "max_tokens": num_tokens, "seed": seed, "stream": True,
-            "ignore_eos": True,
-        }  # fmt: skip
-        async with http.stream("POST", "/v1/completions", json=body) as response:
-            response.raise_for_status()
-            async for line in response.aiter_lines():
-                if not line.startswith("data: {"):
-                    continue
-                event = json.loads(line.removeprefix("data: "))
-                self.at.append(time.perf_counter())
-                self.request_id = event["id"]
-                self.finished = any(c["finish_reason"] == "length" for c in event["choices"])
-                if len(self.at) == STEADY_TOKENS:
-                    self.steady.set()
+    async def _run(self, http: httpx.AsyncClient, body: dict[str, object]) -> str:
+        """The request's id; raises SystemExit when it ended early."""
+        name, finished = "", False
+        async for at_s, event in stream_events(http, body):
+            self.at.append(at_s)
+            name = event["id"]
+            finished = any(choice["finish_reason"] == "length" for choice in event["choices"])
+            if len(self.at) == STEADY_TOKENS:
+                self.steady.set()
+        if not finished:
+            raise SystemExit(f"{name} ended early")
+        return name
 
     def gap_s(self, at: float) -> float:
         """Between the events around ``at``."""
@@ -62,47 +58,37 @@ class Stream:
         return self.at[after] - self.at[after - 1]
 
 
-async def round_of(
-    stack: Stack, http: httpx.AsyncClient, victim: str, num: int, num_tokens: int
+async def gaps_of_kill(
+    stack: Stack, http: httpx.AsyncClient, victim: str, num_streams: int, num_tokens: int
 ) -> list[float]:
-    """Gaps of the streams whose request was placed anew."""
-    streams = [Stream(http, seed, num_tokens) for seed in range(num)]
+    """Gaps of the streams whose request was placed again."""
+    streams = [Stream(http, seed, num_tokens) for seed in range(num_streams)]
     await asyncio.gather(*(stream.steady.wait() for stream in streams))
     killed_at = time.perf_counter()
     stack.kill(victim)
-    await asyncio.gather(*(stream.task for stream in streams))
     gaps_s = []
     for stream in streams:
-        if not stream.finished:
-            raise SystemExit(f"{stream.request_id} ended early")
-        record = (await http.get(f"/v1/requests/{stream.request_id}")).json()
+        record = (await http.get(f"/v1/requests/{await stream.task}")).json()
         if record["attempts"] > 1:
             gaps_s.append(stream.gap_s(killed_at))
     return gaps_s
 
 
-async def whole(http: httpx.AsyncClient, num_workers: int) -> None:
-    """Until all workers are back."""
-    async with asyncio.timeout(START_S):
-        while len((await http.get("/status")).json()["workers"]) < num_workers:  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
-
-
-async def measure(stack: Stack, kills: int, num: int, num_tokens: int) -> list[list[float]]:
+async def measure(stack: Stack, kills: int, num_streams: int, num_tokens: int) -> list[list[float]]:
     """Gaps by kill, in seconds."""
-    workers = [name for name in stack.pids() if name.startswith(("prefill", "decode", "colocated"))]
+    workers = [name for name in stack.pids() if name != "coordinator" and "redis" not in name]
     victims = sorted(name for name in workers if not name.startswith("prefill"))
     found: list[list[float]] = []
-    limits = httpx.Limits(max_connections=num + 1)
+    limits = httpx.Limits(max_connections=num_streams + 1)
     async with httpx.AsyncClient(base_url=stack.url, timeout=120.0, limits=limits) as http:
         for number in range(kills):
-            await whole(http, len(workers))
+            async with asyncio.timeout(START_S):  # until all workers are back
+                while len((await status(http))["workers"]) < len(workers):  # noqa: ASYNC110
+                    await asyncio.sleep(0.2)  # the status can only be asked
             victim = victims[number % len(victims)]
-            gaps_s = await round_of(stack, http, victim, num, num_tokens)
-            found.append(gaps_s)
-            print(
-                f"{victim}: {len(gaps_s)} streams moved, longest gap {max(gaps_s, default=0):.3f} s"
-            )
+            found.append(await gaps_of_kill(stack, http, victim, num_streams, num_tokens))
+            longest_s = max(found[-1], default=0.0)
+            print(f"{victim}: {len(found[-1])} streams moved, longest gap {longest_s:.3f} s")
     return found
 
 
@@ -126,15 +112,9 @@ def main(
     median = statistics.median(gaps_s)
     print(f"gap p50 {median:.3f} s, max {gaps_s[-1]:.3f} s, n {len(gaps_s)}")
     if out is not None:
-        result: dict[str, Any] = {
-            "environment": describe(sys.argv[1:], "bench.kill_gap"),
-            "streams": streams,
-            "gaps_s": [[round(gap, 4) for gap in found] for found in by_kill],
-            "p50_s": round(median, 4),
-            "max_s": round(gaps_s[-1], 4),
-        }
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(result, indent=1) + "\n")
+        environment = describe(sys.argv[1:], "bench.kill_gap")
+        found = {"environment": environment, "streams": streams, "gaps_s": by_kill}
+        write(out, {**found, "p50_s": median, "max_s": gaps_s[-1]})
 
 
 if __name__ == "__main__":

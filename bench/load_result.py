@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.client.record import Record
 from bench.figures.goodput import attainment
 from bench.figures.latency import spread_ms
 from bench.figures.outcome import Outcome, failures
@@ -32,7 +31,8 @@ class Run:
         return share * len(self.outcomes) / self.num_planned
 
     def json(self) -> dict[str, Any]:
-        late = [r.sent_at_s - r.due_at_s for r in self._records() if r.sent_at_s is not None]
+        records = [outcome.record for outcome in self.outcomes]
+        late = [r.sent_at_s - r.due_at_s for r in records if r.sent_at_s is not None]
         met = sum(self.settings.slo.met(outcome) for outcome in self.outcomes)
         return {
             "rate": self.rate,
@@ -53,9 +53,6 @@ class Run:
             "failures": failures(self.outcomes),
             "requests": [outcome.json(self.begin_s) for outcome in self.outcomes],
         }
-
-    def _records(self) -> list[Record]:
-        return [outcome.record for outcome in self.outcomes]
 
 
 @dataclass

@@ -6,7 +6,8 @@ from that time, so that neither a slow server nor a late client thins out the lo
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence, Sized
 from time import perf_counter
 
 from bench.client.asking import Ask
@@ -15,38 +16,43 @@ from bench.client.exchange import Exchange
 from bench.run_control import RunControl
 
 _HEAD_START_S = 0.05
-OnEnd = Callable[[int, Exchange, bool], None]
+OnEnd = Callable[[bool], None]
+"""Called as each request ends, with whether it failed."""
 
 
-def ignore(index: int, exchange: Exchange, failed: bool) -> None:
-    """Nobody looks at requests as they end."""
+def ignore(failed: bool) -> None:
+    """For loops that are not shown while they run."""
 
 
 async def closed_loop(
     client: Client,
-    asks: Sequence[Ask],
+    asks: Iterable[Ask],
     concurrency: int,
     control: RunControl,
     on_end: OnEnd = ignore,
+    arrivals_per_s: float = math.inf,
 ) -> list[Exchange | None]:
-    """The exchange of each ask, in their order; None where the run stopped before it was sent.
-    ``on_end`` is told (index, exchange, failed) as they end."""
-    found: list[Exchange | None] = [None] * len(asks)
-    waiting = iter(enumerate(asks))
-    await client.open(min(concurrency, len(asks)))
+    """The exchange of each ask, in their order; None where the run stopped before it was sent. The
+    first ``concurrency`` requests come at ``arrivals_per_s``."""
+    found: list[Exchange | None] = []
+    waiting = iter(asks)
+    if isinstance(asks, Sized):
+        concurrency = min(concurrency, len(asks))
+    await client.open(concurrency)
+    begin_s = perf_counter()
 
-    async def worker() -> None:
-        for index, ask in waiting:
-            if control.stopped is not None:
-                return
-            exchange = await client.exchange(ask)
-            found[index] = exchange
-            on_end(index, exchange, control.saw(exchange))
+    async def worker(number: int) -> None:
+        await control.stopped_within(begin_s + number / arrivals_per_s - perf_counter())
+        while control.stopped is None and (ask := next(waiting, None)) is not None:
+            index = len(found)
+            found.append(None)
+            found[index] = exchange = await client.exchange(ask)
+            on_end(control.saw(exchange))
 
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(min(concurrency, len(asks))):
-            tasks.create_task(worker())
-    return found
+        for number in range(concurrency):
+            tasks.create_task(worker(number))
+    return found + [None for _ in waiting]
 
 
 async def open_loop(
@@ -62,9 +68,8 @@ async def open_loop(
     begin_s = perf_counter() + _HEAD_START_S
 
     async def one(index: int, due_at_s: float) -> None:
-        exchange = await client.exchange(asks[index], due_at_s=due_at_s)
-        found[index] = exchange
-        on_end(index, exchange, control.saw(exchange))
+        found[index] = exchange = await client.exchange(asks[index], due_at_s=due_at_s)
+        on_end(control.saw(exchange))
 
     async with asyncio.TaskGroup() as tasks:
         for index, offset_s in enumerate(offsets_s):

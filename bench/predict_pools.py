@@ -27,9 +27,9 @@ from typing import Annotated, Any
 import typer
 
 from bench import environment
-from bench.figures.score import WEIGHTS, score
 from bench.interference import setup_counts
 from bench.result_file import ResultFileBad, load
+from bench.score import WEIGHTS, weighted
 
 ROOT = Path(__file__).resolve().parent.parent
 INPUT_LEN = OUTPUT_LEN = 1024
@@ -140,7 +140,7 @@ def main(
     found: dict[str, Any] = {}
     for name, pools in setups.items():
         predicted = {level: total_tok_s(gpu, pools, level) for level in WEIGHTS}
-        found[name] = {"total_tok_s": _rounded(predicted), "score": round(score(predicted))}
+        found[name] = {"total_tok_s": _rounded(predicted), "score": round(weighted(predicted))}
         if name in results:
             real = results[name].total_tok_s
             found[name]["measured"] = results[name].name

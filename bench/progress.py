@@ -1,88 +1,50 @@
-"""What a run shows while it goes on: bars on a terminal, plain lines elsewhere, on stderr."""
+"""What a run shows while it goes on, on stderr: bars on a terminal, plain lines elsewhere."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any
 
 
-class Progress(Protocol):
+class Progress:
+    """Shows nothing; the base of those that do."""
+
     def say(self, text: str) -> None:
         """A line that stays."""
-        ...
 
     def begin(self, name: str, total: int) -> None:
         """A phase of ``total`` requests begins; the one before it is over."""
-        ...
 
-    def step(self, *, failed: bool = False) -> None:
+    def step(self, failed: bool = False) -> None:
         """One of them has ended."""
-        ...
 
 
-class Silent:
-    """For callers that show nothing."""
-
-    def say(self, text: str) -> None:
-        pass
-
-    def begin(self, name: str, total: int) -> None:
-        pass
-
-    def step(self, *, failed: bool = False) -> None:
-        pass
-
-
-class Lines(Silent):
-    """Plain lines: what is said, and no more."""
-
+class Lines(Progress):
     def say(self, text: str) -> None:
         print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
-class Bars:
-    """A bar for the phase under way; made by ``shown``, which starts and stops it."""
+class Bars(Progress):
+    """``rich`` is a rich.progress.Progress, which ``shown`` starts and stops."""
 
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-        from rich.progress import (
-            Progress as RichProgress,
-        )
-
-        self.rich = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("[red]{task.fields[failed]}"),
-            console=Console(stderr=True),
-            transient=True,
-            refresh_per_second=2,  # it takes the measuring process's time
-        )
-        self._task: int | None = None
+    def __init__(self, rich: Any) -> None:
+        self._rich = rich
+        self._task: Any = None
         self._failed = 0
 
     def say(self, text: str) -> None:
-        self.rich.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._rich.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, name: str, total: int) -> None:
         if self._task is not None:
-            self.rich.remove_task(self._task)  # type: ignore[arg-type]
+            self._rich.remove_task(self._task)
         self._failed = 0
-        self._task = self.rich.add_task(name, total=total, failed="")
+        self._task = self._rich.add_task(name, total=total, failed="")
 
-    def step(self, *, failed: bool = False) -> None:
+    def step(self, failed: bool = False) -> None:
         self._failed += failed
         said = f"{self._failed} failed" if self._failed else ""
-        self.rich.update(self._task, advance=1, failed=said)  # type: ignore[arg-type]
+        self._rich.update(self._task, advance=1, failed=said)
 
 
 @contextmanager
@@ -91,6 +53,14 @@ def shown() -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield Lines()
         return
-    bars = Bars()
-    with bars.rich:
-        yield bars
+    from rich import progress
+    from rich.console import Console
+
+    columns = (
+        *progress.Progress.get_default_columns(),
+        progress.TextColumn("[red]{task.fields[failed]}"),
+    )
+    # The bars take time of the process that measures: not more often than twice a second.
+    console = Console(stderr=True)
+    with progress.Progress(*columns, console=console, transient=True, refresh_per_second=2) as bars:
+        yield Bars(bars)

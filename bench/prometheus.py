@@ -1,21 +1,23 @@
-"""The little of Prometheus' text format that the harness needs."""
+"""Reading Prometheus' text format."""
 
-import re
 from collections.abc import Iterator, Sequence
 
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+from prometheus_client.parser import text_string_to_metric_families
 
 
 def series(text: str, name: str) -> Iterator[tuple[dict[str, str], float]]:
-    """(labels, value) of every series called ``name``.
+    """(labels, value) of every series called ``name``; none in a text of another format.
 
     >>> list(series('a{x="1",y="b"} 2\\na 3\\nab 9\\n', "a"))
     [({'x': '1', 'y': 'b'}, 2.0), ({}, 3.0)]
     """
-    for line in text.splitlines():
-        if line.startswith((name + " ", name + "{")):
-            labels, _, value = line.removeprefix(name).rpartition(" ")
-            yield dict(_LABEL.findall(labels)), float(value)
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name == name:
+                    yield sample.labels, sample.value
+    except ValueError:
+        return
 
 
 def total(text: str, names: Sequence[str]) -> float | None:

@@ -6,12 +6,9 @@ from typing import Any
 
 import msgspec
 
+from bench.cannot_measure import CannotMeasure
 from bench.client.client import Client
 from bench.workload.tokens import LocalTokens, ServerTokens, TokenizerMissing, Tokens
-
-
-class ServerUnfit(Exception):
-    """Nothing can be measured of this server; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +32,17 @@ class ServerInfo:
 
 
 async def ask_server(client: Client, model: str | None) -> ServerInfo:
-    """``model`` None: the first that it lists. Raises ServerUnfit."""
+    """``model`` None: the first that it lists. Raises CannotMeasure."""
     listed = await _json(client, "/v1/models")
     if isinstance(listed, str) and model is None:
-        raise ServerUnfit(
+        raise CannotMeasure(
             f"{client.endpoint.url}/v1/models: {listed}; is it up, and --url or BATON_URL right? "
             "else give model"
         )
     entries = listed.get("data") if isinstance(listed, dict) else []
     entries = [e for e in entries or [] if isinstance(e, dict) and isinstance(e.get("id"), str)]
     if not entries and model is None:
-        raise ServerUnfit(f"{client.endpoint.url}/v1/models lists no model; give model")
+        raise CannotMeasure(f"{client.endpoint.url}/v1/models lists no model; give model")
     if model is None:
         model = entries[0]["id"]
     entry: dict[str, Any] = next((e for e in entries if e["id"] == model), {})

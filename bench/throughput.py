@@ -10,21 +10,17 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from bench.client.client import Client
-from bench.client.exchange import Exchange
-from bench.client.reading import read
 from bench.client.record import Failure
-from bench.figures.counting import count, judged
+from bench.conduct import Session
 from bench.figures.outcome import Outcome, failures
 from bench.figures.summary import summary
 from bench.figures.timeline import timeline
-from bench.loops import OnEnd, closed_loop, ignore
-from bench.progress import Progress
-from bench.run_control import RunControl
-from bench.server_info import ServerInfo
+from bench.loops import closed_loop
+from bench.options import CountedTarget
+from bench.server_info import find_tokens
 from bench.throughput_settings import ThroughputSettings
-from bench.workload.prepared import Maker, Prepared
-from bench.workload.random_prompts import PromptsFailed
+from bench.workload.prepared import Maker, Prepared, outcomes
+from bench.workload.prompts import PromptsFailed
 from bench.workload.tokens import TokenizerMissing, Tokens
 
 FEW_REQUESTS = 20
@@ -61,7 +57,7 @@ class Throughput:
         }
 
     def problems(self) -> list[str]:
-        """Sums that came out wrong are told, but are none: random weights cannot add."""
+        """Wrong sums are reported, but are none: random weights cannot add."""
         found = []
         for level in self.levels:
             name = f"level {level['concurrency']}"
@@ -75,33 +71,25 @@ class Throughput:
         return found
 
 
-async def measure(
-    client: Client,
-    server: ServerInfo,
-    tokens: Tokens,
-    settings: ThroughputSettings,
-    control: RunControl,
-    progress: Progress,
+async def throughput(
+    settings: ThroughputSettings, target: CountedTarget, session: Session
 ) -> Throughput:
-    """All levels, or as many as there were until ``control`` stopped the run. Raises PromptsFailed
-    and TokenizerMissing when there is not even one."""
-    maker = Maker(server.model, tokens, settings)
+    """Random prompts of exact length in a closed loop, strictly counted, at each level.
+
+    Exit status: 0, 1 when a request failed, 2 when nothing could be measured, 130 interrupted.
+    """
+    settings.check_fits(session.server)
+    tokens = await find_tokens(session.aside, session.server, target.tokenizer, target.vocab_size)
+    session.progress.say(f"seed {settings.seed}, {tokens.source}")
+    return await measure(session, settings, tokens)
+
+
+async def measure(session: Session, settings: ThroughputSettings, tokens: Tokens) -> Throughput:
+    """All levels, or as many as there were until the run was stopped. Raises PromptsFailed and
+    TokenizerMissing when there is not even one."""
+    client, control, progress = session.client, session.control, session.progress
+    maker = Maker(session.server.model, tokens, settings)
     found = Throughput(settings, tokens.source)
-
-    async def send(
-        prepared: Sequence[Prepared], concurrency: int, on_end: OnEnd = ignore
-    ) -> list[Outcome]:
-        asks = [item.ask for item in prepared]
-        exchanges = await closed_loop(client, asks, concurrency, control, on_end)
-        return [
-            await _outcome(item, exchange, tokens, settings.count_tolerance)
-            for item, exchange in zip(prepared, exchanges, strict=True)
-            if exchange is not None
-        ]
-
-    def on_end(index: int, exchange: Exchange, failed: bool) -> None:
-        progress.step(failed=failed)
-
     for concurrency in settings.levels:
         if control.stopped is not None:
             break
@@ -112,39 +100,35 @@ async def measure(
                 raise
             control.stop(f"no prompts for level {concurrency}: {error}")
             break
-        heated = await send(warm, concurrency)
+        exchanges = await closed_loop(client, [w.ask for w in warm], concurrency, control)
+        heated = await outcomes(warm, exchanges, tokens, settings.count_tolerance)
         bad = [o.record for o in heated if o.record.failure not in (None, Failure.MISCOUNT)]
         if warm and len(bad) == len(warm):
             why = f"{bad[0].failure}: {bad[0].detail}"
             control.stop(f"every warm-up of level {concurrency} failed: {why}")
         progress.begin(f"level {concurrency}", len(prepared))
-        outcomes = await send(prepared, concurrency, on_end)
-        level = _figures(concurrency, prepared, outcomes)
+        exchanges = await closed_loop(
+            client, [p.ask for p in prepared], concurrency, control, progress.step
+        )
+        seen = await outcomes(prepared, exchanges, tokens, settings.count_tolerance)
+        level = _figures(concurrency, prepared, seen)
         left_out = settings.spot_checks - settings.spot_checks_at(concurrency)
         level["spot_checks_left_out"] = left_out
         level["warm_up_failures"] = [f"{r.failure}: {r.detail}" for r in bad]
         found.levels.append(level)
-        found.outcomes += outcomes
+        found.outcomes += seen
         progress.say(_line(level))
     return found
 
 
-async def _outcome(item: Prepared, exchange: Exchange, tokens: Tokens, tolerance: float) -> Outcome:
-    record, ask = read(exchange), item.ask
-    counted = await count(
-        record, tokens, asked=ask.max_tokens, exact=ask.exact, tolerance=tolerance
-    )
-    return Outcome(item.label, judged(record, counted), counted, item.prompt_len)
-
-
 def _figures(
-    concurrency: int, prepared: Sequence[Prepared], outcomes: Sequence[Outcome]
+    concurrency: int, prepared: Sequence[Prepared], seen: Sequence[Outcome]
 ) -> dict[str, Any]:
-    answers = {outcome.label: outcome.record.text for outcome in outcomes}
+    answers = {outcome.label: outcome.record.text for outcome in seen}
     return {
         "concurrency": concurrency,
-        **(summary(outcomes) if outcomes else {"requests": 0, "failed": 0}),
-        "not_sent": len(prepared) - len(outcomes),
+        **(summary(seen) if seen else {"requests": 0, "failed": 0}),
+        "not_sent": len(prepared) - len(seen),
         "spot_checks": [
             {
                 "question": item.check.question,

@@ -1,7 +1,7 @@
 """What is asked of a server: the body of one completion request, ready to be sent."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -14,70 +14,48 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True)
 class Ask:
-    """One request, encoded before the clock runs. ``max_tokens`` and ``exact`` are for whoever
-    verifies the answer: with ``exact`` it must have just so many tokens."""
+    """One request, encoded before the clock runs. ``max_tokens`` and ``exact`` are for those who
+    verify the answer: with ``exact`` it must have just this many tokens."""
 
     path: str
     content: bytes
     stream: bool
     max_tokens: int | None = None
     exact: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def completion(
-    model: str,
-    prompt: str | Sequence[int],
-    *,
-    stream: bool = True,
-    max_tokens: int | None = None,
-    ignore_eos: bool = False,
-    exact: bool | None = None,
-    **fields: Any,
-) -> Ask:
-    """For /v1/completions; ``fields`` (temperature, seed, return_token_ids ...) go in as given.
-    ``exact`` None: the length is exact where ``ignore_eos`` is sent."""
+def completion(model: str, prompt: str | Sequence[int], **fields: Any) -> Ask:
+    """For /v1/completions; ``fields`` as of ``_ask``."""
     text = prompt if isinstance(prompt, str) else list(prompt)
-    return _ask(
-        COMPLETIONS, {"model": model, "prompt": text}, stream, max_tokens, ignore_eos, exact, fields
-    )
+    return _ask(COMPLETIONS, {"model": model, "prompt": text}, **fields)
 
 
-def chat(
-    model: str,
-    messages: str | Sequence[Mapping[str, Any]],
-    *,
-    stream: bool = True,
-    max_tokens: int | None = None,
-    ignore_eos: bool = False,
-    exact: bool | None = None,
-    **fields: Any,
-) -> Ask:
+def chat(model: str, messages: str | Sequence[Mapping[str, Any]], **fields: Any) -> Ask:
     """For /v1/chat/completions; a string is one message of the user."""
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
-    body = {"model": model, "messages": list(messages)}
-    return _ask(CHAT, body, stream, max_tokens, ignore_eos, exact, fields)
+    return _ask(CHAT, {"model": model, "messages": list(messages)}, **fields)
 
 
 def _ask(
     path: str,
     body: dict[str, Any],
-    stream: bool,
-    max_tokens: int | None,
-    ignore_eos: bool,
-    exact: bool | None,
-    fields: Mapping[str, Any],
+    *,
+    stream: bool = True,
+    max_tokens: int | None = None,
+    ignore_eos: bool = False,
+    exact: bool | None = None,
+    headers: Mapping[str, str] | None = None,
+    **fields: Any,
 ) -> Ask:
+    """``fields`` (temperature, seed, return_token_ids ...) go into the body as given. ``exact``
+    None: the length is exact where ``ignore_eos`` is sent."""
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     if max_tokens is not None:
         body["max_tokens"] = max_tokens
     if ignore_eos:
         body["ignore_eos"] = True
-    return Ask(
-        path,
-        _encode({**body, **fields}),
-        stream,
-        max_tokens,
-        ignore_eos if exact is None else exact,
-    )
+    exact = ignore_eos if exact is None else exact
+    return Ask(path, _encode({**body, **fields}), stream, max_tokens, exact, headers or {})

@@ -53,8 +53,9 @@ class Client:
     async def exchange(self, ask: Ask, *, due_at_s: float | None = None) -> Exchange:
         """One completion as raw bytes, to be given to ``reading.read`` when there is time."""
         return await self.request(
-            "POST", ask.path, ask.content, streamed=ask.stream, due_at_s=due_at_s
-        )
+            "POST", ask.path, ask.content, headers=ask.headers, streamed=ask.stream,
+            due_at_s=due_at_s,
+        )  # fmt: skip
 
     async def get(self, path: str) -> Exchange:
         return await self.request("GET", path)

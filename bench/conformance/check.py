@@ -3,24 +3,23 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from bench.conformance.server import Server
+from bench.conformance.server import CHAT, Answer, Server
 
+SUM = (
+    "Nina has 13 shells. Diana gives Nina 46 shells. She loses 11 of them. "
+    "How many shells does Nina have now?"
+)
+TEXT = "Once upon a time there was a"
+OPENAI = "OpenAI's API reference"
+CLIENTS = "real clients"  # found by running them; docs/benchmarking-checks.md names each
+SSE = "the server-sent events standard"
+OPERATORS = "load balancers and operators"
 
-class Need(StrEnum):
-    """Only a required check decides the exit status."""
-
-    REQUIRED = "required"
-    RECOMMENDED = "recommended"
-
-
-class Source(StrEnum):
-    """Who asks for it."""
-
-    OPENAI = "OpenAI's API reference"
-    CLIENTS = "real clients"  # found by running them; docs/benchmarking-checks.md names each
-    SSE = "the server-sent events standard"
-    OPERATORS = "load balancers and operators"
+Ask = Callable[[Server], Awaitable[Answer]]
+Run = Callable[[Server], Awaitable[str | None]]
+"""Returns a remark for the table, or None; raises Violation or NotOffered."""
 
 
 class Verdict(StrEnum):
@@ -29,55 +28,36 @@ class Verdict(StrEnum):
     NOT_OFFERED = "not offered"
 
 
-class Violation(Exception):
-    """The server does otherwise than the check asks; the message shows what came."""
-
-
-class NotOffered(Exception):
-    """The server says that it does not do this; the message shows how."""
-
-
 @dataclass(frozen=True)
 class Check:
-    """``run`` returns a remark for the table, usually "", or raises Violation or NotOffered."""
+    """``source`` is who asks for it; only a ``required`` check decides the exit status."""
 
     name: str
-    need: Need
-    source: Source
-    run: Callable[[Server], Awaitable[str]]
+    run: Run
+    source: str = OPENAI
+    required: bool = True
 
 
-@dataclass(frozen=True)
-class Result:
-    suite: str
-    check: Check
-    verdict: Verdict
-    detail: str
-    seconds: float
+def one(ask: Ask, judge: Callable[[Answer], str | None]) -> Run:
+    """The run of a check that is a single request."""
 
-    @property
-    def decides_failure(self) -> bool:
-        """A required thing that is not offered is missing all the same."""
-        return self.check.need is Need.REQUIRED and self.verdict is not Verdict.PASS
+    async def run(server: Server) -> str | None:
+        return judge(await ask(server))
+
+    return run
 
 
-class Suite:
-    """A group of checks, filled by its decorator in the order in which they are written."""
-
-    def __init__(self) -> None:
-        self.checks: list[Check] = []
-
-    def check(
-        self, name: str, need: Need, source: Source
-    ) -> Callable[[Callable[[Server], Awaitable[str]]], Callable[[Server], Awaitable[str]]]:
-        def add(run: Callable[[Server], Awaitable[str]]) -> Callable[[Server], Awaitable[str]]:
-            self.checks.append(Check(name, need, source, run))
-            return run
-
-        return add
+def get(path: str) -> Ask:
+    return lambda server: server.get(path)
 
 
-def require(condition: bool, message: str) -> None:
-    """Raises Violation unless ``condition``."""
-    if not condition:
-        raise Violation(message)
+def chat(**fields: Any) -> Ask:
+    return lambda server: server.chat(SUM, **fields)
+
+
+def messages(**body: Any) -> Ask:
+    return lambda server: server.post(CHAT, body)
+
+
+def complete(prompt: Any, **fields: Any) -> Ask:
+    return lambda server: server.complete(prompt, **fields)

@@ -4,52 +4,44 @@ import asyncio
 import json
 import time
 
-from bench.conformance.check import Need, NotOffered, Source, Suite, require
-from bench.conformance.questions import OTHERS, SUM
-from bench.conformance.reading import chat_text, chunks, ok, streamed_text
-from bench.conformance.server import CHAT, Server
+from bench.conformance.check import CLIENTS, SUM, Check
+from bench.conformance.server import CHAT, NotOffered, Server, require, streamed_text
 from bench.prometheus import total
 
-CROWD = Suite()
-
 AT_ONCE = 64
+_QUESTION = (
+    "A cup costs $3 and a plant costs $7. Weng buys {0} cups and 2 plants. "
+    "How much does she pay in total?"
+)
 _RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs", "baton_requests_running")
 _FREE_WITHIN_S = 10.0
 _ASK_S = 0.1
 
 
-@CROWD.check("64 at once, none lost, none mixed up", Need.REQUIRED, Source.CLIENTS)
 async def at_once(server: Server) -> str:
-    questions = [OTHERS.format(number) for number in range(2, 2 + AT_ONCE)]
+    questions = [_QUESTION.format(number) for number in range(2, 2 + AT_ONCE)]
     answers = await asyncio.gather(*(server.chat(q, max_tokens=24, stream=True) for q in questions))
     problems = [problem for answer in answers for problem in answer.events().problems]
     require(not problems, "; ".join(problems[:3]))
-    texts = [streamed_text(chunks(answer)) for answer in answers]
-    ids = {chunk["id"] for answer in answers for chunk in chunks(answer)}
+    texts = [streamed_text(answer.chunks()) for answer in answers]
+    ids = {chunk.id for answer in answers for chunk in answer.chunks()}
     require(len(ids) == AT_ONCE, f"{len(ids)} ids in {AT_ONCE} streams")
     require(all(texts), f"{texts.count('')} of {AT_ONCE} answers are empty")
-    again = [streamed_text(chunks(await server.chat(q, max_tokens=24, stream=True)))
-             for q in questions[:8]]  # fmt: skip
-    same = sum(a == b for a, b in zip(texts, again, strict=False))
+    alone = [await server.chat(q, max_tokens=24, stream=True) for q in questions[:8]]
+    same = sum(a == streamed_text(b.chunks()) for a, b in zip(texts, alone, strict=False))
     return f"{same} of 8 as the same question alone"
 
 
-@CROWD.check("a client that leaves harms nobody", Need.REQUIRED, Source.CLIENTS)
-async def leaving(server: Server) -> str:
+async def leaving(server: Server) -> None:
     await _leave(server, clients=8)
-    chat_text(ok(await server.chat(SUM, max_tokens=8)))
-    return ""
+    assert (await server.chat(SUM, max_tokens=8)).completion().text is not None
 
 
-@CROWD.check("what a client left behind is ended", Need.RECOMMENDED, Source.CLIENTS)
-async def cancelled(server: Server) -> str:
+async def cancelled(server: Server) -> None:
     before = await _running(server)
     await _leave(server, clients=8)
     deadline = time.monotonic() + _FREE_WITHIN_S
-    while True:
-        now = await _running(server)
-        if now <= before:
-            return ""
+    while (now := await _running(server)) > before:
         late = time.monotonic() >= deadline
         require(not late, f"{now:g} still running {_FREE_WITHIN_S:g} s after their clients left")
         await asyncio.sleep(_ASK_S)  # a gauge can only be asked
@@ -62,9 +54,7 @@ async def _leave(server: Server, clients: int) -> None:
         "messages": [{"role": "user", "content": SUM}], "ignore_eos": True,
     }  # fmt: skip
     content = json.dumps(body).encode()
-    tasks = [
-        asyncio.create_task(server.client.request("POST", CHAT, content)) for _ in range(clients)
-    ]
+    tasks = [asyncio.create_task(server.send(CHAT, content)) for _ in range(clients)]
     await asyncio.wait(tasks, timeout=0.5)
     for task in tasks:
         task.cancel()
@@ -77,3 +67,10 @@ async def _running(server: Server) -> float:
     if found is None:
         raise NotOffered("no gauge of running requests at /metrics")
     return found
+
+
+CHECKS = (
+    Check("64 at once, none lost, none mixed up", at_once, CLIENTS),
+    Check("a client that leaves harms nobody", leaving, CLIENTS),
+    Check("what a client left behind is ended", cancelled, CLIENTS, required=False),
+)

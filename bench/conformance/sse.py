@@ -1,10 +1,8 @@
-"""A streamed response's bytes, read strictly: what no lenient client would notice shows here."""
+"""A streamed response's bytes, read strictly: what a lenient client would not notice shows here."""
 
 import json
 from dataclasses import dataclass
 from typing import Any, Self
-
-_DONE = "[DONE]"
 
 
 @dataclass(frozen=True)
@@ -33,37 +31,36 @@ class Events:
         for block in blocks:
             if done:
                 problems.append(f"after [DONE] came {block[:80]!r}")
-            data = [_data(line, problems) for line in block.split("\n")]
-            content = "\n".join(line for line in data if line is not None)
-            if content == _DONE:
+            data = [
+                line[5:].removeprefix(" ") for line in block.split("\n") if _is_data(line, problems)
+            ]
+            if data == ["[DONE]"]:
                 done = True
-            elif any(line is not None for line in data):
-                chunks.append(_object(content, problems))
+            elif data:
+                chunks += _objects("\n".join(data), problems)
         if not done:
             problems.append("the stream ended without [DONE]")
-        return cls(tuple(c for c in chunks if c is not None), done, tuple(problems))
+        return cls(tuple(chunks), done, tuple(problems))
 
 
-def _data(line: str, problems: list[str]) -> str | None:
+def _is_data(line: str, problems: list[str]) -> bool:
     if line.startswith(":"):
         problems.append(f"a comment line: {line[:80]!r}")
-    elif line.startswith("data: "):
-        return line[6:]
-    elif line.startswith("data:"):
-        problems.append(f"no space after 'data:': {line[:80]!r}")
-        return line[5:]
-    else:
+    elif not line.startswith("data:"):
         problems.append(f"a line that is no data: {line[:80]!r}")
-    return None
+    elif not line.startswith("data: "):
+        problems.append(f"no space after 'data:': {line[:80]!r}")
+    return line.startswith("data:")
 
 
-def _object(content: str, problems: list[str]) -> Any:
+def _objects(content: str, problems: list[str]) -> list[Any]:
+    """The object that ``content`` is; none when it is something else."""
     try:
         value = json.loads(content)
     except ValueError:
         problems.append(f"an event that is not JSON: {content[:80]!r}")
-        return None
+        return []
     if not isinstance(value, dict):
         problems.append(f"an event that is no object: {content[:80]!r}")
-        return None
-    return value
+        return []
+    return [value]

@@ -1,111 +1,100 @@
 """Checks: /v1/chat/completions as server-sent events."""
 
-from typing import Any
+from collections.abc import Callable
 
-from bench.conformance.check import Need, Source, Suite, require
-from bench.conformance.questions import SUM
-from bench.conformance.reading import chat_text, choices, chunks, ok, streamed_text, usage
-from bench.conformance.server import Answer, Server
+from bench.conformance.chat import no_think
+from bench.conformance.check import CLIENTS, SSE, SUM, Check, Run, chat, one
+from bench.conformance.server import Answer, Completion, Server, require, streamed_text
 
-STREAM = Suite()
-
-
-async def _stream(server: Server, **fields: Any) -> Answer:
-    return await server.chat(SUM, stream=True, **{"max_tokens": 48, **fields})
+Chunks = list[Completion]
 
 
-@STREAM.check("a stream's chunks have their shape", Need.REQUIRED, Source.OPENAI)
-async def shape(server: Server) -> str:
-    answer = await _stream(server)
-    found = chunks(answer)
+def shape(answer: Answer) -> str:
+    found = answer.chunks()
     kind = answer.headers.get("content-type", "")
     require(kind.startswith("text/event-stream"), f"content-type is {kind!r}")
-    require(len({chunk.get("id") for chunk in found}) == 1, "the id changes within the stream")
+    require(len({chunk.id for chunk in found}) == 1, "the id changes within the stream")
     for chunk in found:
-        name = chunk.get("object")
-        require(name == "chat.completion.chunk", f"object is {name!r}")
+        require(chunk.object == "chat.completion.chunk", f"object is {chunk.object!r}")
     return f"{len(found)} chunks"
 
 
-@STREAM.check("the first chunk carries the role", Need.REQUIRED, Source.OPENAI)
-async def role_first(server: Server) -> str:
-    first = choices(chunks(await _stream(server))[0])
-    delta = first[0].get("delta") if first else None
-    require((delta or {}).get("role") == "assistant", f"the first chunk's choices are {first!r}")
-    return ""
+def role_first(found: Chunks) -> None:
+    first = found[0].choices
+    delta = first[0].delta if first else None
+    require(delta and delta.role == "assistant", f"the first chunk's choices are {first!r}")
 
 
-@STREAM.check("one finish reason, in the last chunk", Need.REQUIRED, Source.OPENAI)
-async def one_finish_reason(server: Server) -> str:
-    found = chunks(await _stream(server))
-    reasons = [one.get("finish_reason") for chunk in found for one in choices(chunk)]
+def one_finish_reason(found: Chunks) -> str:
+    reasons = [one.finish_reason for chunk in found for one in chunk.choices]
     given = [reason for reason in reasons if reason is not None]
     require(len(given) == 1, f"finish reasons: {given}")
     require(reasons[-1] is not None, "text came after the finish reason")
     require(given[0] in ("stop", "length"), f"finish_reason is {given[0]!r}")
-    return str(given[0])
+    return given[0]
 
 
-@STREAM.check("the stream says what the whole answer says", Need.RECOMMENDED, Source.OPENAI)
-async def same_text(server: Server) -> str:
-    whole = chat_text(ok(await server.chat(SUM, max_tokens=48)))
-    streamed = streamed_text(chunks(await _stream(server)))
+async def same_text(server: Server) -> None:
+    whole = (await server.chat(SUM, max_tokens=48)).completion().text
+    streamed = streamed_text((await server.chat(SUM, max_tokens=48, stream=True)).chunks())
     require(streamed == whole, f"streamed {streamed!r}, whole {whole!r}")
-    return ""
 
 
-@STREAM.check("text comes while it is generated", Need.REQUIRED, Source.OPENAI)
-async def in_pieces(server: Server) -> str:
-    found = chunks(await _stream(server))
+def in_pieces(found: Chunks) -> str:
     pieces = sum(bool(streamed_text([chunk])) for chunk in found)
     require(pieces > 1, f"{pieces} chunk with text for 48 tokens")
     return f"{pieces} pieces"
 
 
-@STREAM.check("only data lines, [DONE] last", Need.REQUIRED, Source.SSE)
-async def form(server: Server) -> str:
-    answer = await _stream(server)
-    chunks(answer)
-    problems = answer.events().problems
+def form(answer: Answer) -> None:
+    problems = answer.ok().events().problems
     require(not problems, "; ".join(problems))
-    return ""
 
 
-@STREAM.check("no empty choices unless usage is asked for", Need.REQUIRED, Source.CLIENTS)
-async def no_empty_choices(server: Server) -> str:
-    for chunk in chunks(await _stream(server)):
-        require(bool(choices(chunk)), f"a chunk without choices: {chunk!r}")
-        require(chunk.get("usage") is None, f"usage unasked for: {chunk!r}")
-    return ""
+def no_empty_choices(found: Chunks) -> None:
+    for chunk in found:
+        require(chunk.choices, f"a chunk without choices: {chunk}")
+        require(chunk.usage is None, f"usage before the last chunk, or unasked for: {chunk}")
 
 
-@STREAM.check("include_usage gives usage in the last chunk", Need.REQUIRED, Source.OPENAI)
-async def usage_chunk(server: Server) -> str:
-    options = {"include_usage": True}
-    found = chunks(await _stream(server, max_tokens=3, stream_options=options))
+def usage_chunk(found: Chunks) -> str:
     *others, last = found
-    require(choices(last) == [], f"the last chunk has choices: {last!r}")
-    prompt, completion = usage(last)
-    require(completion == 3, f"{completion} tokens in usage, not 3")
-    for chunk in others:
-        require(chunk.get("usage") is None, f"usage before the last chunk: {chunk!r}")
-        require(bool(choices(chunk)), f"a chunk without choices: {chunk!r}")
-    return f"{prompt} + {completion} tokens"
+    require(last.choices == [], f"the last chunk has choices: {last}")
+    require(last.num_tokens == 3, f"{last.num_tokens} tokens in usage, not 3")
+    no_empty_choices(others)
+    return f"{last.num_prompt} + 3 tokens"
 
 
-@STREAM.check("a stop string never shows in a stream", Need.REQUIRED, Source.OPENAI)
 async def stop_string(server: Server) -> str:
-    before = streamed_text(chunks(await _stream(server)))
+    before = streamed_text((await server.chat(SUM, max_tokens=48, stream=True)).chunks())
     stop = before[len(before) // 2 :][:6]
-    found = chunks(await _stream(server, stop=[stop]))
-    text = streamed_text(found)
+    answer = await server.chat(SUM, max_tokens=48, stream=True, stop=[stop])
+    text = streamed_text(answer.chunks())
     require(text == before.split(stop)[0], f"{text!r} is not {before!r} up to {stop!r}")
     return f"stop {stop!r}"
 
 
-@STREAM.check("no <think> in a stream", Need.REQUIRED, Source.CLIENTS)
-async def no_think(server: Server) -> str:
-    text = streamed_text(chunks(await _stream(server, max_tokens=256)))
-    for tag in ("<think>", "</think>"):
-        require(tag not in text, f"{tag} in {text[:200]!r}")
-    return ""
+def _of_chunks(judge: Callable[[Chunks], str | None], **fields: object) -> Run:
+    ask = chat(**{"stream": True, "max_tokens": 48, **fields})
+    return one(ask, lambda answer: judge(answer.chunks()))
+
+
+CHECKS = (
+    Check("a stream's chunks have their shape", one(chat(stream=True, max_tokens=48), shape)),
+    Check("the first chunk carries the role", _of_chunks(role_first)),
+    Check("one finish reason, in the last chunk", _of_chunks(one_finish_reason)),
+    Check("the stream says what the whole answer says", same_text, required=False),
+    Check("text comes while it is generated", _of_chunks(in_pieces)),
+    Check("only data lines, [DONE] last", one(chat(stream=True, max_tokens=48), form), SSE),
+    Check("no empty choices unless usage is asked for", _of_chunks(no_empty_choices), CLIENTS),
+    Check(
+        "include_usage gives usage in the last chunk",
+        _of_chunks(usage_chunk, max_tokens=3, stream_options={"include_usage": True}),
+    ),
+    Check("a stop string never shows in a stream", stop_string),
+    Check(
+        "no <think> in a stream",
+        _of_chunks(lambda found: no_think(streamed_text(found)), max_tokens=256),
+        CLIENTS,
+    ),
+)

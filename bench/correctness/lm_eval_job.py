@@ -60,7 +60,7 @@ def evaluate(job: dict[str, Any], folder: Path, retries: _Retries) -> dict[str, 
     manager = TaskManager(include_defaults=False)
     (task,) = manager.load(str(_task(job["data"], folder)))["tasks"].values()
     num_docs = len(list(task.eval_docs))
-    limit = min(job["limit"] or num_docs, num_docs)
+    limit = min(job["num_problems"] or num_docs, num_docs)
     indices = sorted(random.Random(job["seed"]).sample(range(num_docs), limit))
     found = lm_eval.simple_evaluate(
         model="local-chat-completions",

@@ -12,7 +12,7 @@ _FINAL = re.compile(r"#### (-?[\d.,]+)")
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
-def read(path: Path) -> list[tuple[str, str]]:
+def read_problems(path: Path) -> list[tuple[str, str]]:
     """(question, final number) of every line; raises CannotMeasure naming the first bad one."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -20,6 +20,9 @@ class Finding:
     level: Level
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.level.name.lower()}: {self.reason}"
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -106,12 +109,9 @@ def _of_slowdowns(readings: Sequence[Reading], limits: Limits) -> list[Finding]:
         share = sum(reason in r.slowdowns for r in readings) / len(readings)
         if share > limits.slowed_share:
             failing = reason.startswith("hw_") and share > limits.slowed_share_failing
-            found.append(
-                Finding(
-                    Level.FAILING if failing else Level.DEGRADED,
-                    f"clocks held down by {reason} in {share:.0%} of the samples",
-                )
-            )
+            how_bad = Level.FAILING if failing else Level.DEGRADED
+            text = f"clocks held down by {reason} in {share:.0%} of the samples"
+            found.append(Finding(how_bad, text))
     return found
 
 

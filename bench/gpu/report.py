@@ -4,23 +4,44 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.gpu.drawn import drawn
 from bench.gpu.formulas import drift, highest, joules, mean, per_second
-from bench.gpu.health import Finding, Level, Limits, judge_gpu, judge_rate, level
-from bench.gpu.run import Held
-from telemetry.gpu_readings import GpuInfo, Reading, Xid
+from bench.gpu.health import Finding, Limits, judge_gpu, judge_rate, level
+from bench.gpu.sampler import Observed
+from telemetry.gpu_readings import Reading
 
 KEPT_FULL_PCT = 90.0
 
 
 @dataclass(frozen=True)
-class Observed:
-    """What the sampler has: readings by GPU, over ramp and hold, on the load's clock."""
+class Span:
+    """One answered request (``perf_counter`` seconds), with tokens as the server counts them."""
 
-    infos: tuple[GpuInfo, ...]
-    readings: tuple[Sequence[Reading], ...]
-    xids: Sequence[Xid]
-    notes: tuple[str, ...]
+    begin_s: float
+    end_s: float
+    num_prompt: int
+    num_output: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One concurrency that was tried, and the output tokens per second it gave."""
+
+    concurrency: int
+    tokens_per_s: float
+
+
+@dataclass(frozen=True)
+class Held:
+    """What was measured; the hold is from ``begin_s`` to ``end_s`` (``perf_counter`` seconds).
+    ``spans`` are all requests that were answered as asked, ``failures`` says why others were not.
+    """
+
+    steps: tuple[Step, ...]
+    best: Step
+    begin_s: float
+    end_s: float
+    spans: Sequence[Span]
+    failures: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -38,13 +59,13 @@ class GpuReport:
     @property
     def timeline(self) -> list[float]:
         """Output tokens in each second of the hold."""
-        spans = [(s.begin_s, s.end_s, s.answer.num_output) for s in self.held.spans]
+        spans = [(s.begin_s, s.end_s, s.num_output) for s in self.held.spans]
         return per_second(spans, self.held.begin_s, self.held.end_s)
 
     @property
     def tokens_per_s(self) -> float:
         """Output tokens per second of the hold: the one number to compare."""
-        return sum(self.timeline) / max(1, len(self.timeline))
+        return mean(self.timeline) or 0.0
 
     @property
     def energy_j(self) -> float | None:
@@ -64,15 +85,10 @@ class GpuReport:
 
     def findings(self) -> dict[str, list[Finding]]:
         """What speaks against each GPU, and against the run as a whole."""
-        found = {
-            info.uuid: judge_gpu(
-                info,
-                readings,
-                [x for x in self.seen.xids if x.gpu in (info.index, -1)],
-                self.limits,
-            )
-            for info, readings in zip(self.seen.infos, self.seen.readings, strict=True)
-        }
+        found = {}
+        for info, readings in zip(self.seen.infos, self.seen.readings, strict=True):
+            xids = [xid for xid in self.seen.xids if xid.gpu in (info.index, -1)]
+            found[info.uuid] = judge_gpu(info, readings, xids, self.limits)
         return found | {"throughput": judge_rate(self.timeline, self.limits)}
 
     @property
@@ -83,12 +99,7 @@ class GpuReport:
 
     def problems(self) -> list[str]:
         """What makes the run fail: a GPU or throughput that is not healthy, failed requests."""
-        found = [
-            f"{where}: {one.level.name.lower()}: {one.reason}"
-            for where, all_of_it in self.findings().items()
-            for one in all_of_it
-            if one.level > Level.HEALTHY
-        ]
+        found = [f"{where}: {one}" for where, those in self.findings().items() for one in those]
         if self.held.failures:
             count, last = len(self.held.failures), self.held.failures[-1]
             found.append(f"{count} requests failed; the last: {last}")
@@ -112,45 +123,35 @@ class GpuReport:
         }
 
     def json(self) -> dict[str, Any]:
-        timeline = self.timeline
+        held, timeline = self.held, self.timeline
+        spans = [(s.begin_s, s.end_s, s.num_prompt + s.num_output) for s in held.spans]
+        findings = {where: [str(one) for one in those] for where, those in self.findings().items()}
         return {
             **self.headline(),
             "hold_s": self.seconds,
-            "total_tokens_per_s": self._total_per_s(),
+            "total_tokens_per_s": mean(per_second(spans, held.begin_s, held.end_s)) or 0.0,
             "energy_j": self.energy_j,
             "drift": drift(timeline, self.limits.window_s),
-            "ramp": [asdict(step) for step in self.held.steps],
-            "failures": len(self.held.failures),
+            "ramp": [asdict(step) for step in held.steps],
+            "failures": len(held.failures),
             "tokens_each_second": timeline,
-            "findings": {
-                where: [f"{one.level.name.lower()}: {one.reason}" for one in found]
-                for where, found in self.findings().items()
-            },
+            "findings": findings,
             "xids": [asdict(xid) for xid in self.seen.xids],
             "notes": self.notes(),
-            "per_gpu": [self._of(i) for i in range(len(self.seen.infos))],
-            "gpu": drawn(self.seen.infos, self.seen.readings),
+            "per_gpu": [
+                {
+                    **asdict(info),
+                    "utilisation_pct": mean([r.utilisation_pct for r in readings]),
+                    "power_w": mean([r.power_w for r in readings]),
+                    "hottest_c": highest([r.temperature_c for r in readings]),
+                    "sm_clock_mhz": mean([r.sm_clock_mhz for r in readings]),
+                    "memory_used_bytes": highest([r.memory_used_bytes for r in readings]),
+                }
+                for info, readings in zip(self.seen.infos, self._during_hold(), strict=True)
+            ],
+            "gpu": self.seen.json(),
         }
-
-    def _total_per_s(self) -> float:
-        """Prompt tokens counted too, each with the request it belongs to."""
-        spans = [
-            (s.begin_s, s.end_s, s.answer.num_prompt + s.answer.num_output) for s in self.held.spans
-        ]
-        seconds = per_second(spans, self.held.begin_s, self.held.end_s)
-        return sum(seconds) / max(1, len(seconds))
 
     def _during_hold(self) -> list[list[Reading]]:
         begin, end = self.held.begin_s, self.held.end_s
         return [[r for r in one if begin <= r.at_s <= end] for one in self.seen.readings]
-
-    def _of(self, gpu: int) -> dict[str, Any]:
-        readings = self._during_hold()[gpu]
-        return {
-            **asdict(self.seen.infos[gpu]),
-            "utilisation_pct": mean([r.utilisation_pct for r in readings]),
-            "power_w": mean([r.power_w for r in readings]),
-            "hottest_c": highest([r.temperature_c for r in readings]),
-            "sm_clock_mhz": mean([r.sm_clock_mhz for r in readings]),
-            "memory_used_bytes": highest([r.memory_used_bytes for r in readings]),
-        }

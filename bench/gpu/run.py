@@ -1,92 +1,157 @@
-"""The GPU benchmark's course: fill the GPUs, then hold, with readings all the while."""
+"""The GPU benchmark's course: double the load until the GPUs are full, then hold it, with readings
+all the while."""
 
+import asyncio
 import random
-import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 
-from bench.client.client import Client
-from bench.gpu.load import Answer, Load, RequestFailed, Span, StoppedWithin
-from bench.gpu.plan import GpuPlan
-from bench.gpu.ramp import Ramp, Step
+from bench.cannot_measure import CannotMeasure
+from bench.client.asking import Ask
+from bench.client.exchange import Exchange
+from bench.client.reading import read
+from bench.client.record import Failure
+from bench.conduct import Session
+from bench.gpu.health import Limits
+from bench.gpu.report import GpuReport, Held, Span, Step
 from bench.gpu.sampler import Sampler
+from bench.gpu.settings import GpuSettings
+from bench.loops import OnEnd, closed_loop
+from bench.options import Target
+from telemetry.nvml import local_gpus
 
 
-@dataclass(frozen=True)
-class Held:
-    """What was measured; the hold is from ``begin_s`` to ``end_s`` (``perf_counter`` seconds).
+async def gpu(settings: GpuSettings, target: Target, session: Session) -> GpuReport:
+    """Keep every GPU full and watch it: speed, energy, heat, clocks, memory errors, Xids.
 
-    ``spans`` are all requests that were answered, ``failures`` what the others said.
+    The GPUs are those of this machine, so run it where the server runs. Exit status: 0 healthy (or
+    no GPU), 1 a GPU is degraded or failing or requests failed, 2 nothing could be measured.
     """
+    sampler = Sampler(local_gpus(), period_s=settings.period_s)
+    for note in sampler.notes:
+        session.progress.say(note)
+    with sampler:
+        held = await Course(settings, session).run()
+    return GpuReport(held, sampler.observed, Limits())
 
-    steps: tuple[Step, ...]
-    best: Step
-    begin_s: float
-    end_s: float
-    spans: tuple[Span, ...]
-    failures: tuple[str, ...]
 
-
-async def run(
-    client: Client,
-    model: str,
-    plan: GpuPlan,
-    sampler: Sampler,
-    told: Callable[[str], None],
-    stopped_within: StoppedWithin,
-) -> Held:
+@dataclass
+class Course:
     """Raises CannotMeasure when the server stalls or only fails, and when the run is stopped in
     the ramp; a hold that is stopped is as long as it was."""
-    draw = random.Random(plan.seed)
 
-    async def generate() -> Answer:
-        record = await client.send(plan.ask(model, draw))
-        if record.failure is not None:
-            raise RequestFailed(f"{record.failure.value}: {record.detail}")
-        if record.usage is None:
-            raise RequestFailed("an answer without usage: its tokens cannot be counted")
-        got = record.usage.completion_tokens
-        if got != plan.output_len:
-            raise RequestFailed(f"{got} tokens, not {plan.output_len}: is ignore_eos not known?")
-        return Answer(record.usage.prompt_tokens, got)
+    settings: GpuSettings
+    session: Session
 
-    load = Load(generate)
-    ramp = Ramp(plan.start, plan.most, plan.least_gain)
-    with sampler:
+    def __post_init__(self) -> None:
+        self._draw = random.Random(self.settings.seed)
+        self._spans: list[Span] = []
+        self._failures: list[str] = []
+
+    async def run(self) -> Held:
+        steps = [await self._step(self.settings.start)]
+        while (best := best_of(steps, self.settings.least_gain)) is steps[-1]:
+            doubled = min(2 * best.concurrency, self.settings.most)
+            if doubled == best.concurrency:
+                break
+            steps.append(await self._step(doubled))
+        hold_s = self.settings.hold_s
+        self.session.progress.say(f"holding {best.concurrency} at once for {hold_s:.0f} s")
+        begin_s, end_s = await self._hold(best.concurrency)
+        return Held(tuple(steps), best, begin_s, end_s, self._spans, self._failures)
+
+    async def _step(self, concurrency: int) -> Step:
+        """Output tokens per second between ends of requests: from when each place has answered its
+        first one, to when the last ones are still all open."""
+        rounds, limit_s = self.settings.rounds, self.settings.step_limit_s
+        asks = [self._ask() for _ in range(concurrency * (rounds + 1))]
+        ended = 0
+
+        def count(failed: bool) -> None:
+            nonlocal ended
+            ended += not failed
+
         try:
-            while ramp.concurrency is not None:
-                concurrency = ramp.concurrency
-                rate = await _step(load, concurrency, plan)
-                told(f"{concurrency} at once: {rate:.1f} tokens/s")
-                ramp.took(rate)
-            await _settle(load, ramp, plan)
-            told(f"holding {ramp.best.concurrency} at once for {plan.hold_s:.0f} s")
-            begin_s = time.perf_counter()
-            await load.hold(plan.hold_s, stopped_within)
-            end_s = time.perf_counter()
-        finally:
-            await load.stop(plan.request_limit_s)
-    return Held(
-        tuple(ramp.steps), ramp.best, begin_s, end_s, tuple(load.spans), tuple(load.failures)
-    )
+            async with asyncio.timeout(limit_s):
+                spans = await self._send(asks, concurrency, count)
+        except TimeoutError:
+            what = f"{ended} of {len(asks)} requests were answered within {limit_s:.0f} s"
+            raise CannotMeasure(what) from None
+        if stopped := self.session.control.stopped:
+            raise CannotMeasure(f"{stopped}{self._last_failure()}")
+        counted = spans[concurrency : concurrency * rounds]
+        if not counted:
+            raise CannotMeasure(f"{len(spans)} of {len(asks)} requests{self._last_failure()}")
+        took_s = counted[-1].end_s - spans[concurrency - 1].end_s
+        rate = sum(span.num_output for span in counted) / took_s
+        self.session.progress.say(f"{concurrency} at once: {rate:.1f} tokens/s")
+        return Step(concurrency, rate)
+
+    async def _hold(self, concurrency: int) -> tuple[float, float]:
+        """(begin, end): from when each place has answered its first request, ``hold_s`` long or
+        until the run is stopped; what is open then is answered, but not counted."""
+        begin_s = 0.0
+        ended = 0
+
+        def count(failed: bool) -> None:
+            nonlocal ended, begin_s
+            ended += 1
+            if ended == concurrency:
+                begin_s = perf_counter()
+
+        def asks() -> Iterator[Ask]:
+            while not begin_s or perf_counter() < begin_s + self.settings.hold_s:
+                if self.session.control.stopped:
+                    return
+                yield self._ask()
+
+        await self._send(asks(), concurrency, count)
+        if not begin_s:
+            raise CannotMeasure(f"{self.session.control.stopped}{self._last_failure()}")
+        return begin_s, min(perf_counter(), begin_s + self.settings.hold_s)
+
+    async def _send(
+        self, asks: "Sequence[Ask] | Iterator[Ask]", concurrency: int, on_end: OnEnd
+    ) -> list[Span]:
+        """In order of their ends."""
+        client, control = self.session.client, self.session.control
+        exchanges = await closed_loop(client, asks, concurrency, control, on_end)
+        spans = [span for each in exchanges if each is not None and (span := self._judge(each))]
+        self._spans += spans
+        return sorted(spans, key=lambda span: span.end_s)
+
+    def _judge(self, exchange: Exchange) -> Span | None:
+        record = read(exchange)
+        got = record.usage and record.usage.completion_tokens
+        if record.failure is Failure.CANCELLED:
+            pass
+        elif record.failure is not None:
+            self._failures.append(f"{record.failure.value}: {record.detail}")
+        elif record.usage is None:
+            self._failures.append("an answer without usage: its tokens cannot be counted")
+        elif got != self.settings.output_len:
+            wanted = self.settings.output_len
+            self._failures.append(f"{got} tokens, not {wanted}: is ignore_eos not known?")
+        else:
+            usage = record.usage
+            return Span(
+                record.due_at_s, record.done_at_s, usage.prompt_tokens, usage.completion_tokens
+            )
+        return None
+
+    def _ask(self) -> Ask:
+        return self.settings.ask(self.session.server.model, self._draw)
+
+    def _last_failure(self) -> str:
+        return f"; the last failure: {self._failures[-1]}" if self._failures else ""
 
 
-async def _settle(load: Load, ramp: Ramp, plan: GpuPlan) -> None:
-    """Return at the best concurrency, when no request is open that had to wait behind more."""
-    best, last = ramp.best.concurrency, ramp.steps[-1].concurrency
-    load.set_concurrency(best)
-    if last > best:
-        await load.until_answered(len(load.spans) + last + best, limit_s=plan.step_limit_s)
-
-
-async def _step(load: Load, concurrency: int, plan: GpuPlan) -> float:
-    """Output tokens per second at ``concurrency``. Measured between ends of requests: each place
-    has answered its first one, which began while others were added, before the clock runs."""
-    load.set_concurrency(concurrency)
-    before = len(load.spans)
-    await load.until_answered(before + concurrency, limit_s=plan.step_limit_s)
-    settled, begin_s = len(load.spans), load.spans[-1].end_s
-    more = concurrency * (plan.rounds - 1)
-    await load.until_answered(settled + more, limit_s=plan.step_limit_s)
-    counted = load.spans[settled:]
-    return sum(span.answer.num_output for span in counted) / (counted[-1].end_s - begin_s)
+def best_of(steps: Sequence[Step], least_gain: float) -> Step:
+    """A doubling that gains under ``least_gain`` is not worth its latency: the one before it
+    holds."""
+    best = steps[0]
+    for step in steps[1:]:
+        if step.tokens_per_s > best.tokens_per_s * (1 + least_gain):
+            best = step
+    return best

@@ -1,45 +1,62 @@
 """Readings of every GPU at a steady pace, in a thread beside the load."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from telemetry.gpu_readings import GpuInfo, Gpus, Reading, Xid
 from telemetry.steady_thread import SteadyThread
 
 
+@dataclass(frozen=True)
+class Observed:
+    """Readings by GPU, taken at the same moments, on the sampler's clock."""
+
+    infos: tuple[GpuInfo, ...]
+    readings: tuple[Sequence[Reading], ...]
+    xids: Sequence[Xid]
+    notes: tuple[str, ...]
+
+    def json(self) -> list[dict[str, Any]]:
+        """``{"at_s", "gpus": [{"index", ...}]}`` for each moment; seconds from the first one."""
+        moments = list(zip(*self.readings, strict=False))
+        return [
+            {
+                "at_s": moment[0].at_s - moments[0][0].at_s,
+                "gpus": [
+                    {"index": info.index, **_figures(reading)}
+                    for info, reading in zip(self.infos, moment, strict=True)
+                ],
+            }
+            for moment in moments
+        ]
+
+
 class Sampler:
     """Reads each GPU once every ``period_s`` between enter and exit; times are ``clock``'s.
 
-    ``readings`` and ``xids`` only grow, and may be looked at while it runs.
+    ``readings`` and ``xids`` only grow.
     """
 
     def __init__(
         self, gpus: Gpus, *, period_s: float = 1.0, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self._gpus = gpus
-        self._period_s = period_s
-        self._clock = clock
-        self._thread = SteadyThread("gpu-sampler", self._round, period_s=period_s, clock=clock)
+        self._gpus, self._period_s, self._clock = gpus, period_s, clock
+        self._thread = SteadyThread("gpu-sampler", self._sample, period_s=period_s, clock=clock)
+        self._lost: tuple[str, ...] = ()
+        self.infos: tuple[GpuInfo, ...] = gpus.infos
         self.readings: tuple[list[Reading], ...] = tuple([] for _ in gpus.infos)
         self.xids: list[Xid] = []
-        self.lost: list[str] = []
-
-    @property
-    def infos(self) -> tuple[GpuInfo, ...]:
-        return self._gpus.infos
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return (*self._gpus.notes, *self.lost)
+        return (*self._gpus.notes, *self._lost)
 
-    def sample(self) -> None:
-        """One reading of each GPU, now."""
-        now = self._clock()
-        for info, readings in zip(self._gpus.infos, self.readings, strict=True):
-            readings.append(self._gpus.read(info.index, now))
-        self.xids += self._gpus.xids(now)
+    @property
+    def observed(self) -> Observed:
+        return Observed(self.infos, self.readings, self.xids, self.notes)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -55,9 +72,28 @@ class Sampler:
         if self._thread.stop(within_s=10 * self._period_s):
             self._gpus.close()
         else:
-            self.lost.append("the driver stopped answering: readings end early")
+            self._lost = ("the driver stopped answering: readings end early",)
 
-    def _round(self) -> bool:
-        if self._gpus.infos:
-            self.sample()
-        return bool(self._gpus.infos)
+    def _sample(self) -> bool:
+        """One reading of each GPU, now; False where there is none."""
+        now = self._clock()
+        for info, readings in zip(self.infos, self.readings, strict=True):
+            readings.append(self._gpus.read(info.index, now))
+        if self.infos:
+            self.xids += self._gpus.xids(now)
+        return bool(self.infos)
+
+
+def _figures(reading: Reading) -> dict[str, Any]:
+    memory = reading.memory_used_bytes
+    return {
+        "utilization": reading.utilisation_pct,
+        "temperature_c": reading.temperature_c,
+        "memory_temperature_c": reading.memory_temperature_c,
+        "power_w": reading.power_w,
+        "memory_used_gib": None if memory is None else memory / 2**30,
+        "sm_clock_mhz": reading.sm_clock_mhz,
+        "memory_clock_mhz": reading.memory_clock_mhz,
+        "ecc_uncorrected": reading.ecc_uncorrected,
+        "slowdowns": sorted(reading.slowdowns),
+    }

@@ -1,11 +1,24 @@
-"""Do client, coordinator and Redis tell the same story? Pure."""
+"""How each request ended, and whether client, coordinator and Redis agree on it. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
-from bench.scale.outcome import End, Seen
+from bench.client.record import Failure, Record
 
 TERMINAL = frozenset({"finished", "failed", "cancelled"})
+
+
+class End(StrEnum):
+    """The first three are ends that a client can be told; the last one must never be."""
+
+    FINISHED = "finished"
+    FAILED = "failed"  # the server said so, by a status or in the stream
+    REFUSED = "refused"  # 503 with Retry-After
+    LOST = "lost"  # no end, or none that can be believed
+
+
 # What Redis must say of a request whose client saw this; None: it was never accepted.
 _RECORDED: Mapping[End, frozenset[str | None]] = {
     End.FINISHED: frozenset({"finished"}),
@@ -15,19 +28,49 @@ _RECORDED: Mapping[End, frozenset[str | None]] = {
 }
 
 
-def with_redis(ends: Sequence[Seen], states: Mapping[str, str]) -> list[str]:
-    """Each request that the client and Redis tell differently, and each without an end.
+@dataclass(frozen=True)
+class Seen:
+    """One request's end, as its client saw it; ``detail`` is empty for a finished one."""
 
-    ``states`` are Redis' by X-Request-Id.
-    """
+    http_id: str
+    end: End
+    seconds: float
+    detail: str = ""
+
+    @property
+    def bad(self) -> bool:
+        """A server that is full may refuse; it may not fail or lose what it accepted."""
+        return self.end in (End.FAILED, End.LOST)
+
+
+def seen(http_id: str, record: Record, output_len: int) -> Seen:
+    """``output_len`` is what a finished request must have, by the server's own count."""
+    if record.failure is None:
+        num_tokens, reason = record.said_tokens, record.finish_reason
+        if reason == "length" and num_tokens == output_len:
+            return Seen(http_id, End.FINISHED, record.e2e_s)
+        what = f"finish_reason {reason!r} with {num_tokens} tokens, not {output_len}"
+        return Seen(http_id, End.LOST, record.e2e_s, what)
+    end = End.FAILED if record.failure in (Failure.HTTP, Failure.STREAM_ERROR) else End.LOST
+    why = f"{record.failure.value}: {record.detail}"
+    if record.failure is Failure.HTTP and record.status == 503:
+        if record.retry_after:
+            end = End.REFUSED
+        else:
+            why += " (without Retry-After)"
+    return Seen(http_id, end, record.e2e_s, why)
+
+
+def with_redis(ends: Sequence[Seen], states: Mapping[str, str]) -> list[str]:
+    """Each request of which the client and Redis differ, and each without an end. ``states`` are
+    Redis' by X-Request-Id."""
     found = []
     for one in ends:
         state = states.get(one.http_id)
         if state not in _RECORDED[one.end]:
             found.append(f"{one.http_id}: its client saw {one.end.value}, Redis says {state}")
     unknown = states.keys() - {one.http_id for one in ends}
-    found += [f"{http_id}: in Redis, and nobody asked" for http_id in sorted(unknown)]
-    return found
+    return found + [f"{http_id}: in Redis, and never sent" for http_id in sorted(unknown)]
 
 
 def with_coordinator(ends: Sequence[Seen], counted: Mapping[str, float]) -> list[str]:

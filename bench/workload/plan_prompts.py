@@ -1,49 +1,37 @@
 """Prompts for a plan: random ones, or built of shared blocks where a trace says which repeat."""
 
 import random
-from collections.abc import Mapping
-from typing import Any, Literal
 
-from bench.client.asking import Ask, completion
+from bench.client.asking import completion
+from bench.load_settings import LoadSettings
 from bench.workload.plan import Planned
-from bench.workload.random_prompts import random_text
+from bench.workload.prepared import Prepared
+from bench.workload.prompts import random_text
 from bench.workload.tokens import Tokens
 
 
 class PlanPrompts:
-    """``fields`` go into every request (asking.completion).
+    """The same block id gives the same tokens within one run (one seed), and others in the next,
+    so that a server's prefix cache sees what the trace's server saw, and no more."""
 
-    The same block id gives the same tokens within one run (one ``seed``), and others in the next,
-    so that a server's prefix cache sees what the trace's server saw, and no more.
-    """
-
-    def __init__(
-        self,
-        model: str,
-        tokens: Tokens,
-        *,
-        seed: int,
-        prompt_as: Literal["text", "ids"],
-        fields: Mapping[str, Any],
-    ) -> None:
-        self._model, self._tokens, self._seed, self._as = model, tokens, seed, prompt_as
-        self._fields = fields
-        self._draw = random.Random(seed)
+    def __init__(self, model: str, tokens: Tokens, settings: LoadSettings) -> None:
+        self._model, self._tokens, self._settings = model, tokens, settings
+        self._draw = random.Random(settings.seed)
         self._texts: dict[tuple[int, int], str] = {}
 
-    async def ask(self, planned: Planned) -> tuple[Ask, int]:
-        """The request, and how many tokens its prompt has by our own count. Text that is joined
-        of blocks may miss the planned length by what merges at the joints; ids never do."""
+    async def prepare(self, label: str, planned: Planned) -> Prepared:
+        """The request, with the length of its prompt by our own count. Text that is joined of
+        blocks may miss the planned length by what merges at the joints; ids never do."""
         prompt: str | list[int]
-        if self._as == "ids":
+        if self._settings.prompt_as == "ids":
             prompt = self._ids(planned)
             length = len(prompt)
         else:
             prompt = await self._text(planned)
             length = len(await self._tokens.encode(prompt)) if planned.blocks else planned.input_len
-        return completion(
-            self._model, prompt, max_tokens=planned.output_len, **self._fields
-        ), length
+        fields = self._settings.fields()
+        ask = completion(self._model, prompt, max_tokens=planned.output_len, **fields)
+        return Prepared(label, ask, length)
 
     def _ids(self, planned: Planned) -> list[int]:
         if not planned.blocks:
@@ -74,4 +62,4 @@ class PlanPrompts:
         return self._texts[block, length]
 
     def _block_draw(self, block: int) -> random.Random:
-        return random.Random(f"{self._seed} {block}")
+        return random.Random(f"{self._settings.seed} {block}")

@@ -1,4 +1,4 @@
-"""The requests of a level, made before the clock runs: random prompts, and sums among them."""
+"""Requests made before the clock runs, and what became of them: read, counted and judged after."""
 
 import random
 from collections.abc import Sequence
@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.client.asking import Ask, chat, completion
+from bench.client.exchange import Exchange
+from bench.client.reading import read
+from bench.figures.counting import CLAIM_SHARE, count, judged
+from bench.figures.outcome import Outcome
 from bench.throughput_settings import ThroughputSettings
-from bench.workload.random_prompts import random_text
-from bench.workload.spot_checks import SpotCheck, spot_check
+from bench.workload.prompts import SpotCheck, random_text, spot_check
 from bench.workload.tokens import Tokens
 
 
@@ -20,6 +23,24 @@ class Prepared:
     ask: Ask
     prompt_len: int
     check: SpotCheck | None = None
+
+
+async def outcomes(
+    prepared: Sequence[Prepared],
+    exchanges: Sequence[Exchange | None],
+    tokens: Tokens,
+    tolerance: float = CLAIM_SHARE,
+) -> list[Outcome]:
+    """Of the requests that were sent; ``exchanges`` are in the order of ``prepared``."""
+    found = []
+    for item, exchange in zip(prepared, exchanges, strict=True):
+        if exchange is not None:
+            record, ask = read(exchange), item.ask
+            counted = await count(
+                record, tokens, asked=ask.max_tokens, exact=ask.exact, tolerance=tolerance
+            )
+            found.append(Outcome(item.label, judged(record, counted), counted, item.prompt_len))
+    return found
 
 
 class Maker:
@@ -43,10 +64,12 @@ class Maker:
 
     async def _random(self, label: str) -> Prepared:
         length = self._settings.input_len
+        prompt: str | list[int]
         if self._settings.prompt_as == "ids":
-            return Prepared(label, self._ask(self._tokens.draw(self._draw, length)), length)
-        text = await random_text(self._tokens, length, self._draw)
-        return Prepared(label, self._ask(text), length)
+            prompt = self._tokens.draw(self._draw, length)
+        else:
+            prompt = await random_text(self._tokens, length, self._draw)
+        return Prepared(label, self._ask(prompt), length)
 
     async def _sum(self, label: str) -> Prepared:
         check = await spot_check(self._tokens, self._settings.input_len, self._draw)
@@ -54,20 +77,9 @@ class Maker:
         prompt = ids if self._settings.prompt_as == "ids" else check.prompt
         return Prepared(f"{label} sum", self._ask(prompt, temperature=0), len(ids), check)
 
-    def _ask(self, prompt: str | Sequence[int], **fields: Any) -> Ask:
-        settings = self._settings
-        fields = {
-            "stream": settings.stream,
-            "max_tokens": settings.output_len,
-            "ignore_eos": settings.ignore_eos,
-            "exact": settings.exact,
-            "temperature": settings.temperature,
-            **settings.extra_body,
-            **fields,
-        }
-        if settings.return_token_ids:
-            fields["return_token_ids"] = True
-        if settings.api == "chat":
+    def _ask(self, prompt: str | list[int], **more: Any) -> Ask:
+        fields = self._settings.fields() | more
+        if self._settings.api == "chat":
             assert isinstance(prompt, str)
             return chat(self._model, prompt, **fields)
         return completion(self._model, prompt, **fields)

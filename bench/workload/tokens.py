@@ -11,12 +11,13 @@ from typing import Any, Protocol
 
 import msgspec
 
+from bench.cannot_measure import CannotMeasure
 from bench.client.client import Client
 
 _LOOKS_SPECIAL = re.compile(r"<[^<>\s]*>|\[[A-Z]+\]")
 
 
-class TokenizerMissing(Exception):
+class TokenizerMissing(CannotMeasure):
     """There is no way to count tokens; the message says what was tried."""
 
 

@@ -10,7 +10,8 @@
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,23 @@ _MOONCAKE_BLOCK, _BAILIAN_BLOCK = 512, 16
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
+@dataclass(frozen=True)
+class Trace:
+    """``name`` of its file; ``plan`` in order of time, from 0 on."""
+
+    name: str
+    plan: Sequence[Planned]
+
+    @classmethod
+    def read(cls, setting: str, text: str) -> "Trace":
+        """Raises ValueError naming the setting, file and line."""
+        path = Path(text)
+        return cls(path.name, read_trace(path))
+
+
 def read_trace(path: Path) -> list[Planned]:
-    """In order of time, from 0 on; the format is told from the content. An answer of no tokens is
-    asked for as one of one. Raises ValueError naming file and line."""
+    """The format is told from the content. An answer of no tokens is asked for as one of one.
+    Raises ValueError naming file and line."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from bench.stub import Behaviour, Stub
+from tests.bench.stub import Behaviour, Stub
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import Any
 from bench import result_file
 from bench.client.record import Arrival, Record
 from bench.figures.counting import Count
-from bench.figures.goodput import Bounds, Slo
+from bench.figures.goodput import Bounds
 from bench.figures.outcome import Outcome
 from bench.figures.summary import summary
 from bench.figures.timeline import timeline
@@ -50,7 +50,8 @@ def throughput_document(
 
 
 def _settings(**more: Any) -> LoadSettings:
-    return LoadSettings(1, Slo(5.0, 5.0), Lengths(5, 5), Lengths(3, 3), rate=1.0, **more)
+    lengths = {"input_len": Lengths(5, 5), "output_len": Lengths(3, 3)}
+    return LoadSettings(1, 1.0, slo_ttft_ms=5000, slo_tpot_ms=5000, **lengths, **more)
 
 
 def _run(rate: float, settings: LoadSettings) -> Run:

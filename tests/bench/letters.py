@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from bench import stub
+from tests.bench import stub
 
 
 class Letters:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli import app
-from bench.stub import Behaviour, Stub
+from tests.bench.stub import Behaviour, Stub
 
 ServeStub = Callable[[Behaviour], Stub]
 FAULTS = {"mute": "timeout", "not_http": "garbage", "refuse": "http"}
@@ -57,7 +57,7 @@ def test_the_gpu_benchmark_gives_up_on_a_bad_server(
         out,
     )
     assert status == 2
-    assert "requests in a row failed; the last: " + FAULTS[fault] in printed
+    assert "the last failure: " + FAULTS[fault] in printed
 
 
 @pytest.mark.parametrize("fault", IN_A_STREAM)

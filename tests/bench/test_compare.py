@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from bench import result_file
 from bench.cli import app
-from bench.compare import Side, compared, differences, scored
+from bench.score import WEIGHTS, Side, differences, level_ratios, ratios
 from tests.bench.documents import throughput_document
 
 # Four requests of 5 + 3 tokens in 3 s: 32 tokens in 3 s at every level.
@@ -27,9 +27,9 @@ def written(path: Path, found: dict[str, Any]) -> str:
 
 
 def test_a_score_and_its_parts() -> None:
-    found = scored(Side("a", throughput_document()))
-    assert found["score"] == pytest.approx(22 * TOK_S, rel=1e-4)
-    assert found["levels"][-1]["points"] == pytest.approx(8 * TOK_S, rel=1e-4)
+    side = Side("a", throughput_document())
+    assert side.score() == pytest.approx(22 * TOK_S, rel=1e-4)
+    assert side.tok_s == pytest.approx(dict.fromkeys(WEIGHTS, TOK_S), rel=1e-4)
 
 
 def test_wrong_answers_score_nothing_and_a_missing_level_has_no_score() -> None:
@@ -41,10 +41,10 @@ def test_wrong_answers_score_nothing_and_a_missing_level_has_no_score() -> None:
 
 
 def test_ratios_are_to_the_first() -> None:
-    found = compared([Side("a", throughput_document()), Side("b", throughput_document(2.0))])
-    assert found["score_ratios"] == pytest.approx([1, 2], rel=1e-3)
-    assert found["levels"][0]["ratios"] == pytest.approx([1, 2], rel=1e-3)
-    assert found["levels"][0]["ttft_p50_ms"] == pytest.approx([1000, 500])
+    sides = [Side("a", throughput_document()), Side("b", throughput_document(2.0))]
+    assert ratios([side.score() for side in sides]) == pytest.approx([1, 2], rel=1e-3)
+    assert level_ratios(sides)[64] == pytest.approx([1, 2], rel=1e-3)
+    assert ratios([4.0, None, 2.0]) == [1.0, None, 0.5]
 
 
 def test_what_is_not_the_same_is_said() -> None:

@@ -9,10 +9,10 @@ import pytest
 import typer
 
 from bench.client.endpoint import Deadlines, endpoint
-from bench.commands.conduct import Conduct, Session
+from bench.conduct import Conduct, Session
 from bench.run_control import Patience
-from bench.stub import Behaviour, Stub
 from tests.bench.gpu.test_sampler import Scripted
+from tests.bench.stub import Behaviour, Stub
 
 
 class Found:
@@ -38,7 +38,7 @@ def test_the_gpus_health_is_recorded_beside_the_figures(
     out, html = tmp_path / "result.json", tmp_path / "report.html"
     where = endpoint(serve_stub(Behaviour()).url)
     with pytest.raises(typer.Exit) as ended:
-        Conduct("probe", where, None, Deadlines(), Patience(), {}, out, html, gpus=lambda: gpus)(
+        Conduct("probe", where, None, Deadlines(), Patience(), {}, out, html, True, lambda: gpus)(
             work
         )
     assert ended.value.exit_code == 0

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bench import stub
 from bench.client.record import Failure, Record, Usage
 from bench.figures.counting import count, judged
+from tests.bench import stub
 from tests.bench.letters import Letters
 
 

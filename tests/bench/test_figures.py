@@ -7,9 +7,9 @@ from bench.figures.counting import Count
 from bench.figures.goodput import Bounds, Slo, attainment, search
 from bench.figures.latency import spread_ms, tbt_s, tokens_per_arrival, tpot_s
 from bench.figures.outcome import Outcome, by_failure, failures
-from bench.figures.score import WEIGHTS, ScoreFailed, score
 from bench.figures.summary import summary
 from bench.figures.timeline import timeline
+from bench.score import WEIGHTS, ScoreFailed, weighted
 
 
 def record(
@@ -95,19 +95,19 @@ def test_failures_are_listed_with_what_came() -> None:
 
 def test_the_score_is_the_weighted_sum() -> None:
     tok_s = {1: 10.0, 2: 20.0, 4: 30.0, 8: 40.0, 16: 50.0, 32: 60.0, 64: 70.0}
-    assert score(tok_s) == 10 + 20 + 60 + 80 + 200 + 240 + 560
-    assert score(tok_s, correct=False) == 0
+    assert weighted(tok_s) == 10 + 20 + 60 + 80 + 200 + 240 + 560
+    assert weighted(tok_s, correct=False) == 0
     assert sum(WEIGHTS.values()) == 22
 
 
 def test_a_published_row_gives_its_published_score() -> None:
     row = {1: 984, 2: 1753, 4: 3038, 8: 4749, 16: 6446, 32: 11144, 64: 12810}
-    assert score(row) == 191_151
+    assert weighted(row) == 191_151
 
 
 def test_no_score_without_all_levels() -> None:
     with pytest.raises(ScoreFailed, match="32, 64"):
-        score(dict.fromkeys((1, 2, 4, 8, 16), 1.0))
+        weighted(dict.fromkeys((1, 2, 4, 8, 16), 1.0))
 
 
 def test_attainment_counts_failed_requests_as_missed() -> None:

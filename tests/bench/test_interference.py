@@ -14,7 +14,7 @@ from bench.interference import (
     steady,
     touching,
 )
-from bench.stub import Behaviour, Stub
+from tests.bench.stub import Behaviour, Stub
 
 
 def stream(*times: float, due: float = 0.0) -> Record:

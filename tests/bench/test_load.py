@@ -16,7 +16,7 @@ from bench.client.endpoint import endpoint
 from bench.client.reading import read
 from bench.loops import open_loop
 from bench.run_control import Patience, RunControl
-from bench.stub import Behaviour, Stub
+from tests.bench.stub import Behaviour, Stub
 
 ServeStub = Callable[[Behaviour], Stub]
 TRACES = Path(__file__).resolve().parents[2] / "bench" / "traces"

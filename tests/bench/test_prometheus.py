@@ -16,7 +16,7 @@ b 1.5e+06
 def test_series_have_their_labels_and_values() -> None:
     assert list(series(TEXT, "a_total")) == [
         ({"state": "finished", "reason": "stop"}, 2.0),
-        ({"state": "finished", "reason": 'a, \\"b\\" } c'}, 3.0),
+        ({"state": "finished", "reason": 'a, "b" } c'}, 3.0),
     ]
 
 

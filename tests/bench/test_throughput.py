@@ -14,17 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli import app
-from bench.client.client import Client
-from bench.client.endpoint import endpoint
 from bench.measures import percentile
-from bench.progress import Silent
-from bench.run_control import Patience, RunControl
-from bench.server_info import ServerInfo
-from bench.stub import Behaviour, Stub
 from bench.throughput import measure
 from bench.throughput_settings import ThroughputSettings
 from bench.workload.tokens import TokenizerMissing
 from tests.bench.letters import Letters
+from tests.bench.sessions import session
+from tests.bench.stub import Behaviour, Stub
 
 ServeStub = Callable[[Behaviour], Stub]
 SMALL = ["--vocab-size", "676", "--input-len", "40", "--requests", "8", "--first-byte-s", "1"]
@@ -45,10 +41,8 @@ async def test_what_is_measured_is_what_the_server_did() -> None:
         1, (level,), requests=8, input_len=20, output_len=num_tokens, warm_ups=2
     )
     async with Stub(Behaviour(ttft_s, itl_s, give_ids=True)) as stub:
-        async with Client(endpoint(stub.url)) as client:
-            control = RunControl(client, Patience())
-            server = ServerInfo(stub.url, "stub", None, None, None)
-            found = await measure(client, server, Letters(), settings, control, Silent())
+        async with session(stub.url) as given:
+            found = await measure(given, settings, Letters())
         served = stub.served[2:]  # without the warm-ups
     assert found.problems() == []
     (figures,) = found.json()["levels"]
@@ -224,12 +218,10 @@ async def test_what_was_measured_outlives_a_tokenizer_that_is_gone() -> None:
             return await super().encode(text)
 
     settings = ThroughputSettings(1, (1, 2), 2, input_len=8, output_len=2, spot_checks=0)
-    async with Stub(Behaviour(0.001, 0.001)) as stub, Client(endpoint(stub.url)) as client:
-        control = RunControl(client, Patience())
-        server = ServerInfo(stub.url, "stub", None, None, None)
-        found = await measure(client, server, Failing(), settings, control, Silent())
+    async with Stub(Behaviour(0.001, 0.001)) as stub, session(stub.url) as given:
+        found = await measure(given, settings, Failing())
     assert [level["concurrency"] for level in found.levels] == [1]
-    assert control.stopped == "no prompts for level 2: gone"
+    assert given.control.stopped == "no prompts for level 2: gone"
     assert found.levels[0]["failures"] == {"miscount": 2}
     assert "could not be counted: gone" in found.outcomes[0].record.detail
 

@@ -70,7 +70,7 @@ def test_without_gpu_the_cpu_build_of_torch_comes_first(checkout):
     assert done.returncode == 0, done.stderr
     torch, rest = installs(checkout.asked())
     assert torch.startswith("--no-deps torch==2.13.0+cpu --extra-index-url https://download.py")
-    assert rest == "-e .[worker,redis-server]"
+    assert rest == "-e .[worker,redis-server,bench]"
     assert checkout.make(".venv/.stamp-up").returncode == 0
     assert checkout.asked() == [], "up to date: nothing to ask"
 
@@ -88,7 +88,7 @@ def test_newer_settings_install_again_into_the_same_environment(checkout):
     os.utime(checkout.folder / "pyproject.toml", (now + 1, now + 1))
     checkout.make(".venv/.stamp-up", FAKE_TORCH="2.13.0+cpu")
     asked = checkout.asked()
-    assert installs(asked) == ["-e .[worker,redis-server]"]
+    assert installs(asked) == ["-e .[worker,redis-server,bench]"]
     assert not any("-m venv" in line for line in asked)
 
 
@@ -115,7 +115,7 @@ def test_a_failed_download_keeps_the_environment(checkout):
     checkout.asked()
     assert checkout.make(".venv/.stamp-up", FAKE_TORCH="2.13.0+cpu").returncode == 0
     asked = checkout.asked()
-    assert installs(asked) == ["-e .[worker,redis-server]"]
+    assert installs(asked) == ["-e .[worker,redis-server,bench]"]
     assert not any("-m venv" in line for line in asked)
 
 
@@ -135,7 +135,7 @@ def test_without_the_index_of_cpu_builds_pypis_torch_serves(checkout):
     first, second, rest = installs(checkout.asked())
     assert "+cpu" in first
     assert "+cpu" in second
-    assert rest == "-e .[worker,redis-server]"
+    assert rest == "-e .[worker,redis-server,bench]"
 
 
 def test_another_index_of_cpu_builds_may_be_named(checkout):

@@ -3,11 +3,12 @@
 import re
 import shutil
 import subprocess
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
-from bench.commands import correctness, gpu, load, report, scale, throughput
+from bench.cli import COMMANDS
 from deploy.settings import resolve
 from tests.deploy.running import ROOT
 
@@ -125,11 +126,8 @@ def test_what_is_wrong_is_named(tmp_path: Path, arguments: str, why: str) -> Non
 
 
 def test_git_ignores_env_and_what_the_harness_writes_by_default() -> None:
-    commands = [getattr(module, module.__name__.rpartition(".")[2]) for module in
-                (correctness, gpu, load, report, scale, throughput)]  # fmt: skip
-    outputs = [value.name for command in commands for value in command.__defaults__
-               if isinstance(value, Path) and value.suffix]  # fmt: skip
-    assert len(outputs) == len(commands)
+    commands = ("correctness", "gpu", "load", "report", "scale", "throughput")
+    outputs = [signature(COMMANDS[name]).parameters["out"].default.name for name in commands]
     for name in (".env", ".env.a1B2c3", *outputs):
         done = subprocess.run(["git", "check-ignore", "-q", name], cwd=ROOT, check=False)
         assert done.returncode == 0, name

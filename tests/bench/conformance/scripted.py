@@ -55,7 +55,7 @@ class Scripted(Server):
         echoed = "other" if self.breaks("request_id") else sent
         return Answer(found.status, {**found.headers, "x-request-id": echoed}, found.body)
 
-    async def send(self, path: str, content: bytes) -> Answer:
+    async def send(self, path: str, content: bytes, headers: Any = None) -> Answer:
         return self._refuse(Refusal(400, "not JSON"))
 
     def _refuse(self, refusal: Refusal) -> Answer:

@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from bench.conformance.check import Need, Result, Verdict
-from bench.conformance.report import Report
-from bench.conformance.run import SUITES, run
+from bench.conformance.check import Verdict
+from bench.conformance.run import SUITES, Report, Result, run
 from tests.bench.conformance.scripted import Scripted
 
 IN_MEMORY = ("service", "chat", "stream", "completions", "errors")
@@ -58,7 +57,7 @@ def missed(found: list[Result]) -> set[str]:
 def test_a_server_that_does_all_right_passes_all() -> None:
     found = results(Scripted())
     assert [(one.check.name, one.detail) for one in found if one.verdict is not Verdict.PASS] == []
-    assert len(found) == sum(len(SUITES[name].checks) for name in IN_MEMORY)
+    assert len(found) == sum(len(SUITES[name]) for name in IN_MEMORY)
 
 
 @pytest.mark.parametrize("violation", sorted(EXPECTED))
@@ -67,7 +66,7 @@ def test_just_what_is_wrong_is_found(violation: str) -> None:
 
 
 def test_errors_of_another_shape_fail_every_check_of_errors() -> None:
-    names = {check.name for check in SUITES["errors"].checks}
+    names = {check.name for check in SUITES["errors"]}
     assert names <= missed(results(Scripted("bare_error"), "errors"))
 
 
@@ -88,6 +87,6 @@ def test_only_required_checks_decide() -> None:
 
 
 def test_every_check_names_itself_once() -> None:
-    names = [check.name for suite in SUITES.values() for check in suite.checks]
+    names = [check.name for suite in SUITES.values() for check in suite]
     assert len(set(names)) == len(names)
-    assert any(c.need is Need.REQUIRED for suite in SUITES.values() for c in suite.checks)
+    assert any(check.required for suite in SUITES.values() for check in suite)

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from bench.cannot_measure import CannotMeasure
-from bench.client.client import Client
-from bench.client.endpoint import Deadlines, endpoint
-from bench.correctness.bundled import ask_bundled
-from bench.correctness.outcome import Outcome
+from bench.client.endpoint import Deadlines
+from bench.correctness.run import CorrectnessSettings, Outcome, ask_bundled
 from tests.bench.correctness.oracle import Say, oracle
+from tests.bench.sessions import session
 
 PROBLEMS = [(f"What is {i} + {i}?", str(2 * i)) for i in range(20)]
 _RIGHT = dict(PROBLEMS)
@@ -24,8 +23,9 @@ def ask(say: Say, **settings: Any) -> Outcome:
     async def run() -> Outcome:
         with oracle(say) as (url, _):
             limits = Deadlines(first_byte_s=2.0, stall_s=2.0, total_s=2.0)
-            async with Client(endpoint(url), limits) as client:
-                return await ask_bundled(client, "oracle", PROBLEMS, **settings)
+            async with session(url, "oracle", limits) as given:
+                asked = CorrectnessSettings("bundled", **settings)
+                return await ask_bundled(asked, given, PROBLEMS)
 
     return asyncio.run(run())
 

@@ -2,15 +2,16 @@
 
 import asyncio
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.cannot_measure import CannotMeasure
-from bench.correctness.gsm8k import Gsm8kPlan, run_gsm8k
+from bench.correctness.gsm8k import run_gsm8k
+from bench.correctness.run import CorrectnessSettings, Outcome
 from tests.bench.correctness.oracle import oracle
+from tests.bench.sessions import session
 
 NUM_PROBLEMS = 12
 
@@ -30,10 +31,17 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-async def never(seconds: float) -> bool:
-    """A run that nobody stops."""
-    await asyncio.sleep(seconds)
-    return False
+def asked_of(url: str, data: Path, stopped: str = "", **settings: Any) -> Outcome:
+    """``stopped``: why the run is stopped before it begins."""
+
+    async def run() -> Outcome:
+        plan = CorrectnessSettings("gsm8k", 7, data, **{"limit_s": 100.0, **settings})
+        async with session(url, "oracle") as given:
+            if stopped:
+                given.control.stop(stopped)
+            return await run_gsm8k(plan, given)
+
+    return asyncio.run(run())
 
 
 def test_its_own_prompts_filters_and_scores_over_a_local_file(data: Path) -> None:
@@ -50,8 +58,7 @@ def test_its_own_prompts_filters_and_scores_over_a_local_file(data: Path) -> Non
         return f"They hold {number * number if style < 7 else 1} pens"
 
     with oracle(say) as (url, asked):
-        plan = Gsm8kPlan(url, "oracle", 7, data, num_problems=8, max_tokens=99, limit_s=100.0)
-        found = asyncio.run(run_gsm8k(plan, os.environ, never))
+        found = asked_of(url, data, num_problems=8, max_tokens=99)
     assert found.num_problems == 8
     assert found.scores == {"flexible": 7 / 8, "strict": 5 / 8}
     assert found.passed
@@ -68,26 +75,19 @@ def test_a_server_that_fails_for_good_is_named_with_its_words(data: Path) -> Non
     def say(body: dict[str, Any]) -> str:
         raise RuntimeError("out of order")
 
-    with oracle(say) as (url, _):
-        plan = Gsm8kPlan(url, "oracle", 7, data, num_problems=4, tries=2, limit_s=100.0)
-        with pytest.raises(CannotMeasure, match=r"lm-eval: .*500.*calls were made again"):
-            asyncio.run(run_gsm8k(plan, os.environ, never))
+    failed = pytest.raises(CannotMeasure, match=r"lm-eval: .*500.*calls were made again")
+    with oracle(say) as (url, _), failed:
+        asked_of(url, data, num_problems=4, tries=2)
 
 
 def test_a_run_that_takes_too_long_or_is_stopped_ends(data: Path) -> None:
-    async def at_once(_: float) -> bool:
-        return True
-
-    plan = Gsm8kPlan("http://127.0.0.1:9", "oracle", 7, data, limit_s=0.01)
     with pytest.raises(CannotMeasure, match="not done in 0 s"):
-        asyncio.run(run_gsm8k(plan, os.environ, never))
+        asked_of("http://127.0.0.1:9", data, limit_s=0.01)
     with pytest.raises(CannotMeasure, match="was stopped"):
-        asyncio.run(run_gsm8k(plan, os.environ, at_once))
+        asked_of("http://127.0.0.1:9", data, stopped="interrupted")
 
 
-@pytest.mark.parametrize(
-    "settings", [{"num_problems": -1}, {"gate": 1.5}, {"gated": "kind"}, {"concurrency": 0}]
-)
+@pytest.mark.parametrize("settings", [{"num_problems": -1}, {"gate": 1.5}, {"concurrency": 0}])
 def test_settings_that_make_no_sense_are_named(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
-        Gsm8kPlan("http://h:1", "m", 1, **settings)
+        CorrectnessSettings(**settings)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.cannot_measure import CannotMeasure
-from bench.correctness.problems import BUNDLED, flexible, read, strict
+from bench.correctness.problems import BUNDLED, flexible, read_problems, strict
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_the_number_of_an_answer(text: str, by_strict: str, by_flexible: str) ->
 
 
 def test_the_bundled_problems_are_there() -> None:
-    found = read(BUNDLED)
+    found = read_problems(BUNDLED)
     rows = [json.loads(line) for line in BUNDLED.read_text().splitlines()]
     assert len(found) == 200
     assert found == [(row["question"], str(row["final"])) for row in rows]
@@ -47,9 +47,9 @@ def test_a_bad_file_is_named_with_its_line(tmp_path: Path, content: str, named: 
     path = tmp_path / "problems.jsonl"
     path.write_text(content)
     with pytest.raises(CannotMeasure, match=named):
-        read(path)
+        read_problems(path)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(CannotMeasure, match=r"cannot read .*nowhere.jsonl"):
-        read(tmp_path / "nowhere.jsonl")
+        read_problems(tmp_path / "nowhere.jsonl")

@@ -5,16 +5,12 @@ from dataclasses import replace
 import pytest
 
 from bench.gpu.health import Limits
-from bench.gpu.load import Answer, Span
-from bench.gpu.ramp import Step
-from bench.gpu.report import GpuReport, Observed
-from bench.gpu.run import Held
+from bench.gpu.report import GpuReport, Held, Span, Step
+from bench.gpu.sampler import Observed
 from telemetry.gpu_readings import GpuInfo, Reading, Xid
 
 # Two requests at a time, each 10 s long with 100 tokens: 20 tokens a second from 90 s to 220 s.
-SPANS = tuple(
-    Span(90.0 + 10 * i, 100.0 + 10 * i, Answer(50, 100)) for i in range(13) for _ in range(2)
-)
+SPANS = tuple(Span(90.0 + 10 * i, 100.0 + 10 * i, 50, 100) for i in range(13) for _ in range(2))
 HELD = Held((Step(1, 10.0), Step(2, 20.0)), Step(2, 20.0), 100.0, 220.0, SPANS, ())
 INFOS = tuple(GpuInfo(i, f"GPU-{i}", "H200", "580", 140 << 30, slowdown_c=90.0) for i in range(2))
 

@@ -1,47 +1,112 @@
-"""The course of the GPU benchmark, against a server that answers two requests at a time."""
+"""The course of the GPU benchmark, against servers that answer as they are told."""
 
 import asyncio
-from contextlib import nullcontext
-from types import SimpleNamespace
+import json
+from time import perf_counter
 from typing import Any, cast
 
-from bench.gpu.plan import GpuPlan
-from bench.gpu.run import run
+import pytest
+
+from bench.cannot_measure import CannotMeasure
+from bench.client.exchange import Exchange
+from bench.conduct import Session
+from bench.gpu.run import Course
+from bench.gpu.settings import GpuSettings
+from bench.progress import Progress
+from bench.run_control import Patience, RunControl
+from bench.server_info import ServerInfo
 
 AT_A_TIME, ANSWER_S = 2, 0.02
+SMALL = {"hold_s": 0.3, "start": 2, "most": 16, "least_gain": 0.5, "output_len": 5}
 
 
-class Server:
-    def __init__(self) -> None:
-        self.open = 0
+class Server(Progress):
+    """Answers two requests at a time, each with ``num_tokens``; stands for the client, and hears
+    what is told."""
+
+    def __init__(self, num_tokens: int = 5, status: int = 200) -> None:
+        self.num_open = 0
+        self.open_then: dict[str, int] = {}
+        self._num_tokens, self._status = num_tokens, status
         self._places = asyncio.Semaphore(AT_A_TIME)
 
-    async def send(self, ask: object) -> Any:
-        self.open += 1
+    def say(self, text: str) -> None:
+        self.open_then[text.split()[0]] = self.num_open
+
+    async def open(self, count: int) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+    async def exchange(self, ask: object) -> Exchange:
+        exchange = Exchange(perf_counter())
+        self.num_open += 1
         async with self._places:
             await asyncio.sleep(ANSWER_S)
-        self.open -= 1
-        usage = SimpleNamespace(prompt_tokens=3, completion_tokens=5)
-        return SimpleNamespace(failure=None, usage=usage)
+        self.num_open -= 1
+        usage = {"prompt_tokens": 3, "completion_tokens": self._num_tokens, "total_tokens": 8}
+        exchange.status = self._status
+        body = {"choices": [{"text": "x", "finish_reason": "length"}], "usage": usage}
+        exchange.pieces.append((perf_counter(), json.dumps(body).encode()))
+        exchange.end()
+        return exchange
+
+
+def course(server: Server, **settings: Any) -> Course:
+    client, info = cast(Any, server), ServerInfo("http://h:1", "some", None, None, None)
+    control = RunControl(client, Patience(give_up_after=4))
+    given = Session(client, client, info, control, server)
+    return Course(GpuSettings(**{**SMALL, **settings}), given)
 
 
 async def test_the_hold_begins_when_nothing_waits_behind_a_higher_step() -> None:
-    server, open_then = Server(), dict[str, int]()
-
-    async def stopped_within(seconds: float) -> bool:
-        await asyncio.sleep(seconds)
-        return False
-
-    def told(what: str) -> None:
-        open_then[what.split()[0]] = server.open
-
-    plan = GpuPlan(hold_s=0.3, start=2, most=16, rounds=3, least_gain=0.5, output_len=5)
-    held = await run(
-        cast(Any, server), "some", plan, cast(Any, nullcontext()), told, stopped_within
-    )
+    server = Server()
+    held = await course(server).run()
     assert [step.concurrency for step in held.steps] == [2, 4]
-    assert open_then["4"] >= 3
-    assert open_then["holding"] <= 2
+    assert held.best.concurrency == 2
+    assert server.open_then["holding"] == 0
     during = [span for span in held.spans if held.begin_s < span.end_s < held.end_s]
     assert max(span.end_s - span.begin_s for span in during) < 3 * ANSWER_S
-    assert held.failures == ()
+    assert held.end_s - held.begin_s == pytest.approx(0.3)
+    assert (held.failures, server.num_open) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("server", "said"),
+    [
+        ({"status": 500}, "given up after 4 failures in a row, the last: HTTP 500; the last"),
+        ({"num_tokens": 4}, "0 of 8 requests; the last failure: 4 tokens, not 5"),
+    ],
+)
+async def test_a_server_that_only_fails_is_named_with_its_words(
+    server: dict[str, int], said: str
+) -> None:
+    with pytest.raises(CannotMeasure, match=said):
+        await course(Server(**server)).run()
+
+
+async def test_a_server_that_stalls_ends_the_run_in_time() -> None:
+    with pytest.raises(CannotMeasure, match="0 of 8 requests were answered within 0 s"):
+        await course(Server(), step_limit_s=0.001).run()
+
+
+async def test_a_failure_now_and_then_is_counted_and_the_run_goes_on() -> None:
+    class Sometimes(Server):
+        turn = 0
+
+        async def exchange(self, ask: object) -> Exchange:
+            self.turn += 1
+            found = await super().exchange(ask)
+            found.status = 500 if self.turn % 5 == 0 else 200
+            return found
+
+    held = await course(Sometimes(), most=2).run()
+    assert len(held.spans) > len(held.failures) > 0
+    assert held.failures[0].startswith("http: HTTP 500")
+
+
+@pytest.mark.parametrize("settings", [{"start": 0}, {"start": 9, "most": 8}, {"least_gain": 0.0}])
+def test_settings_that_make_no_sense_are_named(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        GpuSettings(**settings)

@@ -2,18 +2,17 @@
 
 import json
 import re
-from html import escape
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from markupsafe import escape
 
 from bench.html.page import render
-from bench.html.terms import TERMS
-from bench.html.throughput import REFERENCES
+from bench.html.sections import REFERENCES, TERMS
 from tests.bench.documents import load_document, sweep_document, throughput_document
 
-_VOID = {"meta", "br", "line", "circle", "polyline", "i"}
+_VOID = {"meta", "br"}
 
 
 class Balanced(HTMLParser):
@@ -22,7 +21,7 @@ class Balanced(HTMLParser):
         self.open: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        if tag not in _VOID - {"i"} or tag in ("circle",):
+        if tag not in _VOID:
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: Any) -> None:
@@ -40,15 +39,15 @@ SAME_LENGTHS = {"input_len": 1024, "output_len": 1024}
 def check(page: str) -> str:
     """Balanced, and nothing fetched from anywhere."""
     parser = Balanced()
-    parser.feed(page.removeprefix("<!doctype html>"))
+    parser.feed(page.partition("<!doctype html>")[2])
     assert parser.open == []
-    assert not re.search(r"<(script|link|img|iframe)|url\(|@import|src=|href=", page)
+    assert not re.search(r"<(script|link|img|iframe)|url\((?!#)|@import|src=|href=\"(?!#)", page)
     return page
 
 
 def test_a_throughput_report_has_figures_and_circumstances() -> None:
     page = check(render([throughput_document()]))
-    assert "<p class='state good'>complete, without a failure</p>" in page
+    assert '<p class="state good">complete, without a failure</p>' in page
     for part in ("TTFT", "End to end", "Second by second", "baton bench throughput", "No request"):
         assert part in page
 
@@ -83,7 +82,7 @@ def test_the_headline_comes_before_the_verdict_and_the_charts() -> None:
     for level in found["results"]["levels"]:
         level["total_tok_s"] = 1000.0 + level["concurrency"] % 64  # 32 at once are the fastest
     page = check(render([found]))
-    head, _, rest = page.partition("class='state")
+    head, _, rest = page.partition('class="state')
     assert "<b>1,032</b><span>total tok/s, 32 at once</span>" in head
     assert "ms TTFT p50, 1 at once" in head
     assert "ms TPOT p50, 32 at once" in head
@@ -114,7 +113,7 @@ def test_wrong_sums_are_part_of_the_verdict(
         {"question": "1 + 1 =", "expected": 2, "answer": "2", "passed": each} for each in passed
     ]
     page = check(render([found]))
-    states = re.findall(r"<p class='state (\w+)'>(.*?)</p>", page)
+    states = re.findall(r'<p class="state (\w+)">(.*?)</p>', page)
     kind = "good" if all(passed) and not problems else "bad"
     assert [kind for kind, _ in states] == [kind] * len(said)
     for text, (_, words) in zip(said, states, strict=True):
@@ -167,7 +166,7 @@ def test_any_other_kind_is_shown_as_facts_and_tables() -> None:
     page = check(render([found]))
     assert "health" in page
     assert "passed" in page
-    assert 'aria-label="each second"' in page
+    assert page.count("<svg") == 1
 
 
 def test_a_run_without_a_result_says_why() -> None:

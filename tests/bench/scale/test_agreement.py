@@ -3,8 +3,7 @@
 import pytest
 
 from bench.client.record import Failure, Record, Usage
-from bench.scale.agreement import unsettled, with_coordinator, with_redis
-from bench.scale.outcome import End, Seen, seen
+from bench.scale.agreement import End, Seen, seen, unsettled, with_coordinator, with_redis
 
 
 def record(**fields: object) -> Record:
@@ -58,7 +57,7 @@ def test_redis_that_agrees_is_no_problem() -> None:
         (ends(refused=1), {"refused-0": "queued"}, "saw refused, Redis says queued"),
         (ends(failed=1), {"failed-0": "finished"}, "saw failed, Redis says finished"),
         (ends(lost=1), {"lost-0": "decoding"}, "saw lost, Redis says decoding"),
-        ([], {"stranger": "finished"}, "stranger: in Redis, and nobody asked"),
+        ([], {"stranger": "finished"}, "stranger: in Redis, and never sent"),
         (ends(finished=1), {"finished-0": "twice: finished and failed"}, "twice"),
     ],
 )

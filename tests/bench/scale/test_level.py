@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from bench.client.client import Client
-from bench.client.endpoint import endpoint
+from bench.client.exchange import Exchange
+from bench.run_control import Patience
 from bench.scale.plan import ScalePlan
-from bench.scale.redis_view import NoLedger
-from bench.scale.report import ScaleReport, line
-from bench.scale.run import run_level
-from bench.stub import Behaviour, Stub
+from bench.scale.run import ScaleReport, crowded, line, run_level
+from bench.scale.witnesses import Ledger
+from tests.bench.sessions import session
+from tests.bench.stub import Behaviour, Stub
 
 ServeStub = Callable[[Behaviour], Stub]
 PLAN = ScalePlan(levels=(40,), input_len=(4, 8), output_len=6)
@@ -20,9 +20,8 @@ PLAN = ScalePlan(levels=(40,), input_len=(4, 8), output_len=6)
 
 def level(stub: Stub, number: int = 40) -> dict[str, Any]:
     async def run() -> dict[str, Any]:
-        there = endpoint(stub.url)
-        async with Client(there) as client, Client(there) as watcher:
-            return await run_level(client, watcher, "stub", PLAN, number, NoLedger())
+        async with session(stub.url, patience=Patience(1000)) as given:
+            return await run_level(given, PLAN, number, Ledger(None))
 
     return asyncio.run(run())
 
@@ -54,3 +53,9 @@ def test_answers_of_the_wrong_length_are_lost(serve_stub: ServeStub) -> None:
     found = level(serve_stub(Behaviour(ttft_s=0.01, itl_s=0.0, usage_factor=0.5)), number=10)
     assert found["ends"]["lost"] == 11
     assert "with 3 tokens, not 6" in found["problems"][0]
+
+
+def test_the_most_that_were_open_at_once() -> None:
+    spans = [(0.0, 2.0), (1.0, 3.0), (2.0, 4.0), (2.5, 3.5)]
+    exchanges = [Exchange(begin, done_at_s=end) for begin, end in spans]
+    assert crowded(exchanges) == (3, 2.5)  # one ends when the next begins: not both are open

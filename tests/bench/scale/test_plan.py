@@ -4,20 +4,21 @@ import json
 
 import pytest
 
-from bench.scale.plan import ScalePlan, parse_levels, parse_range
+from bench.scale.plan import ScalePlan
 
 
 def test_a_level_asks_for_more_than_it_holds_with_lengths_from_both_bounds() -> None:
     plan = ScalePlan(levels=(400,), input_len=(8, 16), output_len=4)
-    bodies = [json.loads(ask.content) for ask in plan.asks(400, "m")]
+    bodies = [json.loads(ask.content) for ask in plan.asks(400, "m", "x-")]
     assert len(bodies) == 440
     assert {len(body["prompt"]) for body in bodies} == set(range(8, 17))
     assert {(body["max_tokens"], body["ignore_eos"], body["stream"]) for body in bodies} == {
         (4, True, True)
     }
+    assert plan.asks(400, "m", "x-")[3].headers == {"X-Request-Id": "x-3"}
     assert len({tuple(body["prompt"]) for body in bodies}) > 430
-    assert [ask.content for ask in plan.asks(400, "m")] == [
-        ask.content for ask in plan.asks(400, "m")
+    assert [ask.content for ask in plan.asks(400, "m", "x-")] == [
+        ask.content for ask in plan.asks(400, "m", "x-")
     ]
 
 
@@ -34,13 +35,3 @@ def test_a_level_asks_for_more_than_it_holds_with_lengths_from_both_bounds() -> 
 def test_settings_that_make_no_sense_are_named(settings: dict[str, object], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         ScalePlan(**settings)  # type: ignore[arg-type]
-
-
-def test_levels_and_ranges_as_they_are_typed() -> None:
-    assert parse_levels("10,10000") == (10, 10_000)
-    assert parse_range("128-1024") == (128, 1024)
-    assert parse_range("64") == (64, 64)
-    with pytest.raises(ValueError, match="levels: '1;2'"):
-        parse_levels("1;2")
-    with pytest.raises(ValueError, match="input_len: 'a-b'"):
-        parse_range("a-b")

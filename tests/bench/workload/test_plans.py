@@ -7,11 +7,12 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from bench import stub
 from bench.client.asking import Ask
+from bench.load_settings import LoadSettings
 from bench.workload.plan import Lengths, Planned, clipped, mean_rate, paced, poisson
 from bench.workload.plan_prompts import PlanPrompts
 from bench.workload.traces import read_trace
+from tests.bench import stub
 from tests.bench.letters import Letters
 
 TRACES = Path(__file__).resolve().parents[3] / "bench" / "traces"
@@ -89,10 +90,8 @@ def test_a_bad_trace_is_named(tmp_path: Path, content: str, said: str) -> None:
 
 
 def prompts(seed: int, prompt_as: str) -> PlanPrompts:
-    return PlanPrompts(
-        "m", Letters(), seed=seed, prompt_as=prompt_as,  # type: ignore[arg-type]
-        fields={"temperature": 0},
-    )  # fmt: skip
+    settings = LoadSettings(seed, 1.0, prompt_as=prompt_as)  # type: ignore[arg-type]
+    return PlanPrompts("m", Letters(), settings)
 
 
 def prompt_of(ask: Ask) -> list[int]:
@@ -105,11 +104,11 @@ def prompt_of(ask: Ask) -> list[int]:
 @pytest.mark.parametrize("prompt_as", ["text", "ids"])
 async def test_shared_blocks_are_shared_prefixes(prompt_as: str) -> None:
     made = prompts(1, prompt_as)
-    one, length = await made.ask(Planned(0, 40, 5, (7, 8, 9), 16))
-    two, _ = await made.ask(Planned(0, 48, 5, (7, 8, 10), 16))
-    other, _ = await prompts(2, prompt_as).ask(Planned(0, 40, 5, (7, 8, 9), 16))
-    a, b = prompt_of(one), prompt_of(two)
-    assert (len(a), length, len(b)) == (40, 40, 48)
+    one = await made.prepare("", Planned(0, 40, 5, (7, 8, 9), 16))
+    two = await made.prepare("", Planned(0, 48, 5, (7, 8, 10), 16))
+    other = await prompts(2, prompt_as).prepare("", Planned(0, 40, 5, (7, 8, 9), 16))
+    a, b = prompt_of(one.ask), prompt_of(two.ask)
+    assert (len(a), one.prompt_len, len(b)) == (40, 40, 48)
     assert a[:32] == b[:32]
     assert a[32:] != b[32:40]
-    assert prompt_of(other)[:32] != a[:32]
+    assert prompt_of(other.ask)[:32] != a[:32]

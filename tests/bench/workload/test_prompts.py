@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.workload.random_prompts import PromptsFailed, random_text
-from bench.workload.spot_checks import SpotCheck, spot_check
+from bench.workload.prompts import PromptsFailed, SpotCheck, random_text, spot_check
 from bench.workload.tokens import LocalTokens, TokenizerMissing
 from tests.bench.letters import Letters
 

@@ -1,9 +1,10 @@
-"""Around every measurement: who is the server, when to stop, and the result, however it ended.
+"""Around every measurement: which server, when to stop, and the result, however it ended.
 
 Exit status: 0 good; 1 something failed or a gate was missed; 2 nothing could be measured; 130
 interrupted, with what was measured until then in the file.
 """
 
+import resource
 import shlex
 import sys
 from collections.abc import Awaitable, Callable
@@ -14,28 +15,17 @@ from typing import Any, Protocol
 import typer
 
 from bench import environment, result_file
+from bench.cannot_measure import CannotMeasure
 from bench.client.client import Client
 from bench.client.endpoint import Deadlines, Endpoint
-from bench.client.open_files import allow_many
-from bench.gpu.drawn import drawn
 from bench.gpu.sampler import Sampler
 from bench.progress import Progress, shown
 from bench.run_control import INTERRUPTED, Patience, RunControl
-from bench.server_info import ServerInfo, ServerUnfit, ask_server
-from bench.workload.random_prompts import PromptsFailed
-from bench.workload.tokens import TokenizerMissing
+from bench.server_info import ServerInfo, ask_server
 from telemetry.gpu_readings import Gpus, NoGpus
+from telemetry.nvml import local_gpus
 
-CANNOT_MEASURE = 2
-
-
-def nobodys_gpus() -> Gpus:
-    """For what says nothing about GPUs, and for servers on other machines."""
-    return NoGpus("not recorded")
-
-
-INTERRUPT_STATUS = 130
-CannotMeasure = (ServerUnfit, TokenizerMissing, PromptsFailed, ValueError, OSError)
+CANNOT_MEASURE, INTERRUPT_STATUS = 2, 130
 
 
 class Finding(Protocol):
@@ -44,7 +34,7 @@ class Finding(Protocol):
     def json(self) -> dict[str, Any]: ...
 
     def problems(self) -> list[str]:
-        """What it must not be called good with; empty: nothing."""
+        """Why the run is not good; empty: it is."""
         ...
 
     def headline(self) -> dict[str, Any]:
@@ -55,7 +45,7 @@ class Finding(Protocol):
 @dataclass(frozen=True)
 class Session:
     """All that a measurement is given. ``client`` sends nothing more once the run is stopped;
-    ``aside`` is for what is not measured, and still can."""
+    ``aside`` is for requests that are not measured, and still can."""
 
     client: Client
     aside: Client
@@ -69,7 +59,8 @@ Measure = Callable[[Session], Awaitable[Finding]]
 
 @dataclass(frozen=True)
 class Conduct:
-    """One run of one kind of measurement; ``settings`` goes into the file as it is."""
+    """One run of one kind of measurement; ``settings`` goes into the file as it is.
+    ``records_gpus``: the readings of ``gpus()`` go into ``results["gpu"]``."""
 
     kind: str
     endpoint: Endpoint
@@ -79,8 +70,8 @@ class Conduct:
     settings: dict[str, Any]
     out: Path | None
     html: Path | None
-    gpus: Callable[[], Gpus] = nobodys_gpus
-    """Whose health is recorded while it measures, into ``results["gpu"]``."""
+    records_gpus: bool = False
+    gpus: Callable[[], Gpus] = local_gpus
 
     def __call__(self, measure: Measure) -> None:
         """Always ends in typer.Exit."""
@@ -88,7 +79,14 @@ class Conduct:
 
         for path in filter(None, (self.out, self.html)):
             _check_writable(path)
-        allow_many()
+        if self.html is not None:
+            from bench.html.charts import MatplotlibMissing, matplotlib
+
+            try:
+                matplotlib()
+            except MatplotlibMissing as error:
+                raise typer.BadParameter(str(error)) from None
+        _allow_open_files()
         document, headline = uvloop.run(self._measure(measure))
         if self.out is not None:
             result_file.write(self.out, document)
@@ -109,13 +107,14 @@ class Conduct:
         headline: dict[str, Any] = {}
         problems: list[str] = []
         cannot: str | None = None
+        gpus = self.gpus() if self.records_gpus else NoGpus("not recorded")
         with shown() as progress:
             async with (
                 Client(self.endpoint, self.deadlines) as client,
                 Client(self.endpoint, self.deadlines) as aside,
             ):
                 control = RunControl(client, self.patience)
-                with control.watching(), Sampler(self.gpus()) as sampler:
+                with control.watching(), Sampler(gpus) as sampler:
                     try:
                         info = await ask_server(client, self.model)
                         server = info.json()
@@ -123,11 +122,11 @@ class Conduct:
                         finding = await measure(Session(client, aside, info, control, progress))
                         results, problems = finding.json(), finding.problems()
                         headline = finding.headline()
-                    except CannotMeasure as error:
+                    except (CannotMeasure, ValueError, OSError) as error:
                         cannot = f"cannot measure: {error}"
         if sampler.infos and results:
-            results["gpu"] = drawn(sampler.infos, sampler.readings)
-        stopped = control.stopped or cannot
+            results["gpu"] = sampler.observed.json()
+        stopped = cannot if cannot and control.stopped != INTERRUPTED else control.stopped
         document = result_file.document(
             self.kind,
             environment=environment.describe_command(_command()),
@@ -151,6 +150,13 @@ def _check_writable(path: Path) -> None:
             pass
     except OSError as error:
         raise typer.BadParameter(f"cannot write {path}: {error.strerror}") from None
+
+
+def _allow_open_files() -> None:
+    """Every connection is an open file, and a shell's limit is often 1,024, which an open loop
+    against a slow server passes in seconds: raise it as far as the user may."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _status(document: dict[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""``python -m bench.stub``: an OpenAI-compatible server whose timings and tokens are known exactly.
+"""``python -m tests.bench.stub``: an OpenAI-compatible server whose timings and tokens are known.
 
 The harness is checked against it: what is measured must be what the stub did. It also shows what
 the client itself costs on a machine, and how each kind of bad server looks in a report.
