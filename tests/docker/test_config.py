@@ -1,6 +1,7 @@
-"""Both readers of compose files take ours without a word of complaint."""
+"""Both readers of compose files take ours without a word of complaint, and images get all of us."""
 
 import subprocess
+import tomllib
 
 import pytest
 
@@ -20,3 +21,11 @@ def test_config_is_clean(device: str) -> None:
             cwd=ROOT, env=settings, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), command
+
+
+def test_the_images_are_built_from_every_package() -> None:
+    """.dockerignore names what a build may see."""
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = pyproject["tool"]["setuptools"]["packages"]
+    seen = {line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line[0] == "!"}
+    assert {name.partition(".")[0] for name in packages} <= seen
