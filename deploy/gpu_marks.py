@@ -39,7 +39,7 @@ def _own(environ: Mapping[str, str]) -> list[str]:
         base = base_dir(environ)
     except ValueError:
         return []
-    return [f"unix://{path}" for path in sorted(base.glob(f"{PREFIX}*/redis/{SOCKET}"))]
+    return [f"unix://{path}" for path in sorted(base.glob(f"{PREFIX}*/{SOCKET}"))]
 
 
 def _marks(url: str, password: str) -> dict[str, Finding]:

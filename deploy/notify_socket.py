@@ -1,7 +1,6 @@
 """The receiving end of telemetry/notify.py: what the services report about themselves."""
 
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,23 +9,13 @@ _MAX_DATAGRAM_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Notice:
-    """One datagram: the service and the process that sent it, and its fields."""
+    """One datagram: the process that sent it, and what it says. ``fraction`` is how much of a long
+    step is done, from 0 to 1; None if it does not say."""
 
-    service: str
     pid: int
-    fields: Mapping[str, str]
-
-    @property
-    def ready(self) -> bool:
-        return self.fields.get("READY") == "1"
-
-    @property
-    def fraction(self) -> float | None:
-        """How much of a long step is done, from 0 to 1; None if the notice does not say."""
-        try:
-            return float(self.fields["X_BATON_PROGRESS"])
-        except (KeyError, ValueError):
-            return None
+    status: str | None
+    ready: bool
+    fraction: float | None
 
 
 class NotifySocket:
@@ -60,6 +49,8 @@ def parse(datagram: bytes) -> Notice | None:
     lines = datagram.decode(errors="replace").split("\n")
     fields = dict(line.split("=", 1) for line in lines if "=" in line)
     try:
-        return Notice(fields["X_BATON_SERVICE"], int(fields["X_BATON_PID"]), fields)
+        pid = int(fields["X_BATON_PID"])
+        progress = float(fields["X_BATON_PROGRESS"]) if "X_BATON_PROGRESS" in fields else None
     except (KeyError, ValueError):
         return None
+    return Notice(pid, fields.get("STATUS"), fields.get("READY") == "1", progress)

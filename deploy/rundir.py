@@ -1,9 +1,9 @@
 """The private folder of one ``baton up`` (sockets, Redis's files), and what a killed one left.
 
-The folder is locked with flock (``baton.lock``) by the ``baton up`` that made it, and the kernel
-releases the lock however that process dies. A folder whose lock is free is therefore left over:
-its guardian (guardian.py), or else the next start, removes it together with the processes that
-still run for it. A service and its helpers have the folder's path in their environment.
+The ``baton up`` that made the folder holds a flock on it, which the kernel releases however that
+process dies. A folder that is not locked is therefore left over: its guardian (guardian.py), or
+else the next start, removes it together with the processes that still run for it. Services and
+their helpers have the folder's path in their environment.
 """
 
 import contextlib
@@ -18,12 +18,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-PREFIX = "baton-run-"
-_LOCK = "baton.lock"
-_NEW_LOCK = "baton.lock.new"
+PREFIX = "baton-up-"
 # A unix socket's path has at most 107 bytes; leave room for the longest name put inside.
 _MAX_DIR_BYTES = 107 - len(f"/{PREFIX}12345678") - 40
-_UNLOCKED_S = 3600.0
 _DEATH_DEADLINE_S = 5.0
 _PF_EXITING = 0x4  # of the flags in proc_pid_stat(5)
 
@@ -33,17 +30,20 @@ class RunDir:
 
     def __init__(self, base: Path) -> None:
         """Raises OSError if ``base`` cannot take it."""
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
-        # Locked before it gets its name: a lock that is visible and free has lost its owner.
-        new_lock = self.path / _NEW_LOCK
-        self._lock_fd = os.open(new_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock_fd, fcntl.LOCK_EX)
-        new_lock.rename(self.path / _LOCK)
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+            with contextlib.suppress(FileNotFoundError):
+                self._lock = os.open(self.path, os.O_DIRECTORY | os.O_CLOEXEC)
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+                if self.path.exists():
+                    return
+                os.close(self._lock)
+            # Another start took it for abandoned before it was locked: make another.
 
     def remove(self) -> None:
         """Kill the processes that still run for it, and remove it."""
         _clear(self.path)
-        os.close(self._lock_fd)
+        os.close(self._lock)
 
 
 def notify_socket(run_dir: Path) -> Path:
@@ -66,52 +66,30 @@ def base_dir(environ: Mapping[str, str]) -> Path:
 
 def remove_abandoned(base: Path) -> list[Path]:
     """Remove this user's run folders in ``base`` whose owner is dead; returns their paths."""
-    return [path for path in base.glob(f"{PREFIX}*") if _is_ours(path) and _remove_if_free(path)]
+    return [path for path in base.glob(f"{PREFIX}{'?' * 8}") if _remove(path, fcntl.LOCK_NB)]
 
 
 def remove_when_free(run_dir: Path) -> None:
     """Wait until the owner of ``run_dir`` ends, however it ends, and remove what it left."""
-    with contextlib.suppress(FileNotFoundError), (run_dir / _LOCK).open("r+") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        _clear(run_dir)
+    _remove(run_dir, 0)
 
 
-def _is_ours(path: Path) -> bool:
+def _remove(run_dir: Path, flags: int) -> bool:
+    """Remove a folder that no process has locked, if it is one that ``mkdtemp`` made for us."""
     try:
-        info = path.lstat()
-    except FileNotFoundError:
-        return False
-    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid()
-
-
-def _remove_if_free(path: Path) -> bool:
-    try:
-        lock_fd = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return _remove_if_never_locked(path)
+        lock = os.open(run_dir, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _clear(path)
+        info = os.fstat(lock)
+        if (stat.S_IMODE(info.st_mode), info.st_uid) != (0o700, os.getuid()):
+            return False
+        fcntl.flock(lock, fcntl.LOCK_EX | flags)
+        _clear(run_dir)
     except BlockingIOError:
         return False
     finally:
-        os.close(lock_fd)
-    return True
-
-
-def _remove_if_never_locked(path: Path) -> bool:
-    """A folder without a lock is about to get it, which takes less than an hour, or its owner died
-    before."""
-    try:
-        if not set(os.listdir(path)) <= {_NEW_LOCK}:
-            return False  # another program's folder that has our prefix
-        if time.time() - path.stat().st_mtime < _UNLOCKED_S:
-            return False
-        shutil.rmtree(path, ignore_errors=True)
-    except FileNotFoundError:
-        return False
+        os.close(lock)
     return True
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator.record.redis_url import PASSWORD
-from deploy.redis_server import READY_LINE, redis_command
+from deploy.redis_server import READY_LINE, redis_command, redis_url
 from deploy.rundir import notify_socket
 from deploy.settings import UpSettings
 from transport.wire.channel_keys import SECRET
@@ -51,28 +51,16 @@ class Service:
         return self.name == "coordinator"
 
 
-def redis_service(folder: Path, run_dir: Path, inherited: Mapping[str, str]) -> Service:
-    """A Redis server in ``folder``, without Baton's settings. Raises RedisServerError."""
-    env = {name: value for name, value in inherited.items() if not name.startswith("BATON_")}
-    return Service(
-        name="redis",
-        argv=tuple(redis_command(folder)),
-        env={**env, "NOTIFY_SOCKET": str(notify_socket(run_dir))},
-        ready_line=READY_LINE,
-    )
-
-
 def services(
     settings: UpSettings,
     *,
     port: int,
     listen_fd: int | None = None,
     run_dir: Path,
-    redis_url: str,
     inherited: Mapping[str, str],
 ) -> list[Service]:
-    """The coordinator, then the workers. The coordinator gets the socket ``listen_fd``, which
-    listens at ``port``.
+    """Redis unless one was given, the coordinator, then the workers. The coordinator gets the
+    socket ``listen_fd``, which listens at ``port``. Raises RedisServerError without a server.
 
     Every service gets ``inherited``, the environment of this process, and over it the settings. So
     a setting that only a service knows, as the number of pages, can be set for all. The secret of
@@ -92,7 +80,7 @@ def services(
         "NOTIFY_SOCKET": str(notify_socket(run_dir)),
         "BATON_MODEL": str(settings.model),
         "BATON_SERVED_MODEL_NAME": settings.served_model_name,
-        "BATON_REDIS_URL": redis_url,
+        "BATON_REDIS_URL": settings.redis_url or redis_url(run_dir),
         "BATON_LOAD_FORMAT": settings.load_format,
         "BATON_QUANTIZE": settings.quantize,
         "BATON_DEVICE": settings.device,
@@ -121,7 +109,8 @@ def services(
         "colocated": settings.num_colocated,
     }
     workers = [(f"{role}-{i + 1}", role) for role, number in numbers.items() for i in range(number)]
-    return [
+    redis = [] if settings.redis_url is not None else [_redis(run_dir, inherited)]
+    return redis + [
         Service(
             name=name,
             argv=(sys.executable, "-m", module),
@@ -134,3 +123,14 @@ def services(
         )
         for name, module in [("coordinator", "coordinator"), *workers]
     ]
+
+
+def _redis(run_dir: Path, inherited: Mapping[str, str]) -> Service:
+    """A Redis server in ``run_dir``. It does not get Baton's settings."""
+    env = {name: value for name, value in inherited.items() if not name.startswith("BATON_")}
+    return Service(
+        name="redis",
+        argv=tuple(redis_command(run_dir)),
+        env={**env, "NOTIFY_SOCKET": str(notify_socket(run_dir))},
+        ready_line=READY_LINE,
+    )

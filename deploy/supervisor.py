@@ -49,26 +49,11 @@ _SAME_ORDER_S = 1.0
 StopSignals = asyncio.Queue[signal.Signals]
 
 
-def stop_signals() -> StopSignals:
-    """Each SIGINT, SIGTERM and SIGHUP from now on.
-
-    SIGHUP stays ignored where it was (nohup). SIGINT does not: shells ignore it for what they run
-    in the background, but a SIGINT that was sent to this process by its id is meant.
-    """
-    received = StopSignals()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-            loop = asyncio.get_running_loop()
-            loop.add_signal_handler(number, received.put_nowait, number)
-    return received
-
-
 class Supervisor:
     """One run of a set of services. ``run`` may be called once, on the main thread.
 
-    Exit codes: 0 drained after a signal;
-    1 hurried by a second signal, or a process had to be killed; else that of the service that could
-    not be kept, whose message is repeated last.
+    Exit codes: 0 drained after a signal; 1 hurried by a second signal, or a process had to be
+    killed; else that of the service that could not be kept, whose message is repeated last.
     """
 
     def __init__(
@@ -198,7 +183,7 @@ class Supervisor:
         for notice in self._notices.receive():
             for process in self._processes.values():
                 if process.pid == notice.pid:
-                    status = notice.fields.get("STATUS", process.status)
+                    status = notice.status or process.status
                     self._on_progress(process, status, notice.ready, notice.fraction)
 
     def _on_progress(

@@ -1,39 +1,23 @@
 """``baton up``: serve on this machine, in the foreground."""
 
 import asyncio
-import json
 import os
-import shlex
-import socket
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import signal
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from deploy.api_client import DEFAULT_URL
-from deploy.console import console_for
 from deploy.gpus import count_gpus
-from deploy.guardian import Guardian
-from deploy.log_writer import LogWriter
-from deploy.ports import base_url, listen_at, reachable
-from deploy.redis_server import redis_url as own_redis_url
-from deploy.rundir import RunDir, base_dir, remove_abandoned
-from deploy.services import API_KEYS, Service, redis_service, services
+from deploy.ports import listen_at
+from deploy.serve import serve
 from deploy.settings import Device, LoadFormat, Quantize, Role, UpSettings, resolve
-from deploy.supervisor import StopSignals, Supervisor, stop_signals
+from deploy.supervisor import StopSignals
 from telemetry.last_words import CANNOT_START
 from telemetry.listen_fds import inherited_listener
-from transport.copy import shm
 from transport.wire.errors import BatonError
-
-_LAST_LINES_S = 2.0
-_QUESTION = (
-    "Nina has 13 shells. Diana gives Nina 46 shells. She loses 11 of them. "
-    "How many shells does Nina have now?"
-)
 
 
 def up(
@@ -141,88 +125,26 @@ def up(
 
 async def _up(device: Device, resolved: Callable[..., UpSettings]) -> int:
     """The exit code. ``resolved`` takes the number of GPUs."""
-    signals = stop_signals()  # first: one that comes during the start is not lost
+    signals = _stop_signals()  # first: one that comes during the start is not lost
     try:
         settings = resolved(num_gpus=0 if device == "cpu" else count_gpus())
         listener = inherited_listener(os.environ, os.getpid())
         with listener or listen_at(settings.host, settings.port) as listening:
-            return await _serve(settings, listening, base_dir(os.environ), signals)
+            return await serve(settings, listening, signals)
     except (ValueError, BatonError) as error:
         typer.echo(f"error: {error}", err=True)
         return CANNOT_START
 
 
-async def _serve(
-    settings: UpSettings, listener: socket.socket, base: Path, signals: StopSignals
-) -> int:
-    remove_abandoned(base)
-    shm.sweep()
-    with ExitStack() as cleanup:
-        writer = LogWriter()
-        cleanup.callback(writer.close, _LAST_LINES_S)
-        cleanup.callback(shm.sweep)
-        run_dir = RunDir(base)
-        cleanup.callback(Guardian(run_dir.path).stop)
-        cleanup.callback(run_dir.remove)
-        port = int(listener.getsockname()[1])
-        redis, redis_url = _redis(settings, run_dir.path)
-        supervisor = Supervisor(
-            redis
-            + services(
-                settings,
-                port=port,
-                listen_fd=listener.fileno(),
-                run_dir=run_dir.path,
-                redis_url=redis_url,
-                inherited=os.environ,
-            ),
-            listener=listener,
-            run_dir=run_dir.path,
-            stop_signals=signals,
-            console=console_for(writer),
-            ready_lines=[
-                *_export_url(settings, port),
-                _curl(settings, port, os.environ),
-                _ready_line(settings, port),
-            ],
-            drain_timeout_s=settings.drain_timeout_s,
-        )
-        return await supervisor.run()
+def _stop_signals() -> StopSignals:
+    """Each SIGINT, SIGTERM and SIGHUP from now on.
 
-
-def _redis(settings: UpSettings, run_dir: Path) -> tuple[list[Service], str]:
-    """The Redis to start, none where one was given, and its URL."""
-    if settings.redis_url is not None:
-        return [], settings.redis_url
-    folder = run_dir / "redis"
-    folder.mkdir(mode=0o700)
-    return [redis_service(folder, run_dir, os.environ)], own_redis_url(folder)
-
-
-def _ready_line(settings: UpSettings, port: int) -> str:
-    """Programs that start ``baton up`` read this line: its form is a contract."""
-    return (
-        f"ready: {base_url(settings.host, port)} ({settings.pools}, {settings.device}, "
-        f"{settings.served_model_name})"
-    )
-
-
-def _export_url(settings: UpSettings, port: int) -> list[str]:
-    """The setting by which the other commands find an address that is not their default."""
-    url = base_url(reachable(settings.host), port)
-    if url == DEFAULT_URL:
-        return []
-    return [f"for baton status, top, chat and bench:\n  export BATON_URL={url}"]
-
-
-def _curl(settings: UpSettings, port: int, environ: Mapping[str, str]) -> str:
-    url = base_url(reachable(settings.host), port) + "/v1/chat/completions"
-    body = {
-        "model": settings.served_model_name,
-        "messages": [{"role": "user", "content": _QUESTION}],
-        "max_tokens": 200,
-    }
-    parts = ["curl", "-sS", url, "-H", "Content-Type: application/json", "-d", json.dumps(body)]
-    locked = any(environ.get(name) for name in API_KEYS)
-    key = ' -H "Authorization: Bearer $BATON_API_KEY"' if locked else ""
-    return f"try it:\n  {shlex.join(parts)}{key}"
+    SIGHUP stays ignored where it was (nohup). SIGINT does not: shells ignore it for what they run
+    in the background, but a SIGINT that was sent to this process by its id is meant.
+    """
+    received = StopSignals()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            loop.add_signal_handler(number, received.put_nowait, number)
+    return received

@@ -192,7 +192,6 @@ def test_the_wall_clock_is_read_for_what_people_read_only() -> None:
         "coordinator/http/completions.py: time.time",  # "created"
         "coordinator/http/app_context.py: time.time",  # "created" of the model
         "coordinator/record/presence.py: time.time",  # since when; when it failed
-        "deploy/rundir.py: time.time",  # the age of a folder without a lock
         "telemetry/clock.py: time.time",  # once a process
     }
 

@@ -168,7 +168,7 @@ def test_gpus_that_no_worker_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     base = Path(tempfile.mkdtemp(prefix="d", dir="/tmp"))
     environ = {"XDG_RUNTIME_DIR": str(base)}
-    server = LocalRedis(base / "baton-run-1" / "redis")
+    server = LocalRedis(base / "baton-up-1")
     server.start()
     try:
         assert gpu_marks.unfit_gpus(server.url, {}) == []
@@ -178,7 +178,7 @@ def test_gpus_that_no_worker_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert gpu_marks.unfit_gpus(server.url, {}) == [found]
             assert (found.level, found.topic) == ("warn", "gpus")
             assert found.text.startswith("GPU-bb is unfit for another 10 min (Xid 48: ")
-            clear = f"redis-cli -s {base}/baton-run-1/redis/redis.sock del baton:unfit:gpu:GPU-bb"
+            clear = f"redis-cli -s {base}/baton-up-1/redis.sock del baton:unfit:gpu:GPU-bb"
             assert found.advice == f"reset with nvidia-smi -r -i GPU-bb, then clear with {clear}"
             client.set(keys.unfit("GPU-aa"), "Xid 46: the GPU stopped processing", ex=600)
             every = gpu_marks.unfit_gpus(None, environ)

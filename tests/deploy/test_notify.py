@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from deploy.notify_socket import NotifySocket, parse
+from deploy.notify_socket import Notice, NotifySocket, parse
 from telemetry.notify import notify, progress
 
 
@@ -14,7 +14,6 @@ from telemetry.notify import notify, progress
 def heard(short_dir, monkeypatch):
     path = short_dir / "notify.sock"
     monkeypatch.setenv("NOTIFY_SOCKET", str(path))
-    monkeypatch.setenv("BATON_SERVICE_NAME", "decode-1")
     listening = NotifySocket(path)
     yield listening
     listening.close()
@@ -26,25 +25,25 @@ def test_notices_arrive_in_order_and_say_who_sent_them(heard):
     notify(READY=1, STATUS="two\nlines")
     assert select.select([heard], [], [], 1.0)[0]
     first, second = heard.receive()
-    assert (first.service, first.pid, first.ready) == ("decode-1", os.getpid(), False)
-    assert (first.fields["STATUS"], first.fraction) == ("loading weights 40%", 0.4)
-    assert (second.fields["STATUS"], second.ready, second.fraction) == ("two lines", True, None)
+    assert first == Notice(os.getpid(), "loading weights 40%", ready=False, fraction=0.4)
+    assert second == Notice(os.getpid(), "two lines", ready=True, fraction=None)
 
 
 @pytest.mark.parametrize(
-    "datagram", [b"", b"\xff\xfe", b"READY=1", b"X_BATON_SERVICE=a\nX_BATON_PID=b"]
+    "datagram",
+    [b"", b"\xff\xfe", b"READY=1", b"X_BATON_PID=b"],
 )
-def test_anonymous_notice_is_dropped(datagram):
+def test_a_notice_that_does_not_say_who_sent_it_is_dropped(datagram):
     assert parse(datagram) is None
 
 
 def test_fraction_stays_between_its_ends(heard):
     progress("far", 7.0)
     (notice,) = heard.receive()
-    assert notice.fields["STATUS"] == "far 100%"
+    assert notice.status == "far 100%"
 
 
-def test_nobody_listening_is_no_reason_to_fail(heard, monkeypatch):
+def test_a_service_goes_on_without_a_listener(heard, monkeypatch):
     heard.close()
     notify(READY=1)
     monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere/at/all")

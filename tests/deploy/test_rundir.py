@@ -1,9 +1,10 @@
-"""Run folders: private, owned by a lock, swept when the owner is dead."""
+"""Run folders: private, owned by a lock, removed when the owner is dead."""
 
-import os
 import stat
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -34,23 +35,29 @@ def test_dead_owners_folder_is_swept(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folder_about_to_be_locked_stays_for_an_hour(tmp_path):
-    newborn = tmp_path / "baton-run-newborn"
-    newborn.mkdir()
-    assert remove_abandoned(tmp_path) == []
-    os.utime(newborn, (0, 0))
-    assert remove_abandoned(tmp_path) == [newborn]
+def test_a_folder_taken_for_abandoned_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
+    made, real = [], tempfile.mkdtemp
+
+    def mkdtemp(**where):
+        made.append(real(**where))
+        if len(made) == 1:
+            assert remove_abandoned(tmp_path) == [Path(made[0])]
+        return made[-1]
+
+    monkeypatch.setattr("tempfile.mkdtemp", mkdtemp)
+    run_dir = RunDir(tmp_path)
+    assert [*tmp_path.iterdir()] == [run_dir.path] == [Path(made[1])]
+    run_dir.remove()
 
 
 def test_what_only_looks_like_one_stays(tmp_path):
-    (tmp_path / "baton-run-file").touch()
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "baton-run-link").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "baton-run-notes").mkdir()
-    (tmp_path / "baton-run-notes" / "mine.txt").touch()
-    os.utime(tmp_path / "baton-run-notes", (0, 0))
+    (tmp_path / "baton-up-1234file").touch()
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / "baton-up-1234link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "baton-up-my_notes").mkdir(mode=0o755)
+    (tmp_path / "baton-up-my_longer_notes").mkdir(mode=0o700)
     assert remove_abandoned(tmp_path) == []
-    assert (tmp_path / "baton-run-notes" / "mine.txt").exists()
+    assert len([*tmp_path.iterdir()]) == 5
 
 
 def test_base_is_where_a_sockets_path_fits(short_dir, monkeypatch):

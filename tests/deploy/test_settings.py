@@ -1,5 +1,6 @@
 """What ``baton up`` makes of what it is told."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -103,13 +104,18 @@ def test_model_is_served_under_its_folders_name_unless_told(checkpoint):
 
 
 def test_services_are_told_by_environment_alone(checkpoint):
-    settings = resolve(num_gpus=0, model=checkpoint, decode=2, served_model_name="it")
+    settings = resolve(
+        num_gpus=0,
+        model=checkpoint,
+        decode=2,
+        served_model_name="it",
+        redis_url="redis://:secret@there",
+    )
     planned = services(
         settings,
         port=8123,
         listen_fd=9,
         run_dir=Path("/run/x"),
-        redis_url="redis://:secret@there",
         inherited={"BATON_NUM_PAGES": "64", "BATON_MODEL": "overridden", "PYTHONPATH": "/mine"},
     )
     coordinator, prefill, *decode = planned
@@ -135,19 +141,24 @@ def test_only_the_coordinator_is_told_the_password_of_a_redis_that_is_not_ours(c
     inherited = {"BATON_REDIS_PASSWORD": "p", "BATON_REDIS_PASSWORD_FILE": "f"}
     for url, expected in ((None, {}), ("redis://there", inherited)):
         settings = resolve(num_gpus=0, model=checkpoint, redis_url=url)
-        planned = services(
-            settings, port=1, run_dir=Path("/run/x"), redis_url="redis://x", inherited=inherited
-        )
+        planned = services(settings, port=1, run_dir=Path("/run/x"), inherited=inherited)
         for service in planned:
             found = {name: service.env[name] for name in inherited.keys() & service.env.keys()}
             assert found == (expected if service.is_coordinator else {})
 
 
 def told(checkpoint, inherited):
+    settings = resolve(num_gpus=0, model=checkpoint, redis_url="redis://there")
+    return services(settings, port=1, listen_fd=9, run_dir=Path("/run/x"), inherited=inherited)
+
+
+def test_redis_is_started_unless_one_is_given(checkpoint):
     settings = resolve(num_gpus=0, model=checkpoint)
-    return services(
-        settings, port=1, listen_fd=9, run_dir=Path("/run/x"), redis_url="", inherited=inherited
-    )
+    inherited = {"PATH": os.environ["PATH"], "BATON_API_KEYS": "a:key"}
+    redis, *others = services(settings, port=1, run_dir=Path("/run/x"), inherited=inherited)
+    assert (redis.name, "/run/x/redis.sock" in redis.argv) == ("redis", True)
+    assert not any(name.startswith("BATON_") for name in redis.env)
+    assert {one.env["BATON_REDIS_URL"] for one in others} == {"unix:///run/x/redis.sock"}
 
 
 def test_every_run_has_a_channel_secret_of_its_own(checkpoint):
@@ -169,13 +180,14 @@ def test_clients_keys_are_for_the_coordinator_alone(checkpoint):
 
 
 def test_workers_of_both_are_one_service_each(checkpoint):
-    settings = resolve(num_gpus=0, model=checkpoint, role="colocated", workers=2)
+    settings = resolve(
+        num_gpus=0, model=checkpoint, role="colocated", workers=2, redis_url="redis://x"
+    )
     planned = services(
         settings,
         port=1,
         listen_fd=9,
         run_dir=Path("/run/x"),
-        redis_url="",
         inherited={"BATON_NUM_PAGES": "64"},
     )
     assert [one.name for one in planned] == ["coordinator", "colocated-1", "colocated-2"]

@@ -264,7 +264,7 @@ def test_stopping_ends_redis_last(up):
 
 def redis_of(baton: Up) -> Redis:
     (folder,) = baton.leftovers()
-    return Redis(unix_socket_path=str(folder / "redis" / "redis.sock"))
+    return Redis(unix_socket_path=str(folder / "redis.sock"))
 
 
 def redis_pid(baton: Up) -> int:
