@@ -1,6 +1,6 @@
 """The last requests, for ``baton top``: bars on one time scale, or lines of ``name=value``. Pure.
 
-A request is the JSON of RequestTimeline (coordinator/http/responses_history.py).
+A request is the JSON of RequestTimeline (coordinator/http/timeline.py).
 """
 
 import time

@@ -25,7 +25,6 @@ from coordinator.http.key_check import KeyCheck
 from coordinator.http.middleware import Observed, RequestId
 from coordinator.http.openapi import install_openapi
 from coordinator.http.readers import Readers
-from coordinator.http.responses import ChatCompletionChunk
 from coordinator.http.routes_generate import generate_routes
 from coordinator.http.routes_history import history_routes
 from coordinator.http.routes_info import info_routes
@@ -66,7 +65,7 @@ def create_app(
     app.include_router(history_routes(history or NoHistory(), now or SteadyClock()))
     app.include_router(page_routes())
     install_error_handlers(app)
-    install_openapi(app, ChatCompletionChunk, keys=bool(settings.api_keys))
+    install_openapi(app, keys=bool(settings.api_keys))
     # NOTE: what is added last is outermost.
     app.add_middleware(BodyLimit, max_bytes=settings.body_cap(tokenizer.info.max_position))
     if settings.api_keys:

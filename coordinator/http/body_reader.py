@@ -19,16 +19,16 @@ from coordinator.core.contract import Core
 from coordinator.http.app_context import AppContext
 from coordinator.http.errors import ApiError, internal_error
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.preparation import Prepared, parse, prepared
-from coordinator.http.reader_wire import (
+from coordinator.http.preparation import Prepared, prepared
+from coordinator.http.reader_process import (
     Job,
-    Kind,
     Refusal,
     Reply,
     read_exactly,
     read_head,
     write_head,
 )
+from coordinator.http.request_parser import Kind, parse
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
 from transport.wire.token_ids import to_wire
@@ -65,7 +65,7 @@ def main(model: Path) -> None:
 
 def _reply(context: AppContext, kind: Kind, body: bytes) -> tuple[Reply, bytes]:
     try:
-        found = prepared(context, kind, parse(context, kind, body))
+        found = prepared(context, kind, parse(kind, body))
     except ApiError as error:
         return _refused(error), b""
     except Exception:
@@ -73,8 +73,7 @@ def _reply(context: AppContext, kind: Kind, body: bytes) -> tuple[Reply, bytes]:
     if not isinstance(found, Prepared):
         return Reply(num_bytes=len(found)), found
     data = b"".join(map(to_wire, found.prompts))
-    # NOTE: without a text the field is no longer of the type that pydantic expects, and it warns.
-    request = found.request.model_dump_json(exclude_unset=True, warnings=False).encode()
+    request = msgspec.json.encode(found.request)
     lens = tuple(map(len, found.prompts))
     return Reply(None, request, lens, found.echoes, len(data)), data
 

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -76,18 +75,6 @@ def quote(text: str) -> str:
     return repr(text if len(text) <= 64 else text[:61] + "…")
 
 
-def from_validation(error: ValidationError) -> ApiError:
-    """The first of pydantic's errors as a 400."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    if first["type"] == "json_invalid":
-        return ApiError(400, first["msg"], code="invalid_json")
-    if first["type"] == "model_type" and not first["loc"]:
-        return ApiError(400, "the body must be a JSON object", code="invalid_value")
-    param = first.get("ctx", {}).get("param") or _param(first["loc"])
-    code = first["type"] if first["type"] == "unsupported_parameter" else "invalid_value"
-    return invalid(param, first["msg"], code)
-
-
 def from_core(error: GenerationFailed | Overloaded) -> ApiError:
     """What the core refused or gave up on."""
     if isinstance(error, Overloaded):
@@ -130,7 +117,7 @@ def install_error_handlers(app: FastAPI) -> None:
     async def on_validation_error(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
-        return invalid(_param(first["loc"][1:]), first["msg"]).response()
+        return invalid(".".join(map(str, first["loc"][1:])), first["msg"]).response()
 
     async def on_disconnect(_: Request, error: Exception) -> Response:
         log.debug("request abandoned", extra={"reason": str(error) or "connection closed"})
@@ -143,15 +130,6 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, on_validation_error)
     app.add_exception_handler(ClientDisconnect, on_disconnect)
     app.add_exception_handler(ClientLeft, on_disconnect)
-
-
-def _param(loc: tuple[int | str, ...]) -> str:
-    path = ""
-    for part in loc:
-        if part == "[key]":
-            continue
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return path
 
 
 def _clip(text: str, limit: int) -> str:

@@ -13,15 +13,15 @@ from coordinator.core.contract import GenerationFailed, SequenceRequest, TokenSt
 from coordinator.http.access_log import note_accepted
 from coordinator.http.accounts import account_of
 from coordinator.http.app_context import AppContext
-from coordinator.http.choice import Choice
+from coordinator.http.choice import Choice, collected
 from coordinator.http.connection import while_connected
 from coordinator.http.errors import invalid, json_response
-from coordinator.http.merge import collected
 from coordinator.http.prompts import room_for_output
+from coordinator.http.request_schemas import GenerationRequest
+from coordinator.http.response_schemas import Usage
 from coordinator.http.sampling import sampling_params, seeds, stop_rule
-from coordinator.http.schemas import GenerationRequest
 from coordinator.http.sse import EventStream
-from coordinator.http.writer import Usage, Writer
+from coordinator.http.writers import Writer
 from coordinator.text.detokenizer import Detokenizer
 from coordinator.text.stops import StopStrings
 from telemetry.logs import bound_request
@@ -30,10 +30,10 @@ from transport.wire.token_ids import TokenIds
 log = logging.getLogger(__name__)
 
 
-def generations(
+def sequence_requests(
     context: AppContext,
     request: GenerationRequest,
-    generation_id: str,
+    response_id: str,
     prompts: Sequence[TokenIds],
     *,
     prompt_param: str,
@@ -45,7 +45,7 @@ def generations(
     if request.max_completion_tokens is not None:
         asked, asked_param = request.max_completion_tokens, "max_completion_tokens"
     sampling = sampling_params(request, context.tokenizer, logprobs=logprobs)
-    found: list[SequenceRequest] = []
+    specs: list[SequenceRequest] = []
     for prompt in prompts:
         max_tokens = room_for_output(
             len(prompt), asked, context.max_model_len,
@@ -53,42 +53,42 @@ def generations(
         )  # fmt: skip
         stop = stop_rule(request, context.tokenizer, max_tokens=max_tokens)
         for seed in seeds(request.seed, n):
-            suffix = f"-{len(found)}" if n * len(prompts) > 1 else ""
+            suffix = f"-{len(specs)}" if n * len(prompts) > 1 else ""
             seeded = msgspec.structs.replace(sampling, seed=seed)
-            request_id = generation_id + suffix
-            found.append(
+            request_id = response_id + suffix
+            specs.append(
                 SequenceRequest(
                     request_id, prompt, seeded, stop, bound_request(),
                     streamed=bool(request.stream),
                 )
             )  # fmt: skip
-    num_tokens = sum(len(generation.prompt_ids) for generation in found)
+    num_tokens = sum(len(spec.prompt_ids) for spec in specs)
     if num_tokens > (most := context.core.max_open_tokens):
         message = f"{num_tokens} tokens in all choices; this server holds at most {most} at a time"
         raise invalid(prompt_param, message, "context_length_exceeded")
-    return found
+    return specs
 
 
 async def respond(
     context: AppContext,
     http: Request,
     request: GenerationRequest,
-    accepted: Sequence[SequenceRequest],
+    specs: Sequence[SequenceRequest],
     writer: Writer,
     *,
     role_first: bool,
 ) -> Response:
-    """Submit, then stream or collect. Raises Overloaded when one of them is not accepted, ApiError
-    when who pays has nothing left, GenerationFailed and ClientLeft; in every case nothing goes on
-    that the client does not wait for."""
+    """Submit, then stream or collect. Raises Overloaded when one of ``specs`` is not accepted,
+    ApiError when the key has no tokens left, GenerationFailed and ClientLeft; in every case nothing
+    goes on that the client does not wait for."""
     n = request.n or 1
-    usage = Usage(prompt_tokens=sum(len(g.prompt_ids) for g in accepted[::n]))
+    prompt_tokens = sum(len(spec.prompt_ids) for spec in specs[::n])
     payer = account_of(http.scope)
     payer.check_tokens()
-    streams = _submit(context, [replace(each, key=payer.name) for each in accepted])
+    streams = _submit(context, [replace(spec, key=payer.name) for spec in specs])
     note_accepted(http.scope)
-    payer.charge(usage.prompt_tokens)
-    stops = StopStrings(request.stop or ())
+    payer.charge(prompt_tokens)
+    stops = StopStrings(request.stop_strings)
     skip_special = request.skip_special_tokens is not False
     choices = [
         Choice(
@@ -98,21 +98,21 @@ async def respond(
                 context.tokenizer.special_ids if skip_special else frozenset(),
             ),
             stops.matcher(),
-            stop_ids=frozenset(generation.stop.stop_token_ids),
-            min_tokens=generation.stop.min_tokens,
+            stop_ids=frozenset(spec.stop.stop_token_ids),
+            min_tokens=spec.stop.min_tokens,
             include_stop=bool(request.include_stop_str_in_output),
             role_first=role_first and bool(request.stream),
         )
-        for stream, generation in zip(streams, accepted, strict=True)
+        for stream, spec in zip(streams, specs, strict=True)
     ]
-    request_ids = [generation.request_id for generation in accepted]
+    request_ids = [spec.request_id for spec in specs]
     recorded = partial(context.core.recorded, request_ids)
     if request.stream:
         options = request.stream_options
         return EventStream(
             choices,
             writer,
-            usage,
+            prompt_tokens,
             recorded,
             partial(context.core.cut, request_ids),
             include_usage=bool(options and options.include_usage),
@@ -127,22 +127,22 @@ async def respond(
     finally:
         _cancel(streams)
     await recorded()
-    usage.completion_tokens = sum(len(output.tokens) for output in outputs)
+    usage = Usage.of(prompt_tokens, sum(len(output.tokens) for output in outputs))
     return json_response(writer.body(outputs, usage))
 
 
-def _submit(context: AppContext, accepted: Sequence[SequenceRequest]) -> list[TokenStream]:
+def _submit(context: AppContext, specs: Sequence[SequenceRequest]) -> list[TokenStream]:
     streams: list[TokenStream] = []
     try:
-        for generation in accepted:
-            streams.append(context.core.submit(generation))  # noqa: PERF401, kept for the except
+        for spec in specs:
+            streams.append(context.core.submit(spec))  # noqa: PERF401, kept for the except
     except BaseException:
         _cancel(streams)
         raise
     fields = {
-        "request_id": accepted[0].request_id,
-        "choices": len(accepted),
-        "prompt_len": len(accepted[0].prompt_ids),
+        "request_id": specs[0].request_id,
+        "choices": len(specs),
+        "prompt_len": len(specs[0].prompt_ids),
     }
     log.debug("accepted", extra=fields)
     return streams

@@ -1,52 +1,55 @@
 """Log probabilities in the formats of chat and of completions."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from coordinator.core.contract import Token
+from coordinator.http.response_schemas import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    TokenLogprob,
+    TopLogprob,
+)
 
 _FLOOR = -9999.0  # JSON has no -inf; vLLM writes this
 
 
-def chat_logprobs(tokens: Sequence[Token], token_bytes: Mapping[int, bytes]) -> dict[str, Any]:
-    """``{"content": [{token, logprob, bytes, top_logprobs}, …]}``"""
+def chat_logprobs(tokens: Sequence[Token], token_bytes: Mapping[int, bytes]) -> ChatLogprobs:
+    """Each token's logprob, and those of the most probable tokens in its place."""
 
-    def entry(token_id: int, logprob: float) -> dict[str, Any]:
+    def top(token_id: int, logprob: float) -> TopLogprob:
         raw = token_bytes[token_id]
-        return {
-            "token": raw.decode("utf-8", "replace"),
-            "logprob": _finite(logprob),
-            "bytes": list(raw),
-        }
+        text = raw.decode("utf-8", "replace")
+        return TopLogprob(token=text, logprob=_finite(logprob), bytes=list(raw))
 
-    return {
-        "content": [
-            entry(token.token_id, token.logprobs.chosen)
-            | {"top_logprobs": [entry(*pair) for pair in token.logprobs.top]}
-            for token in tokens
-            if token.logprobs is not None
-        ],
-        "refusal": None,
-    }
+    content = []
+    for token in tokens:
+        if token.logprobs is not None:
+            chosen = top(token.token_id, token.logprobs.chosen)
+            content.append(
+                TokenLogprob(
+                    token=chosen.token, logprob=chosen.logprob, bytes=chosen.bytes,
+                    top_logprobs=[top(*pair) for pair in token.logprobs.top],
+                )
+            )  # fmt: skip
+    return ChatLogprobs(content=content)
 
 
 def completion_logprobs(
     tokens: Sequence[Token], offsets: Sequence[int], token_bytes: Mapping[int, bytes]
-) -> dict[str, Any]:
-    """``{tokens, token_logprobs, top_logprobs, text_offset}``, parallel lists; ``top_logprobs``
-    always holds the sampled token too."""
+) -> CompletionLogprobs:
+    """Parallel lists; ``top_logprobs`` always holds the sampled token too."""
     scored = [(t, t.logprobs, o) for t, o in zip(tokens, offsets, strict=True) if t.logprobs]
     names = [_name(token_bytes[token.token_id]) for token, _, _ in scored]
-    return {
-        "tokens": names,
-        "token_logprobs": [_finite(logprobs.chosen) for _, logprobs, _ in scored],
-        "top_logprobs": [
+    return CompletionLogprobs(
+        tokens=names,
+        token_logprobs=[_finite(logprobs.chosen) for _, logprobs, _ in scored],
+        top_logprobs=[
             {_name(token_bytes[token_id]): _finite(value) for token_id, value in logprobs.top}
             | {name: _finite(logprobs.chosen)}
             for name, (_, logprobs, _) in zip(names, scored, strict=True)
         ],
-        "text_offset": [offset for _, _, offset in scored],
-    }
+        text_offset=[offset for _, _, offset in scored],
+    )
 
 
 def _name(raw: bytes) -> str:

@@ -1,69 +1,92 @@
-"""A truthful ``/openapi.json``: FastAPI's, plus the bodies that the routes parse themselves."""
+"""A truthful ``/openapi.json``: FastAPI's paths, with the bodies that msgspec reads and writes."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import Response
 
+from coordinator.core.contract import ServiceStatus
 from coordinator.http.key_check import OPEN_PATHS
-from coordinator.http.responses import ErrorBody
-from coordinator.http.schemas import (
+from coordinator.http.request_schemas import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     TokenizeRequest,
 )
+from coordinator.http.response_schemas import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+    Detokenized,
+    ErrorBody,
+    Health,
+    ModelList,
+    Ready,
+    Tokenized,
+    Version,
+)
+from coordinator.http.timeline import RequestList
 
-_BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
-_REF = "#/components/schemas/{model}"
-_ERROR = {"application/json": {"schema": {"$ref": _REF.format(model=ErrorBody.__name__)}}}
+_REQUESTS = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+_ANSWERS = (
+    ChatCompletion, ChatCompletionChunk, Completion, Detokenized, ErrorBody, Health, ModelList,
+    Ready, RequestList, ServiceStatus, Tokenized, Version,
+)  # fmt: skip
+_REF = "#/components/schemas/{name}"
+_DESCRIPTIONS = {
+    400: "A field is wrong or not supported, or the context is too long.",
+    404: "No such model.",
+    503: "Not now: queue full, draining, or no worker. Retry-After says when.",
+    504: "Not done within the time that a request may take.",
+}
 _OF_EVERY_BODY = {
-    "408": "The body took too long to arrive.",
-    "413": "The body is too large.",
-    "500": "The generation failed, or the server has a bug.",
+    408: "The body took too long to arrive.",
+    413: "The body is too large.",
+    500: "The generation failed, or the server has a bug.",
 }
 _OF_EVERY_KEY = {
-    "401": "The API key is missing or wrong.",
-    "429": "The key has used up its quota. Retry-After says when to try again.",
+    401: "The API key is missing or wrong.",
+    429: "The key has used up its quota. Retry-After says when to try again.",
 }
+Responses = dict[int | str, dict[str, Any]]
 
 
-def request_body(model: type[BaseModel]) -> dict[str, Any]:
+def request_body(model: type) -> dict[str, Any]:
     """``openapi_extra`` of a route that reads its body as ``model``."""
-    schema = {"$ref": _REF.format(model=model.__name__)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return {"requestBody": {"required": True, "content": _json(model)}}
 
 
-def streamed(whole: type[BaseModel], chunk: type[BaseModel]) -> dict[str, Any]:
-    """The 200 of a route that answers whole, or as events with a chunk each."""
-    events = {
-        "schema": {"type": "string"},
-        "x-event-data": {"$ref": _REF.format(model=chunk.__name__)},
-    }
-    return {"model": whole, "content": {"text/event-stream": events}}
+def answers(
+    model: type, *statuses: int, chunk: type | None = None, descriptions: Mapping[int, str] = {}
+) -> Responses:
+    """``responses`` of a route that answers with ``model``, or with ``chunk`` as events with a
+    chunk each, or with an error of one of ``statuses``; 413 and 408 come with every body."""
+    content = _json(model)
+    if chunk is not None:
+        content["text/event-stream"] = {"schema": {"type": "string"}, "x-event-data": _ref(chunk)}
+    errors = _errors({s: descriptions.get(s) or _DESCRIPTIONS[s] for s in statuses})
+    return {200: {"content": content}, **errors}
 
 
-def install_openapi(app: FastAPI, *chunks: type[BaseModel], keys: bool) -> None:
-    """Complete the app's schema; ``chunks`` are the events' data, which no body refers to; with
-    ``keys`` all but the open paths need one."""
+def install_openapi(app: FastAPI, *, keys: bool) -> None:
+    """Complete the app's document; with ``keys`` all but the open paths need one."""
 
     def build() -> dict[str, Any]:
         if app.openapi_schema is None:
-            schema = _completed(app, chunks)
-            app.openapi_schema = _locked(schema) if keys else schema
+            document = _completed(app)
+            app.openapi_schema = _locked(document) if keys else document
         return app.openapi_schema
 
     app.openapi = build  # type: ignore[method-assign]
     built: asyncio.Task[bytes] | None = None
 
     async def serve(_: Request) -> Response:
-        """NOTE: building the schema takes a tenth of a second, so it is done once, in a thread."""
+        """NOTE: building the document takes 0.1 s, so it is done once, in a thread."""
         nonlocal built
         if built is None:
             built = asyncio.create_task(asyncio.to_thread(lambda: msgspec.json.encode(build())))
@@ -72,32 +95,54 @@ def install_openapi(app: FastAPI, *chunks: type[BaseModel], keys: bool) -> None:
     app.add_route("/openapi.json", serve, include_in_schema=False)
 
 
-def _completed(app: FastAPI, chunks: tuple[type[BaseModel], ...]) -> dict[str, Any]:
-    schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
-    components = schema.setdefault("components", {}).setdefault("schemas", {})
-    models = [*((m, "validation") for m in _BODIES), *((m, "serialization") for m in chunks)]
-    _, more = models_json_schema(models, ref_template=_REF)  # type: ignore[arg-type]
-    components |= more["$defs"]
-    for unused in ("HTTPValidationError", "ValidationError"):  # we never answer 422
-        components.pop(unused, None)
-    for path in schema["paths"].values():
+def _completed(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    _, requests = msgspec.json.schema_components(_REQUESTS, ref_template=_REF)
+    _, sent = msgspec.json.schema_components(_ANSWERS, ref_template=_REF)
+    # We never answer 422, so FastAPI's schemas of that go.
+    document["components"] = {"schemas": requests | {n: _as_sent(s) for n, s in sent.items()}}
+    for path in document["paths"].values():
         for operation in path.values():
             operation["responses"].pop("422", None)
             if "requestBody" in operation:
-                for status, description in _OF_EVERY_BODY.items():
-                    entry = {"description": description, "content": _ERROR}
-                    operation["responses"].setdefault(status, entry)
-    return schema
+                _add(operation, _OF_EVERY_BODY)
+    return document
 
 
-def _locked(schema: dict[str, Any]) -> dict[str, Any]:
+def _as_sent(schema: dict[str, Any]) -> dict[str, Any]:
+    """A field that has a default is sent too."""
+    fields = schema["properties"]
+    required = [n for n, field in fields.items() if n in schema["required"] or "default" in field]
+    unset = {n: {k: v for k, v in field.items() if k != "default"} for n, field in fields.items()}
+    return {**schema, "properties": unset, "required": required}
+
+
+def _locked(document: dict[str, Any]) -> dict[str, Any]:
     bearer = {"type": "http", "scheme": "bearer"}
-    schema["components"]["securitySchemes"] = {"key": bearer}
-    for path, operations in schema["paths"].items():
+    document["components"]["securitySchemes"] = {"key": bearer}
+    for path, operations in document["paths"].items():
         if path in OPEN_PATHS:
             continue
         for operation in operations.values():
             operation["security"] = [{"key": []}]
-            for status, description in _OF_EVERY_KEY.items():
-                operation["responses"][status] = {"description": description, "content": _ERROR}
-    return schema
+            _add(operation, _OF_EVERY_KEY)
+    return document
+
+
+def _add(operation: dict[str, Any], errors: Mapping[int, str]) -> None:
+    operation["responses"] |= {str(status): entry for status, entry in _errors(errors).items()}
+
+
+def _errors(descriptions: Mapping[int, str]) -> Responses:
+    return {
+        status: {"description": description, "content": _json(ErrorBody)}
+        for status, description in descriptions.items()
+    }
+
+
+def _json(model: type) -> dict[str, Any]:
+    return {"application/json": {"schema": _ref(model)}}
+
+
+def _ref(model: type) -> dict[str, str]:
+    return {"$ref": _REF.format(name=model.__name__)}

@@ -1,7 +1,7 @@
-"""From the bytes of a body to what its route needs: checked, and tokenized.
+"""From a parsed body to what its route needs: checked, and tokenized.
 
-Plain functions that wait for nothing: of small bodies in a thread, of heavy ones in a process of
-their own (body_reader.py).
+Plain functions that wait for nothing: small bodies are prepared in a thread, heavy ones in a
+process of their own (body_reader.py).
 """
 
 from collections.abc import Callable
@@ -9,21 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from pydantic import BaseModel, ValidationError
 
 from coordinator.http.app_context import AppContext
-from coordinator.http.body_weight import check_weight
-from coordinator.http.errors import ApiError, from_validation, invalid
+from coordinator.http.errors import invalid
 from coordinator.http.prompts import (
     LOOKUP_LENS,
     chat_ids,
     check_lookup,
     check_token_ids,
     completion_ids,
+    read_prompts,
 )
-from coordinator.http.reader_wire import Kind
-from coordinator.http.sampling import check_caps
-from coordinator.http.schemas import (
+from coordinator.http.request_parser import Kind, RequestBody
+from coordinator.http.request_schemas import (
     ChatMessage,
     ChatRequest,
     CompletionRequest,
@@ -31,6 +29,8 @@ from coordinator.http.schemas import (
     GenerationRequest,
     TokenizeRequest,
 )
+from coordinator.http.response_schemas import Detokenized, Tokenized
+from coordinator.http.sampling import check_caps
 from transport.wire.token_ids import TokenIds
 
 
@@ -44,21 +44,7 @@ class Prepared:
     echoes: list[str] | None = None
 
 
-def parse(context: AppContext, kind: Kind, body: bytes) -> BaseModel:
-    """The validated body, whatever its content type; raises ApiError.
-
-    NOTE: pydantic's own JSON parser refuses invalid UTF-8, lone surrogates and deep nesting.
-    """
-    if b"NaN" in body or b"Infinity" in body:
-        _refuse_constants(body)
-    check_weight(body, max_prompts=context.settings.max_choices, max_len=context.max_model_len)
-    try:
-        return MODELS[kind].model_validate_json(body)
-    except ValidationError as error:
-        raise from_validation(error) from None
-
-
-def prepared(context: AppContext, kind: Kind, request: BaseModel) -> Prepared | bytes:
+def prepared(context: AppContext, kind: Kind, request: RequestBody) -> Prepared | bytes:
     """What ``kind`` makes of a request: a generation, or the JSON of an answer; raises ApiError."""
     return _WORK[kind](context, request)
 
@@ -78,7 +64,8 @@ def _chat(context: AppContext, request: ChatRequest) -> Prepared:
 
 
 def _completion(context: AppContext, request: CompletionRequest) -> Prepared:
-    _check(context, request, len(request.prompt))
+    prompts = read_prompts(request.prompt, context.settings.max_choices)
+    _check(context, request, len(prompts))
     ids = [
         completion_ids(
             context.tokenizer,
@@ -86,12 +73,12 @@ def _completion(context: AppContext, request: CompletionRequest) -> Prepared:
             add_special_tokens=request.add_special_tokens,
             max_len=context.max_model_len,
         )
-        for prompt in request.prompt
+        for prompt in prompts
     ]
     echoes = None
     if request.echo:
-        echoes = [p if isinstance(p, str) else context.tokenizer.decode(p) for p in request.prompt]
-    request.prompt = ("",)
+        echoes = [p if isinstance(p, str) else context.tokenizer.decode(p) for p in prompts]
+    request.prompt = msgspec.Raw(b'""')
     return Prepared(request, ids, echoes)
 
 
@@ -117,7 +104,7 @@ def _tokenized(context: AppContext, request: TokenizeRequest) -> bytes:
             max_len=max_len,
         )
     check_lookup(param, len(ids), context.max_model_len)
-    answer = {"count": len(ids), "max_model_len": context.max_model_len, "tokens": ids.tolist()}
+    answer = Tokenized(count=len(ids), max_model_len=context.max_model_len, tokens=ids.tolist())
     return msgspec.json.encode(answer)
 
 
@@ -126,7 +113,7 @@ def _detokenized(context: AppContext, request: DetokenizeRequest) -> bytes:
     check_token_ids("tokens", request.tokens, context.tokenizer)
     check_lookup("tokens", len(request.tokens), context.max_model_len)
     text = context.tokenizer.decode(request.tokens, skip_special_tokens=False)
-    return msgspec.json.encode({"prompt": text})
+    return msgspec.json.encode(Detokenized(prompt=text))
 
 
 def _check(context: AppContext, request: GenerationRequest, num_prompts: int = 1) -> None:
@@ -139,20 +126,6 @@ def _check(context: AppContext, request: GenerationRequest, num_prompts: int = 1
         raise invalid("prompt", f"prompts × n may be at most {cap}, got {num_choices}")
 
 
-def _refuse_constants(body: bytes) -> None:
-    """NaN and Infinity are no JSON, also where no field would notice; in strings they are fine."""
-    try:
-        msgspec.json.decode(body, type=msgspec.Raw)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ApiError(400, f"Invalid JSON: {error}", code="invalid_json") from None
-
-
-MODELS: dict[Kind, type[BaseModel]] = {
-    "chat": ChatRequest,
-    "completion": CompletionRequest,
-    "tokenize": TokenizeRequest,
-    "detokenize": DetokenizeRequest,
-}
 _WORK: dict[Kind, Callable[[AppContext, Any], Prepared | bytes]] = {
     "chat": _chat,
     "completion": _completion,

@@ -1,13 +1,19 @@
 """Prompts of a request as token ids, and how much output they leave room for."""
 
 from collections.abc import Collection, Sequence
+from typing import Annotated
+
+import msgspec
 
 from coordinator.core.contract import Core
 from coordinator.http.errors import ApiError, invalid
-from coordinator.http.schemas import ChatMessage, Prompt
+from coordinator.http.request_schemas import ChatMessage
 from coordinator.text.chat_template import TemplateRefused
 from coordinator.text.tokenizer import Tokenizer
 from transport.wire.token_ids import TokenIds, packed
+
+Prompt = str | list[int]
+_Ids = Annotated[list[int], msgspec.Meta(min_length=1)]
 
 LOOKUP_LENS = 4
 """Text is told in tokens and back up to so many times the context."""
@@ -42,6 +48,34 @@ def chat_ids(
         raise invalid("messages", message, "template_refused") from error
 
 
+def read_prompts(raw: msgspec.Raw, max_prompts: int) -> Sequence[Prompt]:
+    """The prompts of a completion from their JSON: a string, a list of strings, the ids of one
+    prompt, or a list of these. Raises ApiError, before a long list of lists is made too."""
+    json = bytes(raw)
+    prompts: Sequence[Prompt]
+    first_inside = json[1:].lstrip()[:1]
+    try:
+        if json[:1] == b'"':
+            prompts = [msgspec.json.decode(json, type=str)]
+        elif first_inside == b'"':
+            prompts = msgspec.json.decode(json, type=list[str])
+        elif first_inside == b"[":
+            _check_number(json.count(b"[") - 1, max_prompts)
+            prompts = msgspec.json.decode(json, type=list[_Ids])
+        else:
+            prompts = [msgspec.json.decode(json, type=_Ids)]
+    except msgspec.ValidationError:
+        shapes = "a string, or a list of strings, of integers, or of non-empty integer lists"
+        raise invalid("prompt", f"must be {shapes}, and not an empty list") from None
+    _check_number(len(prompts), max_prompts)
+    return prompts
+
+
+def _check_number(num_prompts: int, max_prompts: int) -> None:
+    if num_prompts > max_prompts:
+        raise invalid("prompt", f"at most {max_prompts} prompts a request, got {num_prompts}")
+
+
 def completion_ids(
     tokenizer: Tokenizer, prompt: Prompt, *, add_special_tokens: bool | None, max_len: int
 ) -> TokenIds:
@@ -49,6 +83,8 @@ def completion_ids(
     if isinstance(prompt, str):
         add = add_special_tokens is not False
         return tokenizer.encode(prompt, add_special_tokens=add, max_len=max_len)
+    if len(prompt) > max_len:
+        raise too_long("prompt", len(prompt), max_len)
     check_token_ids("prompt", prompt, tokenizer)
     return packed(prompt)
 

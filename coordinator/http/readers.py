@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from coordinator.http.errors import ApiError
-from coordinator.http.preparation import MODELS, Prepared
-from coordinator.http.reader_process import ReaderDied, ReaderProcess
-from coordinator.http.reader_wire import Job
-from coordinator.http.schemas import GenerationRequest
+from coordinator.http.preparation import Prepared
+from coordinator.http.reader_process import Job, ReaderDied, ReaderProcess
+from coordinator.http.request_parser import parse
+from coordinator.http.request_schemas import GenerationRequest
 from transport.wire.token_ids import from_wire
 
 log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ def _ask(process: ReaderProcess, job: Job, body: Sequence[bytes]) -> Prepared | 
         )  # fmt: skip
     if reply.request is None:
         return data
-    request = MODELS[job.kind].model_validate_json(reply.request)
+    request = parse(job.kind, reply.request)
     assert isinstance(request, GenerationRequest)
     ids, prompts, end = from_wire(data), [], 0
     for length in reply.lens:

@@ -5,12 +5,11 @@ from starlette.responses import Response
 
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.body import Bodies
-from coordinator.http.chat import ChatWriter
-from coordinator.http.completions import CompletionWriter
-from coordinator.http.generate import generations, respond
-from coordinator.http.openapi import request_body, streamed
-from coordinator.http.responses import ChatCompletion, ChatCompletionChunk, Completion, errors
-from coordinator.http.schemas import ChatRequest, CompletionRequest
+from coordinator.http.generate import respond, sequence_requests
+from coordinator.http.openapi import answers, request_body
+from coordinator.http.request_schemas import ChatRequest, CompletionRequest
+from coordinator.http.response_schemas import ChatCompletion, ChatCompletionChunk, Completion
+from coordinator.http.writers import ChatWriter, CompletionWriter
 
 
 def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
@@ -19,10 +18,7 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
 
     @router.post(
         "/v1/chat/completions",
-        responses={
-            200: streamed(ChatCompletion, ChatCompletionChunk),
-            **errors(400, 404, 503, 504),
-        },
+        responses=answers(ChatCompletion, 400, 404, 503, 504, chunk=ChatCompletionChunk),
         openapi_extra=request_body(ChatRequest),
     )
     async def chat_completions(http: Request) -> Response:
@@ -30,23 +26,23 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         prepared = await bodies.generation(http, "chat")
         request, (prompt,) = prepared.request, prepared.prompts
         assert isinstance(request, ChatRequest)
-        generation_id = new_id()
+        response_id = new_id()
         logprobs = (request.top_logprobs or 0) if request.logprobs else None
-        accepted = generations(
-            context, request, generation_id, [prompt], prompt_param="messages", logprobs=logprobs
+        specs = sequence_requests(
+            context, request, response_id, [prompt], prompt_param="messages", logprobs=logprobs
         )
         writer = ChatWriter(
-            f"chatcmpl-{generation_id}",
+            f"chatcmpl-{response_id}",
             settings.served_model_name,
             tokenizer.token_bytes,
             logprobs=logprobs is not None,
             prompt_ids=prompt if request.return_token_ids else None,
         )
-        return await respond(context, http, request, accepted, writer, role_first=True)
+        return await respond(context, http, request, specs, writer, role_first=True)
 
     @router.post(
         "/v1/completions",
-        responses={200: streamed(Completion, Completion), **errors(400, 404, 503, 504)},
+        responses=answers(Completion, 400, 404, 503, 504, chunk=Completion),
         openapi_extra=request_body(CompletionRequest),
     )
     async def completions(http: Request) -> Response:
@@ -54,17 +50,17 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         prepared = await bodies.generation(http, "completion")
         request, prompts = prepared.request, prepared.prompts
         assert isinstance(request, CompletionRequest)
-        generation_id = new_id()
-        accepted = generations(
+        response_id = new_id()
+        specs = sequence_requests(
             context,
             request,
-            generation_id,
+            response_id,
             prompts,
             prompt_param="prompt",
             logprobs=request.logprobs,
         )
         writer = CompletionWriter(
-            f"cmpl-{generation_id}",
+            f"cmpl-{response_id}",
             settings.served_model_name,
             tokenizer.token_bytes,
             n=request.n or 1,
@@ -72,6 +68,6 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
             echoes=prepared.echoes,
             prompt_ids=prompts if request.return_token_ids else None,
         )
-        return await respond(context, http, request, accepted, writer, role_first=False)
+        return await respond(context, http, request, specs, writer, role_first=False)
 
     return router

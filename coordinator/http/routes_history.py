@@ -1,26 +1,32 @@
-"""The endpoints that tell what became of requests."""
+"""The endpoints that tell what became of requests.
 
+The timelines of 200 requests take 50 ms to read and lay out, on the loop that streams: a few at a
+time, no more often than twice a second, and once for all clients that ask meanwhile.
+"""
+
+import asyncio
 import logging
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from coordinator.core.contract import History
 from coordinator.http.errors import ApiError, json_response, quote
-from coordinator.http.last_requests import LastRequests
-from coordinator.http.responses import ErrorBody
-from coordinator.http.responses_history import RequestList, RequestTimeline
-from coordinator.record.redis_link import RedisUnavailable
-from coordinator.record.timeline import timeline
-from transport.wire.errors import MalformedMessage
+from coordinator.http.openapi import answers
+from coordinator.http.shared_answer import SharedAnswer
+from coordinator.http.timeline import RequestList, RequestTimeline, timeline
+from transport.wire.errors import BatonError, MalformedMessage
 
 log = logging.getLogger(__name__)
 
 MAX_LISTED = 200
 
 _RETRY_AFTER_S = 2.0
+_EVERY_S = 0.5
+_LAID_OUT_A_TURN = 20
 _PREFIXES = ("chatcmpl-", "cmpl-")
 _ERRORS = {
     400: "limit is not a number in its range.",
@@ -29,22 +35,51 @@ _ERRORS = {
 }
 
 
+class LastRequests:
+    """Over a History; one for each app. ``now`` gives Unix seconds, as create_app has it."""
+
+    def __init__(self, history: History, now: Callable[[], float]) -> None:
+        self._history, self._now = history, now
+        self._most = 0  # that anybody waits for
+        self._shared = SharedAnswer(self._read, every_s=_EVERY_S)
+
+    async def get(self, most: int) -> list[msgspec.Raw]:
+        """The JSON of up to ``most`` RequestTimelines, the last one first; raises what the history
+        raises."""
+        self._most = max(self._most, most)
+        return (await self._shared.get())[:most]
+
+    async def _read(self) -> list[msgspec.Raw]:
+        most, self._most = self._most, 0
+        records = await self._history.recent(most)
+        now = self._now()
+        entries: list[msgspec.Raw] = []
+        for first in range(0, len(records), _LAID_OUT_A_TURN):
+            some = records[first : first + _LAID_OUT_A_TURN]
+            entries += [msgspec.Raw(msgspec.json.encode(timeline(r, now))) for r in some]
+            await asyncio.sleep(0)
+        return entries
+
+
 def history_routes(history: History, now: Callable[[], float]) -> APIRouter:
     """``now`` gives Unix seconds, as create_app has it."""
     router = APIRouter(tags=["history"])
 
     last = LastRequests(history, now)
 
-    @router.get("/v1/requests", responses=_responses(RequestList, 400, 503))
+    @router.get("/v1/requests", responses=answers(RequestList, 400, 503, descriptions=_ERRORS))
     async def requests(limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20) -> Response:
         """The timelines of the requests that were received last, the last one first."""
         try:
             entries = await last.get(limit)
-        except RedisUnavailable as error:
+        except BatonError as error:
             raise _unavailable(error) from error
         return json_response({"object": "list", "data": entries})
 
-    @router.get("/v1/requests/{request_id}", responses=_responses(RequestTimeline, 404, 503))
+    @router.get(
+        "/v1/requests/{request_id}",
+        responses=answers(RequestTimeline, 404, 503, descriptions=_ERRORS),
+    )
     async def one_request(request_id: str) -> Response:
         """A request's timeline, by the ``id`` of its response with or without the prefix. Each
         choice of several is a request: ``-0``, ``-1``, … follow the id then."""
@@ -52,12 +87,12 @@ def history_routes(history: History, now: Callable[[], float]) -> APIRouter:
             request_id = request_id.removeprefix(prefix)
         try:
             record = await history.get(request_id)
-        except RedisUnavailable as error:
-            raise _unavailable(error) from error
         except MalformedMessage as error:
             log.warning("the record of %s cannot be read: %s", quote(request_id), error)
             message = f"The record of request {quote(request_id)} is damaged and cannot be read."
             raise ApiError(404, message, param="request_id", code="record_unreadable") from error
+        except BatonError as error:
+            raise _unavailable(error) from error
         if record is None:
             message = f"There is no record of a request {quote(request_id)}."
             raise ApiError(404, message, param="request_id", code="request_not_found")
@@ -66,15 +101,8 @@ def history_routes(history: History, now: Callable[[], float]) -> APIRouter:
     return router
 
 
-def _unavailable(error: RedisUnavailable) -> ApiError:
+def _unavailable(error: BatonError) -> ApiError:
     # Where Redis is stays in here. The store warns when it is gone; pages ask again and again.
     log.debug("a request's record cannot be read: %s", error)
     message = "The record of requests cannot be read now: Redis does not answer."
     return ApiError(503, message, code="record_unavailable", retry_after_s=_RETRY_AFTER_S)
-
-
-def _responses(model: type, *statuses: int) -> dict[int | str, dict[str, Any]]:
-    errors: dict[int | str, dict[str, Any]] = {
-        status: {"model": ErrorBody, "description": _ERRORS[status]} for status in statuses
-    }
-    return {200: {"model": model}, **errors}

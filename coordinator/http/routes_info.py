@@ -6,22 +6,21 @@ from importlib.metadata import version
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from coordinator.core.contract import ServiceStatus
 from coordinator.http.app_context import AppContext
 from coordinator.http.body import Bodies
 from coordinator.http.errors import ApiError, json_response
-from coordinator.http.openapi import request_body
-from coordinator.http.responses import (
+from coordinator.http.openapi import answers, request_body
+from coordinator.http.request_schemas import DetokenizeRequest, TokenizeRequest
+from coordinator.http.response_schemas import (
     Detokenized,
     Health,
     Model,
     ModelList,
     Ready,
-    Status,
     Tokenized,
     Version,
-    errors,
 )
-from coordinator.http.schemas import DetokenizeRequest, TokenizeRequest
 from coordinator.http.shared_answer import SharedAnswer
 from telemetry.metrics import CONTENT_TYPE
 
@@ -37,46 +36,44 @@ def info_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         lambda: asyncio.to_thread(context.metrics.render), every_s=_METRICS_EVERY_S
     )
 
-    def model() -> dict[str, object]:
-        return {
-            "id": settings.served_model_name,
-            "object": "model",
-            "created": context.started_at,
-            "owned_by": "baton",
-            "root": tokenizer.info.root,
-            "parent": None,
-            "max_model_len": context.max_model_len,
-        }
+    def model() -> Model:
+        return Model(
+            id=settings.served_model_name,
+            created=context.started_at,
+            owned_by="baton",
+            root=tokenizer.info.root,
+            max_model_len=context.max_model_len,
+        )
 
-    @router.get("/v1/models", responses={200: {"model": ModelList}})
+    @router.get("/v1/models", responses=answers(ModelList))
     async def models() -> Response:
-        return json_response({"object": "list", "data": [model()]})
+        return json_response(ModelList(data=[model()]))
 
-    @router.get("/v1/models/{model_id:path}", responses={200: {"model": Model}, **errors(404)})
+    @router.get("/v1/models/{model_id:path}", responses=answers(Model, 404))
     async def one_model(model_id: str) -> Response:
         context.check_model(model_id)
         return json_response(model())
 
     @router.head("/health", include_in_schema=False)
-    @router.get("/health", responses={200: {"model": Health}})
+    @router.get("/health", responses=answers(Health))
     async def health() -> Response:
         """The process is alive."""
-        return json_response({"status": "ok"})
+        return json_response(Health())
 
     @router.head("/ready", include_in_schema=False)
-    @router.get("/ready", responses={200: {"model": Ready}, **errors(503)})
+    @router.get("/ready", responses=answers(Ready, 503))
     async def ready() -> Response:
         """The service can take work; 503 says why not."""
         status = core.status()
-        redis = {"redis_connected": status.redis_connected}
         if not status.problems and not status.draining:
-            return json_response({"ready": True, "problems": [], **redis})
+            return json_response(Ready(problems=[], redis_connected=status.redis_connected))
         problems = list(status.problems) or ["draining"]
         error = ApiError(503, "; ".join(problems), code="not_ready", retry_after_s=_RETRY_AFTER_S)
-        answer = {**error.body(), "ready": False, "problems": problems, **redis}
+        answer = {**error.body(), "ready": False, "problems": problems}
+        answer["redis_connected"] = status.redis_connected
         return json_response(answer, status=503, headers=error.headers)
 
-    @router.get("/status", responses={200: {"model": Status}})
+    @router.get("/status", responses=answers(ServiceStatus))
     async def status() -> Response:
         """Queues and workers as they are now."""
         return json_response(core.status())
@@ -86,13 +83,13 @@ def info_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         """Prometheus text."""
         return Response(await rendered.get(), media_type=CONTENT_TYPE)
 
-    @router.get("/version", responses={200: {"model": Version}})
+    @router.get("/version", responses=answers(Version))
     async def get_version() -> Response:
-        return json_response({"version": version("baton")})
+        return json_response(Version(version=version("baton")))
 
     @router.post(
         "/tokenize",
-        responses={200: {"model": Tokenized}, **errors(400, 404)},
+        responses=answers(Tokenized, 400, 404),
         openapi_extra=request_body(TokenizeRequest),
     )
     async def tokenize(http: Request) -> Response:
@@ -102,7 +99,7 @@ def info_routes(context: AppContext, bodies: Bodies) -> APIRouter:
 
     @router.post(
         "/detokenize",
-        responses={200: {"model": Detokenized}, **errors(400, 404)},
+        responses=answers(Detokenized, 400, 404),
         openapi_extra=request_body(DetokenizeRequest),
     )
     async def detokenize(http: Request) -> Response:

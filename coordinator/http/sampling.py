@@ -6,7 +6,7 @@ import secrets
 from coordinator.http.errors import invalid
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.prompts import check_token_ids
-from coordinator.http.schemas import GenerationRequest
+from coordinator.http.request_schemas import GenerationRequest
 from coordinator.text.tokenizer import Tokenizer
 from transport.wire.sampling import SamplingParams, StopRule
 
@@ -27,7 +27,7 @@ def sampling_params(
     top_p = chosen(request.top_p, "top_p", 1.0)
     if top_p == 0:  # OpenAI's range includes it: the most probable token alone is left
         temperature, top_p = 0.0, 1.0
-    logit_bias = request.logit_bias or {}
+    logit_bias = request.token_biases()
     check_token_ids("logit_bias", logit_bias, tokenizer)
     return SamplingParams(
         temperature=float(temperature) if temperature >= _GREEDY_BELOW else 0.0,
@@ -66,7 +66,7 @@ def seeds(seed: int | None, n: int) -> list[int]:
 
 def check_caps(request: GenerationRequest, settings: HttpSettings) -> None:
     """Raises ApiError where a request asks for more than the settings allow."""
-    stops = request.stop or []
+    stops = request.stop_strings
     for param, num, cap in (
         ("n", request.n or 1, settings.max_n),
         ("stop", len(stops), settings.max_stops),

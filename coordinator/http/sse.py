@@ -5,15 +5,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from coordinator.core.contract import GenerationFailed
-from coordinator.http.choice import Choice
+from coordinator.http.choice import Choice, merged
 from coordinator.http.connection import ClientLeft, while_connected
 from coordinator.http.errors import ApiError, from_core, internal_error
-from coordinator.http.merge import merged
-from coordinator.http.writer import Usage, Writer
+from coordinator.http.response_schemas import Usage
+from coordinator.http.writers import Writer
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class EventStream(Response):
         self,
         choices: Sequence[Choice],
         writer: Writer,
-        usage: Usage,
+        prompt_tokens: int,
         recorded: Callable[[], Awaitable[None]],
         cut: Callable[[], None],
         *,
@@ -48,7 +49,7 @@ class EventStream(Response):
     ) -> None:
         self._choices = choices
         self._writer = writer
-        self._usage = usage
+        self._prompt_tokens = prompt_tokens
         self._recorded = recorded
         self._cut = cut
         self._sent = False
@@ -88,20 +89,20 @@ class EventStream(Response):
         self._sent = True
 
     async def _send_deltas(self, send: Any) -> None:
-        usage, writer = self._usage, self._writer
+        num_tokens = 0
+        usage: Usage | UnsetType | None = None if self._include_usage else UNSET
         async for index, delta in merged(self._choices):
-            usage.completion_tokens += len(delta.tokens)
-            chunk = writer.chunk(index, delta)
+            num_tokens += len(delta.tokens)
             if self._continuous_usage:
-                chunk["usage"] = usage.json()
-            elif self._include_usage:
-                chunk["usage"] = None
+                usage = Usage.of(self._prompt_tokens, num_tokens)
+            chunk = self._writer.chunk(index, delta, usage)
             if not self._started:
                 self._started = True
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             await send(_event(chunk))
         if self._include_usage:
-            await send(_event({**writer.head(), "choices": [], "usage": usage.json()}))
+            usage = Usage.of(self._prompt_tokens, num_tokens)
+            await send(_event(self._writer.last_chunk(usage)))
 
 
 def _answer(error: Exception) -> ApiError:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from coordinator.http.timeline import timeline
 from coordinator.record import keys
 from coordinator.record.damage import SAY_EVERY_S, Damage
 from coordinator.record.record import RequestRecord
 from coordinator.record.store import Store
 from coordinator.record.store_limits import StoreLimits
-from coordinator.record.timeline import timeline
 from tests.coordinator.histories import advance
 from tests.coordinator.test_store import abandon, eventually, stored
 from tests.local_redis import LocalRedis

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from coordinator.core.contract import GenerationFailed
-from coordinator.http.responses import ChatCompletion, ChatCompletionChunk, Completion
+from coordinator.http.response_schemas import ChatCompletion, ChatCompletionChunk, Completion
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.fake_core import FakeCore
 
@@ -26,7 +27,7 @@ async def post(client: httpx.AsyncClient, path: str, **body: Any) -> dict[str, A
     response = await client.post(path, json=body)
     assert response.status_code == 200, response.text
     answer: dict[str, Any] = response.json()
-    (ChatCompletion if path == CHAT else Completion).model_validate_json(response.content)
+    msgspec.json.decode(response.content, type=ChatCompletion if path == CHAT else Completion)
     return answer
 
 
@@ -42,7 +43,7 @@ async def events(client: httpx.AsyncClient, path: str, **body: Any) -> list[dict
     model = ChatCompletionChunk if path == CHAT else Completion
     for chunk in chunks:
         if "error" not in chunk:
-            model.model_validate_json(json.dumps(chunk))
+            msgspec.json.decode(json.dumps(chunk), type=model)
     return chunks
 
 

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import httpx
+import msgspec
 import pytest
 
 from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.responses import ErrorBody
-from coordinator.http.responses_history import RequestList, RequestTimeline
+from coordinator.http.response_schemas import ErrorBody
+from coordinator.http.timeline import RequestList, RequestTimeline
 from coordinator.record.record import RequestRecord
 from coordinator.record.redis_link import RedisUnavailable
 from coordinator.text.tokenizer import Tokenizer
@@ -59,12 +60,12 @@ async def client(
 async def test_one_request_with_or_without_its_responses_prefix(client: httpx.AsyncClient) -> None:
     for name in ("r7", "chatcmpl-r7", "cmpl-r7"):
         answer = await client.get(f"/v1/requests/{name}")
-        assert RequestTimeline.model_validate_json(answer.content).id == "r7"
+        assert msgspec.json.decode(answer.content, type=RequestTimeline).id == "r7"
 
 
 async def test_an_unknown_request_is_a_404(client: httpx.AsyncClient) -> None:
     answer = await client.get("/v1/requests/stranger")
-    error = ErrorBody.model_validate_json(answer.content).error
+    error = msgspec.json.decode(answer.content, type=ErrorBody).error
     assert (answer.status_code, error.type, error.code, error.param) == (
         404, "invalid_request_error", "request_not_found", "request_id",
     )  # fmt: skip
@@ -72,20 +73,20 @@ async def test_an_unknown_request_is_a_404(client: httpx.AsyncClient) -> None:
 
 async def test_a_damaged_record_is_a_404_of_its_own(client: httpx.AsyncClient) -> None:
     answer = await client.get("/v1/requests/damaged")
-    error = ErrorBody.model_validate_json(answer.content).error
+    error = msgspec.json.decode(answer.content, type=ErrorBody).error
     assert (answer.status_code, error.code) == (404, "record_unreadable")
 
 
 async def test_the_last_requests(client: httpx.AsyncClient) -> None:
     async def listed(query: str) -> list[str]:
         answer = await client.get(f"/v1/requests{query}")
-        return [found.id for found in RequestList.model_validate_json(answer.content).data]
+        return [found.id for found in msgspec.json.decode(answer.content, type=RequestList).data]
 
     assert await listed("") == [f"r{i}" for i in range(29, 9, -1)]
     assert await listed("?limit=2") == ["r29", "r28"]
     for wrong in ("0", "201", "many", "-1"):
         answer = await client.get(f"/v1/requests?limit={wrong}")
-        assert ErrorBody.model_validate_json(answer.content).error.param == "limit"
+        assert msgspec.json.decode(answer.content, type=ErrorBody).error.param == "limit"
         assert answer.status_code == 400
 
 
@@ -96,7 +97,7 @@ async def test_without_redis_only_what_is_in_memory(
     assert (await client.get("/v1/requests/r1")).status_code == 200
     for path in ("/v1/requests/other", "/v1/requests"):
         answer = await client.get(path)
-        error = ErrorBody.model_validate_json(answer.content).error
+        error = msgspec.json.decode(answer.content, type=ErrorBody).error
         assert (answer.status_code, error.code) == (503, "record_unavailable")
         assert int(answer.headers["retry-after"]) >= 1
         assert "somewhere" not in error.message

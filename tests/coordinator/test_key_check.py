@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from coordinator.http.api import create_app
 from coordinator.http.api_keys import parse_api_keys
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.responses import ErrorBody
+from coordinator.http.response_schemas import ErrorBody
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.fake_core import FakeCore
 from tests.coordinator.test_middleware import post_scope
@@ -78,7 +79,7 @@ async def test_without_a_right_key_nothing_is_served(
     ):  # fmt: skip
         response = await locked.http.request(method, path, headers=headers)
         assert response.status_code == 401, (method, path)
-        error = ErrorBody.model_validate_json(response.content).error
+        error = msgspec.json.decode(response.content, type=ErrorBody).error
         assert error.code == "invalid_api_key"
         assert response.headers["www-authenticate"] == "Bearer"
         assert response.headers["x-request-id"]
@@ -110,7 +111,7 @@ async def test_without_keys_any_header_will_do(says: Says, client_of: Callable[.
 async def test_requests_a_minute(locked: Locked) -> None:
     assert [(await locked.ask(SLOW)).status_code for _ in range(4)] == [200, 200, 429, 429]
     refused = await locked.ask(SLOW)
-    error = ErrorBody.model_validate_json(refused.content).error
+    error = msgspec.json.decode(refused.content, type=ErrorBody).error
     assert error.code == "rate_limit_exceeded"
     assert "'slow'" in error.message
     assert "2 requests a minute" in error.message

@@ -12,8 +12,7 @@ import pytest
 
 from coordinator.http import readers as readers_module
 from coordinator.http.errors import ApiError
-from coordinator.http.reader_process import ReaderDied, ReaderProcess
-from coordinator.http.reader_wire import Job, Reply
+from coordinator.http.reader_process import Job, ReaderDied, ReaderProcess, Reply
 from coordinator.http.readers import Readers
 from tests.coordinator.fake_core import FakeCore
 

@@ -3,11 +3,11 @@
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 
-from coordinator.http.responses_history import RequestTimeline
+from coordinator.http.timeline import RequestTimeline, timeline
 from coordinator.record.record import RequestRecord
-from coordinator.record.timeline import timeline
 
 HANDED_OFF: dict[str, Any] = {
     "prefill_worker": "p", "decode_worker": "d", "num_prompt": 7, "num_output": 3,
@@ -21,7 +21,7 @@ HANDED_OFF: dict[str, Any] = {
 
 def told(now: float = 103.0, **fields: Any) -> RequestTimeline:
     record = RequestRecord(request_id="r", coordinator="c", **fields)
-    return RequestTimeline.model_validate(timeline(record, now))
+    return msgspec.convert(msgspec.to_builtins(timeline(record, now)), RequestTimeline)
 
 
 def stages(found: RequestTimeline) -> dict[str, tuple[float, float]]:

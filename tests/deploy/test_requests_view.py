@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import msgspec
 from rich.console import Console
 
+from coordinator.http.timeline import timeline
 from coordinator.record.record import RequestRecord
-from coordinator.record.timeline import timeline
 from deploy.requests_view import requests_table
 from tests.coordinator.test_timeline import HANDED_OFF
 
@@ -14,7 +15,8 @@ COLOURS = {"90": "q", "34": "p", "33": "h", "32": "d"}
 
 def told(**fields: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"request_id": "r", "coordinator": "c", "state": "finished"} | fields
-    return timeline(RequestRecord(**found), 102.0)
+    told: dict[str, Any] = msgspec.to_builtins(timeline(RequestRecord(**found), 102.0))
+    return told
 
 
 def drawn(*requests: dict[str, Any], width: int = 160) -> list[str]:

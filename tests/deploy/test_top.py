@@ -12,10 +12,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
+import msgspec
 import pytest
 
+from coordinator.http.timeline import timeline
 from coordinator.record.record import RequestRecord
-from coordinator.record.timeline import timeline
 from telemetry.metrics import Metrics
 from tests.coordinator.test_timeline import HANDED_OFF
 from tests.deploy.running import DEADLINE_S, ROOT
@@ -104,7 +105,7 @@ def test_the_last_requests_are_told_with_their_workers_and_stages(service: Servi
         request_id="0123456789abcdef", coordinator="c", state="finished", ended_at=102.0,
         **HANDED_OFF,
     )  # fmt: skip
-    service.requests = [timeline(record, 102.0)]
+    service.requests = [msgspec.to_builtins(timeline(record, 102.0))]
     (told,) = once(service.url).stdout.splitlines()[3:]
     assert re.fullmatch(
         r"request=01234567  received=\d\d:\d\d:\d\d  state=finished  prompt=7  output=3  "

@@ -1,0 +1,94 @@
+"""From the bytes of a body to a request, or to an error that names the field at fault.
+
+msgspec refuses what is no JSON (NaN, deep nesting, lone surrogates) and stops at the first error.
+"""
+
+import re
+from typing import Literal
+
+import msgspec
+
+from coordinator.http.errors import ApiError, invalid
+from coordinator.http.request_schemas import (
+    UNSUPPORTED,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    FieldError,
+    TokenizeRequest,
+)
+
+Kind = Literal["chat", "completion", "tokenize", "detokenize"]
+RequestBody = ChatRequest | CompletionRequest | TokenizeRequest | DetokenizeRequest
+
+STRUCTURE_BYTES = 512 * 1024
+"""A body may hold so many bytes besides its prompt, its messages or its tokens."""
+
+_DECODERS: dict[Kind, msgspec.json.Decoder[RequestBody]] = {
+    "chat": msgspec.json.Decoder(ChatRequest),
+    "completion": msgspec.json.Decoder(CompletionRequest),
+    "tokenize": msgspec.json.Decoder(TokenizeRequest),
+    "detokenize": msgspec.json.Decoder(DetokenizeRequest),
+}
+_AT = " - at `$"
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
+_PART = re.compile(r"(.*\.content)\[.*")
+
+
+class _LongFields(msgspec.Struct):
+    """The fields that may be long; the others are skipped."""
+
+    prompt: msgspec.Raw = msgspec.Raw()
+    messages: msgspec.Raw = msgspec.Raw()
+    tokens: msgspec.Raw = msgspec.Raw()
+
+
+_long_fields = msgspec.json.Decoder(_LongFields)
+
+
+def parse(kind: Kind, body: bytes) -> RequestBody:
+    """The validated body, whatever its content type; raises ApiError."""
+    try:
+        body.decode()  # msgspec skips what no field wants, also where that is not UTF-8
+        if len(body) > STRUCTURE_BYTES:
+            _check_structure(body)
+        return _DECODERS[kind].decode(body)
+    except msgspec.ValidationError as error:
+        raise _from_validation(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiError(400, f"Invalid JSON: {error}", code="invalid_json") from None
+
+
+def _check_structure(body: bytes) -> None:
+    """Raises ApiError for a body whose values would take long to make, though no prompt needs
+    them."""
+    fields = _long_fields.decode(body)
+    long = sum(memoryview(raw).nbytes for raw in (fields.prompt, fields.messages, fields.tokens))
+    if len(body) - long > STRUCTURE_BYTES:
+        message = (
+            f"the body holds {len(body) - long} bytes besides its prompt, messages or tokens; at "
+            f"most {STRUCTURE_BYTES} are taken"
+        )
+        raise ApiError(413, message, code="body_too_large")
+
+
+def _from_validation(error: msgspec.ValidationError) -> ApiError:
+    """What msgspec says, ``text - at `$.path` ``, as a 400."""
+    text, _, path = str(error).rpartition(_AT)
+    param = path.rstrip("`").removeprefix(".") if text else ""
+    text, code = text or path, "invalid_value"
+    if isinstance(error.__cause__, FieldError):
+        param, code = _joined(param, error.__cause__.param), error.__cause__.code
+    elif missing := _MISSING.fullmatch(text):
+        param, text = _joined(param, missing[1]), f"{missing[1]} is missing"
+    if not param:
+        return ApiError(400, "the body must be a JSON object", code="invalid_value")
+    if part := _PART.fullmatch(param):
+        if param.endswith(".type") and text.startswith("Invalid value"):
+            text, code = "only parts of type 'text' are supported", UNSUPPORTED
+        param = part[1]  # OpenAI names the message's content, not the part of it
+    return invalid(param, text.replace(" | null`", "`"), code)
+
+
+def _joined(path: str, field: str) -> str:
+    return f"{path}.{field}" if path and field else path or field

@@ -1,0 +1,174 @@
+"""The bodies of responses: what msgspec encodes, and what /openapi.json says of them.
+
+A field that is UNSET is left out; ``token_ids`` and ``prompt_token_ids`` are there when a request
+asks for token ids. The timeline of a request is in timeline.py.
+"""
+
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from transport.wire.sampling import FinishReason
+
+
+class Body(Struct, forbid_unknown_fields=True):
+    """A JSON object with these fields and no others."""
+
+
+class Error(Body, kw_only=True):
+    message: str
+    type: Literal["invalid_request_error", "server_error"]
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(Struct):
+    error: Error
+
+
+class Usage(Body, kw_only=True):
+    """Tokens of a request: each prompt once, the output of all its choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+    @staticmethod
+    def of(prompt_tokens: int, completion_tokens: int) -> "Usage":
+        total = prompt_tokens + completion_tokens
+        return Usage(
+            prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, total_tokens=total
+        )
+
+
+class TopLogprob(Body, kw_only=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob, kw_only=True):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Body, kw_only=True):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class AssistantMessage(Body, kw_only=True):
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(Body, kw_only=True):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatCompletion(Body, kw_only=True):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatDelta(Body, kw_only=True):
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(Body, kw_only=True):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatCompletionChunk(Body, kw_only=True):
+    """The data of an event. With ``stream_options.include_usage`` a last chunk without choices has
+    the usage, which is null in the others; with ``continuous_usage_stats`` every chunk has it."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class CompletionLogprobs(Body, kw_only=True):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(Body, kw_only=True):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class Completion(Body, kw_only=True):
+    """A response, or the data of an event."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | UnsetType | None = UNSET
+
+
+class Model(Body, kw_only=True):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str
+    root: str
+    parent: None = None
+    max_model_len: int
+
+
+class ModelList(Body, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[Model]
+
+
+class Health(Body, kw_only=True):
+    status: Literal["ok"] = "ok"
+
+
+class Ready(Body, kw_only=True):
+    ready: Literal[True] = True
+    problems: list[str]
+    redis_connected: bool
+
+
+class Version(Body, kw_only=True):
+    version: str
+
+
+class Tokenized(Body, kw_only=True):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+
+
+class Detokenized(Body, kw_only=True):
+    prompt: str

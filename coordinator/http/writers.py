@@ -1,0 +1,173 @@
+"""From the choices of a response to its bodies, for chats and for completions."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from msgspec import UNSET, Struct, UnsetType
+
+from coordinator.http.choice import Delta
+from coordinator.http.logprobs import chat_logprobs, completion_logprobs
+from coordinator.http.response_schemas import (
+    AssistantMessage,
+    ChatChoice,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatDelta,
+    Completion,
+    CompletionChoice,
+    Usage,
+)
+from transport.wire.token_ids import TokenIds
+
+
+class Writer(Protocol):
+    """Makes the bodies of one response, whole or in chunks."""
+
+    def chunk(self, index: int, delta: Delta, usage: Usage | UnsetType | None) -> Struct: ...
+
+    def last_chunk(self, usage: Usage) -> Struct:
+        """The chunk that only tells the usage."""
+        ...
+
+    def body(self, choices: Sequence[Delta], usage: Usage) -> Struct: ...
+
+
+class ChatWriter:
+    """One conversation, n choices. ``prompt_ids`` is given when token ids are asked for."""
+
+    def __init__(
+        self,
+        response_id: str,
+        model: str,
+        token_bytes: Mapping[int, bytes],
+        *,
+        logprobs: bool,
+        prompt_ids: TokenIds | None,
+    ) -> None:
+        self._id = response_id
+        self._model = model
+        self._created = int(time.time())
+        self._token_bytes = token_bytes
+        self._logprobs = logprobs
+        self._prompt_ids: list[int] | UnsetType = UNSET
+        if prompt_ids is not None:
+            self._prompt_ids = prompt_ids.tolist()
+        self._started: set[int] = set()
+
+    def chunk(self, index: int, delta: Delta, usage: Usage | UnsetType | None) -> Struct:
+        first_of_all, first = not self._started, index not in self._started
+        if first:
+            self._started.add(index)
+            message = ChatDelta(role="assistant", content=delta.text)
+        else:
+            message = ChatDelta(content=delta.text or UNSET)
+        choice = ChatChunkChoice(
+            index=index,
+            delta=message,
+            logprobs=chat_logprobs(delta.tokens, self._token_bytes) if self._logprobs else None,
+            finish_reason=delta.finish,
+            token_ids=self._token_ids(delta),
+            prompt_token_ids=self._prompt_ids if first else UNSET,
+        )
+        # vLLM has the prompt's ids beside a chat's choices, and in the choices of a completion.
+        return self._chunk([choice], usage, self._prompt_ids if first_of_all else UNSET)
+
+    def last_chunk(self, usage: Usage) -> Struct:
+        return self._chunk([], usage, UNSET)
+
+    def body(self, choices: Sequence[Delta], usage: Usage) -> Struct:
+        return ChatCompletion(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=[self._whole(index, choice) for index, choice in enumerate(choices)],
+            usage=usage,
+            prompt_token_ids=self._prompt_ids,
+        )
+
+    def _chunk(
+        self,
+        choices: list[ChatChunkChoice],
+        usage: Usage | UnsetType | None,
+        prompt_ids: list[int] | UnsetType,
+    ) -> ChatCompletionChunk:
+        return ChatCompletionChunk(
+            id=self._id, created=self._created, model=self._model, choices=choices, usage=usage,
+            prompt_token_ids=prompt_ids,
+        )  # fmt: skip
+
+    def _whole(self, index: int, choice: Delta) -> ChatChoice:
+        assert choice.finish is not None, "a choice that has not ended"
+        return ChatChoice(
+            index=index,
+            message=AssistantMessage(content=choice.text),
+            logprobs=chat_logprobs(choice.tokens, self._token_bytes) if self._logprobs else None,
+            finish_reason=choice.finish,
+            token_ids=self._token_ids(choice),
+            prompt_token_ids=self._prompt_ids,
+        )
+
+    def _token_ids(self, delta: Delta) -> list[int] | UnsetType:
+        return UNSET if self._prompt_ids is UNSET else [t.token_id for t in delta.tokens]
+
+
+class CompletionWriter:
+    """Choice ``i`` belongs to prompt ``i // n``. ``echoes`` (text) and ``prompt_ids`` hold an
+    entry for each prompt when asked for."""
+
+    def __init__(
+        self,
+        response_id: str,
+        model: str,
+        token_bytes: Mapping[int, bytes],
+        *,
+        n: int,
+        logprobs: bool,
+        echoes: Sequence[str] | None,
+        prompt_ids: Sequence[TokenIds] | None,
+    ) -> None:
+        self._id = response_id
+        self._model = model
+        self._created = int(time.time())
+        self._token_bytes = token_bytes
+        self._n = n
+        self._logprobs = logprobs
+        self._echoes = echoes
+        self._prompt_ids = prompt_ids
+        self._started: set[int] = set()
+
+    def chunk(self, index: int, delta: Delta, usage: Usage | UnsetType | None) -> Struct:
+        first = index not in self._started
+        self._started.add(index)
+        return self._completion([self._choice(index, delta, first=first)], usage)
+
+    def last_chunk(self, usage: Usage) -> Struct:
+        return self._completion([], usage)
+
+    def body(self, choices: Sequence[Delta], usage: Usage) -> Struct:
+        whole = [self._choice(index, choice, first=True) for index, choice in enumerate(choices)]
+        return self._completion(whole, usage)
+
+    def _completion(
+        self, choices: list[CompletionChoice], usage: Usage | UnsetType | None
+    ) -> Completion:
+        return Completion(
+            id=self._id, created=self._created, model=self._model, choices=choices, usage=usage
+        )
+
+    def _choice(self, index: int, delta: Delta, *, first: bool) -> CompletionChoice:
+        prompt = index // self._n
+        echo = self._echoes[prompt] if first and self._echoes is not None else ""
+        logprobs = None
+        if self._logprobs:
+            logprobs = completion_logprobs(delta.tokens, delta.offsets, self._token_bytes)
+        choice = CompletionChoice(
+            index=index, text=echo + delta.text, logprobs=logprobs, finish_reason=delta.finish
+        )
+        if self._prompt_ids is not None:
+            choice.token_ids = [token.token_id for token in delta.tokens]
+            if first:
+                choice.prompt_token_ids = self._prompt_ids[prompt].tolist()
+        return choice
