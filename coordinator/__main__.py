@@ -19,10 +19,8 @@ from coordinator.core.hub_settings import HubSettings
 from coordinator.core.open_tokens import memory_bytes, tokens_that_fit
 from coordinator.http.api_keys import parse_api_keys
 from coordinator.http.http_settings import HttpSettings
-from coordinator.record.keys import UNFIT_GPU_TTL_S
 from coordinator.record.redis_link import RedisUnavailable
 from coordinator.record.redis_url import PASSWORD
-from coordinator.record.store_limits import StoreLimits
 from coordinator.server import CoordinatorSettings, serve
 from telemetry.last_words import CANNOT_START, TRY_AGAIN, run_command, say_why
 from telemetry.listen_fds import inherited_listener
@@ -93,12 +91,6 @@ def main(
             envvar="BATON_REQUEST_TIMEOUT", help="Seconds a request may take in all; 0: any."
         ),
     ] = 0.0,
-    unfit_gpu: Annotated[
-        float,
-        typer.Option(
-            envvar="BATON_UNFIT_GPU", help="Seconds that nobody gets a GPU after a critical Xid."
-        ),
-    ] = UNFIT_GPU_TTL_S,
     drain_timeout: Annotated[
         float, typer.Option(envvar="BATON_DRAIN_TIMEOUT", help="Seconds to finish after SIGTERM.")
     ] = 30.0,
@@ -141,7 +133,6 @@ def main(
                 silence_timeout_s=silence_timeout,
                 queue_timeout_s=queue_timeout,
             ),
-            store=StoreLimits(unfit_gpu_s=unfit_gpu),
             drain_timeout_s=drain_timeout,
             hand_over=hand_over,
             channel_keys=channel_keys(secret_setting(os.environ, SECRET)),

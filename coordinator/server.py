@@ -33,7 +33,6 @@ from coordinator.http.connections import Connections
 from coordinator.http.head_deadline import HeadDeadline
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.readers import Readers
-from coordinator.record.leases import Leases
 from coordinator.record.store import Store
 from coordinator.record.store_limits import StoreLimits
 from coordinator.text.tokenizer import Tokenizer
@@ -107,8 +106,7 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
         stack.push_async_callback(store.close, RECORD_TIMEOUT_S)
         metrics = Metrics(settings.http.served_model_name)
         observer = Observer(metrics, store, instance)
-        leases = Leases(store, channel.send)
-        hub = Hub(channel, observer, instance, settings.hub, settings.limits, leases)
+        hub = Hub(channel, observer, instance, settings.hub, settings.limits)
         readers = Readers(settings.model)
         stack.callback(readers.close)
         app = create_app(

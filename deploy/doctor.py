@@ -12,7 +12,6 @@ from coordinator.core.hub_settings import HubSettings
 from deploy import gpu_checks, host_checks
 from deploy.container_checks import containers
 from deploy.findings import Finding
-from deploy.gpu_marks import unfit_gpus
 from deploy.pair_checks import pairs
 from deploy.settings import Device
 
@@ -61,7 +60,7 @@ def findings(
     if device != "cpu":
         num_gpus, found = gpu_checks.driver(os.environ)
         yield from found
-        yield from unfit_gpus(redis_url, os.environ)
+        yield from gpu_checks.locks(os.environ)
     if device == "cuda" and not num_gpus:
         yield Finding("fail", "gpus", "none is visible", "say --device cpu, or see nvidia-smi")
         return

@@ -1,14 +1,19 @@
-"""What ``baton doctor`` looks at where there are GPUs: driver, memory, who can access whom."""
+"""What ``baton doctor`` looks at where there are GPUs: driver, memory, marks, peer access."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from deploy.findings import Finding
+from deploy.gpus import listed_gpus
+from worker.gpu_locks.folder import DEFAULT, SETTING
+from worker.gpu_locks.marks import how_to_clear, unfit_gpus
 
 _SMI_TIMEOUT_S = 20.0
 _CUDA_TIMEOUT_S = 120.0
@@ -42,7 +47,7 @@ def driver(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
         findings.append(Finding("fail", "versions", "cupy is missing", advice))
     if (visible := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         text = f"CUDA_VISIBLE_DEVICES={visible} hides GPUs from the workers"
-        advice = "unset it: workers claim one each, and see their peers' by NVLink"
+        advice = "unset it: each worker locks a GPU, and reaches its peers' by NVLink"
         findings.append(Finding("warn", "gpus", text, advice))
     return len(rows), findings
 
@@ -58,6 +63,23 @@ def _one(row: list[str]) -> list[Finding]:
         advice = f"nvidia-smi -i {index} -mig 0: MIG devices cannot exchange memory"
         findings.append(Finding("fail", "gpus", f"{index} {name} is in MIG mode", advice))
     return findings or [Finding("ok", "gpus", text)]
+
+
+def locks(environ: Mapping[str, str]) -> list[Finding]:
+    """Whether workers can lock GPUs in their folder, and the GPUs that are marked as unfit there.
+    The folder of containers is a volume, which is not seen here."""
+    folder = Path(environ.get(SETTING) or DEFAULT)
+    is_usable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    if not is_usable and (folder.exists() or not os.access(folder.parent, os.W_OK | os.X_OK)):
+        advice = f"set {SETTING} to a folder that all workers of this machine may write to"
+        return [Finding("fail", "gpus", f"workers cannot lock GPUs in {folder}", advice)]
+    marks = unfit_gpus(folder)
+    found = [Finding("warn", "gpus", str(each), how_to_clear([each])) for each in marks.values()]
+    here = set(listed_gpus()) if marks else set()
+    if here and here <= marks.keys():
+        advice = "see each of them; workers that start here will not get one"
+        found.append(Finding("fail", "gpus", "every GPU here is unfit", advice))
+    return found
 
 
 def peers(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:

@@ -62,16 +62,22 @@ class NoWatch:
 
 
 class GpuWatch:
-    """Watches the one GPU that ``open_gpus`` shows, from construction to ``close``."""
+    """Watches the one GPU that ``open_gpus`` shows, from construction to ``close``.
+
+    ``on_unfit`` is told why the GPU is unfit every ``period_s`` from when it is: a mark that this
+    makes lasts as long after the end of the worker, however it ends.
+    """
 
     def __init__(
         self,
         open_gpus: Callable[[], Gpus],
         *,
+        on_unfit: Callable[[str], None] = lambda reason: None,
         period_s: float = PERIOD_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open_gpus = open_gpus
+        self._on_unfit = on_unfit
         self._clock = clock
         self._gpus: Gpus | None = None
         self._num_noted = 0
@@ -82,6 +88,7 @@ class GpuWatch:
         self._hangs = False
         self._failure = ""
         self._said_stale = False
+        self._said_unmarked = False
         self._thread = SteadyThread("gpu-watch", self._round, period_s=period_s, clock=clock)
         self._thread.start()
 
@@ -115,14 +122,16 @@ class GpuWatch:
     def _round(self) -> bool:
         """One reading; False where no GPU can be read. After a failed reading the next is tried as
         usual."""
+        found = True
         try:
             found = self._looked()
+            self._failure = ""
         except Exception as error:
             if str(error) != self._failure:
                 self._failure = str(error)
                 log.exception("the GPU could not be looked at")
-            return True
-        self._failure = ""
+        if self._unfit:
+            self._tell_unfit()
         return found
 
     def _looked(self) -> bool:
@@ -145,6 +154,14 @@ class GpuWatch:
             if xid.number in CRITICAL and not self._unfit:
                 self._unfit = f"Xid {xid.number}: {meaning(xid.number)}"
         self._latest = now, _health(gpus.infos[0], reading, self._xids)
+
+    def _tell_unfit(self) -> None:
+        try:
+            self._on_unfit(self._unfit)
+        except OSError as error:
+            if not self._said_unmarked:
+                log.error("cannot mark the GPU as unfit: %s", error)
+            self._said_unmarked = True
 
 
 def _health(info: GpuInfo, reading: Reading, xids: Counter[int]) -> GpuHealth:

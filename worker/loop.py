@@ -5,9 +5,9 @@ serve    receive, step, heartbeat; worker.py says what a step is
 drain    after SIGTERM: finish what is held, or give it back at the deadline
 leave    say goodbye
 
-A worker whose GPU is no longer fit takes no new work, finishes what it can, and stays: it keeps
-the lease, so that no other worker comes to that GPU before an operator has looked at it. It tells
-the coordinator why, also when it ends or fails, so that its successor gets another GPU.
+A worker whose GPU is unfit takes no new work, finishes what it can, and stays until it is told to
+end. It tells the coordinator why. The GPU is marked (gpu_watch.py, gpu_locks/marks.py), so that no
+worker gets it for a while after this one has ended.
 """
 
 import logging
@@ -84,7 +84,7 @@ class WorkerLoop:
             raise
         finally:
             self._stall.stop()
-        self._session.leave(unfit=self._gpu.unfit())
+        self._session.leave()
         if self._memory_problem:
             raise ExportLost(self._memory_problem)
 

@@ -28,6 +28,8 @@ from transport.wire.channel_keys import channel_keys as keys_of
 from transport.wire.messages import Role
 from transport.wire.secret_setting import secret_setting
 from worker.cores import threads_of, usable_cores
+from worker.gpu_locks.folder import DEFAULT
+from worker.gpu_locks.marks import UNFIT_S
 from worker.settings import HandoffSettings, WorkerSettings
 
 CPU_PAGES = 1024
@@ -93,6 +95,13 @@ class Options:
         float,
         _option("BATON_CLAIM_TIMEOUT", "Seconds to wait for a free GPU; 0: until there is one."),
     ] = 60.0
+    gpu_lock_dir: Annotated[
+        Path,
+        _option("BATON_GPU_LOCK_DIR", "Folder of the locks on GPUs, the same for all of a node."),
+    ] = DEFAULT
+    unfit_gpu: Annotated[
+        float, _option("BATON_UNFIT_GPU", "Seconds that no worker gets a GPU after a critical Xid.")
+    ] = UNFIT_S
     dtype: Annotated[str, _option("BATON_DTYPE", "auto, float32 or bfloat16.")] = "auto"
     quantize: Annotated[
         str,
@@ -157,6 +166,8 @@ class Options:
             channel_keys=channel_keys(),
             claim_timeout_s=self.claim_timeout,
             stall_timeout_s=self.stall_timeout,
+            gpu_lock_dir=self.gpu_lock_dir,
+            unfit_gpu_s=self.unfit_gpu,
         )
 
     def _limits(self, device: Device) -> ColocatedLimits:

@@ -1,11 +1,15 @@
 """What a worker is started with beside its engine: frozen, checked once."""
 
+import math
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from colocated.limits import ColocatedLimits
 from engine.config import EngineConfig
 from transport.wire.channel_keys import ChannelKeys
 from transport.wire.messages import Role
+from worker.gpu_locks.folder import DEFAULT
+from worker.gpu_locks.marks import UNFIT_S
 
 MAX_CLAIM_TIMEOUT_S = 86_400.0
 MAX_STALL_TIMEOUT_S = 86_400.0
@@ -32,9 +36,10 @@ class WorkerSettings:
     """``lookahead`` is how many steps may be launched before the oldest one's tokens are processed,
     0 or 1 (options.LOOKAHEAD); ``threads`` 0 leaves torch its own choice; ``gpu`` names one
     (engine/gpu.py), or "" any that is free; ``claim_timeout_s`` is how long it waits for that, 0:
-    until there is one, and by default longer than the lease of a dead worker lives when its
-    coordinator died with it; ``channel_keys`` let it join a coordinator that has them too;
-    ``stall_timeout_s`` as in stall.py."""
+    until there is one; ``gpu_lock_dir`` is the folder in which all workers of the node lock their
+    GPUs; ``unfit_gpu_s`` is how long no worker gets a GPU that reported a critical Xid;
+    ``channel_keys`` let it join a coordinator that has them too; ``stall_timeout_s`` as in
+    stall.py."""
 
     role: Role
     coordinator: str
@@ -48,6 +53,8 @@ class WorkerSettings:
     claim_timeout_s: float = 60.0
     channel_keys: ChannelKeys | None = None
     stall_timeout_s: float = 60.0
+    gpu_lock_dir: Path = DEFAULT
+    unfit_gpu_s: float = UNFIT_S
 
     def __post_init__(self) -> None:
         if not self.coordinator:
@@ -64,3 +71,5 @@ class WorkerSettings:
         if not 0 <= self.stall_timeout_s <= MAX_STALL_TIMEOUT_S:
             most = f"from 0 to {MAX_STALL_TIMEOUT_S:g}"
             raise ValueError(f"stall_timeout_s: {self.stall_timeout_s} is not {most}")
+        if not 0 < self.unfit_gpu_s < math.inf:
+            raise ValueError(f"unfit_gpu_s: {self.unfit_gpu_s} is not positive and finite")

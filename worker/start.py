@@ -1,6 +1,6 @@
 """A worker process from its settings to its end.
 
-claim    on a GPU machine: a GPU, from the coordinator
+claim    on a GPU machine: a GPU, by a lock file (gpu_locks/)
 load     weights and cache, in memory that peers can open
 join     hello to the coordinator, welcome
 serve    the worker loop (loop.py) around the worker's own part (worker.py)
@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from contextlib import ExitStack
+from functools import partial
 from secrets import token_hex
 
 import torch
@@ -23,9 +24,11 @@ from transport.copy.memory import OwnMemory, copy_stream, own_memory
 from transport.copy.pull import CopyStream, NoPeers
 from transport.copy.selftest import write_pattern
 from transport.wire.channel import WorkerChannel
-from transport.wire.claim import claim_gpu
-from transport.wire.messages import Claim, Hello, MemoryExport, Role
+from transport.wire.messages import Hello, MemoryExport, Role
 from transport.wire.session import Session
+from worker.gpu_locks.claim import claim_gpu
+from worker.gpu_locks.folder import LockFolder
+from worker.gpu_locks.marks import mark_unfit
 from worker.gpu_watch import GpuWatch, NoWatch
 from worker.loop import WorkerLoop
 from worker.settings import WorkerSettings
@@ -37,7 +40,7 @@ log = logging.getLogger(__name__)
 
 def serve(settings: WorkerSettings) -> None:
     """Run one worker until it is told to stop. Raises ValueError (settings, checkpoint, memory),
-    ClaimDenied, JoinRefused, ChannelRefused, DeadlineExceeded, ExportLost, SharedMemoryFull,
+    NoFreeGpu, JoinRefused, ChannelRefused, DeadlineExceeded, ExportLost, SharedMemoryFull,
     ProtocolMismatch."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
@@ -46,7 +49,7 @@ def serve(settings: WorkerSettings) -> None:
     with ExitStack() as cleanup:
         channel = WorkerChannel(settings.coordinator, instance, keys=settings.channel_keys)
         cleanup.callback(channel.close)
-        granted = _claim(channel, instance, settings)
+        claimed = _claim(instance, settings)
         memory = own_memory(device, instance)
         cleanup.callback(memory.close)
         engine = Engine.load(
@@ -55,7 +58,7 @@ def serve(settings: WorkerSettings) -> None:
             progress=lambda done, total: progress("loading weights", done / total),
         )
         write_pattern(engine.cache, instance)
-        session = Session(channel, _hello(role, instance, engine, memory, granted), time.monotonic)
+        session = Session(channel, _hello(role, instance, engine, memory, claimed), time.monotonic)
         puller: CopyStream = NoPeers()
         if role == "decode":
             puller = copy_stream(device, engine.cache, poisoned=engine.config.poison)
@@ -70,7 +73,7 @@ def serve(settings: WorkerSettings) -> None:
             lookahead=settings.lookahead,
         )
         cleanup.callback(worker.close)
-        watch = GpuWatch(lambda: local_gpus(granted)) if granted else NoWatch()
+        watch = _watch(claimed, settings) if claimed else NoWatch()
         cleanup.callback(watch.close)
         WorkerLoop(
             session,
@@ -85,27 +88,38 @@ def serve(settings: WorkerSettings) -> None:
         ).run()
 
 
-def _claim(channel: WorkerChannel, instance: str, settings: WorkerSettings) -> str:
-    """Make the GPU that the coordinator grants the current one; "" on the CPU."""
+def _claim(instance: str, settings: WorkerSettings) -> str:
+    """The UUID of the GPU that is this process's until it ends, now the current one; "" on the
+    CPU."""
     if settings.engine.device == "cpu":
         return ""
     seen = gpu.visible_gpus()
-    wanted = tuple(each.uuid for each in gpu.named(settings.gpu, seen))
-    notify(STATUS="waiting for a GPU")
-    granted = claim_gpu(
-        channel,
-        Claim(instance, wanted, settings.engine.gpu_share),
+    wanted = [each.uuid for each in gpu.named(settings.gpu, seen)]
+
+    def say_what_holds_them(reason: str) -> None:
+        log.warning("no GPU is free; this worker waits for one: %s", reason)
+        notify(STATUS=f"waiting for a GPU: {reason}")
+
+    claimed = claim_gpu(
+        LockFolder(settings.gpu_lock_dir),
+        wanted,
+        settings.engine.gpu_share,
+        instance,
         timeout_s=settings.claim_timeout_s,
-        clock=time.monotonic,
-        on_denied=lambda reason: notify(STATUS=f"waiting for a GPU: {reason}"),
-    )
-    (index,) = (each.index for each in seen if each.uuid == granted)
-    log.info("GPU %d, %s", index, granted)
+        on_waiting=say_what_holds_them,
+    ).gpu
+    (index,) = (each.index for each in seen if each.uuid == claimed)
+    log.info("GPU %d, %s", index, claimed)
     torch.cuda.set_device(index)
-    return granted
+    return claimed
 
 
-def _hello(role: Role, instance: str, engine: Engine, memory: OwnMemory, granted: str) -> Hello:
+def _watch(claimed: str, settings: WorkerSettings) -> GpuWatch:
+    mark = partial(mark_unfit, settings.gpu_lock_dir, claimed, for_s=settings.unfit_gpu_s)
+    return GpuWatch(lambda: local_gpus(claimed), on_unfit=mark)
+
+
+def _hello(role: Role, instance: str, engine: Engine, memory: OwnMemory, claimed: str) -> Hello:
     layout, pools = engine.layout, engine.pools
     pool_tokens = pools.num_pages * layout.page_size
     return Hello(
@@ -123,6 +137,5 @@ def _hello(role: Role, instance: str, engine: Engine, memory: OwnMemory, granted
             layout=layout,
             pools=pools,
         ),
-        gpu=granted,
-        gpu_share=engine.config.gpu_share,
+        gpu=claimed,
     )

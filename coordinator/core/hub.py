@@ -30,7 +30,6 @@ from coordinator.core.registry import Registry
 from coordinator.core.request import Request
 from coordinator.core.streams import Stream
 from coordinator.event_loop import Sweeper, watch_lag
-from coordinator.record.leases import Leases
 from transport.wire.channel import CoordinatorChannel
 from transport.wire.messages import Welcome
 
@@ -52,10 +51,8 @@ class Hub:
         instance: str,
         settings: HubSettings,
         limits: PlacementLimits,
-        leases: Leases,
     ) -> None:
         self._channel = channel
-        self._leases = leases
         self._observer = observer
         self._clock = observer.clock
         self._settings = settings
@@ -66,7 +63,7 @@ class Hub:
         )
         membership = Membership(registry, lifecycle, observer)
         welcome = Welcome(instance, settings.heartbeat_s, settings.dead_after_s)
-        self._inbox = Inbox(channel, registry, lifecycle, membership, observer, leases, welcome)
+        self._inbox = Inbox(channel, registry, lifecycle, membership, observer, welcome)
         self._health = HealthMonitor(registry, lifecycle, membership, channel.send, settings)
         self._reach = ConnectionMonitor(channel.send, instance)
         self._closed = ClosedConnections(
@@ -191,7 +188,6 @@ class Hub:
     def _beat(self, lag_s: float) -> None:
         # First of all: workers that hear nothing of us give up their work.
         gone = self._reach.beat(self._processes())
-        self._leases.end(gone)
         self._health.keep(lag_s, gone)
         self._observer.tick(
             self.status(), self._lifecycle.stale_dropped, self._open_tokens.num_held
@@ -200,12 +196,10 @@ class Hub:
         self._channel.tell_of_strangers()
 
     def _processes(self) -> set[str]:
-        """The instances whose processes are of interest: workers, and holders of a GPU."""
-        return {worker.instance for worker in self._registry.all()} | self._leases.holders
+        return {worker.instance for worker in self._registry.all()}
 
     def _remove_dead(self, gone: set[str]) -> None:
         try:
-            self._leases.end(gone)
             self._health.fence_gone(gone)
         except Exception:
             log.exception("removing the dead workers %s failed", sorted(gone))

@@ -1,4 +1,4 @@
-"""Messages of workers: each goes to the lifecycle, the membership or the leases."""
+"""Messages of workers: each goes to the lifecycle or the membership."""
 
 import asyncio
 import logging
@@ -10,11 +10,9 @@ from coordinator.core.membership import Membership
 from coordinator.core.observer import Observer
 from coordinator.core.registry import Registry, Worker
 from coordinator.core.request import Request, State
-from coordinator.record.leases import Leases
 from transport.wire.channel import CoordinatorChannel
 from transport.wire.errors import MalformedMessage, WireError
 from transport.wire.messages import (
-    Claim,
     Failed,
     FromWorker,
     Goodbye,
@@ -42,7 +40,6 @@ class Inbox:
         lifecycle: Lifecycle,
         membership: Membership,
         observer: Observer,
-        leases: Leases,
         welcome: Welcome,
     ) -> None:
         self.complete = asyncio.Event()
@@ -51,7 +48,6 @@ class Inbox:
         self._lifecycle = lifecycle
         self._membership = membership
         self._observer = observer
-        self._leases = leases
         self._welcome = welcome
 
     def take(self, instance: str, message: FromWorker | WireError) -> None:
@@ -67,15 +63,9 @@ class Inbox:
         if isinstance(message, WireError):
             self._channel.send(instance, self._membership.distrust(instance, message))
             return
-        if isinstance(message, Claim):
-            self._leases.claim(message)
-            return
         if isinstance(message, Hello):
-            self._leases.keep(message)
             self._admit(message)
             return
-        if isinstance(message, Goodbye) and message.unfit:
-            self._leases.unfit(instance, message.unfit)
         worker = self._registry.get(instance)
         if worker is None:
             self._channel.send(instance, self._membership.unknown(instance))
@@ -98,8 +88,12 @@ class Inbox:
                 if self._registry.get(prefill) is not None:
                     self._observer.peer_tested(instance, message)
                 self._lifecycle.peer_tested(instance, message)
-            case Goodbye(draining=True):
-                log.info("%s is draining", instance)
+            case Goodbye(draining=True, unfit=unfit):
+                if unfit:
+                    gpu = worker.hello.gpu
+                    log.error("%s is draining: GPU %s is unfit: %s", instance, gpu, unfit)
+                else:
+                    log.info("%s is draining", instance)
                 worker.draining = True
             case Goodbye():
                 self._membership.left(worker)

@@ -11,13 +11,6 @@ baton:worker:{instance}         hash  what `register_worker` was given, and    1
                                       `coordinator`
 baton:coordinator:{instance}    hash  protocol, started_at (Unix s), endpoint  15 s, refreshed
 baton:coordinators              set   instances that may have open requests    48 h, refreshed
-baton:lease:gpu:{uuid}          hash  `share`, how many workers may hold it,   15 s, refreshed
-                                      and for each holder's instance when its
-                                      hold ends (Unix ms of the server)
-baton:unfit:gpu:{uuid}          str   why no worker gets that GPU (leases.py)  1 h, a setting
-baton:unfit-made:{coordinator}  str   which of that coordinator's marks on a   with the mark
-    :{uuid}                           GPU was made last: a server that knows
-                                      it has not lost the mark, if it is gone
 
 A coordinator is alive while its hash exists. An instance listed in `baton:coordinators` without
 a hash is dead: any live coordinator fails what its open set lists, then unlists it. A hash of
@@ -42,8 +35,6 @@ PRESENCE_TTL_S: Final = 15.0
 COORDINATORS_TTL_S: Final = 48 * 3600
 RECENT_TTL_S: Final = 24 * 3600
 RECENT_MAX: Final = 1000
-UNFIT_GPU_TTL_S: Final = 3600.0
-UNFIT_GPU_PREFIX: Final = "baton:unfit:gpu:"
 
 
 def request(request_id: str) -> str:
@@ -56,18 +47,6 @@ def open_requests(coordinator: str) -> str:
 
 def worker(instance: str) -> str:
     return "baton:worker:" + instance
-
-
-def lease(gpu: str) -> str:
-    return "baton:lease:gpu:" + gpu
-
-
-def unfit(gpu: str) -> str:
-    return UNFIT_GPU_PREFIX + gpu
-
-
-def unfit_made(coordinator: str, gpu: str) -> str:
-    return f"baton:unfit-made:{coordinator}:{gpu}"
 
 
 def coordinator(instance: str) -> str:

@@ -1,11 +1,11 @@
-"""Who lives, as Redis sees it: this coordinator, its workers and what they hold, and the
-coordinators that died."""
+"""Which processes live, as Redis sees it: this coordinator, its workers, and the coordinators that
+died."""
 
 import logging
 import time
 from collections.abc import Mapping
 
-from coordinator.record import keys, lease_scripts, scripts
+from coordinator.record import keys, scripts
 from coordinator.record.redis_link import RedisLink
 from coordinator.record.script import Command
 from transport.wire.errors import BatonError
@@ -32,16 +32,14 @@ class Presence:
         self._run_id: str | None = None
         self._workers: dict[str, dict[str, str]] = {}
         self._dirty_workers: set[str] = set()
-        self._leases: dict[str, tuple[str, int]] = {}
-        self._released: list[tuple[str, str]] = []
         self._num_recent = 0
         self._next_recent: int | None = None
         self._dead: list[str] = []
 
     @property
     def dirty(self) -> bool:
-        """Whether ``write_workers`` or ``write_releases`` has something to do."""
-        return bool(self._dirty_workers or self._released)
+        """Whether ``write_workers`` has something to do."""
+        return bool(self._dirty_workers)
 
     @property
     def has_met(self) -> bool:
@@ -54,28 +52,6 @@ class Presence:
     def worker_gone(self, instance: str) -> None:
         if self._workers.pop(instance, None) is not None:
             self._dirty_workers.add(instance)
-
-    def hold_gpu(self, holder: str, gpu: str, share: int) -> None:
-        self._leases[holder] = gpu, share
-
-    def release_gpu(self, holder: str) -> None:
-        if (lease := self._leases.pop(holder, None)) is not None:
-            self._released.append((holder, lease[0]))
-
-    async def renew_leases(self) -> None:
-        """Keep the leases of our workers. One that was lost with the server's memory is taken
-        anew; where somebody else was faster, two workers are on one GPU, and that is said."""
-        for holder, (gpu, share) in list(self._leases.items()):
-            number, others = await self._link.ask(
-                lease_scripts.renew(holder, gpu, share, self._ttl_s)
-            )
-            if not number and holder in self._leases:
-                log.error("GPU %s of %s is also held by %s", gpu, holder, others)
-
-    async def write_releases(self) -> None:
-        released, self._released = self._released, []
-        for holder, gpu in released:
-            await self._link.ask(lease_scripts.release(holder, gpu))
 
     @property
     def has_lost(self) -> bool:

@@ -10,13 +10,12 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
 
-from coordinator.record import lease_scripts, scripts
+from coordinator.record import scripts
 from coordinator.record.damage import Damage
 from coordinator.record.redis_url import check_redis_password, check_redis_url, safe_url
 from coordinator.record.script import RUN, Command
 from transport.wire.errors import BatonError
 
-_SOURCES: Final = (*scripts.SOURCES, *lease_scripts.SOURCES)
 _CLOSE_TIMEOUT_S: Final = 0.2
 
 
@@ -65,7 +64,7 @@ class RedisLink:
                 replies = await self._pipeline(commands)
                 missing = [i for i, r in enumerate(replies) if isinstance(r, NoScriptError)]
                 if missing:
-                    await self._pipeline([("SCRIPT LOAD", source) for source in _SOURCES])
+                    await self._pipeline([("SCRIPT LOAD", source) for source in scripts.SOURCES])
                     again = await self._pipeline([commands[i] for i in missing])
                     for i, reply in zip(missing, again, strict=True):
                         replies[i] = reply

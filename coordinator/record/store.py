@@ -13,14 +13,13 @@ from typing import Any
 from msgspec import structs
 from redis.exceptions import ResponseError
 
-from coordinator.record import keys, lease_scripts
+from coordinator.record import keys
 from coordinator.record.damage import Damage
 from coordinator.record.presence import Presence
 from coordinator.record.record import RequestRecord
 from coordinator.record.redis_link import RedisLink, is_wrong_type
 from coordinator.record.store_limits import StoreCounters, StoreLimits
 from coordinator.record.store_writer import StoreWriter
-from coordinator.record.unfit_gpus import UnfitGpus, how_to_clear, said
 from coordinator.record.write_buffer import WriteBuffer
 from transport.wire.errors import MalformedMessage
 
@@ -59,10 +58,7 @@ class Store:
         self._reader = connect()
         self._buffer = WriteBuffer(max_ended=limits.max_ended, retain_s=limits.retain_s)
         self._presence = Presence(link, instance, protocol, endpoint, ttl_s=limits.presence_ttl_s)
-        self._unfit = UnfitGpus(link, instance, for_s=limits.unfit_gpu_s)
-        self._writer = StoreWriter(
-            link, instance, self._buffer, self._presence, self._unfit, limits
-        )
+        self._writer = StoreWriter(link, instance, self._buffer, self._presence, limits)
 
     @property
     def connected(self) -> bool:
@@ -119,37 +115,6 @@ class Store:
 
     def worker_gone(self, instance: str) -> None:
         self._presence.worker_gone(instance)
-        self._writer.note_change()
-
-    async def claim_gpu(self, holder: str, gpus: tuple[str, ...], share: int) -> tuple[str, str]:
-        """The one of ``gpus`` that ``holder`` has from now on for a time to live, or ""; and which
-        are unfit, or without one who holds the others too. Raises RedisUnavailable."""
-        if not gpus:
-            return "", "no GPU was named"
-        ttl_s = self.limits.presence_ttl_s
-        number, *found = await self._reader.ask(lease_scripts.claim(holder, gpus, share, ttl_s))
-        holders, marks = found[: len(gpus)], found[len(gpus) :]
-        unfit = [gpus[each - 1] for each in marks[::3]]
-        reasons = [*map(said, unfit, marks[1::3], marks[2::3])]
-        if unfit:
-            reasons.append(how_to_clear(unfit))
-        if number:
-            return gpus[number - 1], "; ".join(reasons)
-        held = [f"{gpu} is held by {by}" for gpu, by in zip(gpus, holders, strict=True) if by]
-        return "", "; ".join(held + reasons)
-
-    def hold_gpu(self, holder: str, gpu: str, share: int) -> None:
-        """Renew a claim that was granted, until ``release_gpu``. When this store closes, the
-        lease stays for its time to live: the worker may still be there."""
-        self._presence.hold_gpu(holder, gpu, share)
-
-    def release_gpu(self, holder: str) -> None:
-        self._presence.release_gpu(holder)
-        self._writer.note_change()
-
-    def mark_unfit(self, gpu: str, why: str) -> None:
-        """Nobody may claim it from now on for ``limits.unfit_gpu_s``."""
-        self._unfit.mark(gpu, why)
         self._writer.note_change()
 
     async def get(self, request_id: str) -> RequestRecord | None:

@@ -1,6 +1,5 @@
 """The settings of the store, and what it counts."""
 
-import math
 from dataclasses import dataclass
 
 from coordinator.record import keys
@@ -10,8 +9,7 @@ from coordinator.record import keys
 class StoreLimits:
     """``batch_window_s`` is how late a record may be for the sake of its batch;
     ``end_wait_s`` is how long the end of a response may wait for its record;
-    ``max_ended`` bounds the records kept of requests that have ended, beside those still open;
-    ``unfit_gpu_s`` is how long nobody gets a GPU on which nothing should be computed."""
+    ``max_ended`` bounds the records kept of requests that have ended, beside those still open."""
 
     batch_window_s: float = 0.01
     end_wait_s: float = 0.1
@@ -24,11 +22,6 @@ class StoreLimits:
     max_ended: int = 20_000
     backoff_min_s: float = 0.05
     backoff_max_s: float = 2.0
-    unfit_gpu_s: float = keys.UNFIT_GPU_TTL_S
-
-    def __post_init__(self) -> None:
-        if not 0 < self.unfit_gpu_s < math.inf:
-            raise ValueError(f"unfit_gpu_s: {self.unfit_gpu_s} is not positive and finite")
 
 
 @dataclass

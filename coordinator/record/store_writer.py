@@ -21,7 +21,6 @@ from coordinator.record.confirmations import Confirmations
 from coordinator.record.presence import Presence
 from coordinator.record.redis_link import RedisLink, RedisUnavailable
 from coordinator.record.store_limits import StoreCounters, StoreLimits
-from coordinator.record.unfit_gpus import UnfitGpus
 from coordinator.record.write_buffer import WriteBuffer
 from transport.wire.errors import BatonError
 
@@ -31,8 +30,8 @@ _CANCEL_AGAIN_S = 0.05
 
 
 class StoreWriter:
-    """Writes what ``buffer``, ``presence`` and ``unfit`` hold. ``start`` it once, ``close`` it
-    once; ``note_change`` after each change to them."""
+    """Writes what ``buffer`` and ``presence`` hold. ``start`` it once, ``close`` it once;
+    ``note_change`` after each change to them."""
 
     def __init__(
         self,
@@ -40,7 +39,6 @@ class StoreWriter:
         instance: str,
         buffer: WriteBuffer,
         presence: Presence,
-        unfit: UnfitGpus,
         limits: StoreLimits,
     ) -> None:
         self.counters = StoreCounters()
@@ -49,7 +47,6 @@ class StoreWriter:
         self._instance = instance
         self._buffer = buffer
         self._presence = presence
-        self._unfit = unfit
         self._limits = limits
         self._confirmations = Confirmations()
         self._is_slow = False
@@ -155,8 +152,6 @@ class StoreWriter:
 
     async def _write_all(self) -> None:
         await self._presence.write_workers()
-        await self._unfit.write()
-        await self._presence.write_releases()
         await self._write_records()
         await self._fail_lost()
 
@@ -166,7 +161,7 @@ class StoreWriter:
 
     @property
     def _dirty(self) -> bool:
-        return bool(self._buffer.num_dirty) or self._presence.dirty or self._unfit.dirty
+        return bool(self._buffer.num_dirty) or self._presence.dirty
 
     async def _wait_for_changes(self) -> None:
         """Until a batch is there, at most until the next heartbeat."""
@@ -230,8 +225,6 @@ class StoreWriter:
             log.warning("Redis has lost data; writing all %d known records", len(self._buffer))
             self.counters.rewrites += 1
             self._buffer.rewrite_all()
-            self._unfit.rewrite_all()
-        await self._presence.renew_leases()
         self._buffer.expire(time.monotonic())
         self._next_heartbeat = time.monotonic() + self._limits.heartbeat_s
         self.note_change()

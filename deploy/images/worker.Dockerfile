@@ -44,10 +44,11 @@ FROM base
 LABEL org.opencontainers.image.title="baton-worker" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --uid 10001 --user-group --create-home baton \
-    && install -d -o baton -g baton /var/cache/baton
+    && install -d -o baton -g baton /var/cache/baton /var/lib/baton/gpus
 COPY --from=build /opt/baton /opt/baton
 ENV PATH=/opt/baton/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
     CUDA_DEVICE_ORDER=PCI_BUS_ID TRITON_CACHE_DIR=/var/cache/baton/triton \
+    BATON_GPU_LOCK_DIR=/var/lib/baton/gpus \
     BATON_STATE_FILE=/tmp/baton-state
 USER baton
 STOPSIGNAL SIGTERM

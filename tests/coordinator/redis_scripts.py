@@ -4,13 +4,13 @@ from typing import Any
 
 from redis import Redis
 
-from coordinator.record import lease_scripts, scripts
+from coordinator.record import scripts
 from coordinator.record.script import Command
 
 
 def load(redis: Redis) -> None:
     """Make the server know every script."""
-    for source in (*scripts.SOURCES, *lease_scripts.SOURCES):
+    for source in scripts.SOURCES:
         redis.script_load(source)
 
 

@@ -17,7 +17,6 @@ from coordinator.core.contract import SequenceRequest
 from coordinator.core.hub import Hub
 from coordinator.core.observer import Observer
 from coordinator.core.placement import PlacementLimits
-from coordinator.record.leases import Leases
 from coordinator.record.store import Store
 from telemetry.metrics import Metrics
 from tests.coordinator.test_hub import EXPORT, FAST
@@ -59,8 +58,7 @@ class Site:
         channel = Mock()
         self.metrics = Metrics("m")
         self.observer = Observer(self.metrics, store, "c1")
-        leases = Leases(store, channel.send)
-        self.hub = Hub(channel, self.observer, "c1", FAST, PlacementLimits(), leases)
+        self.hub = Hub(channel, self.observer, "c1", FAST, PlacementLimits())
         self.hub._inbox.handle("b-1", Hello("b-1", "colocated", "m", "cpu", 1, 128, 8, EXPORT))
 
     async def serve(self, request_id: str) -> None:

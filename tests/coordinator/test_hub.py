@@ -16,7 +16,6 @@ from coordinator.core.observer import Observer
 from coordinator.core.placement import PlacementLimits
 from coordinator.core.request import Request
 from coordinator.record.damage import Damage
-from coordinator.record.leases import Leases
 from telemetry.metrics import Metrics
 from transport.wire.channel import CoordinatorChannel, WorkerChannel
 from transport.wire.layout import CacheLayout, PoolSize
@@ -81,9 +80,7 @@ class Site:
         self.metrics = Metrics("m")
         self.records = Mock(dropped=0, connected=True, damage=Damage())
         self.observer = Observer(self.metrics, self.records, "c1")
-        self.lease_store = Mock()
-        leases = Leases(self.lease_store, self.channel.send)
-        self.hub = Hub(self.channel, self.observer, "c1", settings, PlacementLimits(), leases)
+        self.hub = Hub(self.channel, self.observer, "c1", settings, PlacementLimits())
         self.task = asyncio.create_task(self.hub.run())
         self.workers: list[Worker] = []
 
@@ -138,7 +135,7 @@ def introductions(channel: Mock) -> list[tuple[str, str]]:
 async def test_peers_are_introduced_once_for_each_time_a_worker_joins() -> None:
     channel = Mock()
     observer = Observer(Metrics("m"), Mock(dropped=0, connected=True, damage=Damage()), "c1")
-    hub = Hub(channel, observer, "c1", FAST, PlacementLimits(), Leases(Mock(), channel.send))
+    hub = Hub(channel, observer, "c1", FAST, PlacementLimits())
 
     handle = hub._inbox.handle
     hellos = {
@@ -377,7 +374,7 @@ def test_status_tells_how_many_tokens_a_second_a_worker_computed(
     for module in ("hub", "inbox"):
         monkeypatch.setattr(f"coordinator.core.{module}.time", Mock(monotonic=lambda: now))
     observer = Observer(Metrics("m"), Mock(dropped=0, connected=True, damage=Damage()), "c1")
-    hub = Hub(channel, observer, "c1", FAST, PlacementLimits(), Leases(Mock(), channel.send))
+    hub = Hub(channel, observer, "c1", FAST, PlacementLimits())
     hub._inbox.handle("b-1", Hello("b-1", "colocated", "m", "cpu", 1, 128, 8, EXPORT))
     hub.submit(SequenceRequest("r", packed(range(9)), SamplingParams(), StopRule(40)))
     hub._inbox.handle("b-1", Prefilled(TokenOut("r", 1, 0, 7), None, 0.0, 0.1))
@@ -394,7 +391,7 @@ async def test_a_worker_whose_probes_all_fail_is_ended_and_everybody_is_told() -
     channel = Mock()
     metrics = Metrics("m")
     observer = Observer(metrics, Mock(dropped=0, connected=True, damage=Damage()), "c1")
-    hub = Hub(channel, observer, "c1", FAST, PlacementLimits(), Leases(Mock(), channel.send))
+    hub = Hub(channel, observer, "c1", FAST, PlacementLimits())
     for name in ("b-1", "b-2"):
         hub._inbox.handle(name, Hello(name, "colocated", "m", "cpu", 1, 128, 8, EXPORT))
     worker = hub._registry.require("b-1")

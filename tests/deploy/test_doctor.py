@@ -3,24 +3,21 @@
 import json
 import os
 import resource
-import shutil
 import socket
 import sys
-import tempfile
 import threading
 from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-import redis
 from typer.testing import CliRunner
 
 from coordinator.file_limit import allow_open_files
-from coordinator.record import keys
-from deploy import gpu_checks, gpu_marks, host_checks, pair_checks
+from deploy import gpu_checks, host_checks, pair_checks
 from deploy.cli import app
 from tests.local_redis import LocalRedis
+from worker.gpu_locks.marks import mark_unfit
 
 ROOT = Path(__file__).resolve().parents[2]
 SMI = """#!/bin/sh
@@ -166,27 +163,27 @@ def test_gpus_that_no_worker_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "nvidia-smi").write_text(LISTED)
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    base = Path(tempfile.mkdtemp(prefix="d", dir="/tmp"))
-    environ = {"XDG_RUNTIME_DIR": str(base)}
-    server = LocalRedis(base / "baton-up-1")
-    server.start()
-    try:
-        assert gpu_marks.unfit_gpus(server.url, {}) == []
-        with redis.Redis.from_url(server.url) as client:
-            client.set(keys.unfit("GPU-bb"), "Xid 48: an uncorrected memory error", ex=600)
-            (found,) = gpu_marks.unfit_gpus(None, environ)
-            assert gpu_marks.unfit_gpus(server.url, {}) == [found]
-            assert (found.level, found.topic) == ("warn", "gpus")
-            assert found.text.startswith("GPU-bb is unfit for another 10 min (Xid 48: ")
-            clear = f"redis-cli -s {base}/baton-up-1/redis.sock del baton:unfit:gpu:GPU-bb"
-            assert found.advice == f"reset with nvidia-smi -r -i GPU-bb, then clear with {clear}"
-            client.set(keys.unfit("GPU-aa"), "Xid 46: the GPU stopped processing", ex=600)
-            every = gpu_marks.unfit_gpus(None, environ)
-    finally:
-        server.stop()
-        shutil.rmtree(base)
+    folder = tmp_path / "locks"
+    environ = {"BATON_GPU_LOCK_DIR": str(folder)}
+    assert gpu_checks.locks(environ) == [], "the first worker will make the folder"
+    folder.mkdir()
+    mark_unfit(folder, "GPU-bb", "Xid 48: an uncorrected memory error", for_s=600.0)
+    (found,) = gpu_checks.locks(environ)
+    assert (found.level, found.topic) == ("warn", "gpus")
+    assert found.text.startswith("GPU-bb is unfit for another 10 min (Xid 48: ")
+    clear = f"then clear with rm {folder}/GPU-bb.unfit"
+    assert found.advice == f"reset with nvidia-smi -r -i GPU-bb, {clear}"
+    mark_unfit(folder, "GPU-aa", "Xid 46: the GPU stopped processing", for_s=600.0)
+    every = gpu_checks.locks(environ)
     assert levels(every) == [("warn", "gpus"), ("warn", "gpus"), ("fail", "gpus")]
-    assert gpu_marks.unfit_gpus(server.url, {}) == [], "it no longer answers"
+
+
+def test_a_folder_in_which_workers_cannot_lock_gpus(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "missing" / "locks"):
+        (found,) = gpu_checks.locks({"BATON_GPU_LOCK_DIR": str(folder)})
+        assert found.text == f"workers cannot lock GPUs in {folder}"
+        assert "BATON_GPU_LOCK_DIR" in found.advice
 
 
 def test_gpus_that_are_well(smi) -> None:

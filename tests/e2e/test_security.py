@@ -19,7 +19,7 @@ from tests.e2e.served import served
 from tests.e2e.stack import Stack
 from tests.e2e.streams import Stream
 from transport.wire.layout import CacheLayout, PoolSize
-from transport.wire.messages import PROTOCOL, Claim, Goodbye, Hello, MemoryExport, encode
+from transport.wire.messages import PROTOCOL, Goodbye, Hello, MemoryExport, encode
 
 MODEL = "per_expert"
 RIGHT, RARE, WRONG = (f"sk-{name}-0123456789abcdef" for name in ("right", "rare", "wrong"))
@@ -114,7 +114,6 @@ async def test_a_stranger_can_neither_register_nor_listen(
         for message in (
             Hello(instance, "prefill", "m", "cpu", 1, 64, 4, memory),
             Hello("prefill-mine", "prefill", "m", "cpu", 1, 64, 4, memory),
-            Claim(instance, (), 1),
             Goodbye(),
         ):
             await stranger.send_multipart([PROTOCOL.encode(), encode(message)])

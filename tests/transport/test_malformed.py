@@ -19,7 +19,6 @@ from transport.wire.messages import (
     PROTOCOL,
     Alive,
     Cancel,
-    Claim,
     Decode,
     Failed,
     Goodbye,
@@ -43,7 +42,6 @@ OURS = PROTOCOL.encode()
 EXPORT = MemoryExport("shm", "h", 1, CacheLayout("float32", 16, *[1] * 9), PoolSize(8, 8))
 OFFER = Offer("p-1", (0, 3), 2, 7, 20)
 FROM_WORKERS = [
-    Claim("p-1", ("GPU-1",)),
     Hello("p-1", "prefill", "m", "cpu", 1, 64, 4, EXPORT),
     Heartbeat(WorkerGauges(8, 8), (("r", 1),)),
     Prefilled(TokenOut("r", 1, 0, 42), OFFER, 0.5, 0.25),
@@ -81,7 +79,6 @@ HOSTILE = [
 IMPLAUSIBLE = [
     {"max_seq_len": 0},
     {"max_running": -1},
-    {"gpu_share": 0},
     {"max_seq_len": 2**64 - 1},
     {"memory": EXPORT.__class__("shm", "h", 0, EXPORT.layout, EXPORT.pools)},
     {"memory": EXPORT.__class__("shm", "h", 1, EXPORT.layout, PoolSize(0, 8))},
@@ -158,7 +155,7 @@ def test_hostile_payloads_are_malformed(payload: bytes) -> None:
 
 @pytest.mark.parametrize("changes", IMPLAUSIBLE)
 def test_numbers_that_would_reach_others_are_malformed(changes: dict[str, Any]) -> None:
-    hello = msgspec.structs.replace(FROM_WORKERS[1], **changes)
+    hello = msgspec.structs.replace(FROM_WORKERS[0], **changes)
     assert isinstance(from_worker(b"p-1", [OURS, encode(hello)], ours=OURS)[1], MalformedMessage)
 
 

@@ -182,6 +182,24 @@ def test_a_last_look_sees_what_came_after_the_last_reading() -> None:
     assert library.closed
 
 
+def test_an_unfit_gpu_is_told_again_and_again_also_when_it_cannot_be_read_any_more() -> None:
+    library, told, again = FakeNvml(), [], threading.Event()
+
+    def on_unfit(reason: str) -> None:
+        told.append(reason)
+        rounds.gpus.read = None  # type: ignore[method-assign]
+        if len(told) > 3:
+            again.set()
+        raise OSError(28, "No space left on device")  # which must not end the watch
+
+    rounds = Rounds(library)
+    library.events.append((1, 48))
+    watch = GpuWatch(rounds, period_s=0.001, on_unfit=on_unfit)
+    assert again.wait(DEADLINE_S)
+    watch.close()
+    assert set(told) == {"Xid 48: an uncorrected memory error"}
+
+
 def test_a_last_look_does_not_wait_for_a_driver_that_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

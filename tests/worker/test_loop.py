@@ -114,13 +114,10 @@ async def test_a_gpus_health_reaches_metrics_and_a_critical_xid_drains_the_worke
         )
         assert f'baton_gpu_xid_events_total{{{labels},xid="48"}} 1.0' in site.text
         assert running.thread.is_alive(), "it keeps its GPU from others until it is told to end"
-        site.lease_store.mark_unfit.assert_called_once_with("GPU-7", running.gpu.problem)
+        assert f"colocated-1 is draining: GPU GPU-7 is unfit: {running.gpu.problem}" in caplog.text
     finally:
         await asyncio.to_thread(running.stop)
     await until(site, lambda s: not s.workers)
-    await until(site, lambda s: site.lease_store.release_gpu.called)
-    told = [call[0] for call in site.lease_store.method_calls]
-    assert told[-2:] == ["mark_unfit", "release_gpu"], "the mark's time begins with the end"
     assert "baton_gpu_temperature_celsius{" not in site.text
 
 
@@ -139,7 +136,7 @@ async def test_a_coordinator_that_forgot_is_told_again(
 
 @pytest.mark.parametrize("problem", ["Xid 48: an uncorrected memory error", ""])
 async def test_a_worker_that_fails_says_so_if_it_was_for_its_gpu(
-    site: Site, monkeypatch: pytest.MonkeyPatch, problem: str
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, problem: str
 ) -> None:
     running = Running(site, monkeypatch)
     try:
@@ -151,9 +148,7 @@ async def test_a_worker_that_fails_says_so_if_it_was_for_its_gpu(
     finally:
         await asyncio.to_thread(running.stop)
     await until(site, lambda s: not s.workers)
-    await until(site, lambda s: site.lease_store.release_gpu.called)
-    marked = site.lease_store.mark_unfit.call_args_list
-    assert {call.args for call in marked} == ({("GPU-7", problem)} if problem else set())
+    assert ("is draining: GPU GPU-7 is unfit: Xid 48" in caplog.text) == bool(problem)
     assert 'baton_workers_lost_total{reason="silent",role="colocated"} 1.0' in site.text
 
 

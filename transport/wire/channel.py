@@ -28,7 +28,7 @@ from zmq.auth.asyncio import AsyncioAuthenticator
 from transport.wire.channel_keys import ChannelKeys, require_keys
 from transport.wire.errors import MalformedMessage, ProtocolMismatch, WireError
 from transport.wire.handshake import REFUSED_AFTER_S, HandshakeWatch
-from transport.wire.messages import PROTOCOL, Claim, FromWorker, Hello, ToWorker, encode
+from transport.wire.messages import PROTOCOL, FromWorker, Hello, ToWorker, encode
 from transport.wire.strangers import StrangerWatch
 
 T = TypeVar("T")
@@ -247,7 +247,7 @@ def from_worker(
         message = _decode(_FROM_WORKER, payload, peer=instance)
     except WireError as error:
         return instance, error
-    if isinstance(message, Claim | Hello) and message.instance != instance:
+    if isinstance(message, Hello) and message.instance != instance:
         named = message.instance[:64]
         return instance, MalformedMessage(f"from {instance}: it names instance {named!r}")
     return instance, message

@@ -135,24 +135,12 @@ class GpuHealth(_Wire, frozen=True):
 # ---- worker → coordinator
 
 
-class Claim(_Wire, frozen=True, tag="claim"):
-    """Before hello, of a worker on a GPU: give me one of these, most wanted first.
-
-    ``gpus`` are UUIDs. Up to ``share`` workers that all say so may have the same one.
-    """
-
-    instance: str
-    gpus: tuple[str, ...]
-    share: Positive = 1
-
-
 class Hello(_Wire, frozen=True, tag="hello"):
     """First message of a worker that has loaded: who it is, what it serves, what it exports.
 
     ``model`` is a digest of the checkpoint's configuration and tensors' names, shapes and
     dtypes: both ends of a handoff must serve the same. ``max_seq_len`` is the longest sequence
-    the worker's pool can hold, in tokens. ``gpu`` and ``gpu_share`` repeat what was claimed,
-    for a coordinator that has not heard of it.
+    the worker's pool can hold, in tokens. ``gpu`` is the UUID of its GPU, "" on a CPU.
     """
 
     instance: str
@@ -164,7 +152,6 @@ class Hello(_Wire, frozen=True, tag="hello"):
     max_running: Positive
     memory: MemoryExport
     gpu: str = ""
-    gpu_share: Positive = 1
 
 
 class Heartbeat(_Wire, frozen=True, tag="heartbeat"):
@@ -261,7 +248,7 @@ class PeerTested(_Wire, frozen=True, tag="peer-tested"):
 class Goodbye(_Wire, frozen=True, tag="goodbye"):
     """The worker leaves, holding nothing; or takes no new work when ``draining`` is set.
 
-    ``unfit`` says why no worker should compute on its GPU for a while, and is empty if it may.
+    ``unfit`` says why its GPU must compute nothing more for a while; "" if it is fit.
     """
 
     draining: bool = False
@@ -269,7 +256,7 @@ class Goodbye(_Wire, frozen=True, tag="goodbye"):
 
 
 FromWorker = (
-    Claim | Hello | Heartbeat | Prefilled | TransferDone | Tokens | Failed | PeerTested | Goodbye
+    Hello | Heartbeat | Prefilled | TransferDone | Tokens | Failed | PeerTested | Goodbye
 )  # fmt: skip
 
 
@@ -287,18 +274,6 @@ class Welcome(_Wire, frozen=True, tag="welcome"):
 
 class Refused(_Wire, frozen=True, tag="refused"):
     """The worker may not join (or is fenced: taken for dead, its requests placed elsewhere)."""
-
-    reason: str
-
-
-class Granted(_Wire, frozen=True, tag="granted"):
-    """A claim's answer: the GPU is the worker's until its process ends."""
-
-    gpu: str
-
-
-class Denied(_Wire, frozen=True, tag="denied"):
-    """A claim's answer: not now; ``reason`` says who holds what was asked for."""
 
     reason: str
 
@@ -376,7 +351,7 @@ class Release(_Wire, frozen=True, tag="release"):
 
 
 ToWorker = (
-    Granted | Denied | Welcome | Refused | Alive | PeerJoined | PeerLeft
+    Welcome | Refused | Alive | PeerJoined | PeerLeft
     | Prefill | Decode | Generate | Cancel | Release
 )  # fmt: skip
 

@@ -16,12 +16,10 @@ from transport.wire.messages import (
     Alive,
     Cancel,
     Decode,
-    Denied,
     FromWorker,
     Generate,
     Goodbye,
     GpuHealth,
-    Granted,
     Heartbeat,
     Hello,
     PeerJoined,
@@ -144,8 +142,6 @@ class Session:
                     log.info("joined coordinator %s", message.coordinator)
                 else:
                     log.info("joined coordinator %s after %s", message.coordinator, self._former)
-            case Granted() | Denied():
-                pass  # answers to claims asked twice
             case Refused(reason=reason):
                 raise JoinRefused(reason)
             case Alive(coordinator=coordinator):

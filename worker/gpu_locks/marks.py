@@ -21,10 +21,7 @@ _MAX_BYTES = 4096
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """``marked_at`` is for people."""
-
     why: str
-    marked_at: str
     boot_id: str
     until_boottime_s: float
 
@@ -53,12 +50,7 @@ class UnfitMark:
 
 def mark_unfit(folder: Path, gpu: str, why: str, *, for_s: float) -> None:
     """No worker gets this GPU for ``for_s`` seconds from now. Raises OSError."""
-    text = _Text(
-        why,
-        time.strftime("%Y-%m-%d %H:%M:%S%z"),
-        _boot_id(),
-        time.clock_gettime(time.CLOCK_BOOTTIME) + for_s,
-    )
+    text = _Text(why, _boot_id(), time.clock_gettime(time.CLOCK_BOOTTIME) + for_s)
     unfinished = folder / f".{gpu}.{os.getpid()}"
     unfinished.write_bytes(msgspec.json.encode(text) + b"\n")
     unfinished.chmod(0o644)
