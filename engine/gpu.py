@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.errors import GpuMemoryHeld
 from transport.copy.region import PROBE, Region
 from transport.wire.layout import CacheLayout, PoolSize
 
@@ -61,8 +62,9 @@ def named(wanted: str, gpus: list[Gpu]) -> list[Gpu]:
 
 
 def require_gpu(weight_bytes: int, share: int, advice: str = "") -> None:
-    """Raise ValueError unless the current GPU is new enough and has room for the weights, which
-    is ``1 / share`` of it; ``advice``: what to do about weights that are too large."""
+    """Raise ValueError unless the current GPU is new enough and large enough for the weights, which
+    get ``1 / share`` of it, and GpuMemoryHeld where other processes hold too much of it: it may be
+    a worker that has just ended. ``advice``: what to do about weights that are too large."""
     name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
     if capability < MIN_CAPABILITY:
         raise ValueError(
@@ -70,14 +72,16 @@ def require_gpu(weight_bytes: int, share: int, advice: str = "") -> None:
             f"the kernels need {MIN_CAPABILITY[0]}.{MIN_CAPABILITY[1]} (Hopper) or newer"
         )
     free, total = torch.cuda.mem_get_info()
-    ours = min(free, total // share)
-    if weight_bytes + ACTIVATIONS_BYTES > ours:
-        shared = f"; {share} workers share it, {_gib(total // share)} each" if share > 1 else ""
-        raise ValueError(
-            f"device: {name} has {_gib(free)} of {_gib(total)} free{shared}, the model needs "
-            f"{_gib(weight_bytes)} of weights and {_gib(ACTIVATIONS_BYTES)} to work; "
-            f"nvidia-smi shows which processes hold the rest{advice}"
-        )
+    wanted = weight_bytes + ACTIVATIONS_BYTES
+    shared = f"; {share} workers share it, {_gib(total // share)} each" if share > 1 else ""
+    numbers = (
+        f"device: {name} has {_gib(free)} of {_gib(total)} free{shared}, the model needs "
+        f"{_gib(weight_bytes)} of weights and {_gib(ACTIVATIONS_BYTES)} to work"
+    )
+    if wanted > total // share:
+        raise ValueError(f"{numbers}{advice}")
+    if wanted > free:
+        raise GpuMemoryHeld(f"{numbers}; nvidia-smi shows which processes hold the rest")
 
 
 @dataclass(frozen=True)

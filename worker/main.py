@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import typer
 
+from engine.errors import GpuMemoryHeld
 from telemetry.last_words import CANNOT_START, TRY_AGAIN, say_why
 from telemetry.logs import configure_logging
 from transport.wire.errors import BatonError, SharedMemoryFull
@@ -22,9 +23,9 @@ def run_worker(options: Options) -> None:
 
 
 def run_service(service: str, log_level: str, log_json: bool, main: Callable[[], None]) -> None:
-    """Run ``main``; what a user can mend ends the process with one line and status 2, or 75 for
-    shared memory that is full, as it may not be later. What has been imported is never searched
-    for garbage again, at the end of the process neither."""
+    """Run ``main``; what a user can mend ends the process with one line and status 2, or 75 where
+    memory is held that may be free later: shared memory, or a GPU's. What has been imported is
+    never searched for garbage again, at the end of the process neither."""
     gc.freeze()
     gc.enable()
     configure_logging(service, log_level, log_json)
@@ -34,5 +35,5 @@ def run_service(service: str, log_level: str, log_json: bool, main: Callable[[],
         main()
     except (ValueError, OSError, BatonError) as error:
         say_why(service, error)
-        is_full = isinstance(error, SharedMemoryFull)
+        is_full = isinstance(error, SharedMemoryFull | GpuMemoryHeld)
         raise typer.Exit(TRY_AGAIN if is_full else CANNOT_START) from None

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from engine import gpu
+from engine.errors import GpuMemoryHeld
 from engine.gpu import Gpu
 from transport.wire.layout import CacheLayout
 from worker import options
@@ -64,5 +65,5 @@ def test_a_model_too_large_for_its_part_of_the_gpu_is_refused_with_the_numbers(m
     with pytest.raises(ValueError, match=r"2 workers share it, 70\.50 GiB each.*69\.00 GiB of we"):
         gpu.require_gpu(69 * GIB, 2)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3 * GIB, 141 * GIB))
-    with pytest.raises(ValueError, match=r"3\.00 GiB of 141\.00 GiB free.*nvidia-smi shows"):
+    with pytest.raises(GpuMemoryHeld, match=r"3\.00 GiB of 141\.00 GiB free.*nvidia-smi shows"):
         gpu.require_gpu(69 * GIB, 1)

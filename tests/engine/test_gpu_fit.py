@@ -5,6 +5,7 @@ import torch
 
 from engine import gpu
 from engine.config import MAX_DECODE_ROWS, EngineConfig
+from engine.errors import GpuMemoryHeld
 from tests.engine.checkpoints import checkpoint
 from transport.copy.region import Region
 from transport.wire.layout import CacheLayout, PoolSize
@@ -44,10 +45,13 @@ def test_an_older_architecture(hopper: pytest.MonkeyPatch) -> None:
         gpu.require_gpu(1, 1)
 
 
-def test_a_gpu_too_small_or_already_full(hopper: pytest.MonkeyPatch) -> None:
-    hopper.setattr(torch.cuda, "mem_get_info", lambda: (20 * GIB, 140 * GIB))
-    message = r"20\.00 GiB of 140\.00 GiB free, the model needs 69\.00 GiB.*8\.00 GiB to work"
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize(("total", "error"), [(140, GpuMemoryHeld), (76, ValueError)])
+def test_a_gpu_too_small_or_already_full(
+    hopper: pytest.MonkeyPatch, total: int, error: type[Exception]
+) -> None:
+    hopper.setattr(torch.cuda, "mem_get_info", lambda: (20 * GIB, total * GIB))
+    message = rf"20\.00 GiB of {total}\.00 GiB free, the model needs 69\.00 GiB.*8\.00 GiB to work"
+    with pytest.raises(error, match=message):
         gpu.require_gpu(69 * GIB, 1)
 
 
