@@ -27,9 +27,8 @@ from coordinator.core.placement import PlacementLimits
 from coordinator.drain import Orders, drain, first_of
 from coordinator.event_loop import freeze_startup_objects
 from coordinator.file_limit import allow_open_files
-from coordinator.http.accept_throttle import AcceptThrottle
 from coordinator.http.api import create_app
-from coordinator.http.connections import Connections
+from coordinator.http.connections import AcceptThrottle, Connections
 from coordinator.http.head_deadline import HeadDeadline
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.readers import Readers

@@ -1,14 +1,23 @@
-"""What each heartbeat finds: workers that are dead or of no use, requests that take too long."""
+"""Finds workers that are dead or of no use, and requests that take too long.
 
+With each heartbeat: those that are silent, that messages no longer reach, that only fail. And as
+soon as a connection closes. The channel says that some connection has ended, not whose, so every
+worker is probed: one that cannot be reached is either dead or about to connect anew, which takes a
+live one less than 100 ms. The probes go on until it was reached, or missed ``MISSES`` times in a
+row.
+"""
+
+import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Set
+from itertools import count
 
 from coordinator.core.hub_settings import HubSettings
 from coordinator.core.lifecycle import Lifecycle
 from coordinator.core.membership import Membership
 from coordinator.core.registry import Registry
-from transport.wire.messages import ToWorker
+from transport.wire.messages import Alive, ToWorker
 
 log = logging.getLogger(__name__)
 
@@ -58,3 +67,81 @@ class HealthMonitor:
             *self._membership.refuse_hopeless(),
         ]:
             self._send(instance, refused)
+
+
+PROBE_EVERY_S = 0.05
+MISSES = 4
+_MISSED_BEATS = 2
+
+
+class ConnectionMonitor:
+    """``send`` says whether a worker was reached; ``coordinator`` is our instance."""
+
+    def __init__(self, send: Callable[[str, ToWorker], bool], coordinator: str) -> None:
+        self._send = send
+        self._alive = Alive(coordinator)
+        self._missed: dict[str, int] = {}
+
+    def reaches(self, instance: str) -> bool:
+        """Tell one that we are alive; whether it is connected."""
+        return self._send(instance, self._alive)
+
+    def beat(self, instances: Iterable[str]) -> set[str]:
+        """Once a heartbeat: tell each that we are alive. Returns those that two beats in a row did
+        not reach: a dead process's connection closes at once, a live one has reconnected by then.
+        """
+        self._missed = {
+            instance: 0 if self.reaches(instance) else self._missed.get(instance, 0) + 1
+            for instance in instances
+        }
+        return {each for each, missed in self._missed.items() if missed >= _MISSED_BEATS}
+
+
+class ClosedConnections:
+    """``reaches`` probes one of ``instances``; ``gone`` is told which have no process any more.
+    ``clock`` and ``sleep`` are the event loop's."""
+
+    def __init__(
+        self,
+        reaches: Callable[[str], bool],
+        instances: Callable[[], Set[str]],
+        gone: Callable[[set[str]], None],
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._reaches = reaches
+        self._instances = instances
+        self._gone = gone
+        self._clock = clock
+        self._sleep = sleep
+        self._ended = asyncio.Event()
+
+    def one_ended(self) -> None:
+        """Some connection has ended."""
+        self._ended.set()
+
+    async def watch(self) -> None:
+        """Probe whenever a connection has ended, until cancelled."""
+        while True:
+            await self._ended.wait()
+            self._ended.clear()
+            await self._probe()
+
+    async def _probe(self) -> None:
+        missed = dict.fromkeys(self._instances(), 0)
+        for number in count():
+            began = self._clock()
+            missed = {i: 0 if self._reaches(i) else times + 1 for i, times in missed.items()}
+            if gone := {i for i, times in missed.items() if times >= MISSES}:
+                self._gone(gone)
+            # NOTE: the socket learns of an ended connection up to some milliseconds after its
+            # monitor does, so that only the second probe tells that one is reached.
+            reached = {i for i, times in missed.items() if times == 0 and number > 0}
+            missed = {i: times for i, times in missed.items() if i not in gone | reached}
+            if not missed:
+                return
+            await self._sleep(PROBE_EVERY_S)
+            if self._clock() - began > 2 * PROBE_EVERY_S:
+                # This loop stood still, and with it the handshakes that it answers.
+                missed = dict.fromkeys(missed, 0)

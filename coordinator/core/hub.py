@@ -15,20 +15,18 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from coordinator.core.connection_monitor import ClosedConnections, ConnectionMonitor
 from coordinator.core.contract import Overloaded, SequenceRequest, ServiceStatus
 from coordinator.core.effect_runner import EffectRunner
-from coordinator.core.health_monitor import HealthMonitor
+from coordinator.core.health_monitor import ClosedConnections, ConnectionMonitor, HealthMonitor
 from coordinator.core.hub_settings import HubSettings
 from coordinator.core.inbox import Inbox
 from coordinator.core.lifecycle import Lifecycle
 from coordinator.core.membership import Membership
 from coordinator.core.observer import Observer
-from coordinator.core.open_tokens import OpenTokens
 from coordinator.core.placement import PlacementLimits
 from coordinator.core.registry import Registry
 from coordinator.core.request import Request
-from coordinator.core.streams import Stream
+from coordinator.core.streams import OpenTokens, Stream
 from coordinator.event_loop import Sweeper, watch_lag
 from transport.wire.channel import CoordinatorChannel
 from transport.wire.messages import Welcome

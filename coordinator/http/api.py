@@ -18,11 +18,10 @@ from coordinator.core.contract import Core, History, NoHistory
 from coordinator.http.accounts import Accounts
 from coordinator.http.app_context import AppContext
 from coordinator.http.body import Bodies
-from coordinator.http.body_limit import BodyLimit
 from coordinator.http.errors import install_error_handlers
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.key_check import KeyCheck
-from coordinator.http.middleware import Observed, RequestId
+from coordinator.http.middleware import BodyLimit, Observed, RequestId
 from coordinator.http.openapi import install_openapi
 from coordinator.http.readers import Readers
 from coordinator.http.routes_generate import generate_routes

@@ -1,15 +1,33 @@
-"""The two endpoints that generate."""
+"""The two endpoints that generate: from a prepared request to its response."""
 
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from coordinator.core.contract import GenerationFailed, SequenceRequest, TokenStream
+from coordinator.http.access_log import note_accepted
+from coordinator.http.accounts import account_of
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.body import Bodies
-from coordinator.http.generate import respond, sequence_requests
+from coordinator.http.choice import Choice, collected
+from coordinator.http.connection import while_connected
+from coordinator.http.errors import invalid, json_response
 from coordinator.http.openapi import answers, request_body
-from coordinator.http.request_schemas import ChatRequest, CompletionRequest
-from coordinator.http.response_schemas import ChatCompletion, ChatCompletionChunk, Completion
-from coordinator.http.writers import ChatWriter, CompletionWriter
+from coordinator.http.prompts import room_for_output
+from coordinator.http.request_schemas import ChatRequest, CompletionRequest, GenerationRequest
+from coordinator.http.response_schemas import ChatCompletion, ChatCompletionChunk, Completion, Usage
+from coordinator.http.sampling import sampling_params, seeds, stop_rule
+from coordinator.http.sse import EventStream
+from coordinator.http.writers import ChatWriter, CompletionWriter, Writer
+from coordinator.text.detokenizer import Detokenizer
+from coordinator.text.stops import StopStrings
+from telemetry.logs import bound_request
+from transport.wire.token_ids import TokenIds
 
 
 def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
@@ -71,3 +89,129 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         return await respond(context, http, request, specs, writer, role_first=False)
 
     return router
+
+
+log = logging.getLogger(__name__)
+
+
+def sequence_requests(
+    context: AppContext,
+    request: GenerationRequest,
+    response_id: str,
+    prompts: Sequence[TokenIds],
+    *,
+    prompt_param: str,
+    logprobs: int | None,
+) -> list[SequenceRequest]:
+    """One for each choice, in the order of their indices: n of the first prompt, and so on."""
+    n = request.n or 1
+    asked, asked_param = request.max_tokens, "max_tokens"
+    if request.max_completion_tokens is not None:
+        asked, asked_param = request.max_completion_tokens, "max_completion_tokens"
+    sampling = sampling_params(request, context.tokenizer, logprobs=logprobs)
+    specs: list[SequenceRequest] = []
+    for prompt in prompts:
+        max_tokens = room_for_output(
+            len(prompt), asked, context.max_model_len,
+            prompt_param=prompt_param, asked_param=asked_param,
+        )  # fmt: skip
+        stop = stop_rule(request, context.tokenizer, max_tokens=max_tokens)
+        for seed in seeds(request.seed, n):
+            suffix = f"-{len(specs)}" if n * len(prompts) > 1 else ""
+            seeded = msgspec.structs.replace(sampling, seed=seed)
+            request_id = response_id + suffix
+            specs.append(
+                SequenceRequest(
+                    request_id, prompt, seeded, stop, bound_request(),
+                    streamed=bool(request.stream),
+                )
+            )  # fmt: skip
+    num_tokens = sum(len(spec.prompt_ids) for spec in specs)
+    if num_tokens > (most := context.core.max_open_tokens):
+        message = f"{num_tokens} tokens in all choices; this server holds at most {most} at a time"
+        raise invalid(prompt_param, message, "context_length_exceeded")
+    return specs
+
+
+async def respond(
+    context: AppContext,
+    http: Request,
+    request: GenerationRequest,
+    specs: Sequence[SequenceRequest],
+    writer: Writer,
+    *,
+    role_first: bool,
+) -> Response:
+    """Submit, then stream or collect. Raises Overloaded when one of ``specs`` is not accepted,
+    ApiError when the key has no tokens left, GenerationFailed and ClientLeft; in every case nothing
+    goes on that the client does not wait for."""
+    n = request.n or 1
+    prompt_tokens = sum(len(spec.prompt_ids) for spec in specs[::n])
+    payer = account_of(http.scope)
+    payer.check_tokens()
+    streams = _submit(context, [replace(spec, key=payer.name) for spec in specs])
+    note_accepted(http.scope)
+    payer.charge(prompt_tokens)
+    stops = StopStrings(request.stop_strings)
+    skip_special = request.skip_special_tokens is not False
+    choices = [
+        Choice(
+            payer.metered(stream),
+            Detokenizer(
+                context.tokenizer.token_bytes,
+                context.tokenizer.special_ids if skip_special else frozenset(),
+            ),
+            stops.matcher(),
+            stop_ids=frozenset(spec.stop.stop_token_ids),
+            min_tokens=spec.stop.min_tokens,
+            include_stop=bool(request.include_stop_str_in_output),
+            role_first=role_first and bool(request.stream),
+        )
+        for stream, spec in zip(streams, specs, strict=True)
+    ]
+    request_ids = [spec.request_id for spec in specs]
+    recorded = partial(context.core.recorded, request_ids)
+    if request.stream:
+        options = request.stream_options
+        return EventStream(
+            choices,
+            writer,
+            prompt_tokens,
+            recorded,
+            partial(context.core.cut, request_ids),
+            include_usage=bool(options and options.include_usage),
+            continuous_usage=bool(options and options.continuous_usage_stats),
+        )
+    try:
+        outputs = await while_connected(collected(choices), http.receive)
+    except GenerationFailed:
+        _cancel(streams)
+        await recorded()
+        raise
+    finally:
+        _cancel(streams)
+    await recorded()
+    usage = Usage.of(prompt_tokens, sum(len(output.tokens) for output in outputs))
+    return json_response(writer.body(outputs, usage))
+
+
+def _submit(context: AppContext, specs: Sequence[SequenceRequest]) -> list[TokenStream]:
+    streams: list[TokenStream] = []
+    try:
+        for spec in specs:
+            streams.append(context.core.submit(spec))  # noqa: PERF401, kept for the except
+    except BaseException:
+        _cancel(streams)
+        raise
+    fields = {
+        "request_id": specs[0].request_id,
+        "choices": len(specs),
+        "prompt_len": len(specs[0].prompt_ids),
+    }
+    log.debug("accepted", extra=fields)
+    return streams
+
+
+def _cancel(streams: Sequence[TokenStream]) -> None:
+    for stream in streams:
+        stream.cancel()

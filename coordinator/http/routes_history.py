@@ -16,8 +16,8 @@ from starlette.responses import Response
 from coordinator.core.contract import History
 from coordinator.http.errors import ApiError, json_response, quote
 from coordinator.http.openapi import answers
-from coordinator.http.shared_answer import SharedAnswer
 from coordinator.http.timeline import RequestList, RequestTimeline, timeline
+from coordinator.http.turns import SharedAnswer
 from transport.wire.errors import BatonError, MalformedMessage
 
 log = logging.getLogger(__name__)

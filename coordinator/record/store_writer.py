@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from redis.exceptions import ResponseError
 
 from coordinator.record import scripts
-from coordinator.record.confirmations import Confirmations
 from coordinator.record.presence import Presence
 from coordinator.record.redis_link import RedisLink, RedisUnavailable
 from coordinator.record.store_limits import StoreCounters, StoreLimits
-from coordinator.record.write_buffer import WriteBuffer
+from coordinator.record.write_buffer import Confirmations, WriteBuffer
 from transport.wire.errors import BatonError
 
 log = logging.getLogger(__name__)

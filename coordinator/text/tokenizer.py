@@ -11,7 +11,7 @@ import tokenizers
 
 from coordinator.text.chat_template import ChatTemplate, TemplateRefused
 from coordinator.text.checkpoint import CheckpointInfo, read_json
-from coordinator.text.token_bytes import TokenBytes
+from coordinator.text.detokenizer import TokenBytes
 from transport.wire.token_ids import TokenIds, packed
 
 _T = TypeVar("_T")

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from coordinator.http import accept_throttle
-from coordinator.http.accept_throttle import LET_IN_A_TURN, AcceptThrottle
-from coordinator.http.connections import Connections
+from coordinator.http import connections as connections_module
+from coordinator.http.connections import LET_IN_A_TURN, AcceptThrottle, Connections
 
 
 class Echo(asyncio.Protocol):
@@ -76,7 +75,7 @@ def test_so_it_is_with_uvloop() -> None:
 
 
 async def test_without_a_free_file_it_pauses_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accept_throttle, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(connections_module, "_PAUSE_S", 0.01)
     refused = 0
 
     class Exhausted(socket.socket):

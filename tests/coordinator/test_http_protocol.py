@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from coordinator.http.api import create_app
 from coordinator.http.connections import Connections
+from coordinator.http.http_protocol import WriteDeadline
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.write_deadline import WriteDeadline
 from coordinator.server import HttpServer
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.fake_core import FakeCore

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coordinator.http.shared_answer import SharedAnswer
+from coordinator.http.turns import SharedAnswer
 
 
 class Computed:
@@ -50,7 +50,7 @@ async def test_beyond_the_burst_a_computation_waits_for_its_time(monkeypatch) ->
         slept.append(seconds)
         await sleep(0)
 
-    monkeypatch.setattr("coordinator.http.shared_answer.asyncio.sleep", note)
+    monkeypatch.setattr("coordinator.http.turns.asyncio.sleep", note)
     now = 100.0
     shared = SharedAnswer(Computed(), every_s=1.0, burst=2, clock=lambda: now)
     for _ in range(4):

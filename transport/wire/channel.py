@@ -42,7 +42,7 @@ _TO_WORKER = msgspec.msgpack.Decoder(ToWorker)
 _ZAP_DOMAIN = "baton"
 _LINGER_S = 0.3
 # ZeroMQ waits up to twice as long, so a live worker is back before it is taken for dead
-# (coordinator/core/connection_monitor.py).
+# (coordinator/core/health_monitor.py).
 _RECONNECT_MS = 20
 _RECONNECT_MAX_MS = 250
 _LOOK_UP_S = 0.1
