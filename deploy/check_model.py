@@ -1,7 +1,7 @@
 """``python -m deploy.check_model``: can the services of docker-compose.yml read the checkpoint?
 
-Runs first, as their user and with their mount, and says what is wrong once. The services depend on
-its success.
+Runs before the services, as their user and with their mount, so that a problem is reported once.
+The services depend on its success.
 """
 
 import os
@@ -32,7 +32,7 @@ def main(
         str, typer.Option(envvar="BATON_LOAD_FORMAT", help="dummy: no weights are needed.")
     ] = "auto",
 ) -> None:
-    """Exit code: 0 every file that will be read can be, 2 one cannot."""
+    """Exit code: 0 all files that are needed can be read, 2 one cannot."""
     try:
         folder = checkpoint_folder(model, "MODEL_DIR")
         names = [CONFIG, TOKENIZER]

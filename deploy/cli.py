@@ -1,4 +1,4 @@
-"""The ``baton`` command: one file for each of its commands, imported when the command is given."""
+"""The ``baton`` command. The module of a command is imported when the command is given."""
 
 from importlib import import_module
 from types import MappingProxyType
@@ -21,7 +21,7 @@ _MODULES = MappingProxyType(
 
 
 class _Commands(TyperGroup):
-    """A command is the function of its name in its module; ``bench`` is an app of commands."""
+    """Each command is the function of that name in its module; ``bench`` is a group."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*_MODULES]

@@ -57,7 +57,7 @@ class TerminalConsole(Console):
         self._rows: dict[str, TaskID] = {}
         self._table: Progress | None = Progress(
             TextColumn("{task.fields[name]}", style="bold", markup=False),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=24, finished_style="green"),
             TextColumn("{task.description}", markup=False),
             console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False,
         )  # fmt: skip

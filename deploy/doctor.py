@@ -1,4 +1,4 @@
-"""``baton doctor``: would Baton serve on this machine, and if not, what is to be done?"""
+"""``baton doctor``: can Baton serve on this machine, and if not, what must be changed?"""
 
 import os
 from collections import Counter
@@ -31,15 +31,15 @@ def doctor(
         int, typer.Option(envvar="BATON_MAX_OPEN", help="Requests open at a time.")
     ] = HubSettings.max_open,
 ) -> None:
-    """Look at what Baton needs here, a line each, and test every pair of GPUs.
+    """Check what Baton needs on this machine, one line for each check, and test every pair of GPUs.
 
-    Exit code: 0 all well (warnings allowed), 1 something fails.
+    Exit code: 0 nothing fails (there may be warnings), 1 a check fails.
     """
     levels: Counter[str] = Counter()
     for finding in findings(device, host, port, redis_url, max_open):
         print(finding.line(), flush=True)
         levels[finding.level] += 1
-    print(f"{levels['ok']} ok, {levels['warn']} to look at, {levels['fail']} to mend")
+    print(f"{levels['ok']} ok, {levels['warn']} warnings, {levels['fail']} failed")
     raise typer.Exit(1 if levels["fail"] else 0)
 
 
@@ -65,7 +65,7 @@ def findings(
         yield Finding("fail", "gpus", "none is visible", "say --device cpu, or see nvidia-smi")
         return
     yield host_checks.shared_memory(needed=not num_gpus)
-    yield from host_checks.limits(max_open)
+    yield host_checks.open_files(max_open)
     yield from containers(on_gpus=bool(num_gpus), code=_CODE, environ=os.environ)
     devices = ["cpu"]
     if num_gpus:

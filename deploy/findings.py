@@ -1,4 +1,4 @@
-"""What ``baton doctor`` has to say about one thing."""
+"""The result of one check of ``baton doctor``."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ Level = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Finding:
-    """``advice`` says what to do; an "ok" has none. "fail": Baton will not serve like this."""
+    """``advice`` says what to do; a finding that is ok has none. "fail": Baton cannot serve."""
 
     level: Level
     topic: str
@@ -16,7 +16,7 @@ class Finding:
     advice: str = ""
 
     def __post_init__(self) -> None:
-        assert (self.level == "ok") == (not self.advice), "what is not ok comes with advice"
+        assert (self.level == "ok") == (not self.advice), "a warning or a failure needs advice"
 
     def line(self) -> str:
         """

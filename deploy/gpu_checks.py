@@ -1,4 +1,4 @@
-"""What ``baton doctor`` looks at where there are GPUs: driver, memory, marks, peer access."""
+"""The checks of ``baton doctor`` where there are GPUs: driver, memory, marks, peer access."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ _FIELDS = "index,uuid,name,driver_version,memory.used,memory.total,mig.mode.curr
 
 
 def driver(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
-    """How many GPUs nvidia-smi lists, and what it says of them."""
+    """The number of GPUs that nvidia-smi lists, and a finding for each."""
     command = ["nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"]
     try:
         listing = subprocess.run(
@@ -47,7 +47,7 @@ def driver(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
         findings.append(Finding("fail", "versions", "cupy is missing", advice))
     if (visible := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         text = f"CUDA_VISIBLE_DEVICES={visible} hides GPUs from the workers"
-        advice = "unset it: each worker locks a GPU, and reaches its peers' by NVLink"
+        advice = "unset it: each worker locks a GPU and reads other workers' by NVLink"
         findings.append(Finding("warn", "gpus", text, advice))
     return len(rows), findings
 
@@ -57,7 +57,7 @@ def _one(row: list[str]) -> list[Finding]:
     text = f"{index} {name} {uuid}: {used} of {total} MiB used"
     findings = []
     if int(used) > _BUSY_MIB:
-        advice = "end the process that holds it (nvidia-smi lists them), or expect smaller pools"
+        advice = "end the process that uses it (nvidia-smi lists it), or expect room for less"
         findings.append(Finding("warn", "gpus", text, advice))
     if mig == "Enabled":
         advice = f"nvidia-smi -i {index} -mig 0: MIG devices cannot exchange memory"
@@ -83,19 +83,19 @@ def locks(environ: Mapping[str, str]) -> list[Finding]:
 
 
 def peers(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
-    """How many GPUs CUDA offers, and whether each can access the memory of each other one."""
+    """The number of GPUs that CUDA offers, and whether each can access the memory of each other."""
     try:
-        said = subprocess.run(
+        answer = subprocess.run(
             [sys.executable, "-m", "engine.pairtest", "gpus"],
             env=dict(environ), capture_output=True, text=True, timeout=_CUDA_TIMEOUT_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         advice = "look for a hung process or GPU: nvidia-smi, the kernel's log (Xid)"
         return 0, [Finding("fail", "cuda", f"no answer in {_CUDA_TIMEOUT_S:.0f} s", advice)]
-    if said.returncode:
+    if answer.returncode:
         advice = "install torch for CUDA 13 and a driver that supports it"
-        return 0, [Finding("fail", "cuda", _last_line(said.stderr), advice)]
-    report: dict[str, Any] = msgspec.json.decode(said.stdout)
+        return 0, [Finding("fail", "cuda", _last_line(answer.stderr), advice)]
+    report: dict[str, Any] = msgspec.json.decode(answer.stdout)
     findings = [
         Finding("fail", "cuda", f"GPU {i} {name} has compute capability {major}.{minor}",
                 "the kernels need 9.0 (Hopper) or newer")
@@ -115,4 +115,4 @@ def peers(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
 
 
 def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["it said nothing"])[-1]
+    return (text.strip().splitlines() or ["no output"])[-1]

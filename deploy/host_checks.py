@@ -1,4 +1,4 @@
-"""What ``baton doctor`` looks at on any machine: versions, Redis, ports, /proc, memory, limits."""
+"""The checks of ``baton doctor`` on any machine: versions, Redis, port, /proc, memory, limits."""
 
 import os
 import platform
@@ -47,20 +47,20 @@ def versions() -> Finding:
 def redis_server(url: str | None, environ: Mapping[str, str]) -> Finding:
     """The server at ``url``, or without one the program that ``baton up`` would start."""
     if url is not None:
-        return _reached(url, environ)
+        return _given_redis(url, environ)
     try:
         binary = find_redis_server()
-        said = subprocess.run(
+        answer = subprocess.run(
             [binary, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
         ).stdout.strip()
     except (RedisServerError, OSError, subprocess.SubprocessError) as error:
         advice = "install redis-server, or name a running one by --redis-url"
         return Finding("fail", "redis", str(error), advice)
-    return Finding("ok", "redis", f"none given; {binary.name} can be started: {said[:60]}")
+    return Finding("ok", "redis", f"none given; {binary.name} can be started: {answer[:60]}")
 
 
-def _reached(url: str, environ: Mapping[str, str]) -> Finding:
-    # The URL may hold a password, and so may what redis-py says about it.
+def _given_redis(url: str, environ: Mapping[str, str]) -> Finding:
+    # The URL may hold a password, and so may the errors of redis-py.
     try:
         check_redis_url(url)
         password = secret_setting(environ, PASSWORD)
@@ -86,12 +86,17 @@ def port(host: str, number: int) -> Finding:
     except ValueError as error:
         if found := _baton_at(base_url(reachable(host), number)):
             return Finding("ok", "ports", f"{number} on {host} is Baton's, which is {found}")
-        return Finding("fail", "ports", str(error), "choose another by --port, or end who has it")
+        return Finding(
+            "fail",
+            "ports",
+            str(error),
+            "choose another by --port, or end the process that listens there",
+        )
     return Finding("ok", "ports", f"{number} on {host} is free")
 
 
 def _baton_at(url: str) -> str:
-    """Whether the Baton that listens there is ready; "" if it is none."""
+    """Whether the Baton that listens there is ready; "" if another program listens there."""
     try:
         answer = httpx.get(f"{url}/ready", timeout=_ANSWER_S).json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError):
@@ -102,20 +107,20 @@ def _baton_at(url: str) -> str:
 
 
 def namespaces(proc: Path = Path("/proc")) -> Finding:
-    """CUDA IPC looks processes up in /proc: it must be that of their own PID namespace."""
+    """CUDA IPC finds processes by /proc, which must be that of their own PID namespace."""
     advice = "mount a fresh /proc for this PID namespace (unshare --mount-proc, or the container's)"
     try:
         shown = os.readlink(proc / "self")
     except OSError as error:
         return Finding("fail", "namespaces", f"{proc}/self: {error.strerror}", advice)
     if shown != str(os.getpid()):
-        text = f"{proc} belongs to another PID namespace: it calls us {shown}, we are {os.getpid()}"
+        text = f"{proc} belongs to another PID namespace: process {os.getpid()} is {shown} there"
         return Finding("fail", "namespaces", text, advice)
     return Finding("ok", "namespaces", f"{proc} is that of this PID namespace")
 
 
 def shared_memory(*, needed: bool) -> Finding:
-    """``needed``: workers on the CPU keep their caches there."""
+    """``needed``: workers on the CPU keep their caches in shared memory."""
     try:
         usage = shutil.disk_usage(DIRECTORY)
     except OSError as error:
@@ -128,17 +133,17 @@ def shared_memory(*, needed: bool) -> Finding:
     return Finding("ok", "shared memory", text)
 
 
-def limits(max_open: int) -> list[Finding]:
-    """``max_open`` clients at a time need a file each; the coordinator raises its own soft limit
-    as far as the hard one allows, and beyond that it does not start."""
-    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    findings = []
-    if files != resource.RLIM_INFINITY and files < max_open + SPARE:
-        text = f"at most {files} open files, and {max_open} clients need {max_open + SPARE}"
-        advice = f"ulimit -Hn {max_open + SPARE}, as root, or BATON_MAX_OPEN={files - SPARE}"
-        if files <= SPARE:
-            advice = f"ulimit -Hn {max_open + SPARE}, as root"
-        findings.append(Finding("fail", "limits", text, advice))
-    number = "any number of" if files == resource.RLIM_INFINITY else files
-    shown = f"{number} open files, enough for {max_open} clients at a time"
-    return findings or [Finding("ok", "limits", shown)]
+def open_files(max_open: int) -> Finding:
+    """``max_open`` clients at a time need a file each. The coordinator raises its soft limit to the
+    hard limit, and does not start if that is too low."""
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = max_open + SPARE
+    if limit == resource.RLIM_INFINITY or limit >= needed:
+        number = "any number of" if limit == resource.RLIM_INFINITY else limit
+        text = f"{number} open files, enough for {max_open} clients at a time"
+        return Finding("ok", "limits", text)
+    advice = f"ulimit -Hn {needed}, as root"
+    if limit > SPARE:
+        advice += f", or BATON_MAX_OPEN={limit - SPARE}"
+    text = f"at most {limit} open files, and {max_open} clients need {needed}"
+    return Finding("fail", "limits", text, advice)

@@ -1,11 +1,10 @@
-"""The self-test of every pair, as ``baton doctor`` runs it: real processes, the real path."""
+"""The self-test of ``baton doctor``: real processes copy between every pair of devices."""
 
 import contextlib
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -19,57 +18,81 @@ _SLOW_GB_PER_S = {"cpu": 0.1, "cuda": 150.0}
 _ADVICE = "see nvidia-smi topo -m, nvidia-smi nvlink -s, and the kernel's log (Xid)"
 
 
-@dataclass(frozen=True)
-class _Exporter:
-    device: str
-    process: "subprocess.Popen[str]"
-    line: str
-
-
 def pairs(devices: list[str], environ: Mapping[str, str]) -> list[Finding]:
     """Test each of ``devices`` (cpu, cuda:N) against each other one, a single one against itself.
 
-    A process for each device exports, then one for each pulls from all others.
+    One process for each device exports memory; then, one after the other, a process for each
+    device pulls from all exporters.
     """
     with contextlib.ExitStack() as cleanup:
-        exporters, findings = [], []
-        started = [(device, _start("export", device, environ)) for device in devices]
-        for _, process in started:
-            cleanup.callback(_end, process)
-        for device, process in started:
-            line = _first_line(process)
-            if line:
-                exporters.append(_Exporter(device, process, line))
-            else:
-                findings.append(_failed(f"{device} exports nothing", process))
+        started = [_Exporter(device, environ) for device in devices]
+        for exporter in started:
+            cleanup.callback(exporter.close)
+        findings = [problem for exporter in started if (problem := exporter.wait())]
+        exporters = [exporter for exporter in started if exporter.line]
         for device in devices:
-            findings += _pulled(device, exporters, environ)
+            peers = [e for e in exporters if e.device != device] or exporters
+            if peers:
+                findings += _pull(device, peers, environ)
         return findings
 
 
-def _pulled(device: str, exporters: list[_Exporter], environ: Mapping[str, str]) -> list[Finding]:
-    peers = [e for e in exporters if e.device != device] or exporters
-    if not peers:
-        return []
-    process = _start("pull", device, environ)
+class _Exporter:
+    """A process that exports memory of ``device`` until ``close``; ``line`` says how to reach it,
+    and is empty if it could not export."""
+
+    def __init__(self, device: str, environ: Mapping[str, str]) -> None:
+        self.device, self.line = device, ""
+        self._process = subprocess.Popen(
+            _command("export", device), env=dict(environ), text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def wait(self) -> Finding | None:
+        """Wait until it exports; the finding if it ends or prints nothing within the deadline."""
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        deadline = threading.Timer(_START_S, self._process.kill)
+        deadline.start()
+        self.line = self._process.stdout.readline()
+        deadline.cancel()
+        if self.line:
+            return None
+        text = f"{self.device} exports nothing: {_last_line(self._process.stderr.read())}"
+        return Finding("fail", "self-test", text, "remove the cause that is named, and try again")
+
+    def close(self) -> None:
+        """End it, by the end of its input."""
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _pull(device: str, peers: list[_Exporter], environ: Mapping[str, str]) -> list[Finding]:
     try:
-        said, complaint = process.communicate("".join(e.line for e in peers), _TEST_S)
+        done = subprocess.run(
+            _command("pull", device), env=dict(environ), input="".join(e.line for e in peers),
+            capture_output=True, text=True, timeout=_TEST_S,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
         text = f"{device} did not finish its tests in {_TEST_S:.0f} s"
         return [Finding("fail", "self-test", text, _ADVICE)]
-    results = [msgspec.json.decode(line) for line in said.splitlines()]
-    answered = zip(peers, results, strict=False)  # one that dies leaves the rest unanswered
-    findings = [_judged(peer.device, device, result) for peer, result in answered]
-    if process.returncode:
-        last = (complaint.strip().splitlines() or ["nothing"])[-1]
-        text = f"{device} could not test: {last}"
-        findings.append(Finding("fail", "self-test", text, "run it again with the cause removed"))
+    results = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
+    # A process that ends early has fewer results than peers.
+    findings = [_judge(e.device, device, result) for e, result in zip(peers, results, strict=False)]
+    if done.returncode:
+        text = f"{device} could not test: {_last_line(done.stderr)}"
+        advice = "remove the cause that is named, and try again"
+        findings.append(Finding("fail", "self-test", text, advice))
     return findings
 
 
-def _judged(source: str, target: str, result: dict[str, Any]) -> Finding:
+def _judge(source: str, target: str, result: dict[str, Any]) -> Finding:
     pair = f"{source} -> {target}"
     if problem := result.get("problem"):
         return Finding("fail", "self-test", f"{pair}: {problem}", _ADVICE)
@@ -80,37 +103,9 @@ def _judged(source: str, target: str, result: dict[str, Any]) -> Finding:
     return Finding("ok", "self-test", text)
 
 
-def _start(what: str, device: str, environ: Mapping[str, str]) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "engine.pairtest", what, device],
-        env=dict(environ), text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+def _command(what: str, device: str) -> list[str]:
+    return [sys.executable, "-m", "engine.pairtest", what, device]
 
 
-def _first_line(process: "subprocess.Popen[str]") -> str:
-    """What it prints first; "" when it ends or stays silent for too long."""
-    assert process.stdout is not None
-    late = threading.Timer(_START_S, process.kill)
-    late.start()
-    try:
-        return process.stdout.readline()
-    finally:
-        late.cancel()
-
-
-def _failed(what: str, process: "subprocess.Popen[str]") -> Finding:
-    assert process.stderr is not None
-    said = process.stderr.read().strip().splitlines() or ["it said nothing"]
-    return Finding("fail", "self-test", f"{what}: {said[-1]}", "remove the cause it names")
-
-
-def _end(process: "subprocess.Popen[str]") -> None:
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-    try:
-        process.wait(_END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no output"])[-1]

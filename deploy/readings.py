@@ -1,4 +1,4 @@
-"""What ``baton top`` reads of a coordinator at one moment, and what two moments tell. Pure.
+"""What ``baton top`` reads of a coordinator at one moment, and the rates between two. Pure.
 
 Counters become rates over the newest two readings. Latencies are quantiles of the histogram's
 growth over all readings that are kept, so that they do not jump with each request.
@@ -22,9 +22,9 @@ _TEMPERATURE = "baton_gpu_temperature_celsius"
 
 @dataclass(frozen=True)
 class Reading:
-    """``at_s`` is of the monotonic clock; ``counts`` are the counters of ``_RATES``, ``handoffs``
-    how many took at most so many seconds, by the bounds; ``temperatures`` in °C by instance;
-    ``requests`` the last ones, or ``requests_note`` says why there is none."""
+    """``at_s`` is of the monotonic clock; ``counts`` are the counters of ``_RATES``; ``handoffs``
+    are cumulative counts by their upper bound in seconds, ``temperatures`` in °C by instance.
+    ``requests`` are the last ones; if there are none, ``requests_note`` says why."""
 
     at_s: float
     status: dict[str, Any]
@@ -37,7 +37,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Rates:
-    """None where nothing is known: too few readings, or no handoff among them."""
+    """None where too few readings, or no handoffs, were seen."""
 
     prompt_tok_s: float | None = None
     output_tok_s: float | None = None
@@ -70,8 +70,8 @@ class Window:
         self._readings: deque[Reading] = deque()
 
     def add(self, reading: Reading) -> Rates:
-        """Keep it; what it and those before it tell. A counter that fell means that another
-        coordinator answers: what the one before said is dropped."""
+        """Keep ``reading``; the rates up to it. A counter that fell means that another coordinator
+        answers: the readings of the one before are dropped."""
         kept = self._readings
         if kept and any(reading.counts.get(n, 0.0) < c for n, c in kept[-1].counts.items()):
             kept.clear()

@@ -16,14 +16,14 @@ _STAGES = {"queue": "bright_black", "prefill": "blue", "handoff": "yellow", "dec
 _EARLIER = "white"
 _STATES = {"finished": "green", "failed": "bold red", "cancelled": "yellow"}
 _WIDE = 132
-"""Columns of a screen that has room for the workers' names."""
+"""A screen of so many columns has room for the workers' names."""
 _BESIDE_BAR = 70
 _BAR_CELLS = 10, 32
 _UNKNOWN = "-"
 
 
 def request_lines(requests: list[dict[str, Any]]) -> list[str]:
-    """A line a request, the stages' durations behind its figures."""
+    """One line for each request, with the durations of its stages at the end."""
     found = []
     for request in requests:
         cells = dict(zip(_COLUMNS, _cells(request), strict=True))
@@ -34,8 +34,8 @@ def request_lines(requests: list[dict[str, Any]]) -> list[str]:
 
 
 def requests_table(requests: list[dict[str, Any]], width: int) -> Group:
-    """Bars of all requests have one time scale: the longest fills its column. On a screen of less
-    than 132 columns the workers' names are left out."""
+    """The bars of all requests have one time scale, by which the longest fills its column. A screen
+    of less than 132 columns does not show the workers' names."""
     longest_s = max((request["duration_s"] for request in requests), default=0.0)
     names = _COLUMNS if width >= _WIDE else _COLUMNS[:-1]
     num_cells = min(max(width - _BESIDE_BAR, _BAR_CELLS[0]), _BAR_CELLS[1])
@@ -69,7 +69,7 @@ def _cells(request: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _bar(request: dict[str, Any], longest_s: float, num_cells: int) -> Text:
-    """Cells by duration, at least one a stage: a short one is seen."""
+    """Cells by duration, at least one for each stage, so that a short stage is visible."""
     stages = [stage for stage in request["stages"] if stage["duration_s"] > 0]
     cells: list[int] = []
     for stage in stages:

@@ -1,7 +1,7 @@
 """The settings of ``baton up``, resolved and checked once.
 
-``resolve`` turns what was asked for (None: not said) into what will be started. Every
-complaint is a ValueError that begins with the name of the setting.
+``resolve`` turns the options (None: not given) into what will be started. Every error is a
+ValueError that begins with the name of the setting.
 """
 
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "tiny"
 
 @dataclass(frozen=True)
 class UpSettings:
-    """What ``baton up`` starts: prefill and decode workers, or workers that do both. ``device`` is
-    never "auto", ``redis_url`` None: our own Redis."""
+    """What ``baton up`` starts: prefill and decode workers, or colocated ones. ``device`` is never
+    "auto"; ``redis_url`` None: a Redis is started."""
 
     model: Path
     served_model_name: str
@@ -40,7 +40,7 @@ class UpSettings:
 
     @property
     def pools(self) -> str:
-        """How many workers of each role, for people: "2 prefill, 6 decode"."""
+        """The number of workers of each role, to show: "2 prefill, 6 decode"."""
         if self.num_colocated:
             return f"{self.num_colocated} colocated"
         return f"{self.num_prefill} prefill, {self.num_decode} decode"
@@ -64,7 +64,7 @@ def resolve(
     redis_url: str | None = None,
     drain_timeout_s: float = 30.0,
 ) -> UpSettings:
-    """Fill in what was not said, for a machine with ``num_gpus`` GPUs. Raises ValueError."""
+    """Fill in what was not given, for a machine with ``num_gpus`` GPUs. Raises ValueError."""
     if not 0 <= port <= 65535:
         raise ValueError(f"--port: {port} is not between 0 (any free port) and 65535")
     if not host:

@@ -45,7 +45,7 @@ def test_without_docker_nothing_is_said(
 @pytest.mark.parametrize(("answer", "code"), [(ENGINE, 1), ([], 0), ("no", 0)])
 def test_an_engine_that_does_not_answer_is_no_fault(host: Host, answer, code: int) -> None:
     host.docker(answer, code)
-    assert host.findings() == [("ok", "no Docker engine answers; only compose needs one", "")]
+    assert host.findings() == [("ok", "Docker does not answer; only compose needs it", "")]
 
 
 def test_a_registered_runtime_is_well(host: Host) -> None:
@@ -58,7 +58,7 @@ def test_a_registered_runtime_is_well(host: Host) -> None:
 def test_a_runtime_that_is_not_registered_is_told_how(host: Host) -> None:
     host.docker(ENGINE)
     (level, text, advice) = host.findings()[1]
-    assert (level, text) == ("warn", "Docker has no way to the GPUs")
+    assert (level, text) == ("warn", "Docker has no access to the GPUs")
     assert "nvidia-ctk runtime configure --runtime=docker" in advice
     assert len(host.findings(on_gpus=False)) == 1, "on the CPU none is needed"
 
@@ -76,8 +76,8 @@ def test_gpus_by_cdi(host: Host) -> None:
 @pytest.mark.parametrize(
     ("env", "label", "level", "text"),
     [
-        ("", None, "warn", "SELinux keeps unlabelled files from them"),
-        ("MODEL_DIR=m", "system_u:object_r:container_file_t:s0\0", "ok", "lets them read"),
+        ("", None, "warn", "SELinux lets containers read labelled files only"),
+        ("MODEL_DIR=m", "system_u:object_r:container_file_t:s0\0", "ok", "lets containers read"),
         ("MODEL_DIR='m'", "unconfined_u:object_r:user_home_t:s0\0", "warn", "user_home_t"),
         ("MODEL_DIR=m", None, "warn", "its label: none"),
     ],
