@@ -27,7 +27,7 @@ from worker.gpu_locks import holder
 from worker.gpu_locks.first_free import first_free, try_lock
 from worker.gpu_locks.folder import LockFolder
 from worker.gpu_locks.marks import UnfitMark, how_to_clear, unfit_gpus
-from worker.gpu_locks.removals import Removals
+from worker.gpu_locks.removals import removals
 from worker.gpu_locks.share import agree_on_share
 
 END_S = 30.0
@@ -76,15 +76,15 @@ class _Look:
         said += map(str, self.unfit.values())
         return "; ".join(said + ([how_to_clear(self.unfit.values())] if self.unfit else []))
 
-    def wait(self, left_s: float, removals: Removals) -> Place | None:
-        """The first place that gets free, locked; None once a mark has ended, a file was removed,
-        or the time is over."""
+    def wait(self, left_s: float, removed_fd: int) -> Place | None:
+        """The first place that gets free, locked; None once a mark has ended, ``removed_fd`` is
+        readable, or the time is over."""
         within_s = min([left_s, *(mark.left_s for mark in self.unfit.values())])
         wanted = {place.fd: place for place in self.others if place.gpu not in self.unfit}
         fd = first_free(
             list(wanted),
             within_s=None if math.isinf(within_s) else within_s,
-            wake_fd=removals.fileno(),
+            wake_fd=removed_fd,
         )
         if fd is None:
             return None
@@ -139,19 +139,17 @@ class _Claimant:
         with closing(self._look(None)) as look:
             if look.taken is not None:
                 return look.taken
-        with closing(Removals(self.folder.path)) as removals:
-            won: Place | None = None
-            while True:
-                removals.forget()
-                with closing(self._look(won)) as look:
-                    if look.taken is not None:
-                        return look.taken
-                    left_s = deadline - time.monotonic()
-                    if left_s <= 0:
-                        reason = look.reason()
-                        raise NoFreeGpu(f"gpu: none is free after {timeout_s:.0f} s: {reason}")
-                    on_waiting(look.reason())
-                    won = look.wait(left_s, removals)
+        won: Place | None = None
+        while True:
+            with removals(self.folder.path) as removed_fd, closing(self._look(won)) as look:
+                if look.taken is not None:
+                    return look.taken
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    reason = look.reason()
+                    raise NoFreeGpu(f"gpu: none is free after {timeout_s:.0f} s: {reason}")
+                on_waiting(look.reason())
+                won = look.wait(left_s, removed_fd)
 
     def _look(self, won: Place | None) -> _Look:
         """Take a place if one is free; ``won`` is one that this process has locked by waiting."""
