@@ -65,10 +65,12 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class Sampled:
-    """One row's outcome. ``token_id`` is None when the row's logits were not finite."""
+    """One row's outcome. ``token_id`` is None when the row's logits were not finite, or when its
+    grammar cannot go on: ``error`` then says why."""
 
     token_id: int | None
     logprobs: TokenLogprobs | None = None
+    error: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 
 from engine.batch import Sampled
+from engine.grammars import Grammars
 from engine.kernels import torch_sampling
 from engine.kernels.triton_linear import aligned
+from engine.kernels.triton_mask import mask_logits
 from engine.kernels.triton_sampling import SamplingWorkspace, draw
 from engine.kernels.triton_threshold import ThresholdWorkspace, lowest_kept
 from engine.sampler import MIN_P, SEED, TEMPERATURE, TOP_K, TOP_P, Bound, Draw, Sampler, SampleRow
@@ -46,8 +48,16 @@ class CudaSampler(Sampler):
     """A Sampler whose tables and draws stay on one CUDA device. Logits may be wider than the
     valid ids (``num_logits``); adjusted ones are laid out alike, and meet the same kernels."""
 
-    def __init__(self, num_state_slots: int, num_ids: int, device: torch.device) -> None:
-        super().__init__(num_state_slots, num_ids, device, width=aligned(num_ids))
+    def __init__(
+        self,
+        num_state_slots: int,
+        num_ids: int,
+        device: torch.device,
+        grammars: Grammars | None = None,
+    ) -> None:
+        super().__init__(
+            num_state_slots, num_ids, device, width=aligned(num_ids), grammars=grammars
+        )
         self._workspace = SamplingWorkspace.allocate(num_state_slots, num_ids, device)
         self._threshold_workspace = ThresholdWorkspace.allocate(num_state_slots, num_ids, device)
 
@@ -65,9 +75,13 @@ class CudaSampler(Sampler):
         if logits.shape[1] < self._width:
             logits = F.pad(logits, (0, self._width - logits.shape[1]))
         adjusted, lowest = logits, None
-        is_adjusted = any(map(_is_adjusted, rows, bindings))
+        wants_logprobs = any(params.logprobs is not None for params in settings)
+        if masks := self._masks(rows):
+            adjusted = logits.clone() if wants_logprobs else logits
+            mask_logits(adjusted, masks.rows, masks.bits.to(self._device, non_blocking=True))
+        is_adjusted = masks is not None or any(map(_is_adjusted, rows, bindings))
         if is_adjusted:
-            adjusted = self._adjusted(logits, slots, positions, rows, bindings)
+            adjusted = self._adjusted(adjusted, slots, positions, rows, bindings)
         # Adjusted logits may be -inf, which the draw takes for an error where nothing is filtered.
         if is_adjusted or any(map(_is_filtered, settings)):
             lowest = self._lowest(adjusted, slots, settings)
@@ -85,10 +99,13 @@ class CudaSampler(Sampler):
         if any(params.has_penalties for params in settings):
             assert self._counts is not None
             self._counts[slots, ids.clamp(min=0)] += 1
-        if all(params.logprobs is None for params in settings):
-            return _copied(Draw(ids))
-        valid = logits[:, : self._num_ids]
-        return _copied(self._with_logprobs(valid, ids.clamp(min=0), ids, settings))
+        drawn = Draw(ids)
+        if wants_logprobs:
+            valid = logits[:, : self._num_ids]
+            drawn = self._with_logprobs(valid, ids.clamp(min=0), ids, settings)
+        copied = _copied(replace(drawn, errors={} if masks is None else masks.errors))
+        self._note(copied, rows)
+        return copied
 
     def _lowest(
         self, logits: torch.Tensor, slots: torch.Tensor, settings: Sequence[SamplingParams]
@@ -149,4 +166,4 @@ def _copied(drawn: Draw) -> PinnedDraw:
     moved = replace(drawn, ids=pinned(drawn.ids), logprobs=logprobs)
     event = torch.cuda.Event()
     event.record()
-    return PinnedDraw(moved.ids, moved.logprob_rows, moved.logprobs, event)
+    return PinnedDraw(moved.ids, moved.logprob_rows, moved.logprobs, moved.errors, event)

@@ -3,7 +3,8 @@
 Order, per row (vLLM's, so that the same request means the same there and here):
 
 1. logprobs, if asked for: log_softmax of the raw logits
-2. stop ids masked while fewer than min_tokens are out
+2. ids masked that the request's grammar does not allow (constraints.py), and stop ids while fewer
+   than min_tokens are out
 3. logit_bias
 4. repetition, then presence and frequency penalty
 5. temperature 0: argmax, ties to the lowest id. Else divide by temperature
@@ -17,13 +18,15 @@ tables indexed by state slot, on the device, so that a captured graph can read t
 tokenizer's never get logits at all.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from engine.batch import Binding, Sampled, TokenLogprobs
+from engine.constraints import Constraints, Masks
+from engine.grammars import Grammars
 from engine.kernels import torch_sampling
 from engine.kernels.philox import gumbel_noise
 from engine.upload import upload
@@ -54,12 +57,14 @@ class Bound:
 class Draw:
     """Sampled rows still on the device: ``ids`` int64 [rows], -1 where logits were not finite.
 
-    ``logprobs`` of the rows ``logprob_rows``: chosen [n], best values and ids [n, k].
+    ``logprobs`` of the rows ``logprob_rows``: chosen [n], best values and ids [n, k]. ``errors``:
+    rows whose grammar cannot go on, and why.
     """
 
     ids: torch.Tensor
     logprob_rows: tuple[tuple[int, int], ...] = ()
     logprobs: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+    errors: Mapping[int, str] = field(default_factory=dict)
 
     def wait(self) -> None:
         """Return when the ids are on the host; on the CPU they are."""
@@ -74,7 +79,9 @@ class Draw:
                 top = tuple(zip(best[i][:k], values[i][:k], strict=True))
                 found[row] = TokenLogprobs(chosen[i], top)
         return [
-            Sampled(token_id, found.get(row)) if token_id >= 0 else Sampled(None)
+            Sampled(token_id, found.get(row))
+            if token_id >= 0 and row not in self.errors
+            else Sampled(None, error=self.errors.get(row, ""))
             for row, token_id in enumerate(ids)
         ]
 
@@ -87,15 +94,25 @@ class Sampler:
     """
 
     def __init__(
-        self, num_state_slots: int, num_ids: int, device: torch.device, *, width: int = 0
+        self,
+        num_state_slots: int,
+        num_ids: int,
+        device: torch.device,
+        *,
+        width: int = 0,
+        grammars: Grammars | None = None,
     ) -> None:
-        """``width``: ids of the tables, where logits are wider than the ``num_ids`` valid ones."""
+        """``width``: ids of the tables, where logits are wider than the ``num_ids`` valid ones.
+        ``grammars``: needed for sequences that are constrained."""
         self._num_slots, self._num_ids, self._device = num_state_slots, num_ids, device
         self._width = width or num_ids
         self.next_token = torch.zeros(num_state_slots, dtype=torch.int64, device=device)
         self._floats = torch.zeros(num_state_slots, 6, device=device)
         self._ints = torch.zeros(num_state_slots, 4, dtype=torch.int64, device=device)
         self._bound: dict[int, Bound] = {}
+        self._constraints = (
+            None if grammars is None else Constraints(grammars, pinned=device.type == "cuda")
+        )
         # Tables of [state slots, ids] exist from the first sequence that needs them.
         self._in_prompt: torch.Tensor | None = None
         self._counts: torch.Tensor | None = None
@@ -131,6 +148,9 @@ class Sampler:
             stops = dict.fromkeys(stop.stop_token_ids, 1)
             self._stops = self._write(self._stops, torch.bool, slot, stops)
         self._bound[slot] = Bound(num_prompt, params, stop)
+        if self._constraints is not None:
+            self._constraints.bind(binding)
+        assert params.constraint is None or self._constraints is not None, "no tokenizer for it"
 
     @torch.inference_mode()
     def sample(
@@ -148,7 +168,9 @@ class Sampler:
         bindings = [self._bound[row.state_slot] for row in rows]
         settings = [binding.sampling for binding in bindings]
         finite = logits.sum(-1).isfinite()
-        adjusted = self._adjusted(logits, slots, positions, rows, bindings)
+        masks = self._masks(rows)
+        masked = logits if masks is None else torch_sampling.masked(logits, masks.rows, masks.bits)
+        adjusted = self._adjusted(masked, slots, positions, rows, bindings)
         if all(params.temperature == 0.0 for params in settings):
             ids = adjusted.argmax(-1)
         else:
@@ -157,7 +179,21 @@ class Sampler:
         if any(params.has_penalties for params in settings):
             assert self._counts is not None
             self._counts[slots, ids] += 1
-        return self._with_logprobs(logits, ids, torch.where(finite, ids, -1), settings)
+        drawn = self._with_logprobs(logits, ids, torch.where(finite, ids, -1), settings)
+        drawn = replace(drawn, errors={} if masks is None else masks.errors)
+        self._note(drawn, rows)
+        return drawn
+
+    def _masks(self, rows: Sequence[SampleRow]) -> Masks | None:
+        """Of the constrained rows; waits for their last tokens, while this step is computed."""
+        if self._constraints is None:
+            return None
+        return self._constraints.masks([row.state_slot for row in rows])
+
+    def _note(self, drawn: Draw, rows: Sequence[SampleRow]) -> None:
+        """The next masks depend on the tokens of ``drawn``."""
+        if self._constraints is not None:
+            self._constraints.sampled([row.state_slot for row in rows], drawn)
 
     def _adjusted(
         self,

@@ -31,6 +31,18 @@ def penalised(
     return logits - frequency.unsqueeze(1) * counts
 
 
+def masked(logits: torch.Tensor, rows: tuple[int, ...], bits: torch.Tensor) -> torch.Tensor:
+    """``logits`` [rows, ids] with -inf in ``rows`` where bit i % 32 of word i // 32 is 0.
+
+    bits int32 [len(rows), words of at least all ids].
+    """
+    shifts = torch.arange(32, dtype=torch.int32, device=bits.device)
+    allowed = (bits.unsqueeze(2) >> shifts & 1).flatten(1)[:, : logits.shape[1]].bool()
+    index = torch.tensor(rows, device=logits.device)
+    kept = logits.index_select(0, index).masked_fill(~allowed, float("-inf"))
+    return logits.index_copy(0, index, kept)
+
+
 def threshold(
     logits: torch.Tensor,
     top_k: torch.Tensor,

@@ -1,14 +1,18 @@
 """The sampler for CUDA chooses what the CPU's does, whatever rows stand beside each other."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from llguidance import LLMatcher
 
 from engine import cuda_sampler
 from engine.batch import Binding, Sampled
 from engine.cuda_sampler import CudaSampler, num_logits
+from engine.grammars import Grammars
 from engine.kernels import torch_sampling
 from engine.sampler import Sampler, SampleRow
-from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.sampling import Constraint, SamplingParams, StopRule
 
 NUM_IDS = 701
 SHORT = [
@@ -30,7 +34,7 @@ def _no_copies_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 def chosen(sampler: Sampler, logits: torch.Tensor, params: list[SamplingParams]) -> list[Sampled]:
     device = sampler.next_token.device
     for slot, one in enumerate(params):
-        sampler.bind(Binding(slot, (1, 2), (3,), one, StopRule(9)))
+        sampler.bind(Binding(slot, (1, 2), () if one.constraint else (3,), one, StopRule(9)))
     slots, positions = torch.arange(len(params)), torch.arange(len(params)) + 3
     rows = [SampleRow(slot, slot + 3) for slot in range(len(params))]
     return sampler.sample(logits.to(device), slots.to(device), positions.to(device), rows).to_host()
@@ -52,3 +56,24 @@ def test_short_filters_need_no_sort(monkeypatch: pytest.MonkeyPatch, device: tor
     logits = torch.randn(len(params), num_logits(NUM_IDS, 800))
     found = chosen(CudaSampler(len(params), NUM_IDS, device), logits, params)
     assert all(one.token_id is not None for one in found)
+
+
+def test_the_same_tokens_of_constrained_rows(device: torch.device) -> None:
+    tokenizer = Path("models/tiny/tokenizer.json")
+    grammars = Grammars(tokenizer, 1_306, [1_282])
+    constraint = Constraint(LLMatcher.grammar_from_regex(r"[a-z]{3,9} [0-9]+"))
+    params = [
+        SamplingParams(seed=1, constraint=constraint),
+        SamplingParams(seed=2),
+        SamplingParams(seed=3, top_k=5, constraint=constraint),
+        SamplingParams(temperature=0.0, logprobs=2, constraint=constraint),
+    ]
+    logits = torch.randn(len(params), num_logits(grammars.num_ids, 1_400)) * 3
+    valid = logits[:, : grammars.num_ids].clone()
+    reference = Sampler(len(params), grammars.num_ids, torch.device("cpu"), grammars=grammars)
+    sampler = CudaSampler(len(params), grammars.num_ids, device, grammars)
+    found, expected = chosen(sampler, logits, params), chosen(reference, valid, params)
+    assert [one.token_id for one in found] == [one.token_id for one in expected]
+    assert found[3].logprobs is not None
+    assert expected[3].logprobs is not None
+    assert found[3].logprobs.chosen == pytest.approx(expected[3].logprobs.chosen, abs=1e-5)

@@ -7,12 +7,29 @@ from msgspec import Struct, field
 FinishReason = Literal["stop", "length"]
 
 
+class Constraint(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which tokens an output may have.
+
+    The output begins with a thought where ``thought_end``, the id of its last token, is given. The
+    thought has ``thought_budget`` tokens at most (None: any number); then ``closing_ids`` follow,
+    the last of which is ``thought_end``. After a thought come ``answer_ids``, and then what
+    ``grammar`` allows: llguidance's text, "" for anything.
+    """
+
+    grammar: str = ""
+    thought_end: int | None = None
+    thought_budget: int | None = None
+    closing_ids: tuple[int, ...] = ()
+    answer_ids: tuple[int, ...] = ()
+
+
 class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     """Sampling of one sequence; validated at the HTTP edge, trusted behind it.
 
     ``temperature`` 0 is greedy, ties to the lowest id. ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0
     are off. ``repetition_penalty`` counts prompt and output, the other two only output.
-    ``logprobs``: None is off, k asks for the sampled token's and the k best.
+    ``logprobs``: None is off, k asks for the sampled token's and the k best. ``constraint``: what
+    the sampler may choose from; not together with ``min_tokens``.
     ``seed`` and the token's position alone key the randomness, so a token does not depend on
     batch, worker or retry.
     """
@@ -27,6 +44,7 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     repetition_penalty: float = 1.0
     logit_bias: dict[int, float] = field(default_factory=dict)
     logprobs: int | None = None
+    constraint: Constraint | None = None
 
     @property
     def has_penalties(self) -> bool:

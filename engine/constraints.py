@@ -1,0 +1,185 @@
+"""Which tokens a constrained sequence may have next, as a bit mask for the sampler.
+
+A sequence passes through these phases, of which a request may have any:
+
+    thought   any token, up to the one that closes the thought, or to the budget
+    forced    given tokens one after another: the close of a thought, what stands before the answer
+    grammar   what the matcher of the grammar allows
+
+A step's mask needs the token of the step before. ``Constraints.masks`` waits for that token only
+after the forward pass of the new step has been launched, so the GPU computes meanwhile.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from llguidance import LLExecutor, LLMatcher
+
+from engine.batch import Binding
+from engine.grammars import Grammars
+from transport.wire.sampling import Constraint
+
+COMPILE_S = 10.0
+"""A worker binds a sequence once its grammar is compiled; this is a deadline, not a wait."""
+_BITS = 32
+
+
+class TokenSource(Protocol):
+    """A draw that may still be on its way to the host."""
+
+    @property
+    def ids(self) -> torch.Tensor: ...
+
+    def wait(self) -> None: ...
+
+
+@dataclass
+class ConstrainedSequence:
+    """One sequence's phase. ``error`` is set when its grammar cannot go on: its request fails."""
+
+    constraint: Constraint
+    matcher: LLMatcher | None
+    error: str = ""
+    _num_thought: int = 0
+    _thinking: bool = field(init=False)
+    _forced: deque[int] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self._thinking = self.constraint.thought_end is not None
+        self._close_if_spent()
+
+    @property
+    def free(self) -> bool:
+        """Whether any token may come next."""
+        return self._thinking or (not self._forced and self.matcher is None)
+
+    def consume(self, token_id: int) -> None:
+        """The sequence has got ``token_id``."""
+        if self._forced:
+            if self._forced.popleft() != token_id:
+                self.error = f"token {token_id} came where another one was forced"
+        elif self._thinking:
+            self._num_thought += 1
+            if token_id == self.constraint.thought_end:
+                self._thinking = False
+                self._forced.extend(self.constraint.answer_ids)
+            else:
+                self._close_if_spent()
+        elif (
+            (matcher := self.matcher) is not None
+            and not matcher.is_stopped()
+            and not matcher.consume_token(token_id)
+        ):
+            self.error = matcher.get_error() or f"the grammar does not allow token {token_id}"
+
+    def only(self, eos_ids: Sequence[int]) -> Sequence[int]:
+        """The few ids that may come next; none where the matcher knows, or any may."""
+        if self._forced:
+            return (self._forced[0],)
+        if self.error or (self.matcher is not None and self.matcher.is_stopped()):
+            return eos_ids
+        return ()
+
+    def _close_if_spent(self) -> None:
+        budget = self.constraint.thought_budget
+        if self._thinking and budget is not None and self._num_thought >= budget:
+            self._thinking = False
+            self._forced.extend((*self.constraint.closing_ids, *self.constraint.answer_ids))
+
+
+@dataclass(frozen=True)
+class Masks:
+    """``rows`` of a pass are constrained: bit i % 32 of word i // 32 of ``bits`` int32 [len(rows),
+    words] allows id i. ``errors``: rows whose grammar cannot go on, and why."""
+
+    rows: tuple[int, ...]
+    bits: torch.Tensor
+    errors: dict[int, str]
+
+
+class Constraints:
+    """The constrained sequences of an engine, by state slot. One thread calls it."""
+
+    def __init__(self, grammars: Grammars, *, pinned: bool) -> None:
+        self._grammars = grammars
+        self._pinned = pinned
+        self._words = -(-grammars.num_ids // _BITS)
+        self._executor = LLExecutor()
+        self._sequences: dict[int, ConstrainedSequence] = {}
+        self._drawn: dict[int, tuple[TokenSource, int]] = {}
+
+    def bind(self, binding: Binding) -> None:
+        """The slot has a new sequence; what it has put out already is replayed."""
+        slot, constraint = binding.state_slot, binding.sampling.constraint
+        self._sequences.pop(slot, None)
+        self._drawn.pop(slot, None)
+        if constraint is None:
+            return
+        matcher, error = None, ""
+        if constraint.grammar:
+            matcher = self._grammars.compile(constraint.grammar).result(COMPILE_S).deep_copy()
+            error = matcher.get_error() if matcher.is_error() else ""
+        sequence = self._sequences[slot] = ConstrainedSequence(constraint, matcher, error)
+        for token_id in binding.output_ids:
+            sequence.consume(token_id)
+
+    def masks(self, slots: Sequence[int]) -> Masks | None:
+        """Masks of those rows, one a state slot, that are not free. Waits for the tokens that
+        these slots were given last."""
+        if not self._sequences:
+            return None
+        rows, sequences = [], []
+        for row, slot in enumerate(slots):
+            sequence = self._sequences.get(slot)
+            if sequence is None:
+                continue
+            self._take_in(slot, sequence)
+            if not sequence.free:
+                rows.append(row)
+                sequences.append(sequence)
+        if not rows:
+            return None
+        bits = torch.zeros(len(rows), self._words, dtype=torch.int32, pin_memory=self._pinned)
+        by_matcher: list[tuple[LLMatcher, int]] = []
+        for i, sequence in enumerate(sequences):
+            if only := sequence.only(self._grammars.eos_ids):
+                _allow(bits[i], only)
+            else:
+                assert sequence.matcher is not None, "a constrained row without a matcher"
+                by_matcher.append((sequence.matcher, i))
+        if by_matcher:
+            num_bytes = self._words * bits.element_size()
+            self._executor.unsafe_compute_mask_ptr(
+                by_matcher, bits.data_ptr(), num_bytes, len(rows)
+            )
+        for matcher, i in by_matcher:
+            if matcher.is_error():
+                sequences[i].error = matcher.get_error()
+                _allow(bits[i], self._grammars.eos_ids)
+        errors = {row: each.error for row, each in zip(rows, sequences, strict=True) if each.error}
+        return Masks(tuple(rows), bits, errors)
+
+    def sampled(self, slots: Sequence[int], draw: TokenSource) -> None:
+        """``draw`` holds the next token of each slot, or will."""
+        for row, slot in enumerate(slots):
+            if slot in self._sequences:
+                self._drawn[slot] = draw, row
+
+    def _take_in(self, slot: int, sequence: ConstrainedSequence) -> None:
+        if (drawn := self._drawn.pop(slot, None)) is None:
+            return
+        draw, row = drawn
+        draw.wait()
+        token_id = int(draw.ids[row])
+        if token_id >= 0:  # else the logits were not finite, and the sequence has failed
+            sequence.consume(token_id)
+
+
+def _allow(bits: torch.Tensor, ids: Sequence[int]) -> None:
+    bits.zero_()
+    for token_id in ids:
+        word, bit = divmod(token_id, _BITS)
+        bits[word] |= (1 << bit) - (1 << _BITS if bit == _BITS - 1 else 0)

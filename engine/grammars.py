@@ -1,0 +1,51 @@
+"""Grammars compiled for a tokenizer: llguidance's matchers, each made once, in a thread of its own.
+
+A grammar is text as ``llguidance.LLMatcher.grammar_from_*`` makes it. The coordinator has compiled
+it before, within the same limits: one that fails here is a bug or another version of the library.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+MAX_KEPT = 64
+LIMITS = LLParserLimits(max_grammar_size=200_000, max_lexer_states=50_000)
+"""Of a grammar and of a step; a matcher that exceeds one fails its own request."""
+
+
+class Grammars:
+    """Compiles grammars for the tokenizer of ``tokenizer_file``, whose ids are below ``num_ids``.
+
+    ``eos_ids`` are what a matcher allows once its grammar may end. Thread-safe.
+    """
+
+    def __init__(self, tokenizer_file: Path, num_ids: int, eos_ids: Sequence[int]) -> None:
+        self.num_ids = num_ids
+        self.eos_ids = tuple(eos_ids)
+        text = tokenizer_file.read_text(encoding="utf-8")
+        self.tokenizer = LLTokenizer(text, n_vocab=num_ids, eos_token=list(eos_ids))
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="grammar")
+        self._kept: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        self._lock = Lock()
+
+    def compile(self, grammar: str) -> "Future[LLMatcher]":
+        """A matcher at the grammar's start, to be copied. Its ``get_error`` says what is wrong."""
+        with self._lock:
+            found = self._kept.get(grammar)
+            if found is None:
+                found = self._kept[grammar] = self._pool.submit(self._compiled, grammar)
+                if len(self._kept) > MAX_KEPT:
+                    self._kept.popitem(last=False)
+            self._kept.move_to_end(grammar)
+            return found
+
+    def close(self) -> None:
+        """What is being compiled is compiled to its end; nothing new is."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _compiled(self, grammar: str) -> LLMatcher:
+        return LLMatcher(self.tokenizer, grammar, log_level=0, limits=LIMITS)
