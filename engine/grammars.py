@@ -10,11 +10,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
+
+from transport.grammar_limits import LIMITS
 
 MAX_KEPT = 64
-LIMITS = LLParserLimits(max_grammar_size=200_000, max_lexer_states=50_000)
-"""Of a grammar and of a step; a matcher that exceeds one fails its own request."""
 
 
 class Grammars:

@@ -1,0 +1,144 @@
+"""Grammars for llguidance: what a request's output may be, as text that its compiler takes. Pure.
+
+Whether the compiler really takes one, ``problem`` says; that takes milliseconds, and for the
+largest that ``LIMITS`` let pass a few hundred."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.gbnf_to_lark import gbnf_to_lark
+
+from coordinator.text.tool_parser import CLOSE, END_FUNCTION, FUNCTION, OPEN, PARAMETER
+from coordinator.text.tool_values import resolved, types_of
+from transport.grammar_limits import LIMITS
+
+MAX_LEN = 256 * 1024
+"""Characters of a schema, regular expression or grammar."""
+MAX_STEP_S = 0.1
+_WHITE_SPACE = r"[ ]?|\n[ ]{0,40}"
+_END_VALUE = "\n</parameter>\n"
+
+
+class BadGrammar(ValueError):
+    """A schema or grammar that cannot be served; the message says where and why."""
+
+
+def json_schema(schema: Mapping[str, Any] | bool) -> str:
+    """JSON that the schema allows, with a blank or a line break at most between items."""
+    if not isinstance(schema, Mapping | bool):
+        raise BadGrammar("a JSON schema is an object or a boolean")
+    text = json.dumps(schema)
+    _check_len(text, "the JSON schema")
+    try:
+        return LLMatcher.grammar_from_json_schema(
+            text, overrides={"whitespace_pattern": _WHITE_SPACE}
+        )
+    except ValueError as error:
+        raise BadGrammar(f"the JSON schema: {error}") from error
+
+
+def json_object() -> str:
+    """Any JSON object."""
+    return json_schema({"type": "object"})
+
+
+def regex(pattern: str) -> str:
+    """Text that the whole regular expression (Rust's syntax, without look-around) matches."""
+    _check_len(pattern, "the regular expression")
+    return LLMatcher.grammar_from_regex(pattern)
+
+
+def choice(texts: Sequence[str]) -> str:
+    """One of ``texts``."""
+    if not texts:
+        raise BadGrammar("a choice of nothing")
+    _check_len("".join(texts), "the choice")
+    return LLMatcher.grammar_from_lark("start: " + " | ".join(_quoted(text) for text in texts))
+
+
+def context_free(grammar: str) -> str:
+    """A grammar in llguidance's Lark or in GBNF, which is told by its ``::=``."""
+    _check_len(grammar, "the grammar")
+    if "::=" in grammar:
+        try:
+            grammar = gbnf_to_lark(grammar)
+        except ValueError as error:
+            raise BadGrammar(f"the grammar is no GBNF: {error}") from error
+    return LLMatcher.grammar_from_lark(grammar)
+
+
+def tool_calls(tools: Sequence[Mapping[str, Any]], *, required: bool, parallel: bool) -> str:
+    """Calls of ``tools`` (each with ``name`` and perhaps ``parameters``) as the template writes
+    them.
+
+    ``required``: nothing but calls, one at least; otherwise text may come first. ``parallel``:
+    more than one. Parameters come in the schema's order; a required one is never left out.
+    """
+    if not tools:
+        raise BadGrammar("there is no tool to call")
+    rules = [f'call: {OPEN} "\\n" function "\\n" {CLOSE}']
+    rules.append("function: " + " | ".join(f"function_{i}" for i in range(len(tools))))
+    for i, tool in enumerate(tools):
+        rules += _function(i, tool)
+    calls = 'call ("\\n" call)*' if parallel else "call"
+    start = f"start: {calls}" if required else f"start: text ({calls})?\ntext: /(?s:.*)/"
+    grammar = "\n".join([start, *rules])
+    _check_len(grammar, "the tools' parameters")
+    return LLMatcher.grammar_from_lark(grammar)
+
+
+def problem(grammar: str, tokenizer: LLTokenizer) -> str:
+    """Why the grammar cannot be served with this tokenizer; "" if it can. Computes the first mask,
+    since what makes a grammar expensive often shows only there."""
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
+    if matcher.is_error():
+        return matcher.get_error()
+    began = time.thread_time()
+    matcher.compute_bitmask()
+    if (spent := time.thread_time() - began) > MAX_STEP_S:
+        return f"its first token alone takes {1e3 * spent:.0f} ms to find, more than 100"
+    return matcher.get_error()
+
+
+def _function(i: int, tool: Mapping[str, Any]) -> list[str]:
+    schema = tool.get("parameters") or {}
+    properties = schema.get("properties") or {}
+    if not isinstance(properties, Mapping):
+        raise BadGrammar(f"tool {tool['name']!r}: properties is not an object")
+    required = set(schema.get("required") or ())
+    if unknown := required - set(properties):
+        raise BadGrammar(f"tool {tool['name']!r}: required {sorted(unknown)} are not properties")
+    parts, rules = [_quoted(f"{FUNCTION}{tool['name']}>\n")], []
+    for j, (name, value) in enumerate(properties.items()):
+        rule = f"parameter_{i}_{j}"
+        parts.append(rule if name in required else f"{rule}?")
+        begin = _quoted(f"{PARAMETER}{name}>\n")
+        rules += [f"{rule}: {begin} value_{i}_{j}", _value(f"value_{i}_{j}", value, schema)]
+    return [f"function_{i}: {' '.join(parts)} {_quoted(END_FUNCTION)}", *rules]
+
+
+def _value(rule: str, given: Any, root: Mapping[str, Any]) -> str:
+    """A parameter's value and the end of it. Strings stand as they are, everything else as JSON."""
+    schema = resolved(given, root)
+    if isinstance(schema, Mapping) and "string" in types_of(schema):
+        texts = schema.get("enum", [schema["const"]] if "const" in schema else None)
+        if texts is not None:
+            options = [each if isinstance(each, str) else json.dumps(each) for each in texts]
+            return f"{rule}: ({' | '.join(map(_quoted, options))}) {_quoted(_END_VALUE)}"
+        return f"{rule}[suffix={_quoted(_END_VALUE)}]: /(?s:.*)/"
+    if isinstance(schema, Mapping):
+        shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
+        schema = {**shared, **schema, "x-guidance": {"whitespace_pattern": _WHITE_SPACE}}
+    return f"{rule}: %json {json.dumps(schema)} {_quoted(_END_VALUE)}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _check_len(text: str, what: str) -> None:
+    if len(text) > MAX_LEN:
+        raise BadGrammar(f"{what} has {len(text)} characters, more than {MAX_LEN}")

@@ -1,0 +1,210 @@
+"""Finds tool calls in an output, in the format of Qwen3.5's chat template. Pure.
+
+    <tool_call>
+    <function=NAME>
+    <parameter=PARAMETER>
+    VALUE
+    </parameter>
+    </function>
+    </tool_call>
+
+Arguments become JSON, with the types that the tool's schema names: a value that may only be a
+string is passed on as it comes, every other one when it is complete. An output that breaks the
+format before the function's name is text; one that breaks it later loses what cannot be an
+argument."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from coordinator.text.held_back import may_begin
+from coordinator.text.tool_values import Schema, as_json, is_string_only, resolved
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+FUNCTION, END_FUNCTION = "<function=", "</function>"
+PARAMETER, END_PARAMETER = "<parameter=", "</parameter>"
+
+
+@dataclass(frozen=True)
+class Content:
+    """Text that belongs to no call."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class CallBegins:
+    """Call number ``index`` of the output, to the function ``name``."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """A further piece of the JSON object that call ``index`` has for arguments."""
+
+    index: int
+    text: str
+
+
+Event = Content | CallBegins | Arguments
+
+
+class _At(Enum):
+    TEXT = auto()
+    CALL = auto()  # behind <tool_call>
+    FUNCTION = auto()  # between parameters
+    VALUE = auto()
+    END = auto()  # behind </function>
+
+
+class ToolParser:
+    """Takes the text of one output in pieces of any length. ``parameters``: the JSON schema of each
+    function's parameters, by the function's name."""
+
+    def __init__(self, parameters: Mapping[str, Schema]) -> None:
+        self._parameters = parameters
+        self._at = _At.TEXT
+        self._held = ""
+        self._name = ""
+        self._root: Schema = {}
+        self._schema: Any = {}
+        self._streams = False
+        self._num_parameters = 0
+        self.num_calls = 0
+
+    def push(self, text: str) -> list[Event]:
+        """What is known by now."""
+        self._held += text
+        events: list[Event] = []
+        while (found := self._step()) is not None:
+            events += found
+        return events
+
+    def flush(self) -> list[Event]:
+        """The output has ended. A call that is cut off keeps the arguments that it has."""
+        held, self._held = self._held, ""
+        match self._at:
+            case _At.TEXT:
+                return [Content(held)] if held and not (self.num_calls and held.isspace()) else []
+            case _At.CALL:
+                return [Content(OPEN + held)]
+            case _At.VALUE if self._streams:
+                return self._argument_text(held.removesuffix("\n"))
+            case _:
+                return []
+
+    def _step(self) -> "list[Event] | None":
+        """One step through the text held; None when more is needed."""
+        match self._at:
+            case _At.TEXT:
+                return self._text()
+            case _At.CALL:
+                return self._call()
+            case _At.FUNCTION:
+                return self._function()
+            case _At.VALUE:
+                return self._value()
+            case _At.END:
+                return self._end()
+
+    def _text(self) -> "list[Event] | None":
+        text, tag, rest = self._held.partition(OPEN)
+        if tag:
+            self._held, self._at = rest, _At.CALL
+            return [Content(text)] if (text := text.rstrip()) else []
+        sure = self._held[: len(self._held) - may_begin(self._held, OPEN)].rstrip()
+        if not sure:
+            return None
+        self._held = self._held[len(sure) :]
+        return [Content(sure)]
+
+    def _call(self) -> "list[Event] | None":
+        text = self._held.lstrip()
+        if not text.startswith(FUNCTION):
+            if FUNCTION.startswith(text):
+                return None
+            self._at, raw = _At.TEXT, OPEN + self._held
+            self._held = ""
+            return [Content(raw)]
+        name, end, rest = text.removeprefix(FUNCTION).partition(">")
+        if not end:
+            return None
+        self._held, self._at, self._name = rest, _At.FUNCTION, name.strip()
+        self._root = self._parameters.get(self._name, {})
+        self._num_parameters = 0
+        self.num_calls += 1
+        return [CallBegins(self.num_calls - 1, self._name), *self._argument_text("{", raw=True)]
+
+    def _function(self) -> "list[Event] | None":
+        text = self._held = self._held.lstrip()
+        if text.startswith(END_FUNCTION):
+            self._held, self._at = text.removeprefix(END_FUNCTION), _At.END
+            return self._argument_text("}", raw=True)
+        if text.startswith(PARAMETER):
+            name, end, rest = text.removeprefix(PARAMETER).partition(">")
+            return self._begin_value(name.strip(), rest) if end else None
+        return self._skip_to(PARAMETER, END_FUNCTION)
+
+    def _begin_value(self, name: str, rest: str) -> "list[Event] | None":
+        if not rest or rest == "\n":
+            return None  # whether a line break follows is not known yet, or all that is
+        self._held, self._at = rest.removeprefix("\n"), _At.VALUE
+        properties = self._root.get("properties")
+        known = properties if isinstance(properties, Mapping) else {}
+        self._schema = resolved(known.get(name, {"type": "string"}), self._root)
+        self._streams = is_string_only(self._schema)
+        comma = ", " if self._num_parameters else ""
+        self._num_parameters += 1
+        quote = '"' if self._streams else ""
+        return self._argument_text(f"{comma}{json.dumps(name)}: {quote}", raw=True)
+
+    def _value(self) -> "list[Event] | None":
+        value, tag, rest = self._held.partition(END_PARAMETER)
+        if tag:
+            self._held, self._at = rest, _At.FUNCTION
+            value = value.removesuffix("\n")
+            if self._streams:
+                return [*self._argument_text(value), *self._argument_text('"', raw=True)]
+            return self._argument_text(as_json(value, self._schema), raw=True)
+        if not self._streams:
+            return None
+        sure = self._held[
+            : len(self._held) - may_begin(self._held, "\n" + END_PARAMETER, END_PARAMETER)
+        ]
+        if not sure:
+            return None
+        self._held = self._held[len(sure) :]
+        return self._argument_text(sure)
+
+    def _end(self) -> "list[Event] | None":
+        text = self._held = self._held.lstrip()
+        if text.startswith(CLOSE):
+            self._held, self._at = text.removeprefix(CLOSE).lstrip(), _At.TEXT
+            return []
+        if text.startswith(FUNCTION):
+            self._at = _At.CALL
+            return []
+        return self._skip_to(CLOSE, FUNCTION)
+
+    def _skip_to(self, *tags: str) -> "list[Event] | None":
+        """Drop what is none of ``tags``; None where it may become one."""
+        if not self._held or any(tag.startswith(self._held) for tag in tags):
+            return None
+        at = min((i for tag in tags if (i := self._held.find(tag)) >= 0), default=-1)
+        keep = may_begin(self._held, *tags)
+        self._held = self._held[at if at >= 0 else len(self._held) - keep :]
+        return [] if self._held else None
+
+    def _argument_text(self, text: str, *, raw: bool = False) -> list[Event]:
+        piece = text if raw else json.dumps(text, ensure_ascii=False)[1:-1]
+        return [Arguments(self.num_calls - 1, piece)] if piece else []
+
+
+def all_events(parser: ToolParser, text: str) -> Iterator[Event]:
+    """Of a whole output."""
+    yield from parser.push(text)
+    yield from parser.flush()
