@@ -85,15 +85,15 @@ class DecodeScheduler:
 
     def take_in(
         self, scheduled: Scheduled, result: StepResult
-    ) -> tuple[list[TokenOut], list[Sequence]]:
-        """``retire``, and every token to its sequence: the tokens to send, and the sequences
-        whose logits were not finite. Whoever is done has ended."""
+    ) -> tuple[list[TokenOut], list[tuple[Sequence, str]]]:
+        """``retire``, and give every sequence its token: the tokens to send, and the sequences
+        that got none, each with its error. Sequences that are done have ended."""
         tokens: list[TokenOut] = []
-        broken: list[Sequence] = []
+        broken: list[tuple[Sequence, str]] = []
         for sequence, sampled in self.retire(scheduled, result):
             if sampled.token_id is None:
                 self.end(sequence)
-                broken.append(sequence)
+                broken.append((sequence, sampled.error))
                 continue
             token = sequence.append(sampled)
             if token.finish is not None:

@@ -12,6 +12,7 @@ after the forward pass of the new step has been launched, so the GPU computes me
 
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,7 +24,7 @@ from engine.grammars import Grammars
 from transport.wire.sampling import Constraint
 
 COMPILE_S = 10.0
-"""A worker binds a sequence once its grammar is compiled; this is a deadline, not a wait."""
+"""Until its grammar is compiled a sequence cannot go on; nearly always that was long before."""
 _BITS = 32
 
 
@@ -38,14 +39,18 @@ class TokenSource(Protocol):
 
 @dataclass
 class ConstrainedSequence:
-    """One sequence's phase. ``error`` is set when its grammar cannot go on: its request fails."""
+    """One sequence's phase. ``error`` is set when its grammar cannot go on: its request fails.
+
+    ``compiled`` is the matcher at the grammar's start; None without a grammar.
+    """
 
     constraint: Constraint
-    matcher: LLMatcher | None
+    compiled: "Future[LLMatcher] | None" = None
     error: str = ""
     _num_thought: int = 0
     _thinking: bool = field(init=False)
     _forced: deque[int] = field(default_factory=deque)
+    _matcher: LLMatcher | None = None
 
     def __post_init__(self) -> None:
         self._thinking = self.constraint.thought_end is not None
@@ -54,7 +59,18 @@ class ConstrainedSequence:
     @property
     def free(self) -> bool:
         """Whether any token may come next."""
-        return self._thinking or (not self._forced and self.matcher is None)
+        return self._thinking or (not self._forced and self.compiled is None)
+
+    def matcher(self) -> LLMatcher | None:
+        """The matcher of this sequence alone; waits for the grammar to be compiled."""
+        if self._matcher is None and self.compiled is not None and not self.error:
+            try:
+                self._matcher = self.compiled.result(COMPILE_S).deep_copy()
+            except TimeoutError:
+                self.error = f"the grammar was not compiled within {COMPILE_S:g} s"
+            else:
+                self.error = self._matcher.get_error()
+        return self._matcher
 
     def consume(self, token_id: int) -> None:
         """The sequence has got ``token_id``."""
@@ -69,7 +85,7 @@ class ConstrainedSequence:
             else:
                 self._close_if_spent()
         elif (
-            (matcher := self.matcher) is not None
+            (matcher := self.matcher()) is not None
             and not matcher.is_stopped()
             and not matcher.consume_token(token_id)
         ):
@@ -79,9 +95,8 @@ class ConstrainedSequence:
         """The few ids that may come next; none where the matcher knows, or any may."""
         if self._forced:
             return (self._forced[0],)
-        if self.error or (self.matcher is not None and self.matcher.is_stopped()):
-            return eos_ids
-        return ()
+        matcher = self.matcher()
+        return eos_ids if self.error or (matcher is not None and matcher.is_stopped()) else ()
 
     def _close_if_spent(self) -> None:
         budget = self.constraint.thought_budget
@@ -103,13 +118,21 @@ class Masks:
 class Constraints:
     """The constrained sequences of an engine, by state slot. One thread calls it."""
 
-    def __init__(self, grammars: Grammars, *, pinned: bool) -> None:
+    def __init__(self, num_ids: int, grammars: Grammars | None, *, pinned: bool) -> None:
         self._grammars = grammars
+        self._eos_ids = () if grammars is None else grammars.eos_ids
         self._pinned = pinned
-        self._words = -(-grammars.num_ids // _BITS)
+        self._words = -(-num_ids // _BITS)
         self._executor = LLExecutor()
         self._sequences: dict[int, ConstrainedSequence] = {}
         self._drawn: dict[int, tuple[TokenSource, int]] = {}
+
+    def prepare(self, constraint: Constraint) -> "Future[LLMatcher] | None":
+        """Begin to compile what a sequence will need soon; None without a grammar."""
+        if not constraint.grammar:
+            return None
+        assert self._grammars is not None, "a grammar, but no tokenizer"
+        return self._grammars.compile(constraint.grammar)
 
     def bind(self, binding: Binding) -> None:
         """The slot has a new sequence; what it has put out already is replayed."""
@@ -118,11 +141,8 @@ class Constraints:
         self._drawn.pop(slot, None)
         if constraint is None:
             return
-        matcher, error = None, ""
-        if constraint.grammar:
-            matcher = self._grammars.compile(constraint.grammar).result(COMPILE_S).deep_copy()
-            error = matcher.get_error() if matcher.is_error() else ""
-        sequence = self._sequences[slot] = ConstrainedSequence(constraint, matcher, error)
+        compiled = self.prepare(constraint)
+        sequence = self._sequences[slot] = ConstrainedSequence(constraint, compiled)
         for token_id in binding.output_ids:
             sequence.consume(token_id)
 
@@ -145,11 +165,12 @@ class Constraints:
         bits = torch.zeros(len(rows), self._words, dtype=torch.int32, pin_memory=self._pinned)
         by_matcher: list[tuple[LLMatcher, int]] = []
         for i, sequence in enumerate(sequences):
-            if only := sequence.only(self._grammars.eos_ids):
+            if only := sequence.only(self._eos_ids):
                 _allow(bits[i], only)
             else:
-                assert sequence.matcher is not None, "a constrained row without a matcher"
-                by_matcher.append((sequence.matcher, i))
+                matcher = sequence.matcher()
+                assert matcher is not None, "a constrained row without a matcher"
+                by_matcher.append((matcher, i))
         if by_matcher:
             num_bytes = self._words * bits.element_size()
             self._executor.unsafe_compute_mask_ptr(
@@ -158,7 +179,7 @@ class Constraints:
         for matcher, i in by_matcher:
             if matcher.is_error():
                 sequences[i].error = matcher.get_error()
-                _allow(bits[i], self._grammars.eos_ids)
+                _allow(bits[i], self._eos_ids)
         errors = {row: each.error for row, each in zip(rows, sequences, strict=True) if each.error}
         return Masks(tuple(rows), bits, errors)
 

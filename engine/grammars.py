@@ -12,9 +12,17 @@ from threading import Lock
 
 from llguidance import LLMatcher, LLTokenizer
 
+from transport.checkpoint_folder import TOKENIZER, eos_ids
 from transport.grammar_limits import LIMITS
 
 MAX_KEPT = 64
+
+
+def grammars_of(folder: Path, num_ids: int) -> "Grammars | None":
+    """For the tokenizer of a checkpoint's folder; None where it has none. Takes seconds for a
+    vocabulary of 250,000."""
+    file = folder / TOKENIZER
+    return Grammars(file, num_ids, eos_ids(folder)) if file.is_file() else None
 
 
 class Grammars:
@@ -24,7 +32,6 @@ class Grammars:
     """
 
     def __init__(self, tokenizer_file: Path, num_ids: int, eos_ids: Sequence[int]) -> None:
-        self.num_ids = num_ids
         self.eos_ids = tuple(eos_ids)
         text = tokenizer_file.read_text(encoding="utf-8")
         self.tokenizer = LLTokenizer(text, n_vocab=num_ids, eos_token=list(eos_ids))
@@ -42,10 +49,6 @@ class Grammars:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(grammar)
             return found
-
-    def close(self) -> None:
-        """What is being compiled is compiled to its end; nothing new is."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _compiled(self, grammar: str) -> LLMatcher:
         return LLMatcher(self.tokenizer, grammar, log_level=0, limits=LIMITS)

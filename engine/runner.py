@@ -9,6 +9,7 @@ result = step.result()                           wait, and read what was sampled
 import logging
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,6 +18,7 @@ import torch
 from engine import checkpoint, gpu, warm_up, weights
 from engine.batch import Binding, ForwardBatch, Sampled, StepResult
 from engine.config import MAX_DECODE_ROWS, EngineConfig
+from engine.grammars import Grammars, grammars_of
 from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
 from engine.kernels.choice import kernels_for
@@ -32,8 +34,12 @@ from engine.upload import reserve_pinned
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.sampling import SamplingParams
 
 log = logging.getLogger(__name__)
+
+LOAD_S = 120.0
+"""For the tokenizer, which is read while the weights are."""
 
 BufferFactory = Callable[[int], torch.Tensor]
 """From a size in bytes to uint8 memory on the engine's device, kept alive by the tensor."""
@@ -78,6 +84,7 @@ class Engine:
         pools: PoolSize,
         fingerprint: str,
         kernels: Kernels,
+        grammars: Grammars | None = None,
     ) -> None:
         self.config = config
         self.model_config = model.config
@@ -95,9 +102,11 @@ class Engine:
         self._prefill_graphs: PrefillGraphs | None = None
         self._captures = config.device == "cuda" and not isinstance(kernels, ReferenceKernels)
         if config.device == "cuda":
-            self._sampler, self._graphs = self._on_cuda()
+            self._sampler, self._graphs = self._on_cuda(grammars)
         else:
-            self._sampler = Sampler(pools.num_state_slots, self.num_ids, self._device)
+            self._sampler = Sampler(
+                pools.num_state_slots, self.num_ids, self._device, grammars=grammars
+            )
 
     @classmethod
     def load(
@@ -129,6 +138,10 @@ class Engine:
         if config.device == "cuda":
             advice = "" if in_fp8 else "; --quantize fp8 halves the weights"
             gpu.require_gpu(weight_bytes, config.gpu_share, advice)
+        num_ids = config.num_valid_ids or model_config.vocab_size
+        aside = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        grammars = aside.submit(grammars_of, config.model_dir, num_ids)
+        aside.shutdown(wait=False)
         model = build(model_config, config.torch_dtype, torch.device(config.device))
         if config.load_format == "dummy":
             weights.draw(model.plan, config.seed)
@@ -142,7 +155,7 @@ class Engine:
         with torch.inference_mode(False):
             demand = gpu.CacheDemand(
                 layout,
-                num_ids=config.num_valid_ids or model_config.vocab_size,
+                num_ids=num_ids,
                 max_sampled=MAX_DECODE_ROWS if config.decodes else MAX_PROMPTS,
                 max_seq_len=model_config.max_position_embeddings,
                 share=config.gpu_share,
@@ -157,13 +170,19 @@ class Engine:
         kernels = kernels or kernels_for(
             model_config, config.torch_dtype, config.device, pools.num_state_slots
         )
-        engine = cls(config, model, cache, layout, pools, fingerprint, kernels)
+        engine = cls(
+            config, model, cache, layout, pools, fingerprint, kernels, grammars.result(LOAD_S)
+        )
         if config.device == "cuda":
             engine.warm_up()
         if config.poison:
             for tensor in (cache.kv, cache.conv, cache.recurrent):
                 tensor.fill_(float("nan"))
         return engine
+
+    def prepare(self, sampling: SamplingParams) -> None:
+        """A sequence with these settings has arrived: begin with what takes long on the host."""
+        self._sampler.prepare(sampling)
 
     def bind(self, binding: Binding) -> None:
         """Give a state slot its sequence's sampling settings; ordered after earlier launches."""
@@ -214,12 +233,12 @@ class Engine:
         self.cache.conv[state_slot] = float("nan")
         self.cache.recurrent[state_slot] = float("nan")
 
-    def _on_cuda(self) -> "tuple[Sampler, DecodeGraphs | None]":
+    def _on_cuda(self, grammars: Grammars | None) -> "tuple[Sampler, DecodeGraphs | None]":
         """A sampler, and graphs of the decode step if this engine decodes."""
         from engine.cuda_sampler import CudaSampler, num_logits
 
         self._num_logits = num_logits(self.num_ids, self.model_config.vocab_size)
-        sampler = CudaSampler(self.pools.num_state_slots, self.num_ids, self._device)
+        sampler = CudaSampler(self.pools.num_state_slots, self.num_ids, self._device, grammars)
         if not (self._captures and self.config.decodes):
             return sampler, None
         graphs = DecodeGraphs(

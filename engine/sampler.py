@@ -103,21 +103,24 @@ class Sampler:
         grammars: Grammars | None = None,
     ) -> None:
         """``width``: ids of the tables, where logits are wider than the ``num_ids`` valid ones.
-        ``grammars``: needed for sequences that are constrained."""
+        ``grammars``: needed for sequences with a grammar."""
         self._num_slots, self._num_ids, self._device = num_state_slots, num_ids, device
         self._width = width or num_ids
         self.next_token = torch.zeros(num_state_slots, dtype=torch.int64, device=device)
         self._floats = torch.zeros(num_state_slots, 6, device=device)
         self._ints = torch.zeros(num_state_slots, 4, dtype=torch.int64, device=device)
         self._bound: dict[int, Bound] = {}
-        self._constraints = (
-            None if grammars is None else Constraints(grammars, pinned=device.type == "cuda")
-        )
+        self._constraints = Constraints(num_ids, grammars, pinned=device.type == "cuda")
         # Tables of [state slots, ids] exist from the first sequence that needs them.
         self._in_prompt: torch.Tensor | None = None
         self._counts: torch.Tensor | None = None
         self._bias: torch.Tensor | None = None
         self._stops: torch.Tensor | None = None
+
+    def prepare(self, params: SamplingParams) -> None:
+        """A sequence with these settings will be bound soon."""
+        if params.constraint is not None:
+            self._constraints.prepare(params.constraint)
 
     @torch.inference_mode()
     def bind(self, binding: Binding) -> None:
@@ -148,9 +151,7 @@ class Sampler:
             stops = dict.fromkeys(stop.stop_token_ids, 1)
             self._stops = self._write(self._stops, torch.bool, slot, stops)
         self._bound[slot] = Bound(num_prompt, params, stop)
-        if self._constraints is not None:
-            self._constraints.bind(binding)
-        assert params.constraint is None or self._constraints is not None, "no tokenizer for it"
+        self._constraints.bind(binding)
 
     @torch.inference_mode()
     def sample(
@@ -186,14 +187,11 @@ class Sampler:
 
     def _masks(self, rows: Sequence[SampleRow]) -> Masks | None:
         """Of the constrained rows; waits for their last tokens, while this step is computed."""
-        if self._constraints is None:
-            return None
         return self._constraints.masks([row.state_slot for row in rows])
 
     def _note(self, drawn: Draw, rows: Sequence[SampleRow]) -> None:
         """The next masks depend on the tokens of ``drawn``."""
-        if self._constraints is not None:
-            self._constraints.sampled([row.state_slot for row in rows], drawn)
+        self._constraints.sampled([row.state_slot for row in rows], drawn)
 
     def _adjusted(
         self,

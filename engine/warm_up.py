@@ -9,13 +9,17 @@ from itertools import product
 
 from engine.batch import Binding, ForwardBatch, Row
 from transport.wire.layout import CacheLayout, PoolSize
-from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.sampling import Constraint, SamplingParams, StopRule
 
 TOKENS = (1, 16, 32, 65, 192, 364, 640, 1041, 8192)
 ROWS = (1, 2, 16)
 PROMPTS = (24, 40)
-SAMPLING = (SamplingParams(temperature=1.0), SamplingParams(temperature=1.0, top_k=20))
-"""Of the first row: a batch takes other kernels where one row has filters."""
+SAMPLING = (
+    SamplingParams(temperature=1.0),
+    SamplingParams(temperature=1.0, top_k=20),
+    SamplingParams(constraint=Constraint(thought_end=0, thought_budget=0, closing_ids=(0, 0, 0))),
+)
+"""Of the first row: a batch takes other kernels where one row has filters or is constrained."""
 
 
 def batches(

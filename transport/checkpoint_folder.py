@@ -13,8 +13,10 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 CONFIG = "config.json"
+GENERATION = "generation_config.json"
 TOKENIZER = "tokenizer.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -48,6 +50,34 @@ def model_name(folder: Path) -> str:
     return folder.name
 
 
+def eos_ids(folder: Path) -> tuple[int, ...]:
+    """The ids that end a sequence, as generation_config.json and config.json name them. Raises
+    ValueError, naming the file, for one that is not a JSON object."""
+    config = read_json(folder / CONFIG)
+    texts = [
+        read_json(folder / GENERATION, required=False),
+        config,
+        config.get("text_config") or {},
+    ]
+    found = [_ids(text.get("eos_token_id")) for text in texts]
+    return tuple(dict.fromkeys(token_id for ids in found for token_id in ids))
+
+
+def read_json(path: Path, *, required: bool = True) -> dict[str, Any]:
+    """The object in a JSON file; {} when it is missing and not required. Raises ValueError."""
+    if not path.is_file():
+        if required:
+            raise ValueError(f"{path} is missing")
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} must hold a JSON object")
+    return value
+
+
 def weight_files(folder: Path) -> list[str]:
     """The index and the shards that it lists, or the single file. Raises OSError and ValueError for
     an index that cannot be read."""
@@ -75,6 +105,12 @@ def require_readable(folder: Path, names: Sequence[str], setting: str = "model")
             raise ValueError(_forbidden(file, folder, setting)) from None
         except OSError as error:
             raise ValueError(f"{setting}: {file} cannot be read: {error.strerror}") from None
+
+
+def _ids(value: Any) -> list[int]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, int) else list(value)
 
 
 def _snapshot(path: Path, setting: str) -> Path:

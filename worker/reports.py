@@ -23,6 +23,9 @@ from transport.wire.messages import (
 
 log = logging.getLogger(__name__)
 
+_CLIENTS = frozenset({"too_long", "constraint_failed"})
+"""Failures whose cause is the request itself."""
+
 
 class Reports:
     """``send`` gives the coordinator a message."""
@@ -71,11 +74,15 @@ class Reports:
         where no other worker will try it and the client is not the cause."""
         self._send(Failed(*sequence.key, code, message, retry))
         wrong = code in ("not_finite", "digest_mismatch")
-        level = logging.DEBUG if code == "too_long" or (retry and not wrong) else logging.ERROR
+        level = logging.DEBUG if code in _CLIENTS or (retry and not wrong) else logging.ERROR
         _log(level, "gave up", sequence, {"code": code, "why": message, "retry": retry})
 
-    def not_finite(self, sequence: Sequence) -> None:
-        self.failed(sequence, "not_finite", "the logits were not finite")
+    def no_token(self, sequence: Sequence, error: str) -> None:
+        """No token could be sampled: ``error`` is the grammar's, or the logits were not finite."""
+        if error:
+            self.failed(sequence, "constraint_failed", error, retry=False)
+        else:
+            self.failed(sequence, "not_finite", "the logits were not finite")
 
 
 def _finish(token: TokenOut) -> dict[str, object]:

@@ -143,15 +143,15 @@ class Worker:
         result = step.result()
         first = first_steps(scheduled, self._clock())
         tokens, broken = self._sequences.take_in(scheduled, result)
-        for sequence in broken:
-            self._reports.not_finite(sequence)
+        for sequence, error in broken:
+            self._reports.no_token(sequence, error)
         self._reports.tokens(scheduled, tokens, first)
 
     def _process_prompts(self, scheduled: Scheduled, step: Step) -> None:
         for sequence, sampled in self._prompts.retire(scheduled, step.result()):
             if sampled.token_id is None:
                 self._prompts.end(sequence)
-                self._reports.not_finite(sequence)
+                self._reports.no_token(sequence, sampled.error)
                 continue
             token = sequence.append(sampled)
             ended = token.finish is not None
@@ -192,7 +192,9 @@ class Worker:
         problem = too_long(sequence.num_tokens, self._engine.layout, self._allocator.size)
         if problem:
             self._reports.failed(sequence, "too_long", problem, retry=False)
-        elif isinstance(message, Decode):
+            return
+        self._engine.prepare(sequence.sampling)
+        if isinstance(message, Decode):
             self._pulling.add(sequence, message.offer, self._session.in_socket_s)
         else:
             self._prompts.add(sequence)

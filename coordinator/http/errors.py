@@ -26,7 +26,9 @@ _WORTH_ASKING_AGAIN = (
     "shutting_down", "worker_lost", "lost_at_worker", "peer_gone", "stale_offer", "pull_timeout",
     "offer_expired", "queue_timeout",
 )  # fmt: skip
-_FAILED_STATUS = {"too_long": 400, "timeout": 504} | dict.fromkeys(_WORTH_ASKING_AGAIN, 503)
+_FAILED_STATUS = {"too_long": 400, "constraint_failed": 400, "timeout": 504} | dict.fromkeys(
+    _WORTH_ASKING_AGAIN, 503
+)
 _RETRY_AFTER_S = 1.0
 
 

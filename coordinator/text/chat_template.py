@@ -15,7 +15,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from coordinator.text.checkpoint import read_json
+from transport.checkpoint_folder import read_json
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 

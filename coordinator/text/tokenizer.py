@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import tokenizers
 
 from coordinator.text.chat_template import ChatTemplate, TemplateRefused
-from coordinator.text.checkpoint import CheckpointInfo, read_json
+from coordinator.text.checkpoint import CheckpointInfo
 from coordinator.text.detokenizer import TokenBytes
+from transport.checkpoint_folder import read_json
 from transport.wire.token_ids import TokenIds, packed
 
 _T = TypeVar("_T")

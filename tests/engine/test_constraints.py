@@ -11,6 +11,7 @@ from engine.batch import Binding
 from engine.constraints import ConstrainedSequence
 from engine.grammars import Grammars
 from engine.sampler import Sampler, SampleRow
+from transport.checkpoint_folder import eos_ids
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 
 TINY = Path("models/tiny")
@@ -22,14 +23,12 @@ SCHEMA = {
 }
 GRAMMAR = LLMatcher.grammar_from_json_schema(SCHEMA)
 CPU = torch.device("cpu")
+NUM_IDS = 1_306
 
 
 @pytest.fixture(scope="module")
 def grammars() -> Grammars:
-    ids = json.loads((TINY / "tokenizer.json").read_text())
-    num_ids = len(ids["model"]["vocab"]) + len(ids["added_tokens"])
-    (eos,) = (t["id"] for t in ids["added_tokens"] if t["content"] == "<|im_end|>")
-    return Grammars(TINY / "tokenizer.json", num_ids, [eos])
+    return Grammars(TINY / "tokenizer.json", NUM_IDS, eos_ids(TINY))
 
 
 def run(
@@ -43,7 +42,7 @@ def run(
         sampler.bind(Binding(slot, (1, 2), output, one, StopRule(999)))
     slots = torch.arange(len(params))
     for step in range(len(output), num):
-        logits = torch.randn(len(params), grammars.num_ids, generator=generator) * 4
+        logits = torch.randn(len(params), NUM_IDS, generator=generator) * 4
         rows = [SampleRow(slot, 2 + step) for slot in range(len(params))]
         positions = torch.full((len(params),), 2 + step)
         for row, sampled in enumerate(sampler.sample(logits, slots, positions, rows).to_host()):
@@ -53,8 +52,12 @@ def run(
 
 
 def text_of(grammars: Grammars, ids: list[int]) -> str:
-    end = ids.index(grammars.eos_ids[0]) if grammars.eos_ids[0] in ids else len(ids)
-    return grammars.tokenizer.decode_str(ids[:end])
+    return grammars.tokenizer.decode_str(ids[: end_of(grammars, ids)])
+
+
+def end_of(grammars: Grammars, ids: list[int]) -> int:
+    """How many ids come before the first that ends a sequence."""
+    return next((i for i, token_id in enumerate(ids) if token_id in grammars.eos_ids), len(ids))
 
 
 def test_random_logits_give_json_of_the_schema(grammars: Grammars) -> None:
@@ -62,8 +65,8 @@ def test_random_logits_give_json_of_the_schema(grammars: Grammars) -> None:
         SamplingParams(temperature=1.5, seed=seed, constraint=Constraint(GRAMMAR))
         for seed in range(8)
     ]
-    for ids in run(Sampler(8, grammars.num_ids, CPU, grammars=grammars), grammars, params, 120):
-        assert grammars.eos_ids[0] in ids
+    for ids in run(Sampler(8, NUM_IDS, CPU, grammars=grammars), grammars, params, 120):
+        assert end_of(grammars, ids) < len(ids)
         found = json.loads(text_of(grammars, ids))
         assert set(found) == {"n", "name"}
         assert isinstance(found["n"], int)
@@ -73,7 +76,7 @@ def test_random_logits_give_json_of_the_schema(grammars: Grammars) -> None:
 def test_other_rows_get_the_tokens_that_they_get_alone(grammars: Grammars) -> None:
     free = SamplingParams(temperature=1.0, seed=5)
     bound = SamplingParams(temperature=1.0, seed=6, constraint=Constraint(GRAMMAR))
-    new = lambda: Sampler(2, grammars.num_ids, CPU, grammars=grammars)  # noqa: E731
+    new = lambda: Sampler(2, NUM_IDS, CPU, grammars=grammars)  # noqa: E731
     both = run(new(), grammars, [free, bound], 20)
     neither = run(new(), grammars, [free, free], 20)
     assert both[0] == neither[0]
@@ -82,12 +85,12 @@ def test_other_rows_get_the_tokens_that_they_get_alone(grammars: Grammars) -> No
 
 def test_a_resumed_sequence_goes_on_where_it_was(grammars: Grammars) -> None:
     params = [SamplingParams(temperature=0.0, constraint=Constraint(GRAMMAR))]
-    whole = run(Sampler(1, grammars.num_ids, CPU, grammars=grammars), grammars, params, 30)
-    resumed = Sampler(1, grammars.num_ids, CPU, grammars=grammars)
+    whole = run(Sampler(1, NUM_IDS, CPU, grammars=grammars), grammars, params, 30)
+    resumed = Sampler(1, NUM_IDS, CPU, grammars=grammars)
     ids = run(resumed, grammars, params, 40, seed=3, output=tuple(whole[0][:9]))[0]
     assert ids[:9] == whole[0][:9]
     matcher = LLMatcher(grammars.tokenizer, GRAMMAR)
-    end = ids.index(grammars.eos_ids[0]) if grammars.eos_ids[0] in ids else len(ids)
+    end = end_of(grammars, ids)
     assert matcher.validate_tokens(ids[:end]) == end
 
 
@@ -95,7 +98,7 @@ def test_a_thought_is_free_until_it_closes_and_its_budget_closes_it(grammars: Gr
     constraint = Constraint(
         "", thought_end=9, thought_budget=4, closing_ids=(8, 9), answer_ids=(7,)
     )
-    sequence = ConstrainedSequence(constraint, None)
+    sequence = ConstrainedSequence(constraint)
     for token_id in (1, 2, 3):
         assert sequence.free
         sequence.consume(token_id)
@@ -108,7 +111,7 @@ def test_a_thought_is_free_until_it_closes_and_its_budget_closes_it(grammars: Gr
 
 
 def test_a_thought_that_closes_itself_is_followed_by_what_stands_before_the_answer() -> None:
-    sequence = ConstrainedSequence(Constraint("", thought_end=9, answer_ids=(7,)), None)
+    sequence = ConstrainedSequence(Constraint("", thought_end=9, answer_ids=(7,)))
     sequence.consume(1)
     sequence.consume(9)
     assert sequence.only(()) == (7,)
@@ -116,14 +119,14 @@ def test_a_thought_that_closes_itself_is_followed_by_what_stands_before_the_answ
 
 def test_a_budget_of_nothing_closes_the_thought_at_once() -> None:
     constraint = Constraint("", thought_end=9, thought_budget=0, closing_ids=(9,))
-    assert ConstrainedSequence(constraint, None).only(()) == (9,)
+    assert ConstrainedSequence(constraint).only(()) == (9,)
 
 
 def test_a_token_outside_the_grammar_ends_the_sequence_with_a_reason(grammars: Grammars) -> None:
     params = SamplingParams(constraint=Constraint(GRAMMAR))
-    sampler = Sampler(1, grammars.num_ids, CPU, grammars=grammars)
+    sampler = Sampler(1, NUM_IDS, CPU, grammars=grammars)
     sampler.bind(Binding(0, (1,), (grammars.tokenizer.tokenize_str("x")[0],), params, StopRule(9)))
-    logits, at = torch.zeros(1, grammars.num_ids), torch.tensor([2])
+    logits, at = torch.zeros(1, NUM_IDS), torch.tensor([2])
     (sampled,) = sampler.sample(logits, torch.tensor([0]), at, [SampleRow(0, 2)]).to_host()
     assert sampled.token_id is None
     assert sampled.error
@@ -131,9 +134,9 @@ def test_a_token_outside_the_grammar_ends_the_sequence_with_a_reason(grammars: G
 
 def test_the_raw_log_probabilities_are_told(grammars: Grammars) -> None:
     params = SamplingParams(temperature=0.0, logprobs=1, constraint=Constraint(GRAMMAR))
-    sampler = Sampler(1, grammars.num_ids, CPU, grammars=grammars)
+    sampler = Sampler(1, NUM_IDS, CPU, grammars=grammars)
     sampler.bind(Binding(0, (1,), (), params, StopRule(9)))
-    logits = torch.randn(1, grammars.num_ids)
+    logits = torch.randn(1, NUM_IDS)
     (sampled,) = sampler.sample(
         logits, torch.tensor([0]), torch.tensor([1]), [SampleRow(0, 1)]
     ).to_host()

@@ -68,10 +68,10 @@ def test_the_same_tokens_of_constrained_rows(device: torch.device) -> None:
         SamplingParams(seed=3, top_k=5, constraint=constraint),
         SamplingParams(temperature=0.0, logprobs=2, constraint=constraint),
     ]
-    logits = torch.randn(len(params), num_logits(grammars.num_ids, 1_400)) * 3
-    valid = logits[:, : grammars.num_ids].clone()
-    reference = Sampler(len(params), grammars.num_ids, torch.device("cpu"), grammars=grammars)
-    sampler = CudaSampler(len(params), grammars.num_ids, device, grammars)
+    logits = torch.randn(len(params), num_logits(1_306, 1_400)) * 3
+    valid = logits[:, :1_306].clone()
+    reference = Sampler(len(params), 1_306, torch.device("cpu"), grammars=grammars)
+    sampler = CudaSampler(len(params), 1_306, device, grammars)
     found, expected = chosen(sampler, logits, params), chosen(reference, valid, params)
     assert [one.token_id for one in found] == [one.token_id for one in expected]
     assert found[3].logprobs is not None

@@ -97,6 +97,9 @@ class FakeEngine:
         self.cache.conv[state_slot] = float("nan")
         self.cache.recurrent[state_slot] = float("nan")
 
+    def prepare(self, sampling: SamplingParams) -> None:
+        """Nothing to prepare."""
+
     def bind(self, binding: Binding) -> None:
         output = binding.output_ids
         self.queue.append(FakeStep(self, None, (binding.state_slot, output[-1] if output else -1)))

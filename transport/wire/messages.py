@@ -216,7 +216,7 @@ class Tokens(_Wire, frozen=True, tag="tokens"):
 
 FailureCode = Literal[
     "stale_offer", "peer_gone", "pull_timeout", "offer_expired", "preempted", "draining",
-    "too_long", "not_finite", "digest_mismatch",
+    "too_long", "not_finite", "digest_mismatch", "constraint_failed",
 ]  # fmt: skip
 
 
