@@ -2,22 +2,21 @@
 
     python -m bench.kernels_moe > kernels_moe.jsonl
 
-One JSON line a measurement on stdout, a table on stderr. Calls are timed inside a CUDA graph over
-enough distinct weights that none is found in the L2 cache. The floor is the larger of the bytes
-over 4.3 TB/s (a device copy on an H200) and the operations over 790 TFLOP/s (an 8192³ product).
-The chain is a decode step without its mixers: 40 layers of norm, projections and experts.
+One JSON line a measurement on stdout, a table on stderr (bench/kernel_timing.py). The chain is a
+decode step without its mixers: 40 layers of norm, projections and experts.
 """
 
 import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 import typer
 
+from bench.kernel_timing import FLOPS_PER_S, floor_s, seconds_per_call
 from engine.kernels.triton_add_norm import add_rms_norm
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_prefill import experts_prefill
@@ -25,7 +24,6 @@ from engine.kernels.triton_linear import float_linear, linear, linear_parts
 from engine.kernels.triton_route import route, route_shared
 from engine.model.matrix import Matrix
 
-BYTES_PER_S, FLOPS = 4.3e12, 790e12
 LAYERS, EXPERTS, TOP_K, HIDDEN, DIM, VOCAB = 40, 256, 8, 2048, 512, 248_320
 ROWS_IN, ROWS_ATTENTION, ROWS_MOE, MIXED = 12_352, 9_216, 1_281, 4_096
 # cuBLAS is slow at results whose rows are not aligned.
@@ -58,39 +56,19 @@ class Layer:
         return sum(weight.nbytes for weight in dense)
 
 
-def seconds(calls: Sequence[Callable[[], object]], replays: int = 7) -> float:
-    """Median time of one call, all of them captured in one graph."""
-    calls[0]()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    graph.replay()
-    times: list[float] = []
-    for _ in range(replays):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e-3 / len(calls))
-    return statistics.median(times)
-
-
 def report(kernel: str, tokens: int, taken_s: float, num_bytes: float, flops: float = 0.0) -> None:
-    floor_s = max(num_bytes / BYTES_PER_S, flops / FLOPS)
+    floor = floor_s(num_bytes, flops)
     line = {
         "kernel": kernel,
         "tokens": tokens,
         "us": round(taken_s * 1e6, 2),
-        "floor_us": round(floor_s * 1e6, 2),
-        "times_floor": round(taken_s / floor_s, 3),
+        "floor_us": round(floor * 1e6, 2),
+        "times_floor": round(taken_s / floor, 3),
         "gb_per_s": round(num_bytes / taken_s / 1e9),
         "tflop_per_s": round(flops / taken_s / 1e12, 1),
     }
     print(json.dumps(line), flush=True)
-    rate = "{tflop_per_s:8} TFLOP/s" if flops / FLOPS >= floor_s else "{gb_per_s:8} GB/s   "
+    rate = "{tflop_per_s:8} TFLOP/s" if flops / FLOPS_PER_S >= floor else "{gb_per_s:8} GB/s   "
     row = "{kernel:28}{tokens:6}{us:12} us" + rate + "{times_floor:8} x"
     print(row.format(**line), file=sys.stderr)
 
@@ -98,21 +76,6 @@ def report(kernel: str, tokens: int, taken_s: float, num_bytes: float, flops: fl
 def routing(tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
     ids, weights = route(draw(tokens, EXPERTS, dtype=torch.float32), TOP_K)
     return ids, weights
-
-
-def touched(ids: torch.Tensor) -> int:
-    return len(torch.unique(ids))
-
-
-Linear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def ours(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return linear(x, Matrix.of(w))
-
-
-def ours_parts(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return linear_parts(x, Matrix.of(w))
 
 
 def time_linears() -> None:
@@ -125,16 +88,18 @@ def time_linears() -> None:
     }
     for name, (rows, k) in shapes.items():
         copies = [draw(rows, k, std=k**-0.5) for _ in range(max(2, min(48, 10**9 // (rows * k))))]
-        own: Linear = ours_parts if rows <= HIDDEN else ours
-        result_bytes = 2
-        if name == "lm_head":
-            own, result_bytes = float_linear, 4
+        matrices = [Matrix.of(copy) for copy in copies]
         for tokens in (1, 2, 4, 8, 11, 16, 21, 32, 64):
             x = draw(tokens, k)
+            if name == "lm_head":
+                own = [partial(float_linear, x, w) for w in copies]
+            else:
+                own = [partial(linear_parts if rows <= HIDDEN else linear, x, m) for m in matrices]
+            result_bytes = 4 if name == "lm_head" else 2
             num_bytes = copies[0].nbytes + x.nbytes + tokens * rows * result_bytes
-            for kind, layer in ((name, own), (name + ", cuBLAS", F.linear)):
-                taken = seconds([partial(layer, x, w) for w in copies])
-                report(kind, tokens, taken, num_bytes)
+            report(name, tokens, seconds_per_call(own), num_bytes)
+            cublas = [partial(F.linear, x, w) for w in copies]
+            report(name + ", cuBLAS", tokens, seconds_per_call(cublas), num_bytes)
 
 
 def time_small(norm: torch.Tensor) -> None:
@@ -143,11 +108,11 @@ def time_small(norm: torch.Tensor) -> None:
         hidden, delta = draw(tokens, HIDDEN), draw(tokens, parts, HIDDEN, dtype=dtype)
         add = partial(add_rms_norm, hidden, delta.transpose(0, 1), norm, 1e-6)
         num_bytes = 3 * hidden.nbytes + delta.nbytes
-        report(f"add_rms_norm, {parts} parts", tokens, seconds([add] * 4), num_bytes)
+        report(f"add_rms_norm, {parts} parts", tokens, seconds_per_call([add] * 4), num_bytes)
         projected = draw(tokens, ROWS_PADDED)[:, :ROWS_MOE]
         choose = partial(route_shared, projected, EXPERTS, TOP_K, projected.dtype)
         num_bytes = tokens * (ROWS_MOE * 2 + DIM * 2 + TOP_K * 8)
-        report("route_shared", tokens, seconds([choose] * 4), num_bytes)
+        report("route_shared", tokens, seconds_per_call([choose] * 4), num_bytes)
 
 
 def time_experts(layers: Sequence[Layer]) -> None:
@@ -158,10 +123,10 @@ def time_experts(layers: Sequence[Layer]) -> None:
             partial(experts, x, ids, weights, m.gate_up, m.down, (shared, m.shared_down))
             for (ids, weights), m in zip(routed, layers, strict=True)
         ]
-        num_touched = statistics.mean(touched(ids) for ids, _ in routed)
+        num_touched = statistics.mean(len(ids.unique()) for ids, _ in routed)
         num_bytes = num_touched * EXPERT_BYTES + HIDDEN * DIM * 2
         flops = tokens * TOP_K * EXPERT_BYTES
-        report("experts + shared expert", tokens, seconds(calls), num_bytes, flops)
+        report("experts + shared expert", tokens, seconds_per_call(calls), num_bytes, flops)
 
 
 def moe_block(hidden: torch.Tensor, x: torch.Tensor, layer: Layer) -> None:
@@ -178,10 +143,10 @@ def time_prefill(layers: Sequence[Layer]) -> None:
         x, hidden = draw(tokens, HIDDEN), draw(tokens, HIDDEN)
         num_bytes, flops = EXPERTS * EXPERT_BYTES, tokens * TOP_K * EXPERT_BYTES
         calls = [partial(experts_prefill, x, *routing(tokens), m.gate_up, m.down) for m in layers]
-        report("experts_prefill", tokens, seconds(calls, 5), num_bytes, flops)
+        report("experts_prefill", tokens, seconds_per_call(calls), num_bytes, flops)
         dense = 2 * tokens * HIDDEN * (ROWS_MOE + DIM)
         blocks = [partial(moe_block, hidden, x, layer) for layer in layers]
-        report("MoE block of a prompt", tokens, seconds(blocks, 5), num_bytes, flops + dense)
+        report("MoE block of a prompt", tokens, seconds_per_call(blocks), num_bytes, flops + dense)
 
 
 def time_dense_prefill(tokens: int = 16384) -> None:
@@ -189,7 +154,7 @@ def time_dense_prefill(tokens: int = 16384) -> None:
     for rows, k in (*shapes, (ROWS_MOE, HIDDEN), (ROWS_PADDED, HIDDEN)):
         x, w = draw(tokens, k), draw(rows, k)
         num_bytes, flops = x.nbytes + w.nbytes + tokens * rows * 2, 2 * tokens * rows * k
-        taken = seconds([partial(F.linear, x, w)] * 2, 5)
+        taken = seconds_per_call([partial(F.linear, x, w)] * 2)
         report(f"cuBLAS {rows} x {k}", tokens, taken, num_bytes, flops)
 
 
@@ -210,9 +175,9 @@ def step(hidden: torch.Tensor, layers: Sequence[Layer]) -> list[torch.Tensor]:
 def time_chain(layers: Sequence[Layer]) -> None:
     for tokens in DECODE[:9]:
         hidden = draw(tokens, HIDDEN)
-        num_touched = sum(touched(ids) for ids in step(hidden.clone(), layers))
+        num_touched = sum(len(ids.unique()) for ids in step(hidden.clone(), layers))
         num_bytes = num_touched * EXPERT_BYTES + sum(layer.dense_bytes() for layer in layers)
-        taken = seconds([partial(step, hidden, layers)])
+        taken = seconds_per_call([partial(step, hidden, layers)])
         report("40 layers but their mixers", tokens, taken, num_bytes)
 
 

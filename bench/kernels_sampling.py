@@ -1,6 +1,6 @@
 """Time the filters of sampling at the model's vocabulary: two kernels beside plain PyTorch.
 
-    python -m bench.kernels_sampling [--quick] [--out FILE]
+    python -m bench.kernels_sampling [--out FILE]
 
 For 1 to 64 rows with Qwen's defaults (top_k 20, top_p 0.95), a JSON line for each variant:
 
@@ -26,15 +26,13 @@ import torch
 import triton
 
 from bench.environment import describe
-from bench.kernels_mixer import BYTES_PER_S, NUM_IDS, VALID_IDS, seconds_per_call
+from bench.kernel_timing import floor_s, seconds_per_call
+from bench.kernels_mixer import NUM_IDS, VALID_IDS
 from engine.kernels import torch_sampling
 from engine.kernels.triton_threshold import TILE, ThresholdWorkspace, lowest_kept
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
-SWEPT = (1, 8, 64)
-VARIANTS = ((2048, 2), (2048, 4), (4096, 8), (8192, 8))
-"""Ids a program and its warps, beside the default."""
-NUM_CALLS = 4
+NUM_CALLS, NUM_WARPS = 4, 4
 Call = Callable[[], torch.Tensor]
 
 
@@ -47,13 +45,11 @@ class Settings:
         self.floats[:, 0], self.floats[:, 1], self.ints[:, 1] = 1.0, 0.95, 20
         self.slots = torch.randperm(ROWS[-1], device="cuda")
 
-    def kernels(
-        self, logits: torch.Tensor, workspace: ThresholdWorkspace, tile: int, num_warps: int
-    ) -> torch.Tensor:
+    def kernels(self, logits: torch.Tensor, workspace: ThresholdWorkspace) -> torch.Tensor:
         floats, ints, slots = self.floats, self.ints, self.slots[: len(logits)]
         return lowest_kept(
             logits, VALID_IDS, floats[:, 0], ints[:, 1], floats[:, 1], floats[:, 2], slots,
-            workspace, tile=tile, num_warps=num_warps,
+            workspace, tile=TILE, num_warps=NUM_WARPS,
         )  # fmt: skip
 
     def pytorch(self, logits: torch.Tensor) -> torch.Tensor:
@@ -75,27 +71,23 @@ def measured(calls: list[Call], num_bytes: float) -> dict[str, float]:
     return {
         "us": round(seconds * 1e6, 2),
         "gb_s": round(num_bytes / seconds / 1e9, 1),
-        "x_floor": round(seconds * BYTES_PER_S / num_bytes, 2),
+        "x_floor": round(seconds / floor_s(num_bytes), 2),
         "enqueue_us": round(enqueued * 1e6, 1),
     }
 
 
-def lines(quick: bool) -> Iterator[dict[str, object]]:
+def lines() -> Iterator[dict[str, object]]:
     settings = Settings()
     for num_rows in ROWS:
         logits = [3 * torch.randn(num_rows, NUM_IDS, device="cuda") for _ in range(NUM_CALLS)]
         truth = [settings.pytorch(each) for each in logits]
+        workspace = ThresholdWorkspace.allocate(
+            num_rows, VALID_IDS, torch.device("cuda"), tile=TILE
+        )
         variants: dict[str, list[Call]] = {
-            "torch": [partial(settings.pytorch, each) for each in logits]
+            "torch": [partial(settings.pytorch, each) for each in logits],
+            f"{TILE}x{NUM_WARPS}": [partial(settings.kernels, each, workspace) for each in logits],
         }
-        others = VARIANTS if not quick and num_rows in SWEPT else ()
-        for tile, num_warps in ((TILE, 4), *others):
-            workspace = ThresholdWorkspace.allocate(
-                num_rows, VALID_IDS, torch.device("cuda"), tile=tile
-            )
-            variants[f"{tile}x{num_warps}"] = [
-                partial(settings.kernels, each, workspace, tile, num_warps) for each in logits
-            ]
         for name, calls in variants.items():
             case: dict[str, object] = {
                 "kernel": "lowest_kept", "case": f"B={num_rows} {logits[0].dtype}", "variant": name,
@@ -111,7 +103,6 @@ def lines(quick: bool) -> Iterator[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the default variant alone")
     parser.add_argument("--out", type=Path, help="where the JSON lines go as well")
     args = parser.parse_args()
     torch.manual_seed(0)
@@ -120,7 +111,7 @@ def main() -> None:
         "triton": triton.__version__,
     }
     printed, wrong = [json.dumps(where)], 0
-    for line in lines(args.quick):
+    for line in lines():
         printed.append(json.dumps(line))
         wrong += line.get("wrong_rows") != 0
         print(printed[-1], flush=True)
