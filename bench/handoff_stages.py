@@ -15,9 +15,9 @@ import httpx
 import redis
 import typer
 from msgspec import structs
-from prometheus_client.parser import text_string_to_metric_families
 
 from bench.measures import percentile
+from bench.prometheus import series
 from coordinator.record import keys
 from coordinator.record.handoff_stages import STAGES, stage_seconds
 from coordinator.record.record import RequestRecord
@@ -70,12 +70,8 @@ def of_metrics(text: str, since: str = "") -> dict[str, Any]:
 def _buckets(text: str) -> dict[str, dict[float, float]]:
     """Of each stage: observations up to each bound."""
     buckets: dict[str, dict[float, float]] = {stage: {} for stage in STAGES}
-    for family in text_string_to_metric_families(text):
-        if family.name != "baton_handoff_seconds":
-            continue
-        for sample in family.samples:
-            if sample.name.endswith("_bucket"):
-                buckets[sample.labels["stage"]][float(sample.labels["le"])] = sample.value
+    for labels, value in series(text, "baton_handoff_seconds_bucket"):
+        buckets[labels["stage"]][float(labels["le"])] = value
     return buckets
 
 

@@ -8,7 +8,6 @@ long prompts that arrive.
 """
 
 import json
-from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,50 +15,26 @@ import typer
 
 PERCENTILES = {"p50": "itl_p50_ms", "p99": "itl_p99_ms", "max": "itl_max_ms"}
 PHASES = {"quiet": ("#8a8f95", "alone"), "disturbed": ("#d55e00", "beside arriving prompts")}
-WIDTH, LEFT, RIGHT, BAR, GAP, TOP = 640, 130, 70, 14, 10, 44
 
 
-def plot(results: dict[str, dict[str, Any]]) -> str:
-    """An SVG document; ``results`` are set-ups with their phases, as bench.interference has
-    them."""
-    longest = max(each[phase]["itl_max_ms"] for each in results.values() for phase in PHASES)
-    scale = (WIDTH - LEFT - RIGHT) / longest
-    parts, y = _legend(), TOP
-    for setup, phases in results.items():
-        parts.append(_text(8, y + BAR, setup, weight="bold"))
-        for name, key in PERCENTILES.items():
-            parts.append(_text(LEFT - 8, y + BAR + 4, name, anchor="end"))
-            for phase, (colour, _) in PHASES.items():
-                value = phases[phase][key]
-                length = round(value * scale, 1)
-                parts.append(
-                    f'<rect x="{LEFT}" y="{y}" width="{length}" height="{BAR - 2}" '
-                    f'fill="{colour}"/>'
-                )
-                parts.append(_text(LEFT + length + 5, y + BAR - 4, f"{value:.1f}"))
-                y += BAR
-            y += GAP
-        y += GAP
-    parts.append(_text(LEFT, y + 6, "ms between two tokens of a stream"))
-    box = f'viewBox="0 0 {WIDTH} {y + 16}" width="{WIDTH}" height="{y + 16}"'
-    style = 'font-family="sans-serif" font-size="12"'
-    background = f'<rect width="{WIDTH}" height="{y + 16}" fill="#fff"/>'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {box} {style}>'
-    return f"{head}{background}{''.join(parts)}</svg>\n"
+def plot(results: dict[str, dict[str, Any]], out: Path) -> None:
+    """``results`` are set-ups with their phases, as bench.interference has them."""
+    from matplotlib.figure import Figure
 
-
-def _legend() -> list[str]:
-    parts, x = [], LEFT
-    for colour, meaning in PHASES.values():
-        parts.append(f'<rect x="{x}" y="14" width="12" height="12" fill="{colour}"/>')
-        parts.append(_text(x + 18, 24, meaning))
-        x += 110
-    return parts
-
-
-def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
-    place = f'x="{x}" y="{y}" text-anchor="{anchor}" font-weight="{weight}"'
-    return f"<text {place}>{escape(text)}</text>"
+    figure = Figure(figsize=(6.4, 0.4 + 1.1 * len(results)), layout="constrained")
+    axes = figure.subplots()
+    rows = [(setup, share) for setup in results for share in PERCENTILES]
+    for offset, (phase, (colour, meaning)) in zip((-0.2, 0.2), PHASES.items(), strict=True):
+        values = [results[setup][phase][PERCENTILES[share]] for setup, share in rows]
+        places = [row + offset for row in range(len(rows))]
+        bars = axes.barh(places, values, 0.38, color=colour, label=meaning)
+        axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=8)
+    axes.set_yticks(range(len(rows)), [f"{setup}  {share}" for setup, share in rows])
+    axes.invert_yaxis()
+    axes.margins(x=0.1)
+    axes.set_xlabel("ms between two tokens of a stream")
+    axes.legend(frameon=False)
+    figure.savefig(out, format="svg", metadata={"Date": None})
 
 
 def main(
@@ -71,7 +46,7 @@ def main(
     try:
         for file in files:
             results |= json.loads(file.read_text())["results"]
-        out.write_text(plot(results))
+        plot(results, out)
     except (OSError, ValueError, KeyError) as error:
         raise typer.BadParameter(f"{error!r}") from None
 

@@ -72,27 +72,15 @@ class Setup:
             raise ValueError(f"--setup: {text!r} has a pool without workers")
         return cls(num_prefill or 0, num_decode)
 
-    @property
-    def num_gpus(self) -> int:
-        return self.num_prefill + self.num_decode
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What ``baton bench throughput`` found with a set-up, from the file ``name``."""
-
-    name: str
-    total_tok_s: Mapping[int, float]
-
-    @classmethod
-    def read(cls, path: Path, setup: Setup) -> "Measured":
-        """Raises ResultFileBad; ValueError where the machine had too few GPUs for ``setup``."""
+    def read(self, path: Path) -> dict[int, float]:
+        """tok/s by level, as ``baton bench throughput`` measured them. Raises ResultFileBad;
+        ValueError where the machine had too few GPUs."""
         result = load(path, "throughput")
-        gpus = result["environment"]["gpus"]
-        if gpus and len(gpus) < setup.num_gpus:
-            raise ValueError(f"{path.name} was measured with {len(gpus)} of {setup.num_gpus} GPUs")
+        gpus, wanted = result["environment"]["gpus"], self.num_prefill + self.num_decode
+        if gpus and len(gpus) < wanted:
+            raise ValueError(f"{path.name} was measured with {len(gpus)} of {wanted} GPUs")
         levels = result["results"]["levels"]
-        return cls(path.name, {level["concurrency"]: level["total_tok_s"] for level in levels})
+        return {level["concurrency"]: level["total_tok_s"] for level in levels}
 
 
 def between(curve: Curve, x: float) -> float:
@@ -132,21 +120,23 @@ def main(
     out: Annotated[Path | None, typer.Option(help="Also write it there.")] = None,
 ) -> None:
     """A line for each set-up: tokens a second at each level, and the weighted score."""
+    found: dict[str, Any] = {}
     try:
         gpu, setups = Gpu.read(step), {each: Setup.parse(each) for each in setup}
-        results = _measured(measured or (), setups)
+        for name, pools in setups.items():
+            predicted = {level: total_tok_s(gpu, pools, level) for level in WEIGHTS}
+            rounded = {level: round(rate) for level, rate in predicted.items()}
+            found[name] = {"total_tok_s": rounded, "score": round(weighted(predicted))}
+        for name, file in _files(measured or (), setups).items():
+            real, predicted = setups[name].read(file), found[name]["total_tok_s"]
+            found[name]["measured"] = file.name
+            found[name]["measured_over_predicted"] = {
+                n: round(real[n] / total_tok_s(gpu, setups[name], n), 3)
+                for n in predicted
+                if n in real
+            }
     except (ValueError, KeyError, OSError, ResultFileBad) as error:
         raise typer.BadParameter(str(error)) from None
-    found: dict[str, Any] = {}
-    for name, pools in setups.items():
-        predicted = {level: total_tok_s(gpu, pools, level) for level in WEIGHTS}
-        found[name] = {"total_tok_s": _rounded(predicted), "score": round(weighted(predicted))}
-        if name in results:
-            real = results[name].total_tok_s
-            found[name]["measured"] = results[name].name
-            found[name]["measured_over_predicted"] = {
-                n: round(real[n] / predicted[n], 3) for n in predicted if n in real
-            }
     document = {
         "kind": "prediction",
         "environment": environment.describe(sys.argv[1:], "bench.predict_pools"),
@@ -159,21 +149,17 @@ def main(
     typer.echo(text)
 
 
-def _measured(given: Iterable[str], setups: Mapping[str, Setup]) -> dict[str, Measured]:
-    """By set-up. Raises ValueError and ResultFileBad."""
-    found: dict[str, Measured] = {}
+def _files(given: Iterable[str], setups: Mapping[str, Setup]) -> dict[str, Path]:
+    """By set-up. Raises ValueError."""
+    found: dict[str, Path] = {}
     for each in given:
         name, is_pair, file = each.partition("=")
         if not is_pair or name not in setups:
             raise ValueError(f"--measured: {each!r} is not SETUP=FILE with one of the set-ups")
         if name in found:
             raise ValueError(f"--measured: two results of {name}")
-        found[name] = Measured.read(Path(file), setups[name])
+        found[name] = Path(file)
     return found
-
-
-def _rounded(values: dict[int, float]) -> dict[int, int]:
-    return {level: round(value) for level, value in values.items()}
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from bench.client.endpoint import endpoint
 from bench.client.record import Record
 from bench.client.required import at_once, complete, get, one_by_one
 from bench.measures import growth, outside_model_s, paired_ratio, percentile
+from bench.prometheus import total
 from bench.reference import Reference
 from bench.stack import Stack
 
@@ -185,7 +186,6 @@ def memory(
 
 
 def _prefill_seconds(metrics: str) -> float:
-    for line in metrics.splitlines():
-        if line.startswith("baton_prefill_seconds_sum"):
-            return float(line.split()[-1])
-    raise AssertionError("the server has no metric baton_prefill_seconds")
+    found = total(metrics, ["baton_prefill_seconds_sum"])
+    assert found is not None, "the server has no metric baton_prefill_seconds"
+    return found

@@ -12,7 +12,7 @@ COMMANDS = (
     "correctness", "conformance", "scale", "gpu",
 )  # fmt: skip
 GPU_MODULES = (
-    "company", "handoff_copy", "kernels_mixer", "kernels_moe", "kernels_sampling", "loading",
+    "handoff_copy", "kernels_mixer", "kernels_moe", "kernels_sampling", "loading",
     "profile_step", "step",
 )  # fmt: skip
 HEAVY = ("torch", "transformers", "tokenizers", "uvloop", "numpy")

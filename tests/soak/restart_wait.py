@@ -1,6 +1,6 @@
 """What clients see of a planned restart of the coordinator.
 
-    python -m bench.restart_wait [--requests 175] [--seconds 14] [--tokens 4] [--streams 2]
+    python -m tests.soak.restart_wait [--requests 175] [--seconds 14] [--tokens 4] [--streams 2]
 
 Starts ``baton up`` on the bundled model and sends requests at an even rate, each on a connection of
 its own or, every other one, on one that is kept; a few long streams run beside them. A third of the

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from bench import handoff_soak
-from bench.handoff_soak import Plan, Soak, soak
+from tests.soak import handoffs
+from tests.soak.handoffs import Plan, Soak, soak
 
 TINY = Path(__file__).resolve().parents[2] / "models" / "tiny"
 
@@ -103,7 +103,7 @@ def test_it_ends_when_nobody_is_there_to_be_killed() -> None:
 
 
 def test_it_ends_when_the_status_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handoff_soak, "SETTLE_S", 0.2)
+    monkeypatch.setattr(handoffs, "SETTLE_S", 0.2)
 
     class Mute(Site):
         asked = 0

@@ -1,6 +1,6 @@
-"""``python -m bench.handoff_soak``: handoffs under load, aborts and kill -9, every byte hashed.
+"""``python -m tests.soak.handoffs``: handoffs under load, aborts and kill -9, every byte hashed.
 
-    python -m bench.handoff_soak --handoffs 1000 --max-prompt 32768 --kills 6 \\
+    python -m tests.soak.handoffs --handoffs 1000 --max-prompt 32768 --kills 6 \\
         --out bench/results/h200-handoff-soak.json -- --prefill 1 --decode 3 --load-format dummy …
 
 starts ``baton up`` with what follows ``--`` and BATON_VERIFY_HANDOFF=1, so that both ends of every
@@ -39,7 +39,7 @@ import typer
 from bench.environment import describe
 from bench.prometheus import series, total
 from bench.stack import Stack, StackFailed, started
-from bench.stream_events import status, stream_events
+from tests.soak.stream_events import status, stream_events
 
 POLL_S = 0.1
 SETTLE_S = 120.0
@@ -277,7 +277,7 @@ def main(
         found = soak(plan, arguments or [], settings, start_s)
     except StackFailed as error:
         raise SystemExit(f"error: {error}") from None
-    result = {**describe(sys.argv[1:], "bench.handoff_soak"), "plan": asdict(plan), **found}
+    result = {**describe(sys.argv[1:], "tests.soak.handoffs"), "plan": asdict(plan), **found}
     if out is not None:
         out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps({name: result[name] for name in BRIEF}))

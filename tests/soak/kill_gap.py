@@ -1,6 +1,6 @@
 """How long streams stand still when their decode worker is killed.
 
-    python -m bench.kill_gap --kills 6 --streams 8 --out bench/results/cpu-kill-gap.json -- \\
+    python -m tests.soak.kill_gap --kills 6 --streams 8 --out bench/results/cpu-kill-gap.json -- \\
         --prefill 1 --decode 2
 
 starts ``baton up`` with what follows ``--``. For each kill, streams run until each has 20 tokens;
@@ -22,7 +22,7 @@ import typer
 from bench.environment import describe
 from bench.result_file import write
 from bench.stack import Stack, StackFailed, started
-from bench.stream_events import status, stream_events
+from tests.soak.stream_events import status, stream_events
 
 START_S = 300.0
 STEADY_TOKENS = 20
@@ -112,7 +112,7 @@ def main(
     median = statistics.median(gaps_s)
     print(f"gap p50 {median:.3f} s, max {gaps_s[-1]:.3f} s, n {len(gaps_s)}")
     if out is not None:
-        environment = describe(sys.argv[1:], "bench.kill_gap")
+        environment = describe(sys.argv[1:], "tests.soak.kill_gap")
         found = {"environment": environment, "streams": streams, "gaps_s": by_kill}
         write(out, {**found, "p50_s": median, "max_s": gaps_s[-1]})
 
