@@ -4,23 +4,25 @@
 
 A second process on the first GPU exports a region of the full-size model's layout through CUDA
 IPC; this one pulls from it on the second GPU with the copy stream that a decode worker has. For
-each prompt length, number of handoffs wanted together, and shape of the launch:
+each prompt length and number of handoffs wanted together:
 
     us         from the first copy's start to the last one's end, by the GPU's clock, median
     wall_us    from the call to the host seeing the end, median
     gb_per_s   bytes over ``us``
 
-beside plain copies of as many bytes (one ``cudaMemcpyAsync``, and one for each block), what the
-host takes to enqueue a copy when it comes from other work and when it was idle, and how much
-longer memory-bound kernels of the pulling GPU take while copies never cease. After every case all
-bytes of all blocks are compared with what the exporter wrote there.
+beside plain copies of as many bytes (one ``cudaMemcpyAsync``, and one for each block). After every
+case all bytes of all blocks are compared with what the exporter wrote there. What other launches
+(``CopyShape``) give, what a copy costs the host and what it costs other kernels was measured once:
+the committed result has it.
 """
 
 import json
 import subprocess
 import sys
 import threading
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +35,6 @@ from transport.wire.messages import MemoryExport
 
 TARGET_GB_PER_S, TARGET_1K_US = 350.0, 350.0
 START_S = 120.0
-IDLE_S = (0.0, 0.01, 0.05)
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -51,9 +52,6 @@ def measure(
     gpus: Annotated[str, typer.Option(help="From, to.")] = "0,1",
     prompts: Annotated[str, typer.Option(help="Prompt lengths.")] = "1024,8192,32768",
     handoffs: Annotated[str, typer.Option(help="Handoffs wanted together.")] = "1,4,16",
-    programs: Annotated[str, typer.Option(help="Grid sizes.")] = "4,8,16,24,32,48,64",
-    warps: Annotated[str, typer.Option(help="Warps a program.")] = "8,16,32",
-    tiles_kib: Annotated[str, typer.Option(help="KiB in flight a program.")] = "32,64,128",
     repeats: int = 20,
     out: Annotated[Path | None, typer.Option(help="Where the JSON goes.")] = None,
 ) -> None:
@@ -65,22 +63,13 @@ def measure(
     from transport.copy.kernel import CopyShape
 
     source, target = _numbers(gpus)
-    lengths = _numbers(prompts)
-    cases = [Case(n, k) for n in lengths for k in _numbers(handoffs)]
+    cases = [Case(n, k) for n in _numbers(prompts) for k in _numbers(handoffs)]
     size = PoolSize(
         max(case.pages_each * case.num_handoffs for case in cases),
         max(case.num_handoffs for case in cases),
     )
-    shapes = [
-        CopyShape(p, w, t << 10)
-        for w in _numbers(warps)
-        for t in _numbers(tiles_kib)
-        for p in _numbers(programs)
-        if (t << 10) // (32 * w) in (64, 128, 256)  # bytes a thread holds: 16 to 64 registers
-    ]
-    exporter = _start_exporter(source, size)
-    try:
-        bench = Bench(exporter.export, target, size, repeats)
+    with exporting(source, size) as exported:
+        bench = Bench(exported, target, size, repeats)
         result: dict[str, Any] = {
             **describe(sys.argv[1:], "bench.handoff_copy"),
             "gpus": [torch.cuda.get_device_name(gpu) for gpu in (source, target)],
@@ -91,55 +80,38 @@ def measure(
             "selftest": bench.selftest(),
             "plain": [row for case in cases for row in bench.plain(case)],
             "default": [bench.pulled(case, CopyShape()) for case in cases],
-            "enqueue": [bench.enqueued(Case(n, 1), idle_s) for n in lengths for idle_s in IDLE_S],
-            "sweep": bench.sweep(shapes, Case(1024, 1)),
-            "disturbance": bench.disturbances(cases[-1], _numbers(programs)),
         }
-    finally:
-        exporter.stop()
-    wrong = sum(row["wrong_bytes"] for row in (*result["default"], *result["sweep"]))
-    one = next(
-        (r for r in result["default"] if (r["num_tokens"], r["handoffs"]) == (1024, 1)), None
-    )
-    if one is not None:
+    rows = {(row["num_tokens"], row["handoffs"]): row for row in result["default"]}
+    if one := rows.get((1024, 1)):
         result["targets"] = {
-            "gb_per_s": max(row["gb_per_s"] for row in result["default"]) >= TARGET_GB_PER_S,
+            "gb_per_s": max(row["gb_per_s"] for row in rows.values()) >= TARGET_GB_PER_S,
             "1k_us": one["us"] <= TARGET_1K_US,
         }
-    result["wrong_bytes"] = wrong
-    result["best_by_programs"] = _best_by_programs(result["sweep"])
+    result["wrong_bytes"] = sum(row["wrong_bytes"] for row in rows.values())
     if out is not None:
         out.write_text(json.dumps(result, indent=1) + "\n")
-    print(
-        json.dumps(
-            {k: result.get(k) for k in ("selftest", "targets", "best_by_programs", "wrong_bytes")}
-        )
-    )
-    raise typer.Exit(1 if wrong or result["selftest"]["problem"] else 0)
+    print(json.dumps({k: result.get(k) for k in ("selftest", "targets", "wrong_bytes")}))
+    raise typer.Exit(1 if result["wrong_bytes"] or result["selftest"]["problem"] else 0)
 
 
-@dataclass(frozen=True)
-class Exporter:
-    process: "subprocess.Popen[str]"
-    export: MemoryExport
-
-    def stop(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(START_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-
-def _start_exporter(device: int, size: PoolSize) -> Exporter:
+@contextmanager
+def exporting(device: int, size: PoolSize) -> Iterator[MemoryExport]:
+    """What a process on ``device`` exports, for as long as this is entered."""
     arguments = ["export", str(device), str(size.num_pages), str(size.num_state_slots)]
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.handoff_copy", *arguments],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    return Exporter(process, msgspec.json.decode(first_line(process, START_S), type=MemoryExport))
+    try:
+        yield msgspec.json.decode(first_line(process, START_S), type=MemoryExport)
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(START_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def first_line(process: "subprocess.Popen[str]", within_s: float) -> str:
@@ -156,15 +128,6 @@ def first_line(process: "subprocess.Popen[str]", within_s: float) -> str:
     raise SystemExit(
         f"the exporter ended with {status} before it exported anything; it has {within_s:g} s"
     )
-
-
-def _best_by_programs(rows: list[dict[str, Any]]) -> dict[int, str]:
-    """For each grid size the fastest shape: the smallest that is fast enough should be default."""
-    best = {row["num_programs"]: row for row in sorted(rows, key=lambda row: row["gb_per_s"])}
-    return {
-        count: f"{row['gb_per_s']} GB/s, {row['num_warps']} warps, {row['tile_bytes'] >> 10} KiB"
-        for count, row in sorted(best.items())
-    }
 
 
 def _numbers(listed: str) -> list[int]:

@@ -6,7 +6,9 @@ Needs cupy, which only GPU machines have.
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -28,6 +30,7 @@ INSTANCE = "prefill-bench"
 EPOCH = 7
 CEILING_GB_PER_S = {"kernel": 370.0, "memcpy": 396.0}
 DONE_S = 30.0
+WARM_UPS = 3
 
 
 @dataclass(frozen=True)
@@ -95,124 +98,54 @@ class Bench:
     def plain(self, case: Case) -> list[dict[str, Any]]:
         """As many bytes by ``cudaMemcpyAsync``: in one piece, and in one piece a block."""
         address = open_handle(self._export.handle, peer=INSTANCE)
-        own = self._own.kv.data_ptr()
-        base = Region.of(LAYOUT, self._size).kv
-        pieces = {"memcpy": [case.num_bytes]}
-        states = [LAYOUT.state_slot_bytes] * case.num_handoffs
-        pieces["memcpy a block"] = [LAYOUT.page_bytes] * (
-            case.pages_each * case.num_handoffs
-        ) + states
+        own, base = self._own.kv.data_ptr(), Region.of(LAYOUT, self._size).kv
         # What is copied lies anywhere in the region: only the time counts here.
         room = self._export.size_bytes - base
-        rows = []
+        states = [LAYOUT.state_slot_bytes] * case.num_handoffs
+        blocks = [LAYOUT.page_bytes] * (case.pages_each * case.num_handoffs) + states
         stream = torch.cuda.Stream()
-        for name, sizes in pieces.items():
 
-            def copy(sizes: list[int] = sizes) -> None:
-                offset = 0
-                for size in sizes:
-                    offset = offset if offset + size <= room else 0
-                    runtime.memcpyAsync(
-                        own + offset, address + base + offset, size,
-                        runtime.memcpyDeviceToDevice, stream.cuda_stream,
-                    )  # fmt: skip
-                    offset += size
+        def copy(sizes: list[int]) -> None:
+            offset = 0
+            for size in sizes:
+                offset = offset if offset + size <= room else 0
+                runtime.memcpyAsync(
+                    own + offset, address + base + offset, size,
+                    runtime.memcpyDeviceToDevice, stream.cuda_stream,
+                )  # fmt: skip
+                offset += size
 
-            us = []
-            for _ in range(self._repeats + 3):
-                began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                with torch.cuda.stream(stream):
-                    began.record()
-                    copy()
-                    ended.record()
-                ended.synchronize()
-                us.append(1e3 * began.elapsed_time(ended))
-            rows.append(_row(case, name, statistics.median(us[3:])))
+        rows = []
+        for name, sizes in (("memcpy", [case.num_bytes]), ("memcpy a block", blocks)):
+            with torch.cuda.stream(stream):
+                us = [_elapsed_us(partial(copy, sizes)) for _ in range(self._repeats + WARM_UPS)]
+            rows.append(_row(case, name, _median(us)))
         close_handle(address)
         return rows
 
-    def sweep(self, shapes: list[CopyShape], case: Case) -> list[dict[str, Any]]:
-        return [self.pulled(case, shape) for shape in shapes]
-
     def pulled(self, case: Case, shape: CopyShape) -> dict[str, Any]:
         """Time and check one case in one shape."""
+        us, wall_us = [], []
         stream = CudaCopyStream(self._own, after_steps=False, shape=shape)
         stream.open(INSTANCE, self._export)
-        us, wall_us = [], []
-        for repeat in range(self._repeats + 3):
+        for repeat in range(self._repeats + WARM_UPS):
             wanted = self._wanted(case)
-            if repeat == self._repeats + 2:
+            if repeat == self._repeats + WARM_UPS - 1:
                 self._spoil()
             began = time.perf_counter()
             pulls = [pull for pull in stream.pull(wanted) if isinstance(pull, CudaPull)]
             assert all(pull.wait(DONE_S) for pull in pulls), f"a copy took more than {DONE_S} s"
             wall_us.append(1e6 * (time.perf_counter() - began))
-            us.append(
-                1e3 * pulls[0].batch.launch.began.elapsed_time(pulls[-1].batch.launch.finished)
-            )
+            first, last = pulls[0].batch.launch, pulls[-1].batch.launch
+            us.append(1e3 * first.began.elapsed_time(last.finished))
             for pull in pulls:
                 pull.result()
         wrong = sum(self._wrong_bytes(each) for each in wanted)
         stream.close_peer(INSTANCE)
-        row = _row(case, "kernel", statistics.median(us[3:]))
-        row |= {
-            **asdict(shape), "max_us": round(max(us[3:]), 1),
-            "wall_us": round(statistics.median(wall_us[3:]), 1), "wrong_bytes": wrong,
+        return _row(case, "kernel", _median(us)) | {
+            **asdict(shape), "max_us": round(max(us[WARM_UPS:]), 1), "wall_us": _median(wall_us),
+            "wrong_bytes": wrong,
         }  # fmt: skip
-        return row
-
-    def enqueued(self, case: Case, idle_s: float) -> dict[str, Any]:
-        """Host time of ``pull`` alone, after ``idle_s`` without work."""
-        stream = CudaCopyStream(self._own, after_steps=False)
-        stream.open(INSTANCE, self._export)
-        us = []
-        for _ in range(self._repeats + 3):
-            wanted = self._wanted(case)
-            time.sleep(idle_s)
-            began = time.perf_counter()
-            pulls = stream.pull(wanted)
-            us.append(1e6 * (time.perf_counter() - began))
-            assert all(pull.wait(DONE_S) for pull in pulls), f"a copy took more than {DONE_S} s"
-        stream.close_peer(INSTANCE)
-        row = {
-            "num_tokens": case.num_tokens, "idle_s": idle_s,
-            "host_us": round(statistics.median(us[3:]), 1), "max_us": round(max(us[3:]), 1),
-        }  # fmt: skip
-        print(f"enqueue: {row}", file=sys.stderr)
-        return row
-
-    def disturbances(self, case: Case, programs: list[int]) -> list[dict[str, Any]]:
-        """How much longer reading all of a large tensor takes while copies never cease."""
-        data = torch.zeros(2 << 30, dtype=torch.uint8, device="cuda").view(torch.float32)
-        rows = []
-        alone = self._reading_ms(data)
-        for count in programs:
-            shape = CopyShape(num_programs=count)
-            stream = CudaCopyStream(self._own, after_steps=False, shape=shape)
-            stream.open(INSTANCE, self._export)
-            pulls = [pull for _ in range(3) for pull in stream.pull(self._wanted(case))]
-            beside = self._reading_ms(data)
-            still_copying = not pulls[-1].done()
-            assert all(pull.wait(DONE_S) for pull in pulls), f"a copy took more than {DONE_S} s"
-            stream.close_peer(INSTANCE)
-            row = {
-                "num_programs": count, "alone_ms": round(alone, 3), "beside_ms": round(beside, 3),
-                "slower": round(beside / alone, 3), "copied_throughout": still_copying,
-            }  # fmt: skip
-            print(f"beside copies: {row}", file=sys.stderr)
-            rows.append(row)
-        return rows
-
-    def _reading_ms(self, data: torch.Tensor) -> float:
-        torch.cuda.current_stream().synchronize()
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        data.sum()
-        began.record()
-        for _ in range(20):
-            data.sum()
-        ended.record()
-        ended.synchronize()
-        return float(began.elapsed_time(ended)) / 20
 
     def _wanted(self, case: Case) -> list[Wanted]:
         """Random pages and state slots at both ends, no target twice."""
@@ -247,6 +180,20 @@ class Bench:
             expected = _content(kind, block, found.nbytes // 8, self._device)
             wrong += (_words(found).view(torch.uint8) != expected.view(torch.uint8)).sum()
         return int(wrong)
+
+
+def _elapsed_us(work: Callable[[], object]) -> float:
+    """On the current stream, by the GPU's clock."""
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    began.record()
+    work()
+    ended.record()
+    ended.synchronize()
+    return 1e3 * float(began.elapsed_time(ended))
+
+
+def _median(us: list[float]) -> float:
+    return round(statistics.median(us[WARM_UPS:]), 1)
 
 
 def _words(block: torch.Tensor) -> torch.Tensor:
