@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from bench import environment, reference, report, runs, stack
-from bench.client.required import RequestFailed
+from bench.harness.client.required import RequestFailed
 from bench.prompts import prompts
 from bench.result_file import rounded
 

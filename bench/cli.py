@@ -7,18 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from bench import result_file, score
-from bench.conformance.run import ConformanceSettings, conformance
-from bench.correctness.run import CorrectnessSettings, correctness
-from bench.gpu.run import gpu
-from bench.gpu.settings import GpuSettings, served
-from bench.load_settings import LoadSettings
-from bench.loader import load
-from bench.options import CountedTarget, Target, command
-from bench.scale.plan import ScalePlan
-from bench.scale.run import ScaleTarget, scale
-from bench.throughput import throughput
-from bench.throughput_settings import ThroughputSettings
+from bench import result_file
+from bench.harness import score
+from bench.harness.conformance.run import ConformanceSettings, conformance
+from bench.harness.correctness.run import CorrectnessSettings, correctness
+from bench.harness.gpu.run import gpu
+from bench.harness.gpu.settings import GpuSettings, served
+from bench.harness.load_settings import LoadSettings
+from bench.harness.loader import load
+from bench.harness.options import CountedTarget, Target, command
+from bench.harness.scale.plan import ScalePlan
+from bench.harness.scale.run import ScaleTarget, scale
+from bench.harness.throughput import throughput
+from bench.harness.throughput_settings import ThroughputSettings
 
 app = typer.Typer(
     name="bench",
@@ -47,7 +48,7 @@ def report(
     ] = None,
 ) -> None:
     """One self-contained HTML page of one or more results. Exit status: 0, or 2 for a bad file."""
-    from bench.html.page import write_page
+    from bench.harness.html.page import write_page
 
     try:
         documents = [result_file.load(path) for path in files]

@@ -27,10 +27,10 @@ import typer
 from tokenizers import Tokenizer
 
 from bench import environment, stack
-from bench.client.asking import Ask, completion
-from bench.client.client import Client
-from bench.client.endpoint import endpoint
-from bench.client.record import Record
+from bench.harness.client.asking import Ask, completion
+from bench.harness.client.client import Client
+from bench.harness.client.endpoint import endpoint
+from bench.harness.client.record import Record
 from bench.measures import percentile
 
 ROOT = Path(__file__).resolve().parent.parent

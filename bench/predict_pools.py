@@ -27,9 +27,9 @@ from typing import Annotated, Any
 import typer
 
 from bench import environment
+from bench.harness.score import WEIGHTS, weighted
 from bench.interference import setup_counts
 from bench.result_file import ResultFileBad, load
-from bench.score import WEIGHTS, weighted
 
 ROOT = Path(__file__).resolve().parent.parent
 INPUT_LEN = OUTPUT_LEN = 1024

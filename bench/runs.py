@@ -5,10 +5,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from statistics import median
 from typing import Any
 
-from bench.client.client import Client
-from bench.client.endpoint import endpoint
-from bench.client.record import Record
-from bench.client.required import at_once, complete, get, one_by_one
+from bench.harness.client.client import Client
+from bench.harness.client.endpoint import endpoint
+from bench.harness.client.record import Record
+from bench.harness.client.required import at_once, complete, get, one_by_one
 from bench.measures import growth, outside_model_s, paired_ratio, percentile
 from bench.prometheus import total
 from bench.reference import Reference

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bench.client.required import RequestFailed
+from bench.harness.client.required import RequestFailed
 
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 180.0

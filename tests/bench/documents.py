@@ -3,16 +3,16 @@
 from typing import Any
 
 from bench import result_file
-from bench.client.record import Arrival, Record
-from bench.figures.counting import Count
-from bench.figures.goodput import Bounds
-from bench.figures.outcome import Outcome
-from bench.figures.summary import summary
-from bench.figures.timeline import timeline
-from bench.load_result import Load, Run
-from bench.load_settings import LoadSettings
-from bench.sweep import Sweep
-from bench.workload.plan import Lengths
+from bench.harness.client.record import Arrival, Record
+from bench.harness.figures.counting import Count
+from bench.harness.figures.goodput import Bounds
+from bench.harness.figures.outcome import Outcome
+from bench.harness.figures.summary import summary
+from bench.harness.figures.timeline import timeline
+from bench.harness.load_result import Load, Run
+from bench.harness.load_settings import LoadSettings
+from bench.harness.sweep import Sweep
+from bench.harness.workload.plan import Lengths
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64)
 ENVIRONMENT = {"command": "baton bench throughput", "commit": "abc", "at": "2026-01-01", "gpus": []}

@@ -3,12 +3,12 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from bench.client.client import Client
-from bench.client.endpoint import Deadlines, endpoint
-from bench.conduct import Session
-from bench.progress import Progress
-from bench.run_control import Patience, RunControl
-from bench.server_info import ServerInfo
+from bench.harness.client.client import Client
+from bench.harness.client.endpoint import Deadlines, endpoint
+from bench.harness.conduct import Session
+from bench.harness.progress import Progress
+from bench.harness.run_control import Patience, RunControl
+from bench.harness.server_info import ServerInfo
 
 
 @asynccontextmanager

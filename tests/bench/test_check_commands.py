@@ -1,6 +1,7 @@
 """Bad servers are named by every check, which ends in time with the right status."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,8 @@ def test_correctness_measures_nothing_on_a_bad_server(
         "correctness", "--url", url, "--suite", "bundled", "--request-s", "0.5", "--out", str(out)
     )
     assert (status, line["ok"]) == (2, False)
-    assert f"problem 0: {FAULTS[fault]}" in printed
-    assert json.loads(out.read_text())["stopped"].startswith("cannot measure: problem 0")
+    assert re.search(rf"problem \d: {FAULTS[fault]}", printed)  # whichever of eight fails first
+    assert json.loads(out.read_text())["stopped"].startswith("cannot measure: problem ")
 
 
 @pytest.mark.parametrize("fault", FAULTS)

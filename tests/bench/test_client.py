@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.client import client as client_module
-from bench.client.asking import Ask, chat, completion
-from bench.client.client import Client
-from bench.client.endpoint import Deadlines, endpoint
-from bench.client.record import Failure, Record
-from bench.client.required import RequestFailed, at_once, one_by_one
+from bench.harness.client import client as client_module
+from bench.harness.client.asking import Ask, chat, completion
+from bench.harness.client.client import Client
+from bench.harness.client.endpoint import Deadlines, endpoint
+from bench.harness.client.record import Failure, Record
+from bench.harness.client.required import RequestFailed, at_once, one_by_one
 from tests.bench.raw_server import HEAD, STREAM, chunk, event, serving
 
 ASK = completion("m", [1, 2, 3], max_tokens=2)

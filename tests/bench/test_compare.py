@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from bench import result_file
 from bench.cli import app
-from bench.score import WEIGHTS, Side, differences, level_ratios, ratios
+from bench.harness.score import WEIGHTS, Side, differences, level_ratios, ratios
 from tests.bench.documents import throughput_document
 
 # Four requests of 5 + 3 tokens in 3 s: 32 tokens in 3 s at every level.

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import typer
 
-from bench.client.endpoint import Deadlines, endpoint
-from bench.conduct import Conduct, Session
-from bench.run_control import Patience
+from bench.harness.client.endpoint import Deadlines, endpoint
+from bench.harness.conduct import Conduct, Session
+from bench.harness.run_control import Patience
 from tests.bench.gpu.test_sampler import Scripted
 from tests.bench.stub import Behaviour, Stub
 

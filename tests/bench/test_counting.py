@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.client.record import Failure, Record, Usage
-from bench.figures.counting import count, judged
+from bench.harness.client.record import Failure, Record, Usage
+from bench.harness.figures.counting import count, judged
 from tests.bench import stub
 from tests.bench.letters import Letters
 

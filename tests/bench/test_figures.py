@@ -2,14 +2,14 @@
 
 import pytest
 
-from bench.client.record import Arrival, Failure, Record, Usage
-from bench.figures.counting import Count
-from bench.figures.goodput import Bounds, Slo, attainment, search
-from bench.figures.latency import spread_ms, tbt_s, tokens_per_arrival, tpot_s
-from bench.figures.outcome import Outcome, by_failure, failures
-from bench.figures.summary import summary
-from bench.figures.timeline import timeline
-from bench.score import WEIGHTS, ScoreFailed, weighted
+from bench.harness.client.record import Arrival, Failure, Record, Usage
+from bench.harness.figures.counting import Count
+from bench.harness.figures.goodput import Bounds, Slo, attainment, search
+from bench.harness.figures.latency import spread_ms, tbt_s, tokens_per_arrival, tpot_s
+from bench.harness.figures.outcome import Outcome, by_failure, failures
+from bench.harness.figures.summary import summary
+from bench.harness.figures.timeline import timeline
+from bench.harness.score import WEIGHTS, ScoreFailed, weighted
 
 
 def record(

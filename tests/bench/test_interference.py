@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.client.record import Arrival, Record
+from bench.harness.client.record import Arrival, Record
 from bench.interference import (
     Load,
     NotMeasured,

@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli import app
-from bench.client.asking import completion
-from bench.client.client import Client
-from bench.client.endpoint import endpoint
-from bench.client.reading import read
-from bench.loops import open_loop
-from bench.run_control import Patience, RunControl
+from bench.harness.client.asking import completion
+from bench.harness.client.client import Client
+from bench.harness.client.endpoint import endpoint
+from bench.harness.client.reading import read
+from bench.harness.loops import open_loop
+from bench.harness.run_control import Patience, RunControl
 from tests.bench.stub import Behaviour, Stub
 
 ServeStub = Callable[[Behaviour], Stub]

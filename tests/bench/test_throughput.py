@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli import app
+from bench.harness.throughput import measure
+from bench.harness.throughput_settings import ThroughputSettings
+from bench.harness.workload.tokens import TokenizerMissing
 from bench.measures import percentile
-from bench.throughput import measure
-from bench.throughput_settings import ThroughputSettings
-from bench.workload.tokens import TokenizerMissing
 from tests.bench.letters import Letters
 from tests.bench.sessions import session
 from tests.bench.stub import Behaviour, Stub

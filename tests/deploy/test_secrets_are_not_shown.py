@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import coordinator.__main__
 import prefill.__main__
 import worker.main
-from bench.client.endpoint import endpoint
+from bench.harness.client.endpoint import endpoint
 from coordinator.record.redis_link import RedisLink
 from deploy.cli import app
 

@@ -8,7 +8,7 @@ import json
 import random
 from typing import Any
 
-from bench.conformance.server import CHAT, COMPLETIONS, Answer, Server
+from bench.harness.conformance.server import CHAT, COMPLETIONS, Answer, Server
 
 TEXT = (
     "First we count the shells that Nina has and then add those from Diana before we take away "

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from bench.conformance.check import Verdict
-from bench.conformance.run import SUITES, Report, Result, run
+from bench.harness.conformance.check import Verdict
+from bench.harness.conformance.run import SUITES, Report, Result, run
 from tests.bench.conformance.scripted import Scripted
 
 IN_MEMORY = ("service", "chat", "stream", "completions", "errors")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.conformance.sse import Events
+from bench.harness.conformance.sse import Events
 
 GOOD = b'data: {"a":1}\n\ndata: {"b":2}\n\ndata: [DONE]\n\n'
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from bench.cannot_measure import CannotMeasure
-from bench.client.endpoint import Deadlines
-from bench.correctness.run import CorrectnessSettings, Outcome, ask_bundled
+from bench.harness.cannot_measure import CannotMeasure
+from bench.harness.client.endpoint import Deadlines
+from bench.harness.correctness.run import CorrectnessSettings, Outcome, ask_bundled
 from tests.bench.correctness.oracle import Say, oracle
 from tests.bench.sessions import session
 

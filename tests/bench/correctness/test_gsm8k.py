@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bench.cannot_measure import CannotMeasure
-from bench.correctness.gsm8k import run_gsm8k
-from bench.correctness.run import CorrectnessSettings, Outcome
+from bench.harness.cannot_measure import CannotMeasure
+from bench.harness.correctness.gsm8k import run_gsm8k
+from bench.harness.correctness.run import CorrectnessSettings, Outcome
 from tests.bench.correctness.oracle import oracle
 from tests.bench.sessions import session
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.cannot_measure import CannotMeasure
-from bench.correctness.problems import BUNDLED, flexible, read_problems, strict
+from bench.harness.cannot_measure import CannotMeasure
+from bench.harness.correctness.problems import BUNDLED, flexible, read_problems, strict
 
 
 @pytest.mark.parametrize(

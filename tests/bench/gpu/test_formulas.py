@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.gpu.formulas import drift, highest, joules, mean, per_second
+from bench.harness.gpu.formulas import drift, highest, joules, mean, per_second
 
 
 def test_energy_is_the_area_under_the_power_curve() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.gpu.health import Level, Limits, judge_gpu, judge_rate, level
+from bench.harness.gpu.health import Level, Limits, judge_gpu, judge_rate, level
 from telemetry.gpu_readings import GpuInfo, Reading, Xid
 from telemetry.xids import FAILING
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.gpu.report import Step
-from bench.gpu.run import best_of
+from bench.harness.gpu.report import Step
+from bench.harness.gpu.run import best_of
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from bench.gpu.health import Limits
-from bench.gpu.report import GpuReport, Held, Span, Step
-from bench.gpu.sampler import Observed
+from bench.harness.gpu.health import Limits
+from bench.harness.gpu.report import GpuReport, Held, Span, Step
+from bench.harness.gpu.sampler import Observed
 from telemetry.gpu_readings import GpuInfo, Reading, Xid
 
 # Two requests at a time, each 10 s long with 100 tokens: 20 tokens a second from 90 s to 220 s.

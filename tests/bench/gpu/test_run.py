@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from bench.cannot_measure import CannotMeasure
-from bench.client.exchange import Exchange
-from bench.conduct import Session
-from bench.gpu.run import Course
-from bench.gpu.settings import GpuSettings
-from bench.progress import Progress
-from bench.run_control import Patience, RunControl
-from bench.server_info import ServerInfo
+from bench.harness.cannot_measure import CannotMeasure
+from bench.harness.client.exchange import Exchange
+from bench.harness.conduct import Session
+from bench.harness.gpu.run import Course
+from bench.harness.gpu.settings import GpuSettings
+from bench.harness.progress import Progress
+from bench.harness.run_control import Patience, RunControl
+from bench.harness.server_info import ServerInfo
 
 AT_A_TIME, ANSWER_S = 2, 0.02
 SMALL = {"hold_s": 0.3, "start": 2, "most": 16, "least_gain": 0.5, "output_len": 5}

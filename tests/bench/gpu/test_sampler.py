@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from bench.gpu.sampler import Sampler
+from bench.harness.gpu.sampler import Sampler
 from telemetry.gpu_readings import GpuInfo, NoGpus, Reading, Xid
 
 

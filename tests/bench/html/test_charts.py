@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli import app
-from bench.html.charts import Line, chart
-from bench.html.page import cell
+from bench.harness.html.charts import Line, chart
+from bench.harness.html.page import cell
 from bench.result_file import write
 from tests.bench.documents import throughput_document
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from markupsafe import escape
 
-from bench.html.page import render
-from bench.html.sections import REFERENCES, TERMS
+from bench.harness.html.page import render
+from bench.harness.html.sections import REFERENCES, TERMS
 from tests.bench.documents import load_document, sweep_document, throughput_document
 
 _VOID = {"meta", "br"}

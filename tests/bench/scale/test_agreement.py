@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.client.record import Failure, Record, Usage
-from bench.scale.agreement import End, Seen, seen, unsettled, with_coordinator, with_redis
+from bench.harness.client.record import Failure, Record, Usage
+from bench.harness.scale.agreement import End, Seen, seen, unsettled, with_coordinator, with_redis
 
 
 def record(**fields: object) -> Record:

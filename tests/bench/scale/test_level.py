@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from bench.client.exchange import Exchange
-from bench.run_control import Patience
-from bench.scale.plan import ScalePlan
-from bench.scale.run import ScaleReport, crowded, line, run_level
-from bench.scale.witnesses import Ledger
+from bench.harness.client.exchange import Exchange
+from bench.harness.run_control import Patience
+from bench.harness.scale.plan import ScalePlan
+from bench.harness.scale.run import ScaleReport, crowded, line, run_level
+from bench.harness.scale.witnesses import Ledger
 from tests.bench.sessions import session
 from tests.bench.stub import Behaviour, Stub
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bench.scale.plan import ScalePlan
+from bench.harness.scale.plan import ScalePlan
 
 
 def test_a_level_asks_for_more_than_it_holds_with_lengths_from_both_bounds() -> None:

@@ -7,11 +7,11 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from bench.client.asking import Ask
-from bench.load_settings import LoadSettings
-from bench.workload.plan import Lengths, Planned, clipped, mean_rate, paced, poisson
-from bench.workload.plan_prompts import PlanPrompts
-from bench.workload.traces import read_trace
+from bench.harness.client.asking import Ask
+from bench.harness.load_settings import LoadSettings
+from bench.harness.workload.plan import Lengths, Planned, clipped, mean_rate, paced, poisson
+from bench.harness.workload.plan_prompts import PlanPrompts
+from bench.harness.workload.traces import read_trace
 from tests.bench import stub
 from tests.bench.letters import Letters
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.workload.prompts import PromptsFailed, SpotCheck, random_text, spot_check
-from bench.workload.tokens import LocalTokens, TokenizerMissing
+from bench.harness.workload.prompts import PromptsFailed, SpotCheck, random_text, spot_check
+from bench.harness.workload.tokens import LocalTokens, TokenizerMissing
 from tests.bench.letters import Letters
 
 TINY = Path(__file__).resolve().parents[3] / "models" / "tiny"

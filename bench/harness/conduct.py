@@ -1,0 +1,171 @@
+"""Around every measurement: which server, when to stop, and the result, however it ended.
+
+Exit status: 0 good; 1 something failed or a gate was missed; 2 nothing could be measured; 130
+interrupted, with what was measured until then in the file.
+"""
+
+import resource
+import shlex
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import typer
+
+from bench import environment, result_file
+from bench.harness.cannot_measure import CannotMeasure
+from bench.harness.client.client import Client
+from bench.harness.client.endpoint import Deadlines, Endpoint
+from bench.harness.gpu.sampler import Sampler
+from bench.harness.progress import Progress, shown
+from bench.harness.run_control import INTERRUPTED, Patience, RunControl
+from bench.harness.server_info import ServerInfo, ask_server
+from telemetry.gpu_readings import Gpus, NoGpus
+from telemetry.nvml import local_gpus
+
+CANNOT_MEASURE, INTERRUPT_STATUS = 2, 130
+
+
+class Finding(Protocol):
+    """What a measurement found, also after it was stopped half way."""
+
+    def json(self) -> dict[str, Any]: ...
+
+    def problems(self) -> list[str]:
+        """Why the run is not good; empty: it is."""
+        ...
+
+    def headline(self) -> dict[str, Any]:
+        """The few figures for the last line of stdout."""
+        ...
+
+
+@dataclass(frozen=True)
+class Session:
+    """All that a measurement is given. ``client`` sends nothing more once the run is stopped;
+    ``aside`` is for requests that are not measured, and still can."""
+
+    client: Client
+    aside: Client
+    server: ServerInfo
+    control: RunControl
+    progress: Progress
+
+
+Measure = Callable[[Session], Awaitable[Finding]]
+
+
+@dataclass(frozen=True)
+class Conduct:
+    """One run of one kind of measurement; ``settings`` goes into the file as it is.
+    ``records_gpus``: the readings of ``gpus()`` go into ``results["gpu"]``."""
+
+    kind: str
+    endpoint: Endpoint
+    model: str | None
+    deadlines: Deadlines
+    patience: Patience
+    settings: dict[str, Any]
+    out: Path | None
+    html: Path | None
+    records_gpus: bool = False
+    gpus: Callable[[], Gpus] = local_gpus
+
+    def __call__(self, measure: Measure) -> None:
+        """Always ends in typer.Exit."""
+        import uvloop
+
+        for path in filter(None, (self.out, self.html)):
+            _check_writable(path)
+        if self.html is not None:
+            from bench.harness.html.charts import MatplotlibMissing, matplotlib
+
+            try:
+                matplotlib()
+            except MatplotlibMissing as error:
+                raise typer.BadParameter(str(error)) from None
+        _allow_open_files()
+        document, headline = uvloop.run(self._measure(measure))
+        if self.out is not None:
+            result_file.write(self.out, document)
+        if self.html is not None:
+            from bench.harness.html.page import render
+
+            self.html.write_text(render([document]))
+        for problem in document["problems"]:
+            typer.echo(f"problem: {problem}", err=True)
+        if document["stopped"]:
+            typer.echo(f"stopped: {document['stopped']}", err=True)
+        typer.echo(result_file.one_line(headline))
+        raise typer.Exit(_status(document))
+
+    async def _measure(self, measure: Measure) -> tuple[dict[str, Any], dict[str, Any]]:
+        server: dict[str, Any] = {"url": self.endpoint.url, "model": self.model}
+        results: dict[str, Any] = {}
+        headline: dict[str, Any] = {}
+        problems: list[str] = []
+        cannot: str | None = None
+        gpus = self.gpus() if self.records_gpus else NoGpus("not recorded")
+        with shown() as progress:
+            async with (
+                Client(self.endpoint, self.deadlines) as client,
+                Client(self.endpoint, self.deadlines) as aside,
+            ):
+                control = RunControl(client, self.patience)
+                with control.watching(), Sampler(gpus) as sampler:
+                    try:
+                        info = await ask_server(client, self.model)
+                        server = info.json()
+                        progress.say(f"{self.kind}: {info.model} at {info.url}")
+                        finding = await measure(Session(client, aside, info, control, progress))
+                        results, problems = finding.json(), finding.problems()
+                        headline = finding.headline()
+                    except (CannotMeasure, ValueError, OSError) as error:
+                        cannot = f"cannot measure: {error}"
+        if sampler.infos and results:
+            results["gpu"] = sampler.observed.json()
+        stopped = cannot if cannot and control.stopped != INTERRUPTED else control.stopped
+        document = result_file.document(
+            self.kind,
+            environment=environment.describe_command(_command()),
+            server=server,
+            settings=self.settings,
+            results=results,
+            stopped=stopped,
+            problems=problems,
+        )
+        told = {"kind": self.kind, "ok": document["ok"], "complete": document["complete"]}
+        if stopped is not None:
+            told["stopped"] = stopped
+        return document, {**told, **headline, "file": None if self.out is None else str(self.out)}
+
+
+def _check_writable(path: Path) -> None:
+    """Now, and not after an hour of measuring; ends in typer.BadParameter."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write {path}: {error.strerror}") from None
+
+
+def _allow_open_files() -> None:
+    """Every connection is an open file, and a shell's limit is often 1,024, which an open loop
+    against a slow server passes in seconds: raise it as far as the user may."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _status(document: dict[str, Any]) -> int:
+    if document["stopped"] == INTERRUPTED:
+        return INTERRUPT_STATUS
+    if not document["results"]:
+        return CANNOT_MEASURE
+    return 0 if document["ok"] else 1
+
+
+def _command() -> str:
+    return shlex.join(["baton", "bench", *environment.without_folders(sys.argv[2:])])

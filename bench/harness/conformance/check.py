@@ -1,0 +1,63 @@
+"""What a check is, and what may come of it."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from bench.harness.conformance.server import CHAT, Answer, Server
+
+SUM = (
+    "Nina has 13 shells. Diana gives Nina 46 shells. She loses 11 of them. "
+    "How many shells does Nina have now?"
+)
+TEXT = "Once upon a time there was a"
+OPENAI = "OpenAI's API reference"
+CLIENTS = "real clients"  # found by running them; docs/benchmarking-checks.md names each
+SSE = "the server-sent events standard"
+OPERATORS = "load balancers and operators"
+
+Ask = Callable[[Server], Awaitable[Answer]]
+Run = Callable[[Server], Awaitable[str | None]]
+"""Returns a remark for the table, or None; raises Violation or NotOffered."""
+
+
+class Verdict(StrEnum):
+    PASS = "pass"
+    FAIL = "fail"
+    NOT_OFFERED = "not offered"
+
+
+@dataclass(frozen=True)
+class Check:
+    """``source`` is who asks for it; only a ``required`` check decides the exit status."""
+
+    name: str
+    run: Run
+    source: str = OPENAI
+    required: bool = True
+
+
+def one(ask: Ask, judge: Callable[[Answer], str | None]) -> Run:
+    """The run of a check that is a single request."""
+
+    async def run(server: Server) -> str | None:
+        return judge(await ask(server))
+
+    return run
+
+
+def get(path: str) -> Ask:
+    return lambda server: server.get(path)
+
+
+def chat(**fields: Any) -> Ask:
+    return lambda server: server.chat(SUM, **fields)
+
+
+def messages(**body: Any) -> Ask:
+    return lambda server: server.post(CHAT, body)
+
+
+def complete(prompt: Any, **fields: Any) -> Ask:
+    return lambda server: server.complete(prompt, **fields)

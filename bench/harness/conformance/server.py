@@ -1,0 +1,190 @@
+"""The server under test: requests with deadlines, answers as they were on the wire, and what every
+check reads out of them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from bench.harness.client.client import Client
+from bench.harness.client.exchange import Exchange
+from bench.harness.conformance.sse import Events
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+_SHOWN = 200
+_MISSING = (404, 405, 501)
+T = TypeVar("T")
+
+
+class Unanswered(Exception):
+    """No whole response within the deadlines; the message says what came."""
+
+
+class Violation(Exception):
+    """The server does otherwise than the check asks; the message shows what came."""
+
+
+class NotOffered(Exception):
+    """The server says that it does not do this; the message shows how."""
+
+
+def require(condition: object, message: str) -> None:
+    """Raises Violation unless ``condition``."""
+    if not condition:
+        raise Violation(message)
+
+
+class Said(msgspec.Struct):
+    role: str | None = None
+    content: str | None = None
+
+
+class Choice(msgspec.Struct):
+    index: int = -1
+    text: str | None = None
+    message: Said | None = None
+    delta: Said | None = None
+    finish_reason: str | None = None
+    logprobs: dict[str, Any] | None = None
+
+
+class Usage(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+    def __post_init__(self) -> None:
+        if self.total_tokens != self.prompt_tokens + self.completion_tokens:
+            raise ValueError(f"usage does not add up: {self}")
+
+
+class Completion(msgspec.Struct):
+    """A completion or a chunk of one, of either endpoint."""
+
+    choices: list[Choice]
+    usage: Usage | None = None
+    id: str | None = None
+    object: str | None = None
+
+    @property
+    def choice(self) -> Choice:
+        """The only one."""
+        require(len(self.choices) == 1, f"{len(self.choices)} choices, not 1")
+        return self.choices[0]
+
+    @property
+    def text(self) -> str:
+        """Of the only choice: a completion's, or a chat's, whose role must be the assistant's."""
+        choice, said = self.choice, self.choice.message
+        if said is None:
+            require(choice.text is not None, f"no text in {choice}")
+            return choice.text or ""
+        require(said.role == "assistant", f"role is {said.role!r}")
+        require(said.content is not None, "content is null")
+        return said.content or ""
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of the prompt, by usage."""
+        return self._usage.prompt_tokens
+
+    @property
+    def num_tokens(self) -> int:
+        """Generated, by usage."""
+        return self._usage.completion_tokens
+
+    @property
+    def _usage(self) -> Usage:
+        if self.usage is None:
+            raise Violation("no usage")
+        return self.usage
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One whole response; header names are lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def __str__(self) -> str:
+        text = self.body[:_SHOWN].decode(errors="replace")
+        return f"HTTP {self.status}: {text}{'…' if len(self.body) > _SHOWN else ''}"
+
+    def ok(self, *, optional: bool = False) -> "Answer":
+        """Itself if it is a 200. Raises NotOffered for a path or method that is not there; with
+        ``optional`` also for a 400: the server does not do what was asked for."""
+        if self.status in _MISSING or (optional and self.status == 400):
+            raise NotOffered(str(self))
+        require(self.status == 200, str(self))
+        return self
+
+    def read(self, kind: type[T]) -> T:
+        """The JSON of the body."""
+        try:
+            return msgspec.json.decode(self.body, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Violation(f"{error}: {self}") from None
+
+    def completion(self, *, optional: bool = False) -> Completion:
+        return self.ok(optional=optional).read(Completion)
+
+    def events(self) -> Events:
+        return Events.parse(self.body)
+
+    def chunks(self) -> list[Completion]:
+        """Of a stream that was opened with 200, whatever its form; no error among them."""
+        found = self.ok().events().chunks
+        require(found, f"a stream without events: {self}")
+        for chunk in found:
+            require("error" not in chunk, f"an error in the stream: {chunk!r}")
+        return msgspec.convert(found, list[Completion])
+
+
+def streamed_text(chunks: Sequence[Completion]) -> str:
+    """What the chunks of one choice add up to."""
+    choices = [choice for chunk in chunks for choice in chunk.choices]
+    return "".join((c.delta.content if c.delta else c.text) or "" for c in choices)
+
+
+@dataclass(frozen=True)
+class Server:
+    """Every request raises Unanswered when the server is down, silent or speaks no HTTP."""
+
+    client: Client
+    model: str
+    api_key: str | None = None
+
+    async def send(
+        self, path: str, content: bytes, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Bytes as they are, called JSON."""
+        return whole(await self.client.request("POST", path, content, headers=headers))
+
+    async def get(self, path: str) -> Answer:
+        return whole(await self.client.get(path))
+
+    async def post(
+        self, path: str, body: dict[str, Any], headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """``model`` is added unless the body has one."""
+        return await self.send(path, json.dumps({"model": self.model, **body}).encode(), headers)
+
+    async def chat(self, question: str, **fields: Any) -> Answer:
+        """One user's turn, at temperature 0 unless ``fields`` say otherwise."""
+        messages = [{"role": "user", "content": question}]
+        return await self.post(CHAT, {"messages": messages, "temperature": 0, **fields})
+
+    async def complete(self, prompt: Any, **fields: Any) -> Answer:
+        return await self.post(COMPLETIONS, {"prompt": prompt, "temperature": 0, **fields})
+
+
+def whole(exchange: Exchange) -> Answer:
+    if exchange.failure is not None:
+        raise Unanswered(f"{exchange.failure.value}: {exchange.detail}")
+    assert exchange.status is not None, "an exchange without failure has a status"
+    return Answer(exchange.status, exchange.headers, exchange.body)

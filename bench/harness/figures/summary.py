@@ -1,0 +1,59 @@
+"""The figures of a set of requests that ran together: a level, a rate, a trace."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bench.harness.figures.latency import spread_ms, tokens_per_arrival
+from bench.harness.figures.outcome import Outcome, by_failure
+
+
+def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Rates over the wall time from the first request due to the last response ended. Only
+    requests without a failure count tokens; their time counts all the same."""
+    assert outcomes, "figures of no requests"
+    good = [outcome for outcome in outcomes if outcome.ok]
+    records = [outcome.record for outcome in good]
+    wall_s = wall(outcomes)
+    prompt, output = sum(o.prompt_len for o in good), sum(o.num_tokens for o in good)
+    said = [o.count.said for o in good if o.count.said is not None]
+    return {
+        "requests": len(outcomes),
+        "completed": len(good),
+        "failed": len(outcomes) - len(good),
+        "failures": by_failure(outcomes),
+        "wall_s": wall_s,
+        "prompt_tokens": prompt,
+        "output_tokens": output,
+        "total_tok_s": (prompt + output) / wall_s,
+        "output_tok_s": output / wall_s,
+        "requests_per_s": len(good) / wall_s,
+        "counts": {
+            "by_ids": sum(o.count.by == "ids" for o in good),
+            "by_text": sum(o.count.by == "text" for o in good),
+            "usage": sum(said) if said else None,
+            "without_usage": len(good) - len(said),
+            "retokenized": sum(o.count.retokenized for o in good),
+            "differ_from_usage": sum(
+                o.count.said is not None and o.count.said != o.num_tokens for o in good
+            ),
+            "prompts_differ_from_usage": sum(
+                o.record.usage is not None and o.record.usage.prompt_tokens != o.prompt_len
+                for o in good
+            ),
+        },
+        "tokens_per_arrival": tokens_per_arrival(
+            [r for r in records if r.streamed], [o.num_tokens for o in good if o.record.streamed]
+        ),
+        "ttft_ms": spread_ms([r.ttft_s for r in records if r.ttft_s is not None]),
+        "itl_ms": spread_ms([gap for r in records for gap in r.itl_s]),
+        "tpot_ms": spread_ms([o.tpot_s for o in good if o.tpot_s is not None]),
+        "tbt_ms": spread_ms([o.tbt_s for o in good if o.tbt_s is not None]),
+        "e2e_ms": spread_ms([r.e2e_s for r in records]),
+        "remarks": sorted({remark for r in records for remark in r.remarks}),
+    }
+
+
+def wall(outcomes: Sequence[Outcome]) -> float:
+    """Seconds from the first request due to the last response ended."""
+    records = [outcome.record for outcome in outcomes]
+    return max(1e-9, max(r.done_at_s for r in records) - min(r.due_at_s for r in records))

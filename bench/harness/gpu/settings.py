@@ -1,0 +1,97 @@
+"""What the GPU benchmark asks for, and the server that it starts where none is given."""
+
+import random
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from typer import Option
+
+from bench.harness.client.asking import Ask, completion
+from bench.harness.conduct import CANNOT_MEASURE
+from bench.harness.options import Settings
+from bench.stack import StackFailed, running
+
+_BUNDLED = Path(__file__).resolve().parents[3] / "models" / "tiny"
+_SERVED = ("checkpoint", "load_format", "up_args", "start_s")
+_ABOVE_0 = ("hold_s", "request_limit_s", "input_words", "output_len", "period_s", "least_gain")
+
+# Words that every tokenizer knows; drawn at random, so that no prefix cache is hit.
+_WORDS = (
+    *("river", "stone", "window", "garden", "letter", "bridge", "winter", "market"),
+    *("candle", "silver", "forest", "engine", "mirror", "harbor", "basket", "thunder"),
+    *("pocket", "meadow", "ladder", "copper", "feather", "island", "velvet", "anchor"),
+)
+
+
+@dataclass(frozen=True)
+class GpuSettings(Settings):
+    """``hold_s`` seconds at the concurrency that the ramp finds, between ``start`` and ``most``.
+
+    Each request has about ``input_words`` tokens and gives just ``output_len``. A step of the ramp
+    counts ``rounds - 1`` requests a place, after a first one, within ``step_limit_s``.
+    """
+
+    kind = "gpu"
+    checkpoint: Annotated[
+        Path, Option(help="What the started server serves; the bundled tiny model.")
+    ] = _BUNDLED
+    load_format: Annotated[
+        Literal["auto", "dummy"], Option(help="Of the started server; dummy: random weights.")
+    ] = "dummy"
+    up_args: Annotated[
+        str, Option(help='More for the started server, as "--prefill 1 --decode 3".')
+    ] = ""
+    start_s: Annotated[float, Option(help="Seconds the started server may take.")] = 600.0
+    hold_s: Annotated[float, Option(help="Seconds of full load.")] = 300.0
+    start: Annotated[int, Option(help="Requests at once to begin with.")] = 4
+    most: Annotated[int, Option(help="Requests at once at most.")] = 2_048
+    least_gain: float = 0.05
+    rounds: int = 3
+    step_limit_s: float = 180.0
+    request_limit_s: float = 300.0
+    input_words: Annotated[int, Option(help="Words in; about as many tokens.")] = 128
+    output_len: Annotated[int, Option(help="Tokens out.")] = 256
+    period_s: Annotated[float, Option(help="Seconds between two readings.")] = 1.0
+    seed: Annotated[int, Option(help="Of the prompts.")] = 0
+
+    def __post_init__(self) -> None:
+        for name in _ABOVE_0:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: {getattr(self, name)} is not above 0")
+        if self.rounds < 2:
+            raise ValueError(f"rounds: {self.rounds} is below 2, of which the first is not counted")
+        if not 1 <= self.start <= self.most:
+            raise ValueError(f"start: {self.start} is not between 1 and most, {self.most}")
+
+    def ask(self, model: str, draw: random.Random) -> Ask:
+        """The next request. Not streamed: it is the GPUs that are to be kept busy."""
+        prompt = " ".join(draw.choices(_WORDS, k=self.input_words))
+        return completion(
+            model, prompt, stream=False, max_tokens=self.output_len, ignore_eos=True,
+            temperature=1.0,
+        )  # fmt: skip
+
+    def json(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _SERVED}
+
+
+@contextmanager
+def served(settings: GpuSettings, url: str | None) -> Iterator[str]:
+    """``url``, or that of a server that is started here; ends in typer.Exit where it fails."""
+    if url is not None:
+        yield url
+        return
+    arguments = ["--load-format", settings.load_format, *shlex.split(settings.up_args)]
+    try:
+        with running(
+            settings.checkpoint, *arguments, device="auto", start_s=settings.start_s
+        ) as stack:
+            yield stack.url
+    except StackFailed as error:
+        typer.echo(f"cannot measure: {error}", err=True)
+        raise typer.Exit(CANNOT_MEASURE) from None

@@ -1,0 +1,113 @@
+"""What an open-loop run found: one rate, judged by its targets."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.harness.figures.goodput import attainment
+from bench.harness.figures.latency import spread_ms
+from bench.harness.figures.outcome import Outcome, failures
+from bench.harness.figures.summary import summary, wall
+from bench.harness.figures.timeline import timeline
+from bench.harness.load_settings import SHARES, LoadSettings
+
+LATE_S = 0.010
+
+
+@dataclass
+class Run:
+    """One rate: what was planned, what became of it."""
+
+    settings: LoadSettings
+    rate: float
+    begin_s: float
+    outcomes: list[Outcome]
+    num_planned: int
+    num_clipped: int
+
+    @property
+    def attained(self) -> float:
+        """Of all that was planned; what was never sent met nothing."""
+        share = attainment(self.outcomes, self.settings.slo) if self.outcomes else 0.0
+        return share * len(self.outcomes) / self.num_planned
+
+    def json(self) -> dict[str, Any]:
+        records = [outcome.record for outcome in self.outcomes]
+        late = [r.sent_at_s - r.due_at_s for r in records if r.sent_at_s is not None]
+        met = sum(self.settings.slo.met(outcome) for outcome in self.outcomes)
+        return {
+            "rate": self.rate,
+            "planned": self.num_planned,
+            "clipped": self.num_clipped,
+            "not_sent": self.num_planned - len(self.outcomes),
+            **(summary(self.outcomes) if self.outcomes else {"requests": 0, "failed": 0}),
+            "attained": self.attained,
+            "met": {f"{share:.0%}": self.attained >= share for share in SHARES},
+            "good_requests_per_s": met / wall(self.outcomes) if self.outcomes else 0.0,
+            "sent_late_ms": spread_ms(late),
+            "client_was_late": sum(one > LATE_S for one in late),
+        }
+
+    def details(self) -> dict[str, Any]:
+        return {
+            "timeline": timeline(self.outcomes, self.begin_s),
+            "failures": failures(self.outcomes),
+            "requests": [outcome.json(self.begin_s) for outcome in self.outcomes],
+        }
+
+
+@dataclass
+class Load:
+    """The result of a run at one rate."""
+
+    settings: LoadSettings
+    tokenizer: str
+    runs: list[Run] = field(default_factory=list)
+
+    def json(self) -> dict[str, Any]:
+        if not self.runs:
+            return {}
+        (run,) = self.runs
+        fixed = {"seed": self.settings.seed, "tokenizer": self.tokenizer}
+        return {**fixed, "run": run.json(), **run.details()}
+
+    def problems(self) -> list[str]:
+        return [problem for run in self.runs for problem in problems(run)]
+
+    def headline(self) -> dict[str, Any]:
+        if not self.runs:
+            return {}
+        found = self.runs[0].json()
+        ttft, tpot = found.get("ttft_ms"), found.get("tpot_ms")
+        return {
+            "rate": found["rate"],
+            "attained": found["attained"],
+            "good_requests_per_s": found["good_requests_per_s"],
+            "ttft_p99_ms": ttft and ttft["p99"],
+            "tpot_p99_ms": tpot and tpot["p99"],
+            "failed": found["failed"],
+        }
+
+
+def problems(run: Run, *, refusals: bool = True) -> list[str]:
+    """Failures of one rate; ``refusals`` False: a 503 is what an overloaded server should say."""
+    bad = [o for o in run.outcomes if not o.ok and (refusals or o.record.status != 503)]
+    kinds = sorted({str(outcome.record.failure) for outcome in bad})
+    at = f"{run.rate:.3g} requests/s"
+    found = [f"{at}: {len(bad)} of {len(run.outcomes)} failed ({', '.join(kinds)})"] if bad else []
+    if run.num_planned > len(run.outcomes):
+        found.append(f"{at}: {run.num_planned - len(run.outcomes)} never sent")
+    return found
+
+
+def line(run: Run) -> str:
+    """One run as it is told while others follow."""
+    found = run.json()
+    ttft, tpot = found.get("ttft_ms"), found.get("tpot_ms")
+    parts = [
+        f"{run.rate:.3g} requests/s: {run.attained:.1%} met the targets",
+        f"TTFT p99 {ttft['p99']:,.1f} ms" if ttft else "",
+        f"TPOT p99 {tpot['p99']:,.2f} ms" if tpot else "",
+        f"{found['failed']} failed" if found["failed"] else "",
+        f"the client was late {found['client_was_late']} times" * bool(found["client_was_late"]),
+    ]
+    return ", ".join(part for part in parts if part)

@@ -1,0 +1,81 @@
+"""The two ways to put load on a server.
+
+Closed loop: so many requests are always under way; the next is sent when one has ended. Open loop:
+each request is sent at its own time, whatever became of those before it, and its latency counts
+from that time, so that neither a slow server nor a late client thins out the load it is judged by.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Sequence, Sized
+from time import perf_counter
+
+from bench.harness.client.asking import Ask
+from bench.harness.client.client import Client
+from bench.harness.client.exchange import Exchange
+from bench.harness.run_control import RunControl
+
+_HEAD_START_S = 0.05
+OnEnd = Callable[[bool], None]
+"""Called as each request ends, with whether it failed."""
+
+
+def ignore(failed: bool) -> None:
+    """For loops that are not shown while they run."""
+
+
+async def closed_loop(
+    client: Client,
+    asks: Iterable[Ask],
+    concurrency: int,
+    control: RunControl,
+    on_end: OnEnd = ignore,
+    arrivals_per_s: float = math.inf,
+) -> list[Exchange | None]:
+    """The exchange of each ask, in their order; None where the run stopped before it was sent. The
+    first ``concurrency`` requests come at ``arrivals_per_s``."""
+    found: list[Exchange | None] = []
+    waiting = iter(asks)
+    if isinstance(asks, Sized):
+        concurrency = min(concurrency, len(asks))
+    await client.open(concurrency)
+    begin_s = perf_counter()
+
+    async def worker(number: int) -> None:
+        await control.stopped_within(begin_s + number / arrivals_per_s - perf_counter())
+        while control.stopped is None and (ask := next(waiting, None)) is not None:
+            index = len(found)
+            found.append(None)
+            found[index] = exchange = await client.exchange(ask)
+            on_end(control.saw(exchange))
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(concurrency):
+            tasks.create_task(worker(number))
+    return found + [None for _ in waiting]
+
+
+async def open_loop(
+    client: Client,
+    asks: Sequence[Ask],
+    offsets_s: Sequence[float],
+    control: RunControl,
+    on_end: OnEnd = ignore,
+) -> tuple[float, list[Exchange | None]]:
+    """Sends each ask at its offset from the start (ascending), whatever the others do. Returns the
+    start (perf_counter) and the exchanges; None where the run stopped before it was due."""
+    found: list[Exchange | None] = [None] * len(asks)
+    begin_s = perf_counter() + _HEAD_START_S
+
+    async def one(index: int, due_at_s: float) -> None:
+        found[index] = exchange = await client.exchange(asks[index], due_at_s=due_at_s)
+        on_end(control.saw(exchange))
+
+    async with asyncio.TaskGroup() as tasks:
+        for index, offset_s in enumerate(offsets_s):
+            due_at_s = begin_s + offset_s
+            if await control.stopped_within(due_at_s - perf_counter()):
+                break
+            # A timer may be a fraction early; what is sent early is due then.
+            tasks.create_task(one(index, min(due_at_s, perf_counter())))
+    return begin_s, found

@@ -1,0 +1,83 @@
+"""When a run ends before its time: Ctrl-C, its time limit, or a server that does not answer.
+
+However it ends, what was measured until then is kept, and requests under way become records.
+"""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from bench.harness.client.client import Client
+from bench.harness.client.exchange import Exchange
+
+INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """``give_up_after`` failures in a row end a run; so does ``time_limit_s``."""
+
+    give_up_after: int = 16
+    time_limit_s: float = 4 * 3600.0
+
+    def __post_init__(self) -> None:
+        if self.give_up_after < 1:
+            raise ValueError(f"give_up_after: {self.give_up_after} is not at least 1")
+        if not self.time_limit_s > 0:
+            raise ValueError(f"time_limit_s: {self.time_limit_s} is not above 0")
+
+
+class RunControl:
+    """Whether one run goes on. ``stopped`` says why not; once set, its client sends no more."""
+
+    def __init__(self, client: Client, patience: Patience) -> None:
+        self._client = client
+        self._patience = patience
+        self._in_a_row = 0
+        self._over = asyncio.Event()
+        self.stopped: str | None = None
+
+    def stop(self, reason: str) -> None:
+        """Takes effect once; everything under way ends as cancelled."""
+        if self.stopped is None:
+            self.stopped = reason
+            self._over.set()
+            self._client.abort()
+
+    async def stopped_within(self, seconds: float) -> bool:
+        """Wait so long, or until the run is stopped; True: it is."""
+        if seconds <= 0 or self.stopped is not None:
+            return self.stopped is not None
+        try:
+            async with asyncio.timeout(seconds):
+                await self._over.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def saw(self, exchange: Exchange) -> bool:
+        """To be told of every exchange that ended; True: it failed."""
+        failed = exchange.failure is not None or exchange.status != 200
+        self._in_a_row = self._in_a_row + 1 if failed else 0
+        if self._in_a_row >= self._patience.give_up_after:
+            why = exchange.failure or f"HTTP {exchange.status}"
+            self.stop(f"given up after {self._in_a_row} failures in a row, the last: {why}")
+        return failed
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """SIGINT and SIGTERM stop the run, and so does its time limit, while this is entered."""
+        loop = asyncio.get_running_loop()
+        limit = self._patience.time_limit_s
+        timer = loop.call_later(limit, self.stop, f"time limit of {limit:g} s")
+        signals = (signal.SIGINT, signal.SIGTERM)
+        for number in signals:
+            loop.add_signal_handler(number, self.stop, INTERRUPTED)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            for number in signals:
+                loop.remove_signal_handler(number)

@@ -1,0 +1,73 @@
+"""What the scale test asks for."""
+
+import random
+from dataclasses import dataclass
+from typing import Annotated
+
+from typer import Option
+
+from bench.harness.client.asking import Ask, completion
+from bench.harness.options import Settings, int_list
+from bench.harness.workload.plan import Lengths
+
+LEVELS = (10, 100, 400, 1_000, 10_000)
+
+# Low ids are plain text in every vocabulary known, and a random run of them hits no prefix cache.
+_IDS = range(40, 240)
+
+
+def _range(name: str, text: str) -> tuple[int, int]:
+    found = Lengths.parse(name, text)
+    return found.low, found.high
+
+
+@dataclass(frozen=True)
+class ScalePlan(Settings):
+    """``levels`` are numbers of requests open at once; a level asks ``turnover`` times as many in
+    all, so that each is really reached. Lengths are in tokens, drawn evenly from both bounds."""
+
+    kind = "scale"
+    levels: Annotated[
+        tuple[int, ...],
+        Option(help="Requests open at once, level by level; 10,100,400,1000,10000."),
+        int_list,
+    ] = LEVELS
+    input_len: Annotated[tuple[int, int], Option(help="Tokens in, from-to; 128-1024."), _range] = (
+        128,
+        1_024,
+    )
+    output_len: Annotated[int, Option(help="Tokens out.")] = 128
+    turnover: Annotated[
+        float, Option(help="Requests of a level, as a multiple of those open at once.")
+    ] = 1.1
+    arrivals_per_s: Annotated[float, Option(help="Pace of a level's beginning.")] = 2_000.0
+    settle_s: Annotated[float, Option(help="Seconds for Redis to catch up.")] = 30.0
+    seed: Annotated[int, Option(help="Of the prompts.")] = 0
+
+    def __post_init__(self) -> None:
+        if not self.levels or min(self.levels) < 1:
+            raise ValueError(f"levels: {self.levels} is empty or has one below 1")
+        low, high = self.input_len
+        if not 1 <= low <= high:
+            raise ValueError(f"input_len: {low} to {high} is no range of lengths")
+        for name in ("output_len", "arrivals_per_s", "settle_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: {getattr(self, name)} is not above 0")
+        if self.turnover < 1:
+            raise ValueError(f"turnover: {self.turnover} is below 1")
+
+    def asks(self, level: int, model: str, prefix: str) -> list[Ask]:
+        """A level's requests, the same for the same seed; their X-Request-Ids begin with
+        ``prefix``."""
+        draw = random.Random(f"{self.seed}/{level}")
+        return [
+            completion(
+                model,
+                draw.choices(_IDS, k=draw.randint(*self.input_len)),
+                max_tokens=self.output_len,
+                ignore_eos=True,
+                temperature=1.0,
+                headers={"X-Request-Id": f"{prefix}{number}"},
+            )
+            for number in range(round(level * self.turnover))
+        ]

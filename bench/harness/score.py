@@ -1,0 +1,159 @@
+"""``baton bench score`` and ``baton bench compare``: throughput results side by side."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bench import result_file
+
+WEIGHTS: Mapping[int, int] = {1: 1, 2: 1, 4: 2, 8: 2, 16: 4, 32: 4, 64: 8}
+_MAY_DIFFER = ("seed", "levels")  # seeds differ in any two runs, levels are shown one by one
+
+Files = Annotated[list[Path], typer.Argument(help="Results of baton bench throughput.")]
+Correctness = Annotated[
+    list[Path] | None,
+    typer.Option(help="Result of baton bench correctness; once for each file, in their order."),
+]
+
+
+class ScoreFailed(Exception):
+    """There is no score; the message says what is missing."""
+
+
+def weighted(tok_s: Mapping[int, float], *, correct: bool = True) -> float:
+    """One number for a run: the sum of weight x total tok/s over the seven levels; 0 when the
+    answers are wrong. Raises ScoreFailed when a level is missing: a sum of fewer is another
+    figure."""
+    if missing := [level for level in WEIGHTS if level not in tok_s]:
+        raise ScoreFailed(f"no result for level {', '.join(map(str, missing))}")
+    return sum(weight * tok_s[level] for level, weight in WEIGHTS.items()) if correct else 0.0
+
+
+@dataclass(frozen=True)
+class Side:
+    """One result; ``correct`` is None where no correctness result was given."""
+
+    name: str
+    document: dict[str, Any]
+    correct: bool | None = None
+
+    @property
+    def tok_s(self) -> dict[int, float]:
+        """Verified total tok/s by level, of levels in which every request was sent; one that had
+        failures counts what did complete."""
+        return {
+            level["concurrency"]: level["total_tok_s"]
+            for level in self.document["results"].get("levels", [])
+            if level.get("total_tok_s") is not None and not level["not_sent"]
+        }
+
+    @property
+    def problems(self) -> list[str]:
+        """Why this result is not a good one."""
+        stopped = self.document["stopped"]
+        return [*([f"stopped: {stopped}"] if stopped else []), *self.document["problems"]]
+
+    def score(self) -> float | None:
+        """None where a level is missing."""
+        try:
+            return weighted(self.tok_s, correct=self.correct is not False)
+        except ScoreFailed:
+            return None
+
+
+def ratios(values: Sequence[float | None]) -> list[float | None]:
+    """Each to the first."""
+    first = values[0]
+    return [value / first if value is not None and first else None for value in values]
+
+
+def level_ratios(sides: Sequence[Side]) -> dict[int, list[float | None]]:
+    """Of every level that any side has."""
+    levels = sorted({level for side in sides for level in side.tok_s})
+    return {level: ratios([side.tok_s.get(level) for side in sides]) for level in levels}
+
+
+def differences(sides: Sequence[Side]) -> list[str]:
+    """Settings that are not the same, and so make the comparison one of different things."""
+    settings = [side.document["settings"] for side in sides]
+    found = []
+    for name in dict.fromkeys(name for each in settings for name in each):
+        values = [each.get(name) for each in settings]
+        if name not in _MAY_DIFFER and any(value != values[0] for value in values):
+            found.append(f"{name}: {', '.join(map(str, values))}")
+    return found
+
+
+def score(files: Files, correctness: Correctness = None) -> None:
+    """The weighted sum of verified tok/s over levels 1 to 64; 0 where correctness failed.
+
+    Several files are shown side by side. Exit status: 0, 1 when a score is missing or 0, 2 when
+    a file cannot be read.
+    """
+    sides = _sides(files, correctness or [])
+    _show(sides)
+    scores = [side.score() for side in sides]
+    names = [side.name for side in sides]
+    line: dict[str, Any] = {"kind": "score", "scores": dict(zip(names, scores, strict=True))}
+    if len(sides) > 1:
+        line["ratios"] = ratios(scores)
+    typer.echo(result_file.one_line({**line, "correct": [side.correct for side in sides]}))
+    raise typer.Exit(not all(scores))
+
+
+def compare(files: Files, correctness: Correctness = None, html: Path | None = None) -> None:
+    """Every level of two or more results, with ratios to the first."""
+    if len(files) < 2:
+        raise typer.BadParameter("files: a comparison takes at least two")
+    sides = _sides(files, correctness or [])
+    _show(sides)
+    names = [side.name for side in sides]
+    if html is not None:
+        from bench.harness.html.page import write_page
+
+        write_page(html, [side.document for side in sides], names)
+    found: dict[str, Any] = {"kind": "compare", "names": names}
+    found["ratios"] = {str(level): each for level, each in level_ratios(sides).items()}
+    found["score_ratios"] = ratios([side.score() for side in sides])
+    typer.echo(result_file.one_line(found))
+
+
+def _sides(files: Sequence[Path], correctness: Sequence[Path]) -> list[Side]:
+    if correctness and len(correctness) != len(files):
+        raise typer.BadParameter(f"correctness: {len(correctness)} for {len(files)} results")
+    names = [path.stem for path in files]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in files]
+    try:
+        correct: list[bool | None] = [None] * len(files)
+        for index, path in enumerate(correctness):
+            correct[index] = bool(result_file.load(path, "correctness")["ok"])
+        documents = [result_file.load(path, "throughput") for path in files]
+    except result_file.ResultFileBad as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    return [Side(*each) for each in zip(names, documents, correct, strict=True)]
+
+
+def _show(sides: Sequence[Side]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    names = [side.name for side in sides]
+    columns = ["at once", *[f"{n} tok/s" for n in names], *[f"× {n}" for n in names[1:]]]
+    table = Table(*columns, box=None)
+    rows = [(str(at), [s.tok_s.get(at) for s in sides]) for at in level_ratios(sides)]
+    for name, values in [*rows, ("score", [side.score() for side in sides])]:
+        shown = ["–" if value is None else f"{value:,.0f}" for value in values]
+        shown += ["–" if value is None else f"{value:.3f}" for value in ratios(values)[1:]]
+        table.add_row(name, *shown)
+    console = Console(stderr=True)
+    console.print(table)
+    for side in sides:
+        for problem in side.problems:
+            console.print(f"{side.name}: {problem}", highlight=False, markup=False)
+    for difference in differences(sides):
+        console.print(f"not the same: {difference}", highlight=False, markup=False)

@@ -1,0 +1,158 @@
+"""Throughput: the same number of random prompts at each level of concurrency, strictly counted.
+
+The life of a level: its prompts are made (fresh, of exact length, sums among them) and the
+warm-ups run, both off the clock; then a closed loop sends the prompts; then, off the clock again,
+the answers are read, counted and judged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from bench.harness.client.record import Failure
+from bench.harness.conduct import Session
+from bench.harness.figures.outcome import Outcome, failures
+from bench.harness.figures.summary import summary
+from bench.harness.figures.timeline import timeline
+from bench.harness.loops import closed_loop
+from bench.harness.options import CountedTarget
+from bench.harness.server_info import find_tokens
+from bench.harness.throughput_settings import ThroughputSettings
+from bench.harness.workload.prepared import Maker, Prepared, outcomes
+from bench.harness.workload.prompts import PromptsFailed
+from bench.harness.workload.tokens import TokenizerMissing, Tokens
+
+FEW_REQUESTS = 20
+"""Percentiles of fewer are shown with how many there were."""
+
+
+@dataclass
+class Throughput:
+    """Grows level by level; ``json`` is a whole result at any time."""
+
+    settings: ThroughputSettings
+    tokenizer: str
+    zero_s: float = field(default_factory=perf_counter)
+    levels: list[dict[str, Any]] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "seed": self.settings.seed,
+            "tokenizer": self.tokenizer,
+            "levels": self.levels,
+            "wall_s": perf_counter() - self.zero_s,
+            "failures": failures(self.outcomes),
+            "timeline": timeline(self.outcomes, self.zero_s),
+            "requests": [outcome.json(self.zero_s) for outcome in self.outcomes],
+        }
+
+    def headline(self) -> dict[str, Any]:
+        return {
+            "seed": self.settings.seed,
+            "total_tok_s": {str(v["concurrency"]): v.get("total_tok_s") for v in self.levels},
+            "failed": sum(level["failed"] for level in self.levels),
+            "spot_checks": [c["passed"] for level in self.levels for c in level["spot_checks"]],
+        }
+
+    def problems(self) -> list[str]:
+        """Wrong sums are reported, but are none: random weights cannot add."""
+        found = []
+        for level in self.levels:
+            name = f"level {level['concurrency']}"
+            if level["failed"]:
+                kinds = ", ".join(f"{n} {kind}" for kind, n in level["failures"].items())
+                found.append(f"{name}: {level['failed']} of {level['requests']} failed ({kinds})")
+            if level["not_sent"]:
+                found.append(f"{name}: {level['not_sent']} never sent")
+            if level["warm_up_failures"]:
+                found.append(f"{name}: warm-up failed: {level['warm_up_failures'][0]}")
+        return found
+
+
+async def throughput(
+    settings: ThroughputSettings, target: CountedTarget, session: Session
+) -> Throughput:
+    """Random prompts of exact length in a closed loop, strictly counted, at each level.
+
+    Exit status: 0, 1 when a request failed, 2 when nothing could be measured, 130 interrupted.
+    """
+    settings.check_fits(session.server)
+    tokens = await find_tokens(session.aside, session.server, target.tokenizer, target.vocab_size)
+    session.progress.say(f"seed {settings.seed}, {tokens.source}")
+    return await measure(session, settings, tokens)
+
+
+async def measure(session: Session, settings: ThroughputSettings, tokens: Tokens) -> Throughput:
+    """All levels, or as many as there were until the run was stopped. Raises PromptsFailed and
+    TokenizerMissing when there is not even one."""
+    client, control, progress = session.client, session.control, session.progress
+    maker = Maker(session.server.model, tokens, settings)
+    found = Throughput(settings, tokens.source)
+    for concurrency in settings.levels:
+        if control.stopped is not None:
+            break
+        try:
+            warm, prepared = await maker.warm_ups(concurrency), await maker.level(concurrency)
+        except (PromptsFailed, TokenizerMissing) as error:
+            if not found.levels:
+                raise
+            control.stop(f"no prompts for level {concurrency}: {error}")
+            break
+        exchanges = await closed_loop(client, [w.ask for w in warm], concurrency, control)
+        heated = await outcomes(warm, exchanges, tokens, settings.count_tolerance)
+        bad = [o.record for o in heated if o.record.failure not in (None, Failure.MISCOUNT)]
+        if warm and len(bad) == len(warm):
+            why = f"{bad[0].failure}: {bad[0].detail}"
+            control.stop(f"every warm-up of level {concurrency} failed: {why}")
+        progress.begin(f"level {concurrency}", len(prepared))
+        exchanges = await closed_loop(
+            client, [p.ask for p in prepared], concurrency, control, progress.step
+        )
+        seen = await outcomes(prepared, exchanges, tokens, settings.count_tolerance)
+        level = _figures(concurrency, prepared, seen)
+        left_out = settings.spot_checks - settings.spot_checks_at(concurrency)
+        level["spot_checks_left_out"] = left_out
+        level["warm_up_failures"] = [f"{r.failure}: {r.detail}" for r in bad]
+        found.levels.append(level)
+        found.outcomes += seen
+        progress.say(_line(level))
+    return found
+
+
+def _figures(
+    concurrency: int, prepared: Sequence[Prepared], seen: Sequence[Outcome]
+) -> dict[str, Any]:
+    answers = {outcome.label: outcome.record.text for outcome in seen}
+    return {
+        "concurrency": concurrency,
+        **(summary(seen) if seen else {"requests": 0, "failed": 0}),
+        "not_sent": len(prepared) - len(seen),
+        "spot_checks": [
+            {
+                "question": item.check.question,
+                "expected": item.check.expected,
+                "answer": answers[item.label][:60],
+                "passed": item.check.passes(answers[item.label]),
+            }
+            for item in prepared
+            if item.check and item.label in answers
+        ],
+    }
+
+
+def _line(level: dict[str, Any]) -> str:
+    if not level["requests"]:
+        return f"level {level['concurrency']}: nothing was sent"
+    ttft, itl = level["ttft_ms"], level["itl_ms"]
+    parts = [
+        f"level {level['concurrency']}: {level['total_tok_s']:,.0f} tok/s",
+        f"{level['output_tok_s']:,.0f} out",
+        f"TTFT p50 {ttft['p50']:,.1f} ms" if ttft else "",
+        f"ITL p50 {itl['p50']:,.2f} ms" if itl else "",
+        f"of {level['requests']} requests" if level["requests"] < FEW_REQUESTS else "",
+        f"{level['wall_s']:,.1f} s",
+        f"{level['failed']} failed" if level["failed"] else "",
+    ]
+    return ", ".join(part for part in parts if part)
