@@ -19,15 +19,16 @@ UNKNOWN = "-"
 
 
 def headline(status: dict[str, Any]) -> str:
-    """Whether the service is ready, and how many requests it has."""
+    """Whether the service is ready, what is wrong, and how many requests it has."""
     problems = [*status["problems"], *(["draining"] if status["draining"] else [])]
-    state = f"not ready: {'; '.join(dict.fromkeys(problems))}" if problems else "ready"
+    state = "ready" if is_ready(status) else "not ready"
+    state += f": {'; '.join(dict.fromkeys(problems))}" if problems else ""
     redis = "connected" if status["redis_connected"] else "not connected"
     return f"{state} ({status['queued']} queued, {status['running']} running, Redis {redis})"
 
 
 def is_ready(status: dict[str, Any]) -> bool:
-    return not (status["problems"] or status["draining"])
+    return bool(status["ready"] and not status["draining"])
 
 
 def worker_cells(worker: dict[str, Any], celsius: float | None = None) -> dict[str, str]:

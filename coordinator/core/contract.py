@@ -69,8 +69,10 @@ class WorkerStatus:
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """``problems`` says why no work can be taken; empty when ready."""
+    """``ready``: work is taken. ``problems`` says why it is not, or what is wrong although it is:
+    ``no live prefill worker`` where decode workers compute prompts meanwhile."""
 
+    ready: bool
     problems: tuple[str, ...]
     draining: bool
     queued: int

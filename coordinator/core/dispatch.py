@@ -5,6 +5,10 @@
     parked     waits for a worker that is large enough to come back
     handoffs   computed and offered; waits for a decode worker
 
+Tokens are computed by prefill workers, by colocated ones, or, while no prefill worker takes work,
+by decode workers, which then go on with the request as a colocated worker does. What was placed
+stays where it is when a prefill worker is back.
+
 All are kept in the order of acceptance, whatever the attempt, and no request is overtaken at the
 workers that it waits for: a long request must not starve behind short ones. The head of the queue
 may have any worker that can hold it, and holds up all others meanwhile; one that avoids workers
@@ -19,8 +23,8 @@ from collections.abc import Callable
 from coordinator.core.faults import Faults
 from coordinator.core.placement import (
     PlacementLimits,
-    choose_both,
     choose_decode,
+    choose_generate,
     choose_prefill,
     large_enough,
 )
@@ -92,13 +96,13 @@ class Dispatcher:
         for request in [r for r in self.parked if not self._too_long_for_all(r)]:
             _remove(request, self.parked)
             self.enqueue(request)
-        self._run_handoffs()
+        waited_for = self._run_handoffs()
         for request in list(self.suspects):
             worker = self._trials.alone(self._first_workers(request), request)
             if worker is not None and self._choose_first([worker], request):
                 _remove(request, self.suspects)
                 self._to_first(request, worker)
-        self._run_queue()
+        self._run_queue(waited_for)
 
     def unassign(self, request: Request, instance: str) -> None:
         """The worker is no longer responsible for the request."""
@@ -142,9 +146,10 @@ class Dispatcher:
         self.unassign(request, request.prefill_worker)
         request.offer = None
 
-    def _run_queue(self) -> None:
+    def _run_queue(self, spoken_for: set[str]) -> None:
+        """``spoken_for`` are workers that an older request waits for; added are those that one
+        which avoids the others waits for."""
         at = 0
-        spoken_for: set[str] = set()  # an older request that avoids others waits for room there
         while at < len(self.queue):
             request = self.queue[at]
             workers = self._first_workers(request)
@@ -159,9 +164,10 @@ class Dispatcher:
             else:
                 break
 
-    def _run_handoffs(self) -> None:
+    def _run_handoffs(self) -> set[str]:
+        """Returns the decode workers that are reserved, or that a handoff waits for room at."""
         if not self.handoffs:
-            return
+            return set()
         decodes = self._registry.of("decode")
         proved: dict[str, set[str]] = {}  # who can pull from a prefill worker
         # Reserved, or an older request waits for room there.
@@ -186,6 +192,7 @@ class Dispatcher:
             if worker is not None:
                 _remove(request, self.handoffs)
                 self._to_decode(request, worker)
+        return spoken_for
 
     def _proved(self, prefill: str) -> set[str]:
         pairs, taking = self._registry.pairs, self._registry.taking("decode")
@@ -200,19 +207,21 @@ class Dispatcher:
 
     def _first_workers(self, request: Request) -> list[Worker]:
         """Workers that may compute the request's tokens, busy or not."""
-        both = self._registry.of("colocated")
-        if both:
-            return self._faults.able(large_enough(both, request.max_len), request)
+        generating = self._registry.of("decode" if self._registry.standing_in() else "colocated")
+        if generating:
+            return self._faults.able(large_enough(generating, request.max_len), request)
         prefill = large_enough(self._registry.prefilling(), request.num_tokens)
         return self._faults.able(prefill, request)
 
     def _choose_first(self, workers: list[Worker], request: Request) -> Worker | None:
-        if workers and workers[0].hello.role == "colocated":
-            return choose_both(workers, request, self._limits)
+        if workers and workers[0].hello.role != "prefill":
+            return choose_generate(workers, request, self._limits)
         return choose_prefill(workers, request, self._limits)
 
     def _too_long_for_all(self, request: Request) -> bool:
         role = request.too_long_for
+        if role == "prefill" and self._registry.standing_in():
+            role = "decode"
         return role is not None and not self._registry.holds(role, request.needs_len)
 
     def _to_first(self, request: Request, worker: Worker) -> None:
@@ -220,8 +229,8 @@ class Dispatcher:
         request.prefill_worker = worker.instance
         request.stages["placed_at"] = self._clock()
         request.prefill_assigned_at = self._monotonic()
-        alone = worker.hello.role == "colocated"
-        self._assign(request, worker, request.as_generate() if alone else request.as_prefill())
+        hands_off = worker.hello.role == "prefill"
+        self._assign(request, worker, request.as_prefill() if hands_off else request.as_generate())
 
     def _to_decode(self, request: Request, worker: Worker) -> None:
         request.decode_worker = worker.instance

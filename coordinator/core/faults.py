@@ -1,7 +1,7 @@
 """Which worker a request's fault is charged to, and which workers get requests. Pure.
 
     what                                   charged to
-    not_finite at a prefill or both        that worker, once another attempt got further
+    not_finite while a prompt is computed  that worker, once another attempt got further
     not_finite at a decode worker          that worker; in the first step after a handoff the pair
                                            and both workers; once another attempt got further
     pull_timeout, digest_mismatch,         the pair and both workers

@@ -34,6 +34,7 @@ from transport.wire.messages import Welcome
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2.0
+STANDING_IN = "no live prefill worker: decode workers compute prompts"
 DRAINED_AT_ONCE = 256
 TURN_S = 0.005
 """How long messages are taken before streams, new requests and timers get the event loop."""
@@ -85,9 +86,9 @@ class Hub:
         return self._open_tokens.max_tokens
 
     def submit(self, spec: SequenceRequest) -> Stream:
-        problems = self._problems()
-        if problems:
-            raise Overloaded("; ".join(problems), retry_after_s=RETRY_AFTER_S)
+        obstacles = self._obstacles()
+        if obstacles:
+            raise Overloaded("; ".join(obstacles), retry_after_s=RETRY_AFTER_S)
         request_id = spec.request_id
         stream = Stream(
             self._open_tokens.hold(len(spec.prompt_ids), until_end=not spec.streamed),
@@ -109,8 +110,11 @@ class Hub:
     def status(self) -> ServiceStatus:
         num_open = len(self._lifecycle.requests)
         now = time.monotonic()
+        obstacles = self._obstacles()
+        degraded = [STANDING_IN] if self._registry.standing_in() else []
         return ServiceStatus(
-            problems=self._problems(),
+            ready=not obstacles,
+            problems=(*obstacles, *degraded),
             draining=self._draining,
             queued=self._lifecycle.num_queued,
             running=num_open - self._lifecycle.num_queued,
@@ -118,16 +122,17 @@ class Hub:
             workers=tuple(worker.status(now) for worker in self._registry.all()),
         )
 
-    def _problems(self) -> tuple[str, ...]:
+    def _obstacles(self) -> list[str]:
         """Why no work can be taken."""
         num_open = len(self._lifecycle.requests)
         problems = ["the coordinator is shutting down"] if self._draining else []
-        problems += [f"no live {role} worker" for role in self._registry.missing_roles()]
+        needed = () if self._registry.standing_in() else self._registry.missing_roles()
+        problems += [f"no live {role} worker" for role in needed]
         if num_open >= self._settings.max_open:
             problems.append(f"{num_open} requests are open, which is the most allowed")
         if (num_held := self._open_tokens.num_held) >= self.max_open_tokens:
             problems.append(f"open requests hold {num_held} tokens, which is the most allowed")
-        return tuple(problems)
+        return problems
 
     # ---- its own life
 

@@ -94,7 +94,7 @@ class Inbox:
                     log.error("%s is draining: GPU %s is unfit: %s", instance, gpu, unfit)
                 else:
                     log.info("%s is draining", instance)
-                worker.draining = True
+                self._lifecycle.drain(worker)
             case Goodbye():
                 self._membership.left(worker)
             case _:

@@ -148,6 +148,12 @@ class Lifecycle:
                     self._outbox.send(instance, joined)
             self._dispatcher.run()
 
+    def drain(self, worker: Worker) -> None:
+        """It takes no new work; others may get what waits for it."""
+        with self._outbox:
+            worker.draining = True
+            self._dispatcher.run()
+
     def hopeless(self) -> list[tuple[Worker, str]]:
         """Workers that are to be ended, and why."""
         return self._faults.hopeless()

@@ -216,7 +216,7 @@ class Observer:
         metrics.queued.set(status.queued)
         metrics.running.set(status.running)
         metrics.open_tokens.set(open_tokens)
-        metrics.ready.set(not status.problems)
+        metrics.ready.set(status.ready)
         metrics.redis_connected.set(status.redis_connected)
         metrics.redis_writes_dropped.inc(self._records.dropped - self._dropped)
         metrics.stale_dropped.labels("worker").inc(stale_dropped - self._stale)

@@ -2,7 +2,8 @@
 
     prefill   the fewest prompt tokens ahead
     decode    chosen only when the prompt is done: the fewest sequences, then the most free pages
-    both      the fewest sequences, then the fewest prompt tokens ahead, then the most free pages
+    generate  at a colocated worker, or a decode worker while no prefill worker takes work: the
+              fewest sequences, then the fewest prompt tokens ahead, then the most free pages
 
 A worker is only chosen if it has room by what the coordinator itself has placed there, counted in
 the requests' lengths as of now: a worker's own report is a heartbeat old, and may not yet know of
@@ -59,7 +60,7 @@ def choose_decode(workers: Iterable[Worker], request: Request) -> Worker | None:
     return _least_loaded(fitting, request, lambda w: (len(w.assigned), -w.free_pages))
 
 
-def choose_both(
+def choose_generate(
     workers: Iterable[Worker], request: Request, limits: PlacementLimits
 ) -> Worker | None:
     """The worker that computes the request's tokens and goes on, of workers that are

@@ -182,6 +182,13 @@ class Registry:
         heard = {worker.instance: worker.heard_at for worker in self.taking("decode")}
         return [w for w in self.of("prefill") if not self.pairs.stranded(w.instance, heard)]
 
+    def standing_in(self) -> bool:
+        """Whether decode workers compute prompts: there were prefill workers, and none takes work
+        now. Before the first one joins, prompts wait for it."""
+        if not self.longest_seen("prefill") or not self.taking("decode"):
+            return False
+        return all(worker.draining for worker in self.prefilling())
+
     def decoding_from(self, prefill: str) -> list[Worker]:
         """Decode workers that take new work and read this prefill worker's memory right, or have
         yet to prove it."""

@@ -91,7 +91,7 @@ class Trials:
         if not self._reserved_at:
             return
         for worker in self._registry.all():
-            if worker.reserved_for is not None and _over(worker, worker.reserved_for):
+            if worker.reserved_for is not None and self._over(worker, worker.reserved_for):
                 self._unreserve(worker)
 
     def worker_gone(self, instance: str) -> None:
@@ -118,6 +118,17 @@ class Trials:
         num_reserved = sum(worker.reserved_for is not None for worker in of_role)
         return num_reserved < max(1, len(of_role) // 2)
 
+    def _over(self, worker: Worker, request: Request) -> bool:
+        """Whether the request needs the worker reserved for it no more."""
+        if request.state.terminal or not request.suspect:
+            return True
+        if request.request_id in worker.assigned and _computing(worker, request):
+            return False
+        queued = request.state is State.QUEUED
+        if worker.hello.role == "decode":
+            return not request.waiting or (queued and not self._registry.standing_in())
+        return not queued
+
     def _unreserve(self, worker: Worker) -> None:
         worker.reserved_for = None
         self._reserved_at.pop(worker.instance, None)
@@ -130,13 +141,3 @@ def _computing(worker: Worker, request: Request) -> bool:
 
 def _busy(worker: Worker) -> bool:
     return any(_computing(worker, request) for request in worker.assigned.values())
-
-
-def _over(worker: Worker, request: Request) -> bool:
-    if request.state.terminal or not request.suspect:
-        return True
-    if request.request_id in worker.assigned and _computing(worker, request):
-        return False
-    if worker.hello.role == "decode":
-        return not (request.state is State.HANDOFF and not request.decode_worker)
-    return request.state is not State.QUEUED

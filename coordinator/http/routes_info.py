@@ -63,11 +63,12 @@ def info_routes(context: AppContext, bodies: Bodies) -> APIRouter:
     @router.head("/ready", include_in_schema=False)
     @router.get("/ready", responses=answers(Ready, 503))
     async def ready() -> Response:
-        """The service can take work; 503 says why not."""
+        """The service takes work, though with the problems that are named; 503 says why not."""
         status = core.status()
-        if not status.problems and not status.draining:
-            return json_response(Ready(problems=[], redis_connected=status.redis_connected))
-        problems = list(status.problems) or ["draining"]
+        problems = list(status.problems)
+        if status.ready and not status.draining:
+            return json_response(Ready(problems=problems, redis_connected=status.redis_connected))
+        problems = problems or ["draining"]
         error = ApiError(503, "; ".join(problems), code="not_ready", retry_after_s=_RETRY_AFTER_S)
         answer = {**error.body(), "ready": False, "problems": problems}
         answer["redis_connected"] = status.redis_connected

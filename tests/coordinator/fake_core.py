@@ -103,7 +103,7 @@ class FakeCore:
         self.num_cut += len(request_ids)
 
     def status(self) -> ServiceStatus:
-        return ServiceStatus(self.problems, False, 0, 0, True, self.workers)
+        return ServiceStatus(not self.problems, self.problems, False, 0, 0, True, self.workers)
 
     @property
     def outcomes(self) -> list[str]:

@@ -175,6 +175,28 @@ async def test_who_can_pull_from_nobody_is_refused_with_the_reason(site: Site) -
     assert "selftest_bytes_per_second{" not in text
 
 
+async def test_without_a_prefill_worker_prompts_are_served_and_the_loss_is_a_problem_shown(
+    site: Site,
+) -> None:
+    prefill, decode = site.join("p-1", "prefill"), site.join("d-1", "decode")
+    await asyncio.to_thread(prefill.session.join, DEADLINE_S)
+    await asyncio.to_thread(decode.hear, PeerJoined)
+    assert (site.hub.status().ready, site.hub.status().problems) == (True, ())
+    prefill.session.leave()
+    await asyncio.to_thread(decode.hear, PeerLeft)
+    status = site.hub.status()
+    assert status.ready
+    assert status.problems == ("no live prefill worker: decode workers compute prompts",)
+    site.hub.submit(SequenceRequest("r", packed((1, 2)), SamplingParams(), StopRule(4)))
+    assert (await asyncio.to_thread(decode.hear, Generate)).request_id == "r"
+    decode.session.leave(draining=True)
+
+    async with asyncio.timeout(DEADLINE_S):
+        while site.hub.status().ready:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert site.hub.status().problems == ("no live prefill worker", "no live decode worker")
+
+
 async def test_the_speed_of_a_peer_that_has_left_is_not_shown(site: Site) -> None:
     prefill, decode = site.join("p-1", "prefill"), site.join("d-1", "decode")
     await asyncio.to_thread(prefill.session.join, DEADLINE_S)

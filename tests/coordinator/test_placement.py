@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.placement import (
     PlacementLimits,
-    choose_both,
     choose_decode,
+    choose_generate,
     choose_prefill,
     large_enough,
 )
@@ -54,7 +54,7 @@ class Pool:
             case "decode":
                 return choose_decode(large_enough(self.workers, request.max_len), request)
             case "colocated":
-                return choose_both(large_enough(self.workers, request.max_len), request, LIMITS)
+                return choose_generate(large_enough(self.workers, request.max_len), request, LIMITS)
 
     def place(self, length: int, failed_at: str = "") -> Worker | None:
         request = self.request(length, failed_at)

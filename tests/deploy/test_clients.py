@@ -18,6 +18,7 @@ from deploy.cli import app
 from tests.deploy.running import DEADLINE_S, ROOT
 
 STATUS = {
+    "ready": True,
     "problems": [],
     "draining": False,
     "queued": 3,
@@ -136,13 +137,23 @@ def test_status_of_a_ready_service(stub):
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"problems": ["no decode worker"]}, "no decode worker"), ({"draining": True}, "draining")],
+    [
+        ({"ready": False, "problems": ["no decode worker"]}, "no decode worker"),
+        ({"draining": True}, "draining"),
+    ],
 )
 def test_status_of_an_unready_service_exits_1(stub, change, said):
     stub.pages["/status"] = {**STATUS, **change}
     told = baton("status", "--url", stub.url)
     assert told.returncode == 1
     assert told.stdout.startswith(f"not ready: {said} (")
+
+
+def test_status_names_the_problems_of_a_service_that_is_ready_all_the_same(stub):
+    stub.pages["/status"] = {**STATUS, "problems": ["no live prefill worker"]}
+    told = baton("status", "--url", stub.url)
+    assert told.returncode == 0
+    assert told.stdout.startswith("ready: no live prefill worker (")
 
 
 def test_status_exits_2_when_nothing_or_something_else_answers(stub):

@@ -340,6 +340,21 @@ class Cluster:
         self.lifecycle.worker_lost(instance)
         self._apply()
 
+    def drain_worker(self, instance: str) -> None:
+        """SIGTERM: it takes no new work, and finishes what it has."""
+        self.lifecycle.drain(self.registry.require(instance))
+        self._apply()
+
+    def stop_worker(self, instance: str) -> None:
+        """It leaves; what it has not finished it gives back."""
+        node = self.nodes[instance]
+        node.pool.give_back()
+        while node.outbox:
+            self._deliver(node)
+        del self.nodes[instance]
+        self.lifecycle.worker_lost(instance, died=False)
+        self._apply()
+
     # ---- clients
 
     def submit(self, prompt: tuple[int, ...], stop: StopRule) -> str:
@@ -363,6 +378,8 @@ class Cluster:
         if self.rng.random() < 0.002:
             self.lifecycle.tick()
             self._apply()
+        if not self.nodes:
+            return
         node = self.rng.choice(list(self.nodes.values()))
         events = [lambda: self._round(node)]
         if node.inbox:

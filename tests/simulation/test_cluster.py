@@ -29,7 +29,18 @@ def test_every_request_ends_once_with_the_right_text(
     run_scenario(random.Random(seed), roles, lookahead)
 
 
-def run_scenario(rng: random.Random, roles: tuple[str, ...], lookahead: int) -> None:
+@pytest.mark.parametrize("lookahead", [0, 1])
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_decode_workers_stand_in_while_prefill_workers_are_away(lookahead: int, seed: int) -> None:
+    run_scenario(random.Random(seed), ("prefill", "decode"), lookahead, max_away=6_000)
+
+
+def run_scenario(
+    rng: random.Random, roles: tuple[str, ...], lookahead: int, max_away: int = 0
+) -> None:
+    """Workers that are killed, or drain and leave, are replaced ``max_away`` events later at most;
+    with any, mostly prefill workers, and there are few."""
     size = PoolSize(num_pages=rng.choice([14, 18, 25, 40, 60]), num_state_slots=rng.randint(2, 8))
     blamed = rng.random() < 0.5  # for the deaths of workers, which are none of their doing here
     nan_share = rng.choice([0.0, 0.0, 0.005])
@@ -38,9 +49,10 @@ def run_scenario(rng: random.Random, roles: tuple[str, ...], lookahead: int) -> 
         nan_share=nan_share, pull_timeout_s=rng.choice([0.05, 10_000.0]),
     )  # fmt: skip
     for role in roles:
-        for _ in range(rng.randint(1, 3)):
+        for _ in range(1 if max_away and role == "prefill" else rng.randint(1, 3)):
             cluster.add_worker(role)
     prompts, cancelled = {}, set()
+    away = Away(cluster, max_away)
     for _ in range(MAX_EVENTS):
         if len(prompts) < 25 and rng.random() < 0.02:
             prompt = tuple(rng.randrange(64) for _ in range(rng.randint(1, 150)))
@@ -50,8 +62,9 @@ def run_scenario(rng: random.Random, roles: tuple[str, ...], lookahead: int) -> 
             victim = rng.choice(list(cluster.open))
             cancelled.add(victim)
             cluster.cancel(victim)
-        elif rng.random() < 0.0007:
-            replace_worker(cluster, rng)
+        elif rng.random() < (0.002 if max_away else 0.0007):
+            away.send()
+        away.back()
         cluster.tick()
         if len(prompts) == 25 and not cluster.open:
             break
@@ -72,6 +85,7 @@ def run_scenario(rng: random.Random, roles: tuple[str, ...], lookahead: int) -> 
         else:
             assert cluster.ends[request_id] == [State.FINISHED]
             assert output == expected
+    away.back(everyone=True)
     settle(cluster)
     for node in cluster.nodes.values():
         gauges = node.pool.gauges()
@@ -135,11 +149,49 @@ def test_what_only_a_lost_worker_can_hold_waits_until_a_worker_as_large_joins(
             assert cluster.outputs[request_id] == expected
 
 
-def replace_worker(cluster: Cluster, rng: random.Random) -> None:
-    instance = rng.choice(list(cluster.nodes))
-    role = cluster.nodes[instance].hello.role
-    cluster.kill_worker(instance)
-    cluster.add_worker(role)
+class Away:
+    """Workers that are gone, and when each is replaced, in events from now."""
+
+    def __init__(self, cluster: Cluster, max_away: int) -> None:
+        self._cluster = cluster
+        self._max = max_away
+        self._returns: list[tuple[int, str]] = []
+        self._draining: list[tuple[int, str]] = []
+        self._now = 0
+
+    def send(self) -> None:
+        """Kill a worker, or, where it may stay away, have it drain."""
+        cluster, rng = self._cluster, self._cluster.rng
+        nodes = [name for name in cluster.nodes if not cluster.registry.require(name).draining]
+        if self._max and rng.random() < 0.7:
+            nodes = [name for name in nodes if name.startswith("prefill")]
+        if not nodes:
+            return
+        instance = rng.choice(nodes)
+        if self._max and rng.random() < 0.4:
+            cluster.drain_worker(instance)
+            self._draining.append((self._now + rng.randint(0, 1_000), instance))
+        else:
+            cluster.kill_worker(instance)
+            self._replace_later(instance)
+
+    def back(self, *, everyone: bool = False) -> None:
+        """Stop what has drained for long enough, and start what was away for long enough."""
+        self._now += 1
+        for at, instance in self._draining.copy():
+            if at <= self._now or everyone:
+                self._draining.remove((at, instance))
+                if instance in self._cluster.nodes:
+                    self._cluster.stop_worker(instance)
+                self._replace_later(instance)
+        for at, role in self._returns.copy():
+            if at <= self._now or everyone:
+                self._returns.remove((at, role))
+                self._cluster.add_worker(role)
+
+    def _replace_later(self, instance: str) -> None:
+        wait = self._cluster.rng.randint(0, self._max) if self._max else 0
+        self._returns.append((self._now + wait, instance.partition("-")[0]))
 
 
 def settle(cluster: Cluster) -> None:

@@ -40,7 +40,8 @@ const sum = (workers, name) => count(workers.reduce((total, each) => total + eac
 
 export function showStatus(status) {
   const problems = [...status.problems, ...(status.draining ? ["draining"] : [])];
-  const state = problems.length ? `not ready: ${problems.join("; ")}` : "ready";
+  const ready = status.ready && !status.draining;
+  const state = (ready ? "ready" : "not ready") + (problems.length ? `: ${problems.join("; ")}` : "");
   const redis = status.redis_connected ? "" : " · Redis not connected";
   say($("health"), `${state} · ${status.queued} queued · ${status.running} running${redis}`);
   $("health").className = problems.length ? "bad" : "good";
