@@ -1,14 +1,14 @@
-"""The end of a coordinator that was told to stop.
+"""How a coordinator ends that was told to stop.
 
-With a successor (SIGTERM, and its starter keeps the HTTP socket): what connects from
-now on waits for the successor; requests that come on open connections are served, with the last
-answer on each closing it. When none has been under way for a moment, in which clients send the
-request that they had ready, the connections are closed. The same where a proxy waits for the
-successor, but that the kernel refuses what connects.
+With a successor (SIGTERM, and its starter keeps the HTTP socket): new connections wait for the
+successor. Requests that come on open connections are served, and the last answer on each closes it.
+The connections are closed once no request has been under way for ``LINGER_S``, in which clients
+send the request that they had ready. Where a proxy waits for the successor it is the same, except
+that the kernel refuses new connections.
 
-Without one, or when SIGINT says that none will come: new requests get 503.
+Without a successor, or after SIGINT: new requests get 503.
 
-Either way what is open at the deadline fails.
+In both cases what is open at the deadline fails.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ LINGER_S = 0.25
 """How long idle connections stay open after the last answer."""
 
 
-class Drained(Protocol):
+class DrainableHub(Protocol):
     """The hub, as the drain needs it."""
 
     async def drain(self, timeout_s: float) -> None:
@@ -33,7 +33,7 @@ class Drained(Protocol):
         ...
 
 
-class Left(Protocol):
+class DrainableServer(Protocol):
     """The HTTP server, as the drain needs it."""
 
     def hand_over(self) -> None:
@@ -41,13 +41,12 @@ class Left(Protocol):
         ...
 
     def accept_again(self) -> None:
-        """Nobody else will: the connections that wait are told so."""
+        """Accept connections again, since no other process will."""
         ...
 
 
-class Orders:
-    """What this process was told: ``stop`` once it is to end, ``for_good`` once without a
-    successor."""
+class StopSignals:
+    """``stop`` is set once this process is to end, ``for_good`` once it has no successor."""
 
     def __init__(self, *, has_successor: bool) -> None:
         self.stop = asyncio.Event()
@@ -66,16 +65,20 @@ class Orders:
 
 
 async def drain(
-    orders: Orders, hub: Drained, http: Left, connections: Connections, timeout_s: float
+    signals: StopSignals,
+    hub: DrainableHub,
+    http: DrainableServer,
+    connections: Connections,
+    timeout_s: float,
 ) -> None:
     """Return when no request is open, after ``timeout_s`` and a moment at most."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
-    if not orders.for_good.is_set():
-        log.info("draining; what connects is left to the next coordinator")
+    if not signals.for_good.is_set():
+        log.info("draining; new connections are left to the next coordinator")
         http.hand_over()
-        await first_of(timeout_s, _quiet_for_a_moment(connections), orders.for_good.wait())
-        if orders.for_good.is_set():
+        await first_of(timeout_s, _quiet_for_a_moment(connections), signals.for_good.wait())
+        if signals.for_good.is_set():
             http.accept_again()
         elif connections.quiet.is_set():
             connections.close_idle()

@@ -1,6 +1,6 @@
 """The coordinator process.
 
-open     sockets, Redis record, tokenizer: whatever is wrong shows before anything is served
+open     sockets, Redis record, tokenizer: a wrong setting shows before anything is served
 serve    HTTP on one side, workers on the other, one event loop
 drain    after SIGTERM or SIGINT: finish what is open, fail what is left (drain.py)
 close    HTTP, channel, record
@@ -24,7 +24,7 @@ from coordinator.core.hub import Hub
 from coordinator.core.hub_settings import HubSettings
 from coordinator.core.observer import Observer
 from coordinator.core.placement import PlacementLimits
-from coordinator.drain import Orders, drain, first_of
+from coordinator.drain import StopSignals, drain, first_of
 from coordinator.event_loop import freeze_startup_objects
 from coordinator.file_limit import allow_open_files
 from coordinator.http.api import create_app
@@ -81,10 +81,10 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
     """Run until SIGTERM or SIGINT, on the listening socket that was ``inherited``, if one was.
     Raises ValueError, OSError or BatonError before serving."""
     instance = f"coordinator-{token_hex(4)}"
-    orders = Orders(has_successor=settings.hand_over or inherited is not None)
+    signals = StopSignals(has_successor=settings.hand_over or inherited is not None)
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, orders.terminate)
-    loop.add_signal_handler(signal.SIGINT, orders.interrupt)
+    loop.add_signal_handler(signal.SIGTERM, signals.terminate)
+    loop.add_signal_handler(signal.SIGINT, signals.interrupt)
     max_connections = allow_open_files("max_open", settings.hub.max_open)
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(inherited or _listen(settings.host, settings.port))
@@ -114,28 +114,30 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(hub.run(), name="hub")
             if inherited is not None:
-                # Whoever waits there shall not be told that there are no workers yet.
-                await first_of(REJOIN_S, hub.complete(), orders.stop.wait())
+                # Clients that wait there should not get a 503 because no workers have joined yet.
+                await first_of(REJOIN_S, hub.complete(), signals.stop.wait())
             connections = Connections(max_connections, metrics.http_evicted.inc)
             shared = inherited is not None
             http = HttpServer(app, listener, settings.http, connections, listener_is_shared=shared)
             tasks.create_task(http.serve(), name="http")
-            await http.is_open.wait()  # to be told to stop before that would find no door
+            await http.is_open.wait()  # before that there is nothing to stop
             freeze_startup_objects()
             if not settings.http.api_keys and not is_loopback(settings.host):
-                log.warning("no API keys are set: whoever reaches %s is served", settings.host)
+                log.warning(
+                    "no API keys are set: every client that reaches %s is served", settings.host
+                )
             notify(READY="1", STATUS=f"listening on {settings.host}:{listener.getsockname()[1]}")
             log.info("%s listens on %s:%d", instance, *listener.getsockname()[:2])
-            await orders.stop.wait()
+            await signals.stop.wait()
             notify(STOPPING="1", STATUS="draining")
             due_at = loop.time() + settings.drain_timeout_s
-            await drain(orders, hub, http, connections, settings.drain_timeout_s)
+            await drain(signals, hub, http, connections, settings.drain_timeout_s)
             http.exit_within(max(CLOSE_TIMEOUT_S, due_at - loop.time()))
             hub.stop()
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn behind a door of ours, without its own signal handling: draining comes before
+    """uvicorn behind an AcceptThrottle, without its own signal handling: draining comes before
     closing."""
 
     def __init__(
@@ -174,14 +176,14 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
-        self._door = AcceptThrottle(self._listener, self._protocol, self._connections)
-        self._door.open()
+        self._throttle = AcceptThrottle(self._listener, self._protocol, self._connections)
+        self._throttle.open()
         self.is_open.set()
 
     def hand_over(self) -> None:
         """Accept no more connections, and close each with the end of its next answer. Those that
-        come are refused by the kernel, unless another process keeps the listener."""
-        self._door.stop()
+        come later are refused by the kernel, unless another process keeps the listener."""
+        self._throttle.stop()
         if not self._listener_is_shared:
             self._listener.close()
         self._connections.closing = True
@@ -190,12 +192,12 @@ class HttpServer(uvicorn.Server):
             connection.close_after_answer()
 
     def accept_again(self) -> None:
-        """Nobody else will: the connections that wait are told so."""
+        """Accept connections again, since no other process will."""
         if self._listener_is_shared:
-            self._door.open()
+            self._throttle.open()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._door.close()
+        self._throttle.close()
         await super().shutdown(sockets=[])
         if self.server_state.tasks:  # they were cancelled, and note what they had not sent
             await asyncio.wait(self.server_state.tasks, timeout=CLOSE_TIMEOUT_S)

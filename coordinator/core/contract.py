@@ -1,7 +1,7 @@
-"""What the HTTP edge asks of the serving core, and what it hears back.
+"""What the HTTP edge asks of the serving core, and what it gets back.
 
-The edge (api) turns an HTTP request into one ``SequenceRequest`` per choice; the core (hub) turns a
-generation into tokens. Neither knows the other's insides.
+The edge (http/) turns an HTTP request into one ``SequenceRequest`` per choice; the core (hub.py)
+turns each into tokens. Neither knows the other's insides.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class SequenceRequest:
     """One sequence to generate. ``request_id`` is unique among all that were ever accepted;
     ``http_id`` is the X-Request-Id of the HTTP request it belongs to. ``streamed``: its tokens
     are sent as they come, else they are held until the last one. ``key`` is the name of the API key
-    that pays for it."""
+    that it is charged to."""
 
     request_id: str
     prompt_ids: TokenIds
@@ -44,11 +44,11 @@ BreakerState = Literal["closed", "open", "half-open"]
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """One worker as its last heartbeat told. ``accounting_error`` is empty while its books balance;
-    ``draining``: it takes no new work. ``breaker`` is "closed" for a worker that takes requests,
-    "open" for one that took too many faults and takes none, and "half-open" while one request
-    probes it. Tokens a second are over the last seconds (TokenMeter): of prompts when they are
-    done, and of output."""
+    """One worker as its last heartbeat told. ``accounting_error`` is empty while its cache
+    accounting is right; ``draining``: it takes no new work. ``breaker`` is "closed" for a worker
+    that takes requests, "open" for one that took too many faults and takes none, and "half-open"
+    while one request probes it. Tokens a second are over the last seconds (TokenMeter): of prompts
+    when they are done, and of output."""
 
     instance: str
     role: str
@@ -82,7 +82,7 @@ class ServiceStatus:
 
 
 class GenerationFailed(Exception):
-    """The generation ended in ``failed``; ``code`` is stable, the message is for people."""
+    """The request ended in ``failed``; ``code`` is stable, the message is for people."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -98,7 +98,7 @@ class Overloaded(Exception):
 
 
 class TokenStream(Protocol):
-    """The tokens of one accepted generation, as they come; end it by exactly one of the three:
+    """The tokens of one accepted request, as they come; end it by exactly one of the three:
     exhaust it, ``stop_early`` (a stop string was found: finished) or ``cancel`` (the client
     left: cancelled). Both are no-ops once it has ended."""
 
@@ -114,7 +114,7 @@ class TokenStream(Protocol):
 
 
 class History(Protocol):
-    """What became of requests, as the edge sees it; both raise a BatonError when the record
+    """The record of requests, as the edge sees it; both raise a BatonError when the record
     cannot be read, RedisUnavailable among them."""
 
     async def get(self, request_id: str) -> RequestRecord | None:
@@ -128,7 +128,7 @@ class History(Protocol):
 
 
 class NoHistory:
-    """Of a core that keeps no record."""
+    """The history of a core that keeps no record."""
 
     async def get(self, request_id: str) -> RequestRecord | None:
         return None
@@ -142,7 +142,8 @@ class Core(Protocol):
 
     @property
     def max_seq_len(self) -> int | None:
-        """Longest prompt + output that the live pools can hold; None while there is no worker."""
+        """Longest prompt + output that every live worker can hold; None while there is no
+        worker."""
         ...
 
     @property
@@ -150,12 +151,12 @@ class Core(Protocol):
         """Most tokens that all open responses may hold."""
         ...
 
-    def submit(self, generation: SequenceRequest) -> TokenStream:
-        """Accept a generation; raises Overloaded when it is not accepted."""
+    def submit(self, spec: SequenceRequest) -> TokenStream:
+        """Accept a request; raises Overloaded when it is not accepted."""
         ...
 
     async def recorded(self, request_ids: Sequence[str]) -> None:
-        """Return once the record tells how these generations ended, so that it is not lost if
+        """Return once the record tells how these requests ended, so that it is not lost if
         this process dies after their client has the whole answer. Takes a moment at most, also
         where the record cannot be written; does not raise."""
         ...

@@ -13,8 +13,8 @@ All are kept in the order of acceptance, whatever the attempt, and no request is
 workers that it waits for: a long request must not starve behind short ones. The head of the queue
 may have any worker that can hold it, and holds up all others meanwhile; one that avoids workers
 that it failed at holds up others at the rest. A handoff waits for the decode workers that have
-proved that they can pull from there, and so holds up only those who want one of the same; while
-there is none it waits aside. faults.py says which workers get requests at all.
+proved that they can pull from there, and so holds up only handoffs that wait for one of the same;
+while there is none it waits aside. faults.py says which workers get requests at all.
 """
 
 from bisect import bisect_left, insort
@@ -69,7 +69,7 @@ class Dispatcher:
         return len(self.queue) + len(self.suspects) + len(self.parked)
 
     def enqueue(self, request: Request) -> None:
-        """It waits for its tokens to be computed."""
+        """Queue a request until a worker computes its tokens."""
         if self._too_long_for_all(request):
             insort(self.parked, request, key=_arrival)
         elif request.suspect:
@@ -78,11 +78,11 @@ class Dispatcher:
             insort(self.queue, request, key=_arrival)
 
     def hand_off(self, request: Request) -> None:
-        """It waits for a decode worker to pull its offer."""
+        """Queue a request until a decode worker pulls its offer."""
         insort(self.handoffs, request, key=_arrival)
 
     def withdraw(self, request: Request) -> None:
-        """It waits no longer, if it did."""
+        """Remove a request from the queues, if it waits."""
         if request.state is State.QUEUED:
             for waiting in (self.queue, self.suspects, self.parked):
                 if _find(request, waiting) is not None:
@@ -169,7 +169,7 @@ class Dispatcher:
         if not self.handoffs:
             return set()
         decodes = self._registry.of("decode")
-        proved: dict[str, set[str]] = {}  # who can pull from a prefill worker
+        proved: dict[str, set[str]] = {}  # decode workers that can pull from a prefill worker
         # Reserved, or an older request waits for room there.
         spoken_for = {w.instance for w in decodes if w.reserved_for is not None}
         for request in list(self.handoffs):
@@ -200,8 +200,9 @@ class Dispatcher:
         return self._faults.pulling_from(prefill, usable)
 
     def _pullers(self, request: Request, proved: set[str]) -> list[Worker]:
-        """Decode workers that can hold the request and have ``proved`` to read its offer right. Who
-        has yet to prove it counts: a smaller one is no substitute for that moment."""
+        """Decode workers that can hold the request and have ``proved`` to read its offer right. One
+        that has yet to prove it counts too: until then the request waits rather than take a smaller
+        one."""
         able = large_enough(self._registry.decoding_from(request.prefill_worker), request.max_len)
         return self._faults.able([w for w in able if w.instance in proved], request)
 

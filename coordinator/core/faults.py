@@ -50,7 +50,8 @@ class _Charge:
 
 
 class Faults:
-    """Charges faults and keeps the breakers; ``tell`` hears of charges and of moving breakers."""
+    """Charges faults and keeps the breakers; ``tell`` is called with charges and moves of
+    breakers."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class HealthMonitor:
-    """Watches over workers and requests, ``keep`` by ``keep``; ``send`` reaches a worker."""
+    """Checks workers and requests once a heartbeat; ``send`` gives a worker a message."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class HealthMonitor:
         self._send = send
         self._settings = settings
 
-    def keep(self, lag_s: float, gone: set[str]) -> None:
+    def check(self, lag_s: float, gone: set[str]) -> None:
         """Once a heartbeat, which came ``lag_s`` late; ``gone`` are processes found dead."""
         self._fence_the_dead(lag_s, gone)
         self._refuse_the_useless()
@@ -53,7 +53,7 @@ class HealthMonitor:
 
     def _fence_the_dead(self, lag_s: float, gone: set[str]) -> None:
         if lag_s > self._settings.heartbeat_s:
-            log.warning("this process stood still for %.1f s", lag_s)
+            log.warning("the event loop stood still for %.1f s", lag_s)
             self._registry.excuse(lag_s)
         now = time.monotonic()
         for worker in self._registry.silent(now, self._settings.dead_after_s):
@@ -75,7 +75,7 @@ _MISSED_BEATS = 2
 
 
 class ConnectionMonitor:
-    """``send`` says whether a worker was reached; ``coordinator`` is our instance."""
+    """``send`` says whether a worker was reached; ``coordinator`` is this process's instance."""
 
     def __init__(self, send: Callable[[str, ToWorker], bool], coordinator: str) -> None:
         self._send = send
@@ -83,11 +83,11 @@ class ConnectionMonitor:
         self._missed: dict[str, int] = {}
 
     def reaches(self, instance: str) -> bool:
-        """Tell one that we are alive; whether it is connected."""
+        """Send one an Alive; whether it is connected."""
         return self._send(instance, self._alive)
 
     def beat(self, instances: Iterable[str]) -> set[str]:
-        """Once a heartbeat: tell each that we are alive. Returns those that two beats in a row did
+        """Once a heartbeat: send each an Alive. Returns those that two beats in a row did
         not reach: a dead process's connection closes at once, a live one has reconnected by then.
         """
         self._missed = {

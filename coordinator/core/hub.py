@@ -64,9 +64,9 @@ class Hub:
         welcome = Welcome(instance, settings.heartbeat_s, settings.dead_after_s)
         self._inbox = Inbox(channel, registry, lifecycle, membership, observer, welcome)
         self._health = HealthMonitor(registry, lifecycle, membership, channel.send, settings)
-        self._reach = ConnectionMonitor(channel.send, instance)
+        self._connections = ConnectionMonitor(channel.send, instance)
         self._closed = ClosedConnections(
-            self._reach.reaches, self._processes, self._remove_dead, clock=time.monotonic
+            self._connections.reaches, self._processes, self._remove_dead, clock=time.monotonic
         )
         self._sweeper = Sweeper()
         self._open_tokens = OpenTokens(settings.max_open_tokens)
@@ -78,7 +78,7 @@ class Hub:
 
     @property
     def max_seq_len(self) -> int | None:
-        """The shortest limit among the live pools: any of them may get the request."""
+        """The shortest limit among the live workers: any of them may get the request."""
         return min((w.hello.max_seq_len for w in self._registry.all()), default=None)
 
     @property
@@ -189,9 +189,9 @@ class Hub:
                 log.exception("heartbeat tick failed")
 
     def _beat(self, lag_s: float) -> None:
-        # First of all: workers that hear nothing of us give up their work.
-        gone = self._reach.beat(self._processes())
-        self._health.keep(lag_s, gone)
+        # First of all: workers that hear nothing from the coordinator give up their work.
+        gone = self._connections.beat(self._processes())
+        self._health.check(lag_s, gone)
         self._observer.tick(
             self.status(), self._lifecycle.stale_dropped, self._open_tokens.num_held
         )

@@ -1,7 +1,7 @@
-"""Who may join, and who is shut out.
+"""Which workers may join, and which are fenced.
 
-An instance that was once taken for dead is fenced for good: its requests were placed elsewhere,
-so whatever it says later is dropped, and it must come back as a new instance.
+An instance that was once taken for dead stays fenced: its requests were placed elsewhere, so what
+it sends later is dropped, and it must come back as a new instance.
 """
 
 import logging
@@ -20,13 +20,14 @@ log = logging.getLogger(__name__)
 
 MAX_FENCED = 1_024
 DISTRUST_LOGGED_EVERY_S = 1.0
-NOBODY = ""
+NO_COORDINATOR = ""
+"""An Alive from another coordinator makes a worker send Hello."""
 ANSWERED_S = 2 * HELLO_EVERY_S
-"""A welcome that has not been heard of by then did not arrive."""
+"""A welcome that no message has followed by then did not arrive."""
 
 
 class Membership:
-    """KVTransfer of workers to the registry, and their departure from it."""
+    """Admits workers to the registry, and removes them from it."""
 
     def __init__(self, registry: Registry, lifecycle: Lifecycle, observer: Observer) -> None:
         self._registry = registry
@@ -37,11 +38,11 @@ class Membership:
         self._num_not_logged = 0
 
     def admit(self, hello: Hello, welcome: Welcome) -> Welcome | Refused:
-        """The answer to a Hello; said again by a worker that lost us, it starts it afresh.
+        """The answer to a Hello. A known worker that sends it again starts afresh.
 
-        A worker repeats its hello until it is answered. Of those that queued while we did not
-        listen only the first one counts. One that comes much later says that our answer was lost,
-        and with it whatever we sent behind it.
+        A worker repeats its Hello until it is answered. Of those that queued while this process did
+        not listen only the first one counts. One that comes much later means that the answer was
+        lost, and with it all that was sent after it.
         """
         if hello.instance in self._fenced:
             return Refused(f"fenced: {self._fenced[hello.instance]}")
@@ -62,11 +63,11 @@ class Membership:
         return welcome
 
     def unknown(self, instance: str) -> Alive | Refused:
-        """The answer to a message of somebody who is not welcome here now: whoever he takes us
-        for, we are not, so he says hello again."""
+        """The answer to a message of an unknown worker: make it send Hello again, or end it if it
+        is fenced."""
         if instance in self._fenced:
             return Refused(f"fenced: {self._fenced[instance]}")
-        return Alive(NOBODY)
+        return Alive(NO_COORDINATOR)
 
     def distrust(self, instance: str, error: WireError) -> Refused:
         """The answer to bytes that make no sense here. All are counted; at most one in
@@ -83,7 +84,7 @@ class Membership:
         return Refused(str(error))
 
     def fence(self, worker: Worker, reason: str, departure: Departure = "silent") -> None:
-        """Shut a worker out, dead or not: its requests go elsewhere and it may not come back."""
+        """Remove a worker, dead or not: its requests go elsewhere and it may not come back."""
         log.warning("fenced %s: %s", worker.instance, reason)
         self._fenced[worker.instance] = reason
         while len(self._fenced) > MAX_FENCED:
@@ -91,7 +92,7 @@ class Membership:
         self._depart(worker, departure)
 
     def refuse_stranded(self, reported_before: float) -> list[tuple[str, Refused]]:
-        """Shut out who can exchange nothing with anybody, so that its operator learns why.
+        """Fence workers whose pair with every partner is broken, so that the operator learns why.
 
         Where both ends of a pair are stranded it is the decode worker that goes, unless the other
         is leaving: the memory of a prefill worker that drains may be gone, and the next one's not.
@@ -114,7 +115,8 @@ class Membership:
         return refused
 
     def refuse_hopeless(self) -> list[tuple[str, Refused]]:
-        """Shut out who fails request after request: it ends, and a new one takes its place."""
+        """Fence workers that fail request after request: each ends, and a new one takes its
+        place."""
         refused = []
         for worker, problem in self._lifecycle.hopeless():
             self.fence(worker, problem, "refused")

@@ -93,7 +93,7 @@ class Observer:
         self._token_at[request.request_id] = now
 
     def placed_anew(self, request: Request, code: str, why: str) -> None:
-        """Its attempt came to nothing."""
+        """Its attempt failed, and another one begins."""
         self._metrics.retries.labels(code).inc()
         level = logging.INFO if code in NOT_FAULTS else logging.WARNING
         fields = {**request.log_fields, "code": code, "why": why}

@@ -47,7 +47,7 @@ class Worker:
     ``settled``: it has said more than hello. ``last_placed`` orders workers by when they were last
     given a request; 0: never. ``beats`` are when its last two heartbeats came, as ``note_beat``
     counts them. ``gpu`` is what its GPU said last, as far as it can be asked; ``malformed_dropped``
-    is how many of our messages it could not read. ``prompt_tokens`` and ``output_tokens`` count
+    is how many messages it could not read. ``prompt_tokens`` and ``output_tokens`` count
     what it reported as computed, stale or not.
 
     ``breaker`` says whether its faults keep requests away. ``unproved`` has the requests that gave
@@ -85,7 +85,7 @@ class Worker:
         return self.hello.memory.layout
 
     def note_beat(self, now: float, heartbeat_s: float) -> None:
-        """A heartbeat came. Those that queued up while we did not listen count as one."""
+        """A heartbeat came. Those that queued up while this process did not listen count as one."""
         if now - self.beats[1] >= heartbeat_s / 2:
             self.beats = self.beats[1], now
 
@@ -178,7 +178,7 @@ class Registry:
         return [worker for worker in self.of(role) if not worker.draining]
 
     def prefilling(self) -> list[Worker]:
-        """Prefill workers from which somebody can pull, as far as is known."""
+        """Prefill workers from which a decode worker can pull, as far as is known."""
         heard = {worker.instance: worker.heard_at for worker in self.taking("decode")}
         return [w for w in self.of("prefill") if not self.pairs.stranded(w.instance, heard)]
 
@@ -217,7 +217,7 @@ class Registry:
         return [w for w in self._workers.values() if now - w.heard_at > dead_after_s]
 
     def excuse(self, absent_s: float) -> None:
-        """Take back ``absent_s`` of silence: it was us who did not listen."""
+        """Take back ``absent_s`` of silence, during which this process did not listen."""
         for worker in self._workers.values():
             worker.heard_at += absent_s
 

@@ -1,4 +1,4 @@
-"""Requests whose workers die: which are suspects, and where each is tried alone. Pure.
+"""Requests whose workers die: which are suspects, and at which worker each is tried alone. Pure.
 
 A request may be what ends its workers. One that was aboard two of them as they died, without
 ``pass_len`` tokens between, is a suspect: it is placed only at workers that have nothing else to
@@ -87,7 +87,7 @@ class Trials:
         return mine if mine is not None and not _busy(mine) else None
 
     def free_reservations(self) -> None:
-        """Workers whose suspect was tried, or waits elsewhere, are for all again."""
+        """Free the workers whose suspect was tried, or waits elsewhere."""
         if not self._reserved_at:
             return
         for worker in self._registry.all():

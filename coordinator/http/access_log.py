@@ -14,20 +14,20 @@ from coordinator.http.accounts import account_of
 log = logging.getLogger(__name__)
 
 _ACCEPTED = "baton.accepted"
-_LOOKS = frozenset({"GET", "HEAD"})
+_READS = frozenset({"GET", "HEAD"})
 _NOT_NOW = 503
 
 
 def note_accepted(scope: Scope) -> None:
-    """The core has accepted what this HTTP request asks for: ``ended`` will tell of it."""
+    """The core has accepted this HTTP request: the line ``ended`` will follow."""
     scope[_ACCEPTED] = True
 
 
 def log_response(scope: Scope, status: int, took_s: float) -> None:
     """``status`` is what was answered, or CLIENT_LEFT."""
-    looked = scope["method"] in _LOOKS and (status < 400 or status == _NOT_NOW)
-    level = logging.DEBUG if looked or _ACCEPTED in scope else logging.INFO
+    only_read = scope["method"] in _READS and (status < 400 or status == _NOT_NOW)
+    level = logging.DEBUG if only_read or _ACCEPTED in scope else logging.INFO
     fields: dict[str, object] = {"status": status, "took_ms": round(took_s * 1000, 1)}
-    if payer := account_of(scope).name:
-        fields["key"] = payer  # its name; the key itself is never kept
+    if key := account_of(scope).name:
+        fields["key"] = key  # its name; the key itself is never kept
     log.log(level, "%s %s", scope["method"], scope["path"], extra=fields)

@@ -8,9 +8,8 @@ and one token left, and submitted while it still has a token left; then
 - its output is charged token by token as it comes out of the core, streamed or not. A client
   that leaves pays for what was generated until then, and a stream is never cut off for a quota.
 
-So an admitted request may overdraw its key's tokens; whoever comes next waits until that is made
-up for. What is charged is what ``usage`` reports: prompt_tokens + completion_tokens.
-"""
+So an admitted request may overdraw its key's tokens; the next requests of the key wait until that
+is made up for. What is charged is what ``usage`` reports: prompt_tokens + completion_tokens."""
 
 import math
 import time
@@ -25,7 +24,7 @@ from coordinator.http.errors import ApiError
 from telemetry.metrics import Metrics
 
 _MINUTE_S = 60.0
-_ROUNDING = 1e-9  # who waited as long as told is not refused for the last digit
+_ROUNDING = 1e-9  # a client that waited as long as told is not refused for the last digit
 
 
 class Quota(Protocol):
@@ -36,17 +35,17 @@ class Quota(Protocol):
         ...
 
     def take(self, amount: int) -> None:
-        """Use ``amount``, there or not: what is overdrawn is waited for by those who come next."""
+        """Use ``amount``, there or not: the next requests wait for what is overdrawn."""
         ...
 
 
 class TokenBucket:
     """Holds at most what a minute brings, and begins full: after a quiet minute all of it may be
     used at once, and over any span of t minutes at most ``per_minute`` × (1 + t) is used, besides
-    what those overdraw that were admitted together while something was left."""
+    what requests overdraw that were admitted together while something was left."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
-        assert per_minute > 0, "whoever reads the settings refuses this"
+        assert per_minute > 0, "the parser of the settings refuses this"
         self._capacity = float(per_minute)
         self._per_s = per_minute / _MINUTE_S
         self._clock = clock
@@ -69,7 +68,7 @@ class TokenBucket:
 
 
 class Unlimited:
-    """The quota of who has none."""
+    """The quota of a key without a limit."""
 
     def wait_s(self) -> float:
         return 0.0
@@ -83,7 +82,7 @@ QUOTA_USED_UP = 429
 
 
 class Account(Protocol):
-    """Who pays for a request."""
+    """What a request is charged to."""
 
     name: str
 
@@ -142,7 +141,7 @@ class KeyAccount:
             )
 
 
-class Nobody:
+class NoAccount:
     """The account where no keys are set: nothing is refused or counted."""
 
     name = ""
@@ -170,19 +169,19 @@ class Accounts:
         self._accounts = {key.name: KeyAccount(key, metrics, clock) for key in keys}
 
     def of(self, presented: bytes) -> KeyAccount | None:
-        """The account of the key that a client presents; None for one that nobody has."""
+        """The account of the key that a client presents; None for an unknown key."""
         key = owner(presented, self._keys)
         return None if key is None else self._accounts[key.name]
 
 
 def open_account(scope: Scope, account: Account) -> None:
-    """Let ``account`` pay for the HTTP request of this ASGI scope."""
+    """Charge the HTTP request of this ASGI scope to ``account``."""
     scope[_IN_SCOPE] = account
 
 
 def account_of(scope: Scope) -> Account:
-    """Who pays for the HTTP request of this ASGI scope."""
-    account: Account = scope.get(_IN_SCOPE, _NOBODY)
+    """What the HTTP request of this ASGI scope is charged to."""
+    account: Account = scope.get(_IN_SCOPE, _NO_ACCOUNT)
     return account
 
 
@@ -206,4 +205,4 @@ def _quota(per_minute: int | None, clock: Callable[[], float]) -> Quota:
     return Unlimited() if per_minute is None else TokenBucket(per_minute, clock)
 
 
-_NOBODY = Nobody()
+_NO_ACCOUNT = NoAccount()

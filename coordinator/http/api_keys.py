@@ -1,4 +1,4 @@
-"""The clients' API keys: how they are written down, and whose a given one is.
+"""The clients' API keys: how they are written in the setting, and how a given one is recognised.
 
 One key a line (or separated by commas, for the environment), the quotas a minute optional:
 
@@ -61,7 +61,7 @@ def parse_api_keys(text: str, setting: str) -> tuple[ApiKey, ...]:
 
 
 def owner(presented: bytes, keys: Sequence[ApiKey]) -> ApiKey | None:
-    """Whose key was presented, in a time that does not depend on how much of it is right."""
+    """The key that was presented, in a time that does not depend on how much of it is right."""
     digest, found = digest_of(presented), None
     for key in keys:
         if hmac.compare_digest(digest, key.digest):

@@ -16,7 +16,7 @@ from coordinator.http.readers import Readers
 from coordinator.http.request_parser import Kind, parse
 
 HEAVY_BYTES = 64 * 1024
-"""A body up to here is parsed on the loop: whatever it holds is soon read."""
+"""A body up to this size is parsed on the event loop: any takes 2 ms at most."""
 _RETRY_AFTER_S = 2.0
 _SHARE = 2  # of all that is allowed, one owner has half at most
 
@@ -78,7 +78,7 @@ class Bodies:
         self._context = context
         self._readers = readers
         self._bytes = BodyBytes(context.settings.max_held_body_bytes)
-        self._told = {name: at for name, at in vars(context.settings).items() if name != "api_keys"}
+        self._settings = {n: v for n, v in vars(context.settings).items() if n != "api_keys"}
 
     async def generation(self, http: Request, kind: Kind) -> Prepared:
         """The request of a chat or a completion, with the ids of its prompts; raises ApiError and
@@ -99,7 +99,7 @@ class Bodies:
         try:
             pieces = await self._receive(http, held)
             if held.num_bytes > HEAVY_BYTES:
-                job = Job(kind, context.core.max_seq_len, self._told, held.num_bytes)
+                job = Job(kind, context.core.max_seq_len, self._settings, held.num_bytes)
                 work = self._readers.read(owner, job, pieces)
             else:
                 request = parse(kind, b"".join(pieces))
@@ -125,5 +125,6 @@ class Bodies:
 
 
 def _owner(http: Request) -> str:
-    """Whose heavy bodies wait for one another: a key's, or without keys an address's."""
+    """The owner of a body: its API key's name, or without keys the client's address. The heavy
+    bodies of one owner wait for one another."""
     return account_of(http.scope).name or (http.client.host if http.client else "")

@@ -1,9 +1,8 @@
 """``python -m coordinator.http.body_reader MODEL``: reads heavy bodies for a coordinator.
 
-Checking and tokenizing a long body holds the interpreter for up to a second, whichever thread does
-it. So it is done in a process of its own, one body at a time: a Job and the body come on stdin, a
-Reply and what it announces go to stdout. It ends with its stdin.
-"""
+Checking and tokenizing a long body holds the interpreter for up to half a second, in whichever
+thread. So it is done in a process of its own, one body at a time: a Job and the body come on stdin,
+a Reply and what it announces go to stdout. It ends with its stdin."""
 
 import os
 import signal
@@ -60,7 +59,7 @@ def main(model: Path) -> None:
             outgoing.write(data)
             outgoing.flush()
         except BrokenPipeError:
-            os._exit(0)  # the coordinator is gone; what is left in the buffer is nobody's
+            os._exit(0)  # the coordinator is gone, and nothing reads what is left in the buffer
 
 
 def _reply(context: AppContext, kind: Kind, body: bytes) -> tuple[Reply, bytes]:

@@ -21,7 +21,7 @@ class Delta:
 
 
 class Choice:
-    """A generation's stream as text deltas, cut at the first stop string.
+    """The stream of a SequenceRequest as text deltas, cut at the first stop string.
 
     ``stop_ids`` are the ids whose text is not part of the output when they end it. Before
     ``min_tokens`` are out, stop strings do not count.

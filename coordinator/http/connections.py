@@ -116,7 +116,7 @@ ACCEPTED_A_TURN = 256
 # About 30 ms of work. Fewer would keep a health check waiting for as long as a burst is let in.
 LET_IN_A_TURN = 64
 _PAUSE_S = 0.5
-_SAID_FULL_EVERY_S = 10.0
+_FULL_LOGGED_EVERY_S = 10.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -141,7 +141,7 @@ class AcceptThrottle:
         self._waiting: deque[socket.socket] = deque()
         self._letting_in: asyncio.Task[None] | None = None
         self._reopening: asyncio.TimerHandle | None = None
-        self._said_full_at = -math.inf
+        self._full_logged_at = -math.inf
 
     def open(self) -> None:
         self._listener.setblocking(False)
@@ -184,20 +184,20 @@ class AcceptThrottle:
             connection.setblocking(False)
             self._waiting.append(connection)
         if self._waiting and (self._letting_in is None or self._letting_in.done()):
-            self._letting_in = self._loop.create_task(self._let_in(), name="door")
+            self._letting_in = self._loop.create_task(self._let_in(), name="accept")
 
     def _pause(self, error: OSError) -> None:
-        """Without this the loop would turn in vain: the listener stays readable."""
+        """Without a pause the loop would be called again and again: the listener stays readable."""
         log.error("cannot accept connections for %.1f s: %s", _PAUSE_S, error)
         self._loop.remove_reader(self._listener)
         self._reopening = self._loop.call_later(_PAUSE_S, self._watch)
 
     def _wait_for_room(self) -> None:
         self._loop.remove_reader(self._listener)
-        if self._loop.time() - self._said_full_at > _SAID_FULL_EVERY_S:
-            self._said_full_at = self._loop.time()
+        if self._loop.time() - self._full_logged_at > _FULL_LOGGED_EVERY_S:
+            self._full_logged_at = self._loop.time()
             most = self._connections.limit
-            log.warning("%d connections are open and busy, which is the most; others wait", most)
+            log.warning("%d connections are open and busy, which is the limit; new ones wait", most)
 
     async def _let_in(self) -> None:
         while self._waiting:
@@ -214,5 +214,5 @@ class AcceptThrottle:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(self._make_protocol, connection)
         except OSError as error:  # it has gone while it waited
-            log.debug("a connection ended at the door: %s", error)
+            log.debug("a connection ended before it was served: %s", error)
             self._drop(connection)

@@ -18,7 +18,7 @@ from coordinator.http.connection import ClientLeft
 
 log = logging.getLogger(__name__)
 
-CLIENT_LEFT = 499  # nginx's status for a client that closed the connection; nobody reads it
+CLIENT_LEFT = 499  # nginx's status for a client that closed the connection; it is only logged
 
 _MAX_MESSAGE_LEN = 700  # characters; with the rest under 4 KB even if each takes four bytes
 _MAX_PARAM_LEN = 100
@@ -87,7 +87,7 @@ def from_core(error: GenerationFailed | Overloaded) -> ApiError:
 
 
 def internal_error() -> ApiError:
-    """Our bug; what it was is in the log, under the request's id."""
+    """A bug; the log says what it was, under the request's id."""
     return ApiError(500, "internal error", code="internal_error")
 
 

@@ -133,7 +133,7 @@ _CHECKS = 4  # within the time that a client has
 
 
 class WriteDeadline:
-    """A transport whose client takes no byte for ``timeout_s`` while some wait is aborted.
+    """Aborts a transport whose client takes no byte for ``timeout_s`` while some wait.
 
     It stands in for ``transport``, so that it sees what is written; looks only while something
     waits, and after up to a quarter of the time more.

@@ -14,7 +14,7 @@ page, which asks its reader for one."""
 class KeyCheck:
     """Answers 401 to a request without a key that is known here, and 429 to one that computes
     something (POST) whose key has used up its quota, before anything of its body is read. Each of
-    those is counted once, as what became of it: the last token may be gone before it is submitted.
+    those is counted once, as refused or not: the last token may be gone before it is submitted.
     """
 
     def __init__(self, app: ASGIApp, accounts: Accounts) -> None:

@@ -36,8 +36,8 @@ from transport.wire.token_ids import TokenIds
 
 @dataclass(frozen=True)
 class Prepared:
-    """A generation's request, without the texts of its prompts, and what became of those: ids, and
-    with ``echo`` the texts."""
+    """A request that generates, without the texts of its prompts; their token ids; and with
+    ``echo`` the texts."""
 
     request: GenerationRequest
     prompts: list[TokenIds]
@@ -45,7 +45,7 @@ class Prepared:
 
 
 def prepared(context: AppContext, kind: Kind, request: RequestBody) -> Prepared | bytes:
-    """What ``kind`` makes of a request: a generation, or the JSON of an answer; raises ApiError."""
+    """What ``kind`` makes of a request: a Prepared, or the JSON of an answer; raises ApiError."""
     return _WORK[kind](context, request)
 
 

@@ -1,7 +1,7 @@
 """The processes that read heavy bodies, and the queues before them, fair by owner.
 
-An owner is a key, or without keys a client's address. One is always left for the others: an owner
-has all but one at most. Who waits takes turns, and whose client has left is not read any more.
+An owner is a key, or without keys a client's address. It has all processes but one at most, so that
+one is left for the others. Owners that wait take turns. A body whose client has left is not read.
 """
 
 import asyncio

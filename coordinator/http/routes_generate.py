@@ -147,16 +147,16 @@ async def respond(
     goes on that the client does not wait for."""
     n = request.n or 1
     prompt_tokens = sum(len(spec.prompt_ids) for spec in specs[::n])
-    payer = account_of(http.scope)
-    payer.check_tokens()
-    streams = _submit(context, [replace(spec, key=payer.name) for spec in specs])
+    account = account_of(http.scope)
+    account.check_tokens()
+    streams = _submit(context, [replace(spec, key=account.name) for spec in specs])
     note_accepted(http.scope)
-    payer.charge(prompt_tokens)
+    account.charge(prompt_tokens)
     stops = StopStrings(request.stop_strings)
     skip_special = request.skip_special_tokens is not False
     choices = [
         Choice(
-            payer.metered(stream),
+            account.metered(stream),
             Detokenizer(
                 context.tokenizer.token_bytes,
                 context.tokenizer.special_ids if skip_special else frozenset(),

@@ -1,4 +1,4 @@
-"""The endpoints that tell what became of requests.
+"""The endpoints that list requests and their timelines.
 
 The timelines of 200 requests take 50 ms to read and lay out, on the loop that streams: a few at a
 time, no more often than twice a second, and once for all clients that ask meanwhile.
@@ -40,7 +40,7 @@ class LastRequests:
 
     def __init__(self, history: History, now: Callable[[], float]) -> None:
         self._history, self._now = history, now
-        self._most = 0  # that anybody waits for
+        self._most = 0  # that a request waits for
         self._shared = SharedAnswer(self._read, every_s=_EVERY_S)
 
     async def get(self, most: int) -> list[msgspec.Raw]:
@@ -102,7 +102,7 @@ def history_routes(history: History, now: Callable[[], float]) -> APIRouter:
 
 
 def _unavailable(error: BatonError) -> ApiError:
-    # Where Redis is stays in here. The store warns when it is gone; pages ask again and again.
+    # The answer does not say where Redis is. The store warns when it is gone; pages ask repeatedly.
     log.debug("a request's record cannot be read: %s", error)
     message = "The record of requests cannot be read now: Redis does not answer."
     return ApiError(503, message, code="record_unavailable", retry_after_s=_RETRY_AFTER_S)

@@ -1,4 +1,4 @@
-"""The endpoints that tell about the service: models, health, metrics, tokens."""
+"""The endpoints about the service: models, health, metrics, tokens."""
 
 import asyncio
 from importlib.metadata import version

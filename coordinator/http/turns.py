@@ -69,8 +69,8 @@ _T = TypeVar("_T")
 class SharedAnswer(Generic[_T]):
     """Computes at most ``burst`` times at once and then every ``every_s``.
 
-    An answer is never older than the question: whoever asks gets one whose computation began
-    afterwards, and waits for it together with all who have asked meanwhile.
+    An answer is never older than the request for it: the computation began afterwards, and all
+    requests that came meanwhile get the same one.
     """
 
     def __init__(
@@ -91,18 +91,18 @@ class SharedAnswer(Generic[_T]):
         self._next: asyncio.Task[_T] | None = None
 
     async def get(self) -> _T:
-        """Raises what the computation raises; all who wait for it get the same."""
+        """Raises what the computation raises; all callers that wait for it get the same."""
         if self._next is None:
             self._next = asyncio.create_task(self._run())
-        # One that leaves must not take the answer from the others.
+        # A caller that is cancelled must not cancel the others' answer.
         answer = await asyncio.shield(self._next)
-        await self._turns.wait()  # all who waited go on now
+        await self._turns.wait()  # all callers that waited go on now
         return answer
 
     async def _run(self) -> _T:
         async with self._one_at_a_time:
             await asyncio.sleep(self._wait_s())
-            self._next = None  # who asks from here on waits for the one after this
+            self._next = None  # a caller from here on waits for the next one
             return await self._compute()
 
     def _wait_s(self) -> float:

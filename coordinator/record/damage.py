@@ -1,4 +1,4 @@
-"""What somebody else wrote to Baton's keys in Redis: counted, and said in few log lines."""
+"""What other programs wrote to Baton's keys in Redis: counted, and logged once a minute at most."""
 
 import logging
 import time

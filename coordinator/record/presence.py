@@ -1,5 +1,5 @@
-"""Which processes live, as Redis sees it: this coordinator, its workers, and the coordinators that
-died."""
+"""Which processes are alive, by their keys in Redis: this coordinator, its workers, and dead
+coordinators."""
 
 import logging
 import time
@@ -59,10 +59,10 @@ class Presence:
         return bool(self._dead) or self._next_recent is not None
 
     async def meet(self, num_listed: int) -> bool:
-        """Refresh our own hash, find the coordinators that have none any more, and mark every
-        worker to be refreshed. True when the server has lost data since the last time: it does
-        not know us, is another run, or lists fewer recent requests than before or fewer open ones
-        of ours than ``num_listed``. Raises ProtocolConflict."""
+        """Refresh this coordinator's hash, find the coordinators that have none any more, and mark
+        every worker to be refreshed. True when the server has lost data since the last time: it
+        does not know this coordinator, is another run, or lists fewer recent requests than before
+        or fewer open ones of this coordinator than ``num_listed``. Raises ProtocolConflict."""
         join = scripts.join(self._instance, self._protocol, self._fields, self._ttl_s)
         answer, *found = await self._link.ask(join)
         if answer == "conflict":
@@ -75,7 +75,7 @@ class Presence:
         run_id: str = (await self._link.ask(("INFO", "server"))).get("run_id", "")
         fewer = num_open < num_listed or num_recent < self._num_recent
         lost_data = self.has_met and (answer == "new" or run_id != self._run_id or fewer)
-        if unlisted:  # the list is new, or somebody removed it with the dead ones that it held
+        if unlisted:  # the list is new, or was removed with the dead instances that it held
             self._next_recent = 0
         self._run_id, self._dead, self._num_recent = run_id, dead, num_recent
         self._dirty_workers.update(self._workers)

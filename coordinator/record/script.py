@@ -1,4 +1,4 @@
-"""A script that runs inside Redis: one atomic step, whatever somebody else wrote to Baton's keys.
+"""A script that runs inside Redis: one atomic step, whatever another program wrote to Baton's keys.
 
 Every script ends by ``return answer(…)``; RedisLink unpacks that and tells Damage of the keys that
 were replaced.

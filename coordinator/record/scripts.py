@@ -57,7 +57,7 @@ for _, other in ipairs(redis.call('SMEMBERS', KEYS[1])) do
     if protocol and protocol ~= ARGV[2] and string.match(protocol, '^%w+/%d+$') then
       return answer({'conflict', other, protocol})
     end
-    -- Without its time to live, as after somebody else's write, it would never be found dead; nor
+    -- Without its time to live, as after another program's write, it would never be found dead; nor
     -- for as long as the clock of Redis was set back.
     local left = redis.call('PTTL', key)
     if left == -1 or left > tonumber(ARGV[4]) then redis.call('PEXPIRE', key, ARGV[4]) end

@@ -1,11 +1,11 @@
-"""Writes the coordinator's record to Redis, and meets the server again on every heartbeat.
+"""Writes the coordinator's record to Redis, and refreshes its presence there on every heartbeat.
 
-One task. Woken by a change, it lets a short window of more come in and writes them as one
-pipeline of compare-and-sets; then it fails a batch of what dead coordinators left open. Neither
-keeps a heartbeat waiting: what lives by it would expire. When the server stalls, dies or refuses,
-the task comes back with backoff; a server that has lost its data (it does not know this
-coordinator, or is another run) is told everything again: open requests, workers, and what ended a
-while ago.
+One task. A change wakes it; it waits a short time for more changes and writes them as one
+pipeline of compare-and-sets. Then it fails a batch of requests that dead coordinators left open.
+Neither delays a heartbeat, since the keys that it refreshes would expire. When the server stalls,
+dies or refuses, the task tries again with backoff. A server that has lost its data (it does not
+know this coordinator, or is another run) gets everything again: open requests, workers, and
+requests that ended a short time ago.
 """
 
 import asyncio
@@ -62,9 +62,9 @@ class StoreWriter:
             self._full.set()
 
     async def recorded(self, request_ids: Sequence[str]) -> None:
-        """Until Redis has the ends of these requests, at most ``end_wait_s``. Without a wait
-        where it is known to be away, is late already, or was too late for an end before and has
-        not been quick since."""
+        """Return once Redis has the ends of these requests, after at most ``end_wait_s``. Returns
+        at once while Redis is known to be away, is late already, or was too late for an end before
+        and has not been quick since."""
         most_s, since = self._limits.end_wait_s, self._writing_since
         is_late = self._is_slow or (since is not None and time.monotonic() - since > most_s)
         if not self.connected or is_late or self._closing.is_set():
@@ -77,7 +77,7 @@ class StoreWriter:
                 self._is_slow = True
 
     async def start(self) -> None:
-        """Meet the server, then write in background. Raises what ``Store.start`` says."""
+        """Connect and register, then write in background. Raises what ``Store.start`` says."""
         assert self._task is None, "a store starts once"
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.start_timeout_s
@@ -103,7 +103,7 @@ class StoreWriter:
         self._task = asyncio.create_task(self._run(), name="store")
 
     async def close(self, deadline_s: float) -> None:
-        """Write what is left, take leave, disconnect; give up after ``deadline_s``."""
+        """Write what is left, remove the presence, disconnect; give up after ``deadline_s``."""
         self._closing.set()
         self.note_change()
         if self._task is not None:
@@ -134,7 +134,7 @@ class StoreWriter:
                 if self.connected:
                     log.warning("the record in Redis lags behind: %s", error)
             except Exception:
-                log.exception("the store failed; it goes on")
+                log.exception("writing the record failed; trying again")
             self.counters.failures += 1
             failed_in_a_row += 1
             self.connected = False
@@ -219,7 +219,7 @@ class StoreWriter:
                 self.note_change()
 
     async def _meet(self) -> None:
-        """Greet the server: refresh what says that we live, and see whether it still knows us."""
+        """Refresh this coordinator's presence, and find out whether the server has lost data."""
         if await self._presence.meet(self._buffer.num_listed):
             log.warning("Redis has lost data; writing all %d known records", len(self._buffer))
             self.counters.rewrites += 1
@@ -229,14 +229,14 @@ class StoreWriter:
         self.note_change()
 
     def _is_back(self) -> None:
-        """A server that we can meet but not write to is not back."""
+        """Called once records were written too: a server that refuses them is not back."""
         log.warning("Redis is back; %d records to be written", self._buffer.num_dirty)
         self.counters.reconnects += 1
         self.connected = True
 
     async def _back_off(self, failed_in_a_row: int) -> None:
-        # Not cut short by `closing`: a server that comes back before close's deadline still
-        # gets the rest.
+        # `closing` does not end the wait: a server that is back before close's deadline still gets
+        # the rest.
         low, high = self._limits.backoff_min_s, self._limits.backoff_max_s
         delay_s = min(high, low * 2 ** min(failed_in_a_row - 1, 16))
         await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))

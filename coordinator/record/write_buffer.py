@@ -1,4 +1,4 @@
-"""What Redis has yet to hear, and what it would have to hear again if it lost its data.
+"""The records that Redis does not have yet, and those to write again if it lost its data.
 
 Pure. Of each request only the newest record is kept, in one of three places:
 
@@ -8,7 +8,7 @@ Pure. Of each request only the newest record is kept, in one of three places:
 
 All open ones are kept, as many as the coordinator accepts. Of those that have ended at most
 ``max_ended`` are: over it, the oldest retained one goes first, then the oldest unwritten. What
-Redis has never heard for that reason is counted in ``dropped``. Responses whose end waits until
+was never written for that reason is counted in ``dropped``. Responses whose end waits until
 Redis has confirmed it wait in ``Confirmations``.
 """
 
@@ -132,7 +132,8 @@ class WriteBuffer:
 
 
 class Confirmations:
-    """One event loop, no locks."""
+    """Responses that wait until Redis has confirmed the end of their requests. All on one event
+    loop, without locks."""
 
     def __init__(self) -> None:
         self._awaited: dict[str, asyncio.Future[None]] = {}
@@ -154,7 +155,7 @@ class Confirmations:
             future.set_result(None)
 
     def give_up(self) -> None:
-        """Let everyone go on: what they wait for will take long."""
+        """Let all go on: the confirmations will take long."""
         for request_id in self._awaited:
             self.confirm(request_id)
 

@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 _NUM_THREADS = 4
 _NUM_THREADS_ASIDE = 2
 # A text is measured by its start before all of it is encoded, at this many characters for each
-# token that fits: nobody waits for a prompt that is ten times too long.
+# token that fits: a prompt that is ten times too long is refused without encoding all of it.
 _PROBE_CHARS_PER_TOKEN = 12
 
 

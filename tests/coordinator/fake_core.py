@@ -73,7 +73,7 @@ class FakeStream:
 
 @dataclass
 class FakeCore:
-    """``script`` gives a generation's tokens; ``gate`` lets them out one by one; ``accept`` is
+    """``script`` gives a request's tokens; ``gate`` lets them out one by one; ``accept`` is
     how many are accepted before Overloaded; ``failure`` comes when the script is over."""
 
     script: Script
@@ -87,12 +87,12 @@ class FakeCore:
     streams: list[FakeStream] = field(default_factory=list)
     num_cut: int = 0
 
-    def submit(self, generation: SequenceRequest) -> FakeStream:
+    def submit(self, spec: SequenceRequest) -> FakeStream:
         if len(self.streams) >= self.accept:
             raise Overloaded("the queue is full", retry_after_s=2.5)
         ids = {stream.spec.request_id for stream in self.streams}
-        assert generation.request_id not in ids, "an id was used twice"
-        stream = FakeStream(generation, self.script(generation), self.failure, self.gate)
+        assert spec.request_id not in ids, "an id was used twice"
+        stream = FakeStream(spec, self.script(spec), self.failure, self.gate)
         self.streams.append(stream)
         return stream
 

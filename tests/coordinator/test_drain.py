@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.drain import Orders, drain
+from coordinator.drain import StopSignals, drain
 from coordinator.http.connections import Connections
 from coordinator.http.http_settings import HttpSettings
 from coordinator.server import HttpServer
@@ -31,7 +31,11 @@ class Server:
 
     def __init__(self, listener: socket.socket, name: bytes, *, shared: bool = True) -> None:
         self.gate, self.begun = asyncio.Event(), asyncio.Semaphore(0)
-        self.orders, self.hub, self.connections = Orders(has_successor=True), Hub(), Connections(64)
+        self.orders, self.hub, self.connections = (
+            StopSignals(has_successor=True),
+            Hub(),
+            Connections(64),
+        )
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
             self.begun.release()

@@ -47,11 +47,11 @@ class RecordingCore(FakeCore):
 
     store: Store
 
-    def submit(self, generation: SequenceRequest) -> FakeStream:
-        script = self.script(generation)
-        stream = RecordingStream(generation, script, self.failure, self.gate)
+    def submit(self, spec: SequenceRequest) -> FakeStream:
+        script = self.script(spec)
+        stream = RecordingStream(spec, script, self.failure, self.gate)
         stream.store = self.store
-        self.store.put(record_of(generation))
+        self.store.put(record_of(spec))
         self.streams.append(stream)
         return stream
 
@@ -63,9 +63,9 @@ class RecordingCore(FakeCore):
             self.store.cut(request_id)
 
 
-def record_of(generation: SequenceRequest) -> RequestRecord:
+def record_of(spec: SequenceRequest) -> RequestRecord:
     return RequestRecord(
-        request_id=generation.request_id, coordinator="c1", state="decoding", received_at=1.0
+        request_id=spec.request_id, coordinator="c1", state="decoding", received_at=1.0
     )
 
 

@@ -54,9 +54,9 @@ async def test_chat_whole(says: Says, client_of: ClientOf) -> None:
         "role": "assistant", "content": TEXT, "refusal": None,
     }  # fmt: skip
     assert answer["choices"][0]["finish_reason"] == "stop"
-    generation = core.streams[0].spec
+    spec = core.streams[0].spec
     num_output = len(core.streams[0].script)
-    assert answer["usage"]["prompt_tokens"] == len(generation.prompt_ids)
+    assert answer["usage"]["prompt_tokens"] == len(spec.prompt_ids)
     assert answer["usage"]["completion_tokens"] == num_output
     assert core.outcomes == ["finished"]
 
@@ -124,8 +124,8 @@ async def test_streamed_choices_keep_their_indices(
     words = ["one two three", "four", "five six"]
     eos = tokenizer.info.eos_ids[0]
 
-    def script(generation: Any) -> list[int]:
-        index = int(generation.request_id.rpartition("-")[2])
+    def script(spec: Any) -> list[int]:
+        index = int(spec.request_id.rpartition("-")[2])
         return [*tokenizer.encode(words[index]), eos]
 
     for path, body in ((CHAT, {"messages": USER}), (COMPLETIONS, {"prompt": "x"})):

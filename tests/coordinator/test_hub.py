@@ -257,10 +257,10 @@ async def test_a_bug_in_what_one_request_wants_done_ends_that_one(
     await asyncio.to_thread(both.session.join, DEADLINE_S)
     streams = {}
     for name in ("bad", "good"):
-        generation = SequenceRequest(
+        spec = SequenceRequest(
             name, packed((1, 2)), SamplingParams(), StopRule(4), http_id=f"of {name}"
         )
-        streams[name] = site.hub.submit(generation)
+        streams[name] = site.hub.submit(spec)
         order = await asyncio.to_thread(both.hear, Generate)
         token = TokenOut(name, order.attempt, 0, 7)
         both.session.send(Prefilled(token, None, 1.0, 2.0))

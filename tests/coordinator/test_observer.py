@@ -40,8 +40,8 @@ def test_a_new_attempt_is_counted_and_logged_with_its_reason(
 ) -> None:
     caplog.set_level(logging.INFO)
     desk = Desk()
-    generation = SequenceRequest("r", packed((1, 2)), SamplingParams(), StopRule(8), http_id="mine")
-    request = desk.life.submit(generation, desk.now)
+    spec = SequenceRequest("r", packed((1, 2)), SamplingParams(), StopRule(8), http_id="mine")
+    request = desk.life.submit(spec, desk.now)
     desk.life.worker_lost(request.prefill_worker)
     failed = Failed("r", request.attempt, "preempted", "out of pages", True)
     desk.life.failed(request.prefill_worker, failed)
@@ -60,14 +60,12 @@ def test_the_end_of_a_request_is_one_line_and_a_failure_a_warning_with_its_reaso
 ) -> None:
     caplog.set_level(logging.INFO)
     desk = Desk(("b-1",))
-    generation = SequenceRequest(
-        "r", packed((1, 2)), SamplingParams(), StopRule(8), "mine", key="alice"
-    )
-    request = desk.life.submit(generation, desk.now)
+    spec = SequenceRequest("r", packed((1, 2)), SamplingParams(), StopRule(8), "mine", key="alice")
+    request = desk.life.submit(spec, desk.now)
     desk.now += 0.25
     desk.begin(request)
     desk.step(request, 7, "stop")
-    lost = desk.life.submit(replace(generation, request_id="s", key=""), desk.now)
+    lost = desk.life.submit(replace(spec, request_id="s", key=""), desk.now)
     desk.life.fail_all([lost], "no_worker", "none is left")
     told(desk)
     ended, failed = (vars(record) for record in caplog.records)

@@ -18,8 +18,8 @@ GOOD = Offer("p-1", (0, 7), 3, 1, 20)
 
 def problem(offer: Offer | None, *, role: str = "prefill", attempt: int = 1) -> str:
     hello = Hello("p-1", role, "m", "cpu", 1, 128, 8, EXPORT)  # type: ignore[arg-type]
-    generation = SequenceRequest("r", packed(range(20)), SamplingParams(), StopRule(4))
-    request = Request(generation, 1, State.PREFILLING, attempt=1, prefill_worker="p-1")
+    spec = SequenceRequest("r", packed(range(20)), SamplingParams(), StopRule(4))
+    request = Request(spec, 1, State.PREFILLING, attempt=1, prefill_worker="p-1")
     message = Prefilled(TokenOut("r", attempt, 0, 7), offer, 1.0, 2.0)
     worker = Worker(hello, WorkerGauges(8, 4), 0.0, breaker=Breaker(BreakerSettings()))
     return offer_problem(message, worker, request)

@@ -87,9 +87,9 @@ async def test_a_question_is_answered_as_it_comes(
     await browser.until(IDLE)
     assert await browser.text(".assistant .text") == "Hello <b>wörld</b>", "text is never markup"
     assert "tokens · first token after" in await browser.text(".assistant .facts")
-    generation = core.streams[0].spec
-    assert generation.stop.max_tokens == 77
-    assert generation.sampling.temperature == 0
+    spec = core.streams[0].spec
+    assert spec.stop.max_tokens == 77
+    assert spec.sampling.temperature == 0
 
     await browser.write("#message", "And then?")
     await browser.press("Enter")

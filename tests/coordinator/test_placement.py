@@ -41,10 +41,8 @@ class Pool:
 
     def request(self, length: int, failed_at: str = "") -> Request:
         number = next(self._numbers)
-        generation = SequenceRequest(
-            f"r{number}", packed((1,) * length), SamplingParams(), StopRule(100)
-        )
-        return Request(generation, number, failed_at=failed_at)
+        spec = SequenceRequest(f"r{number}", packed((1,) * length), SamplingParams(), StopRule(100))
+        return Request(spec, number, failed_at=failed_at)
 
     def choose(self, request: Request) -> Worker | None:
         match self.role:

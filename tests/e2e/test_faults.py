@@ -157,7 +157,7 @@ async def test_coordinator_restarts_as_planned(site: Site, undisturbed: list[See
     since = len(site.baton.lines)
     old = site.baton.pids()["coordinator"]
     site.baton.kill("coordinator", signal.SIGTERM)
-    await asyncio.to_thread(site.baton.until, "draining; what connects is left", 10.0, since)
+    await asyncio.to_thread(site.baton.until, "draining; new connections are left", 10.0, since)
     late = site.streams(4)
     await check_undisturbed(site, streams, undisturbed)
     await all_ended(late)

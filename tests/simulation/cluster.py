@@ -361,8 +361,8 @@ class Cluster:
         request_id = f"r{len(self.outputs)}"
         self.outputs[request_id] = []
         self.ends[request_id] = []
-        generation = SequenceRequest(request_id, packed(prompt), SamplingParams(), stop)
-        self.open[request_id] = self.lifecycle.submit(generation, self.now)
+        spec = SequenceRequest(request_id, packed(prompt), SamplingParams(), stop)
+        self.open[request_id] = self.lifecycle.submit(spec, self.now)
         self._apply()
         return request_id
 
