@@ -97,3 +97,17 @@ def all_dead(pids: list[int], deadline_s: float = 5.0) -> bool:
         finally:
             os.close(pidfd)
     return True
+
+
+class Screen:
+    """The other side of a terminal, read step by step."""
+
+    def __init__(self, terminal: int) -> None:
+        self.terminal, self.unread = terminal, ""
+
+    def until(self, text: str) -> None:
+        """Read on past the next ``text``, and no further."""
+        while text not in self.unread:
+            assert select.select([self.terminal], [], [], DEADLINE_S)[0], (text, self.unread)
+            self.unread += os.read(self.terminal, 1000).decode(errors="replace")
+        self.unread = self.unread.split(text, 1)[1]

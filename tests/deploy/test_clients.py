@@ -1,108 +1,24 @@
 """``baton status`` and ``baton chat`` against a stub of the coordinator's HTTP."""
 
-import json
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Thread
 
 import pytest
 from typer.testing import CliRunner
 
 from deploy.cli import app
-from tests.deploy.running import DEADLINE_S, ROOT
-
-STATUS = {
-    "ready": True,
-    "problems": [],
-    "draining": False,
-    "queued": 3,
-    "running": 2,
-    "redis_connected": True,
-    "workers": [
-        {
-            "instance": "p-1", "role": "prefill", "device": "cpu", "running": 1, "waiting": 0,
-            "free_pages": 10, "num_pages": 64, "free_state_slots": 7, "num_state_slots": 8,
-            "prompt_tokens_per_s": 1536.4, "output_tokens_per_s": 2.0, "breaker": "closed",
-        }
-    ],
-}  # fmt: skip
-
-
-class Stub(ThreadingHTTPServer):
-    """Answers GETs from ``pages`` and streams ``pieces`` of an answer; records the bodies."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.pages: dict[str, object] = {"/v1/models": {"data": [{"id": "tiny"}]}}
-        self.pieces: list[str] = ["4", "2"]
-        self.refusal: tuple[int, str] | None = None
-        self.hangs = False
-        self.key = ""
-        self.client_left = Event()
-        self.bodies: list[dict] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Stub
-
-    def do_GET(self) -> None:
-        if self.server.key and self.headers["Authorization"] != f"Bearer {self.server.key}":
-            self.reply(401, b'{"error": {"message": "the API key is not one of ours"}}')
-            return
-        if self.server.refusal is not None:
-            code, message = self.server.refusal
-            self.reply(code, json.dumps({"error": {"message": message}}).encode())
-            return
-        found = self.server.pages.get(self.path)
-        self.reply(404 if found is None else 200, json.dumps(found).encode())
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.bodies.append(body)
-        if self.server.refusal is not None:
-            code, message = self.server.refusal
-            self.reply(code, json.dumps({"error": {"message": message}}).encode())
-            return
-        events = [{"choices": [{"delta": {"role": "assistant"}}]}]
-        events += [{"choices": [{"delta": {"content": piece}}]} for piece in self.server.pieces]
-        self.send_response(200)
-        self.end_headers()
-        for event in events:
-            self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
-        if self.server.hangs and len(self.server.bodies) == 1:
-            assert self.rfile.read(1) == b""  # until the client is gone
-            self.server.client_left.set()
-            return
-        self.wfile.write(b"data: [DONE]\n\n")
-
-    def reply(self, code: int, body: bytes) -> None:
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+from tests.deploy.running import DEADLINE_S, ROOT, Screen
+from tests.deploy.stub_api import STATUS, StubApi, stub_api
 
 
 @pytest.fixture
-def stub() -> Iterator[Stub]:
-    with Stub() as server:
-        serving = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        serving.start()
+def stub() -> Iterator[StubApi]:
+    with stub_api() as server:
         yield server
-        server.shutdown()
-        serving.join()
 
 
 def baton(*args: str, stdin: str = "", key: str = "") -> subprocess.CompletedProcess[str]:
@@ -149,7 +65,7 @@ def test_status_of_an_unready_service_exits_1(stub, change, said):
     assert told.stdout.startswith(f"not ready: {said} (")
 
 
-def test_status_names_the_problems_of_a_service_that_is_ready_all_the_same(stub):
+def test_status_names_the_problems_of_a_service_that_is_ready(stub):
     stub.pages["/status"] = {**STATUS, "problems": ["no live prefill worker"]}
     told = baton("status", "--url", stub.url)
     assert told.returncode == 0
@@ -177,7 +93,7 @@ def test_status_exits_2_when_nothing_or_something_else_answers(stub):
 @pytest.mark.parametrize(
     "command", [["status"], ["chat", "hi"], ["top", "--once"], ["bench", "throughput"]]
 )
-def test_who_finds_nobody_is_told_of_the_url_and_shown_no_password(command, tmp_path, monkeypatch):
+def test_a_command_without_an_answer_names_the_url_setting(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = CliRunner().invoke(app, [*command, "--url", "http://127.0.0.1:1"])
     assert told.exit_code != 0
@@ -208,7 +124,7 @@ def test_chat_reads_a_message_from_elsewhere(stub):
     assert stub.bodies[0]["messages"] == [{"role": "user", "content": "6 times\n7?"}]
 
 
-def test_chat_tells_the_servers_refusal_plainly(stub):
+def test_chat_prints_the_error_of_the_server(stub):
     stub.refusal = (503, "queue full")
     told = baton("chat", "hi", "--url", stub.url)
     assert (told.returncode, told.stderr) == (
@@ -266,17 +182,3 @@ def test_conversation_survives_ctrl_c_and_remembers(stub):
     assert [message["content"] for message in stub.bodies[1]["messages"]] == [
         "first?", "42", "second?",
     ]  # fmt: skip
-
-
-class Screen:
-    """The other side of a terminal, read step by step."""
-
-    def __init__(self, terminal: int) -> None:
-        self.terminal, self.unread = terminal, ""
-
-    def until(self, text: str) -> None:
-        """Read on past the next ``text``, and no further."""
-        while text not in self.unread:
-            assert select.select([self.terminal], [], [], DEADLINE_S)[0], (text, self.unread)
-            self.unread += os.read(self.terminal, 1000).decode(errors="replace")
-        self.unread = self.unread.split(text, 1)[1]

@@ -54,7 +54,7 @@ def test_a_service_can_do_no_more_than_it_needs(name: str) -> None:
     assert service["read_only"] is True
 
 
-def test_what_observes_comes_only_when_asked_for() -> None:
+def test_the_services_that_observe_start_only_with_their_profile() -> None:
     optional = {n: service["profiles"] for n, service in SERVICES.items() if "profiles" in service}
     assert optional == {
         "prometheus": ["observe"], "grafana": ["observe"], "alertmanager": ["alerts"],
@@ -112,7 +112,7 @@ def test_alertmanager_sends_to_the_webhook_that_is_given(
 
 
 @pytest.mark.parametrize(("password", "code"), [("", 2), ("given", 0)])
-def test_grafana_does_not_start_with_the_password_everybody_knows(password: str, code: int) -> None:
+def test_grafana_does_not_start_without_a_password(password: str, code: int) -> None:
     (script,) = SERVICES["grafana"]["command"]
     script = script.replace("$$", "$").replace("exec /run.sh", "exit 0")
     done = subprocess.run(

@@ -55,7 +55,7 @@ def test_a_registered_runtime_is_well(host: Host) -> None:
     assert second == ("ok", "the runtime nvidia is registered with Docker", "")
 
 
-def test_a_runtime_that_is_not_registered_is_told_how(host: Host) -> None:
+def test_a_runtime_that_is_not_registered_is_a_warning_with_advice(host: Host) -> None:
     host.docker(ENGINE)
     (level, text, advice) = host.findings()[1]
     assert (level, text) == ("warn", "Docker has no access to the GPUs")

@@ -51,7 +51,7 @@ def test_a_machine_without_gpus_passes_with_a_pair_that_was_really_tested() -> N
     assert "0 failed" in answer.output
 
 
-def test_what_fails_has_an_advice_and_a_status(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_check_has_advice_and_the_command_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deploy.doctor.pairs", lambda devices, environ: [])
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -239,7 +239,7 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("echo 'error: device: no CUDA' >&2; exit 2", ("fail", "cuda", "error: device: no CUDA")),
     ],
 )
-def test_what_cuda_says_of_the_gpus(python, script, expected) -> None:
+def test_the_findings_about_cuda(python, script, expected) -> None:
     python(script)
     level, topic, text = expected
     first = gpu_checks.peers(dict(os.environ))[1][0]
@@ -265,7 +265,7 @@ EXPORTS = 'if [ $3 = export ]; then echo "{}"; read line; exit; fi\nread line\n'
          ("fail", "cuda:0 exports nothing: error: cannot export")),
     ],
 )  # fmt: skip
-def test_what_a_pairs_test_says(python, script, expected) -> None:
+def test_the_findings_of_a_pairs_test(python, script, expected) -> None:
     python(script)
     level, text = expected
     first = pair_checks.pairs(["cuda:0", "cuda:1"], dict(os.environ))[0]

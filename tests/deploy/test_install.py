@@ -152,7 +152,7 @@ def test_gpu_tests_without_a_gpu_are_refused_at_once(checkout):
     assert checkout.make("-n", "test-gpu").returncode == 0
 
 
-def test_no_suitable_python_is_told(checkout):
+def test_a_missing_python_is_named(checkout):
     checkout.tool("python3.11", "#!/bin/sh\nexit 1\n")
     done = checkout.make("setup")
     assert done.returncode == 2
@@ -161,7 +161,7 @@ def test_no_suitable_python_is_told(checkout):
     assert "error: PYTHON=python3.12 is not Python 3.11 or 3.12" in done.stderr
 
 
-def test_missing_venv_package_is_told(checkout):
+def test_a_missing_venv_package_is_named(checkout):
     done = checkout.make("setup", FAKE_ENSUREPIP="1")
     assert done.returncode == 2
     assert "python3-venv" in done.stderr

@@ -117,7 +117,7 @@ def test_of_a_cached_snapshot_the_models_folder_is_mounted(tmp_path: Path) -> No
         ('"REDIS_PASSWORD=s3cret\'s"', "REDIS_PASSWORD: must have no quote"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, arguments: str, why: str) -> None:
+def test_a_fault_is_named(tmp_path: Path, arguments: str, why: str) -> None:
     done = Checkout(tmp_path, 0).make(arguments)
     assert done.returncode == 2
     assert why in done.stderr

@@ -11,7 +11,7 @@ import pytest
 from deploy.rundir import RunDir, base_dir, remove_abandoned
 
 
-def test_folder_is_private_and_goes(tmp_path):
+def test_a_run_folder_is_private_until_it_is_removed(tmp_path):
     run_dir = RunDir(tmp_path)
     assert stat.S_IMODE(run_dir.path.stat().st_mode) == 0o700
     (run_dir.path / "redis").mkdir()
@@ -19,14 +19,14 @@ def test_folder_is_private_and_goes(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_living_owners_folder_stays(tmp_path):
+def test_the_folder_of_a_living_owner_stays(tmp_path):
     run_dir = RunDir(tmp_path)
     assert remove_abandoned(tmp_path) == []
     assert run_dir.path.is_dir()
     run_dir.remove()
 
 
-def test_dead_owners_folder_is_swept(tmp_path):
+def test_the_folder_of_a_dead_owner_is_removed(tmp_path):
     code = "import sys, pathlib, os, deploy.rundir as r; r.RunDir(pathlib.Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", f"{code}; os._exit(9)", str(tmp_path)], check=False)
     (litter,) = tmp_path.iterdir()
@@ -50,7 +50,7 @@ def test_a_folder_taken_for_abandoned_before_it_was_locked_is_made_again(tmp_pat
     run_dir.remove()
 
 
-def test_what_only_looks_like_one_stays(tmp_path):
+def test_a_folder_that_only_looks_like_a_run_folder_stays(tmp_path):
     (tmp_path / "baton-up-1234file").touch()
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "baton-up-1234link").symlink_to(tmp_path / "elsewhere")

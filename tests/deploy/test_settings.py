@@ -97,13 +97,13 @@ def test_complaints_name_their_setting(checkpoint, setting, num_gpus, asked):
     assert "secret" not in str(told.value)
 
 
-def test_model_is_served_under_its_folders_name_unless_told(checkpoint):
+def test_a_model_is_served_under_its_folders_name_by_default(checkpoint):
     assert resolve(num_gpus=0, model=checkpoint).served_model_name == "some-model"
     named = resolve(num_gpus=0, model=checkpoint, served_model_name="it")
     assert named.served_model_name == "it"
 
 
-def test_services_are_told_by_environment_alone(checkpoint):
+def test_services_get_their_settings_by_the_environment_alone(checkpoint):
     settings = resolve(
         num_gpus=0,
         model=checkpoint,
@@ -137,7 +137,7 @@ def test_services_are_told_by_environment_alone(checkpoint):
     assert int(decode[0].env["BATON_THREADS"]) >= 1
 
 
-def test_only_the_coordinator_is_told_the_password_of_a_redis_that_is_not_ours(checkpoint):
+def test_only_the_coordinator_gets_the_password_of_a_given_redis(checkpoint):
     inherited = {"BATON_REDIS_PASSWORD": "p", "BATON_REDIS_PASSWORD_FILE": "f"}
     for url, expected in ((None, {}), ("redis://there", inherited)):
         settings = resolve(num_gpus=0, model=checkpoint, redis_url=url)

@@ -77,7 +77,7 @@ def test_a_coordinator_that_lacks_redis_at_first_ends_everything(up):
     assert "coordinator: " in baton.text.splitlines()[-1]
 
 
-def test_it_serves_and_drains_though_nobody_reads_what_it_prints(up):
+def test_it_serves_and_drains_while_its_output_is_not_read(up):
     baton = up(STUB_DECODE="ready chatty")
     baton.until_ready()
     baton.signal(signal.SIGTERM)
@@ -140,7 +140,7 @@ def test_second_signal_stops_at_once(up):
     assert baton.leftovers() == []
 
 
-def test_who_misses_the_drain_deadline_is_killed(up):
+def test_a_service_that_misses_the_drain_deadline_is_killed(up):
     baton = up("--drain-timeout", "0.1", STUB_COORDINATOR="stubborn ready")
     baton.until_ready()
     baton.signal(signal.SIGTERM)
@@ -220,7 +220,7 @@ def test_killed_before_it_was_ready(up):
     assert baton.leftovers() == []
 
 
-def test_port_in_use_is_told_before_anything_starts(up):
+def test_a_port_in_use_is_an_error_before_any_process_starts(up):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         baton = up("--port", str(port))

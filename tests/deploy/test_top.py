@@ -1,6 +1,5 @@
 """``baton top`` against a stub of the coordinator's HTTP."""
 
-import json
 import os
 import pty
 import re
@@ -8,8 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import msgspec
@@ -19,62 +16,33 @@ from coordinator.http.timeline import timeline
 from coordinator.record.record import RequestRecord
 from telemetry.metrics import Metrics
 from tests.coordinator.test_timeline import HANDED_OFF
-from tests.deploy.running import DEADLINE_S, ROOT
-from tests.deploy.test_clients import STATUS, Screen
+from tests.deploy.running import DEADLINE_S, ROOT, Screen
+from tests.deploy.stub_api import STATUS, StubApi, stub_api
 
+REQUESTS = "/v1/requests?limit=20"
 COMMAND = (sys.executable, "-m", "deploy.cli", "top", "--interval", "0.1")
 
 
-class Service(ThreadingHTTPServer):
-    """Tells ``status``, ``metrics`` with five more output tokens at each look, and ``requests``;
-    answers everything with ``code`` if that is not 200, and without ``requests`` those with 503."""
+class Service:
+    """A coordinator that tells its ``metrics``, with five more output tokens at each reading."""
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.status: Any = STATUS
-        self.metrics = Metrics("tiny")
-        self.requests: list[Any] | None = []
-        self.code = 200
-        self.keys: list[str | None] = []
+    def __init__(self, api: StubApi) -> None:
+        self.api, self.url, self.metrics = api, api.url, Metrics("tiny")
+        api.pages = {"/status": STATUS, "/metrics": self.render}
+        self.has_requests([])
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+    def render(self) -> bytes:
+        self.metrics.generation_tokens.inc(5)
+        return self.metrics.render()
 
-
-class Handler(BaseHTTPRequestHandler):
-    server: Service
-
-    def do_GET(self) -> None:
-        self.server.keys.append(self.headers["Authorization"])
-        code = self.server.code
-        if self.path == "/status":
-            body = json.dumps(self.server.status).encode()
-        elif self.path == "/metrics":
-            self.server.metrics.generation_tokens.inc(5)
-            body = self.server.metrics.render()
-        elif self.server.requests is None:
-            code, body = 503, b'{"error": {"message": "Redis does not answer."}}'
-        else:
-            assert self.path == "/v1/requests?limit=20"
-            body = json.dumps({"object": "list", "data": self.server.requests}).encode()
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+    def has_requests(self, requests: list[Any]) -> None:
+        self.api.pages[REQUESTS] = {"object": "list", "data": requests}
 
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    with Service() as server:
-        serving = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        serving.start()
-        yield server
-        server.shutdown()
-        serving.join()
+    with stub_api() as api:
+        yield Service(api)
 
 
 def once(url: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -84,7 +52,7 @@ def once(url: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_once_tells_what_one_interval_shows(service: Service) -> None:
+def test_once_prints_the_rates_of_one_interval(service: Service) -> None:
     told = once(service.url, BATON_API_KEY="k1")
     assert (told.returncode, told.stderr) == (0, "")
     ready, speed, worker, requests = told.stdout.splitlines()
@@ -97,15 +65,15 @@ def test_once_tells_what_one_interval_shows(service: Service) -> None:
         "state_slots=1/8  prompt_tok_s=1,536  output_tok_s=2  breaker=closed  gpu=-"
     )
     assert requests == "no requests yet"
-    assert set(service.keys) == {"Bearer k1"}
+    assert set(service.api.keys) == {"Bearer k1"}
 
 
-def test_the_last_requests_are_told_with_their_workers_and_stages(service: Service) -> None:
+def test_top_prints_the_last_requests_with_workers_and_stages(service: Service) -> None:
     record = RequestRecord(
         request_id="0123456789abcdef", coordinator="c", state="finished", ended_at=102.0,
         **HANDED_OFF,
     )  # fmt: skip
-    service.requests = [msgspec.to_builtins(timeline(record, 102.0))]
+    service.has_requests([msgspec.to_builtins(timeline(record, 102.0))])
     (told,) = once(service.url).stdout.splitlines()[3:]
     assert re.fullmatch(
         r"request=01234567  received=\d\d:\d\d:\d\d  state=finished  prompt=7  output=3  "
@@ -113,13 +81,13 @@ def test_the_last_requests_are_told_with_their_workers_and_stages(service: Servi
         r"queue=500ms  prefill=500ms  handoff=125ms  decode=875ms",
         told,
     )
-    service.requests = None
+    service.api.refusals[REQUESTS] = 503, "Redis does not answer."
     assert once(service.url).stdout.splitlines()[3:] == ["no requests: Redis does not answer."]
 
 
-def test_a_hot_and_draining_worker_is_told(service: Service) -> None:
+def test_top_shows_a_gpus_temperature_and_that_a_worker_drains(service: Service) -> None:
     service.metrics.gpus.tell("p-1", "prefill", "GPU-1", {"temperature_c": 86.0}, {})
-    service.status = STATUS | {"workers": [STATUS["workers"][0] | {"draining": True}]}
+    service.api.pages["/status"] = STATUS | {"workers": [STATUS["workers"][0] | {"draining": True}]}
     worker = once(service.url).stdout.splitlines()[2]
     assert "instance=p-1 (draining)  " in worker
     assert worker.endswith("  gpu=86°C")
@@ -129,11 +97,11 @@ def test_once_exits_2_and_says_why_there_is_nothing(service: Service) -> None:
     told = once("http://127.0.0.1:1")
     assert told.returncode == 2
     assert told.stderr.startswith("error: no answer from http://127.0.0.1:1: ")
-    service.status = {"ok": True}
+    service.api.pages["/status"] = {"ok": True}
     told = once(service.url)
     assert told.returncode == 2
     assert told.stderr == f"error: what answers at {service.url} is not Baton\n"
-    service.code = 401
+    service.api.refusal = 401, "no"
     told = once(service.url)
     assert told.returncode == 2
     assert told.stderr == (
@@ -144,8 +112,8 @@ def test_once_exits_2_and_says_why_there_is_nothing(service: Service) -> None:
     assert "another" not in told.stderr
 
 
-def test_it_goes_on_when_the_service_is_back_and_ends_with_ctrl_c(service: Service) -> None:
-    service.code = 503
+def test_top_continues_when_the_service_is_back_and_ends_with_ctrl_c(service: Service) -> None:
+    service.api.refusal = 503, "busy"
     watching = subprocess.Popen(
         [*COMMAND, "--url", service.url],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
@@ -155,9 +123,9 @@ def test_it_goes_on_when_the_service_is_back_and_ends_with_ctrl_c(service: Servi
         assert watching.stderr is not None
         assert watching.stdout is not None
         complaint = watching.stderr.readline()
-        problem = f"error: {service.url} answers HTTP 503: Service Unavailable"
+        problem = f"error: {service.url} answers HTTP 503: busy"
         assert complaint == f"{problem}; trying again every 0.1 s\n"
-        service.code = 200
+        service.api.refusal = None
         for _ in range(2):
             assert watching.stdout.readline().startswith("ready (")
             assert watching.stdout.readline().startswith("output ")
@@ -199,7 +167,7 @@ def test_on_a_terminal_one_table_is_redrawn(service: Service) -> None:
             screen.until("slots")
             screen.until("84%")
             screen.until("no requests yet")
-        service.code = 500
+        service.api.refusal = 500, "broken"
         screen.until("answers HTTP 500")
         watching.send_signal(signal.SIGINT)
         screen.until("\x1b[?1049l")
