@@ -175,7 +175,7 @@ async def test_coordinator_stalls_and_wakes(site: Site, undisturbed: list[Seen])
     since = len(site.baton.lines)
     site.baton.kill("coordinator", signal.SIGSTOP)
     for name in ("prefill-1", "prefill-2", "decode-1", "decode-2"):
-        missed = rf"^{name} .*nothing heard from coordinator"
+        missed = rf"^{name} .*no message from coordinator"
         await asyncio.to_thread(site.baton.until, missed, 20.0, since)
     site.baton.kill("coordinator", signal.SIGCONT)
     await check_undisturbed(site, streams, undisturbed)

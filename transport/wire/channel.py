@@ -1,13 +1,14 @@
 """The typed ZeroMQ channel between the coordinator and its workers.
 
-A frame is ``[protocol, payload]``; the protocol is compared before the payload is decoded, so
-two versions can always tell each other apart, whatever happened to the structs. Order within a
-connection is kept. Queues are unbounded: what limits them is admission, not the socket. What does
-not decode is dropped and counted at either end; a frame of more than ``MAX_FRAME_BYTES`` closes
+A frame is ``[protocol, payload]``. The protocol is compared before the payload is decoded, so two
+versions always recognise each other, whatever changed in the structs. Order within a connection is
+kept. Queues are unbounded: the coordinator's limits on open requests bound them, not the socket.
+Each end drops and counts frames that do not decode. A frame of more than ``MAX_FRAME_BYTES`` closes
 its connection before it is read.
 
-With keys (channel_keys.py) both ends prove who they are before a frame passes, and every frame is
-encrypted; without, the channel must not leave the machine.
+With keys (channel_keys.py) both ends prove that they know the secret before a frame passes, and
+every frame is encrypted. Without keys the channel accepts only endpoints that other machines cannot
+reach.
 """
 
 import asyncio
@@ -35,13 +36,13 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 64 << 20
-"""Far more than the largest message: an order of a million token ids has 5 MB."""
+"""Far more than the largest message: an order with a million token ids has 5 MB."""
 _INSTANCE = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FROM_WORKER = msgspec.msgpack.Decoder(FromWorker)
 _TO_WORKER = msgspec.msgpack.Decoder(ToWorker)
 _ZAP_DOMAIN = "baton"
 _LINGER_S = 0.3
-# ZeroMQ waits up to twice as long, so a live worker is back before it is taken for dead
+# ZeroMQ waits up to twice as long; a live worker has reconnected before it is taken for dead
 # (coordinator/core/health_monitor.py).
 _RECONNECT_MS = 20
 _RECONNECT_MAX_MS = 250
@@ -62,7 +63,7 @@ class WorkerChannel:
         refused_after_s: float = REFUSED_AFTER_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Connect to ``endpoint``; raises ValueError where that needs ``keys``."""
+        """Connect to ``endpoint``; raises ValueError if that needs ``keys`` and there are none."""
         require_keys("coordinator", endpoint, keys)
         self.endpoint = endpoint
         self.malformed_dropped = 0
@@ -92,10 +93,10 @@ class WorkerChannel:
         self._poller.register(self._woken, zmq.POLLIN)
 
     def send(self, message: FromWorker) -> None:
-        """Queue a message. Raises ChannelRefused when there is nobody to queue it for any more.
+        """Queue a message. Raises ChannelRefused when the coordinator has refused this worker.
 
-        NOTE: ZeroMQ gives up a peer for good that refuses the handshake in so many words, and
-        then a send would wait forever.
+        NOTE: after an explicit refusal of the handshake ZeroMQ does not connect again, and a send
+        that waits would wait forever.
         """
         try:
             self._socket.send_multipart((self._protocol, encode(message)), zmq.NOBLOCK)
@@ -103,11 +104,12 @@ class WorkerChannel:
             raise self._handshakes.refused() from None
 
     def receive(self, timeout_s: float) -> list[ToWorker]:
-        """Everything that has come, waiting at most ``timeout_s`` for the first message or for
+        """All messages that have come; waits at most ``timeout_s`` for the first one or for
         ``wake``.
 
-        Raises ProtocolMismatch, or ChannelRefused when nothing can come. A lost order shows in the
-        next heartbeats, so that a malformed frame costs this worker's other requests nothing.
+        Raises ProtocolMismatch, or ChannelRefused when no message can come. A malformed frame is
+        dropped: the coordinator learns of the lost order from the next heartbeats, and this
+        worker's other requests go on.
         """
         if not self._has_message(timeout_s):
             self._handshakes.check()
@@ -119,19 +121,19 @@ class WorkerChannel:
                 messages.append(to_worker(frames, ours=self._protocol))
             except MalformedMessage as error:
                 self.malformed_dropped += 1
-                log.error("dropped a malformed message %s", error)
+                log.error("dropped a malformed message: %s", error)
         return messages
 
     def wake(self) -> None:
-        """End the wait of a ``receive``, under way or the next; from a signal handler too."""
+        """End the wait of the current ``receive`` or of the next; a signal handler may call it."""
         if self._woken is not None:
             os.eventfd_write(self._woken, 1)
 
     def close(self) -> None:
-        """Hand over what is still queued, 0.3 s at most, and close; at once if nobody is there.
+        """Send what is still queued, 0.3 s at most, and close; at once without a coordinator.
 
-        NOTE: ZeroMQ looks the coordinator's name up in the thread that would have to end here, and
-        where the name is gone with the coordinator, that takes seconds. It is left behind then.
+        NOTE: ZeroMQ resolves the coordinator's name in the thread that has to end here. Where the
+        name is gone with the coordinator, that takes seconds, and the thread is left behind.
         """
         connected = self._handshakes.connected()
         self._handshakes.close()
@@ -158,8 +160,8 @@ class CoordinatorChannel:
     def __init__(
         self, endpoint: str, *, keys: ChannelKeys | None = None, protocol: str = PROTOCOL
     ) -> None:
-        """Bind ``endpoint``; raises ValueError naming it when that is not possible, or needs
-        ``keys``. With keys it must be made on a running event loop, which answers handshakes."""
+        """Bind ``endpoint``; raises ValueError, which names it, if that is not possible or needs
+        ``keys``. With keys a running event loop is required, since it answers handshakes."""
         require_keys("bind", endpoint, keys)
         self._protocol = protocol.encode()
         self._context = zmq.asyncio.Context()
@@ -181,7 +183,7 @@ class CoordinatorChannel:
         self.endpoint: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def send(self, instance: str, message: ToWorker) -> bool:
-        """Queue a message; False when no such worker is connected any more."""
+        """Queue a message; False when no such worker is connected."""
         frames = (instance.encode(), self._protocol, encode(message))
         sent = self._socket.send_multipart(frames)
         assert isinstance(sent, asyncio.Future), "an asyncio socket sends by futures"
@@ -194,19 +196,20 @@ class CoordinatorChannel:
         return True
 
     async def receive(self) -> tuple[str, FromWorker | WireError]:
-        """The next message and its sender. What cannot be trusted is returned, not raised: one
-        bad worker must not end the loop that serves the others. A sender whose identity is no
-        instance id is named by its ``repr``, at which ``send`` reaches nobody."""
+        """The next message and its sender. An error is returned, not raised: one faulty worker must
+        not end the loop that serves the others. A sender whose identity is no instance id is named
+        by the ``repr`` of the identity, to which ``send`` cannot send."""
         identity, *frames = await self._socket.recv_multipart()
         return from_worker(identity, frames, ours=self._protocol)
 
     def tell_of_strangers(self) -> None:
-        """Log how many connections were refused, at most once a minute; call it now and then."""
+        """Log how many connections were refused, at most once a minute; call it at every
+        heartbeat."""
         self._strangers.look()
 
     def on_ended(self, one_ended: Callable[[], None]) -> None:
-        """Have ``one_ended`` called whenever some connection has ended, on the running loop until
-        this channel is closed. ZeroMQ does not say whose it was."""
+        """Call ``one_ended`` whenever a connection has ended, on the running loop until this
+        channel is closed. ZeroMQ does not say which connection it was."""
         self._strangers.on_ended(one_ended)
 
     def close(self) -> None:
@@ -226,7 +229,7 @@ class CoordinatorChannel:
 
 
 class _OneKey:
-    """ZeroMQ's question whether a client's public key may come in."""
+    """ZeroMQ asks it whether a client's public key is accepted."""
 
     def __init__(self, public: bytes) -> None:
         self._public = public
@@ -238,7 +241,7 @@ class _OneKey:
 def from_worker(
     identity: bytes, frames: list[bytes], *, ours: bytes
 ) -> tuple[str, FromWorker | WireError]:
-    """A worker's message and its instance, whatever the bytes are."""
+    """A worker's instance and its message; a WireError for bytes that are none. Does not raise."""
     if not _INSTANCE.fullmatch(identity):
         return repr(identity), MalformedMessage(f"identity {identity!r} is no instance id")
     instance = identity.decode()

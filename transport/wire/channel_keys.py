@@ -1,14 +1,14 @@
-"""The CURVE keys of the channel, both ends' from one shared secret.
+"""The CURVE keys of the channel: those of both ends are derived from one shared secret.
 
     secret key of an end = BLAKE2b-256(secret, person = "baton/<end>")    (clamped by Curve25519)
     public key           = Curve25519(secret key, base point)
 
-So one setting configures everything: the coordinator proves that it knows the secret, a worker
-proves the same by the one public key that the coordinator accepts, and all traffic is encrypted and
-authenticated (https://rfc.zeromq.org/spec/26/). The derivation costs an attacker nothing, so the
-secret itself must be hard to guess: it is meant to be random, as ``openssl rand -hex 32`` makes.
+So one setting configures everything: both ends prove that they know the secret (a worker by the one
+public key that the coordinator accepts), and all traffic is encrypted and authenticated
+(https://rfc.zeromq.org/spec/26/). The derivation does not slow down an attacker who guesses, so the
+secret must be random: make it with ``openssl rand -hex 32``.
 
-Whoever has the secret may be either end; workers are not protected from each other.
+A process that has the secret can act as either end: workers are not protected from each other.
 """
 
 import hashlib
@@ -32,16 +32,16 @@ class KeyPair:
 
 @dataclass(frozen=True)
 class ChannelKeys:
-    """What both ends need to know each other."""
+    """The key pairs of both ends; each end has both."""
 
     coordinator: KeyPair
     worker: KeyPair
 
 
 def channel_keys(secret: str) -> ChannelKeys | None:
-    """The keys that ``secret`` stands for; None without one: an open channel.
+    """The keys derived from ``secret``; None for "": the channel is then open.
 
-    Raises ValueError, without the secret in it, when it is too short to be random.
+    Raises ValueError, which does not show the secret, when it is too short to be random.
     """
     if not secret:
         return None
@@ -56,12 +56,12 @@ def channel_keys(secret: str) -> ChannelKeys | None:
 
 
 def require_keys(setting: str, endpoint: str, keys: ChannelKeys | None) -> None:
-    """An open channel never leaves the machine: without keys ``endpoint`` must be a socket file or
-    a loopback address. Raises ValueError that names ``setting``."""
+    """Raise ValueError, which names ``setting``, unless there are keys or ``endpoint`` is a socket
+    file or a loopback address: other machines must not reach an open channel."""
     if keys is None and not _stays_here(endpoint):
         raise ValueError(
-            f"{setting}: {endpoint} can be reached from other machines, where strangers could "
-            f"join as workers and read prompts; set {SECRET} (or {SECRET}_FILE), the same for the "
+            f"{setting}: {endpoint} can be reached from other machines, where any process could "
+            f"join as a worker and read prompts; set {SECRET} (or {SECRET}_FILE), the same for the "
             "coordinator and all workers"
         )
 

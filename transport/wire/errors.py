@@ -4,21 +4,21 @@ BatonError
 ├── WireError            what arrived cannot be trusted
 │   ├── ProtocolMismatch     the two ends speak different wire versions
 │   ├── LayoutMismatch       the two ends shape their caches differently
-│   ├── RoleMismatch         a worker whose role does not go with those already here
+│   ├── RoleMismatch         a worker's role cannot be mixed with those of the other workers
 │   └── MalformedMessage     bytes that do not decode to a known struct
-├── PeerError            another process's memory
-│   ├── PeerGone             its memory can no longer be opened
-│   └── StaleEpoch      the slot was given to somebody else meanwhile
+├── PeerError            another process's exported memory is faulty
+│   ├── PeerGone             it can no longer be opened
+│   └── StaleEpoch           the state slot was given to another sequence during the copy
 ├── ExportLost           peers cannot open this process's memory any more
-├── SharedMemoryFull     no room for this process's cache where peers could open it
-├── ChannelRefused       the other end of the channel does not share our secret
+├── SharedMemoryFull     no room for this process's cache in shared memory
+├── ChannelRefused       the other end of the channel has another secret
 ├── DeadlineExceeded     who waited, for what, for how long, what arrived
 └── PoolExhausted        pages or state slots asked for beyond what is free
 """
 
 
 class BatonError(Exception):
-    """Base of every error this system raises on purpose."""
+    """Base of every error that Baton raises on purpose."""
 
 
 class WireError(BatonError):
@@ -38,7 +38,7 @@ class LayoutMismatch(WireError):
 
 
 class RoleMismatch(WireError):
-    """A worker whose role does not go with those of the workers already here."""
+    """A worker's role cannot be mixed with those of the other workers (split and colocated)."""
 
 
 class MalformedMessage(WireError):
@@ -54,11 +54,11 @@ class SharedMemoryFull(BatonError):
 
 
 class ChannelRefused(BatonError):
-    """The other end of the channel does not share our secret."""
+    """The other end of the channel has another secret."""
 
 
 class PeerError(BatonError):
-    """A fault of another process's exported memory."""
+    """Another process's exported memory is faulty."""
 
 
 class PeerGone(PeerError):

@@ -1,8 +1,8 @@
-"""Whether the other end of a worker's channel lets us in, and is there.
+"""Whether the coordinator accepts a worker's connection, by the events of the worker's socket.
 
-NOTE: ZeroMQ refuses in silence. A peer that does not share our keys closes the connection, or
-says so once and is never tried again; either way what was queued just lies there. Only the
-socket's monitor tells.
+NOTE: ZeroMQ does not report a refused handshake to the sender. A peer with other keys closes the
+connection, or reports an error once and is never tried again; in both cases queued messages stay
+queued. Only the socket's monitor has the events.
 """
 
 import math
@@ -28,9 +28,9 @@ _EVENTS = (
 class HandshakeWatch:
     """Watches one socket; must be made before it connects, and closed before it is closed.
 
-    A connection that merely breaks off looks like a peer with another secret, and both are tried
-    again by ZeroMQ. So only ``refused_after_s`` of one failure after the other is a refusal; a
-    peer that is not there at all does not fail.
+    A connection that breaks looks like a refusal by a peer with another secret, and ZeroMQ tries
+    both again. So only failures that follow each other for ``refused_after_s`` count as a refusal.
+    Where no peer listens there is no failure.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class HandshakeWatch:
         self._monitor = socket.get_monitor_socket(_EVENTS)
 
     def check(self) -> None:
-        """Raises ChannelRefused once it is clear that we are not let in; never waits."""
+        """Raise ChannelRefused once the coordinator has refused this worker; never waits."""
         self._read()
         if self._refused:
             raise self.refused()
 
     def connected(self) -> bool:
-        """Whether what is sent now goes to somebody who let us in; never waits."""
+        """Whether a coordinator that accepted this worker is connected now; never waits."""
         self._read()
         return self._connected
 
@@ -87,7 +87,7 @@ class HandshakeWatch:
         self._monitor.close(linger=0)
 
     def refused(self) -> ChannelRefused:
-        """The error that says so."""
+        """The error for a worker that was refused."""
         ours = "this worker has one" if self._has_secret else "this worker has none"
         return ChannelRefused(
             f"the coordinator at {self._endpoint} refuses the handshake: {SECRET} differs between "

@@ -1,4 +1,4 @@
-"""What one token and one sequence occupy in a cache: the shape both ends must share."""
+"""The shape of a cache's pages and state slots, which both ends of a handoff must share."""
 
 from typing import Annotated, Literal
 
@@ -10,12 +10,12 @@ CacheDtype = Literal["float32", "bfloat16"]
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
 
 CHUNK_ALIGNMENT = 64
-"""Prefill chunks end at multiples of this, so that a prompt cut into chunks computes the
-same numbers as the prompt in one piece (the DeltaNet kernel works in blocks of 64)."""
+"""Prefill chunks end at multiples of this, so that a prompt computed in chunks gives the same
+numbers as the prompt computed at once (the DeltaNet kernel works in blocks of 64)."""
 
 
 class CacheLayout(Struct, frozen=True, forbid_unknown_fields=True):
-    """Shape of one page and of one state slot; independent of how many a pool holds.
+    """Shape of one page and of one state slot; how many there are is in PoolSize.
 
     A page is ``[num_attention_layers, 2, page_size, num_kv_heads, head_dim]`` of ``kv_dtype``
     (index 0 of the second axis is K, 1 is V) and contiguous, so a handoff copies whole pages.

@@ -24,13 +24,13 @@ class Constraint(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
-    """Sampling of one sequence; validated at the HTTP edge, trusted behind it.
+    """Sampling of one sequence. Validated when the HTTP request is read, and nowhere else.
 
     ``temperature`` 0 is greedy, ties to the lowest id. ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0
     are off. ``repetition_penalty`` counts prompt and output, the other two only output.
-    ``logprobs``: None is off, k asks for the sampled token's and the k best. ``constraint``: what
-    the sampler may choose from; not together with ``min_tokens``.
-    ``seed`` and the token's position alone key the randomness, so a token does not depend on
+    ``logprobs``: None is off; k returns those of the sampled token and of the k best.
+    ``constraint``: what the sampler may choose from; not together with ``min_tokens``.
+    Randomness depends on ``seed`` and the token's position alone, so a token does not depend on
     batch, worker or retry.
     """
 
@@ -60,10 +60,10 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StopRule(Struct, frozen=True, forbid_unknown_fields=True):
-    """When a sequence ends by its tokens alone; stop strings are the coordinator's affair.
+    """When a sequence ends by its tokens. Stop strings are found by the coordinator.
 
     ``stop_token_ids`` already holds the model's end-of-sequence ids unless the request
-    ignores them. Before ``min_tokens`` are out, they are masked at the sampler.
+    ignores them. The sampler masks them until there are ``min_tokens`` output tokens.
     """
 
     max_tokens: int
@@ -71,7 +71,8 @@ class StopRule(Struct, frozen=True, forbid_unknown_fields=True):
     stop_token_ids: tuple[int, ...] = ()
 
     def finish_reason(self, *, num_output: int, token_id: int) -> FinishReason | None:
-        """The reason to end after ``token_id`` came out as output token ``num_output`` (from 1)."""
+        """Why the sequence ends with ``token_id`` as its output token ``num_output`` (from 1); None
+        if it goes on."""
         if token_id in self.stop_token_ids and num_output > self.min_tokens:
             return "stop"
         return "length" if num_output >= self.max_tokens else None

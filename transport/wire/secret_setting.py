@@ -1,5 +1,6 @@
-"""Settings that are secrets: given by the environment or by a file, never by a command line, which
-every user of a machine can read.
+"""Settings that are secrets, from the environment or from a file.
+
+Never from a command line: every user of a machine can read that.
 
 For a setting ``NAME`` the environment holds either the secret itself, or in ``NAME_FILE`` the path
 of a file with it, as container engines mount them.
@@ -11,10 +12,10 @@ from pathlib import Path
 
 
 def secret_setting(environ: Mapping[str, str], name: str) -> str:
-    """The secret ``name``, "" where it is not set (or set to nothing).
+    """The secret ``name``; "" where it is not set or empty.
 
-    Raises ValueError that names the setting, never showing the secret: given twice, not UTF-8, or a
-    file that cannot be read or holds nothing.
+    Raises ValueError, which names the setting and shows no part of the secret: it is set twice, is
+    not UTF-8, or its file cannot be read or is empty.
     """
     given, path = environ.get(name, "").rstrip(), environ.get(f"{name}_FILE", "")
     if not given.isascii() and any("\ud800" <= character <= "\udfff" for character in given):
@@ -22,8 +23,8 @@ def secret_setting(environ: Mapping[str, str], name: str) -> str:
     if not path:
         return given
     if given:
-        raise ValueError(f"{name} and {name}_FILE are both set; say one")
-    # Where no file has this name, the name may be the secret itself, and is not shown.
+        raise ValueError(f"{name} and {name}_FILE are both set; set one of them")
+    # If no such file exists, the path may be the secret itself by mistake: don't show it.
     shown = path if os.path.lexists(path) else "the file that it names"
     try:
         found = Path(path).read_text(encoding="utf-8").rstrip()

@@ -1,9 +1,9 @@
-"""A worker's membership: hello, welcome, heartbeats, and noticing that the coordinator is gone.
+"""A worker's membership: hello, welcome, heartbeats, and the loss of the coordinator.
 
-1. Hello is said until a Welcome comes; a refusal ends the process.
-2. While welcomed, a Heartbeat goes out every ``heartbeat_s`` from the worker's own loop.
-3. When nothing was heard for ``dead_after_s``, or another coordinator answers, ``receive``
-   yields ``Lost``: the worker drops every request and says hello again.
+1. The worker sends Hello until a Welcome comes; a refusal ends the process.
+2. While welcomed, it sends a Heartbeat every ``heartbeat_s`` from its own loop.
+3. When no message came for ``dead_after_s``, or another coordinator answers, ``receive`` yields
+   ``Lost``: the worker drops every request and sends Hello again.
 """
 
 import logging
@@ -41,14 +41,14 @@ log = logging.getLogger(__name__)
 
 
 class JoinRefused(BatonError):
-    """The coordinator does not want this worker; the message says why."""
+    """The coordinator refused this worker; the message says why."""
 
 
 class Session:
-    """One worker's standing with its coordinator. Not thread-safe: the worker's loop owns it.
+    """One worker's membership with its coordinator. Not thread-safe: the worker's loop calls it.
 
-    ``in_socket_s`` is how long the messages received last may have lain in the socket at most:
-    since the poll before, or 0 if they came while ``receive`` waited for some.
+    ``in_socket_s`` is how long the messages received last were in the socket at most: since the
+    poll before, or 0 if they came while ``receive`` waited.
     """
 
     def __init__(self, channel: WorkerChannel, hello: Hello, clock: Callable[[], float]) -> None:
@@ -56,7 +56,7 @@ class Session:
         self._hello = hello
         self._clock = clock
         self._welcome: Welcome | None = None
-        self._former = ""  # the coordinator that it was welcomed by before
+        self._former = ""  # the coordinator that welcomed this worker before
         self._heard_at = clock()
         self._next_beat_at = clock()
         self._looked_at = clock()
@@ -68,7 +68,8 @@ class Session:
         return self._welcome is not None
 
     def join(self, timeout_s: float, *, give_up: Callable[[], bool] = lambda: False) -> None:
-        """Say hello until welcomed, or until ``give_up``, which is asked every ``HELLO_EVERY_S``.
+        """Send Hello until welcomed, or until ``give_up`` returns True; it is called every
+        ``HELLO_EVERY_S``.
 
         Raises JoinRefused, DeadlineExceeded, ProtocolMismatch.
         """
@@ -87,15 +88,20 @@ class Session:
         self._channel.send(message)
 
     def receive(self, timeout_s: float) -> list[Work | Lost]:
-        """Work that has come, waiting at most ``timeout_s`` and never past the next heartbeat."""
+        """The messages about work that have come; waits at most ``timeout_s``, and never past the
+        next heartbeat."""
         if self._welcome is None:
-            self._say_hello()
+            self._send_hello()
         work, self._early = self._early, []
         for message in self._look(0.0 if work else timeout_s):
             self._heard_at = self._clock()
             self._sort(message, work)
         if self._welcome and self._clock() - self._heard_at > self._welcome.dead_after_s:
-            log.warning("nothing heard from coordinator %s", self._welcome.coordinator)
+            log.warning(
+                "no message from coordinator %s for %g s",
+                self._welcome.coordinator,
+                self._welcome.dead_after_s,
+            )
             self._lose(work)
         return work
 
@@ -113,7 +119,7 @@ class Session:
         self.send(Heartbeat(gauges(), held(), gpu(), malformed_dropped=dropped))
 
     def wake(self) -> None:
-        """End the wait of a ``receive``, under way or the next; from a signal handler too."""
+        """End the wait of the current ``receive`` or of the next; a signal handler may call it."""
         self._channel.wake()
 
     def leave(self, *, draining: bool = False, unfit: str = "") -> None:
@@ -128,7 +134,7 @@ class Session:
         self._looked_at = self._clock()
         return messages
 
-    def _say_hello(self) -> None:
+    def _send_hello(self) -> None:
         if self._clock() >= self._next_beat_at:
             self._next_beat_at = self._clock() + HELLO_EVERY_S
             self.send(self._hello)

@@ -1,8 +1,8 @@
-"""Connections to the coordinator's channel that fail the handshake, counted and told of in one line
-a minute at most; and those that end, told of at once.
+"""Events of the coordinator's socket: failed handshakes, which are counted and logged at most once
+a minute, and ended connections, which are reported at once.
 
-NOTE: ZeroMQ refuses in silence; only the socket's monitor tells, and of whom it does not say. A
-socket has one monitor.
+NOTE: ZeroMQ reports both only through the socket's monitor, without the peer's name. A socket has
+one monitor.
 """
 
 import asyncio
@@ -46,13 +46,14 @@ class StrangerWatch:
         self._watch()
 
     def on_ended(self, one_ended: Callable[[], None]) -> None:
-        """Look whenever there is something to see, on the running loop until closed; ``one_ended``
-        is called when some connection has ended."""
+        """Read events as they come, on the running loop until closed; ``one_ended`` is called when
+        a connection has ended."""
         self._loop, self._one_ended = asyncio.get_running_loop(), one_ended
         self._listen()
 
     def look(self) -> None:
-        """Count what was refused since the last look, and tell of it if it is time; never waits."""
+        """Count the handshakes that failed since the last call, and log them if it is time; never
+        waits."""
         ended = False
         for _ in range(_MOST_A_LOOK):
             if not self._monitor.poll(0):
@@ -60,7 +61,7 @@ class StrangerWatch:
             event = recv_monitor_message(self._monitor)["event"]
             ended = ended or event == zmq.EVENT_DISCONNECTED
             self._num_refused += event != zmq.EVENT_DISCONNECTED
-        else:  # a flood: what has queued up beyond that is not worth the loop's time
+        else:  # too many events for one turn of the loop: drop the rest
             ended = True
             self.close()
             self._watch()
@@ -86,7 +87,7 @@ class StrangerWatch:
         self._monitor.close(linger=0)
 
     def _watch(self) -> None:
-        self._num_monitors += 1  # the one before may not have let go of its name yet
+        self._num_monitors += 1  # the name of the monitor before may still be taken
         endpoint = f"inproc://strangers-{id(self)}-{self._num_monitors}"
         self._socket.monitor(endpoint, _FAILED | zmq.EVENT_DISCONNECTED)
         # NOTE: a full queue of the monitor would stop ZeroMQ's thread.
@@ -100,7 +101,7 @@ class StrangerWatch:
 
     def _listen(self) -> None:
         if self._loop is not None:
-            # NOTE: this descriptor tells of changes only, and none before the first look.
+            # NOTE: this descriptor is readable at changes only, and not before the first look.
             self._loop.add_reader(self._descriptor, self.look)
             self._first_look = self._loop.call_soon(self.look)
 
