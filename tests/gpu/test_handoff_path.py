@@ -112,7 +112,7 @@ def test_a_killed_exporters_bytes_arrive_and_its_gpu_is_free_afterwards(exporter
     assert probe_peer(copies, own, peer.instance).problem == ""
     copies.close_peer(peer.instance)
     assert free_bytes() - free_before >= peer.memory.size_bytes
-    with pytest.raises(PeerGone, match="Its process is dead"):
+    with pytest.raises(PeerGone, match="Its process has ended"):
         copies.open(peer.instance, peer.memory)
 
 

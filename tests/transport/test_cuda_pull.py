@@ -194,7 +194,7 @@ def test_what_cannot_be_opened_says_what_to_look_at(cuda: RuntimeFake) -> None:
     memory, _ = export(cuda, "p-1", 1)
     stream = copy_stream(own_cache(OWN_SIZE, 9))
     dead = structs.replace(memory, handle=b"dead".hex())
-    with pytest.raises(PeerGone, match=r"memory of p-1: cuda error 400\. Its process is dead"):
+    with pytest.raises(PeerGone, match=r"memory of p-1: cuda error 400\. Its process has ended"):
         stream.open("p-1", dead)
     hidden = structs.replace(memory, handle=b"hidden".hex())
     with pytest.raises(PeerGone, match=r"cuda error 304\..*PID namespace.*baton doctor"):

@@ -1,9 +1,9 @@
 """Cache memory on NVIDIA GPUs: one plain ``cudaMalloc``, exported once through CUDA IPC.
 
-The region is allocated by cupy's runtime calls and not by torch, whose allocator may hand out
-virtual-memory segments that cannot be exported. It is never freed while the process lives; the
-driver keeps it for as long as a peer has it open, even after the owner's death. So peers close
-what they opened once its owner is gone: a GPU is only free again when the last of them has.
+cupy's runtime calls allocate the region, and not torch, whose allocator may use virtual-memory
+segments, which cannot be exported. The region is never freed while the process lives. The driver
+keeps it as long as a peer has it open, even after its owner has ended, so peers close the memory of
+an owner that is gone: only then is all memory of that GPU free again.
 """
 
 import cupy
@@ -16,7 +16,8 @@ from transport.wire.messages import MemoryKind
 _INVALID_RESOURCE_HANDLE = 400
 """cudaErrorInvalidResourceHandle."""
 _DEVICE_UNINITIALIZED = 201
-"""cudaErrorDeviceUninitialized, "invalid device context": what opening one's own export gives."""
+"""cudaErrorDeviceUninitialized, "invalid device context": as when a process opens its own
+export."""
 
 
 class CudaMemory:
@@ -42,7 +43,7 @@ class CudaMemory:
         """Raises ValueError when the memory is not free, or cannot be exported."""
         assert not self._handle, "allocated twice"
         device = torch.cuda.current_device()
-        # NOTE: the current device is each library's own idea until the runtime is told.
+        # NOTE: torch and cupy each keep a current device until the runtime is told.
         runtime.setDevice(device)
         free, total = runtime.memGetInfo()
         if size_bytes > free:
@@ -56,7 +57,7 @@ class CudaMemory:
         return _as_tensor(pointer, size_bytes, device)
 
     def lost(self) -> str:
-        return ""  # it is named by this process, and gone with it
+        return ""  # the handle is valid until the process ends
 
     def close(self) -> None:
         """Nothing to do: the export ends with the process, and peers may still read."""
@@ -93,7 +94,7 @@ def open_handle(handle: str, *, peer: str) -> int:
 
 
 def close_handle(pointer: int) -> None:
-    """Unmap what ``open_handle`` mapped; nothing may read it any more."""
+    """Unmap what ``open_handle`` mapped. No copy may be reading it."""
     runtime.ipcCloseMemHandle(pointer)
 
 
@@ -101,11 +102,12 @@ def _advice(error: Exception) -> str:
     """What to change, by the error the driver gave."""
     code = getattr(error, "status", None)
     if code == _INVALID_RESOURCE_HANDLE:
-        return "Its process is dead, or exported the memory under another driver"
+        return "Its process has ended, or exported the memory under another driver"
     if code == _DEVICE_UNINITIALIZED:
         return (
-            "The driver takes it for this process's own: in PID namespaces of their own both have "
-            "the same number. Let all workers share one PID namespace (in containers: --pid host)"
+            "The driver takes it for this process's own memory, since both processes have the same "
+            "number in PID namespaces of their own. Let all workers share one PID namespace "
+            "(in containers: --pid host)"
         )
     return (
         "Both processes need to see both GPUs (no device mask that hides the peer's), a GPU "

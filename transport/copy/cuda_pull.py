@@ -1,14 +1,14 @@
 """The copy stream of a CUDA worker: pulls run beside the decode steps, in order.
 
-1. ``pull`` gathers what is wanted into batches, and enqueues for each (launch.py): the table
-   of addresses, one kernel for every block of all its handoffs (kernel.py), and behind it
-   the exporters' epochs, read when the last byte is there.
-2. The worker's loop asks each pull whether its batch's event has come; the host never waits.
+1. ``pull`` divides the handoffs into batches and enqueues for each (launch.py): the table of
+   addresses, one kernel that copies every block of the batch (kernel.py), and behind it the reading
+   of the exporters' epochs.
+2. The worker's loop polls the event of each batch; the host never waits.
 
-What orders a pull against decode steps: its slots are free, and a slot becomes free only when
-the host has seen the last step that could touch it retire. A sequence takes part in a step only
-after the host has seen its pull's event. So neither stream waits for the other, except where
-freed memory is poisoned by fills that the decode stream may still hold.
+Order between pulls and decode steps: a pull writes only free memory, and memory becomes free only
+when the host has seen the last step end that could use it. A sequence takes part in a step only
+after the host has seen its pull's event. So neither stream waits for the other, except where freed
+memory is poisoned (tests), by fills that may be queued on the decode stream.
 """
 
 import time
@@ -27,9 +27,11 @@ from transport.copy.tensors import CacheTensors
 from transport.wire.messages import MemoryExport, Offer
 
 MAX_BATCH_BYTES = 256 << 20
-"""Handoffs copied together land together: the first should not wait for many behind it."""
+"""Handoffs copied together are done together: this bounds how long the first waits for the
+others."""
 HIGH_PRIORITY = -1
-"""The copy's few thread blocks get their turn between two kernels of a step, not behind it."""
+"""Lets the copy's few thread blocks start between two kernels of a step, and not behind the
+step."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ class Peer:
 
 @dataclass(eq=False)
 class Batch:
-    """Handoffs under one launch, which goes back to ``launches`` as soon as it is over; then
-    ``epochs`` are what the exporters' slots had when the last byte was there."""
+    """Handoffs of one launch, which is returned to ``launches`` when it is over. Then ``epochs``
+    are the exporters' epochs as read after the last byte."""
 
     launch: CopyLaunch
     launches: CopyLaunches
@@ -122,8 +124,8 @@ class CudaPull:
 
 
 class CudaCopyStream:
-    """A CopyStream on the device of ``own``. ``after_steps``: pulls wait for what the decode
-    stream holds when they start."""
+    """A CopyStream on the device of ``own``. ``after_steps``: pulls wait for what is queued on the
+    decode stream when they start."""
 
     def __init__(
         self,
@@ -174,8 +176,8 @@ class CudaCopyStream:
         return all(pull.wait(deadline - time.monotonic()) for pull in self._under_way)
 
     def _forget_done(self) -> None:
-        """Of every pull that has ended, also one that nobody asks for any more: only then is its
-        peer's memory unmapped, and its launch free for others."""
+        """Drop every pull that has ended, also one whose result is no longer wanted: ``done``
+        unmaps the peer's memory and returns the launch."""
         self._under_way = [pull for pull in self._under_way if not pull.done()]
 
     def _batches(self, wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
@@ -213,8 +215,8 @@ class CudaCopyStream:
     def _fill(
         self, table: np.ndarray, words: np.ndarray, wanted: list[Wanted], peers: list[Peer]
     ) -> None:
-        """``table`` [blocks, 2] as kernel.py has it, ``words`` [handoffs]: where each
-        exporter's epoch is."""
+        """Fill ``table`` [blocks, 2] as kernel.py documents it, and ``words`` [handoffs] with the
+        addresses of the exporters' epochs."""
         sizes, num_handoffs = self._sizes, len(wanted)
         page, conv = 0, len(table) - 2 * num_handoffs
         for i, (each, peer) in enumerate(zip(wanted, peers, strict=True)):

@@ -1,8 +1,8 @@
-"""Hashes of what a sequence owns in a cache, equal at both ends of a faithful handoff.
+"""A hash of a sequence's pages and state, equal at both ends of a correct handoff.
 
-Each 64-bit word is mixed with its position and all are added up modulo 2^64, with two different
-mixers. It runs where the cache is, at memory speed, and finds mistakes, not attackers: a byte
-that changed, moved or is missing goes unseen once in 2^128.
+Each 64-bit word is mixed with its position, and the results are added modulo 2^64, with two
+different mixers. It runs on the device of the cache at the speed of its memory. It is for finding
+mistakes, not attackers: a byte that changed, moved or is missing goes unnoticed once in 2^128.
 """
 
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from torch import Tensor
 from transport.copy.tensors import CacheTensors
 
 MIXERS = ((0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9), (0x2545F4914F6CDD1D, 0x14D049BB133111EB))
-"""(of positions, of words): odd, so that multiplying loses nothing."""
+"""(for positions, for words). Odd, so that a multiplication modulo 2^64 can be undone."""
 WORDS_AT_ONCE = 1 << 21
-"""What is computed on the way takes some times 16 MiB."""
+"""Bounds the temporaries to a few times 16 MiB."""
 
 
 def digest(cache: CacheTensors, pages: tuple[int, ...], state_slot: int, num_tokens: int) -> str:
-    """Of a sequence of ``num_tokens`` tokens in ``pages`` and ``state_slot``, 32 hex digits.
-    Positions of the last page past the sequence are left out."""
+    """32 hex digits for a sequence of ``num_tokens`` tokens in ``pages`` and ``state_slot``. The
+    positions of the last page behind the sequence are left out."""
     sums = torch.zeros(len(MIXERS), dtype=torch.int64, device=cache.kv.device)
     offset = 0
     for block in _blocks(cache, pages, state_slot, num_tokens):
@@ -53,5 +53,6 @@ def _words(block: Tensor) -> Tensor:
 
 
 def _folded(words: Tensor) -> Tensor:
-    """The upper half over the lower one; a multiplication alone never moves bits down."""
+    """Each word with its upper half XORed onto its lower half, since a multiplication moves bits up
+    only."""
     return words ^ ((words >> 32) & 0xFFFFFFFF)

@@ -1,4 +1,4 @@
-"""Copy blocks of bytes from peers' memory into our own: one launch for several handoffs.
+"""Copy blocks of bytes from peers' memory into this process's: one launch for several handoffs.
 
 A cache consists of three kinds of blocks, each kind of one size: pages (all attention layers of
 ``page_size`` tokens), conv states and recurrent states. With S, D the addresses of block b at its
@@ -6,11 +6,10 @@ two ends and n_b its size, the kernel does
 
     D_b[i] = S_b[i]    for every block b of ``table`` and 0 <= i < n_b
 
-as words of at most 8 bytes in vectors of 16 where the sizes allow it. The work is cut into tiles
-of ``tile_bytes``; a fixed number of programs takes them in turn, so that a copy of any length
-keeps the same few multiprocessors busy and leaves the rest to the decode step. Every program has
-a whole tile in flight before it stores any of it: that, times the programs, hides the latency of
-NVLink.
+as words of at most 8 bytes in vectors of 16 where the sizes allow it. The work is cut into tiles of
+``tile_bytes``, which a fixed number of programs takes in turn, so that a copy of any length uses
+the same few multiprocessors and leaves the rest to the decode step. Each program has a whole tile
+in flight before it stores any of it; together the programs hide the latency of NVLink.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -55,20 +54,20 @@ class BlockBytes:
 
     @property
     def granularity(self) -> int:
-        """The largest power of two up to 16 that divides every size: what accesses may assume."""
+        """The largest power of two up to 16 that divides every size, and so every address."""
         return gcd(self.page, self.conv, self.recurrent, _VECTOR_BYTES)
 
     def of(self, num_pages: int, num_states: int) -> int:
-        """Bytes of so many pages and states."""
+        """Bytes of this many pages and states."""
         return num_pages * self.page + num_states * (self.conv + self.recurrent)
 
 
 def stage(staged: torch.Tensor, on_device: torch.Tensor, first_block: int) -> None:
-    """Enqueue the way of a staged table to the device on the current stream.
+    """Enqueue the copy of a staged table to the device on the current stream.
 
-    Both [words] int64, ``staged`` in pinned memory, which the device reads by itself: the counts
-    of pages and of states, anything up to ``first_block``, then the table of ``copy_blocks``. No
-    more of it is copied than the counts say, as the host has written them when this runs.
+    Both are [words] int64; ``staged`` is in pinned memory, which the kernel reads: the counts of
+    pages and of states, anything up to ``first_block``, then the table of ``copy_blocks``. Only as
+    many rows are copied as the counts say when the kernel runs.
     """
     assert staged.shape == on_device.shape, (staged.shape, on_device.shape)
     assert staged.dtype == on_device.dtype == torch.int64
@@ -84,7 +83,7 @@ def copy_blocks(
     [num_pages + 2 * num_states or more, 2] int64: the address of each block at its source and at
     its target, pages first, then conv, then recurrent states. Both are on the device that copies.
     All addresses are multiples of ``sizes.granularity``, and valid until the copy is done; no
-    target overlaps anything else that is named.
+    target overlaps another source or target.
     """
     assert table.shape[1:] == counts.shape == (2,), (table.shape, counts.shape)
     assert table.dtype == counts.dtype == torch.int64
@@ -111,7 +110,7 @@ def reference_copy(
     num_states: int,
     sizes: BlockBytes,
 ) -> None:
-    """The same in PyTorch, over two uint8 buffers that hold every address of ``table``."""
+    """``copy_blocks`` in PyTorch; two uint8 buffers hold every address of ``table``."""
     kinds = [sizes.page] * num_pages + [sizes.conv] * num_states + [sizes.recurrent] * num_states
     for (source_at, target_at), num_bytes in zip(table.tolist(), kinds, strict=True):
         begin, into = source_at - source.data_ptr(), target_at - target.data_ptr()
@@ -123,7 +122,7 @@ def read_words(addresses: torch.Tensor, counts: torch.Tensor, out: torch.Tensor)
     enqueued behind what the current stream holds.
 
     ``addresses`` [n], ``counts`` [2] int64 on the device that reads, ``out`` [n] there or in
-    pinned memory. A kernel of its own: what it reads is as new as the end of every copy before it.
+    pinned memory. A kernel of its own, so that it reads after every copy before it has ended.
     """
     assert addresses.shape == out.shape == (len(addresses),), (addresses.shape, out.shape)
     assert addresses.dtype == counts.dtype == out.dtype == torch.int64

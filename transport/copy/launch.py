@@ -1,9 +1,9 @@
-"""A launch of the copy kernel with all it needs beside the caches, kept from one to the next.
+"""Launches of the copy kernel, with the buffers and events that each needs, made once and reused.
 
-A worker that was idle runs its code three to four times slower than a busy one, since that has
-left the processor's caches: every call that is not made counts. So the table's memory at both
-ends, the place for what is read back and the events are made once, and the three kernels are
-launched as one graph, which reads how much there is to do from memory.
+The code of a worker that was idle has left the processor's caches and runs three to four times
+slower, so each call on the host matters. Therefore the table's memory on host and device, the
+buffer for what is read back and the events are made once, and the three kernels are launched as one
+graph, which reads from memory how many blocks to copy.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ _COUNTS = 2
 
 
 class CopyLaunch:
-    """One launch at a time: fill ``table`` and ``words``, ``enqueue``, and once ``finished`` has
-    come, ``outcome``. Holds as many blocks and handoffs as it was made for."""
+    """One launch at a time: fill ``table`` and ``words``, call ``enqueue``, and after the event
+    ``finished`` ``outcome``. Has room for the blocks and handoffs that it was made for."""
 
     def __init__(
         self,
@@ -39,15 +39,15 @@ class CopyLaunch:
         self._read = torch.empty(max_handoffs, dtype=torch.int64, pin_memory=True)
         self.began = torch.cuda.Event(enable_timing=True)
         self.finished = torch.cuda.Event(enable_timing=True)
-        with torch.cuda.stream(stream):  # whose work alone may have it again when it is freed
+        with torch.cuda.stream(stream):  # torch reuses it on this stream alone
             self._on_device = torch.empty(num_words, dtype=torch.int64, device=stream.device)
         self._sizes, self._shape = sizes, shape
         self._launch = self._three_kernels
         self.captured = False
 
     def capture(self) -> None:
-        """From now on the three kernels, which have run before, are launched as one graph. It
-        knows their memory by address: what they use is held here."""
+        """Launch the three kernels, which have run before, as one graph from now on. The graph has
+        the addresses of their memory, which this object keeps allocated."""
         self._launch = captured(self._three_kernels, self._stream)
         self.captured = True
 
@@ -57,19 +57,19 @@ class CopyLaunch:
         table = self._on_device[self._first_block :].view(-1, 2)
         stage(self._staged, self._on_device, self._first_block)
         copy_blocks(table, counts, self._sizes, self._shape)
-        # The GPU writes pinned memory by itself; the event makes that visible.
+        # The GPU writes to pinned memory; after the event the host sees it.
         read_words(words, counts, self._read)
 
     def table(self, num_blocks: int) -> np.ndarray:
-        """[blocks, 2] int64, the table of kernel.py, to be filled."""
+        """[blocks, 2] int64, the table of kernel.py, for the caller to fill."""
         return self._rows[self._first_block :][: 2 * num_blocks].reshape(-1, 2)
 
     def words(self, num_handoffs: int) -> np.ndarray:
-        """[handoffs] int64, to be filled: where each exporter's epoch is."""
+        """[handoffs] int64, for the caller to fill: the address of each exporter's epoch."""
         return self._rows[_COUNTS : _COUNTS + num_handoffs]
 
     def enqueue(self, num_pages: int, num_handoffs: int) -> None:
-        """The table's way to the device, the copy, and behind it the reading of ``words``."""
+        """Enqueue the upload of the table, the copy, and behind it the reading of ``words``."""
         self._rows[:_COUNTS] = num_pages, num_handoffs
         with torch.cuda.stream(self._stream):
             self.began.record(self._stream)
@@ -83,9 +83,9 @@ class CopyLaunch:
 
 
 class CopyLaunches:
-    """Launches to take and give back, made by ``make`` for so many blocks and handoffs. A few lie
-    ready, captured; more are made when all of these are under way, or too small, and kept behind
-    them. Making one asks the driver for pinned memory, which waits for the step under way."""
+    """A pool of launches, which ``make`` makes for a number of blocks and handoffs. A few are made
+    and captured at once; more are made when all of these are in use or too small, and are kept
+    too. Making one allocates pinned memory, for which the driver waits for the current step."""
 
     def __init__(
         self, max_blocks: int, max_handoffs: int, make: Callable[[int, int], CopyLaunch]
@@ -94,7 +94,7 @@ class CopyLaunches:
         self._make = make
         self._spare = [make(*self._usual) for _ in range(_NUM_SPARE)]
         first = self._spare[0]
-        first.enqueue(0, 0)  # compiles
+        first.enqueue(0, 0)  # compiles the kernels
         first.finished.synchronize()
         for launch in self._spare:
             launch.capture()
@@ -108,8 +108,8 @@ class CopyLaunches:
         return self._make(max(blocks, num_blocks), max(handoffs, num_handoffs))
 
     def give_back(self, launch: CopyLaunch) -> None:
-        """The launch is over, and its outcome taken. What was used last is used next: its memory
-        is in the processor's caches."""
+        """Return a launch whose outcome was read. The launch used last is taken next, since its
+        memory is in the processor's caches."""
         if launch.captured:
             self._spare.insert(0, launch)
         else:
@@ -117,10 +117,10 @@ class CopyLaunches:
 
 
 def captured(work: Callable[[], None], stream: torch.cuda.Stream) -> Callable[[], None]:
-    """``work``, which only enqueues, as a graph to be launched on ``stream``."""
+    """``work``, which only enqueues, captured as a graph; calling the result launches the graph."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
-        # Other threads may go on with what a capture forbids this one.
+        # What a capture forbids is forbidden to this thread alone.
         graph.capture_begin(capture_error_mode="thread_local")
         work()
         graph.capture_end()

@@ -1,8 +1,8 @@
-"""A worker's own exported memory, and where it pulls from that of its peers.
+"""A worker's own exported memory, and the copy stream that reads its peers'.
 
-One interface for POSIX shared memory (CPU) and CUDA IPC (GPU): allocate once, export once,
-never free while the process lives. What a peer wrote may change under a reader at any time;
-only an offer whose epoch still holds after the copy says that the bytes were right.
+One interface for POSIX shared memory (CPU) and CUDA IPC (GPU): memory is allocated once, exported
+once, and never freed while the process lives. An exporter may write while a peer reads; the bytes
+were right only if the epoch of the state slot is that of the offer after the copy.
 """
 
 from typing import Protocol
@@ -63,7 +63,7 @@ class SharedMemory:
 
     def allocate(self, size_bytes: int) -> torch.Tensor:
         assert self._segment is None, "allocated twice"
-        # A killed worker's successor may be all there is to clean up after it.
+        # Where there is no supervisor, nothing else removes the segment of a killed worker.
         shm.sweep()
         self._segment = shm.Segment(self._instance, size_bytes)
         return torch.frombuffer(self._segment.memory, dtype=torch.uint8)
@@ -87,7 +87,8 @@ def own_memory(device: str, instance: str) -> OwnMemory:
 
 
 def copy_stream(device: str, own: CacheTensors, *, poisoned: bool) -> CopyStream:
-    """Where a decode worker on ``device`` pulls. ``poisoned``: freed memory is overwritten."""
+    """The copy stream of a decode worker on ``device``. ``poisoned``: freed memory is
+    overwritten."""
     if device == "cpu":
         return CopyThread(own)
     from transport.copy.cuda_pull import CudaCopyStream

@@ -1,9 +1,9 @@
-"""The handoff's data path: copy an offer's pages and state out of a peer's memory.
+"""The data path of a handoff: copy an offer's pages and state out of a peer's memory.
 
-The puller writes only slots that its own side reserved for this sequence and nobody else
-touches; the peer may die meanwhile without harm. After the copy it compares the exporter's
-epoch of the state slot with the offer's: equal means that nothing was reused while it
-was being read (the exporter bumps the epoch before it writes for somebody else).
+The puller writes only pages and a state slot that its own worker reserved for this sequence; the
+peer may end during the copy without harm. After the copy the puller compares the exporter's epoch
+of the state slot with the offer's. If they are equal, nothing was reused during the copy, since the
+exporter increments the epoch before it writes for another sequence.
 """
 
 import time
@@ -21,12 +21,12 @@ from transport.wire.errors import LayoutMismatch, PeerGone, StaleEpoch
 from transport.wire.messages import MemoryExport, MemoryKind, Offer
 
 CLOSE_S = 5.0
-"""Far more than any copy takes: one that lasts longer will never end."""
+"""Far more than any copy takes: a copy that lasts longer will not end."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to pull: ``offer``, from the peer it names, into pages and a state slot of our own.
+    """What to pull: ``offer``, from the peer that it names, into these pages and this state slot.
 
     ``in_probe``: page ids and state slots at both ends are those of the probes (selftest.py).
     """
@@ -42,7 +42,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Copied:
-    """A completed pull; ``copy_s`` is how long the bytes alone took, of all handoffs that were
+    """A completed pull. ``copy_s`` is the duration of the copy alone, of all handoffs that were
     copied together."""
 
     num_bytes: int
@@ -50,7 +50,7 @@ class Copied:
 
 
 class Pull(Protocol):
-    """A copy under way. The slots it writes must not be reused before ``done`` is True."""
+    """A copy under way. The memory that it writes must not be reused before ``done`` is True."""
 
     def done(self) -> bool: ...
 
@@ -64,33 +64,34 @@ class Pull(Protocol):
 
 
 class CopyStream(Protocol):
-    """Peers' memory as one decode worker has it open, and its pulls from there, in order, beside
-    its steps. A peer is opened once, under its instance id, and named by that ever after."""
+    """The peers' memory that a decode worker has open, and its pulls from there, in order, beside
+    its steps. A peer is opened once, and is known by its instance id."""
 
     def open(self, instance: str, memory: MemoryExport) -> None:
         """Map a peer's memory; raises PeerGone, LayoutMismatch."""
         ...
 
     def close_peer(self, instance: str) -> None:
-        """Unmap it as soon as no pull under way reads it; nothing for one that is not open."""
+        """Unmap the peer's memory as soon as no pull reads it; no-op for a peer that is not
+        open."""
         ...
 
     def pull(self, wanted: Sequence[Wanted]) -> list[Pull]:
-        """Start copying from open peers. The slots written are free: no launched step touches
-        them, and nobody else writes them until the pull is done."""
+        """Start copying from open peers. The memory written is reserved for this: no launched step
+        uses it, and nothing else writes it until the pull is done."""
         ...
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
-        """Wait for what is under way, at most ``timeout_s``; returns whether it has ended, so
-        that nothing writes our memory any more. Drop what has not begun."""
+        """Drop pulls that have not begun, and wait at most ``timeout_s`` for the others; whether
+        all have ended, so that no copy writes this worker's memory."""
         ...
 
 
 class NoPeers:
-    """The CopyStream of a worker that pulls nothing."""
+    """The CopyStream of a worker that never pulls."""
 
     def open(self, instance: str, memory: MemoryExport) -> None:
-        raise PeerGone(f"this worker pulls nothing, so not from {instance}")
+        raise PeerGone(f"this worker does not pull, so it opens no memory of {instance}")
 
     def close_peer(self, instance: str) -> None:
         pass
@@ -135,7 +136,7 @@ class CopyThread:
         self._peers[instance] = CacheTensors.over(buffer, memory.layout, memory.pools)
 
     def close_peer(self, instance: str) -> None:
-        # The mapping goes with the last tensor over it, and a pull under way holds some.
+        # The mapping ends with the last tensor over it; a pull under way has some.
         self._peers.pop(instance, None)
         self._forget_done()
 
@@ -149,7 +150,7 @@ class CopyThread:
         return [ThreadPull(future) for future in futures]
 
     def _forget_done(self) -> None:
-        """A copy that failed holds what it copied from."""
+        """A failed copy keeps the tensors that it copied from, and so the mapping."""
         self._under_way = [future for future in self._under_way if not future.done()]
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
@@ -177,7 +178,7 @@ def check_epoch(offer: Offer, epoch: int) -> None:
 
 
 def copy_offer(own: CacheTensors, peer: CacheTensors, wanted: Wanted) -> Copied:
-    """Copy an offer and check that it still held afterwards; raises StaleEpoch."""
+    """Copy an offer, then check its epoch; raises StaleEpoch."""
     began = time.perf_counter()
     offer = wanted.offer
     if wanted.in_probe:
@@ -200,7 +201,7 @@ def copy_sequence(
     target_pages: tuple[int, ...],
     target_slot: int,
 ) -> int:
-    """Copy whole pages and one state slot between regions; returns the bytes moved."""
+    """Copy whole pages and one state slot between regions; returns the number of bytes."""
     device = target.kv.device
     pages = source.kv[torch.tensor(source_pages, device=device)]
     target.kv[torch.tensor(target_pages, device=device)] = pages

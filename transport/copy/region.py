@@ -1,19 +1,17 @@
-"""Where the parts of a worker's cache memory lie inside its one exported region.
+"""Where the parts of a worker's cache are in its exported region.
 
-One allocation a worker, exported once, never freed while the process lives:
+Each worker has one region: allocated and exported once, never freed while the process lives.
 
-    epochs  [num_state_slots] int64   bumped each time a state slot changes hands
+    epochs  [num_state_slots] int64   incremented when a state slot gets another sequence
     kv           [num_pages, *page_shape]
     conv         [num_state_slots, *conv_shape]
     recurrent    [num_state_slots, *recurrent_shape] float32
     probe        the same four parts once more, for ``PROBE`` pages and state slots
 
-The probe is a small cache of its own that no request ever uses. Its content is known, so a peer
-can pull it at any time, however full the pools are, to see that the path between the two works
-(selftest.py).
+The probe is a small cache that no request uses. Its content is known, so a peer can pull it at any
+time, also while the pools are full, to test the path between the two (selftest.py).
 
-Offsets follow from layout and pool size alone, so exporter and puller agree on them without
-sending them.
+Layout and pool size determine the offsets, so exporter and puller do not send them.
 """
 
 from dataclasses import dataclass, replace

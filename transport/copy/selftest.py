@@ -1,12 +1,13 @@
-"""The self-test of a prefill→decode pair: a known pattern through the real path, every byte.
+"""The self-test of a prefill and a decode worker: a known pattern is copied, and every byte
+compared.
 
-exporter   fills its probe (region.py) with a pattern that only its instance has, before hello
-puller     on learning of the exporter, before the pair is used: spoils its own probe, pulls the
-           exporter's into it by its copy stream, and compares on its own device
+exporter   before hello: fills its probe (region.py) with a pattern derived from its instance
+puller     before the pair is used: clears its own probe, pulls the exporter's into it with its copy
+           stream, and compares on its own device
 
-The probe lies in the exported region and is copied like any handoff, so what can be wrong with a
-handoff's path (mapping, driver, namespaces, addresses, the copy itself) is wrong here too. No
-page or state slot of a pool is touched: a pair can be tested while both its ends are busy.
+The probe is in the exported region and is copied like any handoff, so a fault of a handoff's path
+(mapping, driver, namespaces, addresses, the copy itself) shows here too. The test uses no page or
+state slot of a pool: a pair can be tested while both its ends are busy.
 """
 
 from collections.abc import Iterator
@@ -25,18 +26,18 @@ EPOCH = 1
 NUM_ROUNDS = 3
 TIMEOUT_S = 3.0
 SLOW_BYTES_PER_S: dict[MemoryKind, float] = {"cuda-ipc": 150e9, "shm": 0.1e9}
-"""Below this a pair works, but something is wrong: NVLink gives 350 GB/s, PCIe 50."""
+"""Slower pairs are used, with a warning: NVLink gives 350 GB/s, PCIe 50."""
 _TELLING_BYTES: dict[MemoryKind, int] = {"cuda-ipc": 32 << 20, "shm": 0}
-"""A smaller probe, of a small model, is over before the speed of the path shows."""
+"""A smaller probe, of a small model, is copied too quickly to measure the path."""
 
-# A prime, so that a block which arrives in another's place shows.
+# A prime, so that blocks which were exchanged differ from the pattern.
 _PERIOD_BYTES = 1_048_573
 
 
 @dataclass(frozen=True)
 class PeerTest:
-    """What came of a test. ``problem`` is empty when every byte was right; else it says what was
-    wrong and what to look at. ``seconds`` are the best round's."""
+    """The result of a test. ``problem`` is empty when every byte was right; else it says what was
+    wrong and what to look at. ``seconds`` is the time of the fastest round."""
 
     num_bytes: int
     seconds: float
@@ -47,7 +48,7 @@ class PeerTest:
         return self.num_bytes / self.seconds if self.seconds else 0.0
 
     def slow(self, kind: MemoryKind) -> bool:
-        """Whether the bytes came at a speed that only a wrong path has."""
+        """Whether the copy was slower than any correct path."""
         telling = self.num_bytes >= _TELLING_BYTES[kind]
         return telling and self.bytes_per_s < SLOW_BYTES_PER_S[kind]
 
@@ -67,15 +68,15 @@ def write_pattern(cache: CacheTensors, instance: str) -> None:
 def probe_peer(stream: CopyStream, own: CacheTensors, instance: str) -> PeerTest:
     """Test the path from ``instance``, which ``stream`` has open, to this worker.
 
-    Takes milliseconds, ``TIMEOUT_S`` at most for each round. Does not raise for what is wrong with
-    the peer or the path.
+    Takes milliseconds, at most ``TIMEOUT_S`` a round. Faults of the peer or the path are in the
+    result, not raised.
     """
     probe = _probe(own)
     for tensor in (probe.kv, probe.conv, probe.recurrent):
         tensor.zero_()
     _finish(probe)
     pages = tuple(range(PROBE.num_pages))
-    # Pages in reverse, so that a copy which ignored the ids would show.
+    # Pages in reverse, so that a copy which ignores the ids fails.
     offer = Offer(instance, pages[::-1], 0, EPOCH, num_tokens=0)
     seconds, num_bytes = [], 0
     for _ in range(NUM_ROUNDS):
@@ -117,7 +118,7 @@ def _parts(pages: torch.Tensor, probe: CacheTensors) -> Iterator[torch.Tensor]:
 
 
 def _pattern(instance: str, probe: CacheTensors) -> torch.Tensor:
-    """uint8 [period] of 1 to 255: no byte of it is what a spoilt probe holds."""
+    """uint8 [period] of 1 to 255: no byte is 0, as those of a cleared probe are."""
     period = min(_PERIOD_BYTES, max(len(part) for part in _parts(probe.kv, probe)))
     seed = int.from_bytes(blake2b(instance.encode(), digest_size=7).digest(), "big")
     draw = torch.Generator().manual_seed(seed)
@@ -126,7 +127,7 @@ def _pattern(instance: str, probe: CacheTensors) -> torch.Tensor:
 
 
 def _finish(probe: CacheTensors) -> None:
-    """Wait for what was written here: a copy stream does not."""
+    """Wait until the writes to the probe are done, since a copy stream does not wait for them."""
     if probe.kv.is_cuda:
         torch.cuda.current_stream(probe.kv.device).synchronize()
 

@@ -1,8 +1,8 @@
-"""Cache memory on a machine without GPUs: POSIX shared memory, named by its owner's instance.
+"""Cache memory on a machine without GPUs: POSIX shared memory, named after its owner's instance.
 
-A segment is a file in ``/dev/shm`` that its owner holds under an exclusive ``flock`` as long as
-it lives. So a segment whose lock is free has a dead owner, whatever killed it, and ``sweep``
-may unlink it; a peer that still has it mapped keeps every byte until it closes.
+A segment is a file in ``/dev/shm``. Its owner keeps an exclusive ``flock`` on it until the process
+ends. So a segment whose lock is free has a dead owner, and ``sweep`` may unlink it; a peer that has
+it mapped can read every byte until it unmaps it.
 """
 
 import errno
@@ -23,8 +23,8 @@ _HANDLE = re.compile(re.escape(PREFIX) + r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 class Segment:
     """One exported region, owned by this process; ``memory`` is valid until ``close``.
 
-    Raises SharedMemoryFull when shared memory is too small: all of it is reserved here, since
-    running out later would be a SIGBUS.
+    Raises SharedMemoryFull when shared memory is too small. All of it is reserved here, since a
+    write without memory behind it later would end the process by SIGBUS.
     """
 
     def __init__(self, instance: str, size_bytes: int) -> None:
@@ -50,7 +50,7 @@ class Segment:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if os.fstat(fd).st_nlink:
                 return fd
-            os.close(fd)  # swept between creation and lock: make it again
+            os.close(fd)  # removed by a sweep between creation and lock
 
     def _full(self, error: OSError) -> SharedMemoryFull:
         usage = shutil.disk_usage(DIRECTORY)
@@ -73,16 +73,16 @@ class Segment:
         return ""
 
     def close(self) -> None:
-        """Unlink the name and let the lock go; mappings of it live on until they are closed."""
+        """Unlink the file and free the lock; mappings of it stay valid until they are closed."""
         self._path.unlink(missing_ok=True)
         os.close(self._fd)
 
 
 def open_segment(handle: str, size_bytes: int) -> mmap.mmap:
-    """Map a peer's segment; raises PeerGone when it is no longer there, or cannot be had.
+    """Map a peer's segment; raises PeerGone when it no longer exists or cannot be opened.
 
-    ``handle`` came over the channel: one that is no segment's name is refused unopened. The
-    mapping is read-write because torch has no read-only tensors; a puller only reads.
+    ``handle`` came over the channel, so a string that is no segment's name is refused and not
+    opened. The mapping is writable because torch has no read-only tensors; a puller only reads.
     """
     if not _HANDLE.fullmatch(handle):
         raise PeerGone(f"{handle[:80]!r} is no shared memory segment's name")
@@ -109,7 +109,7 @@ def sweep() -> list[str]:
     for path in DIRECTORY.glob(PREFIX + "*"):
         try:
             fd = os.open(path, os.O_RDWR)
-        except OSError:  # gone meanwhile, another user's, or no segment at all
+        except OSError:  # removed meanwhile, another user's, or no segment
             continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

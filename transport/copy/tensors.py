@@ -1,4 +1,4 @@
-"""A cache region seen as tensors: the same four views at the exporter and at the puller."""
+"""The tensors over a cache region: the same four views at the exporter and at the puller."""
 
 from dataclasses import dataclass, replace
 
@@ -12,12 +12,12 @@ TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class CacheTensors:
-    """Views into one region; they keep ``buffer`` alive and are valid as long as it is.
+    """Views into one region. They keep its buffer alive, and are valid as long as it is.
 
     ``epochs`` [num_state_slots] int64, ``kv`` [num_pages, layers, 2, page_size, kv_heads,
     head_dim], ``conv`` [num_state_slots, layers, channels, state_len], ``recurrent``
-    [num_state_slots, layers, v_heads, k_dim, v_dim] float32. ``probe`` is the cache behind the
-    pools that only self-tests use; it has none itself.
+    [num_state_slots, layers, v_heads, k_dim, v_dim] float32. ``probe`` is the small cache
+    behind the pools that only self-tests use; the probe itself has none.
     """
 
     epochs: torch.Tensor
@@ -28,7 +28,7 @@ class CacheTensors:
 
     @classmethod
     def over(cls, buffer: torch.Tensor, layout: CacheLayout, pools: PoolSize) -> "CacheTensors":
-        """Lay the views over ``buffer``, uint8 [size_bytes]; raises ValueError if it is short."""
+        """The views over ``buffer``, uint8 [size_bytes]; raises ValueError if it is too short."""
         region = Region.of(layout, pools)
         if buffer.dtype != torch.uint8 or buffer.numel() < region.size_bytes:
             raise ValueError(
