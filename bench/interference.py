@@ -27,10 +27,12 @@ import typer
 from tokenizers import Tokenizer
 
 from bench import environment, stack
+from bench.harness.cannot_measure import CannotMeasure
 from bench.harness.client.asking import Ask, completion
 from bench.harness.client.client import Client
 from bench.harness.client.endpoint import endpoint
 from bench.harness.client.record import Record
+from bench.harness.server_info import ask_server
 from bench.measures import percentile
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -113,11 +115,17 @@ def pace(gaps: Sequence[Span]) -> dict[str, float]:
 async def measure(url: str, load: Load) -> dict[str, Any]:
     """Both phases against the server at ``url``; raises NotMeasured."""
     async with Client(endpoint(url)) as client:
-        model = await _model(client)
-        await _warm_up(client, model, load)
-        quiet = _whole(await _streams(client, model, load, seed=2))
-        running = asyncio.create_task(_streams(client, model, load, seed=2))
-        arrivals = await _arrive(client, model, load, running)
+        try:
+            asker = _Asker(client, (await ask_server(client, None)).model, load)
+        except CannotMeasure as error:
+            raise NotMeasured(str(error)) from None
+        # What is slow only once: the streams, and a long prompt beside them.
+        (long,) = asker.asks("warm-up", 1, load.arrival_prompt, load.arrival_tokens)
+        streams, record = await asyncio.gather(_streams(asker, "1"), client.send(long))
+        _whole([*streams, record])
+        quiet = _whole(await _streams(asker, "2"))
+        running = asyncio.create_task(_streams(asker, "2"))
+        arrivals = await _arrive(asker, running)
         disturbed = _whole(await running)
     return figures(quiet, disturbed, arrivals)
 
@@ -146,32 +154,16 @@ def figures(
     }
 
 
-async def _warm_up(client: Client, model: str, load: Load) -> None:
-    """What is slow only once: the streams, and a long prompt beside them."""
-    draw = random.Random(f"{load.seed} warm-up")
-    long = _ask(model, draw, load.arrival_prompt, load.arrival_tokens, load.vocab)
-    streams, record = await asyncio.gather(_streams(client, model, load, seed=1), client.send(long))
-    _whole([*streams, record])
+async def _streams(asker: "_Asker", seed: str) -> list[Record]:
+    load = asker.load
+    asks = asker.asks(seed, load.num_streams, load.stream_prompt, load.stream_tokens)
+    return await asyncio.gather(*(asker.client.send(ask) for ask in asks))
 
 
-async def _streams(client: Client, model: str, load: Load, seed: int) -> list[Record]:
-    draw = random.Random(f"{load.seed} {seed}")
-    asks = [
-        _ask(model, draw, load.stream_prompt, load.stream_tokens, load.vocab)
-        for _ in range(load.num_streams)
-    ]
-    return await asyncio.gather(*(client.send(ask) for ask in asks))
-
-
-async def _arrive(
-    client: Client, model: str, load: Load, streams: "asyncio.Task[list[Record]]"
-) -> list[Record]:
+async def _arrive(asker: "_Asker", streams: "asyncio.Task[list[Record]]") -> list[Record]:
     """Prompts at their times, while the streams run; waits for all that were sent."""
-    draw = random.Random(f"{load.seed} arrivals")
-    asks = [
-        _ask(model, draw, load.arrival_prompt, load.arrival_tokens, load.vocab)
-        for _ in range(load.num_arrivals)
-    ]
+    load = asker.load
+    asks = asker.asks("arrivals", load.num_arrivals, load.arrival_prompt, load.arrival_tokens)
     begin = perf_counter()
     sent: list[asyncio.Task[Record]] = []
     for number, ask in enumerate(asks, start=1):
@@ -179,13 +171,22 @@ async def _arrive(
         await asyncio.wait({streams}, timeout=max(0.0, due_at_s - perf_counter()))
         if streams.done():
             break
-        sent.append(asyncio.create_task(client.send(ask, due_at_s=due_at_s)))
+        sent.append(asyncio.create_task(asker.client.send(ask, due_at_s=due_at_s)))
     return list(await asyncio.gather(*sent))
 
 
-def _ask(model: str, draw: random.Random, length: int, max_tokens: int, vocab: int) -> Ask:
-    prompt = [draw.randrange(vocab) for _ in range(length)]
-    return completion(model, prompt, max_tokens=max_tokens, ignore_eos=True, temperature=1)
+@dataclass(frozen=True)
+class _Asker:
+    client: Client
+    model: str
+    load: Load
+
+    def asks(self, seed: str, count: int, length: int, max_tokens: int) -> list[Ask]:
+        """Of random ids, the same for the same seed."""
+        draw = random.Random(f"{self.load.seed} {seed}")
+        fields = {"max_tokens": max_tokens, "ignore_eos": True, "temperature": 1}
+        prompts = [[draw.randrange(self.load.vocab) for _ in range(length)] for _ in range(count)]
+        return [completion(self.model, prompt, **fields) for prompt in prompts]
 
 
 def _whole(streams: list[Record]) -> list[Record]:
@@ -193,14 +194,6 @@ def _whole(streams: list[Record]) -> list[Record]:
         if not record.ok:
             raise NotMeasured(f"a request failed: {record.failure}: {record.detail}")
     return streams
-
-
-async def _model(client: Client) -> str:
-    exchange = await client.get("/v1/models")
-    if exchange.failure is not None or exchange.status != 200:
-        why = exchange.failure or f"HTTP {exchange.status}"
-        raise NotMeasured(f"/v1/models: {why}: {exchange.detail}")
-    return str(json.loads(exchange.body)["data"][0]["id"])
 
 
 # ---- the command

@@ -2,8 +2,8 @@
 
 import pytest
 
+from bench.__main__ import Target
 from bench.measures import growth, outside_model_s, paired_ratio, percentile, slope
-from bench.report import Target
 
 
 def test_percentile_is_linear_between_neighbours() -> None:
@@ -34,7 +34,7 @@ def test_outside_the_model() -> None:
 
 
 def test_targets_have_a_side() -> None:
-    assert Target("speed", 1.5, 1.5, "at least", "×").met
-    assert not Target("speed", 1.49, 1.5, "at least", "×").met
-    assert Target("lost", 0, 0, "at most", "").met
-    assert not Target("lost", 1, 0, "at most", "").met
+    assert Target("speed", 1.5, "at least", 1.5, "×").met
+    assert not Target("speed", 1.49, "at least", 1.5, "×").met
+    assert Target("lost", 0, "at most", 0, "").met
+    assert not Target("lost", 1, "at most", 0, "").met

@@ -68,7 +68,7 @@ def chart(
         axes = figure.subplots()
         colours = {False: iter(COLOURS * len(kept)), True: iter(QUIET_COLOURS * len(kept))}
         for line, points in kept:
-            marker = "" if len(points) > 200 else "."
+            marker = "" if len(points) > 60 else "."
             axes.plot(
                 *zip(*points, strict=True), label=line.name, color=next(colours[line.quiet]),
                 linestyle="--" if line.quiet else "-", linewidth=1 if line.quiet else 1.8,
@@ -82,11 +82,15 @@ def chart(
             axes.minorticks_off()
         if log_y:
             axes.set_yscale("log")
+            axes.yaxis.set_minor_locator(lib.ticker.LogLocator(subs=(2, 5)))
+            axes.yaxis.set_minor_formatter(number)
         else:
             lowest = min(y for _, points in kept for _, y in points)
             axes.set_ylim(min(0.0, lowest), top)
         axes.yaxis.set_major_formatter(number)
-        if len(kept) > 1:
+        if len(kept) > 4:
+            figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+        elif len(kept) > 1:
             axes.legend(loc="best", fontsize=8)
         return _svg(figure)
 

@@ -100,7 +100,7 @@ def verdict(found: dict[str, Any]) -> list[str]:
 
 
 def _checks(found: dict[str, Any]) -> list[bool]:
-    levels = (found["results"] or {}).get("levels") or []
+    levels = found["results"]["levels"] if _is_throughput(found) else []
     return [check["passed"] for level in levels for check in level.get("spot_checks") or []]
 
 

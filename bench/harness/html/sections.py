@@ -141,7 +141,8 @@ def _levels(levels: Sequence[dict[str, Any]], suffix: str) -> list[Section]:
         latency.draw(title, _by_level(lines, "ms"))
     columns = ["concurrency", "requests", "failed", "wall_s", "total_tok_s", "output_tok_s"]
     shares = [(name, key, share) for name, key in SPREADS.items() for share in ("p50", "p99")]
-    headings = [*map(_words, columns), *[f"{name} {share}" for name, _, share in shares]]
+    headings = ["at once", "requests", "failed", "wall s", "total tok/s", "output tok/s"]
+    headings += [f"{name} {share}" for name, _, share in shares]
     rows = [
         [*map(level.get, columns), *[(level.get(key) or {}).get(share) for _, key, share in shares]]
         for level in levels

@@ -161,7 +161,12 @@ def test_gpu_health_is_drawn_a_line_for_each_gpu() -> None:
 
 def test_any_other_kind_is_shown_as_facts_and_tables() -> None:
     found = throughput_document()
-    results = {"passed": 3, "checks": [{"name": "health"}], "each_second": [1.0, 2.0] * 20}
+    results = {
+        "passed": 3,
+        "levels": [10, 100],
+        "checks": [{"name": "health"}],
+        "each_second": [1.0, 2.0] * 20,
+    }
     found |= {"kind": "conformance", "results": results}
     page = check(render([found]))
     assert "health" in page
