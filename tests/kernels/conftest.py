@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from engine.kernels.triton_dot import INTERPRETED
 from tests.kernels import interpreter
 
-interpreter.prepare()
+if INTERPRETED:
+    interpreter.prepare()
 
 
 @pytest.fixture
