@@ -12,6 +12,7 @@ from coordinator.core.hub_settings import HubSettings
 from deploy import gpu_checks, host_checks
 from deploy.container_checks import containers
 from deploy.findings import Finding
+from deploy.gpus import ListedGpu
 from deploy.pair_checks import pairs
 from deploy.settings import Device
 
@@ -56,19 +57,19 @@ def findings(
     yield host_checks.redis_server(redis_url, os.environ)
     yield host_checks.port(host, port)
     yield host_checks.namespaces()
-    num_gpus = 0
+    gpus: list[ListedGpu] = []
     if device != "cpu":
-        num_gpus, found = gpu_checks.driver(os.environ)
+        gpus, found = gpu_checks.driver(os.environ)
         yield from found
-        yield from gpu_checks.locks(os.environ)
-    if device == "cuda" and not num_gpus:
+        yield from gpu_checks.locks(gpus, os.environ)
+    if device == "cuda" and not gpus:
         yield Finding("fail", "gpus", "none is visible", "say --device cpu, or see nvidia-smi")
         return
-    yield host_checks.shared_memory(needed=not num_gpus)
+    yield host_checks.shared_memory(needed=not gpus)
     yield host_checks.open_files(max_open)
-    yield from containers(on_gpus=bool(num_gpus), code=_CODE, environ=os.environ)
+    yield from containers(on_gpus=bool(gpus), code=_CODE, environ=os.environ)
     devices = ["cpu"]
-    if num_gpus:
+    if gpus:
         num_usable, found = gpu_checks.peers(environ)
         yield from found
         devices = [f"cuda:{index}" for index in range(num_usable)]

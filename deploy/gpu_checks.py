@@ -11,61 +11,57 @@ from typing import Any
 import msgspec
 
 from deploy.findings import Finding
-from deploy.gpus import listed_gpus
+from deploy.gpus import ListedGpu, listed_gpus
 from worker.gpu_locks.folder import DEFAULT, SETTING
 from worker.gpu_locks.marks import how_to_clear, unfit_gpus
 
-_SMI_TIMEOUT_S = 20.0
 _CUDA_TIMEOUT_S = 120.0
 _MIN_DRIVER = 580
 _MIN_CAPABILITY = [9, 0]
 _BUSY_MIB = 1024
-_FIELDS = "index,uuid,name,driver_version,memory.used,memory.total,mig.mode.current"
 
 
-def driver(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
-    """The number of GPUs that nvidia-smi lists, and a finding for each."""
-    command = ["nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"]
+def driver(environ: Mapping[str, str]) -> tuple[list[ListedGpu], list[Finding]]:
+    """The GPUs that nvidia-smi lists, and the findings about them."""
     try:
-        listing = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=True
-        ).stdout
+        gpus = listed_gpus()
     except FileNotFoundError:
-        return 0, [Finding("ok", "gpus", "no NVIDIA driver here: Baton serves on the CPU")]
+        return [], [Finding("ok", "gpus", "no NVIDIA driver here: Baton serves on the CPU")]
     except (OSError, subprocess.SubprocessError) as error:
         advice = "run nvidia-smi by hand; reload or reinstall the driver"
-        return 0, [Finding("fail", "gpus", f"nvidia-smi does not answer: {error}", advice)]
-    rows = [[cell.strip() for cell in line.split(",")] for line in listing.splitlines() if line]
-    findings = [finding for row in rows for finding in _one(row)]
-    if rows and int(rows[0][3].partition(".")[0]) < _MIN_DRIVER:
+        return [], [Finding("fail", "gpus", f"nvidia-smi does not answer: {error}", advice)]
+    if not gpus:
+        return [], []
+    findings = [finding for gpu in gpus for finding in _one(gpu)]
+    if int(gpus[0].driver.partition(".")[0]) < _MIN_DRIVER:
         advice = f"update it to {_MIN_DRIVER} or newer, which CUDA 13 needs"
-        findings.append(Finding("fail", "driver", f"version {rows[0][3]}", advice))
-    elif rows:
-        findings.append(Finding("ok", "driver", f"version {rows[0][3]}"))
-    if rows and find_spec("cupy") is None:
+        findings.append(Finding("fail", "driver", f"version {gpus[0].driver}", advice))
+    else:
+        findings.append(Finding("ok", "driver", f"version {gpus[0].driver}"))
+    if find_spec("cupy") is None:
         advice = "pip install 'baton[gpu]': it allocates the memory that workers exchange"
         findings.append(Finding("fail", "versions", "cupy is missing", advice))
     if (visible := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         text = f"CUDA_VISIBLE_DEVICES={visible} hides GPUs from the workers"
         advice = "unset it: each worker locks a GPU and reads other workers' by NVLink"
         findings.append(Finding("warn", "gpus", text, advice))
-    return len(rows), findings
+    return gpus, findings
 
 
-def _one(row: list[str]) -> list[Finding]:
-    index, uuid, name, _, used, total, mig = row
-    text = f"{index} {name} {uuid}: {used} of {total} MiB used"
+def _one(gpu: ListedGpu) -> list[Finding]:
+    name = f"{gpu.index} {gpu.name}"
+    text = f"{name} {gpu.uuid}: {gpu.used_mib} of {gpu.total_mib} MiB used"
     findings = []
-    if int(used) > _BUSY_MIB:
+    if gpu.used_mib > _BUSY_MIB:
         advice = "end the process that uses it (nvidia-smi lists it), or expect room for less"
         findings.append(Finding("warn", "gpus", text, advice))
-    if mig == "Enabled":
-        advice = f"nvidia-smi -i {index} -mig 0: MIG devices cannot exchange memory"
-        findings.append(Finding("fail", "gpus", f"{index} {name} is in MIG mode", advice))
+    if gpu.in_mig_mode:
+        advice = f"nvidia-smi -i {gpu.index} -mig 0: MIG devices cannot exchange memory"
+        findings.append(Finding("fail", "gpus", f"{name} is in MIG mode", advice))
     return findings or [Finding("ok", "gpus", text)]
 
 
-def locks(environ: Mapping[str, str]) -> list[Finding]:
+def locks(gpus: list[ListedGpu], environ: Mapping[str, str]) -> list[Finding]:
     """Whether workers can lock GPUs in their folder, and the GPUs that are marked as unfit there.
     The folder of containers is a volume, which is not seen here."""
     folder = Path(environ.get(SETTING) or DEFAULT)
@@ -75,8 +71,7 @@ def locks(environ: Mapping[str, str]) -> list[Finding]:
         return [Finding("fail", "gpus", f"workers cannot lock GPUs in {folder}", advice)]
     marks = unfit_gpus(folder)
     found = [Finding("warn", "gpus", str(each), how_to_clear([each])) for each in marks.values()]
-    here = set(listed_gpus()) if marks else set()
-    if here and here <= marks.keys():
+    if gpus and {gpu.uuid for gpu in gpus} <= marks.keys():
         advice = "see each of them; workers that start here will not get one"
         found.append(Finding("fail", "gpus", "every GPU here is unfit", advice))
     return found

@@ -1,15 +1,44 @@
-"""Which NVIDIA GPUs this machine offers, without importing torch."""
+"""The NVIDIA GPUs of this machine by ``nvidia-smi``, without importing torch."""
 
 import os
-import re
 import subprocess
+from dataclasses import dataclass
 
-_ANSWER_TIMEOUT_S = 20
+_TIMEOUT_S = 20.0
+_FIELDS = "index,uuid,name,driver_version,memory.used,memory.total,mig.mode.current"
+
+
+@dataclass(frozen=True)
+class ListedGpu:
+    """One GPU as the driver lists it, whether CUDA_VISIBLE_DEVICES hides it or not."""
+
+    index: int
+    uuid: str
+    name: str
+    driver: str
+    used_mib: int
+    total_mib: int
+    in_mig_mode: bool
+
+
+def listed_gpus() -> list[ListedGpu]:
+    """Raises FileNotFoundError without a driver, OSError or SubprocessError if it fails."""
+    output = subprocess.run(
+        ["nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"],
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=True,
+    ).stdout
+    return [_parse(line) for line in output.splitlines() if line.strip()]
 
 
 def count_gpus() -> int:
-    """GPUs that ``nvidia-smi`` lists and ``CUDA_VISIBLE_DEVICES`` leaves visible; 0 without one."""
-    num_listed = sum(line.startswith("GPU ") for line in _listing().splitlines())
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible; 0 without a driver that answers."""
+    try:
+        num_listed = len(listed_gpus())
+    except (OSError, subprocess.SubprocessError):
+        return 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return num_listed
@@ -18,19 +47,11 @@ def count_gpus() -> int:
     return min(num_listed, sum(name not in ("", "-1") for name in names))
 
 
-def listed_gpus() -> list[str]:
-    """The UUIDs of the GPUs that ``nvidia-smi`` lists, visible or not."""
-    return re.findall(r"^GPU .*\(UUID: (GPU-[^)]+)\)", _listing(), re.MULTILINE)
+def _parse(line: str) -> ListedGpu:
+    index, uuid, name, driver, used, total, mig = [cell.strip() for cell in line.split(",")]
+    return ListedGpu(int(index), uuid, name, driver, _mib(used), _mib(total), mig == "Enabled")
 
 
-def _listing() -> str:
-    try:
-        return subprocess.run(
-            ["nvidia-smi", "--list-gpus"],
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_TIMEOUT_S,
-            check=True,
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
+def _mib(cell: str) -> int:
+    """0 for a GPU that does not tell, as one that shares the host's memory."""
+    return int(cell) if cell.isdigit() else 0

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from coordinator.file_limit import allow_open_files
 from deploy import gpu_checks, host_checks, pair_checks
 from deploy.cli import app
+from deploy.gpus import listed_gpus
 from tests.local_redis import LocalRedis
 from worker.gpu_locks.marks import mark_unfit
 
@@ -153,43 +154,36 @@ def test_a_port_that_baton_itself_listens_on_is_well(answer, level: str, said: s
     assert said in finding.text
 
 
-LISTED = """#!/bin/sh
-echo 'GPU 0: NVIDIA H200 (UUID: GPU-aa)'
-echo 'GPU 1: NVIDIA H200 (UUID: GPU-bb)'
-"""
-
-
-def test_gpus_that_no_worker_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "nvidia-smi").write_text(LISTED)
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+def test_gpus_that_no_worker_gets(smi, tmp_path: Path) -> None:
+    smi()
+    gpus = listed_gpus()
     folder = tmp_path / "locks"
     environ = {"BATON_GPU_LOCK_DIR": str(folder)}
-    assert gpu_checks.locks(environ) == [], "the first worker will make the folder"
+    assert gpu_checks.locks(gpus, environ) == [], "the first worker will make the folder"
     folder.mkdir()
     mark_unfit(folder, "GPU-bb", "Xid 48: an uncorrected memory error", for_s=600.0)
-    (found,) = gpu_checks.locks(environ)
+    (found,) = gpu_checks.locks(gpus, environ)
     assert (found.level, found.topic) == ("warn", "gpus")
     assert found.text.startswith("GPU-bb is unfit for another 10 min (Xid 48: ")
     clear = f"then clear with rm {folder}/GPU-bb.unfit"
     assert found.advice == f"reset with nvidia-smi -r -i GPU-bb, {clear}"
     mark_unfit(folder, "GPU-aa", "Xid 46: the GPU stopped processing", for_s=600.0)
-    every = gpu_checks.locks(environ)
+    every = gpu_checks.locks(gpus, environ)
     assert levels(every) == [("warn", "gpus"), ("warn", "gpus"), ("fail", "gpus")]
 
 
 def test_a_folder_in_which_workers_cannot_lock_gpus(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "missing" / "locks"):
-        (found,) = gpu_checks.locks({"BATON_GPU_LOCK_DIR": str(folder)})
+        (found,) = gpu_checks.locks([], {"BATON_GPU_LOCK_DIR": str(folder)})
         assert found.text == f"workers cannot lock GPUs in {folder}"
         assert "BATON_GPU_LOCK_DIR" in found.advice
 
 
 def test_gpus_that_are_well(smi) -> None:
     smi()
-    number, findings = gpu_checks.driver({})
-    assert number == 2
+    gpus, findings = gpu_checks.driver({})
+    assert [gpu.uuid for gpu in gpus] == ["GPU-aa", "GPU-bb"]
     assert levels(findings) == [("ok", "gpus"), ("ok", "gpus"), ("ok", "driver")]
 
 

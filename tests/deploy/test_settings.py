@@ -199,7 +199,9 @@ def test_workers_of_both_are_one_service_each(checkpoint):
 def test_gpus_are_counted_as_listed_and_visible(tmp_path, monkeypatch, visible, expected):
     fake = tmp_path / "nvidia-smi"
     fake.write_text(
-        "#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: a)'\necho 'GPU 1: H200 (UUID: b)'\n"
+        "#!/bin/sh\n"
+        "echo '0, GPU-a, NVIDIA H200, 580.65, 4, 143771, Disabled'\n"
+        "echo '1, GPU-b, NVIDIA GB10, 580.65, [N/A], [N/A], [N/A]'\n"
     )
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
