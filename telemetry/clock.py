@@ -1,4 +1,4 @@
-"""Unix time that never steps: the wall clock of when it was made, moved on by the monotonic one.
+"""Unix time that never steps: the system clock is read once, then the monotonic clock is added.
 
 For time stamps of one process that are also subtracted from each other.
 """

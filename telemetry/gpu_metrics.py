@@ -1,7 +1,7 @@
-"""The Prometheus metrics of workers' GPUs, as last told.
+"""The Prometheus metrics of workers' GPUs, by the last heartbeat.
 
-A figure that a GPU does not offer has no series: never a zero that nobody measured. The counters
-are NVML's own and the workers', so they are repeated here and not counted.
+A figure that a GPU does not report has no series. The counters are counted by NVML and the workers;
+here they are only repeated.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,14 +28,14 @@ class _Exported:
 _FIGURES: Final = {
     "temperature_c": _Exported("baton_gpu_temperature_celsius", "Temperature of the GPU."),
     "slowdown_c": _Exported(
-        "baton_gpu_slowdown_celsius", "Temperature at which the hardware slows itself down."
+        "baton_gpu_slowdown_celsius", "Temperature at which the hardware slows down."
     ),
     "power_w": _Exported("baton_gpu_power_watts", "Power drawn."),
     "utilisation_pct": _Exported(
         "baton_gpu_utilisation_ratio", "Share of time with a kernel running.", factor=0.01
     ),
-    "memory_used_bytes": _Exported("baton_gpu_memory_used_bytes", "Memory in use, by anybody."),
-    "memory_bytes": _Exported("baton_gpu_memory_bytes", "Memory there is."),
+    "memory_used_bytes": _Exported("baton_gpu_memory_used_bytes", "Memory in use, by any process."),
+    "memory_bytes": _Exported("baton_gpu_memory_bytes", "Memory in total."),
     "sm_clock_mhz": _Exported("baton_gpu_sm_clock_hertz", "Clock of the SMs.", factor=1e6),
     "ecc_uncorrected": _Exported(
         "baton_gpu_ecc_uncorrected_errors",
@@ -77,12 +77,12 @@ class GpuMetrics(Collector):
         figures: Mapping[str, float],
         xids: Mapping[int, int],
     ) -> None:
-        """``gpu`` is a UUID; ``figures`` only those that are known; ``xids`` how often each
-        occurred since the worker began to listen."""
+        """``gpu`` is a UUID; ``figures`` has only those that are known; ``xids`` is how often
+        each occurred since the worker started."""
         self._told[instance] = _Told((instance, role, gpu), figures, xids)
 
     def forget(self, instance: str) -> None:
-        """Drop its series; no-op when it has none."""
+        """Remove the worker's series; no-op for one without any."""
         self._told.pop(instance, None)
 
     def collect(self) -> Iterator[Metric]:
@@ -91,7 +91,7 @@ class GpuMetrics(Collector):
             yield _family(exported, figure, told)
         xids = CounterMetricFamily(
             "baton_gpu_xid_events",
-            "Errors that the driver reported, since the worker began to listen.",
+            "Errors that the driver reported since the worker started.",
             labels=(*LABELS, "xid"),
         )
         for each in told:

@@ -1,6 +1,6 @@
-"""What is known about a GPU, and what it says of itself at one moment: plain values.
+"""Plain values about a GPU: what does not change, and one reading of what does.
 
-``None`` means that this GPU or driver does not offer the figure; it is never a guess.
+``None``: this GPU or driver does not report the figure.
 """
 
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class GpuInfo:
-    """What does not change while it runs. ``slowdown_c`` is the temperature at which the
-    hardware slows itself down, ``power_limit_w`` the cap it is set to."""
+    """What does not change while the GPU runs. ``slowdown_c`` is the temperature at which the
+    hardware slows down, ``power_limit_w`` the limit that is set."""
 
     index: int
     uuid: str
@@ -24,11 +24,11 @@ class GpuInfo:
 
 @dataclass(frozen=True)
 class Reading:
-    """One sample of one GPU at ``at_s`` (seconds on the sampler's clock).
+    """One reading of one GPU at ``at_s`` (seconds on the reader's clock).
 
-    ``slowdowns`` are the reasons for which the clocks are held down now, by the names in
-    nvml.py; ``ecc_uncorrected`` and ``nvlink_errors`` (CRC, replay and recovery, all links) count
-    since the driver was loaded.
+    ``slowdowns`` are the reasons for which the clocks are lowered now, by the names in nvml.py;
+    ``ecc_uncorrected`` and ``nvlink_errors`` (CRC, replay and recovery, all links) count since the
+    driver was loaded.
     """
 
     at_s: float
@@ -48,8 +48,8 @@ class Reading:
 
 @dataclass(frozen=True)
 class Xid:
-    """An error that the driver reported about a GPU, -1 where it does not say which; numbers as in
-    NVIDIA's Xid catalogue."""
+    """An error that the driver reported about a GPU (-1: it did not say which one), with its number
+    in NVIDIA's Xid catalogue."""
 
     at_s: float
     gpu: int
@@ -57,15 +57,15 @@ class Xid:
 
 
 class Gpus(Protocol):
-    """GPUs of this machine, or of none. Calls block for milliseconds, and for ever when the driver
-    hangs: not for a loop that serves. ``gpu`` counts as ``infos`` do."""
+    """The GPUs of this machine. Calls block for milliseconds, and without a limit when the driver
+    hangs, so a loop that serves must not make them. ``gpu`` is an index into ``infos``."""
 
     @property
     def infos(self) -> tuple[GpuInfo, ...]: ...
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What cannot be seen here, and why; for the report."""
+        """Which figures cannot be read here, and why."""
         ...
 
     def read(self, gpu: int, at_s: float) -> Reading: ...
@@ -78,7 +78,7 @@ class Gpus(Protocol):
 
 
 class NoGpus:
-    """A machine without a GPU, or one whose GPUs cannot be asked; ``reason`` says which."""
+    """A machine without GPUs, or whose GPUs cannot be read; ``reason`` says why."""
 
     infos: tuple[GpuInfo, ...] = ()
 

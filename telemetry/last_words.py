@@ -1,6 +1,6 @@
-"""How a service ends that cannot go on: one line in the format of its log, and an exit status.
+"""The end of a service that cannot go on: one line in the format of its log, and an exit status.
 
-The line's message begins with ``error: ``; ``baton up`` repeats it (``fatal_reason``).
+The line's message begins with ``error: ``, and ``baton up`` repeats it (``fatal_reason``).
 """
 
 import contextlib
@@ -14,9 +14,10 @@ import typer
 from telemetry.logs import configure_logging
 
 CANNOT_START = 2
-"""These settings, this checkpoint or this port will not do; starting again changes nothing."""
+"""The settings, the checkpoint or the port cannot be used; another start would end the same way."""
 TRY_AGAIN = 75
-"""Something else that a start needs, as Redis, does not answer now (EX_TEMPFAIL of sysexits.h)."""
+"""Something that a start needs is missing for now, such as Redis or free memory (EX_TEMPFAIL of
+sysexits.h)."""
 FAILED = 1
 
 _LOG_JSON = "BATON_LOG_JSON"
@@ -25,14 +26,14 @@ _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 
 
 def say_why(service: str, error: Exception) -> None:
-    """Log what a user can mend; at level debug with where it was raised."""
+    """Log an error that a user can correct; at level debug with its traceback."""
     log = logging.getLogger(service)
-    log.debug("refused to go on", exc_info=True)
+    log.debug("the service ends", exc_info=True)
     log.critical("error: %s", error)
 
 
 def fatal_reason(line: str) -> str:
-    """Why a service cannot go on, if ``line`` of its log says so in either format; else empty.
+    """Why a service cannot go on, if ``line`` of its log says so, in either format; else "".
 
     >>> fatal_reason("12:00:01.234 CRITICAL prefill error: port: -1 is not between 0 and 65535")
     'port: -1 is not between 0 and 65535'
@@ -48,9 +49,9 @@ def fatal_reason(line: str) -> str:
 def run_command(
     service: str, main: Callable[..., None], argv: list[str], environ: Mapping[str, str]
 ) -> int:
-    """Run ``main`` with ``argv`` (without the program's name) as its command line; the process's
-    exit status. What typer refuses in it and what nothing catches is logged as ``main`` would,
-    even before ``main`` has configured that."""
+    """Run ``main`` with ``argv`` (without the program's name) as its command line; returns the exit
+    status. Errors in the command line and uncaught exceptions are logged in the service's format,
+    also before ``main`` has configured it."""
     log_json = environ.get(_LOG_JSON, "").strip().lower() in _TRUE or "--log-json" in argv
     configure_logging(service, json=log_json)
     app = typer.Typer(add_completion=False)

@@ -1,10 +1,9 @@
-"""A listening socket that whoever started this process keeps, by systemd's convention
-(sd_listen_fds(3)).
+"""A listening socket that the supervisor passes on, by systemd's convention (sd_listen_fds(3)).
 
-``LISTEN_PID`` names the process that it is meant for, ``LISTEN_FDS`` how many descriptors there
-are, from 3 on. The socket outlives the process: what connects between its end and its successor's
-start waits in the kernel's queue. ``baton up`` passes one to its coordinator, a systemd socket unit
-one to either.
+``LISTEN_PID`` is the process that it is for, ``LISTEN_FDS`` the number of descriptors, from 3 on.
+The socket stays open when the process ends: clients that connect before the next process starts
+wait in the kernel's queue. ``baton up`` passes one to its coordinator; a systemd socket unit can
+pass one to ``baton up`` or to a coordinator.
 """
 
 import os

@@ -4,8 +4,8 @@
     log.info("placed", extra={"worker": instance, "attempt": 2})
 
 prints ``12:00:01.234 INFO coordinator placed http_id=ab12 worker=p0 attempt=2``, or the same as
-one JSON object. Prompt and output text never belong into a log call; what looks like a secret is
-masked here as a last line of defence.
+one JSON object. Prompts and outputs must not be logged. Fields that look like a secret are masked
+here, in case one was logged by mistake.
 """
 
 import json
@@ -30,7 +30,7 @@ _MAX_LEN = 8000
 
 @contextmanager
 def bind_request(http_id: str) -> Iterator[None]:
-    """Every line logged inside, in tasks started inside too, carries ``http_id=<id>``."""
+    """Every line logged inside, also in tasks started inside, has the field ``http_id``."""
     token = _http_id.set(http_id)
     try:
         yield
@@ -39,7 +39,7 @@ def bind_request(http_id: str) -> Iterator[None]:
 
 
 def bound_request() -> str:
-    """The id that ``bind_request`` bound, empty outside of it."""
+    """The id that ``bind_request`` bound; "" outside of it."""
     return _http_id.get()
 
 
@@ -54,7 +54,7 @@ def configure_logging(
 ) -> None:
     """Send all logging to one stream (stderr by default) in Baton's format.
 
-    Raises ValueError for an unknown ``level``. Calling it again replaces the former setting.
+    Raises ValueError for an unknown ``level``. A second call replaces the first.
     """
     levels = logging.getLevelNamesMapping()
     if level.upper() not in levels:
@@ -67,8 +67,9 @@ def configure_logging(
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """Writes lines to a stream. Those that it does not take, as its disk is full or its reader
-    gone, are dropped and counted, and told of before the first that it takes again."""
+    """Writes lines to a stream. Lines that cannot be written, because the disk is full or the
+    reader is gone, are dropped, and their number is logged before the next line that can be
+    written."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -79,7 +80,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
         try:
             line = self.format(record)
             if self._num_dropped:
-                self.flush()  # fails at once while it takes nothing, and keeps no line of ours
+                self.flush()  # raises while the stream cannot be written
                 line = self.format(self._dropped()) + self.terminator + line
             self.stream.write(line + self.terminator)
             self.flush()
@@ -97,7 +98,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
 
 
 class KeyValueLines(logging.Formatter):
-    """``time LEVEL service message key=value …`` on one line, whatever the values hold."""
+    """``time LEVEL service message key=value …``, always on one line."""
 
     def __init__(self, service: str) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
-"""What a service tells whoever started it, in the sd_notify protocol (sd_notify(3)).
+"""A service's state, sent to its supervisor by the sd_notify protocol (sd_notify(3)).
 
-One datagram of ``KEY=value`` lines to the socket named by ``NOTIFY_SOCKET``; without one,
-nothing happens. Works under systemd as under ``baton up``, which also sets
-``BATON_SERVICE_NAME`` to tell its children apart. Known keys: ``STATUS`` (a line for people),
-``READY=1``, ``STOPPING=1``; our own begin with ``X_BATON_``.
+Each notice is one datagram of ``KEY=value`` lines to the socket in ``NOTIFY_SOCKET``; without that
+variable none is sent. The supervisor is systemd, or ``baton up``, which also sets
+``BATON_SERVICE_NAME`` to tell its services apart. Keys: ``STATUS`` (a line for people),
+``READY=1``, ``STOPPING=1``; Baton's own begin with ``X_BATON_``.
 
-Where there is no socket but a health check that looks at a file, as in a container,
-``BATON_STATE_FILE`` names one: it holds ``ready`` or ``stopping``.
+For a health check that reads a file, as in a container, ``BATON_STATE_FILE`` names the file: its
+content is ``ready`` or ``stopping``.
 """
 
 import os
@@ -17,7 +17,7 @@ _SEND_TIMEOUT_S = 1.0
 
 
 def notify(**fields: str | int | float) -> None:
-    """Send ``fields``; never raises, waits at most a second for a full queue.
+    """Send ``fields``. Does not raise; waits at most a second while the queue is full.
 
     >>> notify(READY=1, STATUS="serving")
     """
@@ -36,7 +36,7 @@ def notify(**fields: str | int | float) -> None:
             sock.settimeout(_SEND_TIMEOUT_S)
             sock.sendto("\n".join(lines).encode(), address)
     except OSError:
-        pass  # telling how it goes must not stop it from going
+        pass  # the service runs on without a supervisor that listens
 
 
 def _write_state(fields: dict[str, str | int | float]) -> None:
@@ -48,6 +48,6 @@ def _write_state(fields: dict[str, str | int | float]) -> None:
 
 
 def progress(text: str, fraction: float) -> None:
-    """How far a long step has come: ``fraction`` from 0 to 1."""
+    """Send the progress of a long step; ``fraction`` from 0 to 1."""
     fraction = min(max(fraction, 0.0), 1.0)
     notify(STATUS=f"{text} {fraction:.0%}", X_BATON_PROGRESS=f"{fraction:.3f}")

@@ -19,8 +19,8 @@ _MILLI: Final = 1000
 
 
 def local_gpus(uuid: str = "") -> Gpus:
-    """What NVML shows, or of that the one GPU with this UUID; ``NoGpus`` with the reason where it
-    shows nothing."""
+    """The GPUs that NVML lists, or only the one with this UUID; ``NoGpus`` with the reason where it
+    lists none."""
     try:
         import pynvml
     except ImportError:
@@ -35,8 +35,8 @@ def local_gpus(uuid: str = "") -> Gpus:
 
 
 class NvmlGpus:
-    """``library`` is the initialised module ``pynvml``, or a recording of one. With a ``uuid`` only
-    that GPU is looked at, as number 0."""
+    """``library`` is the initialised module ``pynvml``, or a recording of it. With a ``uuid`` only
+    that GPU is read, as number 0."""
 
     def __init__(self, library: Any, uuid: str = "") -> None:
         self._nvml = library
@@ -128,7 +128,7 @@ class NvmlGpus:
         )
 
     def _watch(self) -> Any:
-        """An event set that hears every GPU's Xids; None, with a note, where that is refused."""
+        """An event set with every GPU's Xids; None, with a note, where NVML refuses it."""
         nvml = self._nvml
         try:
             events = nvml.nvmlEventSetCreate()
@@ -140,8 +140,8 @@ class NvmlGpus:
         return events
 
     def _index_of(self, device: Any) -> int:
-        """-1 where it cannot be told: a GPU that is lost does not say its UUID, and then its Xid
-        matters most."""
+        """The GPU's index in ``infos``; -1 if its UUID cannot be read, as of a GPU that fell off
+        the bus, whose Xid must not be lost."""
         if len(self._handles) == 1:
             return 0
         uuid = self._ask("whose Xid it was", lambda: self._nvml.nvmlDeviceGetUUID(device))
@@ -165,7 +165,7 @@ class NvmlGpus:
         return sum(int(value.ullVal) for value in self._fields(handle, kinds))
 
     def _fields(self, handle: Any, ids: list[int]) -> list[Any]:
-        """The values of those fields that are offered; raises when none is."""
+        """The values of the fields that NVML reports; raises if it reports none."""
         nvml = self._nvml
         fields = nvml.nvmlDeviceGetFieldValues(handle, ids)
         offered = [field.value for field in fields if field.nvmlReturn == nvml.NVML_SUCCESS]
@@ -174,9 +174,8 @@ class NvmlGpus:
         return offered
 
     def _ask(self, what: str, question: Callable[[], _T]) -> _T | None:
-        """The answer, or None with a note when this GPU or driver does not offer it.
-
-        A GPU that is lost says so for every question; the run goes on and the verdict sees it.
+        """What ``question`` returns; None, with a note, where this GPU or driver does not report
+        it. Every call fails for a GPU that fell off the bus; the notes say so.
         """
         try:
             return question()

@@ -1,4 +1,4 @@
-"""Work at a steady pace in a thread of its own, beside loops that must not wait for it."""
+"""Periodic work in a thread, for loops that must not wait for it."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 class SteadyThread:
     """Calls ``work`` at once and then every ``period_s`` seconds of ``clock``, until ``stop`` or
-    until ``work`` answers False. Runs from ``start`` on; does not keep the process from ending."""
+    until ``work`` returns False. Runs from ``start`` on, and does not keep the process alive."""
 
     def __init__(
         self,
@@ -29,7 +29,8 @@ class SteadyThread:
         self._thread.start()
 
     def stop(self, within_s: float) -> bool:
-        """Ask it to end; whether it has within ``within_s``. One that hangs is left behind."""
+        """End the thread; whether it ended within ``within_s``. A thread that hangs is left
+        running."""
         self._stop.set()
         self._thread.join(within_s)
         return not self._thread.is_alive()

@@ -19,10 +19,10 @@ DEGRADED: Final = {
     94: "a contained memory error",
 }
 CRITICAL: Final = frozenset({46, 48})
-"""After one of these nothing more may be computed on the GPU until it has been reset."""
+"""After one of these the GPU must not compute until it has been reset."""
 
 
 def meaning(number: int) -> str:
     return FAILING.get(number) or DEGRADED.get(
-        number, "see NVIDIA's catalogue; may be the program's"
+        number, "see NVIDIA's catalogue; the program may have caused it"
     )
