@@ -159,7 +159,7 @@ async def test_a_total_deadline_ends_a_response_that_trickles() -> None:
     assert record.failure == Failure.TIMEOUT
 
 
-async def test_nobody_listens() -> None:
+async def test_no_server_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         async with Client(endpoint(f"http://127.0.0.1:{taken.getsockname()[1]}")) as client:

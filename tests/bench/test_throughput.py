@@ -159,7 +159,7 @@ def test_a_server_that_fails_on_and_on_is_given_up(serve_stub: ServeStub, tmp_pa
     assert found["results"]["levels"][0]["not_sent"] == 5
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_no_server_listens(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"

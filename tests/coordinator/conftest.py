@@ -13,9 +13,13 @@ from redis import Redis
 from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.readers import Readers
+from coordinator.record.store import Store
 from coordinator.text.tokenizer import Tokenizer
+from tests.coordinator.answers import CHAT, USER
 from tests.coordinator.checkpoint_folder import write_checkpoint
-from tests.coordinator.fake_core import FakeCore
+from tests.coordinator.fake_core import ClientOf, FakeCore, Says
+from tests.coordinator.site import Site
+from tests.coordinator.stores import FAST, MakeStore
 from tests.local_redis import LocalRedis
 
 # A busy machine is no reason to fail.
@@ -84,3 +88,38 @@ async def client_of(
             return client
 
         yield make
+
+
+@pytest.fixture
+async def make_store(server: LocalRedis) -> AsyncIterator[MakeStore]:
+    made: list[Store] = []
+
+    async def make(instance: str = "c1", protocol: str = "baton/1", **options: Any) -> Store:
+        options.setdefault("limits", FAST)
+        store = Store(server.url, instance, protocol, **options)
+        await store.start()
+        made.append(store)
+        return store
+
+    yield make
+    for store in made:
+        await store.close(1.0)
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    site = Site()
+    yield site
+    await site.close()
+
+
+@pytest.fixture
+async def checked_client(says: Says, client_of: ClientOf) -> AsyncIterator[httpx.AsyncClient]:
+    """Checks after the test that the service still answers."""
+    core = says()
+    client = client_of(core)
+    yield client
+    assert core.streams == [], "a bad request reached the core"
+    response = await client.post(CHAT, json={"messages": USER})
+    assert response.status_code == 200
+    assert core.outcomes == ["finished"]

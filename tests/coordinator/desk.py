@@ -1,13 +1,15 @@
 """A lifecycle with workers, driven event by event."""
 
 from coordinator.core.contract import SequenceRequest
-from coordinator.core.effects import Effect, Send
+from coordinator.core.effects import Charged, Effect, Send
 from coordinator.core.lifecycle import Lifecycle
 from coordinator.core.placement import PlacementLimits
 from coordinator.core.registry import Registry
+from coordinator.core.request import Request, State
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.messages import (
     Decode,
+    Failed,
     Generate,
     Hello,
     MemoryExport,
@@ -102,3 +104,25 @@ class Desk:
         out = TokenOut(request.request_id, request.attempt, len(request.output_ids), token,
                        finish=finish)  # fmt: skip
         self.life.tokens(request.decode_worker, Tokens((out,), first_steps))
+
+
+def fail(desk: Desk, request: Request, code: str) -> None:
+    instance = request.decode_worker or request.prefill_worker
+    desk.life.failed(instance, Failed(request.request_id, request.attempt, code, "broken", True))
+
+
+def charged(desk: Desk) -> list[tuple[str, str]]:
+    effects = desk.take_effects()
+    return [(e.worker.instance, e.code) for e in effects if isinstance(e, Charged)]
+
+
+def compute(desk: Desk, request: Request) -> None:
+    """Through both pools, from where it is."""
+    if request.state is State.PREFILLING:
+        desk.prefill(request)
+    desk.land(request)
+    desk.step(request, finish="length")
+
+
+def breaker_of(desk: Desk, instance: str) -> str:
+    return desk.registry.require(instance).status(desk.now).breaker

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import httpx
+
 from coordinator.core.contract import (
     GenerationFailed,
     Overloaded,
@@ -14,6 +16,8 @@ from coordinator.core.contract import (
 )
 from transport.wire.messages import LogprobsOut
 
+Says = Callable[..., "FakeCore"]
+ClientOf = Callable[..., httpx.AsyncClient]
 Script = Callable[[SequenceRequest], Sequence[int]]
 
 

@@ -1,8 +1,8 @@
-"""Texts whose clients have left: none is tokenized for nobody, and no prompt waits for lookups."""
+"""Texts whose clients have left are not tokenized, and no prompt waits for lookups."""
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -11,9 +11,8 @@ import pytest
 from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings
 from coordinator.text.tokenizer import Tokenizer
-from tests.coordinator.fake_core import FakeCore
+from tests.coordinator.fake_core import Says
 
-Says = Callable[..., FakeCore]
 PATHS = {
     "/tokenize": b'{"prompt": "long"}',
     "/v1/completions": b'{"prompt": "long"}',

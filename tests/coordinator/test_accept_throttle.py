@@ -98,7 +98,7 @@ async def test_without_a_free_file_it_pauses_and_goes_on(monkeypatch: pytest.Mon
     entrance.close()
 
 
-async def test_closing_ends_those_who_wait() -> None:
+async def test_closing_ends_the_tasks_that_wait() -> None:
     listener = listening()
     clients = [socket.create_connection(listener.getsockname()) for _ in range(3 * LET_IN_A_TURN)]
     made: list[int] = []

@@ -29,7 +29,7 @@ def test_many_at_once_do_not_share_the_last_token(accounts: Accounts) -> None:
     assert refused.value.headers["retry-after"] == str((1_000 - 5 + 1) * 12)
 
 
-def test_a_scope_without_an_account_is_nobodys(accounts: Accounts) -> None:
+def test_a_scope_without_an_account_is_charged_to_none(accounts: Accounts) -> None:
     scope: dict[str, object] = {}
     assert account_of(scope).name == ""
     account = accounts.of(KEY.encode())

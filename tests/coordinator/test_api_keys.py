@@ -50,7 +50,7 @@ def test_a_bad_line_is_named_and_its_key_is_not(line: str, why: str) -> None:
     assert refused.value.__cause__ is None
 
 
-def test_a_list_without_a_key_locks_nobody_in_by_accident() -> None:
+def test_a_list_without_a_key_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^KEYS: lists no key"):
         parse_api_keys("# all commented out\n", "KEYS")
 

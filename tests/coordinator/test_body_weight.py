@@ -1,24 +1,19 @@
 """Long bodies: what a request may need passes, what only costs time is refused, and quickly."""
 
 import json
-from collections.abc import Callable
 
-import httpx
 import pytest
 
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.prompts import read_prompts
 from coordinator.http.request_parser import STRUCTURE_BYTES, Kind, parse
 from coordinator.http.request_schemas import CompletionRequest
-from tests.coordinator.fake_core import FakeCore
+from tests.coordinator.fake_core import ClientOf, Says
 from tests.coordinator.little_work import little_work
 
 MAX_PROMPTS = 1024
 MAX_LEN = 262_144
 MIB = 1 << 20
-
-Says = Callable[..., FakeCore]
-ClientOf = Callable[..., httpx.AsyncClient]
 
 
 def read(body: object) -> None:

@@ -22,10 +22,10 @@ from coordinator.record.store import Store
 from coordinator.record.store_limits import StoreLimits
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.histories import advance
+from tests.coordinator.stores import FAST as STORE
+from tests.coordinator.stores import abandon, eventually, stored
 from tests.coordinator.test_history import FakeHistory
 from tests.coordinator.test_hub import FAST, Generate, SequenceRequest, Site
-from tests.coordinator.test_store import FAST as STORE
-from tests.coordinator.test_store import abandon, eventually, stored
 from tests.local_redis import LocalRedis
 from transport.wire.messages import Prefilled, TokenOut, Tokens
 from transport.wire.sampling import SamplingParams, StopRule

@@ -80,7 +80,7 @@ async def test_nothing_is_probed_before_a_connection_ends() -> None:
     assert workers.probed == []
 
 
-def test_who_was_missed_twice_in_a_row_is_gone() -> None:
+def test_a_worker_missed_twice_in_a_row_is_gone() -> None:
     closed: set[str] = set()
     said: list[str] = []
 

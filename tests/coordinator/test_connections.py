@@ -16,8 +16,7 @@ import pytest
 
 from coordinator.file_limit import SPARE
 from coordinator.http.connections import Connections
-from coordinator.http.http_settings import HttpSettings
-from coordinator.server import HttpServer
+from tests.coordinator.served import serving
 from transport.wire.channel import WorkerChannel
 from transport.wire.messages import Alive, Goodbye
 
@@ -93,15 +92,11 @@ async def served(limit: int, gate: asyncio.Event, begun: asyncio.Semaphore) -> A
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"ok"})
 
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = HttpServer(app, listener, HttpSettings("tiny"), Connections(limit))  # type: ignore[arg-type]
-    running = asyncio.create_task(server.serve())
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        gate.set()
-        server.should_exit = server.force_exit = True
-        await running
+    async with serving(app, max_connections=limit) as (_, port):
+        try:
+            yield port
+        finally:
+            gate.set()
 
 
 async def connect(port: int, said: bytes = b"") -> Client:
@@ -121,7 +116,7 @@ async def answer(client: Client) -> bytes:
         return await client[0].readuntil(b"ok")
 
 
-async def test_idle_connections_keep_nobody_out() -> None:
+async def test_idle_connections_keep_no_client_out() -> None:
     gate, begun = asyncio.Event(), asyncio.Semaphore(0)
     async with served(4, gate, begun) as port:
         busy = [await connect(port, REQUEST) for _ in range(2)]

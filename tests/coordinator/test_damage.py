@@ -20,7 +20,7 @@ from coordinator.record.record import RequestRecord
 from coordinator.record.store import Store
 from coordinator.record.store_limits import StoreLimits
 from tests.coordinator.histories import advance
-from tests.coordinator.test_store import abandon, eventually, stored
+from tests.coordinator.stores import abandon, eventually, stored
 from tests.local_redis import LocalRedis
 from transport.wire.errors import MalformedMessage
 

@@ -1,4 +1,4 @@
-"""A planned restart: nobody is refused, and what is open is finished."""
+"""A planned restart: no request is refused, and what is open is finished."""
 
 import asyncio
 import socket
@@ -27,7 +27,7 @@ class Hub:
 
 
 class Server:
-    """An HTTP server with a drain; each answer waits for the gate and says who gave it."""
+    """An HTTP server with a drain; each answer waits for the gate and names its server."""
 
     def __init__(self, listener: socket.socket, name: bytes, *, shared: bool = True) -> None:
         self.gate, self.begun = asyncio.Event(), asyncio.Semaphore(0)

@@ -25,7 +25,7 @@ from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.fake_core import FakeCore, FakeStream
 from tests.coordinator.histories import advance
 from tests.coordinator.redis_scripts import load, run
-from tests.coordinator.test_store import abandon, eventually, stored
+from tests.coordinator.stores import abandon, eventually, stored
 from tests.local_redis import LocalRedis
 
 LIMITS = StoreLimits(call_timeout_s=5.0, heartbeat_s=60.0, presence_ttl_s=60.0, end_wait_s=2.0)

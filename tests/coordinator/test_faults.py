@@ -1,37 +1,15 @@
-"""Which worker a request's fault is charged to, and who gets requests then."""
+"""Which worker a request's fault is charged to, and which workers get requests then."""
 
 import pytest
 
-from coordinator.core.effects import BreakerMoved, Charged
-from coordinator.core.request import Request, State
-from tests.coordinator.desk import Desk
-from transport.wire.messages import Cancel, Decode, Failed, Prefill
-
-
-def fail(desk: Desk, request: Request, code: str) -> None:
-    instance = request.decode_worker or request.prefill_worker
-    desk.life.failed(instance, Failed(request.request_id, request.attempt, code, "broken", True))
-
-
-def charged(desk: Desk) -> list[tuple[str, str]]:
-    effects = desk.take_effects()
-    return [(e.worker.instance, e.code) for e in effects if isinstance(e, Charged)]
-
-
-def run(desk: Desk, request: Request) -> None:
-    """Through both pools, from where it is."""
-    if request.state is State.PREFILLING:
-        desk.prefill(request)
-    desk.land(request)
-    desk.step(request, finish="length")
-
-
-def state(desk: Desk, instance: str) -> str:
-    return desk.registry.require(instance).status(desk.now).breaker
+from coordinator.core.effects import BreakerMoved
+from coordinator.core.request import State
+from tests.coordinator.desk import Desk, breaker_of, charged, fail
+from transport.wire.messages import Cancel, Decode, Prefill
 
 
 def give_nan(desk: Desk, number: int, at: str) -> None:
-    """So many requests give NaN at a worker of both, and are computed elsewhere."""
+    """So many requests give NaN at a colocated worker, and are computed elsewhere."""
     for _ in range(number):
         request = desk.submit(f"nan-{len(desk.names)}")
         while request.prefill_worker != at:
@@ -61,7 +39,7 @@ def test_nan_at_two_workers_is_the_requests_own_and_charged_to_neither() -> None
         fail(desk, request, "not_finite")
         assert (request.state, request.code) == (State.FAILED, "not_finite")
     assert charged(desk) == []
-    assert {state(desk, "b-1"), state(desk, "b-2")} == {"closed"}
+    assert {breaker_of(desk, "b-1"), breaker_of(desk, "b-2")} == {"closed"}
 
 
 def test_nan_in_the_first_step_after_a_handoff_may_be_either_workers() -> None:
@@ -92,19 +70,19 @@ def test_nan_later_is_the_decode_workers() -> None:
 def test_a_worker_with_three_faults_gets_one_probe_at_a_time_and_comes_back() -> None:
     desk = Desk(("b-1", "b-2"))
     give_nan(desk, 3, at="b-1")
-    assert state(desk, "b-1") == "open"
+    assert breaker_of(desk, "b-1") == "open"
     running = [desk.submit(f"r{n}") for n in range(3)]
     assert {r.prefill_worker for r in running} == {"b-2"}
     desk.now += 1.0
     probe, other = desk.submit("probe"), desk.submit("other")
-    assert (probe.prefill_worker, state(desk, "b-1")) == ("b-1", "half-open")
+    assert (probe.prefill_worker, breaker_of(desk, "b-1")) == ("b-1", "half-open")
     assert other.prefill_worker == "b-2"
     fail(desk, probe, "not_finite")
-    assert state(desk, "b-1") == "half-open", "until it is known whose fault that was"
+    assert breaker_of(desk, "b-1") == "half-open", "until it is known whose fault that was"
     for request in (*running, other):
         desk.begin(request, finish="length")
     desk.begin(probe, finish="length")
-    assert state(desk, "b-1") == "open"
+    assert breaker_of(desk, "b-1") == "open"
     desk.now += 1.0
     assert desk.submit("soon").prefill_worker == "b-2", "the pause has doubled"
     desk.now += 1.0
@@ -112,7 +90,7 @@ def test_a_worker_with_three_faults_gets_one_probe_at_a_time_and_comes_back() ->
     assert probe.prefill_worker == "b-1"
     desk.begin(probe)
     desk.step(probe)
-    assert state(desk, "b-1") == "closed"
+    assert breaker_of(desk, "b-1") == "closed"
     moved = [e.state for e in desk.take_effects() if isinstance(e, BreakerMoved)]
     assert moved == ["open", "half-open", "open", "half-open", "closed"]
 
@@ -124,7 +102,7 @@ def test_a_request_that_has_failed_is_no_probe() -> None:
     desk.now += 1.0
     fail(desk, request, "not_finite")
     assert request.prefill_worker in ("b-2", "b-3")
-    assert state(desk, "b-1") == "open"
+    assert breaker_of(desk, "b-1") == "open"
 
 
 def test_the_last_worker_of_a_role_is_never_left_out() -> None:
@@ -136,13 +114,13 @@ def test_the_last_worker_of_a_role_is_never_left_out() -> None:
     assert request.prefill_worker == "b-1"
     desk.begin(request)
     desk.step(request)
-    assert state(desk, "b-1") == "closed", "it has shown that it works"
+    assert breaker_of(desk, "b-1") == "closed", "it has shown that it works"
     alone = Desk(("b-1",))
     for number in range(8):
         request = alone.submit(f"r{number}")
         fail(alone, request, "not_finite")
         alone.begin(request, finish="length")
-    assert state(alone, "b-1") == "closed"
+    assert breaker_of(alone, "b-1") == "closed"
 
 
 def test_the_last_worker_that_can_hold_a_request_gets_it_whatever_its_breaker() -> None:
@@ -153,7 +131,7 @@ def test_the_last_worker_that_can_hold_a_request_gets_it_whatever_its_breaker() 
         assert request.prefill_worker == "b-1"
         fail(desk, request, "not_finite")
         desk.begin(request, finish="length")
-    assert state(desk, "b-1") == "open"
+    assert breaker_of(desk, "b-1") == "open"
     assert desk.submit("short", length=2).prefill_worker == "b-2"
     assert desk.submit("long", length=40).prefill_worker == "b-1"
 
@@ -174,72 +152,6 @@ def test_a_worker_whose_probes_fail_is_to_be_ended_unless_it_is_the_last() -> No
     assert desk.life.hopeless() == []
 
 
-def test_copies_that_do_not_end_are_pulled_elsewhere_and_open_the_one_breaker() -> None:
-    desk = Desk(("p-1", "p-2", "d-1", "d-2", "d-3"))
-    num_stuck, prefills = 0, 0
-    for number in range(20):
-        request = desk.submit(f"r{number}")
-        desk.prefill(request)
-        if request.decode_worker == "d-1":
-            num_stuck += 1
-            fail(desk, request, "pull_timeout")
-            assert request.decode_worker in ("d-2", "d-3"), "the same offer"
-        run(desk, request)
-        assert request.state is State.FINISHED
-        prefills += request.attempt
-    assert (num_stuck, prefills) == (4, 20), "with both of its partners"
-    assert [state(desk, d) for d in ("d-1", "d-2", "d-3")] == ["open", "closed", "closed"]
-    assert [state(desk, p) for p in ("p-1", "p-2")] == ["closed", "closed"]
-
-
-def test_a_prefill_worker_that_nobody_can_pull_from_is_the_one_that_is_left_out() -> None:
-    desk = Desk(("p-1", "p-2", "d-1", "d-2", "d-3"))
-    for number in range(30):
-        request = desk.submit(f"r{number}")
-        desk.prefill(request)
-        if request.prefill_worker == "p-1":
-            fail(desk, request, "digest_mismatch")
-            assert request.prefill_worker == "p-2"
-            desk.prefill(request)
-        run(desk, request)
-    assert state(desk, "p-1") == "open"
-    assert {state(desk, d) for d in ("d-1", "d-2", "d-3")} == {"closed"}
-
-
-def test_a_pair_that_fails_is_left_out_alone() -> None:
-    desk = Desk()
-    tried = 0
-    for number in range(40):
-        request = desk.submit(f"r{number}")
-        desk.prefill(request)
-        if (request.prefill_worker, request.decode_worker) == ("p-1", "d-1"):
-            tried += 1
-            fail(desk, request, "digest_mismatch")
-            desk.prefill(request)
-        run(desk, request)
-    assert tried == 3
-    assert {state(desk, each) for each in ("p-1", "p-2", "d-1", "d-2")} == {"closed"}
-
-
-def test_a_decode_worker_that_lets_a_copy_wait_gets_no_others() -> None:
-    desk = Desk(("p-1", "d-1", "d-2"))
-    request = desk.submit()
-    desk.prefill(request)
-    slow = request.decode_worker
-    desk.now += 3.0
-    others = []
-    for number in range(4):
-        others.append(desk.submit(f"r{number}"))
-        desk.prefill(others[-1])
-        assert others[-1].decode_worker not in ("", slow)
-        desk.land(others[-1])
-    waiting = desk.submit("waiting")
-    desk.prefill(waiting)
-    assert waiting.decode_worker == "", "the other one is full"
-    desk.land(request)
-    assert waiting.decode_worker == slow
-
-
 def test_a_request_that_avoids_a_worker_holds_up_no_others_there() -> None:
     desk = Desk(("b-1", "b-2"))
     first = desk.submit("first")
@@ -254,33 +166,6 @@ def test_a_request_that_avoids_a_worker_holds_up_no_others_there() -> None:
     assert behind.prefill_worker == at
     desk.begin(next(r for r in filling if r.prefill_worker == other), finish="length")
     assert first.prefill_worker == other
-
-
-def test_an_offer_that_expired_is_no_fault_whoever_tells_first() -> None:
-    for prefill_first in (True, False):
-        desk = Desk(("p-1", "d-1", "d-2"))
-        for number in range(6):
-            request = desk.submit(f"r{number}")
-            desk.prefill(request)
-            prefill, decode = request.prefill_worker, request.decode_worker
-            expired = Failed(request.request_id, 1, "offer_expired", "late", True)
-            stale = Failed(request.request_id, 1, "stale_offer", "changed hands", True)
-            told = [(prefill, expired), (decode, stale)]
-            for instance, message in told if prefill_first else reversed(told):
-                desk.life.failed(instance, message)
-            desk.prefill(request)
-            run(desk, request)
-        assert charged(desk) == []
-
-
-def test_stale_offers_of_an_offer_that_stands_are_charged() -> None:
-    desk = Desk(("p-1", "d-1", "d-2"))
-    request = desk.submit()
-    desk.prefill(request)
-    workers = {request.prefill_worker, request.decode_worker}
-    fail(desk, request, "stale_offer")
-    desk.prefill(request)
-    assert {instance for instance, _ in charged(desk)} == workers
 
 
 @pytest.mark.parametrize("code", ["preempted", "draining", "offer_expired"])

@@ -19,9 +19,9 @@ from coordinator.core.observer import Observer
 from coordinator.core.placement import PlacementLimits
 from coordinator.record.store import Store
 from telemetry.metrics import Metrics
+from tests.coordinator.stores import FAST as STORE
+from tests.coordinator.stores import eventually, stored
 from tests.coordinator.test_hub import EXPORT, FAST
-from tests.coordinator.test_store import FAST as STORE
-from tests.coordinator.test_store import eventually, stored
 from tests.local_redis import LocalRedis
 from tests.small_disk import fill, small_disk
 from transport.wire.messages import Hello, Prefilled, TokenOut

@@ -2,49 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
-import httpx
-import msgspec
 import pytest
 
-from coordinator.core.contract import GenerationFailed
-from coordinator.http.response_schemas import ChatCompletion, ChatCompletionChunk, Completion
 from coordinator.text.tokenizer import Tokenizer
-from tests.coordinator.fake_core import FakeCore
+from tests.coordinator.answers import CHAT, COMPLETIONS, USER, events, post
+from tests.coordinator.fake_core import ClientOf, FakeCore, Says
 
-CHAT = "/v1/chat/completions"
-COMPLETIONS = "/v1/completions"
-USER = [{"role": "user", "content": "Hi"}]
 TEXT = "Hello, wörld! 🙂"
-
-Says = Callable[..., FakeCore]
-ClientOf = Callable[..., httpx.AsyncClient]
-
-
-async def post(client: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
-    response = await client.post(path, json=body)
-    assert response.status_code == 200, response.text
-    answer: dict[str, Any] = response.json()
-    msgspec.json.decode(response.content, type=ChatCompletion if path == CHAT else Completion)
-    return answer
-
-
-async def events(client: httpx.AsyncClient, path: str, **body: Any) -> list[dict[str, Any]]:
-    """The data of a stream's events; checks that nothing else is in it."""
-    response = await client.post(path, json={**body, "stream": True})
-    assert response.status_code == 200, response.text
-    assert response.headers["content-type"].startswith("text/event-stream")
-    *blocks, done, rest = response.text.split("\n\n")
-    assert (done, rest) == ("data: [DONE]", "")
-    assert all(block.startswith("data: {") and "\n" not in block for block in blocks)
-    chunks = [json.loads(block.removeprefix("data: ")) for block in blocks]
-    model = ChatCompletionChunk if path == CHAT else Completion
-    for chunk in chunks:
-        if "error" not in chunk:
-            msgspec.json.decode(json.dumps(chunk), type=model)
-    return chunks
 
 
 async def test_chat_whole(says: Says, client_of: ClientOf) -> None:
@@ -250,119 +216,6 @@ async def test_completion_logprobs(says: Says, client_of: ClientOf) -> None:
     assert any(name.startswith("bytes:\\x") for name in found["tokens"])
 
 
-async def test_sampling_fields_reach_the_core(says: Says, client_of: ClientOf) -> None:
-    core = says()
-    client = client_of(core)
-    await post(
-        client, COMPLETIONS, prompt="x", temperature=0.5, top_p=0.9, top_k=-1, min_p=0.1, seed=7,
-        presence_penalty=1, frequency_penalty=-1, repetition_penalty=1.1, logit_bias={"5": 2},
-        min_tokens=2, max_tokens=9,
-    )  # fmt: skip
-    sampling = core.streams[0].spec.sampling
-    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.9, 0)
-    assert (sampling.min_p, sampling.seed, sampling.logit_bias) == (0.1, 7, {5: 2.0})
-    assert (sampling.presence_penalty, sampling.frequency_penalty) == (1.0, -1.0)
-    assert sampling.repetition_penalty == 1.1
-    stop = core.streams[0].spec.stop
-    assert (stop.min_tokens, stop.max_tokens) == (2, 9)
-    await post(client, COMPLETIONS, prompt="x")
-    defaults = core.streams[1].spec.sampling
-    assert (defaults.temperature, defaults.top_p, defaults.top_k) == (1.0, 0.95, 20)
-
-
-async def test_top_p_of_zero_is_greedy(says: Says, client_of: ClientOf) -> None:
-    core = says()
-    await post(client_of(core), COMPLETIONS, prompt="x", temperature=0.5, top_p=0)
-    sampling = core.streams[0].spec.sampling
-    assert (sampling.temperature, sampling.top_p) == (0.0, 1.0)
-
-
-async def test_seeds(says: Says, client_of: ClientOf) -> None:
-    core = says()
-    client = client_of(core)
-
-    async def seeds_of(**body: Any) -> list[int]:
-        before = len(core.streams)
-        await post(client, COMPLETIONS, **body)
-        return [stream.spec.sampling.seed for stream in core.streams[before:]]
-
-    first = await seeds_of(prompt="x", n=3, seed=-5)
-    assert first == await seeds_of(prompt="x", n=3, seed=-5)
-    assert len(set(first)) == 3
-    assert first[:1] == await seeds_of(prompt="x", seed=-5)
-    assert first * 2 == await seeds_of(prompt=["x", "y"], n=3, seed=-5)
-    assert all(0 <= seed < 2**63 for seed in first)
-    assert len(set(await seeds_of(prompt=["x", "y"], n=3))) == 6
-
-
-async def test_without_max_tokens_the_context_is_the_limit(says: Says, client_of: ClientOf) -> None:
-    for max_seq_len, limit in ((512, 512), (None, 1024), (10**6, 1024)):
-        core = says(max_seq_len=max_seq_len)
-        await post(client_of(core), COMPLETIONS, prompt=[65] * 10)
-        assert core.streams[0].spec.stop.max_tokens == limit - 10
-
-
-async def test_min_tokens_holds_stop_strings_off(says: Says, client_of: ClientOf) -> None:
-    client = client_of(says("abababab"))
-    answer = await post(client, COMPLETIONS, prompt="x", stop="b", min_tokens=3)
-    assert answer["usage"]["completion_tokens"] > 3
-
-
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_a_failure_before_the_first_token_has_its_own_status(
-    client_of: ClientOf, path: str, streamed: bool
-) -> None:
-    core = FakeCore(lambda _: [], failure=GenerationFailed("not_finite", "NaN"))
-    body = {"messages": USER} if path == CHAT else {"prompt": "x"}
-    response = await client_of(core).post(path, json={**body, "stream": streamed})
-    assert response.status_code == 500
-    assert response.json()["error"] == {
-        "message": "NaN", "type": "server_error", "param": None, "code": "not_finite",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("code", ["shutting_down", "worker_lost", "lost_at_worker", "stale_offer"])
-async def test_what_fails_for_the_moment_may_be_asked_again(client_of: ClientOf, code: str) -> None:
-    core = FakeCore(lambda _: [], failure=GenerationFailed(code, "no time left"))
-    response = await client_of(core).post(COMPLETIONS, json={"prompt": "x"})
-    assert response.status_code == 503
-    assert int(response.headers["retry-after"]) >= 1
-
-
-async def test_what_takes_too_long_is_a_504(client_of: ClientOf) -> None:
-    core = FakeCore(lambda _: [], failure=GenerationFailed("timeout", "not done after 5 s"))
-    response = await client_of(core).post(COMPLETIONS, json={"prompt": "x"})
-    assert response.status_code == 504
-    assert response.json()["error"]["code"] == "timeout"
-
-
-async def test_a_failure_later_is_an_event_and_ends_the_other_choices(
-    client_of: ClientOf, tokenizer: Tokenizer
-) -> None:
-    failure = GenerationFailed("peer_gone", "the worker died")
-    core = FakeCore(lambda _: tokenizer.encode("two words"), failure=failure)
-    chunks = await events(client_of(core), CHAT, messages=USER, n=2)
-    assert chunks[-1]["error"]["code"] == "peer_gone"
-    assert [chunk for chunk in chunks[:-1] if "error" in chunk] == []
-    assert all(chunk["choices"][0]["finish_reason"] is None for chunk in chunks[:-1])
-    assert "failed" in core.outcomes
-    assert set(core.outcomes) <= {"failed", "cancelled"}
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_an_overloaded_core_takes_all_choices_or_none(
-    says: Says, client_of: ClientOf, streamed: bool
-) -> None:
-    core = says(accept=2)
-    body = {"prompt": "x", "n": 3, "stream": streamed}
-    response = await client_of(core).post(COMPLETIONS, json=body)
-    assert response.status_code == 503
-    assert response.headers["retry-after"] == "3"
-    assert response.json()["error"]["code"] == "overloaded"
-    assert core.outcomes == ["cancelled", "cancelled"]
-
-
 async def test_each_token_leaves_at_once(says: Says, tokenizer: Tokenizer) -> None:
     """The bytes of a token are sent before the next one exists."""
     from coordinator.http.api import create_app
@@ -389,15 +242,3 @@ async def test_each_token_leaves_at_once(says: Says, tokenizer: Tokenizer) -> No
         received.put_nowait({"type": "http.disconnect"})
         await running
     assert core.outcomes == ["cancelled"]
-
-
-async def test_choices_that_could_never_be_held_are_refused_for_good(
-    says: Says, client_of: ClientOf
-) -> None:
-    core = says(max_open_tokens=20)
-    asked = {"prompt": [1] * 7, "n": 3, "max_tokens": 1}
-    refused = await client_of(core).post("/v1/completions", json=asked)
-    assert refused.status_code == 400
-    assert refused.json()["error"]["code"] == "context_length_exceeded"
-    assert "21 tokens in all choices; this server holds at most 20" in refused.text
-    assert not core.streams

@@ -1,25 +1,21 @@
 """Connections on which no whole request comes, at the coordinator's own HTTP server."""
 
 import asyncio
-import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
 from coordinator.http.api import create_app
-from coordinator.http.connections import Connections
 from coordinator.http.head_deadline import MAX_HEAD_BYTES
 from coordinator.http.http_settings import HttpSettings
-from coordinator.server import HttpServer
 from coordinator.text.tokenizer import Tokenizer
-from tests.coordinator.fake_core import FakeCore
+from tests.coordinator.fake_core import Says
+from tests.coordinator.served import serving
 
 HEAD_TIMEOUT_S = 0.3
 REQUEST = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 14\r\n\r\n{"prompt":"x"'
-
-Says = Callable[..., FakeCore]
 
 
 @pytest.fixture
@@ -29,14 +25,9 @@ def gate() -> asyncio.Semaphore:
 
 @pytest.fixture
 async def port(says: Says, tokenizer: Tokenizer, gate: asyncio.Semaphore) -> AsyncIterator[int]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    settings = HttpSettings("tiny", head_timeout_s=HEAD_TIMEOUT_S)
-    app = create_app(says("a", gate=gate), tokenizer, settings)
-    server = HttpServer(app, listener, settings, Connections(64))
-    running = asyncio.create_task(server.serve())
-    yield listener.getsockname()[1]
-    server.should_exit = server.force_exit = True
-    await running
+    app = create_app(says("a", gate=gate), tokenizer, HttpSettings("tiny"))
+    async with serving(app, head_timeout_s=HEAD_TIMEOUT_S) as (_, port):
+        yield port
 
 
 async def closed_after_s(reader: asyncio.StreamReader) -> float:
@@ -55,7 +46,7 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.mark.parametrize("said", [b"", b"\r\n", b"G", REQUEST[:-2]])
-async def test_who_never_finishes_a_head_is_let_go(port: int, said: bytes) -> None:
+async def test_a_client_that_never_finishes_a_head_is_disconnected(port: int, said: bytes) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(said)
     assert HEAD_TIMEOUT_S / 2 < await closed_after_s(reader) < 3
@@ -72,7 +63,7 @@ async def test_nor_after_an_answer(port: int, said: bytes) -> None:
     writer.close()
 
 
-async def test_who_drips_a_head_gets_no_longer(port: int) -> None:
+async def test_a_client_that_drips_a_head_gets_no_longer(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     closed = asyncio.create_task(closed_after_s(reader))
     for byte in REQUEST:
@@ -127,7 +118,7 @@ async def test_a_long_head_is_read(port: int) -> None:
     writer.close()
 
 
-async def test_a_long_answer_and_a_pause_between_requests_are_nobodys_fault(
+async def test_a_long_answer_and_a_pause_between_requests_close_no_connection(
     port: int, gate: asyncio.Semaphore
 ) -> None:
     """Half of the next head, sent while the answer runs, does not cut that off."""

@@ -109,7 +109,7 @@ async def test_openapi_tells_it(client: httpx.AsyncClient) -> None:
     assert set(paths["/v1/requests/{request_id}"]["get"]["responses"]) == {"200", "404", "503"}
 
 
-async def test_all_who_ask_at_a_time_share_one_reading(
+async def test_all_requests_at_a_time_share_one_reading(
     client: httpx.AsyncClient, history: FakeHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []

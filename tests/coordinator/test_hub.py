@@ -1,14 +1,11 @@
-"""The hub over real sockets: who proves that it can pull gets work, who cannot is turned away."""
+"""The hub over real sockets: joins, handoffs, losses, drains and bugs."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from unittest.mock import Mock
 
 import pytest
-import zmq.asyncio
 
-from coordinator.core import hub as hub_module
 from coordinator.core.contract import GenerationFailed, Overloaded, SequenceRequest
 from coordinator.core.faults import _Charge
 from coordinator.core.hub import Hub, HubSettings
@@ -17,17 +14,12 @@ from coordinator.core.placement import PlacementLimits
 from coordinator.core.request import Request
 from coordinator.record.damage import Damage
 from telemetry.metrics import Metrics
-from transport.wire.channel import CoordinatorChannel, WorkerChannel
-from transport.wire.layout import CacheLayout, PoolSize
+from tests.coordinator.site import DEADLINE_S, EXPORT, FAST, Site, Worker
 from transport.wire.messages import (
-    PROTOCOL,
     Cancel,
     Decode,
-    FromWorker,
     Generate,
-    Heartbeat,
     Hello,
-    MemoryExport,
     Offer,
     PeerJoined,
     PeerLeft,
@@ -36,76 +28,11 @@ from transport.wire.messages import (
     Prefilled,
     Refused,
     TokenOut,
-    Tokens,
     WorkerGauges,
 )
 from transport.wire.sampling import SamplingParams, StopRule
-from transport.wire.session import JoinRefused, Session
+from transport.wire.session import JoinRefused
 from transport.wire.token_ids import packed
-
-LAYOUT = CacheLayout("float32", 16, *[1] * 9)
-EXPORT = MemoryExport("shm", "h", 1, LAYOUT, PoolSize(8, 8))
-FAST = HubSettings(heartbeat_s=0.05, dead_after_s=5.0)
-DEADLINE_S = 5.0
-
-
-class Worker:
-    """A worker's session, played by the test."""
-
-    def __init__(self, endpoint: str, instance: str, role: str) -> None:
-        self.channel = WorkerChannel(endpoint, instance)
-        hello = Hello(instance, role, "m", "cpu", 1, 128, 8, EXPORT)
-        self.session = Session(self.channel, hello, time.monotonic)
-        self.unheard: list[object] = []
-        self.held: set[tuple[str, int]] = set()
-
-    def hear(self, kind: type) -> object:
-        """Go on until a message of ``kind`` comes; those behind it wait for the next call."""
-        deadline = time.monotonic() + DEADLINE_S
-        while time.monotonic() < deadline:
-            while self.unheard:
-                message = self.unheard.pop(0)
-                if isinstance(message, Prefill | Decode | Generate):
-                    self.held.add((message.request_id, message.attempt))
-                if isinstance(message, kind):
-                    return message
-            self.unheard += self.session.receive(0.05)
-            self.session.beat(lambda: WorkerGauges(8, 8), lambda: tuple(self.held))
-        raise AssertionError(f"no {kind.__name__} within {DEADLINE_S} s")
-
-
-class Site:
-    def __init__(self, settings: HubSettings = FAST) -> None:
-        self.channel = CoordinatorChannel("ipc://*")
-        self.metrics = Metrics("m")
-        self.records = Mock(dropped=0, connected=True, damage=Damage())
-        self.observer = Observer(self.metrics, self.records, "c1")
-        self.hub = Hub(self.channel, self.observer, "c1", settings, PlacementLimits())
-        self.task = asyncio.create_task(self.hub.run())
-        self.workers: list[Worker] = []
-
-    @property
-    def text(self) -> str:
-        """What a scrape would read."""
-        return self.metrics.render().decode()
-
-    def join(self, instance: str, role: str) -> Worker:
-        self.workers.append(Worker(self.channel.endpoint, instance, role))
-        return self.workers[-1]
-
-    async def close(self) -> None:
-        self.hub.stop()
-        await self.task
-        for worker in self.workers:
-            worker.channel.close()
-        self.channel.close()
-
-
-@pytest.fixture
-async def site() -> AsyncIterator[Site]:
-    site = Site()
-    yield site
-    await site.close()
 
 
 async def test_a_handoff_is_placed_once_its_pair_has_passed(site: Site) -> None:
@@ -125,40 +52,9 @@ async def test_a_handoff_is_placed_once_its_pair_has_passed(site: Site) -> None:
     stream.cancel()
 
 
-def introductions(channel: Mock) -> list[tuple[str, str]]:
-    """Who was told of whom since the last time."""
-    sent = [call.args for call in channel.send.call_args_list]
-    channel.send.reset_mock()
-    return [(to, m.instance) for to, m in sent if isinstance(m, PeerJoined)]
-
-
-async def test_peers_are_introduced_once_for_each_time_a_worker_joins() -> None:
-    channel = Mock()
-    observer = Observer(Metrics("m"), Mock(dropped=0, connected=True, damage=Damage()), "c1")
-    hub = Hub(channel, observer, "c1", FAST, PlacementLimits())
-
-    handle = hub._inbox.handle
-    hellos = {
-        name: Hello(name, role, "m", "cpu", 1, 128, 8, EXPORT)
-        for name, role in (("d-1", "decode"), ("d-2", "decode"), ("p-1", "prefill"))
-    }
-    handle("d-1", hellos["d-1"])
-    handle("d-2", hellos["d-2"])
-    for _ in range(5):
-        handle("p-1", hellos["p-1"])
-    assert introductions(channel) == [("d-1", "p-1"), ("d-2", "p-1")]
-    for _ in range(5):
-        handle("d-1", hellos["d-1"])
-    assert introductions(channel) == []
-    for name in hellos:
-        handle(name, Heartbeat(WorkerGauges(8, 8)))
-        handle(name, hellos[name])
-    assert introductions(channel) == [
-        ("d-1", "p-1"), ("d-2", "p-1"), ("d-1", "p-1"), ("d-2", "p-1"),
-    ], "each joined again, with none of the others forgotten"  # fmt: skip
-
-
-async def test_who_can_pull_from_nobody_is_refused_with_the_reason(site: Site) -> None:
+async def test_a_decode_worker_that_can_pull_from_no_prefill_worker_is_refused_with_the_reason(
+    site: Site,
+) -> None:
     prefill, decode = site.join("p-1", "prefill"), site.join("d-1", "decode")
     await asyncio.to_thread(prefill.session.join, DEADLINE_S)
     await asyncio.to_thread(decode.hear, PeerJoined)
@@ -197,21 +93,7 @@ async def test_without_a_prefill_worker_prompts_are_served_and_the_loss_is_a_pro
     assert site.hub.status().problems == ("no live prefill worker", "no live decode worker")
 
 
-async def test_the_speed_of_a_peer_that_has_left_is_not_shown(site: Site) -> None:
-    prefill, decode = site.join("p-1", "prefill"), site.join("d-1", "decode")
-    await asyncio.to_thread(prefill.session.join, DEADLINE_S)
-    await asyncio.to_thread(decode.hear, PeerJoined)
-    prefill.session.leave()
-    await asyncio.to_thread(decode.hear, PeerLeft)
-    decode.session.send(PeerTested("p-1", 85_000_000, 0.00025))
-    decode.session.leave(draining=True)
-    async with asyncio.timeout(DEADLINE_S):
-        while not site.hub.status().workers[0].draining:
-            await asyncio.to_thread(decode.session.receive, 0.05)
-    assert "selftest_bytes_per_second{" not in site.text
-
-
-async def test_what_is_open_when_a_drain_ends_fails_and_is_not_sent_to_anybody_first(
+async def test_what_is_open_when_a_drain_ends_fails_and_is_not_sent_to_a_worker_first(
     site: Site,
 ) -> None:
     prefill, decode = site.join("p-1", "prefill"), site.join("d-1", "decode")
@@ -292,75 +174,6 @@ async def test_an_ended_connection_is_found_without_a_heartbeat() -> None:
     await site.close()
 
 
-async def test_malformed_frames_are_counted_and_end_no_stream(site: Site) -> None:
-    both = site.join("b-1", "colocated")
-    await asyncio.to_thread(both.session.join, DEADLINE_S)
-    stream = site.hub.submit(SequenceRequest("r", packed((1, 2)), SamplingParams(), StopRule(4)))
-    order = await asyncio.to_thread(both.hear, Generate)
-    context = zmq.asyncio.Context()
-    stranger = context.socket(zmq.DEALER)
-    stranger.setsockopt(zmq.IDENTITY, b"stranger")
-    stranger.connect(site.channel.endpoint)
-    no_utf8 = b"\x82\xa4type\xa7goodbye\xa5unfit\xa1\xff"
-    for frames in ([PROTOCOL.encode(), no_utf8], [b"one"], [PROTOCOL.encode(), b"\x91" * 9_999]):
-        await stranger.send_multipart(frames)
-        assert b"refused" in (await asyncio.wait_for(stranger.recv_multipart(), DEADLINE_S))[1]
-    both.session.send(Prefilled(TokenOut("r", order.attempt, 0, 7), None, 1.0, 2.0))
-    async with asyncio.timeout(DEADLINE_S):
-        assert (await anext(stream)).token_id == 7
-    assert 'baton_stale_messages_dropped_total{message="MalformedMessage"} 3.0' in site.text
-    stream.cancel()
-    stranger.close(linger=0)
-    context.term()
-
-
-async def test_waiting_messages_keep_nothing_else_waiting(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handled = turns = 0
-    taken = asyncio.Event()
-
-    def handle(instance: str, message: FromWorker) -> None:
-        nonlocal handled
-        handled += 1
-        until = time.monotonic() + hub_module.TURN_S / 2
-        while time.monotonic() < until:
-            pass
-        if handled == 50:
-            taken.set()
-
-    def turn() -> None:
-        nonlocal turns
-        turns += 1
-        if not taken.is_set():
-            loop.call_soon(turn)
-
-    loop = asyncio.get_running_loop()
-    worker = site.join("b-1", "colocated")
-    monkeypatch.setattr(site.hub._inbox, "handle", handle)
-    for _ in range(50):
-        worker.channel.send(Heartbeat(WorkerGauges(8, 8)))
-    turn()
-    async with asyncio.timeout(DEADLINE_S):
-        await taken.wait()
-    assert turns >= 20, "two messages fill a turn"
-
-
-async def test_an_offer_that_cannot_be_is_refused(site: Site) -> None:
-    prefill, decode = site.join("p-1", "prefill"), site.join("d-1", "decode")
-    await asyncio.to_thread(prefill.session.join, DEADLINE_S)
-    await asyncio.to_thread(decode.hear, PeerJoined)
-    decode.session.send(PeerTested("p-1", 85_000_000, 0.00025))
-    stream = site.hub.submit(SequenceRequest("r", packed((1, 2)), SamplingParams(), StopRule(4)))
-    order = await asyncio.to_thread(prefill.hear, Prefill)
-    token = TokenOut("r", order.attempt, 0, 7)
-    prefill.session.send(Prefilled(token, Offer("p-1", (0, 1), 0, 1, 2), 1.0, 2.0))
-    with pytest.raises(JoinRefused, match="an offer of 2 pages, not 1"):
-        await asyncio.to_thread(prefill.hear, Decode)
-    assert site.hub.status().running == 1, "another prefill worker computes it"
-    stream.cancel()
-
-
 async def test_a_bug_in_a_heartbeat_ends_no_stream(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -389,27 +202,7 @@ def _beat(worker: Worker, seconds: float) -> None:
         worker.session.beat(lambda: WorkerGauges(8, 8), lambda: ())
 
 
-def test_status_tells_how_many_tokens_a_second_a_worker_computed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    channel, now = Mock(), 50.0
-    for module in ("hub", "inbox"):
-        monkeypatch.setattr(f"coordinator.core.{module}.time", Mock(monotonic=lambda: now))
-    observer = Observer(Metrics("m"), Mock(dropped=0, connected=True, damage=Damage()), "c1")
-    hub = Hub(channel, observer, "c1", FAST, PlacementLimits())
-    hub._inbox.handle("b-1", Hello("b-1", "colocated", "m", "cpu", 1, 128, 8, EXPORT))
-    hub.submit(SequenceRequest("r", packed(range(9)), SamplingParams(), StopRule(40)))
-    hub._inbox.handle("b-1", Prefilled(TokenOut("r", 1, 0, 7), None, 0.0, 0.1))
-    hub._inbox.handle("b-1", Tokens(tuple(TokenOut("r", 1, n, 7) for n in range(1, 10))))
-    now += 1.0
-    (worker,) = hub.status().workers
-    assert (worker.prompt_tokens_per_s, worker.output_tokens_per_s) == (9 / 5, 10 / 5)
-    now += 5.0
-    (worker,) = hub.status().workers
-    assert (worker.prompt_tokens_per_s, worker.output_tokens_per_s) == (0.0, 0.0)
-
-
-async def test_a_worker_whose_probes_all_fail_is_ended_and_everybody_is_told() -> None:
+async def test_a_worker_whose_probes_all_fail_is_ended_and_counted() -> None:
     channel = Mock()
     metrics = Metrics("m")
     observer = Observer(metrics, Mock(dropped=0, connected=True, damage=Damage()), "c1")

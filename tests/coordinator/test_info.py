@@ -1,7 +1,5 @@
 """Models, health, readiness, metrics, tokens and the API's own description."""
 
-from collections.abc import Callable
-
 import httpx
 import msgspec
 import pytest
@@ -20,10 +18,7 @@ from coordinator.http.response_schemas import (
     Version,
 )
 from coordinator.text.tokenizer import Tokenizer
-from tests.coordinator.fake_core import FakeCore
-
-Says = Callable[..., FakeCore]
-ClientOf = Callable[..., httpx.AsyncClient]
+from tests.coordinator.fake_core import ClientOf, Says
 
 
 async def test_models(says: Says, client_of: ClientOf, tokenizer: Tokenizer) -> None:

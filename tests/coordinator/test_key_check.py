@@ -14,10 +14,8 @@ from coordinator.http.api_keys import parse_api_keys
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.response_schemas import ErrorBody
 from coordinator.text.tokenizer import Tokenizer
-from tests.coordinator.fake_core import FakeCore
+from tests.coordinator.fake_core import FakeCore, Says
 from tests.coordinator.test_middleware import post_scope
-
-Says = Callable[..., FakeCore]
 
 ALICE, SLOW, SMALL = (f"sk-{name}-0123456789abcdef" for name in ("alice", "slow", "small"))
 KEYS = parse_api_keys(f"alice:{ALICE}\nslow:{SLOW}:2\nsmall:{SMALL}::30", "KEYS")
@@ -135,7 +133,7 @@ async def test_looking_costs_no_request(locked: Locked) -> None:
     assert await locked.metric("baton_key_requests_total", key="slow", outcome="admitted") == 2
 
 
-async def test_who_is_refused_after_its_admission_is_counted_once(
+async def test_a_request_refused_after_its_admission_is_counted_once(
     tokenizer: Tokenizer, says: Says
 ) -> None:
     """Both are admitted with a token left; the first one's prompt takes it."""

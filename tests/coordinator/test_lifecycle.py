@@ -21,7 +21,7 @@ from transport.wire.messages import (
 )
 
 
-def test_a_request_runs_through_both_pools_and_ends_once() -> None:
+def test_a_request_runs_through_prefill_and_decode_and_ends_once() -> None:
     desk = Desk()
     request = desk.submit()
     ((prefill_at, prefill),) = desk.sent()
@@ -41,7 +41,7 @@ def test_a_request_runs_through_both_pools_and_ends_once() -> None:
     assert sum(isinstance(e, Ended) for e in desk.take_effects()) == 1
 
 
-def test_a_request_at_a_worker_of_both_needs_no_handoff() -> None:
+def test_a_request_at_a_colocated_worker_needs_no_handoff() -> None:
     desk = Desk(("b-1", "b-2"))
     request = desk.submit()
     ((worker, order),) = desk.sent()
@@ -57,23 +57,7 @@ def test_a_request_at_a_worker_of_both_needs_no_handoff() -> None:
     assert not desk.registry.get(worker).assigned
 
 
-def test_a_lost_worker_of_both_is_resumed_from_the_tokens_sent() -> None:
-    desk = Desk(("b-1", "b-2"))
-    request = desk.submit()
-    desk.begin(request, token=1)
-    desk.step(request, token=2)
-    desk.sent()
-    lost = request.decode_worker
-    desk.life.worker_lost(lost)
-    ((other, order),) = desk.sent()
-    assert other != lost
-    assert isinstance(order, Generate)
-    assert (ids_of(order), order.num_prompt, order.attempt) == ([*range(10), 1, 2], 10, 2)
-    desk.life.cancel(request)
-    assert desk.sent() == [(other, Cancel("r", 2))]
-
-
-def test_a_worker_of_both_that_preempts_is_the_last_choice_for_the_retry() -> None:
+def test_a_colocated_worker_that_preempts_is_the_last_choice_for_the_retry() -> None:
     desk = Desk(("b-1", "b-2", "b-3"))
     request = desk.submit()
     desk.begin(request)
@@ -124,7 +108,7 @@ def test_the_record_of_a_new_attempt_forgets_the_old_ones_stages() -> None:
     assert stage_seconds(request.stages) == {}
 
 
-def test_a_handoff_is_told_of_once_each_attempt_and_never_at_a_worker_of_both() -> None:
+def test_a_handoff_is_told_once_each_attempt_and_never_at_a_colocated_worker() -> None:
     desk = Desk(("b-1",))
     request = desk.submit()
     desk.begin(request)
@@ -133,7 +117,7 @@ def test_a_handoff_is_told_of_once_each_attempt_and_never_at_a_worker_of_both() 
     assert not any(isinstance(e, HandedOff) for e in desk.take_effects())
 
 
-def test_low_load_spreads_evenly_over_both_pools() -> None:
+def test_low_load_spreads_evenly_over_the_workers_of_each_role() -> None:
     desk = Desk()
     prefills, decodes = [], []
     for number in range(4):
@@ -145,64 +129,6 @@ def test_low_load_spreads_evenly_over_both_pools() -> None:
         desk.step(request, finish="length")
     assert sorted(prefills) == ["p-1", "p-1", "p-2", "p-2"]
     assert sorted(decodes) == ["d-1", "d-1", "d-2", "d-2"]
-
-
-def test_a_lost_decode_worker_before_landing_costs_no_second_prefill() -> None:
-    desk = Desk()
-    request = desk.submit()
-    desk.prefill(request)
-    first = request.decode_worker
-    desk.sent()
-    desk.life.worker_lost(first)
-    ((second, message),) = desk.sent()
-    assert isinstance(message, Decode)
-    assert second == request.decode_worker != first
-    assert request.attempt == 1
-
-
-@pytest.mark.parametrize("code", ["draining", "preempted"])
-def test_a_decode_worker_that_gives_back_before_landing_costs_no_second_prefill(code: str) -> None:
-    desk = Desk()
-    request = desk.submit()
-    desk.prefill(request)
-    first = request.decode_worker
-    desk.registry.get(first).draining = code == "draining"
-    desk.sent()
-    desk.life.failed(first, Failed("r", 1, code, "", True))
-    ((second, message),) = desk.sent()  # and no Cancel: the first has let go of it
-    assert isinstance(message, Decode)
-    assert second == request.decode_worker != first
-    assert not desk.registry.get(first).assigned
-    desk.land(request)
-    desk.registry.get(second).draining = code == "draining"
-    desk.sent()
-    desk.life.failed(second, Failed("r", 1, code, "", True))
-    ((_, message),) = desk.sent()
-    assert isinstance(message, Prefill), "what had landed is there no more"
-    assert (request.attempt, request.faults) == (2, 0)
-
-
-def test_a_lost_decode_worker_mid_stream_is_resumed_from_the_tokens_sent() -> None:
-    desk = Desk()
-    request = desk.submit()
-    desk.prefill(request, token=1)
-    desk.land(request)
-    desk.step(request, token=2)
-    desk.sent()
-    desk.life.worker_lost(request.decode_worker)
-    ((_, message),) = desk.sent()
-    assert isinstance(message, Prefill)
-    assert (ids_of(message), message.num_prompt, message.attempt) == ([*range(10), 1, 2], 10, 2)
-
-
-def test_a_lost_prefill_worker_leaves_a_pull_under_way_alone() -> None:
-    desk = Desk()
-    request = desk.submit()
-    desk.prefill(request)
-    desk.life.worker_lost(request.prefill_worker)
-    assert request.state is State.HANDOFF
-    desk.land(request)
-    assert request.state is State.DECODING
 
 
 def test_stale_messages_are_dropped_and_counted() -> None:
@@ -236,7 +162,7 @@ def test_faults_are_bounded_but_preemptions_are_not() -> None:
     assert "gave up after 3 faults" in request.message
 
 
-def test_a_cancel_reaches_whoever_holds_the_request() -> None:
+def test_a_cancel_reaches_every_worker_that_holds_the_request() -> None:
     desk = Desk()
     request = desk.submit()
     desk.prefill(request)
@@ -259,40 +185,6 @@ def test_of_those_that_fail_together_none_is_placed_first() -> None:
     assert [m.request_id for _, m in told if isinstance(m, Prefill)] == ["q2"]
     assert {(r.state, r.code) for r in queued[:2]} == {(State.FAILED, "timeout")}
     assert list(desk.life.requests) == ["q2"]
-
-
-def test_a_heartbeat_reveals_what_a_lost_message_stranded() -> None:
-    desk = Desk()
-    request = desk.submit()
-    worker = desk.registry.get(request.prefill_worker)
-    for _ in range(3):
-        assert request.attempt == 1, "its order may have come after the worker had looked"
-        desk.now += 10.0
-        desk.life.reconcile(worker, set(), heartbeat_s=1.0)
-    assert (request.attempt, request.faults) == (2, 1)
-    assert request.prefill_worker != worker.instance
-
-
-def test_heartbeats_that_queued_up_tell_nothing_of_orders_sent_since() -> None:
-    desk = Desk()
-    request = desk.submit()
-    worker = desk.registry.get(request.prefill_worker)
-    for _ in range(10):
-        desk.now += 0.001
-        desk.life.reconcile(worker, set(), heartbeat_s=1.0)
-    desk.now += 1.0
-    desk.life.reconcile(worker, set(), heartbeat_s=1.0)
-    assert request.attempt == 1
-    desk.now += 1.0
-    desk.life.reconcile(worker, {("r", 1)}, heartbeat_s=1.0)
-    assert request.attempt == 1
-
-
-def test_a_heartbeat_with_a_request_that_is_over_is_answered_with_cancel() -> None:
-    desk = Desk()
-    worker = desk.registry.get("d-1")
-    desk.life.reconcile(worker, {("long gone", 3)}, heartbeat_s=1.0)
-    assert desk.sent() == [("d-1", Cancel("long gone", 3))]
 
 
 def test_without_room_for_decode_the_prompt_waits_in_the_prefill_pool() -> None:

@@ -4,17 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-import httpx
 import pytest
 
 from coordinator.http.api import create_app
 from coordinator.http.connection import ClientLeft, while_connected
 from coordinator.http.http_settings import HttpSettings
 from coordinator.text.tokenizer import Tokenizer
-from tests.coordinator.fake_core import FakeCore
+from tests.coordinator.fake_core import ClientOf, FakeCore, Says
 
-Says = Callable[..., FakeCore]
-ClientOf = Callable[..., httpx.AsyncClient]
 Message = MutableMapping[str, Any]
 
 

@@ -1,4 +1,4 @@
-"""Who may pull from whom, and who is of no use to anybody."""
+"""Which decode worker may pull from which prefill worker, and which workers are of no use."""
 
 from unittest.mock import Mock
 
@@ -35,7 +35,7 @@ def test_only_a_usable_pair_is_used_and_its_end_forgets_it() -> None:
     assert not pairs.usable("p-1", "d-2")
 
 
-def test_stranded_is_who_has_only_broken_pairs_with_partners_that_live() -> None:
+def test_a_worker_with_only_broken_pairs_with_live_partners_is_stranded() -> None:
     pairs = Pairs()
     pairs.report("p-1", "d-1", "wrong bytes", now=5.0)
     assert pairs.stranded("d-1", {}) == ""
@@ -59,7 +59,7 @@ def test_a_broken_pair_gets_no_request_while_others_do() -> None:
         assert request.decode_worker == partner
 
 
-def test_a_prefill_worker_that_nobody_can_read_gets_no_prompt() -> None:
+def test_a_prefill_worker_that_no_decode_worker_can_read_gets_no_prompt() -> None:
     desk = Desk()
     for decode in ("d-1", "d-2"):
         desk.now += 1.0
@@ -69,7 +69,7 @@ def test_a_prefill_worker_that_nobody_can_read_gets_no_prompt() -> None:
     assert {desk.submit(f"r{i}").prefill_worker for i in range(4)} == {"p-2"}
 
 
-def test_a_handoff_waits_for_its_pair_and_holds_nobody_up() -> None:
+def test_a_handoff_waits_for_its_pair_and_holds_no_other_up() -> None:
     desk = Desk()
     desk.registry.pairs.forget("p-1")
     requests = [desk.submit(f"r{i}") for i in range(2)]
@@ -99,7 +99,7 @@ def test_a_long_handoff_waits_for_the_test_of_the_worker_that_can_hold_it() -> N
     assert long.decode_worker == "d-1"
 
 
-def test_a_handoff_without_room_holds_up_only_who_wants_the_same_workers() -> None:
+def test_a_handoff_without_room_holds_up_only_handoffs_to_the_same_workers() -> None:
     desk = Desk()
     desk.tested("p-1", "d-2", problem="wrong bytes")
     desk.tested("p-2", "d-1", problem="wrong bytes")
@@ -136,7 +136,7 @@ def test_a_younger_handoff_does_not_take_what_an_older_one_waits_for() -> None:
     assert (long.decode_worker, short.decode_worker) == ("d-2", "d-1")
 
 
-def test_a_draining_decode_worker_is_nobodys_partner() -> None:
+def test_a_draining_decode_worker_is_no_partner() -> None:
     desk = Desk()
     desk.tested("p-1", "d-1", problem="wrong bytes")
     for worker in desk.registry.all():

@@ -170,7 +170,7 @@ def test_a_request_waits_for_the_worker_that_can_hold_it_to_its_end() -> None:
         assert pool.place(length) is small, "it may end early"
 
 
-def test_what_nobody_can_hold_is_given_to_the_largest_at_once_to_be_refused() -> None:
+def test_what_no_worker_can_hold_is_given_to_the_largest_at_once_to_be_refused() -> None:
     for role in ("prefill", "decode", "colocated"):
         pool = Pool(role, [PoolSize(10, 4), PoolSize(12, 4)])
         for _ in range(6):

@@ -3,21 +3,17 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from coordinator.http import readers as readers_module
 from coordinator.http.errors import ApiError
 from coordinator.http.reader_process import Job, ReaderDied, ReaderProcess, Reply
 from coordinator.http.readers import Readers
-from tests.coordinator.fake_core import FakeCore
-
-Says = Callable[..., FakeCore]
-ClientOf = Callable[..., httpx.AsyncClient]
+from tests.coordinator.fake_core import ClientOf, Says
 
 PAD = " " * 70_000  # a body with so many spaces is heavy
 JOB = Job("tokenize", None, {}, 0)
@@ -112,7 +108,9 @@ async def test_queues_are_bounded(two: Readers, monkeypatch: pytest.MonkeyPatch)
     assert len(await asyncio.gather(*asked)) == 5
 
 
-async def test_who_waits_too_long_is_refused(two: Readers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_waits_too_long_is_refused(
+    two: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(readers_module, "_MAX_WAIT_S", 0.01)
     asked = ask(two, "a", "a1")
     await until_begun(1)

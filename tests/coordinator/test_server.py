@@ -19,13 +19,11 @@ from coordinator.http.http_settings import HttpSettings
 from coordinator.record.redis_link import RedisUnavailable
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.last_words import CANNOT_START, TRY_AGAIN
-from tests.coordinator.fake_core import FakeCore
+from tests.coordinator.fake_core import FakeCore, Says
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 USER = [{"role": "user", "content": "Hi"}]
-
-Says = Callable[..., FakeCore]
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""One computation for all who wait; none older than the question; no more than are allowed."""
+"""One computation for all callers; none older than the call; no more than are allowed."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_all_who_wait_share_one_and_who_comes_later_gets_a_newer_one() -> None:
+async def test_all_callers_share_one_answer_and_a_later_one_gets_a_newer_one() -> None:
     computed = Computed()
     computed.gate.clear()
     shared = SharedAnswer(computed, every_s=1.0, clock=lambda: 0.0)
@@ -61,7 +61,7 @@ async def test_beyond_the_burst_a_computation_waits_for_its_time(monkeypatch) ->
     assert slept[-1] == 0.0
 
 
-async def test_a_failed_computation_fails_for_all_who_wait_and_not_for_the_next() -> None:
+async def test_a_failed_computation_fails_for_all_callers_that_wait_and_not_for_the_next() -> None:
     failing = True
 
     async def compute() -> int:

@@ -97,7 +97,7 @@ def test_an_empty_worker_that_joins_takes_the_trial_over() -> None:
     assert busy.reserved_for is None
 
 
-def test_a_suspect_is_alone_in_both_pools_and_an_offer_is_no_company() -> None:
+def test_a_suspect_is_alone_at_prefill_and_at_decode_and_an_offer_does_not_count() -> None:
     desk = Desk(("p-1", "p-2", "d-1", "d-2"))
     waiting = desk.submit("waiting")
     desk.prefill(waiting)
