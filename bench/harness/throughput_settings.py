@@ -1,14 +1,13 @@
 """What a throughput run sends."""
 
-import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from typer import Option
 
 from bench.harness.figures.counting import CLAIM_SHARE
-from bench.harness.options import Settings, int_list, json_object
+from bench.harness.options import int_list
+from bench.harness.request_settings import RequestSettings
 from bench.harness.server_info import ServerInfo
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64)
@@ -16,15 +15,12 @@ REQUESTS_A_SUM = 8
 """Sums are greedy and repetitive: more of them would be what a level measures."""
 
 
-@dataclass(frozen=True)
-class ThroughputSettings(Settings):
+@dataclass(frozen=True, kw_only=True)
+class ThroughputSettings(RequestSettings):
     """Lengths are tokens; of ``requests`` a level, ``spot_checks`` are sums, none where that would
-    be more than one of ``REQUESTS_A_SUM``. ``exact``: an answer of another length than
-    ``output_len`` has failed (None: where ``ignore_eos`` is sent). ``count_tolerance`` is
-    figures/counting.py's. Raises ValueError naming the setting."""
+    be more than one of ``REQUESTS_A_SUM``. ``count_tolerance`` is figures/counting.py's."""
 
     kind = "throughput"
-    seed: Annotated[int | None, Option(help="Of the prompts; fresh if not given.")] = None
     levels: Annotated[
         tuple[int, ...],
         Option(help="Requests at once, level by level; 1,2,4,8,16,32,64."),
@@ -36,37 +32,21 @@ class ThroughputSettings(Settings):
     ] = 0
     input_len: Annotated[int, Option(help="Tokens in, exactly.")] = 1024
     output_len: Annotated[int, Option(help="Tokens out.")] = 1024
-    warm_ups: Annotated[int, Option(help="Requests before each level, not counted.")] = 2
     spot_checks: Annotated[
         int, Option(help="Sums among a level's requests; none where over one of eight.")
     ] = 2
     stream: Annotated[bool, Option(help="Stream the answers.")] = True
     api: Annotated[Literal["completions", "chat"], Option(help="The endpoint.")] = "completions"
-    prompt_as: Annotated[Literal["text", "ids"], Option(help="ids: completions only.")] = "text"
-    temperature: Annotated[float, Option(help="Of the random prompts; sums have 0.")] = 1.0
-    ignore_eos: Annotated[bool, Option(help="Go on to exactly --output-len.")] = True
-    return_token_ids: Annotated[
-        bool, Option("--token-ids/--no-token-ids", help="Ask for token ids (an extension).")
-    ] = True
-    exact: Annotated[
-        bool | None, Option(help="Another length is a failure; default: with --ignore-eos.")
-    ] = None
     count_tolerance: Annotated[
         float, Option(help="Share by which a text may hold less than is claimed.")
     ] = CLAIM_SHARE
-    extra_body: Annotated[
-        Mapping[str, Any], Option(help="JSON object added to every request."), json_object
-    ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.seed is None:
-            object.__setattr__(self, "seed", secrets.randbelow(2**32))
+        super().__post_init__()
         if not self.levels or min(self.levels) < 1 or len(set(self.levels)) < len(self.levels):
             raise ValueError(f"levels: {self.levels} are not different numbers from 1 on")
-        for name, least in (
-            ("requests", 1), ("rounds", 0), ("input_len", 1), ("output_len", 1), ("warm_ups", 0),
-            ("spot_checks", 0), ("temperature", 0),
-        ):  # fmt: skip
+        for name in ("requests", "input_len", "output_len", "rounds", "spot_checks"):
+            least = 0 if name in ("rounds", "spot_checks") else 1
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: {getattr(self, name)} is not at least {least}")
         if self.requests < max(self.levels):
@@ -79,12 +59,7 @@ class ThroughputSettings(Settings):
             raise ValueError("prompt_as: a chat takes text only")
 
     def fields(self) -> dict[str, Any]:
-        """Fields of every request."""
-        ids = {"return_token_ids": True} if self.return_token_ids else {}
-        return {
-            "stream": self.stream, "max_tokens": self.output_len, "ignore_eos": self.ignore_eos,
-            "exact": self.exact, "temperature": self.temperature, **ids, **self.extra_body,
-        }  # fmt: skip
+        return {"stream": self.stream, "max_tokens": self.output_len, **super().fields()}
 
     def requests_at(self, level: int) -> int:
         return min(self.requests, self.rounds * level) if self.rounds else self.requests

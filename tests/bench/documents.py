@@ -51,7 +51,7 @@ def throughput_document(
 
 def _settings(**more: Any) -> LoadSettings:
     lengths = {"input_len": Lengths(5, 5), "output_len": Lengths(3, 3)}
-    return LoadSettings(1, 1.0, slo_ttft_ms=5000, slo_tpot_ms=5000, **lengths, **more)
+    return LoadSettings(seed=1, rate=1.0, slo_ttft_ms=5000, slo_tpot_ms=5000, **lengths, **more)
 
 
 def _run(rate: float, settings: LoadSettings) -> Run:

@@ -38,7 +38,7 @@ async def test_what_is_measured_is_what_the_server_did() -> None:
     nominal time per token. Both share one event loop, so that no thread waits for another."""
     ttft_s, itl_s, num_tokens, level = 0.3, 0.15, 9, 4
     settings = ThroughputSettings(
-        1, (level,), requests=8, input_len=20, output_len=num_tokens, warm_ups=2
+        seed=1, levels=(level,), requests=8, input_len=20, output_len=num_tokens, warm_ups=2
     )
     async with Stub(Behaviour(ttft_s, itl_s, give_ids=True)) as stub:
         async with session(stub.url) as given:
@@ -217,7 +217,9 @@ async def test_what_was_measured_outlives_a_tokenizer_that_is_gone() -> None:
                 raise TokenizerMissing("gone")
             return await super().encode(text)
 
-    settings = ThroughputSettings(1, (1, 2), 2, input_len=8, output_len=2, spot_checks=0)
+    settings = ThroughputSettings(
+        seed=1, levels=(1, 2), requests=2, input_len=8, output_len=2, spot_checks=0
+    )
     async with Stub(Behaviour(0.001, 0.001)) as stub, session(stub.url) as given:
         found = await measure(given, settings, Failing())
     assert [level["concurrency"] for level in found.levels] == [1]
@@ -227,12 +229,12 @@ async def test_what_was_measured_outlives_a_tokenizer_that_is_gone() -> None:
 
 
 def test_rounds_shorten_the_low_levels_only() -> None:
-    settings = ThroughputSettings(1, (1, 2, 8), requests=64, rounds=16)
+    settings = ThroughputSettings(seed=1, levels=(1, 2, 8), requests=64, rounds=16)
     assert [settings.requests_at(level) for level in settings.levels] == [16, 32, 64]
 
 
 def test_a_short_level_has_no_sums_and_says_so(serve_stub: ServeStub, tmp_path: Path) -> None:
-    settings = ThroughputSettings(1, (1, 2, 8), requests=64, rounds=8)
+    settings = ThroughputSettings(seed=1, levels=(1, 2, 8), requests=64, rounds=8)
     assert [settings.spot_checks_at(level) for level in settings.levels] == [0, 2, 2]
     stub = serve_stub(Behaviour(0.001, 0.0005))
     what = ["throughput", "--url", stub.url, *SMALL, "--out", str(tmp_path / "r.json")]

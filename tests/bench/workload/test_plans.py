@@ -90,7 +90,7 @@ def test_a_bad_trace_is_named(tmp_path: Path, content: str, said: str) -> None:
 
 
 def prompts(seed: int, prompt_as: str) -> PlanPrompts:
-    settings = LoadSettings(seed, 1.0, prompt_as=prompt_as)  # type: ignore[arg-type]
+    settings = LoadSettings(seed=seed, rate=1.0, prompt_as=prompt_as)  # type: ignore[arg-type]
     return PlanPrompts("m", Letters(), settings)
 
 
