@@ -31,8 +31,8 @@ class ManagedProcess:
         """Raises OSError when the process cannot be started."""
         listen_fds = [] if service.listen_fd is None else [service.listen_fd]
         # NOTE: not asyncio's subprocess: its ``wait`` also waits until every process that
-        # inherited the output has closed it, and it reaps the process before ``_reap`` can kill
-        # the rest of the group.
+        # inherited the output has closed it, and it reaps the process before the rest of
+        # its group is killed.
         self._process = subprocess.Popen(
             die_with_parent(service.argv, service.listen_fd),
             env=service.env,
@@ -95,21 +95,26 @@ class ManagedProcess:
             loop.remove_reader(pidfd)
             loop.remove_reader(self._output)
             os.close(pidfd)
+        self.kill()  # its helpers
         while self._read(on_line):
-            pass  # a dead process's last output; a helper that keeps the pipe is not awaited
-        return self._reap()
+            pass  # the last output; a helper that has left the group and keeps it is not awaited
+        code = self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return code
+
+    # Valid until ``run`` returns: until the process is reaped, no other one gets its number.
 
     def terminate(self) -> None:
         """Ask the process to end. Ending its helpers is its own task."""
-        self._process.send_signal(signal.SIGTERM)
+        os.kill(self.pid, signal.SIGTERM)
 
     def interrupt(self) -> None:
         """Ask a coordinator that is ready to end without a successor."""
-        self._process.send_signal(signal.SIGINT)
+        os.kill(self.pid, signal.SIGINT)
 
     def kill(self) -> None:
-        """End the process and its helpers now. Valid until ``run`` returns: until the process is
-        reaped, no other process gets its number."""
+        """End the process and its helpers now."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -130,13 +135,6 @@ class ManagedProcess:
         if not chunk:
             asyncio.get_running_loop().remove_reader(self._output)
         return chunk != b""
-
-    def _reap(self) -> int:
-        self.kill()
-        code = self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        return code
 
 
 def describe_exit(code: int) -> str:

@@ -86,7 +86,7 @@ def _remove(run_dir: Path, flags: int) -> bool:
             return False
         fcntl.flock(lock, fcntl.LOCK_EX | flags)
         _clear(run_dir)
-    except BlockingIOError:
+    except OSError:  # it is locked
         return False
     finally:
         os.close(lock)
