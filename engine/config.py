@@ -31,7 +31,10 @@ class EngineConfig:
     GPU beside the weights; ``gpu_share``: how many workers divide the GPU's memory. ``poison``
     starts all cache memory as NaN, so that a read of something never written shows in the logits.
     ``decodes`` False: the engine computes prompts and first tokens only, and spends no time and
-    memory on making decode steps fast; ``prefills`` False: the other way round."""
+    memory on making decode steps fast; ``prefills`` False: the other way round. Both still compute
+    the other kind of batch, by kernels that the warm-up has compiled, but no graph of it is
+    captured: the host enqueues each pass kernel by kernel.
+    """
 
     model_dir: Path
     num_pages: int | None

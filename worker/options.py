@@ -223,7 +223,8 @@ class PrefillOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeOptions(Options):
-    """Pull finished prompts from prefill workers and decode them."""
+    """Pull finished prompts from prefill workers and decode them. While no prefill worker takes
+    work, compute prompts too."""
 
     role = "decode"
 
@@ -231,9 +232,10 @@ class DecodeOptions(Options):
         float, _option("BATON_PULL_TIMEOUT", "Seconds that a copy, and the room for it, may take.")
     ] = 10.0
     verify_handoff: VerifyHandoff = False
+    max_tokens_beside_decode: MaxTokensBesideDecode = 2048
 
     def _limits(self, device: Device) -> ColocatedLimits:
-        tokens = BATCH_TOKENS["cpu"]
+        tokens = self.max_tokens_beside_decode  # also of a burst: others are being decoded
         return ColocatedLimits(PrefillLimits(tokens, STANDBY_ROWS), tokens)
 
     def _handoff(self) -> HandoffSettings:

@@ -72,9 +72,8 @@ async def test_what_crashes_comes_back(node: Node) -> None:
             fallen = before if service != "redis" else ()
             await node.ready(decode=2, instead_of=frozenset(fallen))
         assert int(node.inspect(container, "{{.RestartCount}}")) == 1
-        # Requests wait for the only prefill worker, and nobody for Redis.
-        assert load.outcomes() - {"refused"} == {"finished"}
-        assert service == "prefill" or load.outcomes() == {"finished"}
+        # Without the only prefill worker decode workers compute prompts; none waits for Redis.
+        assert load.outcomes() == {"finished"}
         alive = await node.workers()
         assert len(before - alive) == (service != "redis")
         assert node.segments() == {f"baton-{instance}" for instance in alive}

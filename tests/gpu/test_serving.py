@@ -1,17 +1,23 @@
 """Both pools on one GPU, as separate processes: the handoff over CUDA IPC, every one verified."""
 
 import asyncio
+import time
 
 import pytest
 import torch
 
 from tests.e2e.problems import HELDOUT, final_number
+from tests.e2e.records import settled
 from tests.e2e.stack import Stack
+from tests.e2e.streams import Stream
 from tests.e2e.test_word_problems import TINY, ask_all
+from tests.e2e.waiting import eventually
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 NUM_WORKERS = 2
+FIRST_TOKEN_S = 5.0
+"""Two seconds is what is promised; a start takes longer than this."""
 
 
 def serve(device: str) -> Stack:
@@ -39,6 +45,34 @@ async def test_the_same_answers_when_a_worker_is_killed(victim: str) -> None:
         disturbed = await asked
         assert [c["token_ids"] for c in disturbed] == [c["token_ids"] for c in undisturbed]
         await stack.idle(NUM_WORKERS)
+        assert await asyncio.to_thread(stack.stop) == 0
+    finally:
+        stack.close()
+
+
+async def test_the_same_answers_while_the_prefill_worker_is_away() -> None:
+    stack = serve("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        undisturbed = await ask_all(stack.url, concurrency=8)
+        stack.kill("prefill-1")
+
+        async def noticed() -> None:
+            assert (await stack.status())["problems"]
+
+        await eventually(noticed, "that the loss shows")
+        began = time.monotonic()
+        first = Stream(stack.url, list(range(1, 100)), max_tokens=8)
+        await first.reaches(1)
+        took_s = time.monotonic() - began
+        print(f"first token {took_s:.3f} s after the loss was noticed")
+        assert took_s < FIRST_TOKEN_S
+        await first.ended()
+        asked = await ask_all(stack.url, concurrency=8)
+        assert [c["token_ids"] for c in asked] == [c["token_ids"] for c in undisturbed]
+        with stack.redis() as server:
+            record = (await settled(server, {first.http_id: "finished"}))[first.http_id]
+        assert record["prefill_worker"] == record["decode_worker"]
+        await stack.idle(NUM_WORKERS, 60.0)
         assert await asyncio.to_thread(stack.stop) == 0
     finally:
         stack.close()
