@@ -25,6 +25,10 @@ PIECE_BYTES = 32 << 20
 NUM_THREADS = 8
 MAX_UNDER_WAY_BYTES = 1 << 30
 """What may be submitted before the oldest tensor is waited for."""
+MAX_KEPT_BYTES = 256 << 20
+"""Of tensors beside their places, before the copies to their places are waited for. An FP8
+checkpoint stores the scales of its experts in 30,000 tensors of a hundred bytes: one wait for each
+would take longer than the copies."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ def copy_to_gpu(
     Raises CheckpointError for a file that cannot be read or ends early.
     """
     lanes = local()
+    sources = _CopySources(device)
 
     def move(descriptor: int, offset: int, destination: torch.Tensor) -> int:
         if not hasattr(lanes, "own"):
@@ -63,8 +68,7 @@ def copy_to_gpu(
         target, landed = arrival.target, arrival.landed
         if target.direct(DTYPES[arrival.entry.dtype]) is None:
             target.copy(landed.view(DTYPES[arrival.entry.dtype]).view(arrival.entry.shape))
-            # The threads' streams may be given this memory next.
-            torch.cuda.current_stream(device).synchronize()
+            sources.keep(landed)
         done(arrival.entry.num_bytes)
 
     under_way: deque[_Arrival] = deque()
@@ -83,6 +87,30 @@ def copy_to_gpu(
                 finish(under_way.popleft())
         while under_way:
             finish(under_way.popleft())
+        sources.release()
+
+
+class _CopySources:
+    """Tensors that the current stream still copies from. Memory that is let go earlier may be the
+    next one that a thread's stream writes to."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._kept: list[torch.Tensor] = []
+        self._num_bytes = 0
+
+    def keep(self, tensor: torch.Tensor) -> None:
+        self._kept.append(tensor)
+        self._num_bytes += tensor.nbytes
+        if self._num_bytes > MAX_KEPT_BYTES:
+            self.release()
+
+    def release(self) -> None:
+        """Wait until all copies are done."""
+        if self._kept:
+            torch.cuda.current_stream(self._device).synchronize()
+        self._kept.clear()
+        self._num_bytes = 0
 
 
 class _Lane:

@@ -167,12 +167,16 @@ class WeightBuilder:
         stored = (*lead, -(-num_rows // BLOCK), rows.scales.shape[-1])
         num_groups = rows.scales.shape[-2]
         group = num_rows // num_groups
-        blocks = torch.arange(num_groups, device=self._device) * group // BLOCK
         placed = _place(rows.scales, part, stored, 0.0)
-        scales = ScalePlace(placed.into, stored, blocks, placed.view)
-        if self._quantization.source == "load":
-            return {"": QuantisingPlace(values, scales, self._dtype)}
         fp8 = Place(values.into, values.shape, values.view, 0.0, std, STORED_FP8)
+        at_load = self._quantization.source == "load"
+        if group == BLOCK and not at_load:
+            # As it is stored: no index, which would be some 60,000 small tensors on the GPU.
+            return {"": fp8, SCALES: placed}
+        blocks = torch.arange(num_groups, device=self._device) * group // BLOCK
+        scales = ScalePlace(placed.into, stored, blocks, placed.view)
+        if at_load:
+            return {"": QuantisingPlace(values, scales, self._dtype)}
         return {"": fp8, SCALES: scales}
 
     def _empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Loader threads, with the GPU's side of a lane left out."""
+"""Loading to a GPU, with the GPU's side of a lane left out."""
 
 import os
 from pathlib import Path
@@ -12,18 +12,58 @@ from engine.checkpoint import Entry
 from engine.plan import Place
 
 
+class Lane:
+    """Reads to where a GPU would be."""
+
+    def __init__(self, device: torch.device) -> None:
+        pass
+
+    def move(self, descriptor: int, offset: int, destination: torch.Tensor) -> int:
+        return os.preadv(descriptor, [memoryview(destination.numpy())], offset)
+
+
+class Gpu:
+    """What loading asks of a GPU; counts the waits for it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.num_waits = 0
+        empty = torch.empty
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self)
+        monkeypatch.setattr(torch, "empty", lambda *size, dtype, device: empty(*size, dtype=dtype))
+        monkeypatch.setattr(staging, "_Lane", Lane)
+
+    def synchronize(self) -> None:
+        self.num_waits += 1
+
+
+@pytest.mark.parametrize(("kept_bytes", "num_waits"), [(1 << 20, 1), (40, 5), (0, 15)])
+def test_copies_of_small_tensors_are_waited_for_together(
+    kept_bytes: int, num_waits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = Gpu(monkeypatch)
+    monkeypatch.setattr(staging, "MAX_KEPT_BYTES", kept_bytes)
+    stored = torch.arange(15 * 8).bfloat16().view(15, 8)
+    file = tmp_path / "scales"
+    file.write_bytes(bytes(stored.view(torch.uint8).numpy()))
+    into = torch.zeros(15, 8)
+    matched = [(Entry(str(i), file, (8,), "BF16", 16 * i), Place(into[i], (8,))) for i in range(15)]
+    done = list[int]()
+    staging.copy_to_gpu(matched, torch.device("cuda"), done.append)
+    assert torch.equal(into, stored.float())
+    assert done == [16] * 15
+    assert gpu.num_waits == num_waits
+
+
 def test_loader_threads_touch_no_other_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     current = local()
 
-    class Lane:
+    class OwnLane(Lane):
         def __init__(self, device: torch.device) -> None:
             assert getattr(current, "device", torch.device("cuda", 0)) == device
 
-        def move(self, descriptor: int, offset: int, destination: torch.Tensor) -> int:
-            return os.preadv(descriptor, [memoryview(destination.numpy())], offset)
-
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: setattr(current, "device", device))
-    monkeypatch.setattr(staging, "_Lane", Lane)
+    monkeypatch.setattr(staging, "_Lane", OwnLane)
     stored = torch.arange(20.0)
     file = tmp_path / "weights"
     file.write_bytes(bytes(stored.numpy()))
