@@ -20,7 +20,7 @@ from coordinator.http.prompts import (
     completion_ids,
     read_prompts,
 )
-from coordinator.http.request_parser import Kind, RequestBody
+from coordinator.http.request_parser import AnyRequest, Kind
 from coordinator.http.request_schemas import (
     ChatMessage,
     ChatRequest,
@@ -44,7 +44,7 @@ class Prepared:
     echoes: list[str] | None = None
 
 
-def prepared(context: AppContext, kind: Kind, request: RequestBody) -> Prepared | bytes:
+def prepared(context: AppContext, kind: Kind, request: AnyRequest) -> Prepared | bytes:
     """What ``kind`` makes of a request: a Prepared, or the JSON of an answer; raises ApiError."""
     return _WORK[kind](context, request)
 

@@ -9,22 +9,21 @@ from typing import Literal
 import msgspec
 
 from coordinator.http.errors import ApiError, invalid
+from coordinator.http.request_fields import UNSUPPORTED, FieldError
 from coordinator.http.request_schemas import (
-    UNSUPPORTED,
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
-    FieldError,
     TokenizeRequest,
 )
 
 Kind = Literal["chat", "completion", "tokenize", "detokenize"]
-RequestBody = ChatRequest | CompletionRequest | TokenizeRequest | DetokenizeRequest
+AnyRequest = ChatRequest | CompletionRequest | TokenizeRequest | DetokenizeRequest
 
 STRUCTURE_BYTES = 512 * 1024
 """A body may hold so many bytes besides its prompt, its messages or its tokens."""
 
-_DECODERS: dict[Kind, msgspec.json.Decoder[RequestBody]] = {
+_DECODERS: dict[Kind, msgspec.json.Decoder[AnyRequest]] = {
     "chat": msgspec.json.Decoder(ChatRequest),
     "completion": msgspec.json.Decoder(CompletionRequest),
     "tokenize": msgspec.json.Decoder(TokenizeRequest),
@@ -46,7 +45,7 @@ class _LongFields(msgspec.Struct):
 _long_fields = msgspec.json.Decoder(_LongFields)
 
 
-def parse(kind: Kind, body: bytes) -> RequestBody:
+def parse(kind: Kind, body: bytes) -> AnyRequest:
     """The validated body, whatever its content type; raises ApiError."""
     try:
         body.decode()  # msgspec skips what no field wants, also where that is not UTF-8

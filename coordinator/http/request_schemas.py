@@ -2,62 +2,38 @@
 
 Types, ranges, and what one field says of another are checked here; what depends on the model or
 the settings, in sampling.py and prompts.py. Unknown fields are ignored, null means absent. A field
-that other servers have and this one does not is ``Unsupported``: refused, never dropped.
+that other servers have and this one does not is ``Unsupported``: refused, never ignored.
 """
 
-import typing
 from collections.abc import Sequence
-from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-_INT32_MAX = 2**31 - 1
-_NOT_YET = "Not supported yet."
-_EMPTY: tuple[Any, ...] = (None, False, [], {}, "")
-_LONGEST_EMPTY = 100  # bytes, spaces included
+from coordinator.http.request_fields import (
+    UNSUPPORTED,
+    FieldError,
+    RequestBody,
+    Unsupported,
+    harmless,
+)
 
-UNSUPPORTED = "unsupported_parameter"
+_INT32_MAX = 2**31 - 1
+
 MAX_MESSAGES = 16_384
 """Messages and text parts of a conversation: each takes a template's time."""
 ROLES = ("system", "developer", "user", "assistant")
 _LATER_ROLES = ("tool", "function")
 
-
-class FieldError(ValueError):
-    """A field is wrong. ``param`` is its path from the struct that raises this; "" for itself."""
-
-    def __init__(self, param: str, message: str, code: str = "invalid_value") -> None:
-        super().__init__(message)
-        self.param = param
-        self.code = code
-
-
-def _harmless(*values: Any) -> Meta:
-    """Of an unsupported field: it passes when it is empty or one of ``values``."""
-    return Meta(description=_NOT_YET, extra_json_schema={"enum": [*_EMPTY, *values]})
-
-
-Unsupported = Annotated[Raw, _harmless()] | UnsetType
 Count = Annotated[int, Meta(ge=1, le=_INT32_MAX)]
-
-
-class _Body(Struct, kw_only=True, omit_defaults=True):
-    """Raises FieldError for an unsupported field with another value than a harmless one."""
-
-    def __post_init__(self) -> None:
-        for name, harmless in _unsupported_fields(type(self)).items():
-            raw = getattr(self, name)
-            if raw is not UNSET and not _is_one_of(raw, harmless):
-                raise FieldError(name, "not supported by this server yet", UNSUPPORTED)
 
 
 class TextPart(Struct, tag_field="type", tag="text"):
     text: str
 
 
-class ChatMessage(_Body, kw_only=True):
+class ChatMessage(RequestBody, kw_only=True):
     """One turn. ``developer`` is OpenAI's newer name of ``system``."""
 
     role: Annotated[str, Meta(extra_json_schema={"enum": list(ROLES)})]
@@ -106,8 +82,12 @@ _BIAS_SCHEMA = {"type": "number", "minimum": -100, "maximum": 100}
 _bias = msgspec.json.Decoder(_Bias)
 
 
-class GenerationRequest(_Body, kw_only=True):
-    """What chat and completions have in common."""
+class GenerationRequest(RequestBody, kw_only=True):
+    """What chat and completions have in common. ``prompt_param`` is the field with the prompt,
+    ``num_logprobs`` how many of the most probable tokens come with each token; None: no
+    log-probabilities."""
+
+    prompt_param: ClassVar[str]
 
     model: str | None = None
     stream: bool | None = None
@@ -133,7 +113,7 @@ class GenerationRequest(_Body, kw_only=True):
     skip_special_tokens: bool | None = None
     return_token_ids: bool | None = None
 
-    response_format: Annotated[Raw, _harmless({"type": "text"})] | UnsetType = UNSET
+    response_format: Annotated[Raw, harmless({"type": "text"})] | UnsetType = UNSET
     structured_outputs: Unsupported = UNSET
     guided_json: Unsupported = UNSET
     guided_regex: Unsupported = UNSET
@@ -148,7 +128,7 @@ class GenerationRequest(_Body, kw_only=True):
     allowed_token_ids: Unsupported = UNSET
     vllm_xargs: Unsupported = UNSET
     kv_transfer_params: Unsupported = UNSET
-    priority: Annotated[Raw, _harmless(0)] | UnsetType = UNSET
+    priority: Annotated[Raw, harmless(0)] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,6 +139,10 @@ class GenerationRequest(_Body, kw_only=True):
         if self.stop == "":
             raise FieldError("stop[0]", "must not be empty")
         self.token_biases()
+
+    @property
+    def num_logprobs(self) -> int | None:
+        raise NotImplementedError
 
     @property
     def stop_strings(self) -> Sequence[str]:
@@ -180,6 +164,8 @@ class GenerationRequest(_Body, kw_only=True):
 class ChatRequest(GenerationRequest, kw_only=True):
     """``POST /v1/chat/completions``"""
 
+    prompt_param = "messages"
+
     messages: Messages
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
@@ -187,13 +173,13 @@ class ChatRequest(GenerationRequest, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
     tools: Unsupported = UNSET
-    tool_choice: Annotated[Raw, _harmless("none", "auto")] | UnsetType = UNSET
+    tool_choice: Annotated[Raw, harmless("none", "auto")] | UnsetType = UNSET
     functions: Unsupported = UNSET
-    function_call: Annotated[Raw, _harmless("none", "auto")] | UnsetType = UNSET
+    function_call: Annotated[Raw, harmless("none", "auto")] | UnsetType = UNSET
     audio: Unsupported = UNSET
-    modalities: Annotated[Raw, _harmless(["text"])] | UnsetType = UNSET
+    modalities: Annotated[Raw, harmless(["text"])] | UnsetType = UNSET
     web_search_options: Unsupported = UNSET
-    reasoning_effort: Annotated[Raw, _harmless("none")] | UnsetType = UNSET
+    reasoning_effort: Annotated[Raw, harmless("none")] | UnsetType = UNSET
     echo: Unsupported = UNSET
     continue_final_message: Unsupported = UNSET
     chat_template: Unsupported = UNSET
@@ -204,6 +190,10 @@ class ChatRequest(GenerationRequest, kw_only=True):
         _check_number(self.messages)
         if self.top_logprobs and not self.logprobs:
             raise FieldError("top_logprobs", "needs logprobs to be true")
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
 
 _PROMPT_SCHEMA: dict[str, Any] = {
@@ -223,6 +213,8 @@ _PROMPT_SCHEMA: dict[str, Any] = {
 class CompletionRequest(GenerationRequest, kw_only=True):
     """``POST /v1/completions``; prompts.py reads ``prompt``."""
 
+    prompt_param = "prompt"
+
     prompt: Annotated[Raw, Meta(extra_json_schema=_PROMPT_SCHEMA)]
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
@@ -236,8 +228,12 @@ class CompletionRequest(GenerationRequest, kw_only=True):
         if self.echo and self.logprobs is not None:
             raise FieldError("echo", "logprobs of the prompt are not supported yet", UNSUPPORTED)
 
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
 
-class TokenizeRequest(_Body, kw_only=True):
+
+class TokenizeRequest(RequestBody, kw_only=True):
     """``POST /tokenize``: exactly one of ``prompt`` and ``messages``."""
 
     model: str | None = None
@@ -253,7 +249,7 @@ class TokenizeRequest(_Body, kw_only=True):
         _check_number(self.messages or ())
 
 
-class DetokenizeRequest(_Body, kw_only=True):
+class DetokenizeRequest(RequestBody, kw_only=True):
     """``POST /detokenize``"""
 
     model: str | None = None
@@ -265,22 +261,3 @@ def _check_number(messages: Sequence[ChatMessage]) -> None:
     num = len(contents) + sum(len(content) for content in contents if isinstance(content, list))
     if num > MAX_MESSAGES:
         raise FieldError("messages", f"at most {MAX_MESSAGES} messages and parts, got {num}")
-
-
-@cache
-def _unsupported_fields(body: type[_Body]) -> dict[str, list[Any]]:
-    """The harmless values of each unsupported field."""
-    return {
-        name: meta.extra_json_schema["enum"]
-        for name, hint in typing.get_type_hints(body, include_extras=True).items()
-        for option in typing.get_args(hint)
-        for meta in getattr(option, "__metadata__", ())
-        if meta.description == _NOT_YET
-    }
-
-
-def _is_one_of(raw: Raw, values: Sequence[Any]) -> bool:
-    if memoryview(raw).nbytes > _LONGEST_EMPTY:
-        return False
-    found = msgspec.json.decode(raw)
-    return any(type(found) is type(value) and found == value for value in values)

@@ -18,21 +18,30 @@ from coordinator.http.choice import Choice, collected
 from coordinator.http.connection import while_connected
 from coordinator.http.errors import invalid, json_response
 from coordinator.http.openapi import answers, request_body
+from coordinator.http.preparation import Prepared
 from coordinator.http.prompts import room_for_output
 from coordinator.http.request_schemas import ChatRequest, CompletionRequest, GenerationRequest
 from coordinator.http.response_schemas import ChatCompletion, ChatCompletionChunk, Completion, Usage
 from coordinator.http.sampling import sampling_params, seeds, stop_rule
 from coordinator.http.sse import EventStream
-from coordinator.http.writers import ChatWriter, CompletionWriter, Writer
+from coordinator.http.writers import ChatWriter, CompletionWriter, Head, Writer
 from coordinator.text.detokenizer import Detokenizer
 from coordinator.text.stops import StopStrings
 from telemetry.logs import bound_request
-from transport.wire.token_ids import TokenIds
 
 
 def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
     router = APIRouter(tags=["generation"])
-    tokenizer, settings = context.tokenizer, context.settings
+
+    def head(prepared: Prepared, response_id: str) -> Head:
+        request, model = prepared.request, context.settings.served_model_name
+        return Head(
+            response_id,
+            model,
+            context.tokenizer.token_bytes,
+            logprobs=request.num_logprobs is not None,
+            prompt_ids=prepared.prompts if request.return_token_ids else None,
+        )
 
     @router.post(
         "/v1/chat/completions",
@@ -42,21 +51,10 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
     async def chat_completions(http: Request) -> Response:
         """The assistant's next message; with ``stream`` as server-sent events."""
         prepared = await bodies.generation(http, "chat")
-        request, (prompt,) = prepared.request, prepared.prompts
-        assert isinstance(request, ChatRequest)
         response_id = new_id()
-        logprobs = (request.top_logprobs or 0) if request.logprobs else None
-        specs = sequence_requests(
-            context, request, response_id, [prompt], prompt_param="messages", logprobs=logprobs
-        )
-        writer = ChatWriter(
-            f"chatcmpl-{response_id}",
-            settings.served_model_name,
-            tokenizer.token_bytes,
-            logprobs=logprobs is not None,
-            prompt_ids=prompt if request.return_token_ids else None,
-        )
-        return await respond(context, http, request, specs, writer, role_first=True)
+        specs = sequence_requests(context, prepared, response_id)
+        writer = ChatWriter(head(prepared, f"chatcmpl-{response_id}"))
+        return await respond(context, http, prepared.request, specs, writer, role_first=True)
 
     @router.post(
         "/v1/completions",
@@ -66,27 +64,11 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
     async def completions(http: Request) -> Response:
         """Text that continues each prompt; with ``stream`` as server-sent events."""
         prepared = await bodies.generation(http, "completion")
-        request, prompts = prepared.request, prepared.prompts
-        assert isinstance(request, CompletionRequest)
         response_id = new_id()
-        specs = sequence_requests(
-            context,
-            request,
-            response_id,
-            prompts,
-            prompt_param="prompt",
-            logprobs=request.logprobs,
-        )
-        writer = CompletionWriter(
-            f"cmpl-{response_id}",
-            settings.served_model_name,
-            tokenizer.token_bytes,
-            n=request.n or 1,
-            logprobs=request.logprobs is not None,
-            echoes=prepared.echoes,
-            prompt_ids=prompts if request.return_token_ids else None,
-        )
-        return await respond(context, http, request, specs, writer, role_first=False)
+        specs = sequence_requests(context, prepared, response_id)
+        n, echoes = prepared.request.n or 1, prepared.echoes
+        writer = CompletionWriter(head(prepared, f"cmpl-{response_id}"), n=n, echoes=echoes)
+        return await respond(context, http, prepared.request, specs, writer, role_first=False)
 
     return router
 
@@ -95,25 +77,20 @@ log = logging.getLogger(__name__)
 
 
 def sequence_requests(
-    context: AppContext,
-    request: GenerationRequest,
-    response_id: str,
-    prompts: Sequence[TokenIds],
-    *,
-    prompt_param: str,
-    logprobs: int | None,
+    context: AppContext, prepared: Prepared, response_id: str
 ) -> list[SequenceRequest]:
     """One for each choice, in the order of their indices: n of the first prompt, and so on."""
+    request, prompts = prepared.request, prepared.prompts
     n = request.n or 1
     asked, asked_param = request.max_tokens, "max_tokens"
     if request.max_completion_tokens is not None:
         asked, asked_param = request.max_completion_tokens, "max_completion_tokens"
-    sampling = sampling_params(request, context.tokenizer, logprobs=logprobs)
+    sampling = sampling_params(request, context.tokenizer, logprobs=request.num_logprobs)
     specs: list[SequenceRequest] = []
     for prompt in prompts:
         max_tokens = room_for_output(
             len(prompt), asked, context.max_model_len,
-            prompt_param=prompt_param, asked_param=asked_param,
+            prompt_param=request.prompt_param, asked_param=asked_param,
         )  # fmt: skip
         stop = stop_rule(request, context.tokenizer, max_tokens=max_tokens)
         for seed in seeds(request.seed, n):
@@ -129,7 +106,7 @@ def sequence_requests(
     num_tokens = sum(len(spec.prompt_ids) for spec in specs)
     if num_tokens > (most := context.core.max_open_tokens):
         message = f"{num_tokens} tokens in all choices; this server holds at most {most} at a time"
-        raise invalid(prompt_param, message, "context_length_exceeded")
+        raise invalid(request.prompt_param, message, "context_length_exceeded")
     return specs
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from msgspec import UNSET, Struct, UnsetType
@@ -25,6 +26,8 @@ from coordinator.http.response_schemas import (
 )
 from transport.wire.token_ids import TokenIds
 
+_FLOOR = -9999.0  # JSON has no -inf; vLLM writes this
+
 
 class Writer(Protocol):
     """Makes the bodies of one response, whole or in chunks."""
@@ -38,58 +41,71 @@ class Writer(Protocol):
     def body(self, choices: Sequence[Delta], usage: Usage) -> Struct: ...
 
 
-class ChatWriter:
-    """One conversation, n choices. ``prompt_ids`` is given when token ids are asked for."""
+@dataclass
+class Head:
+    """What every body of a response says. ``prompt_ids`` has the ids of each prompt where the
+    request asks for token ids."""
 
-    def __init__(
-        self,
-        response_id: str,
-        model: str,
-        token_bytes: Mapping[int, bytes],
-        *,
-        logprobs: bool,
-        prompt_ids: TokenIds | None,
-    ) -> None:
-        self._id = response_id
-        self._model = model
-        self._created = int(time.time())
-        self._token_bytes = token_bytes
-        self._logprobs = logprobs
-        self._prompt_ids: list[int] | UnsetType = UNSET
-        if prompt_ids is not None:
-            self._prompt_ids = prompt_ids.tolist()
+    response_id: str
+    model: str
+    token_bytes: Mapping[int, bytes]
+    logprobs: bool
+    prompt_ids: Sequence[TokenIds] | None
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def token_ids(self, delta: Delta) -> list[int] | UnsetType:
+        return UNSET if self.prompt_ids is None else [token.token_id for token in delta.tokens]
+
+    def prompt(self, number: int, *, wanted: bool) -> list[int] | UnsetType:
+        return UNSET if self.prompt_ids is None or not wanted else self.prompt_ids[number].tolist()
+
+
+class ChatWriter:
+    """One conversation, n choices."""
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
         self._started: set[int] = set()
 
     def chunk(self, index: int, delta: Delta, usage: Usage | UnsetType | None) -> Struct:
         first_of_all, first = not self._started, index not in self._started
+        self._started.add(index)
+        message = ChatDelta(content=delta.text or UNSET)
         if first:
-            self._started.add(index)
             message = ChatDelta(role="assistant", content=delta.text)
-        else:
-            message = ChatDelta(content=delta.text or UNSET)
         choice = ChatChunkChoice(
             index=index,
             delta=message,
-            logprobs=chat_logprobs(delta.tokens, self._token_bytes) if self._logprobs else None,
+            logprobs=self._logprobs(delta),
             finish_reason=delta.finish,
-            token_ids=self._token_ids(delta),
-            prompt_token_ids=self._prompt_ids if first else UNSET,
+            token_ids=self._head.token_ids(delta),
+            prompt_token_ids=self._head.prompt(0, wanted=first),
         )
         # vLLM has the prompt's ids beside a chat's choices, and in the choices of a completion.
-        return self._chunk([choice], usage, self._prompt_ids if first_of_all else UNSET)
+        return self._chunk([choice], usage, self._head.prompt(0, wanted=first_of_all))
 
     def last_chunk(self, usage: Usage) -> Struct:
         return self._chunk([], usage, UNSET)
 
     def body(self, choices: Sequence[Delta], usage: Usage) -> Struct:
+        head, prompt_ids = self._head, self._head.prompt(0, wanted=True)
+        whole = []
+        for index, choice in enumerate(choices):
+            assert choice.finish is not None, "a choice that has not ended"
+            whole.append(
+                ChatChoice(
+                    index=index,
+                    message=AssistantMessage(content=choice.text),
+                    logprobs=self._logprobs(choice),
+                    finish_reason=choice.finish,
+                    token_ids=head.token_ids(choice),
+                    prompt_token_ids=prompt_ids,
+                )
+            )
         return ChatCompletion(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            choices=[self._whole(index, choice) for index, choice in enumerate(choices)],
-            usage=usage,
-            prompt_token_ids=self._prompt_ids,
-        )
+            id=head.response_id, created=head.created, model=head.model, choices=whole,
+            usage=usage, prompt_token_ids=prompt_ids,
+        )  # fmt: skip
 
     def _chunk(
         self,
@@ -97,49 +113,24 @@ class ChatWriter:
         usage: Usage | UnsetType | None,
         prompt_ids: list[int] | UnsetType,
     ) -> ChatCompletionChunk:
+        head = self._head
         return ChatCompletionChunk(
-            id=self._id, created=self._created, model=self._model, choices=choices, usage=usage,
-            prompt_token_ids=prompt_ids,
+            id=head.response_id, created=head.created, model=head.model, choices=choices,
+            usage=usage, prompt_token_ids=prompt_ids,
         )  # fmt: skip
 
-    def _whole(self, index: int, choice: Delta) -> ChatChoice:
-        assert choice.finish is not None, "a choice that has not ended"
-        return ChatChoice(
-            index=index,
-            message=AssistantMessage(content=choice.text),
-            logprobs=chat_logprobs(choice.tokens, self._token_bytes) if self._logprobs else None,
-            finish_reason=choice.finish,
-            token_ids=self._token_ids(choice),
-            prompt_token_ids=self._prompt_ids,
-        )
-
-    def _token_ids(self, delta: Delta) -> list[int] | UnsetType:
-        return UNSET if self._prompt_ids is UNSET else [t.token_id for t in delta.tokens]
+    def _logprobs(self, delta: Delta) -> ChatLogprobs | None:
+        return chat_logprobs(delta.tokens, self._head.token_bytes) if self._head.logprobs else None
 
 
 class CompletionWriter:
-    """Choice ``i`` belongs to prompt ``i // n``. ``echoes`` (text) and ``prompt_ids`` hold an
-    entry for each prompt when asked for."""
+    """Choice ``i`` belongs to prompt ``i // n``. ``echoes`` has the text of each prompt where it is
+    asked for."""
 
-    def __init__(
-        self,
-        response_id: str,
-        model: str,
-        token_bytes: Mapping[int, bytes],
-        *,
-        n: int,
-        logprobs: bool,
-        echoes: Sequence[str] | None,
-        prompt_ids: Sequence[TokenIds] | None,
-    ) -> None:
-        self._id = response_id
-        self._model = model
-        self._created = int(time.time())
-        self._token_bytes = token_bytes
+    def __init__(self, head: Head, *, n: int, echoes: Sequence[str] | None) -> None:
+        self._head = head
         self._n = n
-        self._logprobs = logprobs
         self._echoes = echoes
-        self._prompt_ids = prompt_ids
         self._started: set[int] = set()
 
     def chunk(self, index: int, delta: Delta, usage: Usage | UnsetType | None) -> Struct:
@@ -157,27 +148,26 @@ class CompletionWriter:
     def _completion(
         self, choices: list[CompletionChoice], usage: Usage | UnsetType | None
     ) -> Completion:
+        head = self._head
         return Completion(
-            id=self._id, created=self._created, model=self._model, choices=choices, usage=usage
-        )
+            id=head.response_id, created=head.created, model=head.model, choices=choices,
+            usage=usage,
+        )  # fmt: skip
 
     def _choice(self, index: int, delta: Delta, *, first: bool) -> CompletionChoice:
-        prompt = index // self._n
+        head, prompt = self._head, index // self._n
         echo = self._echoes[prompt] if first and self._echoes is not None else ""
         logprobs = None
-        if self._logprobs:
-            logprobs = completion_logprobs(delta.tokens, delta.offsets, self._token_bytes)
-        choice = CompletionChoice(
-            index=index, text=echo + delta.text, logprobs=logprobs, finish_reason=delta.finish
+        if head.logprobs:
+            logprobs = completion_logprobs(delta.tokens, delta.offsets, head.token_bytes)
+        return CompletionChoice(
+            index=index,
+            text=echo + delta.text,
+            logprobs=logprobs,
+            finish_reason=delta.finish,
+            token_ids=head.token_ids(delta),
+            prompt_token_ids=head.prompt(prompt, wanted=first),
         )
-        if self._prompt_ids is not None:
-            choice.token_ids = [token.token_id for token in delta.tokens]
-            if first:
-                choice.prompt_token_ids = self._prompt_ids[prompt].tolist()
-        return choice
-
-
-_FLOOR = -9999.0  # JSON has no -inf; vLLM writes this
 
 
 def chat_logprobs(tokens: Sequence[Token], token_bytes: Mapping[int, bytes]) -> ChatLogprobs:
