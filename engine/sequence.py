@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from engine.batch import Binding, Row, Sampled, StepResult
 from engine.cache.allocator import CacheAllocation
 from telemetry.logs import request_fields
-from transport.wire.messages import Decode, Generate, LogprobsOut, Prefill, TokenOut
+from transport.wire.messages import (
+    Decode,
+    Generate,
+    Prefill,
+    TokenOut,
+)
+from transport.wire.reports import LogprobsOut
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import TokenIds, from_wire
 

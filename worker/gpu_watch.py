@@ -17,7 +17,7 @@ from typing import Protocol
 from telemetry.gpu_readings import GpuInfo, Gpus, Reading
 from telemetry.steady_thread import SteadyThread
 from telemetry.xids import CRITICAL, meaning
-from transport.wire.messages import GpuHealth, XidCount
+from transport.wire.reports import GpuHealth, XidCount
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from engine.sequence import Scheduled, Sequence
 from transport.wire.messages import (
     Failed,
     FailureCode,
-    FirstStep,
     FromWorker,
     Offer,
     Prefilled,
@@ -20,6 +19,7 @@ from transport.wire.messages import (
     Tokens,
     TransferDone,
 )
+from transport.wire.reports import FirstStep
 
 log = logging.getLogger(__name__)
 

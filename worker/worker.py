@@ -43,8 +43,8 @@ from transport.wire.messages import (
     Prefill,
     Release,
     Role,
-    WorkerGauges,
 )
+from transport.wire.reports import WorkerGauges
 from transport.wire.session import Session, Work
 from worker.handoff import COPY_WAIT_S, Pulling, first_steps, offer_of
 from worker.reports import Reports

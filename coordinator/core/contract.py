@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from coordinator.record.record import RequestRecord
-from transport.wire.messages import LogprobsOut
+from transport.wire.reports import LogprobsOut
 from transport.wire.sampling import FinishReason, SamplingParams, StopRule
 from transport.wire.token_ids import TokenIds
 

@@ -19,7 +19,8 @@ from coordinator.record.record import RequestRecord
 from telemetry.clock import SteadyClock
 from telemetry.metrics import Metrics
 from transport.wire.errors import WireError
-from transport.wire.messages import GpuHealth, PeerTested
+from transport.wire.messages import PeerTested
+from transport.wire.reports import GpuHealth
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from coordinator.core.pairs import Pairs
 from coordinator.core.request import Request, State
 from transport.wire.errors import LayoutMismatch, RoleMismatch
 from transport.wire.layout import CacheLayout
-from transport.wire.messages import GpuHealth, Hello, Role, WorkerGauges
+from transport.wire.messages import Hello, Role
+from transport.wire.reports import GpuHealth, WorkerGauges
 
 METER_WINDOW_S = 5
 

@@ -14,7 +14,7 @@ from coordinator.core.contract import (
     Token,
     WorkerStatus,
 )
-from transport.wire.messages import LogprobsOut
+from transport.wire.reports import LogprobsOut
 
 Says = Callable[..., "FakeCore"]
 ClientOf = Callable[..., httpx.AsyncClient]

@@ -17,8 +17,8 @@ from transport.wire.messages import (
     Hello,
     MemoryExport,
     Prefill,
-    WorkerGauges,
 )
+from transport.wire.reports import WorkerGauges
 from transport.wire.session import Session
 
 LAYOUT = CacheLayout("float32", 16, *[1] * 9)

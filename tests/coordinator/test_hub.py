@@ -28,8 +28,8 @@ from transport.wire.messages import (
     Prefilled,
     Refused,
     TokenOut,
-    WorkerGauges,
 )
+from transport.wire.reports import WorkerGauges
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.session import JoinRefused
 from transport.wire.token_ids import packed

@@ -36,8 +36,8 @@ from transport.wire.messages import (
     Prefilled,
     TokenOut,
     Tokens,
-    WorkerGauges,
 )
+from transport.wire.reports import WorkerGauges
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.session import JoinRefused
 from transport.wire.token_ids import packed

@@ -11,7 +11,6 @@ from transport.wire.messages import (
     Cancel,
     Decode,
     Failed,
-    FirstStep,
     Generate,
     Prefill,
     Release,
@@ -19,6 +18,7 @@ from transport.wire.messages import (
     Tokens,
     TransferDone,
 )
+from transport.wire.reports import FirstStep
 
 
 def test_a_request_runs_through_prefill_and_decode_and_ends_once() -> None:

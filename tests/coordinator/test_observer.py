@@ -12,7 +12,8 @@ from coordinator.core.effects import Ended, PlacedAnew
 from coordinator.core.observer import Observer
 from telemetry.metrics import Metrics
 from tests.coordinator.desk import Desk
-from transport.wire.messages import Failed, WorkerGauges
+from transport.wire.messages import Failed
+from transport.wire.reports import WorkerGauges
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed
 

@@ -4,7 +4,7 @@ import pytest
 
 from coordinator.core.contract import Overloaded, Token
 from coordinator.core.streams import OpenTokens, Stream, tokens_that_fit
-from transport.wire.messages import LogprobsOut
+from transport.wire.reports import LogprobsOut
 
 
 def stream(tokens: OpenTokens, num_prompt: int, *, until_end: bool = False) -> Stream:

@@ -16,12 +16,12 @@ from transport.wire.messages import (
     PROTOCOL,
     Alive,
     Cancel,
-    FirstStep,
     Goodbye,
     TokenOut,
     Tokens,
     encode,
 )
+from transport.wire.reports import FirstStep
 
 
 @pytest.fixture

@@ -33,9 +33,9 @@ from transport.wire.messages import (
     Tokens,
     TransferDone,
     Welcome,
-    WorkerGauges,
     encode,
 )
+from transport.wire.reports import WorkerGauges
 from transport.wire.sampling import SamplingParams, StopRule
 
 OURS = PROTOCOL.encode()

@@ -12,8 +12,8 @@ from transport.wire.messages import (
     MemoryExport,
     Refused,
     Welcome,
-    WorkerGauges,
 )
+from transport.wire.reports import WorkerGauges
 from transport.wire.session import LOST, JoinRefused, Session
 
 LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)

@@ -9,7 +9,7 @@ import pytest
 from telemetry.gpu_readings import Gpus, NoGpus
 from telemetry.nvml import NvmlGpus
 from tests.telemetry.fake_nvml import FakeNvml
-from transport.wire.messages import GpuHealth, XidCount
+from transport.wire.reports import GpuHealth, XidCount
 from worker.gpu_watch import STALE_S, GpuWatch, NoWatch
 
 DEADLINE_S = 10.0

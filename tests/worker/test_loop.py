@@ -14,7 +14,8 @@ from tests.coordinator.test_hub import DEADLINE_S, EXPORT, Site
 from tests.e2e.waiting import eventually
 from transport.wire.channel import WorkerChannel
 from transport.wire.errors import ExportLost
-from transport.wire.messages import GpuHealth, Hello, WorkerGauges, XidCount
+from transport.wire.messages import Hello
+from transport.wire.reports import GpuHealth, WorkerGauges, XidCount
 from transport.wire.session import Session
 from worker.loop import WorkerLoop
 from worker.stall import StallGuard

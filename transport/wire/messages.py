@@ -1,28 +1,28 @@
-"""The wire: every struct that crosses between coordinator and workers, nothing else.
+"""The messages between the coordinator and its workers: one tagged union for each direction.
 
-One tagged union a direction. Workers (``FromWorker``) and the coordinator (``ToWorker``) talk
-over one ZeroMQ connection a worker; prefill and decode workers never talk to each other, decode
-only reads prefill's exported memory. Every frame carries ``PROTOCOL`` in front, compared before
-anything is decoded (channel.py). A request's ``attempt`` rises each time it is placed anew;
-what arrives about an older one is stale.
+Each worker has one ZeroMQ connection, to the coordinator. Prefill and decode workers send each
+other nothing; a decode worker only reads a prefill worker's exported memory. Every frame begins
+with ``PROTOCOL``, which is compared before the payload is decoded (channel.py). A request's
+``attempt`` rises each time it is placed again; a message about an older attempt is stale.
 
-A request's way through the messages:
+The messages of a request:
 
     coordinator ── Prefill ──► prefill worker ── Prefilled(first token, offer) ──► coordinator
     coordinator ── Decode(offer) ──► decode worker: pulls ── TransferDone ──► coordinator
     coordinator ── Release ──► prefill worker                decode worker ── Tokens … ──►
 
-and with workers of role ``both``, which need no handoff:
+and at a colocated worker, without a handoff:
 
     coordinator ── Generate ──► worker ── Prefilled(first token), Tokens … ──► coordinator
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
-from msgspec import Meta, Struct
 
+from transport.wire.fields import Count, Positive, Seconds, TokenId, WireStruct
 from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.reports import FirstStep, GpuHealth, LogprobsOut, WorkerGauges
 from transport.wire.sampling import FinishReason, SamplingParams, StopRule
 from transport.wire.token_ids import ID_BYTES
 
@@ -31,23 +31,12 @@ PROTOCOL = "baton/6"
 Role = Literal["prefill", "decode", "colocated"]
 MemoryKind = Literal["shm", "cuda-ipc"]
 
-# Checked where a message is decoded: one number out of range from one worker would otherwise
-# reach the arithmetic and the figures of all.
-Count = Annotated[int, Meta(ge=0, lt=2**53)]
-Positive = Annotated[int, Meta(ge=1, lt=2**53)]
-TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
-Seconds = Annotated[float, Meta(gt=-1e9, lt=1e9)]
 
-
-class _Wire(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    pass
-
-
-class MemoryExport(_Wire, frozen=True):
+class MemoryExport(WireStruct, frozen=True):
     """One worker's cache memory, as a peer can open it.
 
-    ``handle`` names a shared-memory segment, or is the hex of a CUDA IPC handle. The region's
-    inside follows from layout and size alone (transport/copy/region.py).
+    ``handle`` is the name of a shared-memory segment, or a CUDA IPC handle in hex. ``layout`` and
+    ``pools`` determine where its parts are (transport/copy/region.py).
     """
 
     kind: MemoryKind
@@ -57,12 +46,12 @@ class MemoryExport(_Wire, frozen=True):
     pools: PoolSize
 
 
-class Offer(_Wire, frozen=True):
+class Offer(WireStruct, frozen=True):
     """A finished prompt's pages and state, readable until released.
 
-    Valid only while the exporter's epoch of ``state_slot`` equals ``epoch``, which
-    the puller checks after its copy. ``num_tokens`` tokens are in the cache. ``digest`` hashes
-    them in the mode that verifies every handoff, and is empty otherwise.
+    Valid only while the exporter's epoch of ``state_slot`` equals ``epoch``, which the puller
+    checks after its copy. The cache has ``num_tokens`` tokens. ``digest`` is their hash where every
+    handoff is verified, else empty.
     """
 
     instance: str
@@ -73,14 +62,7 @@ class Offer(_Wire, frozen=True):
     digest: str = ""
 
 
-class LogprobsOut(_Wire, frozen=True):
-    """Natural-log probabilities: the sampled token's, and the most likely (id, logprob) pairs."""
-
-    chosen: float
-    top: tuple[tuple[int, float], ...] = ()
-
-
-class TokenOut(_Wire, frozen=True):
+class TokenOut(WireStruct, frozen=True):
     """One output token. ``index`` counts a request's output from 0, across attempts."""
 
     request_id: str
@@ -91,52 +73,11 @@ class TokenOut(_Wire, frozen=True):
     finish: FinishReason | None = None
 
 
-class WorkerGauges(_Wire, frozen=True):
-    """A worker's pools and queues at one moment."""
-
-    free_pages: Count
-    free_state_slots: Count
-    running: Count = 0
-    waiting: Count = 0
-    offered: Count = 0
-    retiring_slots: Count = 0
-    stale_dropped: Count = 0
-    accounting_error: str = ""
-
-
-class XidCount(_Wire, frozen=True):
-    """How often the driver has reported this error since the worker began to listen."""
-
-    number: int
-    times: int
-
-
-class GpuHealth(_Wire, frozen=True):
-    """What a worker's GPU says of itself. None: it does not offer the figure, and nobody guesses.
-
-    ``slowdown_c`` is the temperature at which the hardware slows itself down. ``ecc_uncorrected``
-    and ``nvlink_errors`` count since the driver was loaded; ``xids`` has those that occurred.
-    """
-
-    temperature_c: float | None = None
-    slowdown_c: float | None = None
-    power_w: float | None = None
-    utilisation_pct: float | None = None
-    memory_used_bytes: int | None = None
-    memory_bytes: int | None = None
-    sm_clock_mhz: float | None = None
-    ecc_uncorrected: int | None = None
-    remap_pending: bool | None = None
-    remap_failed: bool | None = None
-    nvlink_errors: int | None = None
-    xids: tuple[XidCount, ...] = ()
-
-
 # ---- worker → coordinator
 
 
-class Hello(_Wire, frozen=True, tag="hello"):
-    """First message of a worker that has loaded: who it is, what it serves, what it exports.
+class Hello(WireStruct, frozen=True, tag="hello"):
+    """The first message of a worker, once it has loaded its model.
 
     ``model`` is a digest of the checkpoint's configuration and tensors' names, shapes and
     dtypes: both ends of a handoff must serve the same. ``max_seq_len`` is the longest sequence
@@ -154,12 +95,12 @@ class Hello(_Wire, frozen=True, tag="hello"):
     gpu: str = ""
 
 
-class Heartbeat(_Wire, frozen=True, tag="heartbeat"):
-    """Sent every ``heartbeat_s`` from the worker's main loop, so a hung loop falls silent.
+class Heartbeat(WireStruct, frozen=True, tag="heartbeat"):
+    """Sent every ``heartbeat_s`` from the worker's main loop, so a loop that hangs sends none.
 
-    ``held`` lists every (request, attempt) the worker has: the coordinator compares it with
-    what it placed there, so a lost message cannot strand a request. ``gpu`` is None where no GPU
-    can be asked. ``malformed_dropped`` counts the coordinator's frames that did not decode.
+    ``held`` lists every (request, attempt) that the worker has. The coordinator compares it with
+    what it placed there, and so finds lost messages. ``gpu`` is None without a GPU that can be
+    read. ``malformed_dropped`` counts the coordinator's frames that did not decode.
     """
 
     gauges: WorkerGauges
@@ -168,11 +109,11 @@ class Heartbeat(_Wire, frozen=True, tag="heartbeat"):
     malformed_dropped: Count = 0
 
 
-class Prefilled(_Wire, frozen=True, tag="prefilled"):
-    """A prompt is done. ``offer`` is None when nothing is to be handed off: its first token ended
-    the request, or the request was to ``Generate`` and goes on where it is.
+class Prefilled(WireStruct, frozen=True, tag="prefilled"):
+    """A prompt is computed. ``offer`` is None without a handoff: the first token ended the request,
+    or the order was ``Generate`` and the same worker goes on.
 
-    ``wait_s`` from the order to its first chunk, ``prefill_s`` from there to its first token.
+    ``wait_s`` is from the order to the first chunk, ``prefill_s`` from there to the first token.
     """
 
     token: TokenOut
@@ -181,12 +122,12 @@ class Prefilled(_Wire, frozen=True, tag="prefilled"):
     prefill_s: Seconds
 
 
-class TransferDone(_Wire, frozen=True, tag="transfer-done"):
-    """The puller has every byte, checked against the epoch; the offer may go.
+class TransferDone(WireStruct, frozen=True, tag="transfer-done"):
+    """The decode worker has every byte and has checked the epoch; the offer can be released.
 
-    Durations, whose sum coordinator/record/handoff_stages.py explains: the order lay in the socket
-    for ``in_socket_s`` at most; ``wait_memory_s`` until there was memory, ``launch_s`` to enqueue
-    the copy, ``copy_s`` for the bytes alone, ``boundary_s`` for the rest until the loop saw it.
+    Durations (coordinator/record/handoff_stages.py explains their sum): the order was in the socket
+    for at most ``in_socket_s``; ``wait_memory_s`` until there was memory, ``launch_s`` to enqueue
+    the copy, ``copy_s`` for the copy alone, ``boundary_s`` until the worker's loop saw its end.
     """
 
     request_id: str
@@ -199,15 +140,7 @@ class TransferDone(_Wire, frozen=True, tag="transfer-done"):
     boundary_s: Seconds = 0.0
 
 
-class FirstStep(_Wire, frozen=True):
-    """A sequence's first decode step at this worker is done, ``seconds`` after it landed."""
-
-    request_id: str
-    attempt: int
-    seconds: Seconds
-
-
-class Tokens(_Wire, frozen=True, tag="tokens"):
+class Tokens(WireStruct, frozen=True, tag="tokens"):
     """All new tokens of one decode step."""
 
     tokens: tuple[TokenOut, ...]
@@ -220,10 +153,10 @@ FailureCode = Literal[
 ]  # fmt: skip
 
 
-class Failed(_Wire, frozen=True, tag="failed"):
-    """The worker gave up on a request and holds nothing of it any more.
+class Failed(WireStruct, frozen=True, tag="failed"):
+    """The worker gave up a request and has freed all its memory.
 
-    ``retry`` says whether placing it again can help (preempted, a stale offer) or not.
+    ``retry``: whether another attempt can succeed (as after a preemption or a stale offer).
     """
 
     request_id: str
@@ -233,10 +166,10 @@ class Failed(_Wire, frozen=True, tag="failed"):
     retry: bool
 
 
-class PeerTested(_Wire, frozen=True, tag="peer-tested"):
-    """A decode worker has tested the path from a peer it was told of (selftest.py).
+class PeerTested(WireStruct, frozen=True, tag="peer-tested"):
+    """A decode worker has tested the path from a prefill worker (transport/copy/selftest.py).
 
-    ``problem`` is empty when the pair may be used; else it says what was wrong, for people.
+    ``problem`` is empty when the pair may be used; else it says what was wrong.
     """
 
     instance: str
@@ -245,8 +178,8 @@ class PeerTested(_Wire, frozen=True, tag="peer-tested"):
     problem: str = ""
 
 
-class Goodbye(_Wire, frozen=True, tag="goodbye"):
-    """The worker leaves, holding nothing; or takes no new work when ``draining`` is set.
+class Goodbye(WireStruct, frozen=True, tag="goodbye"):
+    """The worker leaves and has no requests; or, with ``draining``, it takes no new work.
 
     ``unfit`` says why its GPU must compute nothing more for a while; "" if it is fit.
     """
@@ -263,48 +196,49 @@ FromWorker = (
 # ---- coordinator → worker
 
 
-class Welcome(_Wire, frozen=True, tag="welcome"):
-    """The worker is in. It must be heard from every ``heartbeat_s``; either side takes the
-    other for dead after ``dead_after_s`` of silence."""
+class Welcome(WireStruct, frozen=True, tag="welcome"):
+    """The worker has joined. Both ends send a heartbeat every ``heartbeat_s``, and take the other
+    for dead after ``dead_after_s`` without a message."""
 
     coordinator: str
     heartbeat_s: float
     dead_after_s: float
 
 
-class Refused(_Wire, frozen=True, tag="refused"):
-    """The worker may not join (or is fenced: taken for dead, its requests placed elsewhere)."""
+class Refused(WireStruct, frozen=True, tag="refused"):
+    """The worker may not join, or is fenced: it was taken for dead, and its requests were placed at
+    other workers."""
 
     reason: str
 
 
-class Alive(_Wire, frozen=True, tag="alive"):
-    """The coordinator's heartbeat. An unknown sender means: say hello again."""
+class Alive(WireStruct, frozen=True, tag="alive"):
+    """The coordinator's heartbeat. A worker that joined another coordinator sends Hello again."""
 
     coordinator: str
 
 
-class PeerJoined(_Wire, frozen=True, tag="peer-joined"):
-    """To decode workers: a prefill worker whose memory may be opened, once, and is to be tested."""
+class PeerJoined(WireStruct, frozen=True, tag="peer-joined"):
+    """To decode workers: open the memory of this prefill worker, once, and test the path."""
 
     instance: str
     memory: MemoryExport
 
 
-class PeerLeft(_Wire, frozen=True, tag="peer-left"):
-    """To decode workers: an exporter that is gone; close its mapping once no pull uses it."""
+class PeerLeft(WireStruct, frozen=True, tag="peer-left"):
+    """To decode workers: this prefill worker is gone; unmap its memory once no pull uses it."""
 
     instance: str
 
 
-class _Order(_Wire, frozen=True):
+class _Order(WireStruct, frozen=True):
     """Compute ``token_ids`` (packed: token_ids.py): the prompt, plus output already sent when
     resuming.
 
     ``num_prompt`` of them are the prompt, so the next token to sample has output index
-    ``num_tokens - num_prompt``. ``arrival`` orders requests by their acceptance, whatever
-    the attempt: when memory is short, the youngest gives way. ``http_id`` is its client's
-    X-Request-Id, for the log.
+    ``num_tokens - num_prompt``. ``arrival`` orders requests by acceptance, also across attempts:
+    when memory is short, the youngest is preempted. ``http_id`` is the client's X-Request-Id, for
+    the log.
     """
 
     request_id: str
@@ -326,24 +260,24 @@ class Prefill(_Order, frozen=True, tag="prefill"):
 
 
 class Decode(_Order, frozen=True, tag="decode", kw_only=True):
-    """Pull ``offer`` and go on. ``token_ids`` ends with a token the offer's cache lacks."""
+    """Pull ``offer`` and decode. The last of ``token_ids`` is not in the offer's cache yet."""
 
     offer: Offer
 
 
 class Generate(_Order, frozen=True, tag="generate"):
-    """Compute ``token_ids`` and go on to the end, on this very worker."""
+    """Compute ``token_ids``, and decode at the same worker to the end."""
 
 
-class Cancel(_Wire, frozen=True, tag="cancel"):
-    """Drop everything held for the request, whichever attempt up to this one."""
+class Cancel(WireStruct, frozen=True, tag="cancel"):
+    """Drop the request and free its memory: every attempt up to this one."""
 
     request_id: str
     attempt: int
 
 
-class Release(_Wire, frozen=True, tag="release"):
-    """The offer has landed or is void; ``epoch`` must still be its own."""
+class Release(WireStruct, frozen=True, tag="release"):
+    """The offer was pulled, or is void. Ignored unless the offer's epoch is ``epoch``."""
 
     request_id: str
     attempt: int

@@ -19,7 +19,6 @@ from transport.wire.messages import (
     FromWorker,
     Generate,
     Goodbye,
-    GpuHealth,
     Heartbeat,
     Hello,
     PeerJoined,
@@ -29,8 +28,8 @@ from transport.wire.messages import (
     Release,
     ToWorker,
     Welcome,
-    WorkerGauges,
 )
+from transport.wire.reports import GpuHealth, WorkerGauges
 
 Work = PeerJoined | PeerLeft | Prefill | Decode | Generate | Cancel | Release
 Lost = Literal["lost"]

@@ -1,0 +1,60 @@
+"""Parts of workers' messages: gauges and GPU health of heartbeats, details of tokens."""
+
+from transport.wire.fields import Count, Seconds, WireStruct
+
+
+class WorkerGauges(WireStruct, frozen=True):
+    """A worker's pages, state slots and queues at one moment."""
+
+    free_pages: Count
+    free_state_slots: Count
+    running: Count = 0
+    waiting: Count = 0
+    offered: Count = 0
+    retiring_slots: Count = 0
+    stale_dropped: Count = 0
+    accounting_error: str = ""
+
+
+class XidCount(WireStruct, frozen=True):
+    """How often the driver has reported this error since the worker started."""
+
+    number: int
+    times: int
+
+
+class GpuHealth(WireStruct, frozen=True):
+    """The last reading of a worker's GPU. None: the GPU or driver does not report the figure.
+
+    ``slowdown_c`` is the temperature at which the hardware slows down. ``ecc_uncorrected``
+    and ``nvlink_errors`` count since the driver was loaded; ``xids`` has those that occurred.
+    """
+
+    temperature_c: float | None = None
+    slowdown_c: float | None = None
+    power_w: float | None = None
+    utilisation_pct: float | None = None
+    memory_used_bytes: int | None = None
+    memory_bytes: int | None = None
+    sm_clock_mhz: float | None = None
+    ecc_uncorrected: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    nvlink_errors: int | None = None
+    xids: tuple[XidCount, ...] = ()
+
+
+class LogprobsOut(WireStruct, frozen=True):
+    """Natural logarithms of probabilities: of the sampled token, and the most likely (id, logprob)
+    pairs."""
+
+    chosen: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class FirstStep(WireStruct, frozen=True):
+    """A sequence's first decode step at this worker is done, ``seconds`` after its transfer."""
+
+    request_id: str
+    attempt: int
+    seconds: Seconds
