@@ -8,6 +8,8 @@ import re
 import shutil
 import subprocess
 import time
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -27,7 +29,9 @@ COMPOSE = "BATON_TEST_COMPOSE"
 """The command that runs the stack, where it is not to be the first that is found."""
 COMPOSE_2 = "BATON_TEST_COMPOSE_2"
 """Compose 2, where it lies outside PATH; tests/docker/engine.sh says so."""
-KNOWN = [["docker", "compose"], ["docker-compose"], [os.environ.get(COMPOSE_2, "compose-2")]]
+ENGINE = "BATON_TEST_ENGINE"
+"""The folder where .ci/run makes an engine while other tests run; it locks FOLDER.lock as long."""
+ENGINE_S = 400.0
 
 _RECORDS = """
 import json, os, redis
@@ -41,12 +45,30 @@ print(json.dumps({"records": found, "open": open_}))
 _KILL = "import os, signal, sys; os.kill(int(sys.argv[1]), signal.SIGKILL)"
 
 
+@cache
+def await_engine() -> None:
+    """Wait until ``ENGINE`` is made, if one is, and take its settings into the environment."""
+    if folder := os.environ.get(ENGINE):
+        wait = ["flock", "--shared", "--timeout", str(ENGINE_S), f"{folder}.lock", "true"]
+        subprocess.run(wait, timeout=ENGINE_S + 10.0, check=False)
+        with suppress(FileNotFoundError):  # none could be made
+            lines = Path(folder, "settings").read_text().splitlines()
+            os.environ.update(line.split("=", 1) for line in lines)
+
+
 def compose_commands() -> list[list[str]]:
     """What can read a compose file here."""
-    known = [*KNOWN]
+    await_engine()
+    known = [["docker", "compose"], ["docker-compose"]]
     if COMPOSE in os.environ:
         known.insert(0, os.environ[COMPOSE].split())
-    return [c for c in known if works(c)]
+    return [c for c in [*known, *compose_2()] if works(c)]
+
+
+def compose_2() -> list[list[str]]:
+    """The command of compose 2 that lies outside PATH; none, or one."""
+    command = [os.environ.get(COMPOSE_2, "")]
+    return [command] if works(command) else []
 
 
 def works(command: list[str]) -> bool:
@@ -55,6 +77,7 @@ def works(command: list[str]) -> bool:
 
 def missing() -> str:
     """What keeps the stack from being run here; "" when nothing does."""
+    await_engine()
     if not shutil.which("docker"):
         return "no docker command; see tests/docker/engine.sh"
     if not compose_commands():

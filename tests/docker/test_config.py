@@ -7,6 +7,8 @@ import pytest
 
 from tests.docker.composed import ROOT, compose_commands, environment
 
+pytestmark = pytest.mark.timeout(480)
+
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_config_is_clean(device: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.docker.composed import KNOWN, ROOT, SERVICES, Composed, works
+from tests.docker.composed import ROOT, SERVICES, Composed, compose_2
 from tests.docker.load import Try, question
 from tests.docker.node import Node, went_on
 from tests.e2e.problems import HELDOUT, final_number
@@ -123,10 +123,10 @@ async def _scale(node: Node, decode: int) -> None:
 
 async def test_what_an_operator_does_first_with_compose_2(node: Node, tmp_path: Path) -> None:
     """By then the images are built and the stack above is stopped."""
-    if not works(KNOWN[2]):
+    if not (found := compose_2()):
         pytest.skip("no compose 2; see tests/docker/engine.sh")
     model = _hugging_face_cache(tmp_path)
-    composed = Composed(KNOWN[2])
+    composed = Composed(found[0])
     try:
         said = composed.refused("up", "-d", MODEL_DIR=str(model / "snapshots" / "0123abcd"))
         assert "check-model" in said

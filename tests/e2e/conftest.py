@@ -1,12 +1,13 @@
 """Stacks, one at a time where it can be: the machine may be small."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.e2e.served import served
+from tests.e2e.served import TINY, served
 from tests.e2e.stack import Stack
 from tests.local_redis import LocalRedis
 
@@ -41,12 +42,26 @@ def redis_server(tmp_path: Path) -> Iterator[LocalRedis]:
     server.stop()
 
 
-@pytest.fixture(scope="session")
-def baton() -> Iterator[Stack]:
-    """One prefill and one decode worker with ample room, for tests that break nothing."""
-    stack = Stack(served("per_expert"), heartbeat=0.25, page_size=16, num_pages=2048).start()
-    yield stack
+@contextmanager
+def ending_well(stack: Stack) -> Iterator[Stack]:
+    """Start ``stack``, and check when the context is left that it ends in order."""
     try:
+        yield stack.start()
         assert stack.stop() == 0
     finally:
         stack.close()
+
+
+@pytest.fixture(scope="session")
+def baton() -> Iterator[Stack]:
+    """One prefill and one decode worker with ample room, for tests that break nothing."""
+    settings = {"heartbeat": 0.25, "page_size": 16, "num_pages": 2048}
+    with ending_well(Stack(served("per_expert"), **settings)) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Iterator[Stack]:
+    """The bundled model, every handoff's bytes compared."""
+    with ending_well(Stack(TINY, verify_handoff=True)) as stack:
+        yield stack

@@ -10,8 +10,12 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from bench.stack import ROOT
 from tests.coordinator.checkpoint_folder import PLAIN, SPECIAL, TEMPLATE
 from tests.engine.checkpoints import BASE, checkpoint
+
+TINY = ROOT / "models" / "tiny"
+"""The bundled model."""
 
 
 @cache

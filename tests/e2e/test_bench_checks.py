@@ -3,27 +3,17 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.stack import ROOT
+from tests.e2e.conftest import ending_well
+from tests.e2e.served import TINY
 from tests.e2e.stack import Stack, environment
 
-TINY = ROOT / "models" / "tiny"
 LIMIT_S = 110.0
-
-
-@pytest.fixture(scope="module")
-def tiny() -> Iterator[Stack]:
-    stack = Stack(TINY).start()
-    yield stack
-    try:
-        assert stack.stop() == 0
-    finally:
-        stack.close()
 
 
 def bench(*arguments: str, **settings: object) -> tuple[int, dict[str, Any], str]:
@@ -77,8 +67,7 @@ def test_400_at_once_and_three_witnesses(tiny: Stack, tmp_path: Path) -> None:
 
 
 def test_a_full_server_refuses_with_retry_after_and_loses_nothing(tmp_path: Path) -> None:
-    stack = Stack(TINY, max_open=20).start()
-    try:
+    with ending_well(Stack(TINY, max_open=20)) as stack:
         status, line, _ = bench(
             "scale", "--url", stack.url, "--levels", "60", "--input-len", "16", "--output-len",
             "16", "--out", str(tmp_path / "scale.json"), redis_url=stack.redis_url,
@@ -87,9 +76,6 @@ def test_a_full_server_refuses_with_retry_after_and_loses_nothing(tmp_path: Path
         assert line["refused"] > 0
         assert line["finished"] >= 20
         assert line["finished"] + line["refused"] == 66
-        assert stack.stop() == 0
-    finally:
-        stack.close()
 
 
 def test_the_gpu_benchmark_runs_without_a_gpu_and_says_so(tiny: Stack, tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.conftest import ending_well
 from tests.e2e.records import outcomes, settled
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
 from tests.e2e.streams import Seen, Stream, all_ended
-from tests.local_redis import LocalRedis
 
 NUM_WORKERS = 2
 NUM_TOKENS = 100
@@ -56,21 +56,18 @@ def expected() -> list[Seen]:
             assert (await stream(split, number).ended()).seen == together[number]
         return together
 
-    split = Stack(served("per_expert"), **SETTINGS | {"verify_handoff": True})
-    try:
-        split.start()
+    with ending_well(Stack(served("per_expert"), **SETTINGS | {"verify_handoff": True})) as split:
         seen = asyncio.run(ask(split))
-        assert split.stop() == 0
-    finally:
-        split.close()
     assert {finish for _, _, finish in seen} == {"length"}
     return seen
 
 
-@pytest.fixture
-def baton(redis_server: LocalRedis) -> Iterator[Stack]:
-    args = ("--role", "colocated", "--workers", str(NUM_WORKERS), "--redis-url", redis_server.url)
-    stack = Stack(served("per_expert"), *args, **SETTINGS)
+@pytest.fixture(scope="module")
+def baton() -> Iterator[Stack]:
+    """One stack for the tests here, which come in this order: the last one ends it."""
+    stack = Stack(
+        served("per_expert"), "--role", "colocated", "--workers", str(NUM_WORKERS), **SETTINGS
+    )
     try:
         yield stack.start()
     finally:
@@ -95,7 +92,6 @@ async def test_the_texts_of_the_handoff_also_with_a_worker_killed(
     with baton.redis() as server:
         records = await settled(server, outcomes([*undisturbed, *disturbed]))
     assert sum(int(records[s.http_id]["attempt"]) > 1 for s in disturbed) >= 4
-    assert await asyncio.to_thread(baton.stop) == 0
 
 
 async def test_a_worker_drains_and_the_whole_drains(baton: Stack, expected: list[Seen]) -> None:

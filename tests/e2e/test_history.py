@@ -2,29 +2,17 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from tests.e2e.served import served
 from tests.e2e.stack import Stack
 
 MODEL = "per_expert"
 
 
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    stack = Stack(served(MODEL), heartbeat=0.25, page_size=16, num_pages=256).start()
-    try:
-        yield stack
-        assert stack.stop() == 0
-    finally:
-        stack.close()
-
-
-def test_a_finished_requests_timeline_adds_up(stack: Stack) -> None:
-    with httpx.Client(base_url=stack.url, timeout=30.0) as http:
+def test_a_finished_requests_timeline_adds_up(baton: Stack) -> None:
+    with httpx.Client(base_url=baton.url, timeout=30.0) as http:
         body = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 4, "ignore_eos": True}
         answer = http.post("/v1/completions", json=body).raise_for_status().json()
         told = http.get(f"/v1/requests/{answer['id']}").raise_for_status().json()
@@ -42,16 +30,16 @@ def test_a_finished_requests_timeline_adds_up(stack: Stack) -> None:
     assert unknown.json()["error"]["type"]
 
 
-def test_the_page_is_there_and_fetches_nothing_from_elsewhere(stack: Stack) -> None:
-    page = httpx.get(f"{stack.url}/", timeout=10.0).raise_for_status()
+def test_the_page_is_there_and_fetches_nothing_from_elsewhere(baton: Stack) -> None:
+    page = httpx.get(f"{baton.url}/", timeout=10.0).raise_for_status()
     assert page.headers["content-type"].startswith("text/html")
     assert "connect-src 'self'" in page.headers["content-security-policy"]
 
 
-def test_top_shows_the_pools(stack: Stack) -> None:
+def test_top_shows_the_pools(baton: Stack) -> None:
     command = [sys.executable, "-m", "deploy.cli", "top", "--once", "--interval", "0.2"]
     done = subprocess.run(
-        [*command, "--url", stack.url], capture_output=True, text=True, timeout=60, check=False
+        [*command, "--url", baton.url], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "prefill" in done.stdout

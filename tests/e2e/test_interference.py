@@ -16,5 +16,5 @@ async def test_prompts_arrive_beside_steady_streams(baton: Stack) -> None:
     assert arrivals["failed"] == []
     assert arrivals["ttft_p50_ms"] > 0
     assert 0 < found["beside_a_prompt"]["gaps"] <= found["disturbed"]["gaps"] <= 3 * 299
-    assert found["quiet"]["gaps"] > 500
+    assert 0 < found["quiet"]["gaps"] <= 3 * 299
     await baton.idle(num_workers=2)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from tests.e2e.conftest import ending_well
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
 from tests.e2e.waiting import eventually
@@ -33,15 +34,11 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
     stack = Stack(
         served(MODEL), "--role", request.param, heartbeat=0.25, page_size=16, num_pages=256,
         log_json=True, log_level="debug", api_keys=f"me:{KEY}", channel_secret=SECRET,
-    ).start()  # fmt: skip
-    try:
-        stack.role = request.param  # type: ignore[attr-defined]
+    )  # fmt: skip
+    stack.role = request.param  # type: ignore[attr-defined]
+    with ending_well(stack):
         yield stack
-        assert stack.stop() == 0
-        for never in (KEY, SECRET, PROMPT):
-            assert never not in stack.text
-    finally:
-        stack.close()
+    assert not [secret for secret in (KEY, SECRET, PROMPT) if secret in stack.text]
 
 
 def lines_about(stack: Stack, http_id: str) -> dict[str, list[dict]]:

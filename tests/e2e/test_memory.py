@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from tests.e2e.conftest import ending_well
 from tests.e2e.records import outcomes, records, settled
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
@@ -46,12 +47,9 @@ def small() -> Iterator[Stack]:
         max_batch_tokens=128,
         poison=True,
         verify_handoff=True,
-    ).start()
-    yield stack
-    try:
-        assert stack.stop() == 0
-    finally:
-        stack.close()
+    )
+    with ending_well(stack):
+        yield stack
 
 
 @pytest.fixture(scope="module")

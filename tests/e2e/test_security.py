@@ -14,6 +14,7 @@ import zmq
 import zmq.asyncio
 
 from bench.stack import setting
+from tests.e2e.conftest import ending_well
 from tests.e2e.refusals import reach, refusal, up
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
@@ -41,17 +42,14 @@ def locked(keys_file: Path) -> Iterator[Stack]:
     stack = Stack(
         served(MODEL), heartbeat=0.25, page_size=16, num_pages=256, log_level="debug",
         api_keys_file=keys_file, channel_secret=SECRET,
-    ).start()  # fmt: skip
-    try:
+    )  # fmt: skip
+    with ending_well(stack):
         yield stack
         commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in stack.pids().values()]
         assert len(commands) == 3
-        assert stack.stop() == 0
-        for secret in (RIGHT, RARE, WRONG, SECRET):
-            assert secret not in stack.text
-            assert not any(secret.encode() in command for command in commands)
-    finally:
-        stack.close()
+    for secret in (RIGHT, RARE, WRONG, SECRET):
+        assert secret not in stack.text
+        assert not any(secret.encode() in command for command in commands)
 
 
 @pytest.fixture

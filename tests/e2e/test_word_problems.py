@@ -3,50 +3,17 @@ transformers would with the same checkpoint."""
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from bench.stack import ROOT
-from tests.e2e.problems import HELDOUT, final_number
+from tests.e2e.problems import HELDOUT, ask_all, final_number
+from tests.e2e.served import TINY
 from tests.e2e.stack import Stack
 
-TINY = ROOT / "models" / "tiny"
 GATE = 0.90
-
-
-@pytest.fixture(scope="module")
-def tiny() -> Iterator[Stack]:
-    stack = Stack(TINY, verify_handoff=True).start()
-    yield stack
-    try:
-        assert stack.stop() == 0
-    finally:
-        stack.close()
-
-
-async def ask_all(url: str, concurrency: int) -> list[dict]:
-    limit = asyncio.Semaphore(concurrency)
-    async with httpx.AsyncClient(base_url=url, timeout=60.0) as http:
-
-        async def ask(problem: dict) -> dict:
-            body = {
-                "model": "tiny",
-                "messages": [{"role": "user", "content": problem["question"]}],
-                "temperature": 0,
-                "max_tokens": 200,
-                "return_token_ids": True,
-            }
-            async with limit:
-                answer = await http.post("/v1/chat/completions", json=body)
-            assert answer.status_code == 200, answer.text
-            return answer.json()["choices"][0]
-
-        return await asyncio.gather(*map(ask, HELDOUT))
 
 
 async def test_held_out_problems_at_concurrency_8(tiny: Stack) -> None:

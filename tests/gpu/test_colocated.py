@@ -5,8 +5,9 @@ import asyncio
 import pytest
 import torch
 
+from tests.e2e.problems import ask_all
+from tests.e2e.served import TINY
 from tests.e2e.stack import Stack
-from tests.e2e.test_word_problems import TINY, ask_all
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

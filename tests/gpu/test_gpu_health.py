@@ -6,8 +6,8 @@ import re
 import httpx
 import pytest
 
+from tests.e2e.served import TINY
 from tests.e2e.stack import Stack
-from tests.e2e.test_word_problems import TINY
 from tests.e2e.waiting import eventually
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]

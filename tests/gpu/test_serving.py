@@ -6,11 +6,11 @@ import time
 import pytest
 import torch
 
-from tests.e2e.problems import HELDOUT, final_number
+from tests.e2e.problems import HELDOUT, ask_all, final_number
 from tests.e2e.records import settled
+from tests.e2e.served import TINY
 from tests.e2e.stack import Stack
 from tests.e2e.streams import Stream
-from tests.e2e.test_word_problems import TINY, ask_all
 from tests.e2e.waiting import eventually
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
