@@ -1,7 +1,6 @@
 """FP8 weights on the GPU against float32 of the same weights: reduced depth, the real widths."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -16,7 +15,16 @@ from engine.kernels.reference import ReferenceKernels
 from engine.kernels.triton_large_linear import large_linear
 from engine.model.matrix import Matrix
 from engine.runner import Engine
-from tests.gpu.test_parity import FULL_SIZE, MARGIN, PAGES_EACH, Forced, _kl, pages
+from tests.gpu.teacher_forced import (
+    MARGIN,
+    PAGES_EACH,
+    Forced,
+    alone_and_among,
+    four_layers,
+    kl,
+    pages,
+    teacher_forced,
+)
 from tests.kernels.closeness import relative_error
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -29,11 +37,8 @@ MIN_SAME_TOP1 = 0.97
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    settings = json.loads(FULL_SIZE.read_text())
-    text = settings["text_config"]
-    text |= {"num_hidden_layers": 4, "layer_types": text["layer_types"][:4], "vocab_size": 32_000}
     folder = tmp_path_factory.mktemp("model")
-    (folder / "config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text(json.dumps(four_layers()))
     return load(folder, "bfloat16")
 
 
@@ -62,15 +67,6 @@ def copy_weights(source: object, into: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def texts() -> list[list[int]]:
-    generator = torch.Generator().manual_seed(1)
-    return [
-        torch.randint(0, 32_000, (length + NUM_DECODED,), generator=generator).tolist()
-        for length in PROMPT_LENS
-    ]
-
-
-@pytest.fixture(scope="module")
 def reference(engine: Engine, texts: list[list[int]]) -> list[torch.Tensor]:
     """float32 logits of the same weights at the positions that our engine samples."""
     twin = load(engine.config.model_dir, "float32")
@@ -89,32 +85,15 @@ def reference(engine: Engine, texts: list[list[int]]) -> list[torch.Tensor]:
     return found
 
 
-@pytest.fixture
-def forced(engine: Engine) -> Iterator[Forced]:
-    found = Forced(engine)
-    yield found
-    found.close()
-
-
 def test_teacher_forced_logits(
     forced: Forced, texts: list[list[int]], reference: list[torch.Tensor]
 ) -> None:
-    ours: list[list[torch.Tensor]] = []
-    for slot, length in enumerate(PROMPT_LENS):
-        forced.bind(slot, texts[slot][:length])
-        forced.prefill(slot, texts[slot][:length], 0, last=True)
-        ours.append([forced.logits[-1][0]])
-    slots = list(range(len(PROMPT_LENS)))
-    for step in range(NUM_DECODED - 1):
-        starts = [length + step for length in PROMPT_LENS]
-        fed = [texts[s][start] for s, start in zip(slots, starts, strict=True)]
-        for slot, logits in zip(slots, forced.decode(slots, starts, fed), strict=True):
-            ours[slot].append(logits)
+    ours = teacher_forced(forced, texts, NUM_DECODED)
     clear = same = 0
     kls = []
     for length, theirs, rows in zip(PROMPT_LENS, reference, ours, strict=True):
-        own = torch.stack(rows)[:, : theirs.shape[1]]
-        kls.append(_kl(theirs, own))
+        own = rows[:, : theirs.shape[1]]
+        kls.append(kl(theirs, own))
         best = theirs.topk(2).values
         margin = best[:, 0] - best[:, 1] > MARGIN
         clear += int(margin.sum())
@@ -127,17 +106,8 @@ def test_teacher_forced_logits(
 
 
 def test_a_decode_row_does_not_depend_on_its_batch(forced: Forced, texts: list[list[int]]) -> None:
-    slot, length = len(PROMPT_LENS), 65
-    for other in (slot, slot + 1):
-        forced.bind(other, texts[1][:length])
-        forced.prefill(other, texts[1][:length], 0, last=True)
-    alone = forced.decode([slot], [length], [7])[0]
-    others = list(range(len(PROMPT_LENS)))
-    starts = [length + NUM_DECODED for length in PROMPT_LENS]
-    for other, start in zip(others, starts, strict=True):
-        forced.bind(other, texts[other])
-        forced.prefill(other, texts[other][:start], 0, last=True)
-    among = forced.decode([*others, slot + 1], [*starts, length], [*[3] * len(others), 7])[-1]
+    prompt = texts[PROMPT_LENS.index(65)][:65]
+    alone, among = alone_and_among(forced, prompt, texts)
     assert torch.equal(alone, among)
 
 
