@@ -7,7 +7,7 @@ import pytest
 from colocated.limits import ColocatedLimits
 from engine.batch import ForwardBatch
 from prefill.scheduler import PrefillLimits
-from tests.simulation.cluster import FakeEngine, FakeStep, expected_output
+from tests.simulation.fake_engine import FakeEngine, FakeStep, expected_output
 from transport.copy.pull import NoPeers
 from transport.wire.layout import PoolSize
 from transport.wire.messages import Cancel, Failed, Generate, Prefilled, Tokens

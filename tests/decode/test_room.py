@@ -6,7 +6,7 @@ import pytest
 
 from colocated.limits import ColocatedLimits
 from prefill.scheduler import PrefillLimits
-from tests.simulation.cluster import FakeEngine
+from tests.simulation.fake_engine import FakeEngine
 from transport.copy.pull import Copied
 from transport.wire.errors import StaleEpoch
 from transport.wire.layout import PoolSize

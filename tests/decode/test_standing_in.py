@@ -3,7 +3,7 @@
 import pytest
 
 from tests.decode.test_room import PAGE, Site
-from tests.simulation.cluster import expected_output
+from tests.simulation.fake_engine import expected_output
 from transport.wire.messages import Cancel, Generate, Prefilled, Tokens
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire

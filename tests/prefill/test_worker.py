@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from colocated.limits import ColocatedLimits
 from prefill.scheduler import PrefillLimits
-from tests.simulation.cluster import FakeEngine
+from tests.simulation.fake_engine import FakeEngine
 from transport.copy.pull import NoPeers
 from transport.wire.layout import PoolSize
 from transport.wire.messages import Cancel, Prefill, Prefilled, Release

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from coordinator.core.breaker import BreakerSettings
 from coordinator.core.request import State
 from coordinator.core.trials import TrialLimits
-from tests.simulation.cluster import POISON, Cluster, expected_output
+from tests.simulation.cluster import Cluster
+from tests.simulation.fake_engine import POISON, expected_output
 from tests.simulation.test_cluster import settle
 from transport.wire.layout import PoolSize
 from transport.wire.sampling import StopRule

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from coordinator.core.hub_settings import HubSettings
 from coordinator.core.request import State
 from coordinator.core.trials import TrialLimits
-from tests.simulation.cluster import EOS, Cluster, expected_output
+from tests.simulation.cluster import Cluster
+from tests.simulation.fake_engine import EOS, expected_output
 from transport.wire.layout import PoolSize
 from transport.wire.sampling import StopRule
 
