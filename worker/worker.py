@@ -94,7 +94,7 @@ class Worker:
             self._allocator, engine.layout, self._reclaim, self._num_pages_coming
         )
         self._prompts = PrefillScheduler(
-            self._allocator, engine.layout, limits.prompts, self._num_growing
+            self._allocator, engine.layout, limits.prompts, self._num_beside_prompts
         )
         self._launched: deque[tuple[Scheduled, Step, Process]] = deque()
         self._stalled = False
@@ -104,7 +104,7 @@ class Worker:
 
     def step(self) -> None:
         """Schedule, launch, process the previous result; returns at once without work."""
-        for sequence in self._pulling.arrived(num_growing=self._num_active_here()):
+        for sequence in self._pulling.arrived(num_growing=self._num_beside_transfers()):
             self._sequences.add(sequence)
         decode = self._sequences.schedule()
         for given_up in self._sequences.take_given_up():
@@ -116,8 +116,9 @@ class Worker:
             )
         )
         self._launch(prompts, self._process_prompts)
-        self._stalled = not self._launched
-        if decode is None and prompts is None:
+        idle = decode is None and prompts is None
+        self._stalled = idle and not self._launched
+        if idle:
             self._process(behind=0)
         for sequence in self._offers.expire(self._clock()):
             self._reports.failed(sequence, "offer_expired", "no worker pulled the offer in time")
@@ -239,11 +240,11 @@ class Worker:
 
     # ---- memory that the queues share
 
-    def _num_active_here(self) -> int:
-        """Sequences that will grow in pages they already have."""
+    def _num_beside_transfers(self) -> int:
+        """Pages to keep free beside a transfer that is admitted."""
         return len(self._sequences.running) + len(self._prompts.filling)
 
-    def _num_growing(self) -> int:
+    def _num_beside_prompts(self) -> int:
         """Pages to keep free beside a prompt that is admitted."""
         return len(self._sequences.running) + len(self._transfers.receiving)
 

@@ -115,6 +115,20 @@ def test_a_younger_handoff_on_its_way_in_gives_way_to_the_oldest(lookahead: int)
     assert site.failures() == [("young", "preempted", True)]
 
 
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_a_step_of_what_runs_does_not_wait_for_a_copy_under_way(lookahead: int) -> None:
+    site = Site(num_pages=20, lookahead=lookahead)
+    site.start("running", 1, PAGE - 1)
+    site.ask("receiving", 2, PAGE - 1)
+    site.steps(1)
+    waited_s = site.pulls[-1].waited_s
+    for _ in range(5):
+        site.steps(1)
+        assert site.pool.wait_s() == 0.0
+    assert site.pulls[-1].waited_s == waited_s
+    assert site.num_tokens("running") >= 5
+
+
 def test_an_older_handoff_on_its_way_in_keeps_its_pages() -> None:
     site = Site(num_pages=1 + 2 + 2)
     site.start("young", 2, PAGE - 1)

@@ -11,7 +11,8 @@ The messages of a request:
     coordinator ── Decode(offer) ──► decode worker: pulls ── TransferDone ──► coordinator
     coordinator ── Release ──► prefill worker                decode worker ── Tokens … ──►
 
-and at a colocated worker, without a handoff:
+and without a handoff, at a colocated worker, or at a decode worker while no prefill worker takes
+work:
 
     coordinator ── Generate ──► worker ── Prefilled(first token), Tokens … ──► coordinator
 """
@@ -266,7 +267,8 @@ class Decode(_Order, frozen=True, tag="decode", kw_only=True):
 
 
 class Generate(_Order, frozen=True, tag="generate"):
-    """Compute ``token_ids``, and decode at the same worker to the end."""
+    """Compute ``token_ids``, and decode at the same worker to the end: a colocated one, or a decode
+    worker while no prefill worker takes work."""
 
 
 class Cancel(WireStruct, frozen=True, tag="cancel"):
