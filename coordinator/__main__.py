@@ -1,6 +1,6 @@
 """``python -m coordinator``: HTTP for clients, ZeroMQ for workers.
 
-Secrets have no option, only the environment: a command line is there for every user to read.
+Secrets have no option, only an environment variable: every user can read a command line.
 """
 
 import gc
@@ -105,7 +105,7 @@ def main(
     log_level: Annotated[str, typer.Option(envvar="BATON_LOG_LEVEL")] = "info",
     log_json: Annotated[bool, typer.Option(envvar="BATON_LOG_JSON")] = False,
 ) -> None:
-    """Serve the OpenAI API, assign requests to the pools, keep their record in Redis."""
+    """Serve the OpenAI API, place requests at the workers, keep their record in Redis."""
     gc.freeze()
     gc.enable()
     try:
@@ -144,7 +144,8 @@ def main(
 
 
 def exit_status(error: Exception) -> int:
-    """What a start that ends with ``error`` tells the supervisor: Redis may yet answer."""
+    """The exit status of a start that ended with ``error``: whether a supervisor should try
+    again."""
     waits = isinstance(error, RedisUnavailable) and not error.final
     return TRY_AGAIN if waits else CANNOT_START
 

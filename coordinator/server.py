@@ -52,9 +52,9 @@ _BACKLOG = 65_535  # the kernel takes net.core.somaxconn if that is less
 
 @dataclass(frozen=True)
 class CoordinatorSettings:
-    """``bind`` is the ZeroMQ endpoint for workers, ``channel_keys`` what they must know; None: any
-    process of this machine may join. ``model`` is the folder with the tokenizer. ``hand_over``: a
-    proxy in front keeps what comes while this process restarts (drain.py)."""
+    """``bind`` is the ZeroMQ endpoint for workers, ``channel_keys`` those of the workers' channel;
+    None: any process of this machine may join. ``model`` is the folder with the tokenizer.
+    ``hand_over``: a proxy in front keeps what comes while this process restarts (drain.py)."""
 
     host: str
     port: int

@@ -48,7 +48,7 @@ class Attempts:
         self._max_faults = max_faults
 
     def begin(self, request: Request) -> None:
-        """Queue the request, anew if it was placed before."""
+        """Queue the request, for the first time or again."""
         request.begin_attempt(self._clock())
         self._dispatcher.enqueue(request)
         self.record(request)
@@ -142,7 +142,7 @@ class Attempts:
         request.failed_with.add(code)
 
     def finish(self, request: Request) -> None:
-        """Its text is complete, though its worker would go on."""
+        """End the request: its text is complete, though its worker would go on."""
         self._dispatcher.take_back(request)
         request.finish_reason = "stop"
         self._end(request, State.FINISHED)
@@ -170,15 +170,15 @@ class Attempts:
         self._outbox.add(Ended(request))
 
     def _may_pull_elsewhere(self, request: Request, instance: str, code: str) -> bool:
-        """Whether its copy alone did not end, for the first time: the prompt need not be computed
-        again to see whether another decode worker's does."""
+        """Whether only its copy failed to end, for the first time: another decode worker can try
+        before the prompt is computed again."""
         if code != "pull_timeout" or "pull_timeout" in request.failed_with:
             return False
         return self._dispatcher.has_offer(request) and instance == request.decode_worker
 
     def _larger_will_be_back(self, request: Request, instance: str, code: str) -> bool:
-        """Whether it is too long for this worker, but was not for another one that was here: it
-        waits for that as for any lost worker."""
+        """Whether the request is too long for this worker, but not for one that was here before:
+        then it waits for a worker as large, as after any loss."""
         worker = self._registry.get(instance)
         if code != "too_long" or worker is None:
             return False

@@ -35,8 +35,8 @@ from transport.wire.messages import Cancel, Release, ToWorker
 
 
 class Dispatcher:
-    """Places requests and takes them back. ``send`` gives a worker a message, ``changed`` is told
-    of each request that was placed; ``clock`` and ``monotonic`` are the lifecycle's."""
+    """Places requests and takes them back. ``send`` gives a worker a message, ``changed`` is called
+    with each request that was placed; ``clock`` and ``monotonic`` are the lifecycle's."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Dispatcher:
             _remove(request, self.handoffs)
 
     def run(self) -> None:
-        """Place whatever can be placed, oldest first."""
+        """Place all requests that can be placed, oldest first."""
         self._trials.free_reservations()
         for request in [r for r in self.parked if not self._too_long_for_all(r)]:
             _remove(request, self.parked)
@@ -105,21 +105,21 @@ class Dispatcher:
         self._run_queue(waited_for)
 
     def unassign(self, request: Request, instance: str) -> None:
-        """The worker is no longer responsible for the request."""
+        """The worker has nothing more to do for the request."""
         worker = self._registry.get(instance)
         if worker is not None:
             worker.unassign(request)
 
     def recount(self, request: Request) -> None:
-        """It has become longer, or its first token has come: so it needs more memory where it is,
-        or fewer tokens are ahead there."""
+        """Count the request anew at its workers: it has become longer, or its first token has
+        come."""
         for instance in (request.prefill_worker, request.decode_worker):
             worker = self._registry.get(instance)
             if worker is not None and request.request_id in worker.assigned:
                 worker.recount(request)
 
     def take_back(self, request: Request) -> None:
-        """Have every worker forget the request, and forget them."""
+        """Cancel the request at its workers, and remove it from the queues."""
         self.withdraw(request)
         for instance in (request.prefill_worker, request.decode_worker):
             worker = self._registry.get(instance)
@@ -134,7 +134,7 @@ class Dispatcher:
         return request.offer is not None and here
 
     def release_offer(self, request: Request) -> None:
-        """The prefill worker may drop it, unless it already has."""
+        """Tell the prefill worker to free the offered caches, if it still has them."""
         if request.offer is not None and self._registry.get(request.prefill_worker):
             epoch = request.offer.epoch
             release = Release(request.request_id, request.attempt, epoch)
@@ -142,7 +142,7 @@ class Dispatcher:
         self.forget_offer(request)
 
     def forget_offer(self, request: Request) -> None:
-        """The prefill worker has nothing to do with the request any more."""
+        """The prefill worker no longer keeps the request's caches."""
         self.unassign(request, request.prefill_worker)
         request.offer = None
 

@@ -98,7 +98,8 @@ class ConnectionMonitor:
 
 
 class ClosedConnections:
-    """``reaches`` probes one of ``instances``; ``gone`` is told which have no process any more.
+    """``reaches`` probes one of ``instances``; ``gone`` is called with those
+    whose process has ended.
     ``clock`` and ``sleep`` are the event loop's."""
 
     def __init__(
@@ -122,7 +123,7 @@ class ClosedConnections:
         self._ended.set()
 
     async def watch(self) -> None:
-        """Probe whenever a connection has ended, until cancelled."""
+        """Probe all instances after each ended connection, until cancelled."""
         while True:
             await self._ended.wait()
             self._ended.clear()

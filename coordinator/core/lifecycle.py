@@ -113,7 +113,7 @@ class Lifecycle:
                 self._dispatcher.run()
 
     def fail_all(self, requests: Iterable[Request], code: str, message: str) -> None:
-        """All at once: what one of them leaves free is not given to another of them."""
+        """Fail them together, so that none is placed where another one was."""
         with self._outbox:
             for request in requests:
                 if not request.state.terminal:
@@ -121,7 +121,7 @@ class Lifecycle:
             self._dispatcher.run()
 
     def tick(self) -> None:
-        """What time alone brings, once a heartbeat."""
+        """Once a heartbeat: fail what is overdue, and clear workers that are reserved."""
         with self._outbox:
             for request, code, message in list(self._overdue.due(self._monotonic())):
                 self._attempts.give_up(request, code, message)
@@ -133,7 +133,7 @@ class Lifecycle:
     # ---- workers come and go
 
     def introduce(self, instance: str) -> None:
-        """A worker has just been welcomed: tell the peers about each other, give it work."""
+        """A worker has just joined: tell the peers about each other, give it work."""
         worker = self._registry.get(instance)
         if worker is None:
             return

@@ -70,8 +70,8 @@ class Membership:
         return Alive(NO_COORDINATOR)
 
     def distrust(self, instance: str, error: WireError) -> Refused:
-        """The answer to bytes that make no sense here. All are counted; at most one in
-        ``DISTRUST_LOGGED_EVERY_S`` is logged."""
+        """The answer to a message that cannot be decoded or is not allowed. All are counted; at
+        most one in ``DISTRUST_LOGGED_EVERY_S`` is logged."""
         now = time.monotonic()
         if now - self._distrust_logged_at >= DISTRUST_LOGGED_EVERY_S:
             log.warning(
@@ -94,8 +94,8 @@ class Membership:
     def refuse_stranded(self, reported_before: float) -> list[tuple[str, Refused]]:
         """Fence workers whose pair with every partner is broken, so that the operator learns why.
 
-        Where both ends of a pair are stranded it is the decode worker that goes, unless the other
-        is leaving: the memory of a prefill worker that drains may be gone, and the next one's not.
+        Where both workers of a pair are stranded the decode worker is fenced, unless the other is
+        draining: the memory of that one may be gone, and the next one's is not.
         A worker that drains finishes what it has.
         """
         refused = []

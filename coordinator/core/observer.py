@@ -1,6 +1,6 @@
-"""What the core tells the outside: metrics, the record in Redis, the worker registry there.
+"""What the core reports: metrics, logs, the record and the registry of workers in Redis.
 
-Nothing here can fail or slow a request; the hub calls it at each event and goes on.
+Nothing here can fail or slow a request.
 """
 
 import logging
@@ -208,11 +208,11 @@ class Observer:
     # ---- the whole
 
     def loop_lag(self, lag_s: float) -> None:
-        """How late the event loop was just now."""
+        """How late the event loop was."""
         self._metrics.event_loop_lag_s.observe(lag_s)
 
     def tick(self, status: ServiceStatus, stale_dropped: int, open_tokens: int) -> None:
-        """Once a heartbeat: what is open."""
+        """Once a heartbeat: gauges of what is open."""
         metrics = self._metrics
         metrics.queued.set(status.queued)
         metrics.running.set(status.running)

@@ -1,4 +1,4 @@
-"""Requests that wait or stand still for too long. Pure."""
+"""Requests that wait, or make no progress, for too long. Pure."""
 
 import heapq
 from collections.abc import Iterator, Mapping
@@ -13,11 +13,11 @@ _SPARE = 1_024
 
 
 class Overdue:
-    """Looks at each of ``requests``, the open ones, when it may be overdue, and not before.
+    """Checks each of ``requests``, the open ones, when it may be overdue, and not before.
 
     A request that is at a worker may be silent for ``silence_timeout_s``: without a token, a
     handoff, a new placement. One that waits for a worker may do so for ``queue_timeout_s`` at a
-    time: under overload nothing is wrong with it. Neither limits how long an answer gets.
+    time: under overload that is no error. Neither limits how long an answer gets.
     """
 
     def __init__(self, settings: HubSettings, requests: Mapping[str, Request]) -> None:

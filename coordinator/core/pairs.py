@@ -1,7 +1,7 @@
 """Which decode worker may pull from which prefill worker, by their self-tests. Pure.
 
 A pair is untested until its decode worker has reported, and then usable or broken. Only usable
-pairs get requests. What is broken stays so until one of the two comes back as a new instance.
+pairs get requests. A broken pair stays broken until one of the two comes back as a new instance.
 """
 
 from collections.abc import Mapping

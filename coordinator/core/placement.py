@@ -13,7 +13,7 @@ is what is short.
 
 Workers that could not hold the request to its end are passed over while there is one that can,
 full or not. When there is none, the largest get it: it may end early. It fails where it outgrows
-the pool, and what no pool can hold even now is given away at once, to be refused.
+that worker. A request that no worker can hold even now is placed at once, to be refused.
 """
 
 from collections.abc import Callable, Iterable

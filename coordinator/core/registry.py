@@ -209,7 +209,7 @@ class Registry:
         return any(worker.hello.max_seq_len >= num_tokens for worker in self.taking(role))
 
     def missing_roles(self) -> tuple[Role, ...]:
-        """Roles without a worker that takes work; a worker that does both needs no other."""
+        """Roles without a worker that takes work; a colocated worker needs no other."""
         taking = {worker.hello.role for worker in self._workers.values() if not worker.draining}
         needed: tuple[Role, ...] = ("colocated",) if self.of("colocated") else ("prefill", "decode")
         return tuple(role for role in needed if role not in taking)
@@ -224,7 +224,7 @@ class Registry:
 
     def require_compatible(self, hello: Hello) -> None:
         """Raise LayoutMismatch unless ``hello`` serves what the workers already here serve, and
-        RoleMismatch where some do both and others one."""
+        RoleMismatch where some are colocated and others not."""
         for worker in self._workers.values():
             if (worker.hello.role == "colocated") != (hello.role == "colocated"):
                 raise RoleMismatch(

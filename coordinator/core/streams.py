@@ -42,7 +42,7 @@ class OpenTokens:
 
 
 class Hold:
-    """What one response holds, from its acceptance until ``release``."""
+    """The tokens that one response holds, from its acceptance until ``release``."""
 
     def __init__(self, tokens: OpenTokens, num_prompt: int, *, until_end: bool) -> None:
         self._tokens = tokens
@@ -76,7 +76,7 @@ def tokens_that_fit() -> int:
 
 
 def memory_bytes() -> int:
-    """What this machine has, or what its container may use where that is less."""
+    """The memory of this machine, or of its container where that is less."""
     num_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = _CGROUP_LIMIT.read_text().strip() if _CGROUP_LIMIT.is_file() else "max"
     if limit.isdecimal():

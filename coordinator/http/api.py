@@ -46,8 +46,8 @@ def create_app(
     now: Callable[[], float] | None = None,
 ) -> FastAPI:
     """The ASGI app. ``metrics`` is the object that the core feeds too; a fresh one if None.
-    ``history`` tells what became of requests; nothing if None. ``clock`` is that of the keys'
-    quotas. ``readers`` read its heavy bodies; some of its own if None. ``now`` gives Unix seconds
+    ``history`` has the record of requests; none if None. ``clock`` is that of the keys'
+    quotas. ``readers`` read heavy bodies; new ones if None. ``now`` gives Unix seconds
     by the clock that stamped the history's records; one that never steps if None.
 
     The caller owns core, tokenizer and readers, and closes them.

@@ -14,7 +14,7 @@ from telemetry.metrics import Metrics
 
 @dataclass(frozen=True)
 class AppContext:
-    """The core behind, the tokenizer and the settings; one for each app."""
+    """The core, the tokenizer and the settings; one for each app."""
 
     core: Core
     tokenizer: Tokenizer
@@ -27,7 +27,7 @@ class AppContext:
         return max_model_len(self.core, self.tokenizer)
 
     def check_model(self, name: str | None) -> None:
-        """A request without a model gets the one there is; raises ApiError for another one."""
+        """Raises ApiError for another model than the served one; None means that one."""
         if name is not None and name != self.settings.served_model_name:
             served = self.settings.served_model_name
             raise ApiError(

@@ -30,7 +30,7 @@ class BodyBytes:
         self._num_held = 0
 
     def hold(self, owner: str) -> "HeldBytes":
-        """For one body; ``release`` it when the body is read."""
+        """Begin to count a body; ``release`` it when the body is read."""
         return HeldBytes(self, owner)
 
     def take(self, owner: str, num_bytes: int) -> None:
@@ -72,7 +72,7 @@ class HeldBytes:
 
 
 class Bodies:
-    """Those of all requests; one for each app."""
+    """Receives and prepares the bodies of all requests; one for each app."""
 
     def __init__(self, context: AppContext, readers: Readers) -> None:
         self._context = context

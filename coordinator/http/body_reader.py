@@ -33,8 +33,8 @@ from telemetry.metrics import Metrics
 from transport.wire.token_ids import to_wire
 
 
-class PoolsLimit(Struct, frozen=True):
-    """What a job says of the core."""
+class CoreLimit(Struct, frozen=True):
+    """The limit of the core, as a job says it."""
 
     max_seq_len: int | None
 
@@ -51,7 +51,7 @@ def main(model: Path) -> None:
             body = read_exactly(incoming, job.num_bytes)
         except EOFError:
             return
-        core = cast(Core, PoolsLimit(job.max_seq_len))
+        core = cast(Core, CoreLimit(job.max_seq_len))
         context = AppContext(core, tokenizer, HttpSettings(**job.settings), metrics)
         reply, data = _reply(context, job.kind, body)
         try:

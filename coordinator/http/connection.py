@@ -1,4 +1,4 @@
-"""Work that only makes sense while its client is there."""
+"""Work that is cancelled when its client leaves."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -100,7 +100,7 @@ def json_response(
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Every error the framework can raise gets our shape; never a 422."""
+    """Every error that the framework can raise becomes an ErrorBody; none is a 422."""
 
     async def on_api_error(_: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)

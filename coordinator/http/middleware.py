@@ -49,7 +49,8 @@ class RequestId:
 
 
 class Observed:
-    """Counts, times and logs every response; turns our own bugs into a 500 of the right shape."""
+    """Counts, times and logs every response; turns an unhandled exception into a 500 with an
+    ErrorBody."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app

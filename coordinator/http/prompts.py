@@ -16,15 +16,15 @@ Prompt = str | list[int]
 _Ids = Annotated[list[int], msgspec.Meta(min_length=1)]
 
 LOOKUP_LENS = 4
-"""Text is told in tokens and back up to so many times the context."""
+"""/tokenize and /detokenize take up to so many times the context."""
 
 
 def max_model_len(core: Core, tokenizer: Tokenizer) -> int:
-    """Most tokens of prompt and output together: the model's limit or the live pools', whichever
-    is less."""
-    pools = core.max_seq_len
+    """Most tokens of prompt and output together: the model's limit or the live workers',
+    whichever is less."""
+    longest = core.max_seq_len
     limit = tokenizer.info.max_position
-    return limit if pools is None else min(limit, pools)
+    return limit if longest is None else min(limit, longest)
 
 
 def chat_ids(
@@ -90,7 +90,7 @@ def completion_ids(
 
 
 def check_lookup(param: str, num_tokens: int, max_len: int) -> None:
-    """Raises ApiError for more tokens than are told in text, or text in tokens, at a time."""
+    """Raises ApiError for more tokens than one /tokenize or /detokenize may convert."""
     if num_tokens > LOOKUP_LENS * max_len:
         raise invalid(
             param,

@@ -26,7 +26,7 @@ class Job(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """An ApiError; ``bug`` is the traceback of what was no refusal."""
+    """An ApiError; ``bug`` is the traceback where it stands for an unhandled exception."""
 
     status: int
     message: str

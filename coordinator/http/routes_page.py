@@ -1,4 +1,4 @@
-"""The page at ``/``: a playground, the pools and the last requests.
+"""The page at ``/``: a playground, the workers and the last requests.
 
 Static files (page/), read once. They need nothing from elsewhere, and the policy they are
 sent with forbids it: no other origin, nothing inline, no frame around it. They hold no secret, so

@@ -3,7 +3,7 @@
 Each stage begins where the one before ends, so that they add up to what the attempt took, all by
 the coordinator's clock. What a stage consists of by the workers' own clocks, where it is known,
 are its parts. Requests that end in a stage have none of the later ones; without a handoff (the
-first token was the last one, or one worker does both) there is none of that name.
+first token was the last one, or a colocated worker has it) there is none of that name.
 """
 
 from typing import Annotated, Literal

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from coordinator.record import keys, scripts
 from coordinator.record.redis_link import RedisLink
-from coordinator.record.script import Command
+from coordinator.record.scripts import Command
 from transport.wire.errors import BatonError
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from redis.exceptions import AuthenticationError, NoScriptError, RedisError, Res
 from coordinator.record import scripts
 from coordinator.record.damage import Damage
 from coordinator.record.redis_url import check_redis_password, check_redis_url, safe_url
-from coordinator.record.script import RUN, Command
+from coordinator.record.scripts import RUN, Command
 from transport.wire.errors import BatonError
 
 _CLOSE_TIMEOUT_S: Final = 0.2

@@ -5,7 +5,7 @@ from typing import Any
 from redis import Redis
 
 from coordinator.record import scripts
-from coordinator.record.script import Command
+from coordinator.record.scripts import Command
 
 
 def load(redis: Redis) -> None:
