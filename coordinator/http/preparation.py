@@ -54,8 +54,9 @@ def _chat(context: AppContext, request: ChatRequest) -> Prepared:
     ids = chat_ids(
         context.tokenizer,
         request.messages,
+        () if request.tool_choice == "none" else request.tools or (),
         add_generation_prompt=request.add_generation_prompt,
-        variables=request.chat_template_kwargs,
+        variables=request.template_variables,
         max_len=context.max_model_len,
     )
     request.messages = [ChatMessage(role="user", content="")]
@@ -90,8 +91,9 @@ def _tokenized(context: AppContext, request: TokenizeRequest) -> bytes:
         ids = chat_ids(
             context.tokenizer,
             request.messages,
+            request.tools or (),
             add_generation_prompt=request.add_generation_prompt,
-            variables=request.chat_template_kwargs,
+            variables=request.chat_template_kwargs or {},
             max_len=max_len,
         )
     else:

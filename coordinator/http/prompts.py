@@ -1,13 +1,14 @@
 """Prompts of a request as token ids, and how much output they leave room for."""
 
-from collections.abc import Collection, Sequence
-from typing import Annotated
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any
 
 import msgspec
 
 from coordinator.core.contract import Core
 from coordinator.http.errors import ApiError, invalid
 from coordinator.http.request_schemas import ChatMessage
+from coordinator.http.tool_schemas import Tool
 from coordinator.text.chat_template import TemplateRefused
 from coordinator.text.tokenizer import Tokenizer
 from transport.wire.token_ids import TokenIds, packed
@@ -30,17 +31,19 @@ def max_model_len(core: Core, tokenizer: Tokenizer) -> int:
 def chat_ids(
     tokenizer: Tokenizer,
     messages: Sequence[ChatMessage],
+    tools: Sequence[Tool],
     *,
     add_generation_prompt: bool | None,
-    variables: dict[str, object] | None,
+    variables: Mapping[str, Any],
     max_len: int,
 ) -> TokenIds:
     """Token ids of a conversation; a refusal of the template is a 400."""
+    told = {"tools": [msgspec.to_builtins(tool) for tool in tools]} if tools else {}
     try:
         return tokenizer.encode_chat(
             [message.rendered() for message in messages],
             add_generation_prompt=add_generation_prompt is not False,
-            variables=variables,
+            variables={**told, **variables},
             max_len=max_len,
         )
     except TemplateRefused as error:

@@ -6,7 +6,7 @@ that other servers have and this one does not is ``Unsupported``: refused, never
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -18,13 +18,21 @@ from coordinator.http.request_fields import (
     Unsupported,
     harmless,
 )
+from coordinator.http.tool_schemas import (
+    MAX_TOOLS,
+    CalledTool,
+    NamedTool,
+    ResponseFormat,
+    StructuredOutputs,
+    Tool,
+)
 
 _INT32_MAX = 2**31 - 1
 
 MAX_MESSAGES = 16_384
 """Messages and text parts of a conversation: each takes a template's time."""
-ROLES = ("system", "developer", "user", "assistant")
-_LATER_ROLES = ("tool", "function")
+ROLES = ("system", "developer", "user", "assistant", "tool")
+_LATER_ROLES = ("function",)
 
 Count = Annotated[int, Meta(ge=1, le=_INT32_MAX)]
 
@@ -40,32 +48,47 @@ class ChatMessage(RequestBody, kw_only=True):
     content: str | list[TextPart] | None = None
     name: str | None = None
     reasoning_content: str | None = None
-    tool_calls: Unsupported = UNSET
+    reasoning: str | None = None
+    tool_calls: list[CalledTool] | None = None
+    tool_call_id: str | None = None
     function_call: Unsupported = UNSET
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.role in _LATER_ROLES:
-            message = "results of tools are not supported by this server yet"
+            message = "role 'function' is not supported by this server; use role 'tool'"
             raise FieldError("role", message, UNSUPPORTED)
         if self.role not in ROLES:
             raise FieldError("role", f"must be one of {', '.join(ROLES)}")
         if self.content is None and self.role != "assistant":
             raise FieldError("", "content is missing")
 
-    def rendered(self) -> dict[str, str]:
+        if self.tool_calls and self.role != "assistant":
+            raise FieldError("tool_calls", "only an assistant's message has them")
+        for i, call in enumerate(self.tool_calls or ()):
+            try:
+                call.rendered()
+            except ValueError as error:
+                path = f"tool_calls[{i}].function.arguments"
+                raise FieldError(path, f"is no JSON object: {error}") from None
+
+    def rendered(self) -> dict[str, Any]:
         """As the chat template sees it."""
         content = self.content or ""
         if not isinstance(content, str):
             content = "".join(part.text for part in content)
-        message = {
+        message: dict[str, Any] = {
             "role": "system" if self.role == "developer" else self.role,
             "content": content,
         }
         if self.name is not None:
             message["name"] = self.name
-        if self.reasoning_content is not None:
-            message["reasoning_content"] = self.reasoning_content
+        if (thought := self.reasoning_content or self.reasoning) is not None:
+            message["reasoning_content"] = thought
+        if self.tool_calls:
+            message["tool_calls"] = [call.rendered() for call in self.tool_calls]
+        if self.tool_call_id is not None:
+            message["tool_call_id"] = self.tool_call_id
         return message
 
 
@@ -113,12 +136,13 @@ class GenerationRequest(RequestBody, kw_only=True):
     skip_special_tokens: bool | None = None
     return_token_ids: bool | None = None
 
-    response_format: Annotated[Raw, harmless({"type": "text"})] | UnsetType = UNSET
-    structured_outputs: Unsupported = UNSET
-    guided_json: Unsupported = UNSET
-    guided_regex: Unsupported = UNSET
-    guided_choice: Unsupported = UNSET
-    guided_grammar: Unsupported = UNSET
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
     prompt_logprobs: Unsupported = UNSET
     use_beam_search: Unsupported = UNSET
     truncate_prompt_tokens: Unsupported = UNSET
@@ -172,14 +196,18 @@ class ChatRequest(GenerationRequest, kw_only=True):
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    tools: Unsupported = UNSET
-    tool_choice: Annotated[Raw, harmless("none", "auto")] | UnsetType = UNSET
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    include_reasoning: bool | None = None
+    thinking_token_budget: Annotated[int, Meta(ge=0, le=_INT32_MAX)] | None = None
+
     functions: Unsupported = UNSET
     function_call: Annotated[Raw, harmless("none", "auto")] | UnsetType = UNSET
     audio: Unsupported = UNSET
     modalities: Annotated[Raw, harmless(["text"])] | UnsetType = UNSET
     web_search_options: Unsupported = UNSET
-    reasoning_effort: Annotated[Raw, harmless("none")] | UnsetType = UNSET
     echo: Unsupported = UNSET
     continue_final_message: Unsupported = UNSET
     chat_template: Unsupported = UNSET
@@ -190,6 +218,26 @@ class ChatRequest(GenerationRequest, kw_only=True):
         _check_number(self.messages)
         if self.top_logprobs and not self.logprobs:
             raise FieldError("top_logprobs", "needs logprobs to be true")
+        self._check_tools()
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """What the chat template gets besides the messages and the tools."""
+        effort = self.reasoning_effort
+        given = {} if effort is None else {"enable_thinking": effort != "none"}
+        return given | (self.chat_template_kwargs or {})
+
+    def _check_tools(self) -> None:
+        names = [tool.function.name for tool in self.tools or ()]
+        if len(names) > MAX_TOOLS:
+            raise FieldError("tools", f"at most {MAX_TOOLS} tools, got {len(names)}")
+        if len(set(names)) < len(names):
+            raise FieldError("tools", "two tools have one name")
+        choice = self.tool_choice
+        if choice == "required" and not names:
+            raise FieldError("tool_choice", "'required' needs tools")
+        if isinstance(choice, NamedTool) and choice.function.name not in names:
+            raise FieldError("tool_choice", f"there is no tool {choice.function.name!r}")
 
     @property
     def num_logprobs(self) -> int | None:
@@ -239,6 +287,7 @@ class TokenizeRequest(RequestBody, kw_only=True):
     model: str | None = None
     prompt: str | None = None
     messages: Messages | None = None
+    tools: list[Tool] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None

@@ -14,8 +14,10 @@ from coordinator.http.access_log import note_accepted
 from coordinator.http.accounts import account_of
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.body import Bodies
+from coordinator.http.chat_writer import ChatWriter
 from coordinator.http.choice import Choice, collected
 from coordinator.http.connection import while_connected
+from coordinator.http.constraint import callable_tools, constraint_for, parameters_of
 from coordinator.http.errors import invalid, json_response
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.preparation import Prepared
@@ -24,10 +26,11 @@ from coordinator.http.request_schemas import ChatRequest, CompletionRequest, Gen
 from coordinator.http.response_schemas import ChatCompletion, ChatCompletionChunk, Completion, Usage
 from coordinator.http.sampling import sampling_params, seeds, stop_rule
 from coordinator.http.sse import EventStream
-from coordinator.http.writers import ChatWriter, CompletionWriter, Head, Writer
+from coordinator.http.writers import CompletionWriter, Head, Writer
 from coordinator.text.detokenizer import Detokenizer
 from coordinator.text.stops import StopStrings
 from telemetry.logs import bound_request
+from transport.wire.sampling import Constraint
 
 
 def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
@@ -52,8 +55,16 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         """The assistant's next message; with ``stream`` as server-sent events."""
         prepared = await bodies.generation(http, "chat")
         response_id = new_id()
-        specs = sequence_requests(context, prepared, response_id)
-        writer = ChatWriter(head(prepared, f"chatcmpl-{response_id}"))
+        request, tokenizer = prepared.request, context.tokenizer
+        assert isinstance(request, ChatRequest)
+        constraint = await constraint_for(http, prepared, tokenizer)
+        specs = sequence_requests(context, prepared, response_id, constraint)
+        writer = ChatWriter(
+            head(prepared, f"chatcmpl-{response_id}"),
+            thinks=tokenizer.opens_thought(prepared.prompts[0]),
+            tells_thought=request.include_reasoning is not False,
+            tools=parameters_of(callable_tools(request)),
+        )
         return await respond(context, http, prepared.request, specs, writer, role_first=True)
 
     @router.post(
@@ -65,7 +76,8 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         """Text that continues each prompt; with ``stream`` as server-sent events."""
         prepared = await bodies.generation(http, "completion")
         response_id = new_id()
-        specs = sequence_requests(context, prepared, response_id)
+        constraint = await constraint_for(http, prepared, context.tokenizer)
+        specs = sequence_requests(context, prepared, response_id, constraint)
         n, echoes = prepared.request.n or 1, prepared.echoes
         writer = CompletionWriter(head(prepared, f"cmpl-{response_id}"), n=n, echoes=echoes)
         return await respond(context, http, prepared.request, specs, writer, role_first=False)
@@ -77,7 +89,7 @@ log = logging.getLogger(__name__)
 
 
 def sequence_requests(
-    context: AppContext, prepared: Prepared, response_id: str
+    context: AppContext, prepared: Prepared, response_id: str, constraint: Constraint | None
 ) -> list[SequenceRequest]:
     """One for each choice, in the order of their indices: n of the first prompt, and so on."""
     request, prompts = prepared.request, prepared.prompts
@@ -95,7 +107,7 @@ def sequence_requests(
         stop = stop_rule(request, context.tokenizer, max_tokens=max_tokens)
         for seed in seeds(request.seed, n):
             suffix = f"-{len(specs)}" if n * len(prompts) > 1 else ""
-            seeded = msgspec.structs.replace(sampling, seed=seed)
+            seeded = msgspec.structs.replace(sampling, seed=seed, constraint=constraint)
             request_id = response_id + suffix
             specs.append(
                 SequenceRequest(

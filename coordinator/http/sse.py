@@ -95,7 +95,8 @@ class EventStream(Response):
             num_tokens += len(delta.tokens)
             if self._continuous_usage:
                 usage = Usage.of(self._prompt_tokens, num_tokens)
-            chunk = self._writer.chunk(index, delta, usage)
+            if (chunk := self._writer.chunk(index, delta, usage)) is None:
+                continue
             if not self._started:
                 self._started = True
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})

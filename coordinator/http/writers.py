@@ -1,4 +1,4 @@
-"""From the choices of a response to its bodies, for chats and for completions."""
+"""From the choices of a completion to its bodies, and what all writers of responses share."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,6 @@ from msgspec import UNSET, Struct, UnsetType
 from coordinator.core.contract import Token
 from coordinator.http.choice import Delta
 from coordinator.http.response_schemas import (
-    AssistantMessage,
-    ChatChoice,
-    ChatChunkChoice,
-    ChatCompletion,
-    ChatCompletionChunk,
-    ChatDelta,
     ChatLogprobs,
     Completion,
     CompletionChoice,
@@ -32,7 +26,9 @@ _FLOOR = -9999.0  # JSON has no -inf; vLLM writes this
 class Writer(Protocol):
     """Makes the bodies of one response, whole or in chunks."""
 
-    def chunk(self, index: int, delta: Delta, usage: Usage | UnsetType | None) -> Struct: ...
+    def chunk(self, index: int, delta: Delta, usage: Usage | UnsetType | None) -> Struct | None:
+        """None where there is nothing to send yet."""
+        ...
 
     def last_chunk(self, usage: Usage) -> Struct:
         """The chunk that only tells the usage."""
@@ -58,69 +54,6 @@ class Head:
 
     def prompt(self, number: int, *, wanted: bool) -> list[int] | UnsetType:
         return UNSET if self.prompt_ids is None or not wanted else self.prompt_ids[number].tolist()
-
-
-class ChatWriter:
-    """One conversation, n choices."""
-
-    def __init__(self, head: Head) -> None:
-        self._head = head
-        self._started: set[int] = set()
-
-    def chunk(self, index: int, delta: Delta, usage: Usage | UnsetType | None) -> Struct:
-        first_of_all, first = not self._started, index not in self._started
-        self._started.add(index)
-        message = ChatDelta(content=delta.text or UNSET)
-        if first:
-            message = ChatDelta(role="assistant", content=delta.text)
-        choice = ChatChunkChoice(
-            index=index,
-            delta=message,
-            logprobs=self._logprobs(delta),
-            finish_reason=delta.finish,
-            token_ids=self._head.token_ids(delta),
-            prompt_token_ids=self._head.prompt(0, wanted=first),
-        )
-        # vLLM has the prompt's ids beside a chat's choices, and in the choices of a completion.
-        return self._chunk([choice], usage, self._head.prompt(0, wanted=first_of_all))
-
-    def last_chunk(self, usage: Usage) -> Struct:
-        return self._chunk([], usage, UNSET)
-
-    def body(self, choices: Sequence[Delta], usage: Usage) -> Struct:
-        head, prompt_ids = self._head, self._head.prompt(0, wanted=True)
-        whole = []
-        for index, choice in enumerate(choices):
-            assert choice.finish is not None, "a choice that has not ended"
-            whole.append(
-                ChatChoice(
-                    index=index,
-                    message=AssistantMessage(content=choice.text),
-                    logprobs=self._logprobs(choice),
-                    finish_reason=choice.finish,
-                    token_ids=head.token_ids(choice),
-                    prompt_token_ids=prompt_ids,
-                )
-            )
-        return ChatCompletion(
-            id=head.response_id, created=head.created, model=head.model, choices=whole,
-            usage=usage, prompt_token_ids=prompt_ids,
-        )  # fmt: skip
-
-    def _chunk(
-        self,
-        choices: list[ChatChunkChoice],
-        usage: Usage | UnsetType | None,
-        prompt_ids: list[int] | UnsetType,
-    ) -> ChatCompletionChunk:
-        head = self._head
-        return ChatCompletionChunk(
-            id=head.response_id, created=head.created, model=head.model, choices=choices,
-            usage=usage, prompt_token_ids=prompt_ids,
-        )  # fmt: skip
-
-    def _logprobs(self, delta: Delta) -> ChatLogprobs | None:
-        return chat_logprobs(delta.tokens, self._head.token_bytes) if self._head.logprobs else None
 
 
 class CompletionWriter:

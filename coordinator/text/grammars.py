@@ -18,7 +18,7 @@ from transport.grammar_limits import LIMITS
 MAX_LEN = 256 * 1024
 """Characters of a schema, regular expression or grammar."""
 MAX_STEP_S = 0.1
-_WHITE_SPACE = r"[ ]?|\n[ ]{0,40}"
+_WHITE_SPACE = r"[ ]?|\n[ ]{0,20}"
 _END_VALUE = "\n</parameter>\n"
 
 
@@ -65,18 +65,20 @@ def context_free(grammar: str) -> str:
     if "::=" in grammar:
         try:
             grammar = gbnf_to_lark(grammar)
-        except ValueError as error:
+        except Exception as error:  # whatever its converter stumbles over
             raise BadGrammar(f"the grammar is no GBNF: {error}") from error
     return LLMatcher.grammar_from_lark(grammar)
 
 
-def tool_calls(tools: Sequence[Mapping[str, Any]], *, required: bool, parallel: bool) -> str:
+def tool_calls(
+    tools: Sequence[Mapping[str, Any]], *, required: bool, parallel: bool, answer: str = ""
+) -> str:
     """Calls of ``tools`` (each with ``name`` and perhaps ``parameters``) as the template writes
     them.
 
-    ``required``: nothing but calls, one at least; otherwise text may come first. ``parallel``:
-    more than one. Parameters come in the schema's order; a required one is never left out.
-    """
+    ``required``: nothing but calls, one at least; otherwise text may come first, or instead of
+    calls what the grammar ``answer`` allows. ``parallel``: more than one call. Parameters come in
+    the schema's order; a required one is never left out."""
     if not tools:
         raise BadGrammar("there is no tool to call")
     rules = [f'call: {OPEN} "\\n" function "\\n" {CLOSE}']
@@ -84,10 +86,17 @@ def tool_calls(tools: Sequence[Mapping[str, Any]], *, required: bool, parallel: 
     for i, tool in enumerate(tools):
         rules += _function(i, tool)
     calls = 'call ("\\n" call)*' if parallel else "call"
-    start = f"start: {calls}" if required else f"start: text ({calls})?\ntext: /(?s:.*)/"
+    start = f"start: text ({calls})?\ntext: /(?s:.*)/"
+    if required or answer:
+        start = f"start: {calls}" if required else f"start: {calls} | @answer"
     grammar = "\n".join([start, *rules])
     _check_len(grammar, "the tools' parameters")
-    return LLMatcher.grammar_from_lark(grammar)
+    found = [{"name": "calls", "lark_grammar": grammar}]
+    if answer and not required:
+        is_json = answer.startswith("{")
+        named = json.loads(answer)["grammars"][0] if is_json else {"lark_grammar": answer}
+        found.append({**named, "name": "answer"})
+    return json.dumps({"grammars": found})
 
 
 def problem(grammar: str, tokenizer: LLTokenizer) -> str:

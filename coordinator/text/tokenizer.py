@@ -4,20 +4,23 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import tokenizers
+from llguidance import LLTokenizer
 
 from coordinator.text.chat_template import ChatTemplate, TemplateRefused
 from coordinator.text.checkpoint import CheckpointInfo
 from coordinator.text.detokenizer import TokenBytes
-from transport.checkpoint_folder import read_json
+from transport.checkpoint_folder import TOKENIZER, read_json
 from transport.wire.token_ids import TokenIds, packed
 
 _T = TypeVar("_T")
 _NUM_THREADS = 4
 _NUM_THREADS_ASIDE = 2
+_THOUGHT_LEN = 3  # tokens that a template may put between <think> and the output, and itself
 # A text is measured by its start before all of it is encoded, at this many characters for each
 # token that fits: a prompt that is ten times too long is refused without encoding all of it.
 _PROBE_CHARS_PER_TOKEN = 12
@@ -49,6 +52,8 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self.token_bytes = TokenBytes(backend)
+        self.thought_start = backend.token_to_id("<think>")
+        self.thought_end = backend.token_to_id("</think>")
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
@@ -66,6 +71,18 @@ class Tokenizer:
         if eos_id is not None and eos_id not in info.eos_ids:
             info = replace(info, eos_ids=(*info.eos_ids, eos_id))
         return cls(backend, ChatTemplate.read(folder), info, folder)
+
+    def opens_thought(self, prompt: TokenIds) -> bool:
+        """Whether the output of ``prompt`` begins inside a thought."""
+        last = list(prompt[-_THOUGHT_LEN:])
+        return self.thought_start in last and self.thought_end not in last
+
+    @cached_property
+    def for_grammars(self) -> LLTokenizer:
+        """The same vocabulary for the compiler of grammars; takes seconds to make, once."""
+        text = (self.folder / TOKENIZER).read_text(encoding="utf-8")
+        eos = list(self.info.eos_ids)
+        return LLTokenizer(text, n_vocab=self.num_valid_ids, eos_token=eos or None)
 
     def encode(
         self, text: str, *, add_special_tokens: bool = True, max_len: int | None = None

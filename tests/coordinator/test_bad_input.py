@@ -9,6 +9,7 @@ from tests.coordinator.answers import CHAT, COMPLETIONS, USER, check_error
 from tests.coordinator.fake_core import ClientOf, Says
 from tests.coordinator.little_work import little_work
 
+CALLED = {"id": "1", "function": {"name": "f", "arguments": "{}"}}
 RAW = {
     "empty": b"",
     "malformed": b'{"messages": [}',
@@ -58,13 +59,19 @@ FIELDS: list[tuple[str, Any]] = [
     ("messages[0].role", [{"content": "a"}]),
     ("messages[0].role", [{"role": "wizard", "content": "a"}]),
     ("messages[0].role", [{"role": 5, "content": "a"}]),
-    ("messages[0].role", [{"role": "tool", "content": "a"}]),
+    ("messages[0].role", [{"role": "function", "content": "a"}]),
+    ("messages[0]", [{"role": "tool"}]),
+    ("messages[0].tool_calls", [{"role": "user", "content": "a", "tool_calls": [CALLED]}]),
+    (
+        "messages[0].tool_calls[0].function.arguments",
+        [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}],
+    ),
     ("messages[0]", [{"role": "user"}]),
     ("messages[0].content", [{"role": "user", "content": 5}]),
     ("messages[0].content", [{"role": "user", "content": [5]}]),
     ("messages[0].content", [{"role": "user", "content": [{"type": "text"}]}]),
     ("messages[0].content", [{"role": "user", "content": [{"type": "image_url"}]}]),
-    ("messages[0].tool_calls", [{"role": "assistant", "tool_calls": [{"id": "1"}]}]),
+    ("messages[0].tool_calls[0].function", [{"role": "assistant", "tool_calls": [{"id": "1"}]}]),
     ("messages", [*USER, {"role": "system", "content": "late"}]),
     ("max_tokens", 0),
     ("max_tokens", -1),
@@ -138,18 +145,13 @@ async def test_a_wrong_field_is_named(
 
 
 LATER: list[tuple[str, str, Any]] = [
-    (CHAT, "tools", [{"type": "function"}]),
-    (CHAT, "tool_choice", "required"),
     (CHAT, "functions", [{"name": "f"}]),
-    (CHAT, "response_format", {"type": "json_object"}),
     (CHAT, "audio", {"voice": "alloy"}),
     (CHAT, "modalities", ["text", "audio"]),
     (CHAT, "prompt_logprobs", 1),
     (CHAT, "priority", 3),
-    (CHAT, "guided_json", {"type": "object"}),
     (CHAT, "echo", True),
     (COMPLETIONS, "suffix", "end"),
-    (COMPLETIONS, "response_format", {"type": "json_schema"}),
     (COMPLETIONS, "prompt_logprobs", 0),
 ]
 
@@ -161,17 +163,6 @@ async def test_what_is_not_supported_yet_is_refused_by_name(
     body = {"messages": USER} if path == CHAT else {"prompt": "a"}
     response = await checked_client.post(path, json={**body, param: value})
     assert check_error(response, 400, param)["code"] == "unsupported_parameter"
-
-
-@pytest.mark.parametrize("role", ["tool", "function"])
-async def test_results_of_tools_are_not_supported_yet(
-    checked_client: httpx.AsyncClient, role: str
-) -> None:
-    messages = [*USER, {"role": role, "content": "42", "tool_call_id": "1"}]
-    error = check_error(await checked_client.post(CHAT, json={"messages": messages}), 400)
-    assert error["param"] == "messages[1].role"
-    assert error["code"] == "unsupported_parameter"
-    assert "not supported by this server yet" in error["message"]
 
 
 async def test_logprobs_of_an_echoed_prompt_are_not_supported_yet(

@@ -152,3 +152,15 @@ def test_large_and_recursive_schemas_compile_quickly(name: str) -> None:
 def test_a_grammar_whose_steps_cost_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammars, "MAX_STEP_S", 0.0)
     assert "first token" in problem(grammars.regex("a+"), TOKENIZER)
+
+
+def test_an_answer_of_a_form_instead_of_calls() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    for answer in (
+        grammars.json_schema(schema),
+        grammars.context_free('start: "{\\"a\\":" /[0-9]/ "}"'),
+    ):
+        grammar = grammars.tool_calls([NOW], required=False, parallel=True, answer=answer)
+        assert allows(grammar, '{"a":5}')
+        assert allows(grammar, call("now"))
+        assert not allows(grammar, "text")

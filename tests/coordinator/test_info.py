@@ -144,7 +144,8 @@ async def test_openapi_is_truthful(says: Says, client_of: ClientOf) -> None:
     assert {"messages", "stream", "max_tokens", "tools"} <= set(body["properties"])
     assert body["required"] == ["messages"]
     schemas = schema["components"]["schemas"]
-    assert schemas["ChatRequest"]["properties"]["tools"]["enum"] == [None, False, [], {}, ""]
+    audio = schemas["ChatRequest"]["properties"]["audio"]
+    assert audio["enum"] == [None, False, [], {}, ""]
     assert schemas["ChatCompletion"]["required"] == [
         "id", "object", "created", "model", "choices", "usage",
     ]  # fmt: skip

@@ -62,3 +62,58 @@ async def test_the_pasted_curl_is_answered_plainly_and_as_a_stream(tiny: Stack) 
                     streamed += json.loads(line[6:])["choices"][0]["delta"].get("content") or ""
     assert "#### 48" in text, f"{question}\n{text}"
     assert streamed == text
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "integer", "minimum": 0, "maximum": 99},
+        "kind": {"enum": ["shell", "coin"]},
+    },
+    "required": ["n", "kind"],
+    "additionalProperties": False,
+}
+ADD = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer", "maximum": 99}, "b": {"enum": [1, 2]}},
+            "required": ["a", "b"],
+        },
+    },
+}
+
+
+async def test_constrained_and_free_requests_share_a_batch(tiny: Stack) -> None:
+    """What is constrained is valid whatever the temperature, across a handoff, and what is not is
+    answered as ever."""
+    form = {"type": "json_schema", "json_schema": {"name": "count", "schema": SCHEMA}}
+    async with httpx.AsyncClient(base_url=tiny.url, timeout=60.0) as http:
+
+        async def ask(number: int, **fields: object) -> dict:
+            messages = [{"role": "user", "content": HELDOUT[number]["question"]}]
+            body = {"messages": messages, "max_tokens": 200, "seed": number, **fields}
+            answer = await http.post("/v1/chat/completions", json=body)
+            assert answer.status_code == 200, answer.text
+            return answer.json()["choices"][0]
+
+        free = [ask(i, temperature=0) for i in range(8)]
+        alone = await asyncio.gather(*free)
+        asked = [ask(i, temperature=1.5, response_format=form) for i in range(8)]
+        asked += [ask(i, temperature=1.5, tools=[ADD], tool_choice="required") for i in range(8)]
+        asked += [ask(i, temperature=0) for i in range(8)]
+        found = await asyncio.gather(*asked)
+    for choice in found[:8]:
+        value = json.loads(choice["message"]["content"])
+        assert set(value) == {"n", "kind"}
+        assert 0 <= value["n"] <= 99
+        assert value["kind"] in ("shell", "coin")
+    for choice in found[8:16]:
+        assert choice["finish_reason"] == "tool_calls"
+        for call in choice["message"]["tool_calls"]:
+            arguments = json.loads(call["function"]["arguments"])
+            assert arguments["a"] <= 99
+            assert arguments["b"] in (1, 2)
+    assert [each["message"] for each in found[16:]] == [each["message"] for each in alone]

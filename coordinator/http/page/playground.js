@@ -22,13 +22,6 @@ function settings() {
   };
 }
 
-// An answer splits at </think>; what comes before it, when thinking was asked for, is the thought.
-function split(text, thinking, ended) {
-  const end = text.indexOf("</think>");
-  if (end >= 0) return [text.slice(0, end).trim(), text.slice(end + 8).trimStart()];
-  return thinking && !ended ? [text, ""] : ["", text];
-}
-
 function answerView() {
   const element = turn("assistant");
   const thought = make("div", { className: "thought" });
@@ -76,10 +69,8 @@ async function* events(response) {
 }
 
 async function answer(body, view, control) {
-  const thinking = body.chat_template_kwargs.enable_thinking;
   const startedAt = performance.now();
-  let [text, finish, firstAt, usage] = ["", null, null, null];
-  const show = (ended) => view.show(...split(text, thinking, ended));
+  let [thought, text, finish, firstAt, usage] = ["", "", null, null, null];
   try {
     const response = await ask("v1/chat/completions", {
       method: "POST",
@@ -92,17 +83,17 @@ async function answer(body, view, control) {
       const choice = event.choices[0];
       if (!choice) continue;
       finish = choice.finish_reason ?? finish;
+      thought += choice.delta.reasoning_content ?? "";
       text += choice.delta.content ?? "";
       firstAt ??= performance.now();
-      show(false);
+      view.show(thought, text);
     }
-    show(finish === "stop");
     view.end(facts(usage, finish, firstAt - startedAt, performance.now() - firstAt));
   } catch (error) {
     if (control.signal.aborted) view.end("Stopped.");
     else view.fail(reasonOf(error));
   }
-  return split(text, thinking, true)[1];
+  return text;
 }
 
 function facts(usage, finish, ttftMs, decodeMs) {

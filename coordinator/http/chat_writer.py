@@ -1,0 +1,177 @@
+"""From the choices of a chat to its bodies: thought, content and tool calls, whole or in chunks."""
+
+from collections.abc import Mapping, Sequence
+from secrets import token_hex
+
+from msgspec import UNSET, Struct, UnsetType
+
+from coordinator.http.choice import Delta
+from coordinator.http.response_schemas import (
+    AssistantMessage,
+    ChatChoice,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatDelta,
+    ChatFinish,
+    ChatLogprobs,
+    FunctionCall,
+    FunctionCallDelta,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
+from coordinator.http.writers import Head, chat_logprobs
+from coordinator.text.answer_parser import AnswerParser, Parts
+from coordinator.text.tool_parser import Arguments, CallBegins
+from coordinator.text.tool_values import Schema
+
+
+class ChatWriter:
+    """One conversation, n choices.
+
+    ``thinks``: answers begin with a thought, which is left out unless ``tells_thought``. ``tools``:
+    the parameters of the tools that may be called.
+    """
+
+    def __init__(
+        self, head: Head, *, thinks: bool, tells_thought: bool, tools: Mapping[str, Schema]
+    ) -> None:
+        self._head = head
+        self._thinks = thinks
+        self._tells_thought = tells_thought
+        self._tools = tools or None
+        self._parsers: dict[int, AnswerParser] = {}
+        self._held: dict[int, Delta] = {}
+
+    def chunk(self, index: int, delta: Delta, usage: Usage | UnsetType | None) -> Struct | None:
+        """None where it is not known yet what the text belongs to: its tokens come later."""
+        first_of_all, first = not self._parsers, index not in self._parsers
+        parts = self._parser(index).push(delta.text, last=delta.finish is not None)
+        if not (parts or first or delta.finish):
+            self._hold(index, delta)
+            return None
+        delta = self._with_held(index, delta)
+        message = self._delta(parts)
+        if first:
+            message.role, message.content = "assistant", parts.content
+        choice = ChatChunkChoice(
+            index=index,
+            delta=message,
+            logprobs=self._logprobs(delta),
+            finish_reason=self._finish(index, delta),
+            token_ids=self._head.token_ids(delta),
+            prompt_token_ids=self._head.prompt(0, wanted=first),
+        )
+        # vLLM has the prompt's ids beside a chat's choices, and in the choices of a completion.
+        return self._chunk([choice], usage, self._head.prompt(0, wanted=first_of_all))
+
+    def last_chunk(self, usage: Usage) -> Struct:
+        return self._chunk([], usage, UNSET)
+
+    def body(self, choices: Sequence[Delta], usage: Usage) -> Struct:
+        head = self._head
+        return ChatCompletion(
+            id=head.response_id,
+            created=head.created,
+            model=head.model,
+            choices=[self._whole(index, choice) for index, choice in enumerate(choices)],
+            usage=usage,
+            prompt_token_ids=head.prompt(0, wanted=True),
+        )
+
+    def _chunk(
+        self,
+        choices: list[ChatChunkChoice],
+        usage: Usage | UnsetType | None,
+        prompt_ids: list[int] | UnsetType,
+    ) -> ChatCompletionChunk:
+        head = self._head
+        return ChatCompletionChunk(
+            id=head.response_id, created=head.created, model=head.model, choices=choices,
+            usage=usage, prompt_token_ids=prompt_ids,
+        )  # fmt: skip
+
+    def _whole(self, index: int, choice: Delta) -> ChatChoice:
+        parts = self._parser(index).push(choice.text, last=True)
+        thought = parts.thought if self._thinks and self._tells_thought else UNSET
+        calls = _whole_calls(parts)
+        finish = self._finish(index, choice)
+        assert finish is not None, "a choice that has not ended"
+        return ChatChoice(
+            index=index,
+            message=AssistantMessage(
+                content=parts.content or (None if calls else ""),
+                reasoning_content=thought,
+                reasoning=thought,
+                tool_calls=calls or UNSET,
+            ),
+            logprobs=self._logprobs(choice),
+            finish_reason=finish,
+            token_ids=self._head.token_ids(choice),
+            prompt_token_ids=self._head.prompt(0, wanted=True),
+        )
+
+    def _parser(self, index: int) -> AnswerParser:
+        if index not in self._parsers:
+            self._parsers[index] = AnswerParser(thinks=self._thinks, tools=self._tools)
+        return self._parsers[index]
+
+    def _delta(self, parts: Parts) -> ChatDelta:
+        thought = (parts.thought if self._tells_thought else "") or UNSET
+        return ChatDelta(
+            content=parts.content or UNSET,
+            reasoning_content=thought,
+            reasoning=thought,
+            tool_calls=_call_deltas(parts) or UNSET,
+        )
+
+    def _finish(self, index: int, delta: Delta) -> ChatFinish | None:
+        called = self._parser(index).num_calls > 0
+        return "tool_calls" if called and delta.finish == "stop" else delta.finish
+
+    def _hold(self, index: int, delta: Delta) -> None:
+        held = self._held.setdefault(index, Delta())
+        held.tokens += delta.tokens
+        held.offsets += delta.offsets
+
+    def _with_held(self, index: int, delta: Delta) -> Delta:
+        held = self._held.pop(index, None)
+        if held is None:
+            return delta
+        tokens, offsets = held.tokens + delta.tokens, held.offsets + delta.offsets
+        return Delta(delta.text, tokens, offsets, delta.finish)
+
+    def _logprobs(self, delta: Delta) -> ChatLogprobs | None:
+        return chat_logprobs(delta.tokens, self._head.token_bytes) if self._head.logprobs else None
+
+
+def _call_deltas(parts: Parts) -> list[ToolCallDelta]:
+    """One for each call that something came of."""
+    found: list[ToolCallDelta] = []
+    for event in parts.calls:
+        if isinstance(event, CallBegins):
+            function = FunctionCallDelta(name=event.name, arguments="")
+            found.append(
+                ToolCallDelta(index=event.index, id=_call_id(), type="function", function=function)
+            )
+        elif isinstance(event, Arguments):
+            if not found or found[-1].index != event.index:
+                function = FunctionCallDelta(arguments="")
+                found.append(ToolCallDelta(index=event.index, function=function))
+            found[-1].function.arguments += event.text
+    return found
+
+
+def _whole_calls(parts: Parts) -> list[ToolCall]:
+    calls: list[ToolCall] = []
+    for delta in _call_deltas(parts):
+        assert not isinstance(delta.id, UnsetType)
+        assert not isinstance(delta.function.name, UnsetType)
+        function = FunctionCall(name=delta.function.name, arguments=delta.function.arguments)
+        calls.append(ToolCall(id=delta.id, function=function))
+    return calls
+
+
+def _call_id() -> str:
+    return f"call_{token_hex(12)}"
