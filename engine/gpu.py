@@ -49,6 +49,16 @@ def visible_gpus() -> list[Gpu]:
     ]
 
 
+def gpu_name(device: str, gpu: str) -> str:
+    """Which GPU was asked for, "" for any; raises ValueError where the two settings differ."""
+    _, colon, number = device.partition(":")
+    if colon and not (device.startswith("cuda:") and number.isdecimal()):
+        raise ValueError(f"device: {device!r} is not auto, cpu, cuda or cuda:N")
+    if number and gpu and gpu != number:
+        raise ValueError(f"gpu: {gpu!r} was asked for, and by device {device!r}")
+    return gpu or number
+
+
 def named(wanted: str, gpus: list[Gpu]) -> list[Gpu]:
     """Those of ``gpus`` that ``wanted`` names by index or by the beginning of a UUID; all of them
     for "". Raises ValueError when it names none, or is the beginning of several."""

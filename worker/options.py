@@ -16,6 +16,7 @@ import typer
 
 from colocated.limits import ColocatedLimits
 from engine.config import Device, Dtype, EngineConfig, LoadFormat, Quantize
+from engine.gpu import gpu_name
 from prefill.scheduler import PrefillLimits
 from transport.checkpoint_folder import (
     CONFIG,
@@ -272,16 +273,6 @@ def command(options: type[Given], run: Callable[[Given], None]) -> Callable[...,
     main.__annotations__ = get_type_hints(options, include_extras=True)
     main.__signature__ = signature(options)  # type: ignore[attr-defined]
     return main
-
-
-def gpu_name(device: str, gpu: str) -> str:
-    """Which GPU was asked for, "" for any; raises ValueError where the two settings differ."""
-    _, colon, number = device.partition(":")
-    if colon and not (device.startswith("cuda:") and number.isdecimal()):
-        raise ValueError(f"device: {device!r} is not auto, cpu, cuda or cuda:N")
-    if number and gpu and gpu != number:
-        raise ValueError(f"gpu: {gpu!r} was asked for, and by device {device!r}")
-    return gpu or number
 
 
 def channel_keys() -> ChannelKeys | None:

@@ -7,7 +7,6 @@ from engine import gpu
 from engine.errors import GpuMemoryHeld
 from engine.gpu import Gpu
 from transport.wire.layout import CacheLayout
-from worker import options
 
 GPUS = [Gpu(0, "GPU-1a2b"), Gpu(1, "GPU-1acc"), Gpu(2, "GPU-77ff")]
 LAYOUT = CacheLayout("bfloat16", 64, 10, 2, 256, 30, 8192, 3, 32, 128, 128)
@@ -29,14 +28,14 @@ def test_a_name_of_none_or_several_is_refused_with_what_is_there(wanted) -> None
 
 
 def test_the_gpu_may_be_named_by_either_setting_but_not_by_both_differently() -> None:
-    assert options.gpu_name("cuda", "") == ""
-    assert options.gpu_name("cuda:2", "") == "2"
-    assert options.gpu_name("cuda", "GPU-1a2b") == "GPU-1a2b"
+    assert gpu.gpu_name("cuda", "") == ""
+    assert gpu.gpu_name("cuda:2", "") == "2"
+    assert gpu.gpu_name("cuda", "GPU-1a2b") == "GPU-1a2b"
     with pytest.raises(ValueError, match=r"^gpu: '1' was asked for, and by device 'cuda:2'"):
-        options.gpu_name("cuda:2", "1")
+        gpu.gpu_name("cuda:2", "1")
     for device in ("cuda:", "cuda:x", "cpu:0"):
         with pytest.raises(ValueError, match=r"^device: "):
-            options.gpu_name(device, "")
+            gpu.gpu_name(device, "")
 
 
 def test_workers_that_share_a_gpu_divide_its_memory_whoever_comes_first(monkeypatch) -> None:
