@@ -117,9 +117,7 @@ def prefetch_rows(
     rows = band + tl.arange(0, BLOCK_N)
     p_fp8 += rows.to(tl.int64)[:, None] * K
     p_w += (tl.minimum(rows, num_rows - 1) - FP8_ROWS).to(tl.int64)[:, None] * K
-    if FP8_ROWS == 0:
-        prefetch(p_w, COLUMNS * 2, PDL)
-    elif not HAS_PLAIN or band < FP8_ROWS:
+    if FP8_ROWS > 0 and (not HAS_PLAIN or band < FP8_ROWS):
         prefetch(p_fp8, COLUMNS, PDL)
     else:
         prefetch(p_w, COLUMNS * 2, PDL)
@@ -155,12 +153,7 @@ def rows_product(
     p_scales += band // FP8_K * (K // FP8_K)
     # Past the last row read the last one again: no mask on the stream of weights.
     p_w += (tl.minimum(rows, num_rows - 1) - FP8_ROWS).to(tl.int64)[:, None] * K
-    if FP8_ROWS == 0:
-        b_y = _stream(
-            p_x, stride_x, first, num_tokens, p_w, p_scales,
-            K_SPLIT, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, 1, WEIGHTS_FIRST, False,
-        )  # fmt: skip
-    elif not HAS_PLAIN or band < FP8_ROWS:
+    if FP8_ROWS > 0 and (not HAS_PLAIN or band < FP8_ROWS):
         b_y = _stream(
             p_x, stride_x, first, num_tokens, p_fp8, p_scales,
             K_SPLIT, BLOCK_T, BLOCK_N, FP8_K, FP8_STAGES, FP8_UNROLLED, False, True,
