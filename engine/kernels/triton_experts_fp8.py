@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from engine.kernels.triton_experts_prefill import Tiles
+from engine.kernels.triton_experts_prefill import Tiles, sizes
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
-from engine.kernels.triton_plan import plan, plan_tiles
+from engine.kernels.triton_plan import plan_both
 from engine.kernels.triton_quantise import BLOCK, quantise_rows, quantised
 from engine.model.matrix import Matrix
 
@@ -221,14 +221,8 @@ def experts_fp8(
     contributions are undefined. gate_up [experts, 2 * dim, hidden], down [experts, hidden, dim],
     all rows in FP8.
     """
-    (num_tokens, hidden), (num_experts, _, dim) = x.shape, down.shape
-    top_k = ids.shape[1]
-    assert gate_up.fp8.shape == (num_experts, 2 * dim, hidden)
-    assert down.fp8.shape == (num_experts, hidden, dim)
-    assert ids.shape == weights.shape == (num_tokens, top_k)
-    assert weights.dtype == torch.float32
+    num_tokens, hidden, dim, top_k = sizes(x, ids, weights, gate_up.fp8, down.fp8)
     assert gate_up.group == down.group == BLOCK
-    assert all(t.is_contiguous() for t in (x, ids, weights, gate_up.fp8, down.fp8))
     assert gate_up.scales.is_contiguous()
     assert down.scales.is_contiguous()
     in_tiles, out_tiles = tiles or TILES
@@ -237,16 +231,14 @@ def experts_fp8(
     assert in_tiles.k == out_tiles.k == BLOCK
     assert BLOCK % out_tiles.rows == 0
     assert hidden % BLOCK == dim % BLOCK == 0
-    lists, counts = plan(ids, num_experts)
+    lists, counts, in_plan, out_plan = plan_both(
+        ids, down.shape[0], in_tiles.pairs, out_tiles.pairs
+    )
     q, q_scales = quantise_rows(x)
     num_pairs = num_tokens * top_k
     h = torch.empty((num_pairs, dim), dtype=q.dtype, device=x.device)
     h_scales = torch.empty((num_pairs, dim // BLOCK), dtype=torch.float32, device=x.device)
     y = torch.empty((num_tokens, top_k, hidden), dtype=x.dtype, device=x.device)
-    in_plan = plan_tiles(counts, num_tokens, top_k, in_tiles.pairs)
-    out_plan = in_plan
-    if out_tiles.pairs != in_tiles.pairs:
-        out_plan = plan_tiles(counts, num_tokens, top_k, out_tiles.pairs)
     _gate_up_kernel[(in_plan.shape[1] * (dim // BLOCK),)](
         q,
         q_scales,
@@ -262,11 +254,7 @@ def experts_fp8(
         K=hidden,
         DIM=dim,
         TOP_K=top_k,
-        BLOCK_M=in_tiles.pairs,
-        BLOCK_K=BLOCK,
-        TAIL=in_tiles.tail,
-        num_warps=in_tiles.warps,
-        num_stages=in_tiles.stages,
+        **in_tiles.arguments(),
         **overlap(x),
     )
     _down_kernel[(out_plan.shape[1] * (hidden // out_tiles.rows),)](
@@ -284,12 +272,8 @@ def experts_fp8(
         out_plan.shape[1],
         HIDDEN=hidden,
         DIM=dim,
-        BLOCK_M=out_tiles.pairs,
         BLOCK_N=out_tiles.rows,
-        BLOCK_K=BLOCK,
-        TAIL=out_tiles.tail,
-        num_warps=out_tiles.warps,
-        num_stages=out_tiles.stages,
+        **out_tiles.arguments(),
         **overlap(x),
     )
     return y.transpose(0, 1)

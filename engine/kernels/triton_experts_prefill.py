@@ -10,6 +10,7 @@ the L2 cache.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -18,7 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from engine.kernels.triton_dot import dot
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
-from engine.kernels.triton_plan import plan, plan_tiles
+from engine.kernels.triton_plan import plan_both
 from engine.model.matrix import Matrix
 
 
@@ -33,6 +34,16 @@ class Tiles:
     """Bands of ``rows`` that one program works through."""
     tail: int = 0
     """A list's last tile with no more pairs than this is multiplied as so many."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Of any kernel of such tiles."""
+        return {
+            "BLOCK_M": self.pairs,
+            "BLOCK_K": self.k,
+            "TAIL": self.tail,
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+        }
 
 
 TILES = Tiles(128, 256, 64, 4, 8, 1, 64), Tiles(128, 256, 64, 4, 8, 1, 64)
@@ -215,24 +226,16 @@ def experts_prefill(
     contributions are undefined. gate_up [experts, 2 * dim, hidden], down [experts, hidden, dim],
     no row in FP8.
     """
-    (num_tokens, hidden), (num_experts, _, dim) = x.shape, down.shape
-    top_k = ids.shape[1]
     w_in, w_out = gate_up.plain, down.plain
-    assert w_in.shape == (num_experts, 2 * dim, hidden)
-    assert w_out.shape == (num_experts, hidden, dim)
-    assert ids.shape == weights.shape == (num_tokens, top_k)
-    assert weights.dtype == torch.float32
-    assert all(t.is_contiguous() for t in (x, ids, weights, w_in, w_out))
+    num_tokens, hidden, dim, top_k = sizes(x, ids, weights, w_in, w_out)
     in_tiles, out_tiles = tiles or TILES
     assert (2 * dim) % (in_tiles.rows * in_tiles.bands) == hidden % in_tiles.k == 0
     assert hidden % (out_tiles.rows * out_tiles.bands) == dim % out_tiles.k == 0
-    lists, counts = plan(ids, num_experts)
+    lists, counts, in_plan, out_plan = plan_both(
+        ids, w_in.shape[0], in_tiles.pairs, out_tiles.pairs
+    )
     h = torch.empty((num_tokens * top_k, dim), dtype=x.dtype, device=x.device)
     y = torch.empty((num_tokens, top_k, hidden), dtype=x.dtype, device=x.device)
-    in_plan = plan_tiles(counts, num_tokens, top_k, in_tiles.pairs)
-    out_plan = in_plan
-    if out_tiles.pairs != in_tiles.pairs:
-        out_plan = plan_tiles(counts, num_tokens, top_k, out_tiles.pairs)
     groups = 2 * dim // (in_tiles.rows * in_tiles.bands)
     _gate_up_kernel[(in_plan.shape[1] * groups,)](
         x,
@@ -247,12 +250,8 @@ def experts_prefill(
         DIM=dim,
         TOP_K=top_k,
         BANDS=in_tiles.bands,
-        BLOCK_M=in_tiles.pairs,
         BLOCK_N=in_tiles.rows,
-        BLOCK_K=in_tiles.k,
-        TAIL=in_tiles.tail,
-        num_warps=in_tiles.warps,
-        num_stages=in_tiles.stages,
+        **in_tiles.arguments(),
         **overlap(x),
     )
     groups = hidden // (out_tiles.rows * out_tiles.bands)
@@ -270,12 +269,25 @@ def experts_prefill(
         HIDDEN=hidden,
         DIM=dim,
         BANDS=out_tiles.bands,
-        BLOCK_M=out_tiles.pairs,
         BLOCK_N=out_tiles.rows,
-        BLOCK_K=out_tiles.k,
-        TAIL=out_tiles.tail,
-        num_warps=out_tiles.warps,
-        num_stages=out_tiles.stages,
+        **out_tiles.arguments(),
         **overlap(x),
     )
     return y.transpose(0, 1)
+
+
+def sizes(
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    w_in: torch.Tensor,
+    w_out: torch.Tensor,
+) -> tuple[int, int, int, int]:
+    """(tokens, hidden, dim, top_k) of tensors that fit each other, each contiguous."""
+    (num_tokens, hidden), (num_experts, _, dim) = x.shape, w_out.shape
+    assert w_in.shape == (num_experts, 2 * dim, hidden)
+    assert w_out.shape == (num_experts, hidden, dim)
+    assert ids.shape == weights.shape == (num_tokens, ids.shape[1])
+    assert weights.dtype == torch.float32
+    assert all(t.is_contiguous() for t in (x, ids, weights, w_in, w_out))
+    return num_tokens, hidden, dim, ids.shape[1]

@@ -120,6 +120,18 @@ def plan_tiles(counts: torch.Tensor, num_tokens: int, top_k: int, block_m: int) 
     return out
 
 
+def plan_both(
+    ids: torch.Tensor, num_experts: int, in_pairs: int, out_pairs: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(lists, counts) of ``plan``, and the tiles of two products, of so many pairs each."""
+    num_tokens, top_k = ids.shape
+    lists, counts = plan(ids, num_experts)
+    in_plan = plan_tiles(counts, num_tokens, top_k, in_pairs)
+    if out_pairs == in_pairs:
+        return lists, counts, in_plan, in_plan
+    return lists, counts, in_plan, plan_tiles(counts, num_tokens, top_k, out_pairs)
+
+
 def max_tiles(num_tokens: int, top_k: int, num_experts: int, block_m: int) -> int:
     """The most tiles that any routing of ``num_tokens`` can need."""
     num_pairs = num_tokens * top_k
