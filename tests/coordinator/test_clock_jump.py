@@ -172,7 +172,6 @@ def test_the_wall_clock_is_read_for_what_people_read_only() -> None:
     }  # fmt: skip
     assert found == {
         "coordinator/text/chat_template.py: datetime.now",  # the date in a template
-        "coordinator/http/chat_writer.py: time.time",  # "created"
         "coordinator/http/writers.py: time.time",  # "created"
         "coordinator/http/app_context.py: time.time",  # "created" of the model
         "coordinator/record/presence.py: time.time",  # since when; when it failed
