@@ -11,6 +11,7 @@ import msgspec
 from coordinator.http.errors import ApiError, invalid
 from coordinator.http.request_fields import UNSUPPORTED, FieldError
 from coordinator.http.request_schemas import (
+    MAX_MESSAGES,
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
@@ -62,6 +63,9 @@ def _check_structure(body: bytes) -> None:
     """Raises ApiError for a body whose values would take long to make, though no prompt needs
     them."""
     fields = _long_fields.decode(body)
+    # Within a text every quote is escaped, so that these are no more than the roles.
+    if (num_roles := bytes(fields.messages).count(b'"role"')) > MAX_MESSAGES:
+        raise invalid("messages", f"at most {MAX_MESSAGES} messages and parts, got {num_roles}")
     long = sum(memoryview(raw).nbytes for raw in (fields.prompt, fields.messages, fields.tokens))
     if len(body) - long > STRUCTURE_BYTES:
         message = (
