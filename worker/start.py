@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 def serve(settings: WorkerSettings) -> None:
     """Run one worker until it is told to stop. Raises ValueError (settings, checkpoint, memory),
-    NoFreeGpu, JoinRefused, ChannelRefused, DeadlineExceeded, ExportLost, SharedMemoryFull,
-    ProtocolMismatch."""
+    NoFreeGpu, GpuMemoryHeld, JoinRefused, ChannelRefused, DeadlineExceeded, ExportLost,
+    SharedMemoryFull, ProtocolMismatch."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
     role, device = settings.role, settings.engine.device
@@ -52,11 +52,12 @@ def serve(settings: WorkerSettings) -> None:
         claimed = _claim(instance, settings)
         memory = own_memory(device, instance)
         cleanup.callback(memory.close)
-        engine = Engine.load(
-            settings.engine,
-            memory.allocate,
-            progress=lambda done, total: progress("loading weights", done / total),
-        )
+
+        def loaded(done: int, total: int) -> None:
+            progress("loading weights", done / total)
+            channel.receive(0.0)  # raises ChannelRefused now, instead of after minutes of loading
+
+        engine = Engine.load(settings.engine, memory.allocate, progress=loaded)
         write_pattern(engine.cache, instance)
         session = Session(channel, _hello(role, instance, engine, memory, claimed), time.monotonic)
         puller: CopyStream = NoPeers()

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from engine import gpu
 from engine.config import EngineConfig
 from engine.gpu import Gpu
 from prefill.scheduler import PrefillLimits
+from transport.wire.errors import ChannelRefused
 from worker import start
 from worker.gpu_locks.claim import GpuClaim, NoFreeGpu, claim_gpu
 from worker.gpu_locks.folder import LockFolder
@@ -102,3 +104,22 @@ def test_a_worker_that_waits_says_what_holds_the_gpus(
 def test_a_gpu_is_unfit_for_a_bounded_time(seconds: float, settings: Settings) -> None:
     with pytest.raises(ValueError, match="unfit_gpu_s: "):
         settings("cuda", unfit_gpu_s=seconds)
+
+
+def test_a_worker_that_the_coordinator_refuses_does_not_load_to_the_end(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = Mock(receive=Mock(side_effect=ChannelRefused("another secret")))
+    monkeypatch.setattr(start, "WorkerChannel", Mock(return_value=channel))
+    loaded = []
+
+    def load(config: EngineConfig, allocate: object, progress: Callable[[int, int], None]) -> None:
+        for number in range(1, 4):
+            loaded.append(number)
+            progress(number, 3)
+
+    monkeypatch.setattr(start.Engine, "load", load)
+    with pytest.raises(ChannelRefused):
+        start.serve(settings("cpu"))
+    assert loaded == [1]
+    channel.close.assert_called_once_with()
