@@ -8,10 +8,10 @@ import os
 import sys
 
 from telemetry.last_words import run_command
-from worker.main import run_worker
-from worker.options import PrefillOptions, command
+from worker.main import command
+from worker.options import PrefillOptions
 
-main = command(PrefillOptions, run_worker)
+main = command(PrefillOptions)
 
 if __name__ == "__main__":
     sys.exit(run_command("prefill", main, sys.argv[1:], os.environ))

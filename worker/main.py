@@ -1,9 +1,11 @@
-"""One worker process from its command line: ``prefill``, ``decode`` and ``colocated`` have a
-``__main__`` that names their options and calls this."""
+"""One worker process from its command line: the ``__main__`` of ``prefill``, ``decode`` and
+``colocated`` names its options and calls this."""
 
 import gc
 import os
 from collections.abc import Callable
+from inspect import signature
+from typing import Any, get_type_hints
 
 import typer
 
@@ -15,11 +17,20 @@ from worker.options import Options
 from worker.start import serve
 
 
-def run_worker(options: Options) -> None:
-    """Serve until told to stop."""
-    run_service(
-        options.role, options.log_level, options.log_json, lambda: serve(options.settings())
-    )
+def command(options: type[Options]) -> Callable[..., None]:
+    """A function for typer that runs a worker until it is told to stop: its parameters are the
+    fields of ``options``, its help their class's docstring."""
+
+    def main(**given: Any) -> None:
+        chosen = options(**given)
+        run_service(
+            chosen.role, chosen.log_level, chosen.log_json, lambda: serve(chosen.settings())
+        )
+
+    main.__doc__ = options.__doc__
+    main.__annotations__ = get_type_hints(options, include_extras=True)
+    main.__signature__ = signature(options)  # type: ignore[attr-defined]
+    return main
 
 
 def run_service(service: str, log_level: str, log_json: bool, main: Callable[[], None]) -> None:

@@ -5,11 +5,9 @@ Read here, in ``__main__``'s name, and nowhere else.
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, ClassVar, cast
 
 import torch
 import typer
@@ -257,22 +255,6 @@ class ColocatedOptions(Options):
         tokens = self.max_batch_tokens or BATCH_TOKENS[device]
         prompts = PrefillLimits(tokens, self.max_batch_rows)
         return ColocatedLimits(prompts, self.max_tokens_beside_decode)
-
-
-Given = TypeVar("Given", bound=Options)
-
-
-def command(options: type[Given], run: Callable[[Given], None]) -> Callable[..., None]:
-    """A function for typer: its parameters are the fields of ``options``, its help their class's
-    docstring, and it calls ``run`` with what was given."""
-
-    def main(**given: Any) -> None:
-        run(options(**given))
-
-    main.__doc__ = options.__doc__
-    main.__annotations__ = get_type_hints(options, include_extras=True)
-    main.__signature__ = signature(options)  # type: ignore[attr-defined]
-    return main
 
 
 def channel_keys() -> ChannelKeys | None:

@@ -155,12 +155,10 @@ class Worker:
                 self._reports.no_token(sequence, sampled.error)
                 continue
             token = sequence.append(sampled)
-            ended = token.finish is not None
-            offer = None
-            if sequence.hands_off and not ended:
-                offer = self._offer_of(sequence)
+            hands_off = sequence.hands_off and token.finish is None
+            offer = self._offer_of(sequence) if hands_off else None
             self._reports.prefilled(sequence, token, offer, self._clock())
-            if ended:
+            if token.finish is not None:
                 self._prompts.end(sequence)
             elif offer is not None:
                 self._offers.add(sequence, self._clock())
@@ -210,8 +208,8 @@ class Worker:
 
     def _active(self) -> list[Sequence]:
         """Every sequence that has not ended here, but for those offered."""
-        transferred = self._transfers.sequences()
-        return [*self._prompts.sequences(), *transferred, *self._sequences.running]
+        waiting_and_filling, transferred = self._prompts.sequences(), self._transfers.sequences()
+        return [*waiting_and_filling, *transferred, *self._sequences.running]
 
     def _end(self, sequence: Sequence) -> None:
         if sequence in self._sequences.running:
