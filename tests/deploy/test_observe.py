@@ -50,23 +50,6 @@ def test_every_stage_is_one_that_is_measured() -> None:
     assert {stage for each in asked for stage in each.split("|")} <= set(STAGES)
 
 
-@pytest.mark.parametrize(
-    "metric",
-    [
-        "baton_workers", "baton_worker_running", "baton_worker_waiting", "baton_worker_free_pages",
-        "baton_worker_free_state_slots", "baton_requests_queued", "baton_ttft_seconds_bucket",
-        "baton_itl_seconds_bucket", "baton_tpot_seconds_bucket", "baton_handoff_seconds_bucket",
-        "baton_handoff_gb_per_second_bucket",
-        "baton_gpu_temperature_celsius", "baton_gpu_xid_events_total", "baton_requests_total",
-        "baton_http_responses_total", "baton_key_requests_total",
-        "baton_event_loop_lag_seconds_bucket", "baton_worker_breaker_open",
-        "baton_worker_faults_total", "ALERTS",
-    ],
-)  # fmt: skip
-def test_the_dashboard_shows(metric: str) -> None:
-    assert any(metric in named(expression) for expression in SHOWN)
-
-
 def test_a_panel_that_is_empty_while_all_is_well_says_so() -> None:
     """What is compared has no series then, nor have counters of what has not happened."""
     sparse = re.compile(
