@@ -135,8 +135,10 @@ def main(
         raise typer.Exit(2) from None
     found = targets(results)
     where = environment.describe(sys.argv[1:]) | {"model": model.name}
-    told = [target.json() for target in found]
-    write(out, {"environment": where, "targets": told, "results": results})
+    write(
+        out,
+        {"environment": where, "targets": [target.json() for target in found], "results": results},
+    )
     show(found)
     raise typer.Exit(not all(target.met for target in found))
 

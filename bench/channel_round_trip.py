@@ -2,7 +2,7 @@
 
     python -m bench.channel_round_trip [--rounds 2000]
 
-A worker sends the tokens of one decode step (a message of so many rows), the coordinator answers
+A worker sends the tokens of one decode step (a message of as many rows), the coordinator answers
 with one small message; open and with keys in turns, over TCP on loopback and over a Unix socket.
 One line each: rows, median and 99th percentile of the round trip in µs, CPU time of both ends.
 """

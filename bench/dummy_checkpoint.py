@@ -4,7 +4,7 @@
     baton up --model /tmp/qwen --load-format dummy
 
 It has the config of a model, a tokenizer of the same size whose words are made up, and a ChatML
-template. Weights are drawn at start, so what it says is noise; what it costs is not. Every word
+template. Weights are drawn at start, so its text is noise; its cost is real. Every word
 is a token and every token but the single bytes a word, so text and ids correspond both ways, and
 a benchmark can count tokens in the text it gets.
 """

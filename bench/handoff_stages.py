@@ -116,8 +116,8 @@ def main(
     url: Annotated[
         str | None, typer.Option(envvar="BATON_URL", help="Or read this coordinator's /metrics.")
     ] = None,
-    min_prompt: Annotated[int, typer.Option(help="Only prompts of so many tokens.")] = 0,
-    max_prompt: Annotated[int, typer.Option(help="And at most so many.")] = 1 << 30,
+    min_prompt: Annotated[int, typer.Option(help="Only prompts of at least this many tokens.")] = 0,
+    max_prompt: Annotated[int, typer.Option(help="And of at most this many.")] = 1 << 30,
 ) -> None:
     """Print the percentiles of every stage. Exit code: 0; 1 when there was no handoff; 2 when
     nothing could be read."""

@@ -68,14 +68,14 @@ def main(
                     throughput(served.url, model, Path(folder) / "warm-up.json", WARM_UP)
                 warm = metrics(served.url)
                 statuses.append(throughput(served.url, model, out, more or []))
-                told = metrics(served.url)
-                write_stages(out_dir / f"{name}-handoff.json", each, told, since=warm)
+                after = metrics(served.url)
+                write_stages(out_dir / f"{name}-handoff.json", each, after, since=warm)
                 if long_prompt:
                     out = out_dir / f"{name}-{long_prompt}.json"
                     long = [*(more or []), "--input-len", str(long_prompt), *LONG]
                     statuses.append(throughput(served.url, model, out, long))
                     stages_out = out_dir / f"{name}-handoff-{long_prompt}.json"
-                    write_stages(stages_out, each, metrics(served.url), since=told)
+                    write_stages(stages_out, each, metrics(served.url), since=after)
                 if interference:
                     disturb(served.url, model, each, out_dir / f"{name}-interference.json")
         except (stack.StackFailed, NotMeasured, OSError, httpx.HTTPError) as error:

@@ -13,7 +13,7 @@ and the set-up the sum over its decoding GPUs; at the last level, where all requ
 all their tokens over the longest E. TTFT is ``OVERHEAD_S`` and the prefill of what begins together:
 the prompts of one decoding GPU, or a Pth of all at the last level with P prefill workers. Nothing
 else is modelled: no tails of a run, no queueing. A set-up's measured result beside it
-(``--measured``) says how far that carries.
+(``--measured``) shows how accurate that is.
 """
 
 import json

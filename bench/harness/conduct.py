@@ -136,10 +136,10 @@ class Conduct:
             stopped=stopped,
             problems=problems,
         )
-        told = {"kind": self.kind, "ok": document["ok"], "complete": document["complete"]}
+        line = {"kind": self.kind, "ok": document["ok"], "complete": document["complete"]}
         if stopped is not None:
-            told["stopped"] = stopped
-        return document, {**told, **headline, "file": None if self.out is None else str(self.out)}
+            line["stopped"] = stopped
+        return document, {**line, **headline, "file": None if self.out is None else str(self.out)}
 
 
 def _check_writable(path: Path) -> None:

@@ -100,7 +100,7 @@ def problems(run: Run, *, refusals: bool = True) -> list[str]:
 
 
 def line(run: Run) -> str:
-    """One run as it is told while others follow."""
+    """One run as a line of progress."""
     found = run.json()
     ttft, tpot = found.get("ttft_ms"), found.get("tpot_ms")
     parts = [

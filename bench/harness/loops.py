@@ -1,8 +1,9 @@
 """The two ways to put load on a server.
 
-Closed loop: so many requests are always under way; the next is sent when one has ended. Open loop:
-each request is sent at its own time, whatever became of those before it, and its latency counts
-from that time, so that neither a slow server nor a late client thins out the load it is judged by.
+Closed loop: a fixed number of requests is always under way; the next is sent when one has ended.
+Open loop: each request is sent at its own time, whatever became of those before it, and its latency
+counts from that time, so that neither a slow server nor a late client thins out the load by which
+it is judged.
 """
 
 import asyncio

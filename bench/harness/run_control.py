@@ -58,7 +58,7 @@ class RunControl:
         return True
 
     def saw(self, exchange: Exchange) -> bool:
-        """To be told of every exchange that ended; True: it failed."""
+        """Called with every exchange that ended; True: it failed."""
         failed = exchange.failure is not None or exchange.status != 200
         self._in_a_row = self._in_a_row + 1 if failed else 0
         if self._in_a_row >= self._patience.give_up_after:

@@ -14,8 +14,8 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True)
 class Ask:
-    """One request, encoded before the clock runs. ``max_tokens`` and ``exact`` are for those who
-    verify the answer: with ``exact`` it must have just this many tokens."""
+    """One request, encoded before the clock runs. ``max_tokens`` and ``exact`` are for verifying
+    the answer: with ``exact`` it must have just this many tokens."""
 
     path: str
     content: bytes

@@ -16,7 +16,7 @@ class Failure(StrEnum):
     TRUNCATED = "truncated"  # the response ended in order, but without its end
     GARBAGE = "garbage"  # not HTTP, not server-sent events, not JSON, or no completion
     STREAM_ERROR = "error_in_stream"  # 200, and then an error event
-    MISCOUNT = "miscount"  # other than the number of tokens that was asked for, or that was told
+    MISCOUNT = "miscount"  # another number of tokens than was asked for, or than usage says
     CANCELLED = "cancelled"  # by us: the run was interrupted
 
 
@@ -29,8 +29,8 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Arrival(msgspec.Struct, frozen=True, array_like=True):
-    """Generated text that arrived at one instant: so many events, so many characters, and so many
-    tokens where the server sends ids (else 0)."""
+    """Generated text that arrived at one instant: numbers of events, of characters, and of tokens
+    where the server sends ids (else 0)."""
 
     at_s: float
     num_events: int

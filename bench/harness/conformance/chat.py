@@ -133,7 +133,7 @@ CHECKS = (
         one(messages(messages=_MESSAGES, max_tokens=8), has_text),
     ),
     Check(
-        "fields that nobody knows are ignored",
+        "unknown fields are ignored",
         one(chat(max_tokens=1, some_future_field={"a": 1}, user="conformance"), has_text),
         CLIENTS,
         required=False,

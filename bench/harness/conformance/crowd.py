@@ -71,6 +71,6 @@ async def _running(server: Server) -> float:
 
 CHECKS = (
     Check("64 at once, none lost, none mixed up", at_once, CLIENTS),
-    Check("a client that leaves harms nobody", leaving, CLIENTS),
+    Check("a client that leaves disturbs no other request", leaving, CLIENTS),
     Check("what a client left behind is ended", cancelled, CLIENTS, required=False),
 )

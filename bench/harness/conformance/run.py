@@ -79,7 +79,7 @@ async def conformance(settings: ConformanceSettings, target: Target, session: Se
             Server(session.client, session.server.model, target.api_key),
             suites=settings.suites,
             limit_s=settings.check_s,
-            told=lambda one: session.progress.step(one.decides_failure),
+            on_result=lambda one: session.progress.step(one.decides_failure),
         )
     )
     report.print_table(sys.stdout)
@@ -91,15 +91,15 @@ async def run(
     *,
     suites: Sequence[str] = tuple(SUITES),
     limit_s: float = 120.0,
-    told: Callable[[Result], None] = lambda _: None,
+    on_result: Callable[[Result], None] = lambda _: None,
 ) -> list[Result]:
-    """``told`` is called with each result. A check that is not done within ``limit_s`` has
+    """``on_result`` is called with each result. A check that is not done within ``limit_s`` has
     failed."""
     results = []
     for name in suites:
         for check in SUITES[name]:
             results.append(await _run_one(server, name, check, limit_s))
-            told(results[-1])
+            on_result(results[-1])
     return results
 
 

@@ -44,8 +44,8 @@ async def _run_job(
     settings: CorrectnessSettings, session: Session, folder: Path, api_key: str | None
 ) -> dict[str, Any]:
     job, result, data = folder / "job.json", folder / "result.json", settings.data
-    told = settings.json() | {"data": data and str(data.resolve()), "model": session.server.model}
-    job.write_text(json.dumps(told | {"url": session.server.url}))
+    fields = settings.json() | {"data": data and str(data.resolve()), "model": session.server.model}
+    job.write_text(json.dumps(fields | {"url": session.server.url}))
     env = {**os.environ, "PYTHONPATH": str(_ROOT), "TOKENIZERS_PARALLELISM": "false"}
     if api_key:
         env["OPENAI_API_KEY"] = api_key

@@ -24,7 +24,7 @@ EXCESS_FACTOR, EXCESS_TOKENS = 1.6, 8
 
 @dataclass(frozen=True)
 class Count:
-    """Generated tokens of one answer. ``said`` by usage (None: not told), ``retokenized`` from the
+    """Generated tokens of one answer. ``said`` by usage (None: no usage), ``retokenized`` from the
     text, ``ids`` given (None: not), ``verified`` what counts, and by what."""
 
     said: int | None

@@ -1,6 +1,6 @@
 """Goodput: the highest request rate at which enough requests meet both latency targets.
 
-The search knows nothing of servers: it asks for the attainment at a rate and is told. Rates double
+The search knows nothing of servers: it yields a rate and is sent its attainment. Rates double
 from the first until one misses (or halve until one meets), then the gap is bisected until it is
 within ``tolerance`` of its upper end, or the trials are used up. What it gives is the highest rate
 that was itself tried and met, never one in between.
@@ -47,7 +47,7 @@ class Bounds:
     missed: float | None
 
     def tightened(self, attained: Mapping[float, float], share: float) -> "Bounds":
-        """With what was attained at all rates that were tried, whoever asked for them."""
+        """With what was attained at all rates that were tried, also for another share."""
         above = [r for r in attained if self.met is None or r > self.met]
         missed = min((r for r in above if attained[r] < share), default=None)
         below = [r for r in attained if missed is None or r < missed]

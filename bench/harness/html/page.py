@@ -94,7 +94,7 @@ def verdict(found: dict[str, Any]) -> list[str]:
         said = said or ["complete, and no request failed; but:"]
         said.append(
             f"spot checks: {wrong} of {len(checks)} sums were answered wrong. Random weights "
-            "cannot add; of trained ones that says that the text may be wrong"
+            "cannot add; with trained weights it means that the text may be wrong"
         )
     return said
 

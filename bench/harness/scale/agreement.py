@@ -11,7 +11,7 @@ TERMINAL = frozenset({"finished", "failed", "cancelled"})
 
 
 class End(StrEnum):
-    """The first three are ends that a client can be told; the last one must never be."""
+    """The first three are ends that a server may give; the last one must never occur."""
 
     FINISHED = "finished"
     FAILED = "failed"  # the server said so, by a status or in the stream

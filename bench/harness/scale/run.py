@@ -21,7 +21,7 @@ from bench.harness.loops import closed_loop
 from bench.harness.options import Target
 from bench.harness.scale.agreement import End, Seen, seen, unsettled, with_coordinator, with_redis
 from bench.harness.scale.plan import ScalePlan
-from bench.harness.scale.witnesses import Ledger, ended_between, lag_between, scrape, watch
+from bench.harness.scale.server_side import Ledger, ended_between, lag_between, scrape, watch
 from coordinator.file_limit import allow_open_files
 from coordinator.record.redis_url import PASSWORD
 from transport.wire.secret_setting import secret_setting
@@ -84,7 +84,8 @@ async def scale(plan: ScalePlan, target: ScaleTarget, session: Session) -> Scale
 async def run_level(
     session: Session, plan: ScalePlan, level: int, ledger: Ledger
 ) -> dict[str, Any]:
-    """The result of one level; ``passed`` says whether nothing was lost, failed or told twice."""
+    """The result of one level; ``passed`` says whether no request was lost, failed or
+    counted differently."""
     prefix = f"scale-{token_hex(4)}-{level}-"
     asks = plan.asks(level, session.server.model, prefix)
     session.progress.begin(f"{level} at once", len(asks))

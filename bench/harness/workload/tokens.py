@@ -70,7 +70,7 @@ class LocalTokens:
 class ServerTokens:
     """The server's /tokenize and /detokenize; asking raises TokenizerMissing when it has none.
 
-    It cannot list its vocabulary, so ``vocab_size`` is told, and what looks like a special token
+    It cannot list its vocabulary, so ``vocab_size`` is given, and what looks like a special token
     (``<|name|>``, ``[NAME]``) is taken out of every decoded text.
     """
 

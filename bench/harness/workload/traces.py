@@ -37,7 +37,7 @@ class Trace:
 
 
 def read_trace(path: Path) -> list[Planned]:
-    """The format is told from the content. An answer of no tokens is asked for as one of one.
+    """The format is recognised by the content. An answer of no tokens is asked for as one of one.
     Raises ValueError naming file and line."""
     try:
         text = path.read_text(encoding="utf-8-sig")

@@ -10,7 +10,7 @@ from bench.harness.client.exchange import Exchange
 from bench.harness.run_control import Patience
 from bench.harness.scale.plan import ScalePlan
 from bench.harness.scale.run import ScaleReport, crowded, line, run_level
-from bench.harness.scale.witnesses import Ledger
+from bench.harness.scale.server_side import Ledger
 from tests.bench.sessions import session
 from tests.bench.stub import Behaviour, Stub
 
