@@ -6,7 +6,7 @@ counts are the gaps between tokens while all streams run: of the whole of that t
 part of it in which a prompt waited for its first token; and the TTFT of the long prompts that came
 and had their first token in that time. Before that, the streams and one long prompt run once.
 
-    python -m bench.interference --setup split:1+3 --setup both:4
+    python -m bench.interference --setup split:1+3 --setup colocated:4
     python -m bench.interference --url http://127.0.0.1:8000 --vocab 248000
 
 JSON on stdout. Exit code: 0, 1 when a request failed or nothing was disturbed, 2 could not measure.
@@ -200,16 +200,17 @@ def _whole(streams: list[Record]) -> list[Record]:
 
 
 def setup_counts(setup: str) -> tuple[int | None, int]:
-    """(P, D) of ``split:P+D``, (None, N) of ``both:N``. Raises ValueError."""
+    """(P, D) of ``split:P+D``, (None, N) of ``colocated:N``, which was ``both:N``. Raises
+    ValueError."""
     if found := re.fullmatch(r"split:(\d+)\+(\d+)", setup):
         return int(found[1]), int(found[2])
-    if found := re.fullmatch(r"both:(\d+)", setup):
+    if found := re.fullmatch(r"(?:colocated|both):(\d+)", setup):
         return None, int(found[1])
-    raise ValueError(f"--setup: {setup!r} is neither split:P+D nor both:N")
+    raise ValueError(f"--setup: {setup!r} is neither split:P+D nor colocated:N")
 
 
 def setup_arguments(setup: str) -> list[str]:
-    """``split:P+D`` or ``both:N`` as arguments of ``baton up``. Raises ValueError."""
+    """``split:P+D`` or ``colocated:N`` as arguments of ``baton up``. Raises ValueError."""
     prefill, decode = setup_counts(setup)
     if prefill is None:
         return ["--role", "colocated", "--workers", str(decode)]
@@ -218,7 +219,8 @@ def setup_arguments(setup: str) -> list[str]:
 
 def main(
     setup: Annotated[
-        list[str] | None, typer.Option(help="split:P+D or both:N, started here; several times.")
+        list[str] | None,
+        typer.Option(help="split:P+D or colocated:N, started here; several times."),
     ] = None,
     url: Annotated[str | None, typer.Option(help="Or a server that runs.")] = None,
     model: Annotated[Path, typer.Option(help="Checkpoint folder.")] = ROOT / "models" / "tiny",

@@ -1,7 +1,7 @@
 """``python -m bench.pools``: the throughput protocol over set-ups of pools, one after the other.
 
     python -m bench.dummy_checkpoint --out /tmp/full
-    python -m bench.pools --setup both:4 --setup split:1+3 --setup split:2+2 --interference \\
+    python -m bench.pools --setup colocated:4 --setup split:1+3 --setup split:2+2 --interference \\
         --model /tmp/full --load-format dummy --device cuda --prefix h200-
 
 Each set-up is started, warmed up by a few requests, measured by ``baton bench throughput`` over
@@ -40,7 +40,7 @@ LONG = (
 
 
 def main(
-    setup: Annotated[list[str], typer.Option(help="split:P+D or both:N; several times.")],
+    setup: Annotated[list[str], typer.Option(help="split:P+D or colocated:N; several times.")],
     more: Annotated[
         list[str] | None, typer.Argument(help="For baton bench throughput, behind --.")
     ] = None,

@@ -1,6 +1,6 @@
 """``python -m bench.predict_pools``: what a set-up of pools should give, from one GPU's figures.
 
-    python -m bench.predict_pools --setup split:2+6 --setup both:8 --setup both:2 \\
+    python -m bench.predict_pools --setup split:2+6 --setup colocated:8 --setup both:2 \\
         --measured both:2=bench/results/h200-both-2.json
 
 From ``bench.step``'s result: the decode step by batch size, linear between the measured ones, and
@@ -110,7 +110,7 @@ def total_tok_s(gpu: Gpu, setup: Setup, at_once: int) -> float:
 
 
 def main(
-    setup: Annotated[list[str], typer.Option(help="split:P+D or both:N; several times.")],
+    setup: Annotated[list[str], typer.Option(help="split:P+D or colocated:N; several times.")],
     step: Annotated[Path, typer.Option(help="Result of bench.step.")] = (
         ROOT / "bench/results/h200-step.json"
     ),

@@ -71,7 +71,8 @@ def test_pace_is_in_milliseconds() -> None:
 
 def test_set_ups_are_arguments_of_baton_up() -> None:
     assert setup_arguments("split:1+3") == ["--role", "split", "--prefill", "1", "--decode", "3"]
-    assert setup_arguments("both:4") == ["--role", "colocated", "--workers", "4"]
+    for name in ("colocated:4", "both:4"):
+        assert setup_arguments(name) == ["--role", "colocated", "--workers", "4"]
     with pytest.raises(ValueError, match=r"^--setup: '4' is neither"):
         setup_arguments("4")
 

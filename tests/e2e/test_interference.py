@@ -6,8 +6,8 @@ from tests.e2e.stack import Stack
 
 async def test_prompts_arrive_beside_steady_streams(baton: Stack) -> None:
     load = Load(
-        num_streams=3, stream_prompt=8, stream_tokens=300, num_arrivals=3, arrival_prompt=300,
-        arrival_tokens=2, every_s=0.1, vocab=256,
+        num_streams=3, stream_prompt=8, stream_tokens=600, num_arrivals=3, arrival_prompt=300,
+        arrival_tokens=2, every_s=0.25, vocab=256,
     )  # fmt: skip
     found = await measure(baton.url, load)
     arrivals = found["arrivals"]
@@ -15,6 +15,6 @@ async def test_prompts_arrive_beside_steady_streams(baton: Stack) -> None:
     assert arrivals["within_steady"] >= 1  # on a busy machine some come too soon or too late
     assert arrivals["failed"] == []
     assert arrivals["ttft_p50_ms"] > 0
-    assert 0 < found["beside_a_prompt"]["gaps"] <= found["disturbed"]["gaps"] <= 3 * 299
-    assert 0 < found["quiet"]["gaps"] <= 3 * 299
+    assert 0 < found["beside_a_prompt"]["gaps"] <= found["disturbed"]["gaps"] <= 3 * 599
+    assert 0 < found["quiet"]["gaps"] <= 3 * 599  # fewer where the streams begin apart
     await baton.idle(num_workers=2)
