@@ -18,13 +18,14 @@ from typing import Annotated, Any, cast
 
 import torch
 import typer
+from llguidance import LLMatcher
 
 from bench.environment import describe
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig, Quantize
 from engine.runner import Engine, Step
 from transport.copy.memory import own_memory
-from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.sampling import Constraint, SamplingParams, StopRule
 
 FULL_SIZE = Path("bench/models/qwen3.5-35b-a3b")
 BANDWIDTH = 4.3e12
@@ -33,6 +34,25 @@ FLOOR_MS = {
     "fp8": {1: 0.84, 2: 1.10, 4: 1.61, 8: 2.54, 16: 4.12, 32: 6.47, 64: 9.31},
 }
 VLLM_MS = {1: 3.8, 2: 4.8, 4: 5.7, 8: 7.8, 16: 10.8, 32: 14.9, 64: 19.9}
+
+
+CONSTRAINT = Constraint(
+    LLMatcher.grammar_from_json_schema(
+        {
+            "type": "array",
+            "minItems": 1_000_000,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string", "maxLength": 40},
+                    "n": {"type": "integer"},
+                },
+                "required": ["name", "n"],
+                "additionalProperties": False,
+            },
+        }
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -48,8 +68,10 @@ class Run:
 class Bench:
     """Drives an engine the way the two pools do, with all sequences in step."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, num_constrained: int = 0) -> None:
+        """The first ``num_constrained`` sequences follow a JSON schema."""
         self._engine = engine
+        self._num_constrained = num_constrained
         self._generator = torch.Generator().manual_seed(0)
 
     def prefill(self, run: Run, max_batch_tokens: int) -> float:
@@ -110,7 +132,8 @@ class Bench:
         return seconds / num_steps, (seconds - waited) / num_steps
 
     def _bind(self, slot: int, prompt: tuple[int, ...]) -> None:
-        sampling = SamplingParams(temperature=1.0, seed=slot)
+        constraint = CONSTRAINT if slot < self._num_constrained else None
+        sampling = SamplingParams(temperature=1.0, seed=slot, constraint=constraint)
         self._engine.bind(Binding(slot, prompt, (), sampling, StopRule(1 << 20)))
 
     def _row(self, run: Run, slot: int, start: int, tokens: tuple[int, ...] | None) -> Row:
@@ -132,6 +155,9 @@ def main(
         str, typer.Option(help="Lengths of single prompts.")
     ] = "1,64,128,256,512,1024,1500,2048,4096,8192",
     quantize: Annotated[str, typer.Option(help="none, or fp8.")] = "none",
+    constrained: Annotated[
+        int, typer.Option(help="Sequences that follow a JSON schema; --model needs a tokenizer.")
+    ] = 0,
     prefill_graphs: Annotated[bool, typer.Option(help="Short passes as CUDA graphs.")] = True,
     out: Annotated[Path, typer.Option(help="Result file.")] = Path("bench/results/step.json"),
     commit: Annotated[str, typer.Option(help="Where the code is not a git checkout.")] = "",
@@ -153,7 +179,7 @@ def main(
     ready_s = time.perf_counter() - began
     free, total = torch.cuda.mem_get_info()
     print(f"ready in {ready_s:.1f} s; {(total - free) / 2**30:.1f} GiB of GPU memory in use")
-    bench = Bench(engine)
+    bench = Bench(engine, constrained)
     results = []
     print("batch  step ms  host ms  x floor  x vLLM  decode tok/s  prefill tok/s")
     for size in sizes:
@@ -186,6 +212,7 @@ def main(
         "ready_s": round(ready_s, 1),
         "input_len": input_len,
         "output_len": output_len,
+        "constrained": constrained,
         "batches": results,
         "long_prompts": long_prompts,
         "single_prompts_ms": single_prompts,
