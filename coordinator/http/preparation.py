@@ -12,6 +12,7 @@ import msgspec
 
 from coordinator.http.app_context import AppContext
 from coordinator.http.errors import invalid
+from coordinator.http.message_schemas import ChatMessage
 from coordinator.http.prompts import (
     LOOKUP_LENS,
     chat_ids,
@@ -22,7 +23,6 @@ from coordinator.http.prompts import (
 )
 from coordinator.http.request_parser import AnyRequest, Kind
 from coordinator.http.request_schemas import (
-    ChatMessage,
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,

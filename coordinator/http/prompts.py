@@ -7,7 +7,7 @@ import msgspec
 
 from coordinator.core.contract import Core
 from coordinator.http.errors import ApiError, invalid
-from coordinator.http.request_schemas import ChatMessage
+from coordinator.http.message_schemas import ChatMessage
 from coordinator.http.tool_schemas import Tool
 from coordinator.text.chat_template import TemplateRefused
 from coordinator.text.tokenizer import Tokenizer

@@ -9,9 +9,9 @@ from typing import Literal
 import msgspec
 
 from coordinator.http.errors import ApiError, invalid
+from coordinator.http.message_schemas import MAX_MESSAGES
 from coordinator.http.request_fields import UNSUPPORTED, FieldError
 from coordinator.http.request_schemas import (
-    MAX_MESSAGES,
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from coordinator.http.message_schemas import Messages, check_number
 from coordinator.http.request_fields import (
     UNSUPPORTED,
     FieldError,
@@ -20,7 +21,6 @@ from coordinator.http.request_fields import (
 )
 from coordinator.http.tool_schemas import (
     MAX_TOOLS,
-    CalledTool,
     NamedTool,
     ResponseFormat,
     StructuredOutputs,
@@ -29,70 +29,7 @@ from coordinator.http.tool_schemas import (
 
 _INT32_MAX = 2**31 - 1
 
-MAX_MESSAGES = 16_384
-"""Messages and text parts of a conversation: each takes a template's time."""
-ROLES = ("system", "developer", "user", "assistant", "tool")
-_LATER_ROLES = ("function",)
-
 Count = Annotated[int, Meta(ge=1, le=_INT32_MAX)]
-
-
-class TextPart(Struct, tag_field="type", tag="text"):
-    text: str
-
-
-class ChatMessage(RequestBody, kw_only=True):
-    """One turn. ``developer`` is OpenAI's newer name of ``system``."""
-
-    role: Annotated[str, Meta(extra_json_schema={"enum": list(ROLES)})]
-    content: str | list[TextPart] | None = None
-    name: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[CalledTool] | None = None
-    tool_call_id: str | None = None
-    function_call: Unsupported = UNSET
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.role in _LATER_ROLES:
-            message = "role 'function' is not supported by this server; use role 'tool'"
-            raise FieldError("role", message, UNSUPPORTED)
-        if self.role not in ROLES:
-            raise FieldError("role", f"must be one of {', '.join(ROLES)}")
-        if self.content is None and self.role != "assistant":
-            raise FieldError("", "content is missing")
-
-        if self.tool_calls and self.role != "assistant":
-            raise FieldError("tool_calls", "only an assistant's message has them")
-        for i, call in enumerate(self.tool_calls or ()):
-            try:
-                call.rendered()
-            except ValueError as error:
-                path = f"tool_calls[{i}].function.arguments"
-                raise FieldError(path, f"is no JSON object: {error}") from None
-
-    def rendered(self) -> dict[str, Any]:
-        """As the chat template sees it."""
-        content = self.content or ""
-        if not isinstance(content, str):
-            content = "".join(part.text for part in content)
-        message: dict[str, Any] = {
-            "role": "system" if self.role == "developer" else self.role,
-            "content": content,
-        }
-        if self.name is not None:
-            message["name"] = self.name
-        if (thought := self.reasoning_content or self.reasoning) is not None:
-            message["reasoning_content"] = thought
-        if self.tool_calls:
-            message["tool_calls"] = [call.rendered() for call in self.tool_calls]
-        if self.tool_call_id is not None:
-            message["tool_call_id"] = self.tool_call_id
-        return message
-
-
-Messages = Annotated[list[ChatMessage], Meta(min_length=1)]
 
 
 class StreamOptions(Struct, kw_only=True, omit_defaults=True):
@@ -215,7 +152,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_number(self.messages)
+        check_number(self.messages)
         if self.top_logprobs and not self.logprobs:
             raise FieldError("top_logprobs", "needs logprobs to be true")
         self._check_tools()
@@ -295,7 +232,7 @@ class TokenizeRequest(RequestBody, kw_only=True):
     def __post_init__(self) -> None:
         if (self.prompt is None) == (self.messages is None):
             raise FieldError("prompt", "give exactly one of prompt and messages")
-        _check_number(self.messages or ())
+        check_number(self.messages or ())
 
 
 class DetokenizeRequest(RequestBody, kw_only=True):
@@ -303,10 +240,3 @@ class DetokenizeRequest(RequestBody, kw_only=True):
 
     model: str | None = None
     tokens: list[int]
-
-
-def _check_number(messages: Sequence[ChatMessage]) -> None:
-    contents = [message.content for message in messages]
-    num = len(contents) + sum(len(content) for content in contents if isinstance(content, list))
-    if num > MAX_MESSAGES:
-        raise FieldError("messages", f"at most {MAX_MESSAGES} messages and parts, got {num}")
