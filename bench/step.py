@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -68,10 +69,10 @@ class Run:
 class Bench:
     """Drives an engine the way the two pools do, with all sequences in step."""
 
-    def __init__(self, engine: Engine, num_constrained: int = 0) -> None:
-        """The first ``num_constrained`` sequences follow a JSON schema."""
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._num_constrained = num_constrained
+        self.num_constrained = 0
+        """So many sequences, the first ones, follow a JSON schema."""
         self._generator = torch.Generator().manual_seed(0)
 
     def prefill(self, run: Run, max_batch_tokens: int) -> float:
@@ -132,7 +133,7 @@ class Bench:
         return seconds / num_steps, (seconds - waited) / num_steps
 
     def _bind(self, slot: int, prompt: tuple[int, ...]) -> None:
-        constraint = CONSTRAINT if slot < self._num_constrained else None
+        constraint = CONSTRAINT if slot < self.num_constrained else None
         sampling = SamplingParams(temperature=1.0, seed=slot, constraint=constraint)
         self._engine.bind(Binding(slot, prompt, (), sampling, StopRule(1 << 20)))
 
@@ -156,8 +157,12 @@ def main(
     ] = "1,64,128,256,512,1024,1500,2048,4096,8192",
     quantize: Annotated[str, typer.Option(help="none, or fp8.")] = "none",
     constrained: Annotated[
-        int, typer.Option(help="Sequences that follow a JSON schema; --model needs a tokenizer.")
-    ] = 0,
+        str,
+        typer.Option(
+            help="How many sequences follow a JSON schema, several in turn; --model then needs a "
+            "tokenizer."
+        ),
+    ] = "0",
     prefill_graphs: Annotated[bool, typer.Option(help="Short passes as CUDA graphs.")] = True,
     out: Annotated[Path, typer.Option(help="Result file.")] = Path("bench/results/step.json"),
     commit: Annotated[str, typer.Option(help="Where the code is not a git checkout.")] = "",
@@ -179,16 +184,18 @@ def main(
     ready_s = time.perf_counter() - began
     free, total = torch.cuda.mem_get_info()
     print(f"ready in {ready_s:.1f} s; {(total - free) / 2**30:.1f} GiB of GPU memory in use")
-    bench = Bench(engine, constrained)
+    bench = Bench(engine)
     results = []
-    print("batch  step ms  host ms  x floor  x vLLM  decode tok/s  prefill tok/s")
-    for size in sizes:
+    numbers = [int(number) for number in constrained.split(",")]
+    print("batch  constrained  step ms  host ms  x floor  x vLLM  decode tok/s  prefill tok/s")
+    for size, bench.num_constrained in product(sizes, numbers):
         run = Run(size, input_len, output_len, pages_each)
         bench.prefill(run, max_batch_tokens)
         prefill_s = bench.prefill_s(run, max_batch_tokens)
         step_ms, host_ms = (1e3 * seconds for seconds in bench.decode(run, output_len))
         row = {
             "batch": size,
+            "constrained": bench.num_constrained,
             "step_ms": round(step_ms, 3),
             "host_ms": round(host_ms, 3),
             "times_floor": round(step_ms / FLOOR_MS[quantize].get(size, float("nan")), 2),
@@ -197,7 +204,7 @@ def main(
             "prefill_tokens_per_s": round(size * input_len / prefill_s),
         }
         results.append(row)
-        print("{:5} {:8} {:8} {:8} {:7} {:13} {:14}".format(*row.values()), flush=True)
+        print("{:5} {:12} {:8} {:8} {:8} {:7} {:13} {:14}".format(*row.values()), flush=True)
     long_prompts = None
     if long_input_len:
         run = Run(2, long_input_len, 0, pages_each)
@@ -212,7 +219,6 @@ def main(
         "ready_s": round(ready_s, 1),
         "input_len": input_len,
         "output_len": output_len,
-        "constrained": constrained,
         "batches": results,
         "long_prompts": long_prompts,
         "single_prompts_ms": single_prompts,
