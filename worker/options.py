@@ -24,6 +24,7 @@ from transport.checkpoint_folder import (
 )
 from transport.wire.channel_keys import SECRET, ChannelKeys
 from transport.wire.channel_keys import channel_keys as keys_of
+from transport.wire.layout import CHUNK_ALIGNMENT
 from transport.wire.messages import Role
 from transport.wire.secret_setting import secret_setting
 from worker.cores import threads_of, usable_cores
@@ -234,8 +235,9 @@ class DecodeOptions(Options):
     max_tokens_beside_decode: MaxTokensBesideDecode = 2048
 
     def _limits(self, device: Device) -> ColocatedLimits:
-        tokens = self.max_tokens_beside_decode  # also of a burst: others are being decoded
-        return ColocatedLimits(PrefillLimits(tokens, STANDBY_ROWS), tokens)
+        tokens = self.max_tokens_beside_decode  # in a burst too: other sequences are decoded here
+        prompts = PrefillLimits(max(tokens, CHUNK_ALIGNMENT), STANDBY_ROWS)
+        return ColocatedLimits(prompts, tokens)
 
     def _handoff(self) -> HandoffSettings:
         return HandoffSettings(pull_timeout_s=self.pull_timeout, verify=self.verify_handoff)

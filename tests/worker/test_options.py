@@ -1,0 +1,58 @@
+"""The command lines of the three roles, and what they make of a bad setting."""
+
+from inspect import signature
+from typing import Any
+
+import pytest
+from typer.models import OptionInfo
+
+from worker.main import command
+from worker.options import ColocatedOptions, DecodeOptions, Options, PrefillOptions
+
+GIVEN: dict[str, Any] = {"coordinator": "ipc://somewhere", "device": "cpu"}
+OF_SOME_ROLES = {
+    "max_batch_tokens": {"prefill", "colocated"},
+    "max_batch_rows": {"prefill", "colocated"},
+    "max_tokens_beside_decode": {"decode", "colocated"},
+    "offer_ttl": {"prefill"},
+    "pull_timeout": {"decode"},
+    "verify_handoff": {"prefill", "decode"},
+}
+ROLES = [PrefillOptions, DecodeOptions, ColocatedOptions]
+
+
+@pytest.mark.parametrize("options", ROLES)
+def test_a_role_has_the_options_of_all_and_its_own_each_with_a_variable(
+    options: type[Options],
+) -> None:
+    found = signature(command(options)).parameters
+    own = {name for name, roles in OF_SOME_ROLES.items() if options.role in roles}
+    assert set(found) == set(signature(Options).parameters) | own
+    for name, parameter in found.items():
+        (option,) = parameter.annotation.__metadata__
+        assert isinstance(option, OptionInfo)
+        assert option.envvar == f"BATON_{name.upper()}"
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "message"),
+    [
+        (PrefillOptions, {"offer_ttl": 0.0}, "offer_ttl: 0.0 is not positive"),
+        (PrefillOptions, {"max_batch_tokens": 63}, "max_batch_tokens: 63 < 64"),
+        (DecodeOptions, {"pull_timeout": -1.0}, "pull_timeout: -1.0 is not positive"),
+        (DecodeOptions, {"max_tokens_beside_decode": 63}, "max_tokens_beside_decode: 63 < 64"),
+        (ColocatedOptions, {"max_tokens_beside_decode": 63}, "max_tokens_beside_decode: 63 < 64"),
+    ],
+)
+def test_a_bad_setting_is_named(
+    options: type[Options], given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        options(**GIVEN, **given).settings()
+
+
+def test_a_decode_worker_computes_prompts_in_batches_as_beside_running_sequences() -> None:
+    limits = DecodeOptions(**GIVEN, max_tokens_beside_decode=128).settings().limits
+    for num_running, num_waiting in ((0, 1), (8, 1), (1, 9)):
+        found = limits.max_tokens(num_running=num_running, num_waiting=num_waiting)
+        assert found == 128
