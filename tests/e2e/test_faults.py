@@ -131,10 +131,10 @@ async def test_decode_worker_hangs_and_wakes(site: Site, undisturbed: list[Seen]
 
 
 async def test_coordinator_killed(site: Site, undisturbed: list[Seen]) -> None:
+    last = await Stream(site.baton.url, [1, 2, 3], max_tokens=5).ended()
     streams = site.streams()
     for stream in streams:
         await stream.reaches(20)
-    last = await Stream(site.baton.url, [1, 2, 3], max_tokens=5).ended()
     site.baton.kill("coordinator")
     await all_ended(streams)
     assert {stream.outcome for stream in streams} == {""}, "a broken connection is no end"
