@@ -12,7 +12,8 @@ are killed in turn, each when the one before is back. It passes when
 - every request whose client stayed ended with as many tokens as it asked for (how many is compared,
   not which: prompts that are computed together are rounded otherwise than alone);
 - the decode workers compared the digests of as many handoffs as landed, none differed, and nothing
-  failed for any other reason;
+  failed for any other reason (a prompt that a decode worker computed needs no handoff: they do so
+  while no prefill worker is there);
 - every killed worker was back within ``--back-s``, and all of it was done within ``--run-s``;
 - at the end all pages and state slots are free, the books balance, and the stack exits with 0.
 
@@ -46,6 +47,7 @@ SETTLE_S = 120.0
 RETRY_S = 0.5
 LOG_MISMATCH = "the cache changed on its way"
 LOG_COMPARED = re.compile(r" decode landed .* verified=True$", re.MULTILINE)
+LOG_COMPUTED = " decode prefilled "
 BRIEF = (
     "passed", "handoffs", "digests_compared", "digest_mismatches", "finished", "aborted",
     "failures", "seconds",
@@ -234,16 +236,18 @@ def soak(
         exit_code = stack.stop()
         told = stack.text
     mismatches, compared = told.count(LOG_MISMATCH), len(LOG_COMPARED.findall(told))
+    computed = told.count(LOG_COMPUTED)
     tally = run.tally
     passed = (
         tally.landed >= plan.handoffs and not tally.failures and left["clean"] and exit_code == 0
-        and not mismatches and compared >= tally.landed and len(run.kills) == plan.kills
+        and not mismatches and compared + computed >= tally.landed and len(run.kills) == plan.kills
         and all(kill["back_s"] is not None for kill in run.kills)
         and not any('state="failed"' in labels for labels in left["requests"])
     )  # fmt: skip
     return {
         "passed": passed, "seconds": round(seconds, 1), "handoffs": tally.landed,
         "digests_compared": compared, "digest_mismatches": mismatches,
+        "prompts_of_decode_workers": computed,
         "finished": tally.finished, "aborted": tally.aborted, "refused": tally.refused,
         "failures": tally.failures[:20], "kills": run.kills,
         "prompt_tokens": tally.prompt_tokens, "exit_code": exit_code,
