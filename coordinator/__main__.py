@@ -102,6 +102,13 @@ def main(
             "rather than answer 503.",
         ),
     ] = False,
+    allowed_origins: Annotated[
+        str,
+        typer.Option(
+            envvar="BATON_ALLOWED_ORIGINS",
+            help="Origins whose pages may call the API, separated by commas; *: all.",
+        ),
+    ] = "",
     log_level: Annotated[str, typer.Option(envvar="BATON_LOG_LEVEL")] = "info",
     log_json: Annotated[bool, typer.Option(envvar="BATON_LOG_JSON")] = False,
 ) -> None:
@@ -123,6 +130,7 @@ def main(
                 served_model_name or model_name(folder.resolve()),
                 max_held_body_bytes=max(_MIN_HELD_BODY_BYTES, memory_bytes() // 16),
                 api_keys=parse_api_keys(secret_setting(os.environ, API_KEYS), API_KEYS),
+                allowed_origins=tuple(filter(None, map(str.strip, allowed_origins.split(",")))),
             ),
             hub=HubSettings(
                 heartbeat,

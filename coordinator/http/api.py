@@ -13,6 +13,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 
 from coordinator.core.contract import Core, History, NoHistory
 from coordinator.http.accounts import Accounts
@@ -57,7 +58,7 @@ def create_app(
     bodies = Bodies(context, readers or Readers(tokenizer.folder))
     app = FastAPI(
         title="Baton", version=version("baton"), docs_url=None, redoc_url=None,
-        openapi_url=None, redirect_slashes=False,
+        openapi_url=None,
     )  # fmt: skip
     app.include_router(generate_routes(context, bodies))
     app.include_router(info_routes(context, bodies))
@@ -69,6 +70,14 @@ def create_app(
     app.add_middleware(BodyLimit, max_bytes=settings.body_cap(tokenizer.info.max_position))
     if settings.api_keys:
         app.add_middleware(KeyCheck, accounts=Accounts(settings.api_keys, metrics, clock))
+    if settings.allowed_origins:  # outside KeyCheck: a browser's preflight has no key
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allowed_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
     app.add_middleware(Observed, metrics=metrics)
     app.add_middleware(RequestId)
     app.add_middleware(InTurns)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from coordinator.http.accounts import account_of
 from coordinator.http.app_context import AppContext
 from coordinator.http.connection import while_connected
-from coordinator.http.errors import ApiError
+from coordinator.http.errors import ApiError, quote
 from coordinator.http.preparation import Prepared, prepared
 from coordinator.http.reader_process import Job
 from coordinator.http.readers import Readers
@@ -78,7 +78,11 @@ class Bodies:
         self._context = context
         self._readers = readers
         self._bytes = BodyBytes(context.settings.max_held_body_bytes)
-        self._settings = {n: v for n, v in vars(context.settings).items() if n != "api_keys"}
+        self._settings = {
+            name: value
+            for name, value in vars(context.settings).items()
+            if name not in ("api_keys", "allowed_origins")  # no concern of a reader
+        }
 
     async def generation(self, http: Request, kind: Kind) -> Prepared:
         """The request of a chat or a completion, with the ids of its prompts; raises ApiError and
@@ -94,6 +98,10 @@ class Bodies:
         return found
 
     async def _prepared(self, http: Request, kind: Kind) -> Prepared | bytes:
+        encoding = http.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("identity", ""):
+            message = f"Content-Encoding {quote(encoding)} is not supported; send the body as it is"
+            raise ApiError(415, message, code="unsupported_media_type")
         context, owner = self._context, _owner(http)
         held = self._bytes.hold(owner)
         try:

@@ -57,7 +57,7 @@ class ApiError(Exception):
         return {
             "error": {
                 "message": _clip(str(self), _MAX_MESSAGE_LEN),
-                "type": "invalid_request_error" if self.status < 500 else "server_error",
+                "type": _type(self.status),
                 "param": self.param and _clip(self.param, _MAX_PARAM_LEN),
                 "code": self.code,
             }
@@ -67,9 +67,21 @@ class ApiError(Exception):
         return json_response(self.body(), status=self.status, headers=self.headers)
 
 
+def _type(status: int) -> str:
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return "rate_limit_error"
+    return "invalid_request_error" if status < 500 else "server_error"
+
+
 def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
     """A 400 for one field."""
     return ApiError(400, f"{param}: {message}", param=param, code=code)
+
+
+def _hint(path: str) -> str:
+    """For a client whose base URL lacks the version."""
+    known = ("/chat/completions", "/completions", "/models")
+    return f"; is /v1{path} meant?" if path.startswith(known) else ""
 
 
 def quote(text: str) -> str:
@@ -110,11 +122,14 @@ def install_error_handlers(app: FastAPI) -> None:
         assert isinstance(error, GenerationFailed | Overloaded)
         return from_core(error).response()
 
-    async def on_http_error(_: Request, error: Exception) -> Response:
+    async def on_http_error(http: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         status = HTTPStatus(error.status_code)
         code = status.phrase.lower().replace(" ", "_")
-        return ApiError(status, str(error.detail), code=code, headers=error.headers).response()
+        message = str(error.detail)
+        if status == HTTPStatus.NOT_FOUND:
+            message = f"there is no {http.method} {quote(http.url.path)}{_hint(http.url.path)}"
+        return ApiError(status, message, code=code, headers=error.headers).response()
 
     async def on_validation_error(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

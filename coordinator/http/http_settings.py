@@ -18,7 +18,8 @@ class HttpSettings:
     ``max_held_body_bytes`` bounds bodies that wait to be read, of which one client has half;
     a request's head must be whole within ``head_timeout_s`` and its body within
     ``body_timeout_s``; a client that reads nothing for ``write_timeout_s`` has left. With
-    ``api_keys`` every request needs one of them.
+    ``api_keys`` every request needs one of them. Pages of ``allowed_origins`` ("*": all) may call
+    the API from a browser.
     """
 
     served_model_name: str
@@ -34,6 +35,7 @@ class HttpSettings:
     body_timeout_s: float = 60.0
     write_timeout_s: float = 60.0
     api_keys: tuple[ApiKey, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.served_model_name or not self.served_model_name.isprintable():

@@ -6,7 +6,7 @@ from coordinator.http.accounts import QUOTA_USED_UP, Accounts, KeyAccount, open_
 from coordinator.http.errors import ApiError
 from coordinator.http.routes_page import PATHS as PAGE
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"}) | PAGE
+OPEN_PATHS = frozenset({"/health", "/ping", "/ready", "/metrics"}) | PAGE
 """Probes and scrapers have no key, and these tell nothing about what clients ask; nor does the
 page, which asks its reader for one."""
 

@@ -39,16 +39,34 @@ def chat_ids(
 ) -> TokenIds:
     """Token ids of a conversation; a refusal of the template is a 400."""
     told = {"tools": [msgspec.to_builtins(tool) for tool in tools]} if tools else {}
-    try:
+    rendered = [message.rendered() for message in messages]
+
+    def encode(turns: Sequence[Mapping[str, Any]]) -> TokenIds:
         return tokenizer.encode_chat(
-            [message.rendered() for message in messages],
+            turns,
             add_generation_prompt=add_generation_prompt is not False,
             variables={**told, **variables},
             max_len=max_len,
         )
+
+    try:
+        try:
+            return encode(rendered)
+        except TemplateRefused:
+            if (merged := with_one_system_message(rendered)) == rendered:
+                raise
+            return encode(merged)
     except TemplateRefused as error:
         message = f"the chat template refused: {error}"
         raise invalid("messages", message, "template_refused") from error
+
+
+def with_one_system_message(turns: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """All system messages as one at the beginning, for templates that allow no other."""
+    system = [turn["content"] for turn in turns if turn["role"] == "system"]
+    others = [turn for turn in turns if turn["role"] != "system"]
+    first = [{"role": "system", "content": "\n\n".join(system)}] if system else []
+    return [*first, *others]
 
 
 def read_prompts(raw: msgspec.Raw, max_prompts: int) -> Sequence[Prompt]:
@@ -110,15 +128,24 @@ def check_token_ids(param: str, ids: Collection[int], tokenizer: Tokenizer) -> N
 
 
 def room_for_output(
-    prompt_len: int, asked: int | None, max_len: int, *, prompt_param: str, asked_param: str
+    prompt_len: int,
+    asked: int | None,
+    max_len: int,
+    *,
+    prompt_param: str,
+    asked_param: str,
+    default: int | None = None,
 ) -> int:
-    """The output's max_tokens; raises ApiError when prompt and output do not fit together."""
+    """The output's max_tokens: ``asked``, or ``default`` (None: all) as far as it fits; raises
+    ApiError when prompt and output do not fit together."""
     if prompt_len == 0:
         raise invalid(prompt_param, "has no tokens; at least one is needed")
     left = max_len - prompt_len
     if left < 1 or (asked is not None and asked > left):
         raise too_long(prompt_param if left < 1 else asked_param, prompt_len, max_len, asked)
-    return left if asked is None else asked
+    if asked is not None:
+        return asked
+    return left if default is None else min(left, default)
 
 
 def too_long(param: str, prompt_len: int, max_len: int, asked: int | None = None) -> ApiError:

@@ -48,6 +48,7 @@ class GenerationRequest(RequestBody, kw_only=True):
     log-probabilities."""
 
     prompt_param: ClassVar[str]
+    default_max_tokens: ClassVar[int | None] = None
 
     model: str | None = None
     stream: bool | None = None
@@ -199,6 +200,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     """``POST /v1/completions``; prompts.py reads ``prompt``."""
 
     prompt_param = "prompt"
+    default_max_tokens = 16  # OpenAI's and vLLM's
 
     prompt: Annotated[Raw, Meta(extra_json_schema=_PROMPT_SCHEMA)]
     echo: bool | None = None

@@ -17,7 +17,7 @@ class Body(Struct, forbid_unknown_fields=True):
 
 class Error(Body, kw_only=True):
     message: str
-    type: Literal["invalid_request_error", "server_error"]
+    type: Literal["invalid_request_error", "rate_limit_error", "server_error"]
     param: str | None
     code: str | None
 

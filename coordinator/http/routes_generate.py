@@ -103,6 +103,7 @@ def sequence_requests(
         max_tokens = room_for_output(
             len(prompt), asked, context.max_model_len,
             prompt_param=request.prompt_param, asked_param=asked_param,
+            default=request.default_max_tokens,
         )  # fmt: skip
         stop = stop_rule(request, context.tokenizer, max_tokens=max_tokens)
         for seed in seeds(request.seed, n):

@@ -60,6 +60,12 @@ def info_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         """The process is alive."""
         return json_response(Health())
 
+    @router.get("/ping", include_in_schema=False)
+    @router.post("/ping", include_in_schema=False)
+    async def ping() -> Response:
+        """The same for load balancers that ask so."""
+        return json_response(Health())
+
     @router.head("/ready", include_in_schema=False)
     @router.get("/ready", responses=answers(Ready, 503))
     async def ready() -> Response:

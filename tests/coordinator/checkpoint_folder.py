@@ -19,6 +19,8 @@ TEMPLATE = """\
 {%- for message in messages %}
     {%- if message.role == 'system' and not loop.first %}
         {{- raise_exception('A system message must come first.') }}
+    {%- elif message.role == 'tool' %}
+        {{- raise_exception('There are no tools here.') }}
     {%- endif %}
     {{- '<|im_start|>' + message.role + '\\n' + (message.content | trim) + '<|im_end|>\\n' }}
 {%- endfor %}

@@ -72,7 +72,7 @@ FIELDS: list[tuple[str, Any]] = [
     ("messages[0].content", [{"role": "user", "content": [{"type": "text"}]}]),
     ("messages[0].content", [{"role": "user", "content": [{"type": "image_url"}]}]),
     ("messages[0].tool_calls[0].function", [{"role": "assistant", "tool_calls": [{"id": "1"}]}]),
-    ("messages", [*USER, {"role": "system", "content": "late"}]),
+    ("messages", [{"role": "system", "content": "alone"}, {"role": "tool", "content": "a"}]),
     ("max_tokens", 0),
     ("max_tokens", -1),
     ("max_tokens", 10**9),
@@ -207,7 +207,7 @@ async def test_long_input_is_echoed_only_in_part(checked_client: httpx.AsyncClie
 async def test_template_variables_cannot_break_the_service(
     checked_client: httpx.AsyncClient,
 ) -> None:
-    roles = [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]
+    roles = [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]
     error = check_error(await checked_client.post(CHAT, json={"messages": roles}), 400, "messages")
     assert error["code"] == "template_refused"
 
@@ -217,7 +217,6 @@ async def test_template_variables_cannot_break_the_service(
     [
         ("GET", "/nothing/here", 404),
         ("GET", "/nothing", 404),
-        ("POST", "/v1/chat/completions/", 404),
         ("GET", "/v1/models/other/model", 404),
         ("GET", CHAT, 405),
         ("DELETE", "/v1/models", 405),

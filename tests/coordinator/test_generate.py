@@ -123,7 +123,7 @@ async def test_token_ids_on_request(says: Says, client_of: ClientOf) -> None:
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_stop_string_ends_it_early(says: Says, client_of: ClientOf, streamed: bool) -> None:
     core = says("one two three four five")
-    body: dict[str, Any] = {"prompt": "x", "stop": ["three", "zebra"]}
+    body: dict[str, Any] = {"prompt": "x", "stop": ["three", "zebra"], "max_tokens": 99}
     client = client_of(core)
     if streamed:
         chunks = await events(client, COMPLETIONS, **body)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.coordinator.answers import COMPLETIONS, post
+from tests.coordinator.answers import CHAT, COMPLETIONS, post
 from tests.coordinator.fake_core import ClientOf, Says
 
 
@@ -54,8 +54,9 @@ async def test_seeds(says: Says, client_of: ClientOf) -> None:
 async def test_without_max_tokens_the_context_is_the_limit(says: Says, client_of: ClientOf) -> None:
     for max_seq_len, limit in ((512, 512), (None, 1024), (10**6, 1024)):
         core = says(max_seq_len=max_seq_len)
-        await post(client_of(core), COMPLETIONS, prompt=[65] * 10)
-        assert core.streams[0].spec.stop.max_tokens == limit - 10
+        await post(client_of(core), CHAT, messages=[{"role": "user", "content": "Hi"}])
+        spec = core.streams[0].spec
+        assert spec.stop.max_tokens == limit - len(spec.prompt_ids)
 
 
 async def test_min_tokens_holds_stop_strings_off(says: Says, client_of: ClientOf) -> None:
