@@ -146,11 +146,14 @@ class Constraints:
         for token_id in binding.output_ids:
             sequence.consume(token_id)
 
+    @property
+    def any_bound(self) -> bool:
+        """Whether any sequence is constrained; nearly always none is."""
+        return bool(self._sequences)
+
     def masks(self, slots: Sequence[int]) -> Masks | None:
         """Masks of those rows, one a state slot, that are not free. Waits for the tokens that
         these slots were given last."""
-        if not self._sequences:
-            return None
         rows, sequences = [], []
         for row, slot in enumerate(slots):
             sequence = self._sequences.get(slot)

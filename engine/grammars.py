@@ -10,10 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher
 
 from transport.checkpoint_folder import TOKENIZER, eos_ids
-from transport.grammar_limits import LIMITS
+from transport.grammars import compiled, grammar_tokenizer
 
 MAX_KEPT = 64
 
@@ -21,20 +21,20 @@ MAX_KEPT = 64
 def grammars_of(folder: Path, num_ids: int) -> "Grammars | None":
     """For the tokenizer of a checkpoint's folder; None where it has none. Takes seconds for a
     vocabulary of 250,000."""
-    file = folder / TOKENIZER
-    return Grammars(file, num_ids, eos_ids(folder)) if file.is_file() else None
+    if not (folder / TOKENIZER).is_file():
+        return None
+    return Grammars(folder, num_ids, eos_ids(folder))
 
 
 class Grammars:
-    """Compiles grammars for the tokenizer of ``tokenizer_file``, whose ids are below ``num_ids``.
+    """Compiles grammars for the tokenizer of ``folder``, whose ids are below ``num_ids``.
 
     ``eos_ids`` are what a matcher allows once its grammar may end. Thread-safe.
     """
 
-    def __init__(self, tokenizer_file: Path, num_ids: int, eos_ids: Sequence[int]) -> None:
+    def __init__(self, folder: Path, num_ids: int, eos_ids: Sequence[int]) -> None:
         self.eos_ids = tuple(eos_ids)
-        text = tokenizer_file.read_text(encoding="utf-8")
-        self.tokenizer = LLTokenizer(text, n_vocab=num_ids, eos_token=list(eos_ids))
+        self.tokenizer = grammar_tokenizer(folder, num_ids, eos_ids)
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="grammar")
         self._kept: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
         self._lock = Lock()
@@ -44,11 +44,8 @@ class Grammars:
         with self._lock:
             found = self._kept.get(grammar)
             if found is None:
-                found = self._kept[grammar] = self._pool.submit(self._compiled, grammar)
+                found = self._kept[grammar] = self._pool.submit(compiled, grammar, self.tokenizer)
                 if len(self._kept) > MAX_KEPT:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(grammar)
             return found
-
-    def _compiled(self, grammar: str) -> LLMatcher:
-        return LLMatcher(self.tokenizer, grammar, log_level=0, limits=LIMITS)

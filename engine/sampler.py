@@ -187,11 +187,14 @@ class Sampler:
 
     def _masks(self, rows: Sequence[SampleRow]) -> Masks | None:
         """Of the constrained rows; waits for their last tokens, while this step is computed."""
+        if not self._constraints.any_bound:
+            return None
         return self._constraints.masks([row.state_slot for row in rows])
 
     def _note(self, drawn: Draw, rows: Sequence[SampleRow]) -> None:
         """The next masks depend on the tokens of ``drawn``."""
-        self._constraints.sampled([row.state_slot for row in rows], drawn)
+        if self._constraints.any_bound:
+            self._constraints.sampled([row.state_slot for row in rows], drawn)
 
     def _adjusted(
         self,

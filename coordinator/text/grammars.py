@@ -13,7 +13,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from coordinator.text.tool_parser import CLOSE, END_FUNCTION, FUNCTION, OPEN, PARAMETER
 from coordinator.text.tool_values import resolved, types_of
-from transport.grammar_limits import LIMITS
+from transport.grammars import compiled
 
 MAX_LEN = 256 * 1024
 """Characters of a schema, regular expression or grammar."""
@@ -102,7 +102,7 @@ def tool_calls(
 def problem(grammar: str, tokenizer: LLTokenizer) -> str:
     """Why the grammar cannot be served with this tokenizer; "" if it can. Computes the first mask,
     since what makes a grammar expensive often shows only there."""
-    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
+    matcher = compiled(grammar, tokenizer)
     if matcher.is_error():
         return matcher.get_error()
     began = time.thread_time()

@@ -14,7 +14,8 @@ from llguidance import LLTokenizer
 from coordinator.text.chat_template import ChatTemplate, TemplateRefused
 from coordinator.text.checkpoint import CheckpointInfo
 from coordinator.text.detokenizer import TokenBytes
-from transport.checkpoint_folder import TOKENIZER, read_json
+from transport.checkpoint_folder import read_json
+from transport.grammars import grammar_tokenizer
 from transport.wire.token_ids import TokenIds, packed
 
 _T = TypeVar("_T")
@@ -80,9 +81,7 @@ class Tokenizer:
     @cached_property
     def for_grammars(self) -> LLTokenizer:
         """The same vocabulary for the compiler of grammars; takes seconds to make, once."""
-        text = (self.folder / TOKENIZER).read_text(encoding="utf-8")
-        eos = list(self.info.eos_ids)
-        return LLTokenizer(text, n_vocab=self.num_valid_ids, eos_token=eos or None)
+        return grammar_tokenizer(self.folder, self.num_valid_ids, self.info.eos_ids)
 
     def encode(
         self, text: str, *, add_special_tokens: bool = True, max_len: int | None = None

@@ -14,7 +14,7 @@ format before the function's name is text; one that breaks it later loses what c
 argument."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -202,9 +202,3 @@ class ToolParser:
     def _argument_text(self, text: str, *, raw: bool = False) -> list[Event]:
         piece = text if raw else json.dumps(text, ensure_ascii=False)[1:-1]
         return [Arguments(self.num_calls - 1, piece)] if piece else []
-
-
-def all_events(parser: ToolParser, text: str) -> Iterator[Event]:
-    """Of a whole output."""
-    yield from parser.push(text)
-    yield from parser.flush()

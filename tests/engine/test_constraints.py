@@ -28,7 +28,7 @@ NUM_IDS = 1_306
 
 @pytest.fixture(scope="module")
 def grammars() -> Grammars:
-    return Grammars(TINY / "tokenizer.json", NUM_IDS, eos_ids(TINY))
+    return Grammars(TINY, NUM_IDS, eos_ids(TINY))
 
 
 def run(

@@ -59,8 +59,8 @@ def test_short_filters_need_no_sort(monkeypatch: pytest.MonkeyPatch, device: tor
 
 
 def test_the_same_tokens_of_constrained_rows(device: torch.device) -> None:
-    tokenizer = Path("models/tiny/tokenizer.json")
-    grammars = Grammars(tokenizer, 1_306, [1_282])
+    folder = Path("models/tiny")
+    grammars = Grammars(folder, 1_306, [1_282])
     constraint = Constraint(LLMatcher.grammar_from_regex(r"[a-z]{3,9} [0-9]+"))
     params = [
         SamplingParams(seed=1, constraint=constraint),
