@@ -11,6 +11,7 @@ from typing import Any
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from coordinator.text.string_values import terminal
 from coordinator.text.tool_parser import CLOSE, END_FUNCTION, FUNCTION, OPEN, PARAMETER
 from coordinator.text.tool_values import resolved, types_of
 from transport.grammars import compiled
@@ -125,19 +126,25 @@ def _function(i: int, tool: Mapping[str, Any]) -> list[str]:
         rule = f"parameter_{i}_{j}"
         parts.append(rule if name in required else f"{rule}?")
         begin = _quoted(f"{PARAMETER}{name}>\n")
-        rules += [f"{rule}: {begin} value_{i}_{j}", _value(f"value_{i}_{j}", value, schema)]
+        rules += [f"{rule}: {begin} value_{i}_{j}", _value(f"value_{i}_{j}", name, value, schema)]
     return [f"function_{i}: {' '.join(parts)} {_quoted(END_FUNCTION)}", *rules]
 
 
-def _value(rule: str, given: Any, root: Mapping[str, Any]) -> str:
+def _value(rule: str, name: str, given: Any, root: Mapping[str, Any]) -> str:
     """A parameter's value and the end of it. Strings stand as they are, everything else as JSON."""
     schema = resolved(given, root)
     if isinstance(schema, Mapping) and "string" in types_of(schema):
-        texts = schema.get("enum", [schema["const"]] if "const" in schema else None)
-        if texts is not None:
-            options = [each if isinstance(each, str) else json.dumps(each) for each in texts]
-            return f"{rule}: ({' | '.join(map(_quoted, options))}) {_quoted(_END_VALUE)}"
-        return f"{rule}[suffix={_quoted(_END_VALUE)}]: /(?s:.*)/"
+        try:
+            texts = terminal(schema, root)
+        except ValueError as error:
+            raise BadGrammar(f"parameter {name!r}: {error}") from None
+        if texts is None:
+            return f"{rule}[suffix={_quoted(_END_VALUE)}]: /(?s:.*)/"
+        named = rule.upper()
+        return (
+            f"{rule}[suffix={_quoted(_END_VALUE)}]: {named}\n"
+            f"{named}: ({texts}) & ~/(?s:.*)<\\/parameter>(?s:.*)/"
+        )
     if isinstance(schema, Mapping):
         shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
         schema = {**shared, **schema, "x-guidance": {"whitespace_pattern": _WHITE_SPACE}}
