@@ -2,7 +2,7 @@
 
 From the requests' records in Redis (exact, those of the last hour), or from a coordinator's
 /metrics (all since its start, as fine as the buckets). What the parts are:
-coordinator/record/handoff_stages.py. JSON on stdout.
+coordinator/record/record.py. JSON on stdout.
 """
 
 import json
@@ -19,9 +19,8 @@ from msgspec import structs
 from bench.measures import percentile
 from bench.prometheus import series
 from coordinator.record import keys
-from coordinator.record.handoff_stages import STAGES, stage_seconds
-from coordinator.record.record import RequestRecord
-from coordinator.record.redis_url import PASSWORD
+from coordinator.record.record import HANDOFF_STAGES, RequestRecord, stage_seconds
+from coordinator.record.settings import PASSWORD
 from transport.wire.errors import MalformedMessage
 from transport.wire.secret_setting import secret_setting
 
@@ -37,7 +36,9 @@ def of_records(records: Iterable[RequestRecord]) -> dict[str, Any]:
     """Percentiles of each stage over the requests that were handed off, and of their copies'
     speed in 1e9 bytes a second."""
     handed = [(r, found) for r in records if (found := stage_seconds(structs.asdict(r)))]
-    stages = {stage: _percentiles([found[stage] for _, found in handed]) for stage in STAGES}
+    stages = {
+        stage: _percentiles([found[stage] for _, found in handed]) for stage in HANDOFF_STAGES
+    }
     speeds = [r.handoff_bytes / r.copy_s / 1e9 for r, _ in handed if r.copy_s]
     return {
         "handoffs": len(handed),
@@ -69,7 +70,7 @@ def of_metrics(text: str, since: str = "") -> dict[str, Any]:
 
 def _buckets(text: str) -> dict[str, dict[float, float]]:
     """Of each stage: observations up to each bound."""
-    buckets: dict[str, dict[float, float]] = {stage: {} for stage in STAGES}
+    buckets: dict[str, dict[float, float]] = {stage: {} for stage in HANDOFF_STAGES}
     for labels, value in series(text, "baton_handoff_seconds_bucket"):
         buckets[labels["stage"]][float(labels["le"])] = value
     return buckets

@@ -20,7 +20,7 @@ from coordinator.core.streams import memory_bytes, tokens_that_fit
 from coordinator.http.api_keys import parse_api_keys
 from coordinator.http.http_settings import HttpSettings
 from coordinator.record.redis_link import RedisUnavailable
-from coordinator.record.redis_url import PASSWORD
+from coordinator.record.settings import PASSWORD
 from coordinator.server import CoordinatorSettings, serve
 from telemetry.last_words import CANNOT_START, TRY_AGAIN, run_command, say_why
 from telemetry.listen_fds import inherited_listener

@@ -32,8 +32,8 @@ from coordinator.http.connections import AcceptThrottle, Connections
 from coordinator.http.head_deadline import HeadDeadline
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.readers import Readers
+from coordinator.record.settings import StoreLimits
 from coordinator.record.store import Store
-from coordinator.record.store_limits import StoreLimits
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
 from telemetry.notify import notify

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 import httpx
 import typer
 
-from coordinator.record.redis_url import safe_url
+from coordinator.record.settings import safe_url
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 API_KEY = "BATON_API_KEY"

@@ -14,7 +14,7 @@ import httpx
 import redis
 
 from coordinator.file_limit import SPARE
-from coordinator.record.redis_url import PASSWORD, check_redis_password, check_redis_url
+from coordinator.record.settings import PASSWORD, check_redis_password, check_redis_url
 from deploy.findings import Finding
 from deploy.ports import base_url, claim_port, reachable
 from deploy.redis_server import RedisServerError, find_redis_server

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.record.redis_url import PASSWORD
+from coordinator.record.settings import PASSWORD
 from deploy.redis_server import READY_LINE, redis_command, redis_url
 from deploy.rundir import notify_socket
 from deploy.settings import UpSettings

@@ -13,9 +13,8 @@ from coordinator.core.attempts import NOT_FAULTS
 from coordinator.core.contract import BreakerState, ServiceStatus
 from coordinator.core.registry import Worker
 from coordinator.core.request import Request, State
-from coordinator.record.damage import Damage
-from coordinator.record.handoff_stages import stage_seconds
-from coordinator.record.record import RequestRecord
+from coordinator.record.record import RequestRecord, stage_seconds
+from coordinator.record.redis_link import Damage
 from telemetry.clock import SteadyClock
 from telemetry.metrics import Metrics
 from transport.wire.errors import WireError

@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, structs
 
 from coordinator.http.response_schemas import Body
-from coordinator.record.handoff_stages import PARTS, stage_seconds
-from coordinator.record.record import RequestRecord, State
+from coordinator.record.record import HANDOFF_PARTS, RequestRecord, State, stage_seconds
 from transport.wire.sampling import FinishReason
 
 StageName = Literal["earlier attempts", "queue", "prefill", "handoff", "decode"]
@@ -140,7 +139,7 @@ def _prefill_parts(record: RequestRecord) -> dict[str, float]:
 
 def _handoff_parts(record: RequestRecord) -> dict[str, float]:
     found = stage_seconds(structs.asdict(record))
-    return {name: found[name] for name in PARTS if name in found}
+    return {name: found[name] for name in HANDOFF_PARTS if name in found}
 
 
 def _first(*times: float | None) -> float | None:

@@ -1,9 +1,27 @@
-"""The record of one request: what happened to it, where and when.
+"""The record of one request: what happened to it, where and when, and how long each part of its
+handoff took.
 
 Pure values. A request's records are totally ordered by (ended?, attempt, state, revision), and
 the highest one holds, whatever order they arrive in and however often: applying a transition
 twice changes nothing, and none leads back. What an older attempt still reports can never win
 over a newer one, and nothing wins over an end.
+
+No clock of one process is ever compared with another's. A worker measures durations by its own
+monotonic clock and reports them; the coordinator notes when messages reach it, by its own. What
+lies between the two is the way of the messages. The parts:
+
+    no_decode_worker  the first token is here, but no decode worker had memory for the sequence
+    messages          the order is on its way to the worker, or the second token on its way back
+    in_socket         the order has arrived while the worker's loop computes a step (at most this)
+    wait_memory       the worker has no pages or no state slot free
+    launch            the worker enqueues the copy
+    copy              the bytes move
+    boundary          the copy waits behind other copies, or is done while the loop is in a step
+    first_step        from the end of the transfer to the end of the first decode step
+
+They add up to ``total``, from the first token at the coordinator to the second. ``to_transferred``
+is from the first token to the ``TransferDone`` message. ``overhead`` is what the control path adds:
+the total less the copy, the first step, and the waits for step boundaries (in_socket, boundary).
 """
 
 from collections.abc import Mapping
@@ -26,11 +44,23 @@ _RANK: Final[Mapping[State, int]] = {
 _TOO_LARGE: Final = 2**63
 _TERMINAL: Final = frozenset({"finished", "failed", "cancelled"})
 
+HANDOFF_PARTS: Final = (
+    "no_decode_worker", "messages", "in_socket", "wait_memory", "launch", "copy", "boundary",
+    "first_step",
+)  # fmt: skip
+HANDOFF_STAGES: Final = (*HANDOFF_PARTS, "to_transferred", "total", "overhead")
+
+_WAITS: Final = ("in_socket", "copy", "boundary", "first_step")
+_NEEDED: Final = (
+    "prefilled_at", "handoff_placed_at", "transferred_at", "first_decode_at", "in_socket_s",
+    "wait_memory_s", "launch_s", "copy_s", "boundary_s", "first_step_s",
+)  # fmt: skip
+
 
 class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``…_at`` are Unix seconds by the coordinator's clock, ``…_s`` durations by a worker's; None
     until known, and the newest attempt's, but for ``received_at`` and ``first_token_at``. Those
-    between ``prefilled_at`` and ``first_decode_at`` are the parts of the handoff (handoff.py).
+    between ``prefilled_at`` and ``first_decode_at`` are the parts of the handoff.
     ``bytes_moved`` are all attempts', ``handoff_bytes`` the newest one's.
 
     ``http_id`` is the client's X-Request-Id, ``coordinator`` the instance that owns the request.
@@ -103,6 +133,30 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
             if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:  # nor is NaN
                 raise MalformedMessage(f"a request's record in Redis is unreadable: {name}")
         return record
+
+
+def stage_seconds(stages: Mapping[str, float | None]) -> dict[str, float]:
+    """Seconds of each of ``HANDOFF_STAGES``, from the fields of a request's record by their names;
+    empty unless the request was handed off and decoded."""
+    at = {name: stages.get(name) for name in _NEEDED}
+    known = {name: value for name, value in at.items() if value is not None}
+    if len(known) < len(_NEEDED):
+        return {}
+    found = {
+        "no_decode_worker": known["handoff_placed_at"] - known["prefilled_at"],
+        "wait_memory": known["wait_memory_s"],
+        "launch": known["launch_s"],
+        "copy": known["copy_s"],
+        "boundary": known["boundary_s"],
+        "first_step": known["first_step_s"],
+        "to_transferred": known["transferred_at"] - known["prefilled_at"],
+        "total": known["first_decode_at"] - known["prefilled_at"],
+    }
+    rest = found["total"] - sum(found[part] for part in HANDOFF_PARTS if part in found)
+    found["in_socket"] = min(known["in_socket_s"], max(0.0, rest))
+    found["messages"] = rest - found["in_socket"]
+    found["overhead"] = found["total"] - sum(found[wait] for wait in _WAITS)
+    return found
 
 
 def _text(value: object) -> str:

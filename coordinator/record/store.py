@@ -14,12 +14,11 @@ from msgspec import structs
 from redis.exceptions import ResponseError
 
 from coordinator.record import keys
-from coordinator.record.damage import Damage
 from coordinator.record.presence import Presence
 from coordinator.record.record import RequestRecord
-from coordinator.record.redis_link import RedisLink, is_wrong_type
-from coordinator.record.store_limits import StoreCounters, StoreLimits
-from coordinator.record.store_writer import StoreWriter
+from coordinator.record.redis_link import Damage, RedisLink, is_wrong_type
+from coordinator.record.settings import StoreLimits
+from coordinator.record.store_writer import StoreCounters, StoreWriter
 from coordinator.record.write_buffer import WriteBuffer
 from transport.wire.errors import MalformedMessage
 

@@ -13,19 +13,32 @@ import logging
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from redis.exceptions import ResponseError
 
 from coordinator.record import scripts
 from coordinator.record.presence import Presence
 from coordinator.record.redis_link import RedisLink, RedisUnavailable
-from coordinator.record.store_limits import StoreCounters, StoreLimits
+from coordinator.record.settings import StoreLimits
 from coordinator.record.write_buffer import Confirmations, WriteBuffer
 from transport.wire.errors import BatonError
 
 log = logging.getLogger(__name__)
 
 _CANCEL_AGAIN_S = 0.05
+
+
+@dataclass
+class StoreCounters:
+    """Since the start. ``superseded``: Redis already had the record, or a newer one."""
+
+    writes: int = 0
+    superseded: int = 0
+    failures: int = 0
+    reconnects: int = 0
+    rewrites: int = 0
+    lost_failed: int = 0
 
 
 class StoreWriter:

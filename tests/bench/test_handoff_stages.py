@@ -3,8 +3,7 @@
 import pytest
 
 from bench.handoff_stages import of_metrics, of_records, quantile
-from coordinator.record.handoff_stages import PARTS, stage_seconds
-from coordinator.record.record import RequestRecord
+from coordinator.record.record import HANDOFF_PARTS, RequestRecord, stage_seconds
 from telemetry.metrics import Metrics
 
 
@@ -43,7 +42,7 @@ def test_parts_add_up_to_the_total_and_an_order_lies_unseen_no_longer_than_it_to
                 for name in record(1).__struct_fields__
             }
         )
-        assert sum(found[part] for part in PARTS) == pytest.approx(found["total"])
+        assert sum(found[part] for part in HANDOFF_PARTS) == pytest.approx(found["total"])
         assert found["messages"] >= 0.0
         assert found["overhead"] <= found["total"]
 

@@ -12,8 +12,8 @@ from redis import Redis
 
 from coordinator.record import keys
 from coordinator.record.record import RequestRecord
+from coordinator.record.settings import StoreLimits
 from coordinator.record.store import Store
-from coordinator.record.store_limits import StoreLimits
 from tests.local_redis import LocalRedis
 
 FAST = StoreLimits(

@@ -18,8 +18,8 @@ from coordinator.http.http_settings import HttpSettings
 from coordinator.http.timeline import RequestTimeline
 from coordinator.record import keys
 from coordinator.record.record import RequestRecord
+from coordinator.record.settings import StoreLimits
 from coordinator.record.store import Store
-from coordinator.record.store_limits import StoreLimits
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.histories import advance
 from tests.coordinator.stores import FAST as STORE

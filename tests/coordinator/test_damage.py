@@ -15,10 +15,10 @@ from redis.exceptions import ResponseError
 
 from coordinator.http.timeline import timeline
 from coordinator.record import keys
-from coordinator.record.damage import SAY_EVERY_S, Damage
 from coordinator.record.record import RequestRecord
+from coordinator.record.redis_link import SAY_EVERY_S, Damage
+from coordinator.record.settings import StoreLimits
 from coordinator.record.store import Store
-from coordinator.record.store_limits import StoreLimits
 from tests.coordinator.histories import advance
 from tests.coordinator.stores import abandon, eventually, stored
 from tests.local_redis import LocalRedis

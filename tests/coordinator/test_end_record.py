@@ -19,8 +19,8 @@ from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings
 from coordinator.record import keys, scripts
 from coordinator.record.record import RequestRecord
+from coordinator.record.settings import StoreLimits
 from coordinator.record.store import Store
-from coordinator.record.store_limits import StoreLimits
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.fake_core import FakeCore, FakeStream
 from tests.coordinator.histories import advance

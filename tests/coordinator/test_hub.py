@@ -12,7 +12,7 @@ from coordinator.core.hub import Hub, HubSettings
 from coordinator.core.observer import Observer
 from coordinator.core.placement import PlacementLimits
 from coordinator.core.request import Request
-from coordinator.record.damage import Damage
+from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
 from tests.coordinator.site import DEADLINE_S, EXPORT, FAST, Site, Worker
 from transport.wire.messages import (

@@ -16,7 +16,7 @@ from coordinator.core.observer import Observer
 from coordinator.core.placement import PlacementLimits
 from coordinator.core.registry import Worker
 from coordinator.core.request import Request, State
-from coordinator.record.damage import Damage
+from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
 from tests.coordinator.site import DEADLINE_S, EXPORT, FAST, Site
 from transport.wire.layout import CacheLayout, PoolSize

@@ -5,7 +5,7 @@ import pytest
 from coordinator.core.effects import Emit, Ended, HandedOff
 from coordinator.core.observer import to_record
 from coordinator.core.request import State
-from coordinator.record.handoff_stages import stage_seconds
+from coordinator.record.record import stage_seconds
 from tests.coordinator.desk import Desk, ids_of
 from transport.wire.messages import (
     Cancel,

@@ -3,7 +3,7 @@
 import pytest
 from redis import Redis
 
-from coordinator.record.redis_url import safe_url
+from coordinator.record.settings import safe_url
 from coordinator.record.store import Store
 from tests.local_redis import LocalRedis
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from coordinator.record.handoff_stages import STAGES
+from coordinator.record.record import HANDOFF_STAGES
 from telemetry.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ def test_every_metric_is_one_that_is_exported() -> None:
 def test_every_stage_is_one_that_is_measured() -> None:
     asked = re.findall(r'stage!?[=~]+"([^"]+)"', " ".join(SHOWN + RULES))
     assert asked
-    assert {stage for each in asked for stage in each.split("|")} <= set(STAGES)
+    assert {stage for each in asked for stage in each.split("|")} <= set(HANDOFF_STAGES)
 
 
 def test_a_panel_that_is_empty_while_all_is_well_says_so() -> None:

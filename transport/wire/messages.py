@@ -126,7 +126,7 @@ class Prefilled(WireStruct, frozen=True, tag="prefilled"):
 class TransferDone(WireStruct, frozen=True, tag="transfer-done"):
     """The decode worker has every byte and has checked the epoch; the offer can be released.
 
-    Durations (coordinator/record/handoff_stages.py explains their sum): the order was in the socket
+    Durations (coordinator/record/record.py explains their sum): the order was in the socket
     for at most ``in_socket_s``; ``wait_memory_s`` until there was memory, ``launch_s`` to enqueue
     the copy, ``copy_s`` for the copy alone, ``boundary_s`` until the worker's loop saw its end.
     """

@@ -23,7 +23,7 @@ from bench.harness.scale.agreement import End, Seen, seen, unsettled, with_coord
 from bench.harness.scale.plan import ScalePlan
 from bench.harness.scale.server_side import Ledger, ended_between, lag_between, scrape, watch
 from coordinator.file_limit import allow_open_files
-from coordinator.record.redis_url import PASSWORD
+from coordinator.record.settings import PASSWORD
 from transport.wire.secret_setting import secret_setting
 
 _SHOWN = 20

@@ -12,7 +12,7 @@ from bench.harness.cannot_measure import CannotMeasure
 from bench.harness.client.client import Client
 from bench.prometheus import series, total
 from coordinator.record import keys
-from coordinator.record.redis_url import safe_url
+from coordinator.record.settings import safe_url
 
 SCRAPE_S = 1.0
 _LAG = "baton_event_loop_lag_seconds_bucket"

@@ -1,7 +1,10 @@
-"""The settings that say where Redis is and its password: are they sound, how may they be shown?"""
+"""The settings of the record: the timing of the store, where Redis is, and its password."""
 
 import re
+from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from coordinator.record import keys
 
 _FORM = (
     "the form is redis://[[user]:password@]host[:port][/database], with / # ? @ % as "
@@ -9,6 +12,25 @@ _FORM = (
 )
 URL = "BATON_REDIS_URL"
 PASSWORD = "BATON_REDIS_PASSWORD"
+
+
+@dataclass(frozen=True)
+class StoreLimits:
+    """``batch_window_s`` is how late a record may be for the sake of its batch;
+    ``end_wait_s`` is how long the end of a response may wait for its record;
+    ``max_ended`` bounds the records kept of requests that have ended, beside those still open."""
+
+    batch_window_s: float = 0.01
+    end_wait_s: float = 0.1
+    max_batch: int = 64
+    call_timeout_s: float = 2.0
+    start_timeout_s: float = 1.0
+    heartbeat_s: float = 2.0
+    presence_ttl_s: float = keys.PRESENCE_TTL_S
+    retain_s: float = 300.0
+    max_ended: int = 20_000
+    backoff_min_s: float = 0.05
+    backoff_max_s: float = 2.0
 
 
 def safe_url(url: str) -> str:
