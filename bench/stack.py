@@ -1,5 +1,8 @@
 """A whole ``baton up`` on a free port: started, watched, signalled and stopped. The benchmarks, the
-end-to-end tests and the soak start their stacks with it."""
+tests and the soak start their stacks with it. A stack dies with the process that started it.
+
+NOTE: start a stack on the main thread (deploy/die_with_parent.py).
+"""
 
 import os
 import re
@@ -14,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bench.harness.client.required import RequestFailed
+from deploy.die_with_parent import die_with_parent
 
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 180.0
@@ -21,6 +25,7 @@ STOP_S = 60.0
 LAST_LINES = 40
 _READY = r"^ready: (http://\S+)"
 _MIB = 1024
+_UP = (sys.executable, "-m", "deploy.cli", "up")
 
 
 class StackFailed(Exception):
@@ -42,15 +47,15 @@ class Stack:
     ``stop`` ends it in order; ``close`` must follow, and ends whatever is left.
     """
 
-    def __init__(self, *arguments: str, environ: Mapping[str, str]) -> None:
+    def __init__(self, *arguments: str, environ: Mapping[str, str], cwd: Path = ROOT) -> None:
         self.url = ""
         self.lines: list[str] = []
         self._changed = threading.Condition()
         self._ended = False
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "deploy.cli", "up", "--port", "0", *arguments],
+            die_with_parent([*_UP, "--port", "0", *arguments]),
             env=dict(environ),
-            cwd=ROOT,
+            cwd=cwd,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -80,7 +85,7 @@ class Stack:
         return "".join(told[-LAST_LINES:])
 
     def until(self, pattern: str, deadline_s: float, since: int = 0) -> re.Match[str]:
-        """Wait until a line after the first ``since`` has ``pattern``. Raises StackFailed."""
+        """Wait for a line with ``pattern`` after the first ``since`` lines. Raises StackFailed."""
         deadline = time.monotonic() + deadline_s
         with self._changed:
             while True:
@@ -97,10 +102,10 @@ class Stack:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.took(line)
             with self._changed:
                 self.lines.append(line)
                 self._changed.notify_all()
+            self.took(line)
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -150,6 +155,13 @@ class Stack:
         with suppress(subprocess.TimeoutExpired):
             return self.process.wait(deadline_s)
         return None
+
+    def exit_code(self, deadline_s: float = STOP_S) -> int:
+        """Wait until it has ended and ``lines`` are complete. Raises TimeoutExpired."""
+        code = self.process.wait(deadline_s)
+        self._reader.join(deadline_s)
+        assert not self._reader.is_alive(), "a process that it left has its output open"
+        return code
 
     def close(self) -> None:
         """SIGKILL where it still runs; its services die with it."""

@@ -18,15 +18,15 @@ def short_dir() -> Iterator[Path]:
 
 @pytest.fixture
 def up(short_dir: Path) -> Iterator[Callable[..., Up]]:
-    """Start with ``up(*args, **environ)``; ends with the test."""
-    started: list[Up] = []
+    """Begin with ``up(*args, **environ)``; ends with the test."""
+    begun: list[Up] = []
 
-    def start(*args: str, **environ: str) -> Up:
-        folder = short_dir / str(len(started))
+    def begin(*args: str, **environ: str) -> Up:
+        folder = short_dir / str(len(begun))
         folder.mkdir()
-        started.append(Up(folder, *args, **environ))
-        return started[-1]
+        begun.append(Up(folder, *args, **environ))
+        return begun[-1]
 
-    yield start
-    for one in started:
+    yield begin
+    for one in begun:
         one.close()

@@ -1,69 +1,63 @@
-"""``baton up`` with stub services (stubs/stub.py), watched without sleeping."""
+"""``baton up`` with stub services (stubs/stub.py), and what tests wait for without sleeping."""
 
 import os
 import re
 import select
 import signal
-import subprocess
-import sys
+import threading
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from bench.stack import ROOT, Stack, environment
+
 STUBS = Path(__file__).resolve().parent / "stubs"
 DEADLINE_S = 15.0
 
 
-class Up:
-    """One ``baton up`` whose services are stubs; stdout and stderr arrive in ``text``."""
+class Up(Stack):
+    """One ``baton up`` whose services are stubs. What it prints once it is ready is not read while
+    ``reading`` is clear."""
 
     def __init__(self, folder: Path, *args: str, **environ: str) -> None:
-        self.base, self.journal, self.text = folder / "run", folder / "journal", ""
+        self.base, self.journal = folder / "run", folder / "journal"
+        self.reading = threading.Event()
+        self.reading.set()
         self.base.mkdir()
         self.journal.touch()
         (folder / "model").mkdir()
         (folder / "model" / "config.json").write_text("{}")
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("BATON_", "STUB_"))}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "deploy.cli", "up", "--device", "cpu", "--port", "0",
-             "--model", str(folder / "model"), *args],
-            env={**clean, "PYTHONPATH": f"{STUBS}{os.pathsep}{ROOT}", "STUB_JOURNAL":
-                 str(self.journal), "XDG_RUNTIME_DIR": str(self.base),
-                 "BATON_REDIS_URL": "redis://unused", **environ},
+        clean = {k: v for k, v in environment({}).items() if not k.startswith("STUB_")}
+        super().__init__(
+            "--device", "cpu", "--model", str(folder / "model"), *args,
+            environ={**clean, "PYTHONPATH": f"{STUBS}{os.pathsep}{ROOT}", "STUB_JOURNAL":
+                     str(self.journal), "XDG_RUNTIME_DIR": str(self.base),
+                     "BATON_REDIS_URL": "redis://unused", **environ},
             cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
         )  # fmt: skip
-        self.pidfd = os.pidfd_open(self.process.pid)
 
-    def until(self, pattern: str) -> re.Match[str]:
-        """Read on until ``pattern`` has been printed."""
-        assert self.process.stdout is not None
-        deadline = time.monotonic() + DEADLINE_S
-        while (found := re.search(pattern, self.text, re.MULTILINE)) is None:
-            left_s = max(deadline - time.monotonic(), 0)
-            ready = select.select([self.process.stdout], [], [], left_s)[0]
-            chunk = os.read(self.process.stdout.fileno(), 65536) if ready else b""
-            assert chunk, f"{pattern!r} was not printed, but:\n{self.text}"
-            self.text += chunk.decode()
-        return found
+    def took(self, line: str) -> None:
+        if line.startswith("ready: "):
+            self.reading.wait()
 
-    def until_ready(self) -> None:
-        self.until(r"^ready: .*\n")
+    def start(self, deadline_s: float = DEADLINE_S) -> None:
+        super().start(deadline_s)
 
-    def exit_code(self) -> int:
-        """Wait for the end; ``text`` is complete then."""
-        self.text += self.process.communicate(timeout=DEADLINE_S)[0].decode()
-        return self.process.returncode
+    def exit_code(self, deadline_s: float = DEADLINE_S) -> int:
+        return super().exit_code(deadline_s)
 
-    def ends(self) -> bool:
-        """Whether it ends in time, with nobody reading what it prints."""
-        return bool(select.select([self.pidfd], [], [], DEADLINE_S)[0])
+    def until(self, pattern: str, deadline_s: float = DEADLINE_S, since: int = 0) -> re.Match[str]:
+        return super().until(pattern, deadline_s, since)
+
+    def until_after(self, first: str, second: str) -> None:
+        """Wait for a line with ``second`` behind the first line with ``first``."""
+        self.until(first)
+        since = next(i for i, line in enumerate(self.lines) if re.search(first, line))
+        self.until(second, since=since + 1)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def pids(self, name: str = "") -> list[int]:
+    def reported(self, name: str = "") -> list[int]:
         """Processes that services called ``name…`` have reported, in order."""
         pairs = (line.split() for line in self.journal.read_text().splitlines())
         return [int(pid) for who, pid in pairs if pid != "stopped" and who.startswith(name)]
@@ -76,11 +70,8 @@ class Up:
         return list(self.base.iterdir())
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        os.close(self.pidfd)
+        self.reading.set()
+        super().close()
 
 
 def all_dead(pids: list[int], deadline_s: float = 5.0) -> bool:

@@ -14,14 +14,14 @@ from deploy.die_with_parent import die_with_parent
 from deploy.managed_process import ManagedProcess
 from deploy.services import Service
 from deploy.supervisor import DRAIN_GRACE_S
-from tests.deploy.running import Up, all_dead
+from tests.deploy.running import DEADLINE_S, Up, all_dead
 
 SEGMENTS = Path("/dev/shm")
 
 
 def test_ready_line_is_the_last_start_up_line_and_sigterm_drains(up):
     baton = up("--prefill", "2", "--decode", "2", "--served-model-name", "tiny")
-    baton.until_ready()
+    baton.start()
     *_, curl, ready = baton.text.splitlines()
     port = ready.split()[1].rsplit(":", 1)[1]
     assert ready == f"ready: http://127.0.0.1:{port} (2 prefill, 2 decode, cpu, tiny)"
@@ -35,7 +35,7 @@ def test_ready_line_is_the_last_start_up_line_and_sigterm_drains(up):
     stops = baton.stops()
     assert stops[0] == "coordinator"
     assert sorted(stops[1:]) == ["decode-1", "decode-2", "prefill-1", "prefill-2"]
-    assert all_dead(baton.pids())
+    assert all_dead(baton.reported())
     assert baton.leftovers() == []
 
 
@@ -45,27 +45,27 @@ def test_sigint_during_start_up_drains_too(up):
     baton.signal(signal.SIGINT)
     assert baton.exit_code() == 0
     assert "ready:" not in baton.text
-    assert all_dead(baton.pids())
+    assert all_dead(baton.reported())
 
 
 def test_dead_worker_starts_again_while_the_rest_serves(up):
     baton = up(STUB_DECODE="segment helper ready")
-    baton.until_ready()
-    first, helper = baton.pids("decode-1")
+    baton.start()
+    first, helper = baton.reported("decode-1")
     os.kill(first, signal.SIGKILL)
     baton.until(r"decode-1: killed by SIGKILL; starts again in 0.5 s")
     assert all_dead([helper]), "a dead worker's helper must go with it"
-    baton.until(r"(?s)starts again.*decode-1: ready")
+    baton.until_after("starts again", "decode-1: ready")
     assert not (SEGMENTS / f"baton-stub-{first}").exists()
-    assert len(baton.pids("coordinator")) == len(baton.pids("prefill")) == 1
+    assert len(baton.reported("coordinator")) == len(baton.reported("prefill")) == 1
     baton.signal(signal.SIGTERM)
     assert baton.exit_code() == 0
 
 
 def test_a_coordinator_that_lacks_redis_is_started_until_it_is_there(up):
     baton = up(STUB_COORDINATOR="first:ready then:lack")
-    baton.until_ready()
-    os.kill(baton.pids("coordinator")[0], signal.SIGKILL)
+    baton.start()
+    os.kill(baton.reported("coordinator")[0], signal.SIGKILL)
     baton.until(r"coordinator: exited with code 75; starts again in 2 s")
     baton.signal(signal.SIGTERM)
     assert baton.exit_code() == 0
@@ -79,70 +79,72 @@ def test_a_coordinator_that_lacks_redis_at_first_ends_everything(up):
 
 def test_it_serves_and_drains_while_its_output_is_not_read(up):
     baton = up(STUB_DECODE="ready chatty")
-    baton.until_ready()
+    baton.reading.clear()
+    baton.start()
     baton.signal(signal.SIGTERM)
-    assert baton.ends(), "it waits for a reader"
+    baton.process.wait(DEADLINE_S)
+    baton.reading.set()
     assert set(baton.stops()) == {"coordinator", "prefill-1", "decode-1"}
     assert baton.exit_code() == 0
 
 
 def test_dead_coordinator_starts_again(up):
     baton = up()
-    baton.until_ready()
-    port = int(baton.until(r"^ready: http://127.0.0.1:(\d+)")[1])
-    os.kill(baton.pids("coordinator")[0], signal.SIGKILL)
+    baton.start()
+    port = int(baton.url.rsplit(":", 1)[1])
+    os.kill(baton.reported("coordinator")[0], signal.SIGKILL)
     baton.until("coordinator: killed by SIGKILL")
     socket.create_connection(("127.0.0.1", port)).close()  # it waits for the next one
-    baton.until(r"(?s)coordinator: killed by SIGKILL.*coordinator: ready")
-    assert len(baton.pids("decode")) == len(baton.pids("prefill")) == 1
+    baton.until_after("coordinator: killed by SIGKILL", "coordinator: ready")
+    assert len(baton.reported("decode")) == len(baton.reported("prefill")) == 1
 
 
 def test_service_that_cannot_start_ends_everything_with_its_message(up):
     baton = up(STUB_PREFILL="progress refuse")
     assert baton.exit_code() == 2
     assert baton.text.splitlines()[-1] == "error: prefill-1: prefill-1 does not like its settings"
-    assert all_dead(baton.pids())
+    assert all_dead(baton.reported())
     assert baton.leftovers() == []
 
 
 def test_worker_that_never_gets_ready_has_three_tries(up):
     baton = up(STUB_DECODE="first:ready then:crash")
-    baton.until_ready()
-    os.kill(baton.pids("decode")[0], signal.SIGTERM)  # exits 0 unasked: still unexpected
+    baton.start()
+    os.kill(baton.reported("decode")[0], signal.SIGTERM)  # exits 0 unasked: still unexpected
     assert baton.exit_code() == 3
     assert baton.text.splitlines()[-1] == "error: decode-1: exited with code 3"
-    assert len(baton.pids("decode")) == 1 + 3
+    assert len(baton.reported("decode")) == 1 + 3
     assert baton.stops()[0] == "decode-1"
-    assert all_dead(baton.pids())
+    assert all_dead(baton.reported())
 
 
 def test_a_worker_that_others_stand_in_for_is_tried_again_and_again(up):
     baton = up("--decode", "2", STUB_DECODE="first:ready then:crash")
-    baton.until_ready()
-    os.kill(baton.pids("decode")[0], signal.SIGTERM)
+    baton.start()
+    os.kill(baton.reported("decode")[0], signal.SIGTERM)
     baton.until("starts again in 4 s")  # its fourth death in a row; three are the limit
-    assert not all_dead(baton.pids("coordinator"), deadline_s=0.0)
+    assert not all_dead(baton.reported("coordinator"), deadline_s=0.0)
     baton.signal(signal.SIGTERM)
     assert baton.exit_code() == 0
-    assert all_dead(baton.pids())
+    assert all_dead(baton.reported())
 
 
 def test_second_signal_stops_at_once(up):
     baton = up("--drain-timeout", "1000", STUB_COORDINATOR="stubborn ready")
-    baton.until_ready()
+    baton.start()
     baton.signal(signal.SIGTERM)
     baton.until("SIGTERM: draining")
     baton.signal(signal.SIGTERM)  # the same order, twice
-    assert all_dead(baton.pids("coordinator"), deadline_s=1.2) is False
+    assert all_dead(baton.reported("coordinator"), deadline_s=1.2) is False
     baton.signal(signal.SIGTERM)
     assert baton.exit_code() == 1
-    assert all_dead(baton.pids())
+    assert all_dead(baton.reported())
     assert baton.leftovers() == []
 
 
 def test_a_service_that_misses_the_drain_deadline_is_killed(up):
     baton = up("--drain-timeout", "0.1", STUB_COORDINATOR="stubborn ready")
-    baton.until_ready()
+    baton.start()
     baton.signal(signal.SIGTERM)
     assert baton.exit_code() == 1
     assert "coordinator: still running; killing it" in baton.text
@@ -177,8 +179,8 @@ async def test_a_process_that_is_ready_may_be_silent():
 
 def test_nothing_outlives_a_killed_supervisor(up):
     baton = up(STUB_DECODE="segment helper ready", STUB_COORDINATOR="stubborn ready")
-    baton.until_ready()
-    pids = baton.pids()
+    baton.start()
+    pids = baton.reported()
     assert len(pids) == 4
     assert len(baton.leftovers()) == 1
     guardian = child_pid(baton, "deploy.guardian")
@@ -191,15 +193,15 @@ def test_nothing_outlives_a_killed_supervisor(up):
 
 def test_the_next_start_removes_what_a_supervisor_killed_with_its_guardian_left(up):
     baton = up(STUB_DECODE="segment helper ready")
-    baton.until_ready()
-    helper, *services = baton.pids("decode-1-helper") + baton.pids()
+    baton.start()
+    helper, *services = baton.reported("decode-1-helper") + baton.reported()
     os.kill(child_pid(baton, "deploy.guardian"), signal.SIGKILL)
     baton.signal(signal.SIGKILL)
     assert all_dead([pid for pid in services if pid != helper])
     assert len(baton.leftovers()) == 1
     assert segment_of(baton).exists()
     successor = up(XDG_RUNTIME_DIR=str(baton.base))
-    successor.until_ready()
+    successor.start()
     assert all_dead([helper], deadline_s=0.0)
     assert not segment_of(baton).exists()
     successor.signal(signal.SIGTERM)
@@ -208,7 +210,7 @@ def test_the_next_start_removes_what_a_supervisor_killed_with_its_guardian_left(
 
 
 def segment_of(baton: Up) -> Path:
-    return SEGMENTS / f"baton-stub-{baton.pids('decode-1')[0]}"
+    return SEGMENTS / f"baton-stub-{baton.reported('decode-1')[0]}"
 
 
 def test_killed_before_it_was_ready(up):
@@ -216,7 +218,7 @@ def test_killed_before_it_was_ready(up):
     baton.until("decode-1: loading")
     baton.signal(signal.SIGKILL)
     baton.exit_code()
-    assert all_dead(baton.pids(), deadline_s=2.0)
+    assert all_dead(baton.reported(), deadline_s=2.0)
     assert baton.leftovers() == []
 
 
@@ -228,35 +230,35 @@ def test_a_port_in_use_is_an_error_before_any_process_starts(up):
     assert baton.text == (
         f"error: --port: {port} on 127.0.0.1 is in use by another process; choose another\n"
     )
-    assert baton.pids() == []
+    assert baton.reported() == []
 
 
 def test_own_redis_starts_again_and_leaves_nothing(up):
     baton = up(BATON_REDIS_URL="")
-    baton.until_ready()
+    baton.start()
     first = redis_pid(baton)
     with redis_of(baton) as client:
         client.set("kept", "1")
     os.kill(first, signal.SIGKILL)
-    baton.until(r"(?s)redis: killed by SIGKILL; starts again.*redis: ready")
+    baton.until_after("redis: killed by SIGKILL; starts again", "redis: ready")
     second = redis_pid(baton)
     assert first != second
     with redis_of(baton) as client:
         assert client.get("kept") == b"1"
     baton.signal(signal.SIGKILL)
     baton.exit_code()
-    assert all_dead([first, second, *baton.pids()], deadline_s=2.0)
+    assert all_dead([first, second, *baton.reported()], deadline_s=2.0)
     assert baton.leftovers() == []
 
 
 def test_stopping_ends_redis_last(up):
     baton = up(BATON_REDIS_URL="", STUB_PREFILL="stubborn ready")
-    baton.until_ready()
+    baton.start()
     redis = redis_pid(baton)
     baton.signal(signal.SIGTERM)
     baton.until("decode-1: stopped")
     assert not all_dead([redis], deadline_s=0.0)
-    os.kill(baton.pids("prefill")[0], signal.SIGKILL)
+    os.kill(baton.reported("prefill")[0], signal.SIGKILL)
     assert baton.exit_code() == 0
     assert all_dead([redis], deadline_s=0.0)
     assert baton.leftovers() == []
@@ -273,9 +275,7 @@ def redis_pid(baton: Up) -> int:
 
 def child_pid(baton: Up, command: str) -> int:
     """The one child of the supervisor whose command line has ``command`` in it."""
-    children = Path(f"/proc/{baton.process.pid}/task").glob("*/children")
-    pids = [int(pid) for listing in children for pid in listing.read_text().split()]
-    return next(p for p in pids if command in Path(f"/proc/{p}/cmdline").read_text())
+    return next(p for p in baton.children() if command in Path(f"/proc/{p}/cmdline").read_text())
 
 
 def test_a_coordinator_has_the_time_to_close_within_its_grace():
