@@ -43,6 +43,11 @@ class Prepared:
     prompts: list[TokenIds]
     echoes: list[str] | None = None
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Each prompt counts once, also for n > 1."""
+        return sum(map(len, self.prompts))
+
 
 def prepared(context: AppContext, kind: Kind, request: AnyRequest) -> Prepared | bytes:
     """What ``kind`` makes of a request: a Prepared, or the JSON of an answer; raises ApiError."""

@@ -5,10 +5,8 @@ the settings, in sampling.py and prompts.py. Unknown fields are ignored, null me
 that other servers have and this one does not is ``Unsupported``: refused, never ignored.
 """
 
-from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from coordinator.http.message_schemas import Messages, check_number
@@ -19,6 +17,7 @@ from coordinator.http.request_fields import (
     Unsupported,
     harmless,
 )
+from coordinator.http.sampling_fields import INT32_MAX, SamplingFields
 from coordinator.http.tool_schemas import (
     MAX_TOOLS,
     NamedTool,
@@ -27,9 +26,7 @@ from coordinator.http.tool_schemas import (
     Tool,
 )
 
-_INT32_MAX = 2**31 - 1
-
-Count = Annotated[int, Meta(ge=1, le=_INT32_MAX)]
+Count = Annotated[int, Meta(ge=1, le=INT32_MAX)]
 
 
 class StreamOptions(Struct, kw_only=True, omit_defaults=True):
@@ -37,12 +34,7 @@ class StreamOptions(Struct, kw_only=True, omit_defaults=True):
     continuous_usage_stats: bool | None = None
 
 
-_Bias = Annotated[float, Meta(ge=-100, le=100)]
-_BIAS_SCHEMA = {"type": "number", "minimum": -100, "maximum": 100}
-_bias = msgspec.json.Decoder(_Bias)
-
-
-class GenerationRequest(RequestBody, kw_only=True):
+class GenerationRequest(SamplingFields, kw_only=True):
     """What chat and completions have in common. ``prompt_param`` is the field with the prompt,
     ``num_logprobs`` how many of the most probable tokens come with each token; None: no
     log-probabilities."""
@@ -57,21 +49,6 @@ class GenerationRequest(RequestBody, kw_only=True):
     best_of: Count | None = None
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
-    min_tokens: Annotated[int, Meta(ge=0, le=_INT32_MAX)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=_INT32_MAX)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
-    logit_bias: dict[str, Annotated[Raw, Meta(extra_json_schema=_BIAS_SCHEMA)]] | None = None
-    stop: str | list[Annotated[str, Meta(min_length=1)]] | None = None
-    stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
     return_token_ids: bool | None = None
 
     response_format: ResponseFormat | None = None
@@ -98,29 +75,10 @@ class GenerationRequest(RequestBody, kw_only=True):
             raise FieldError("stream_options", "only allowed when stream is true")
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise FieldError("best_of", "only supported when equal to n", UNSUPPORTED)
-        if self.stop == "":
-            raise FieldError("stop[0]", "must not be empty")
-        self.token_biases()
 
     @property
     def num_logprobs(self) -> int | None:
         raise NotImplementedError
-
-    @property
-    def stop_strings(self) -> Sequence[str]:
-        return (self.stop,) if isinstance(self.stop, str) else self.stop or ()
-
-    def token_biases(self) -> dict[int, float]:
-        """``logit_bias`` by token id; raises FieldError that names the entry."""
-        biases = {}
-        for key, value in (self.logit_bias or {}).items():
-            try:
-                biases[int(key)] = _bias.decode(value)
-            except msgspec.ValidationError as error:
-                raise FieldError(f"logit_bias.{key}", str(error)) from None
-            except ValueError:
-                raise FieldError(f"logit_bias.{key}", "is no token id") from None
-        return biases
 
 
 class ChatRequest(GenerationRequest, kw_only=True):
@@ -139,7 +97,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     include_reasoning: bool | None = None
-    thinking_token_budget: Annotated[int, Meta(ge=0, le=_INT32_MAX)] | None = None
+    thinking_token_budget: Annotated[int, Meta(ge=0, le=INT32_MAX)] | None = None
 
     functions: Unsupported = UNSET
     function_call: Annotated[Raw, harmless("none", "auto")] | UnsetType = UNSET

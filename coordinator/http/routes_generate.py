@@ -12,6 +12,7 @@ from starlette.responses import Response
 from coordinator.core.contract import GenerationFailed, SequenceRequest, TokenStream
 from coordinator.http.access_log import note_accepted
 from coordinator.http.accounts import account_of
+from coordinator.http.answer import Answer, ChunkedAnswer
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.body import Bodies
 from coordinator.http.chat_writer import ChatWriter
@@ -23,10 +24,10 @@ from coordinator.http.openapi import answers, request_body
 from coordinator.http.preparation import Prepared
 from coordinator.http.prompts import room_for_output
 from coordinator.http.request_schemas import ChatRequest, CompletionRequest, GenerationRequest
-from coordinator.http.response_schemas import ChatCompletion, ChatCompletionChunk, Completion, Usage
+from coordinator.http.response_schemas import ChatCompletion, ChatCompletionChunk, Completion
 from coordinator.http.sampling import sampling_params, seeds, stop_rule
 from coordinator.http.sse import EventStream
-from coordinator.http.writers import CompletionWriter, Head, Writer
+from coordinator.http.writers import CompletionWriter, Head
 from coordinator.text.detokenizer import Detokenizer
 from coordinator.text.stops import StopStrings
 from telemetry.logs import bound_request
@@ -65,7 +66,8 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
             tells_thought=request.include_reasoning is not False,
             tools=parameters_of(callable_tools(request)),
         )
-        return await respond(context, http, prepared.request, specs, writer, role_first=True)
+        answer = ChunkedAnswer(writer, prepared.request, prepared.prompt_tokens)
+        return await respond(context, http, prepared.request, specs, answer, role_first=True)
 
     @router.post(
         "/v1/completions",
@@ -80,7 +82,8 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         specs = sequence_requests(context, prepared, response_id, constraint)
         n, echoes = prepared.request.n or 1, prepared.echoes
         writer = CompletionWriter(head(prepared, f"cmpl-{response_id}"), n=n, echoes=echoes)
-        return await respond(context, http, prepared.request, specs, writer, role_first=False)
+        answer = ChunkedAnswer(writer, prepared.request, prepared.prompt_tokens)
+        return await respond(context, http, prepared.request, specs, answer, role_first=False)
 
     return router
 
@@ -128,7 +131,7 @@ async def respond(
     http: Request,
     request: GenerationRequest,
     specs: Sequence[SequenceRequest],
-    writer: Writer,
+    answer: Answer,
     *,
     role_first: bool,
 ) -> Response:
@@ -162,16 +165,7 @@ async def respond(
     request_ids = [spec.request_id for spec in specs]
     recorded = partial(context.core.recorded, request_ids)
     if request.stream:
-        options = request.stream_options
-        return EventStream(
-            choices,
-            writer,
-            prompt_tokens,
-            recorded,
-            partial(context.core.cut, request_ids),
-            include_usage=bool(options and options.include_usage),
-            continuous_usage=bool(options and options.continuous_usage_stats),
-        )
+        return EventStream(choices, answer, recorded, partial(context.core.cut, request_ids))
     try:
         outputs = await while_connected(collected(choices), http.receive)
     except GenerationFailed:
@@ -180,9 +174,9 @@ async def respond(
         raise
     finally:
         _cancel(streams)
+    body = await answer.body(outputs)
     await recorded()
-    usage = Usage.of(prompt_tokens, sum(len(output.tokens) for output in outputs))
-    return json_response(writer.body(outputs, usage))
+    return json_response(body)
 
 
 def _submit(context: AppContext, specs: Sequence[SequenceRequest]) -> list[TokenStream]:

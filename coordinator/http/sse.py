@@ -1,20 +1,17 @@
-"""A streamed response: one server-sent event for each delta, at once."""
+"""A streamed response: the server-sent events of each delta, at once."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import msgspec
-from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from coordinator.core.contract import GenerationFailed
+from coordinator.http.answer import Answer
 from coordinator.http.choice import Choice, merged
 from coordinator.http.connection import ClientLeft, while_connected
 from coordinator.http.errors import ApiError, from_core, internal_error
-from coordinator.http.response_schemas import Usage
-from coordinator.http.writers import Writer
 
 log = logging.getLogger(__name__)
 
@@ -23,15 +20,14 @@ _HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-_encode = msgspec.json.Encoder().encode
 
 
 class EventStream(Response):
     """The life of a stream:
 
     1. Nothing is sent before the first delta, so an early failure still gets its own status.
-    2. Each delta is one ``data:`` event; a failure from here on is an event too.
-    3. ``data: [DONE]`` always ends it, unless the client left; ``recorded`` comes before.
+    2. Each delta is sent as its events; a failure from here on is an event too.
+    3. The answer's last event always ends it, unless the client left; ``recorded`` comes before.
        Where it is not sent, ``cut`` is called.
     4. However it ends, no choice goes on: what has not ended is cancelled.
     """
@@ -39,22 +35,15 @@ class EventStream(Response):
     def __init__(
         self,
         choices: Sequence[Choice],
-        writer: Writer,
-        prompt_tokens: int,
+        answer: Answer,
         recorded: Callable[[], Awaitable[None]],
         cut: Callable[[], None],
-        *,
-        include_usage: bool,
-        continuous_usage: bool,
     ) -> None:
         self._choices = choices
-        self._writer = writer
-        self._prompt_tokens = prompt_tokens
+        self._answer = answer
         self._recorded = recorded
         self._cut = cut
         self._sent = False
-        self._include_usage = include_usage
-        self._continuous_usage = continuous_usage
         self._started = False
         self.background = None
 
@@ -75,48 +64,33 @@ class EventStream(Response):
     async def _deliver(self, scope: Scope, receive: Receive, send: Any) -> None:
         try:
             await self._send_deltas(send)
+            last = await self._answer.end()
         except Exception as error:
-            answer = _answer(error)
+            failed = _failed(error)
             self._cancel()
             if not self._started:
                 await self._recorded()
-                await answer.response()(scope, receive, send)
+                await failed.response()(scope, receive, send)
                 self._sent = True
                 return
-            await send(_event(answer.body()))
+            last = self._answer.failure(failed)
         await self._recorded()
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+        await send({"type": "http.response.body", "body": last})
         self._sent = True
 
     async def _send_deltas(self, send: Any) -> None:
-        num_tokens = 0
-        usage: Usage | UnsetType | None = None if self._include_usage else UNSET
         async for index, delta in merged(self._choices):
-            num_tokens += len(delta.tokens)
-            if self._continuous_usage:
-                usage = Usage.of(self._prompt_tokens, num_tokens)
-            if (chunk := self._writer.chunk(index, delta, usage)) is None:
+            if not (events := self._answer.events(index, delta)):
                 continue
             if not self._started:
                 self._started = True
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            await send(_event(chunk))
-        if self._include_usage:
-            usage = Usage.of(self._prompt_tokens, num_tokens)
-            await send(_event(self._writer.last_chunk(usage)))
+            await send({"type": "http.response.body", "body": events, "more_body": True})
 
 
-def _answer(error: Exception) -> ApiError:
+def _failed(error: Exception) -> ApiError:
     if isinstance(error, GenerationFailed):
         log.debug("generation failed", extra={"code": error.code, "why": str(error)})
         return from_core(error)
     log.error("error while streaming", exc_info=error)
     return internal_error()
-
-
-def _event(body: Any) -> dict[str, Any]:
-    return {
-        "type": "http.response.body",
-        "body": b"data: %b\n\n" % _encode(body),
-        "more_body": True,
-    }

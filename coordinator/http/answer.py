@@ -1,0 +1,76 @@
+"""What a response is made of, whole or as events, whichever API it belongs to."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from coordinator.http.choice import Delta
+from coordinator.http.errors import ApiError
+from coordinator.http.request_schemas import GenerationRequest
+from coordinator.http.response_schemas import Usage
+from coordinator.http.writers import Writer
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Answer(Protocol):
+    """One response. Either ``events`` for each delta and then ``end`` or ``failure``, which give
+    the bytes of server-sent events; or ``body`` alone."""
+
+    def events(self, index: int, delta: Delta) -> bytes:
+        """b"" where there is nothing to send yet."""
+        ...
+
+    async def end(self) -> bytes: ...
+
+    def failure(self, error: ApiError) -> bytes:
+        """The end of a stream that has begun and fails."""
+        ...
+
+    async def body(self, choices: Sequence[Delta]) -> Struct: ...
+
+
+def sse(data: Any, name: str = "") -> bytes:
+    """One server-sent event."""
+    head = b"event: %b\n" % name.encode() if name else b""
+    return b"%bdata: %b\n\n" % (head, _encode(data))
+
+
+class ChunkedAnswer:
+    """A chat or a completion: one chunk for each delta, at the end the usage where the request asks
+    for it, and ``[DONE]``."""
+
+    def __init__(self, writer: Writer, request: GenerationRequest, prompt_tokens: int) -> None:
+        options = request.stream_options
+        self._writer = writer
+        self._prompt_tokens = prompt_tokens
+        self._output_tokens = 0
+        self._ends_with_usage = bool(options and options.include_usage)
+        self._usage_always = bool(options and options.continuous_usage_stats)
+
+    def events(self, index: int, delta: Delta) -> bytes:
+        self._output_tokens += len(delta.tokens)
+        usage: Usage | UnsetType | None = None if self._ends_with_usage else UNSET
+        if self._usage_always:
+            usage = self._usage()
+        chunk = self._writer.chunk(index, delta, usage)
+        return b"" if chunk is None else sse(chunk)
+
+    async def end(self) -> bytes:
+        last = sse(self._writer.last_chunk(self._usage())) if self._ends_with_usage else b""
+        return last + _DONE
+
+    def failure(self, error: ApiError) -> bytes:
+        return sse(error.body()) + _DONE
+
+    async def body(self, choices: Sequence[Delta]) -> Struct:
+        self._output_tokens = sum(len(choice.tokens) for choice in choices)
+        return self._writer.body(choices, self._usage())
+
+    def _usage(self) -> Usage:
+        return Usage.of(self._prompt_tokens, self._output_tokens)
+
+
+_DONE = b"data: [DONE]\n\n"
