@@ -20,15 +20,14 @@ from secrets import token_hex
 import uvicorn
 from fastapi import FastAPI
 
+from coordinator.core.event_loop import freeze_startup_objects
 from coordinator.core.hub import Hub
 from coordinator.core.hub_settings import HubSettings
 from coordinator.core.observer import Observer
 from coordinator.core.placement import PlacementLimits
 from coordinator.drain import StopSignals, drain, first_of
-from coordinator.event_loop import freeze_startup_objects
-from coordinator.file_limit import allow_open_files
 from coordinator.http.api import create_app
-from coordinator.http.connections import AcceptThrottle, Connections
+from coordinator.http.connections import AcceptThrottle, Connections, allow_open_files
 from coordinator.http.head_deadline import HeadDeadline
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.readers import Readers

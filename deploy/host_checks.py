@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import redis
 
-from coordinator.file_limit import SPARE
+from coordinator.http.connections import SPARE_FILES
 from coordinator.record.settings import PASSWORD, check_redis_password, check_redis_url
 from deploy.findings import Finding
 from deploy.ports import base_url, claim_port, reachable
@@ -137,13 +137,13 @@ def open_files(max_open: int) -> Finding:
     """``max_open`` clients at a time need a file each. The coordinator raises its soft limit to the
     hard limit, and does not start if that is too low."""
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = max_open + SPARE
+    needed = max_open + SPARE_FILES
     if limit == resource.RLIM_INFINITY or limit >= needed:
         number = "any number of" if limit == resource.RLIM_INFINITY else limit
         text = f"{number} open files, enough for {max_open} clients at a time"
         return Finding("ok", "limits", text)
     advice = f"ulimit -Hn {needed}, as root"
-    if limit > SPARE:
-        advice += f", or BATON_MAX_OPEN={limit - SPARE}"
+    if limit > SPARE_FILES:
+        advice += f", or BATON_MAX_OPEN={limit - SPARE_FILES}"
     text = f"at most {limit} open files, and {max_open} clients need {needed}"
     return Finding("fail", "limits", text, advice)

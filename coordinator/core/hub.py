@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from coordinator.core.contract import Overloaded, SequenceRequest, ServiceStatus
 from coordinator.core.effect_runner import EffectRunner
+from coordinator.core.event_loop import Sweeper, watch_lag
 from coordinator.core.health_monitor import ClosedConnections, ConnectionMonitor, HealthMonitor
 from coordinator.core.hub_settings import HubSettings
 from coordinator.core.inbox import Inbox
@@ -27,7 +28,6 @@ from coordinator.core.placement import PlacementLimits
 from coordinator.core.registry import Registry
 from coordinator.core.request import Request
 from coordinator.core.streams import OpenTokens, Stream
-from coordinator.event_loop import Sweeper, watch_lag
 from transport.wire.channel import CoordinatorChannel
 from transport.wire.messages import Welcome
 

@@ -1,4 +1,7 @@
-"""Stop strings found in text that comes in pieces (Aho-Corasick, one step a character)."""
+"""Strings found in text that comes in pieces, of which the end may be the start of one.
+
+Stop strings are found by Aho-Corasick, one step a character.
+"""
 
 from collections import deque
 from collections.abc import Sequence
@@ -96,3 +99,16 @@ class StopMatcher:
         """What was held back and turned out not to be a stop string."""
         held, self._held, self._node = self._held, "", 0
         return held
+
+
+def may_begin(text: str, *tags: str) -> int:
+    """How many characters at the end of ``text`` may be the beginning of one of ``tags``.
+
+    >>> may_begin("so <too", "<tool_call>"), may_begin("so <b", "<tool_call>")
+    (4, 0)
+    """
+    longest = min(len(text), max(map(len, tags)) - 1)
+    for length in range(longest, 0, -1):
+        if any(tag.startswith(text[-length:]) for tag in tags):
+            return length
+    return 0

@@ -6,7 +6,7 @@ white space around the thought and the tag belongs to neither.
 
 from dataclasses import dataclass
 
-from coordinator.text.held_back import may_begin
+from coordinator.text.stops import may_begin
 
 CLOSE = "</think>"
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,9 +12,8 @@ import tokenizers
 from llguidance import LLTokenizer
 
 from coordinator.text.chat_template import ChatTemplate, TemplateRefused
-from coordinator.text.checkpoint import CheckpointInfo
 from coordinator.text.detokenizer import TokenBytes
-from transport.checkpoint_folder import read_json
+from transport.checkpoint_folder import CONFIG, GENERATION, eos_ids, read_json
 from transport.grammars import grammar_tokenizer
 from transport.wire.token_ids import TokenIds, packed
 
@@ -25,6 +24,40 @@ _THOUGHT_LEN = 3  # tokens that a template may put between <think> and the outpu
 # A text is measured by its start before all of it is encoded, at this many characters for each
 # token that fits: a prompt that is ten times too long is refused without encoding all of it.
 _PROBE_CHARS_PER_TOKEN = 12
+_SAMPLING_KEYS = frozenset({"temperature", "top_p", "top_k", "min_p", "repetition_penalty"})
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """``sampling_defaults`` holds only what generation_config.json sets; requests override it.
+
+    ``eos_ids`` ends a sequence at any of its ids; ``max_position`` is in tokens.
+    """
+
+    root: str
+    eos_ids: tuple[int, ...]
+    max_position: int
+    sampling_defaults: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> "CheckpointInfo":
+        """Raises ValueError, naming the file, when config.json lacks what serving needs."""
+        config = read_json(folder / CONFIG)
+        text = config.get("text_config") or config
+        generation = read_json(folder / GENERATION, required=False)
+        max_position = text.get("max_position_embeddings")
+        if not isinstance(max_position, int) or max_position < 1:
+            raise ValueError(f"{folder}/config.json: max_position_embeddings is {max_position!r}")
+        return cls(
+            root=str(folder),
+            eos_ids=eos_ids(folder),
+            max_position=max_position,
+            sampling_defaults={
+                key: value
+                for key, value in generation.items()
+                if key in _SAMPLING_KEYS and value is not None
+            },
+        )
 
 
 class Tokenizer:

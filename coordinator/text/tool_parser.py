@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from coordinator.text.held_back import may_begin
+from coordinator.text.stops import may_begin
 from coordinator.text.tool_values import Schema, as_json, is_string_only, resolved
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.file_limit import SPARE
-from coordinator.http.connections import Connections
+from coordinator.http.connections import SPARE_FILES, Connections
 from tests.coordinator.served import serving
 from transport.wire.channel import WorkerChannel
 from transport.wire.messages import Alive, Goodbye
@@ -147,7 +146,7 @@ SERVER = """
 import asyncio, json, resource, socket, sys
 from coordinator.http.connections import Connections
 from coordinator.http.http_settings import HttpSettings
-from coordinator.file_limit import allow_open_files
+from coordinator.http.connections import allow_open_files
 from coordinator.server import HttpServer
 from transport.wire.channel import CoordinatorChannel
 from transport.wire.messages import Alive
@@ -175,7 +174,7 @@ asyncio.run(main())
 
 async def test_workers_get_in_whatever_clients_hold(tmp_path: Path) -> None:
     """libzmq aborts in the accept of a Unix socket where there is no descriptor."""
-    limit, most = SPARE + 50, 50
+    limit, most = SPARE_FILES + 50, 50
     command = [sys.executable, "-c", SERVER, str(tmp_path / "c.sock"), str(limit)]
     server = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
@@ -196,7 +195,7 @@ async def test_workers_get_in_whatever_clients_hold(tmp_path: Path) -> None:
                 worker.close()
             assert (await answer(await connect(port, REQUEST))).startswith(b"HTTP/1.1 200")
             assert server.returncode is None
-            assert len(os.listdir(f"/proc/{server.pid}/fd")) < most + SPARE // 2
+            assert len(os.listdir(f"/proc/{server.pid}/fd")) < most + SPARE_FILES // 2
         finally:
             server.kill()
             await server.wait()

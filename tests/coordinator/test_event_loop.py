@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.event_loop import THRESHOLDS, Sweeper, freeze_startup_objects, watch_lag
+from coordinator.core.event_loop import THRESHOLDS, Sweeper, freeze_startup_objects, watch_lag
 
 
 @pytest.fixture

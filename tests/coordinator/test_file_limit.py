@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from coordinator.file_limit import SPARE, allow_open_files
+from coordinator.http.connections import SPARE_FILES, allow_open_files
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 def test_a_soft_limit_is_raised_as_far_as_needed(limits: list[tuple[int, int]]) -> None:
     assert allow_open_files("max_open", 3000) == 3000
-    assert limits[-1] == (3000 + SPARE, 4096)
+    assert limits[-1] == (3000 + SPARE_FILES, 4096)
 
 
 @pytest.mark.parametrize("limit", [(8192, 8192), (resource.RLIM_INFINITY, resource.RLIM_INFINITY)])
@@ -31,7 +31,8 @@ def test_a_limit_that_is_high_enough_stays(
 
 
 @pytest.mark.parametrize(
-    ("soft", "connections"), [(4000, 4000 - SPARE), (8192, 6000), (resource.RLIM_INFINITY, 6000)]
+    ("soft", "connections"),
+    [(4000, 4000 - SPARE_FILES), (8192, 6000), (resource.RLIM_INFINITY, 6000)],
 )
 def test_what_is_spare_is_not_for_connections(
     limits: list[tuple[int, int]], soft: int, connections: int
@@ -43,7 +44,7 @@ def test_what_is_spare_is_not_for_connections(
 def test_an_endless_hard_limit_is_no_obstacle(limits: list[tuple[int, int]]) -> None:
     limits.append((1024, resource.RLIM_INFINITY))
     allow_open_files("max_open", 100_000)
-    assert limits[-1] == (100_000 + SPARE, resource.RLIM_INFINITY)
+    assert limits[-1] == (100_000 + SPARE_FILES, resource.RLIM_INFINITY)
 
 
 def test_a_hard_limit_that_is_too_low_is_named_with_the_setting(

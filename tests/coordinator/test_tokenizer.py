@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from coordinator.text.chat_template import ChatTemplate, TemplateRefused
-from coordinator.text.checkpoint import CheckpointInfo
-from coordinator.text.tokenizer import Tokenizer
+from coordinator.text.tokenizer import CheckpointInfo, Tokenizer
 from tests.coordinator.checkpoint_folder import make_backend, write_checkpoint
 from tests.coordinator.little_work import little_work
 
