@@ -90,11 +90,13 @@ class GenerationFailed(Exception):
 
 
 class Overloaded(Exception):
-    """Not accepted: queue full, draining, or no live worker. Try again after ``retry_after_s``."""
+    """Not accepted: queue full, no live worker, or (``code`` "draining") the coordinator is about
+    to stop. Try again after ``retry_after_s``."""
 
-    def __init__(self, message: str, *, retry_after_s: float) -> None:
+    def __init__(self, message: str, *, retry_after_s: float, code: str = "overloaded") -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.code = code
 
 
 class TokenStream(Protocol):

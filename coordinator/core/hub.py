@@ -86,8 +86,12 @@ class Hub:
         return self._open_tokens.max_tokens
 
     def submit(self, spec: SequenceRequest) -> Stream:
-        obstacles = self._obstacles()
-        if obstacles:
+        if self._draining:
+            message = (
+                "the coordinator is draining: it finishes what is open and takes no new request"
+            )
+            raise Overloaded(message, retry_after_s=RETRY_AFTER_S, code="draining")
+        if obstacles := self._obstacles():
             raise Overloaded("; ".join(obstacles), retry_after_s=RETRY_AFTER_S)
         request_id = spec.request_id
         stream = Stream(

@@ -21,6 +21,7 @@ from starlette.types import Scope
 from coordinator.core.contract import Token, TokenStream
 from coordinator.http.api_keys import ApiKey, owner
 from coordinator.http.errors import ApiError
+from coordinator.http.rate_limit_headers import QuotaLevel, rate_limit_headers
 from telemetry.metrics import Metrics
 
 _MINUTE_S = 60.0
@@ -36,6 +37,10 @@ class Quota(Protocol):
 
     def take(self, amount: int) -> None:
         """Use ``amount``, there or not: the next requests wait for what is overdrawn."""
+        ...
+
+    def level(self) -> QuotaLevel | None:
+        """What is left now; None without a limit."""
         ...
 
 
@@ -61,6 +66,13 @@ class TokenBucket:
         self._refill()
         self._level -= amount
 
+    def level(self) -> QuotaLevel:
+        self._refill()
+        left = max(0, int(self._level + _ROUNDING))
+        return QuotaLevel(
+            int(self._capacity), left, reset_s=(self._capacity - self._level) / self._per_s
+        )
+
     def _refill(self) -> None:
         now = self._clock()
         self._level = min(self._capacity, self._level + (now - self._at) * self._per_s)
@@ -75,6 +87,9 @@ class Unlimited:
 
     def take(self, amount: int) -> None:
         pass
+
+    def level(self) -> None:
+        return None
 
 
 _IN_SCOPE = "baton.account"
@@ -118,6 +133,11 @@ class KeyAccount:
     def count(self, *, refused: bool) -> None:
         """Say what became of a request: refused for a quota, or not."""
         (self._refused if refused else self._admitted).inc()
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What the key may still use, for its next answer."""
+        levels = {"requests": self._requests.level(), "tokens": self._tokens.level()}
+        return list(rate_limit_headers(levels))
 
     def check_tokens(self) -> None:
         self._check(self._tokens, f"{self._key.tokens_per_minute} tokens")

@@ -20,10 +20,12 @@ from coordinator.http.accounts import Accounts
 from coordinator.http.app_context import AppContext
 from coordinator.http.body import Bodies
 from coordinator.http.errors import install_error_handlers
+from coordinator.http.head_requests import HeadRequests
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.key_check import KeyCheck
 from coordinator.http.middleware import BodyLimit, Observed, RequestId
 from coordinator.http.openapi import install_openapi
+from coordinator.http.rate_limit_headers import RATE_LIMIT_HEADERS
 from coordinator.http.readers import Readers
 from coordinator.http.routes_generate import generate_routes
 from coordinator.http.routes_history import history_routes
@@ -67,6 +69,7 @@ def create_app(
     install_error_handlers(app)
     install_openapi(app, keys=bool(settings.api_keys))
     # NOTE: what is added last is outermost.
+    app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, max_bytes=settings.body_cap(tokenizer.info.max_position))
     if settings.api_keys:
         app.add_middleware(KeyCheck, accounts=Accounts(settings.api_keys, metrics, clock))
@@ -76,7 +79,7 @@ def create_app(
             allow_origins=settings.allowed_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["x-request-id", "retry-after"],
+            expose_headers=["x-request-id", "retry-after", *RATE_LIMIT_HEADERS],
         )
     app.add_middleware(Observed, metrics=metrics)
     app.add_middleware(RequestId)

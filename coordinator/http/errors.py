@@ -92,7 +92,7 @@ def quote(text: str) -> str:
 def from_core(error: GenerationFailed | Overloaded) -> ApiError:
     """What the core refused or gave up on."""
     if isinstance(error, Overloaded):
-        return ApiError(503, str(error), code="overloaded", retry_after_s=error.retry_after_s)
+        return ApiError(503, str(error), code=error.code, retry_after_s=error.retry_after_s)
     status = _FAILED_STATUS.get(error.code, 500)
     retry_after_s = _RETRY_AFTER_S if status == 503 else None
     return ApiError(status, str(error), code=error.code, retry_after_s=retry_after_s)

@@ -15,6 +15,7 @@ class KeyCheck:
     """Answers 401 to a request without a key that is known here, and 429 to one that computes
     something (POST) whose key has used up its quota, before anything of its body is read. Each of
     those is counted once, as refused or not: the last token may be gone before it is submitted.
+    Answers tell what the key's quotas still allow.
     """
 
     def __init__(self, app: ASGIApp, accounts: Accounts) -> None:
@@ -31,8 +32,14 @@ class KeyCheck:
             await error.response()(scope, receive, send)
             return
         open_account(scope, account)
+
+        async def send_with_limits(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *account.headers()]
+            await send(message)
+
         if scope["method"] != "POST":
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, send_with_limits)
             return
         counted = False
 
@@ -41,7 +48,7 @@ class KeyCheck:
             if message["type"] == "http.response.start":
                 counted = True
                 account.count(refused=message["status"] == QUOTA_USED_UP)
-            await send(message)
+            await send_with_limits(message)
 
         try:
             account.admit()

@@ -1,7 +1,8 @@
 """What every request passes before it reaches a route, as plain ASGI.
 
-``InTurns(RequestId(Observed(KeyCheck(BodyLimit(app)))))``: outermost first; the others are in
-turns.py and key_check.py (only where keys are set).
+``InTurns(RequestId(Observed(CORSMiddleware(KeyCheck(BodyLimit(HeadRequests(app)))))))``: outermost
+first. The others are in turns.py, key_check.py (only where keys are set) and head_requests.py; CORS
+only where origins are allowed.
 """
 
 import asyncio

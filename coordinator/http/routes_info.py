@@ -54,7 +54,6 @@ def info_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         context.check_model(model_id)
         return json_response(model())
 
-    @router.head("/health", include_in_schema=False)
     @router.get("/health", responses=answers(Health))
     async def health() -> Response:
         """The process is alive."""
@@ -66,7 +65,6 @@ def info_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         """The same for load balancers that ask so."""
         return json_response(Health())
 
-    @router.head("/ready", include_in_schema=False)
     @router.get("/ready", responses=answers(Ready, 503))
     async def ready() -> Response:
         """The service takes work, though with the problems that are named; 503 says why not."""

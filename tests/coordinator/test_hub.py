@@ -108,6 +108,9 @@ async def test_what_is_open_when_a_drain_ends_fails_and_is_not_sent_to_a_worker_
         told += await asyncio.to_thread(prefill.session.receive, DEADLINE_S)
     assert [type(message) for message in told] == [Prefill] * placed + [Cancel] * placed
     assert site.hub.status().problems == ("the coordinator is shutting down",)
+    with pytest.raises(Overloaded, match="draining") as refused:
+        site.hub.submit(SequenceRequest("late", packed((1,)), SamplingParams(), StopRule(4)))
+    assert refused.value.code == "draining"
     ended = 'baton_requests_total{reason="shutting_down",state="failed"} 600.0'
     assert ended in site.text
 

@@ -48,15 +48,21 @@ async def test_health_version_status(says: Says, client_of: ClientOf) -> None:
     msgspec.json.decode((await client.get("/status")).content, type=ServiceStatus)
 
 
-async def test_probes_may_ask_for_the_head_alone(says: Says, client_of: ClientOf) -> None:
+async def test_every_get_route_answers_head_without_a_body(says: Says, client_of: ClientOf) -> None:
     core = says()
     client = client_of(core)
-    for path in ("/health", "/ready"):
-        assert (await client.head(path)).status_code == 200
+    document = (await client.get("/openapi.json")).json()["paths"]
+    paths = [path for path, methods in document.items() if "get" in methods and "{" not in path]
+    assert {"/health", "/ready", "/v1/models", "/metrics", "/status", "/version"} <= set(paths)
+    for path in [*paths, "/ping", "/openapi.json", "/v1/models/tiny"]:
+        response = await client.head(path)
+        assert (response.status_code, response.content) == (200, b""), path
+        assert int(response.headers["content-length"]) > 0, path
+    assert (await client.head("/v1/models/other")).status_code == 404
+    assert (await client.head("/v1/completions")).status_code == 405
     core.problems = ("no live decode worker",)
     assert (await client.head("/ready")).status_code == 503
-    methods = (await client.get("/openapi.json")).json()["paths"]["/health"]
-    assert set(methods) == {"get"}
+    assert set(document["/health"]) == {"get"}
 
 
 async def test_ready_or_why_not(says: Says, client_of: ClientOf) -> None:

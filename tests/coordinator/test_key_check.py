@@ -12,6 +12,7 @@ import pytest
 from coordinator.http.api import create_app
 from coordinator.http.api_keys import parse_api_keys
 from coordinator.http.http_settings import HttpSettings
+from coordinator.http.rate_limit_headers import duration
 from coordinator.http.response_schemas import ErrorBody
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.fake_core import FakeCore, Says
@@ -104,6 +105,35 @@ async def test_without_keys_any_header_will_do(says: Says, client_of: Callable[.
     for value in ("Bearer", "Bearer anything", ""):
         response = await client.get("/v1/models", headers={"authorization": value})
         assert response.status_code == 200
+
+
+async def test_answers_tell_what_the_quotas_still_allow(locked: Locked) -> None:
+    limits = (await locked.ask(SLOW)).headers
+    assert limits["x-ratelimit-limit-requests"] == "2"
+    assert limits["x-ratelimit-remaining-requests"] == "1"
+    assert limits["x-ratelimit-reset-requests"] == "30s"
+    assert "x-ratelimit-limit-tokens" not in limits
+    locked.now += 15.0
+    headers = {"authorization": f"Bearer {SLOW}"}
+    looked = (await locked.http.get("/v1/models", headers=headers)).headers
+    assert looked["x-ratelimit-reset-requests"] == "15s"
+    await locked.ask(SLOW)
+    refused = await locked.ask(SLOW)
+    assert refused.status_code == 429
+    assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+    assert refused.headers["retry-after"] == "15"
+    small = (await locked.ask(SMALL, stream=True)).headers
+    assert small["x-ratelimit-limit-tokens"] == "30"
+    assert 0 < int(small["x-ratelimit-remaining-tokens"]) < 30  # its prompt is charged already
+    unlimited = (await locked.ask(ALICE)).headers
+    assert not any(name.startswith("x-ratelimit") for name in unlimited)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0, "0s"), (0.2, "1s"), (59.5, "1m0s"), (90.0, "1m30s")]
+)
+def test_durations_are_written_as_openai_does(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 async def test_requests_a_minute(locked: Locked) -> None:
