@@ -74,7 +74,7 @@ def _reply(context: AppContext, kind: Kind, body: bytes) -> tuple[Reply, bytes]:
     data = b"".join(map(to_wire, found.prompts))
     request = msgspec.json.encode(found.request)
     lens = tuple(map(len, found.prompts))
-    return Reply(None, request, lens, found.echoes, len(data)), data
+    return Reply(None, found.kind, request, lens, found.echoes, len(data)), data
 
 
 def _refused(error: ApiError, bug: str = "") -> Reply:

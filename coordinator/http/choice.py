@@ -12,12 +12,14 @@ from transport.wire.sampling import FinishReason
 
 @dataclass(slots=True)
 class Delta:
-    """What came since the last delta. ``offsets[i]`` is how much text came before ``tokens[i]``."""
+    """What came since the last delta. ``offsets[i]`` is how much text came before ``tokens[i]``;
+    ``stop`` is the stop string that ended the output."""
 
     text: str = ""
     tokens: list[Token] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     finish: FinishReason | None = None
+    stop: str | None = None
 
 
 class Choice:
@@ -68,9 +70,9 @@ class Choice:
             if num_tokens <= self._min_tokens:
                 delta.text += text
             else:
-                out, stopped = self._stops.push(text, include_stop=self._include_stop)
+                out, delta.stop = self._stops.push(text, include_stop=self._include_stop)
                 delta.text += out
-                if stopped:
+                if delta.stop:
                     delta.finish = "stop"
                     self.stream.stop_early()
                     break
@@ -127,7 +129,7 @@ async def collected(choices: Sequence[Choice]) -> list[Delta]:
         texts[index].append(delta.text)
         whole[index].tokens += delta.tokens
         whole[index].offsets += delta.offsets
-        whole[index].finish = delta.finish
+        whole[index].finish, whole[index].stop = delta.finish, delta.stop
     for delta, parts in zip(whole, texts, strict=True):
         delta.text = "".join(parts)
     return whole

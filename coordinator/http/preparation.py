@@ -48,6 +48,11 @@ class Prepared:
         """Each prompt counts once, also for n > 1."""
         return sum(map(len, self.prompts))
 
+    @property
+    def kind(self) -> Kind:
+        """Of ``request``, which is a chat also where another API's request was translated."""
+        return "chat" if isinstance(self.request, ChatRequest) else "completion"
+
 
 def prepared(context: AppContext, kind: Kind, request: AnyRequest) -> Prepared | bytes:
     """What ``kind`` makes of a request: a Prepared, or the JSON of an answer; raises ApiError."""

@@ -37,10 +37,11 @@ class Refusal(Struct, frozen=True):
 
 
 class Reply(Struct, frozen=True):
-    """``num_bytes`` follow: the JSON of an answer, or with ``request`` (JSON, without its texts)
-    the ids of its prompts, which have ``lens`` tokens."""
+    """``num_bytes`` follow: the JSON of an answer, or with ``request`` (JSON, without its texts, of
+    ``kind``) the ids of its prompts, which have ``lens`` tokens."""
 
     refusal: Refusal | None = None
+    kind: Kind = "chat"
     request: bytes | None = None
     lens: tuple[int, ...] = ()
     echoes: list[str] | None = None

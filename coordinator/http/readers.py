@@ -156,7 +156,7 @@ def _ask(process: ReaderProcess, job: Job, body: Sequence[bytes]) -> Prepared | 
         )  # fmt: skip
     if reply.request is None:
         return data
-    request = parse(job.kind, reply.request)
+    request = parse(reply.kind, reply.request)
     assert isinstance(request, GenerationRequest)
     ids, prompts, end = from_wire(data), [], 0
     for length in reply.lens:

@@ -8,16 +8,37 @@ from coordinator.text.tool_parser import Content, Event, ToolParser
 from coordinator.text.tool_values import Schema
 
 
+@dataclass(frozen=True)
+class Thought:
+    """Text of the thought, with which an answer begins."""
+
+    text: str
+
+
+Piece = Thought | Event
+
+
 @dataclass
 class Parts:
-    """What came of each kind, in order; ``calls`` are the events of tool calls."""
+    """What came, in order."""
 
-    thought: str = ""
-    content: str = ""
-    calls: list[Event] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+
+    @property
+    def thought(self) -> str:
+        return "".join(piece.text for piece in self.pieces if isinstance(piece, Thought))
+
+    @property
+    def content(self) -> str:
+        return "".join(piece.text for piece in self.pieces if isinstance(piece, Content))
+
+    @property
+    def calls(self) -> list[Event]:
+        """The events of tool calls."""
+        return [piece for piece in self.pieces if not isinstance(piece, Thought | Content)]
 
     def __bool__(self) -> bool:
-        return bool(self.thought or self.content or self.calls)
+        return bool(self.pieces)
 
 
 class AnswerParser:
@@ -37,21 +58,16 @@ class AnswerParser:
 
     def push(self, text: str, *, last: bool = False) -> Parts:
         """What is known by now; all of it with the ``last`` piece."""
-        parts = Parts()
+        thought = ""
         if self._thought is not None:
             divided = self._thought.push(text)
-            parts.thought, text = divided.thought, divided.answer
+            thought, text = divided.thought, divided.answer
             if last:
-                parts.thought += self._thought.flush().thought
-        if self._tools is None:
-            parts.content = text
-            return parts
-        events = self._tools.push(text)
-        if last:
-            events += self._tools.flush()
-        for event in events:
-            if isinstance(event, Content):
-                parts.content += event.text
-            else:
-                parts.calls.append(event)
-        return parts
+                thought += self._thought.flush().thought
+        pieces: list[Piece] = [Thought(thought)] if thought else []
+        if self._tools is not None:
+            pieces += self._tools.push(text)
+            pieces += self._tools.flush() if last else []
+        elif text:
+            pieces.append(Content(text))
+        return Parts(pieces)

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 
 class Matched(NamedTuple):
-    """Text that may go out now; ``stopped`` when a stop string ended it."""
+    """Text that may go out now; ``stop`` is the stop string that ended it."""
 
     text: str
-    stopped: bool
+    stop: str | None = None
 
 
 class StopStrings:
@@ -81,19 +81,20 @@ class StopMatcher:
         self._held = ""
 
     def push(self, text: str, *, include_stop: bool = False) -> Matched:
-        """Feed text; after ``stopped`` nothing more may be fed. The stop string itself is part
-        of the text only with ``include_stop``."""
+        """Feed text; after a stop string nothing more may be fed. The stop string itself is
+        part of the text only with ``include_stop``."""
         strings, node = self._strings, self._node
         buffer = self._held + text
         for at, char in enumerate(text, start=len(self._held) + 1):
             node = strings.step(node, char)
             if length := strings.match_len(node):
                 self._held = ""
-                return Matched(buffer[: at if include_stop else at - length], True)
+                stop = buffer[at - length : at]
+                return Matched(buffer[: at if include_stop else at - length], stop)
         self._node = node
         cut = len(buffer) - strings.depth(node)
         self._held = buffer[cut:]
-        return Matched(buffer[:cut], False)
+        return Matched(buffer[:cut])
 
     def flush(self) -> str:
         """What was held back and turned out not to be a stop string."""

@@ -10,24 +10,25 @@ TEXT = st.text(alphabet="abc\n🙂", max_size=60)
 STOPS = st.lists(st.text(alphabet="abc\n🙂", min_size=1, max_size=5), max_size=6)
 
 
-def expected(text: str, stops: list[str], *, include_stop: bool) -> tuple[str, bool]:
+def expected(text: str, stops: list[str], *, include_stop: bool) -> tuple[str, str | None]:
     """The stop string that ends first, the longest of those, by looking at every end."""
     for end in range(1, len(text) + 1):
         found = [stop for stop in stops if text[:end].endswith(stop)]
         if found:
-            return text[: end if include_stop else end - max(map(len, found))], True
-    return text, False
+            stop = max(found, key=len)
+            return text[: end if include_stop else end - len(stop)], stop
+    return text, None
 
 
-def fed(pieces: list[str], stops: list[str], *, include_stop: bool) -> tuple[str, bool]:
+def fed(pieces: list[str], stops: list[str], *, include_stop: bool) -> tuple[str, str | None]:
     matcher = StopStrings(stops).matcher()
     out = ""
     for piece in pieces:
         matched = matcher.push(piece, include_stop=include_stop)
         out += matched.text
-        if matched.stopped:
-            return out + matcher.flush(), True
-    return out + matcher.flush(), False
+        if matched.stop is not None:
+            return out + matcher.flush(), matched.stop
+    return out + matcher.flush(), None
 
 
 @given(pieces=st.lists(TEXT, max_size=8), stops=STOPS, include_stop=st.booleans())
@@ -47,7 +48,7 @@ def test_only_the_start_of_a_stop_string_is_held(text: str, stops: list[str]) ->
     for char in text:
         matched = matcher.push(char)
         out += matched.text
-        if matched.stopped:
+        if matched.stop is not None:
             return
         held = text[len(out) : len(out) + len(matcher._held)]
         assert held == matcher._held
@@ -55,4 +56,4 @@ def test_only_the_start_of_a_stop_string_is_held(text: str, stops: list[str]) ->
 
 
 def test_without_stop_strings_nothing_is_held() -> None:
-    assert StopStrings([]).matcher().push("abc") == ("abc", False)
+    assert StopStrings([]).matcher().push("abc") == ("abc", None)
