@@ -18,12 +18,11 @@ from fastapi.middleware.cors import CORSMiddleware
 from coordinator.core.contract import Core, History, NoHistory
 from coordinator.http.accounts import Accounts
 from coordinator.http.app_context import AppContext
-from coordinator.http.body import Bodies
+from coordinator.http.body import Bodies, BodyLimit
 from coordinator.http.errors import install_error_handlers
-from coordinator.http.head_requests import HeadRequests
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.key_check import KeyCheck
-from coordinator.http.middleware import BodyLimit, Observed, RequestId
+from coordinator.http.middleware import HeadRequests, Observed, RequestId
 from coordinator.http.openapi import install_openapi
 from coordinator.http.rate_limit_headers import RATE_LIMIT_HEADERS
 from coordinator.http.readers import Readers

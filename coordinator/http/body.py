@@ -1,24 +1,85 @@
-"""A request's body: received with a deadline, then prepared off the loop; if it is heavy, in
-another process."""
+"""A request's body: bounded, received with a deadline, then prepared off the loop; if it is heavy,
+in another process."""
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.http.accounts import account_of
 from coordinator.http.app_context import AppContext
-from coordinator.http.connection import while_connected
+from coordinator.http.body_reader import Job
 from coordinator.http.errors import ApiError, quote
 from coordinator.http.preparation import Prepared, prepared
-from coordinator.http.reader_process import Job
 from coordinator.http.readers import Readers
 from coordinator.http.request_parser import Kind, parse
+from coordinator.http.while_connected import while_connected
 
 HEAVY_BYTES = 64 * 1024
 """A body up to this size is parsed on the event loop: any takes 2 ms at most."""
 _RETRY_AFTER_S = 2.0
+_LINGER_S = 0.7
 _SHARE = 2  # of all that is allowed, one owner has half at most
+
+
+class BodyLimit:
+    """Refuses a body over ``max_bytes`` with 413: by its declared length before any of it is
+    read, else as soon as too much has come."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        declared = Headers(scope=scope).get("content-length", "0")
+        if not declared.isascii() or not declared.isdigit():
+            await ApiError(400, "Content-Length is not a number").response()(scope, receive, send)
+            return
+        num_bytes = int(declared) if len(declared) <= 18 else self._max_bytes + 1
+
+        async def send_and_linger(message: Message) -> None:
+            """NOTE: a connection that is closed while its client still writes is reset, and the
+            client may never see the answer. So the answer leaves at once, but its end waits a
+            moment while what is on its way is read and dropped."""
+            last = message["type"] == "http.response.body" and not message.get("more_body")
+            if not last or num_bytes <= self._max_bytes:
+                await send(message)
+                return
+            await send({**message, "more_body": True})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LINGER_S):
+                    while (await receive()).get("more_body"):
+                        pass
+            await send({"type": "http.response.body", "body": b""})
+
+        if num_bytes > self._max_bytes:
+            await self._too_large().response()(scope, receive, send_and_linger)
+            return
+        num_bytes = 0
+
+        async def receive_counted() -> Message:
+            nonlocal num_bytes
+            message = await receive()
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > self._max_bytes:
+                raise self._too_large()
+            return message
+
+        await self._app(scope, receive_counted, send_and_linger)
+
+    def _too_large(self) -> ApiError:
+        return ApiError(
+            413,
+            f"the body is larger than {self._max_bytes} bytes",
+            code="body_too_large",
+            headers={"connection": "close"},
+        )
 
 
 class BodyBytes:

@@ -1,15 +1,20 @@
-"""``python -m coordinator.http.body_reader MODEL``: reads heavy bodies for a coordinator.
+"""A process that reads heavy bodies: ``ReaderProcess`` starts and asks it, ``main`` is its program.
 
 Checking and tokenizing a long body holds the interpreter for up to half a second, in whichever
-thread. So it is done in a process of its own, one body at a time: a Job and the body come on stdin,
-a Reply and what it announces go to stdout. It ends with its stdin."""
+thread. So ``python -m coordinator.http.body_reader MODEL`` does it, one body at a time: a Job and
+the body come on stdin, a Reply and what it announces go to stdout. It ends when its stdin does.
+"""
 
 import os
 import signal
+import subprocess
 import sys
+import threading
 import traceback
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from typing import IO, Any, cast
 
 import msgspec
 from msgspec import Struct
@@ -19,18 +24,115 @@ from coordinator.http.app_context import AppContext
 from coordinator.http.errors import ApiError, internal_error
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.preparation import Prepared, prepared
-from coordinator.http.reader_process import (
-    Job,
-    Refusal,
-    Reply,
-    read_exactly,
-    read_head,
-    write_head,
-)
 from coordinator.http.request_parser import Kind, parse
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
 from transport.wire.token_ids import to_wire
+
+_HEAD_BYTES = 4
+
+
+class Job(Struct, frozen=True):
+    """``num_bytes`` of body follow. ``settings`` are the HttpSettings without keys."""
+
+    kind: Kind
+    max_seq_len: int | None
+    settings: dict[str, Any]
+    num_bytes: int
+
+
+class Refusal(Struct, frozen=True):
+    """An ApiError; ``bug`` is the traceback where it stands for an unhandled exception."""
+
+    status: int
+    message: str
+    param: str | None
+    code: str | None
+    headers: dict[str, str]
+    bug: str = ""
+
+
+class Reply(Struct, frozen=True):
+    """``num_bytes`` follow: the JSON of an answer, or with ``request`` (JSON, without its texts, of
+    ``kind``) the ids of its prompts, which have ``lens`` tokens."""
+
+    refusal: Refusal | None = None
+    kind: Kind = "chat"
+    request: bytes | None = None
+    lens: tuple[int, ...] = ()
+    echoes: list[str] | None = None
+    num_bytes: int = 0
+
+
+def write_head(stream: IO[bytes], head: Job | Reply) -> None:
+    data = msgspec.msgpack.encode(head)
+    stream.write(len(data).to_bytes(_HEAD_BYTES, "little") + data)
+
+
+def read_head(stream: IO[bytes]) -> bytes:
+    """The bytes of a Job or Reply; raises EOFError."""
+    return read_exactly(stream, int.from_bytes(read_exactly(stream, _HEAD_BYTES), "little"))
+
+
+def read_exactly(stream: IO[bytes], num_bytes: int) -> bytes:
+    """Raises EOFError where the stream ends before."""
+    data = stream.read(num_bytes)
+    if len(data) < num_bytes:
+        raise EOFError
+    return data
+
+
+class ReaderDied(Exception):
+    """The process ended before it had replied, or took longer than it may."""
+
+
+class ReaderProcess:
+    """Started by the first ``ask``, and again by the next one after it died. One ``ask`` at a time;
+    a process that takes ``deadline_s`` for one is killed."""
+
+    def __init__(self, model: Path, deadline_s: float) -> None:
+        self._model = model
+        self._deadline_s = deadline_s
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, job: Job, body: Sequence[bytes]) -> tuple[Reply, bytes]:
+        """The reply and what it announces. Blocks; raises ReaderDied."""
+        if self._process is None or self._process.poll() is not None:
+            self._process = self._start()
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        deadline = threading.Timer(self._deadline_s, process.kill)
+        deadline.daemon = True
+        deadline.start()
+        try:
+            write_head(process.stdin, job)
+            for piece in body:
+                process.stdin.write(piece)
+            process.stdin.flush()
+            reply = msgspec.msgpack.decode(read_head(process.stdout), type=Reply)
+            return reply, read_exactly(process.stdout, reply.num_bytes)
+        except (OSError, EOFError) as error:
+            process.kill()
+            ended = process.wait()
+            for pipe in (process.stdin, process.stdout):
+                with suppress(OSError):
+                    pipe.close()
+            raise ReaderDied(
+                f"its reader ended with {ended}; it had {self._deadline_s:g} s"
+            ) from error
+        finally:
+            deadline.cancel()
+
+    def kill(self) -> None:
+        """Whatever it is doing."""
+        if (process := self._process) is not None:
+            process.kill()
+            process.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "coordinator.http.body_reader", str(self._model)]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 class CoreLimit(Struct, frozen=True):

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 
-from coordinator.http.connection import while_connected
+from coordinator.http.chat_schemas import JsonObjectFormat, JsonSchemaFormat, NamedTool, Tool
 from coordinator.http.errors import ApiError, invalid
 from coordinator.http.preparation import Prepared
 from coordinator.http.request_schemas import ChatRequest, GenerationRequest
-from coordinator.http.tool_schemas import JsonObjectFormat, JsonSchemaFormat, NamedTool, Tool
+from coordinator.http.while_connected import while_connected
 from coordinator.text import grammars
 from coordinator.text.grammars import BadGrammar
 from coordinator.text.tokenizer import Tokenizer

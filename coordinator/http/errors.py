@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from coordinator.core.contract import GenerationFailed, Overloaded
-from coordinator.http.connection import ClientLeft
+from coordinator.http.while_connected import ClientLeft
 
 log = logging.getLogger(__name__)
 

@@ -1,28 +1,28 @@
 """What every request passes before it reaches a route, as plain ASGI.
 
 ``InTurns(RequestId(Observed(CORSMiddleware(KeyCheck(BodyLimit(HeadRequests(app)))))))``: outermost
-first. The others are in turns.py, key_check.py (only where keys are set) and head_requests.py; CORS
-only where origins are allowed.
+first. InTurns is in turns.py, KeyCheck in key_check.py (only where keys are set), BodyLimit in
+body.py; CORS only where origins are allowed.
 """
 
-import asyncio
-import contextlib
 import logging
 import re
 import time
 import uuid
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordinator.http.access_log import log_response
-from coordinator.http.errors import CLIENT_LEFT, ApiError, internal_error
+from coordinator.http.accounts import account_of
+from coordinator.http.errors import CLIENT_LEFT, internal_error
 from telemetry.logs import bind_request
 from telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@#~-]{1,128}\Z")
+_ACCEPTED = "baton.accepted"
+_READS = frozenset({"GET", "HEAD"})
+_NOT_NOW = 503
 _METHODS = frozenset({"GET", "POST", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
@@ -88,64 +88,45 @@ class Observed:
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._metrics.http_responses.labels(route, method, str(status)).inc()
         self._metrics.http_s.labels(route).observe(took_s)
-        log_response(scope, status, took_s)
+        _log_response(scope, status, took_s)
 
 
-_LINGER_S = 0.7
+def note_accepted(scope: Scope) -> None:
+    """The core has accepted this HTTP request: the line ``ended`` will follow."""
+    scope[_ACCEPTED] = True
 
 
-class BodyLimit:
-    """Refuses a body over ``max_bytes`` with 413: by its declared length before any of it is
-    read, else as soon as too much has come."""
+def _log_response(scope: Scope, status: int, took_s: float) -> None:
+    """One line a request is at INFO. Of a request that the core has accepted it is ``ended`` of
+    observer.py, which says more; of any other POST, and of what is refused, it is the one here.
+    GET and HEAD are at DEBUG: pages, probes and scrapers ask again and again. ``status`` is what
+    was answered, or CLIENT_LEFT."""
+    only_read = scope["method"] in _READS and (status < 400 or status == _NOT_NOW)
+    level = logging.DEBUG if only_read or _ACCEPTED in scope else logging.INFO
+    fields: dict[str, object] = {"status": status, "took_ms": round(took_s * 1000, 1)}
+    if key := account_of(scope).name:
+        fields["key"] = key  # its name; the key itself is never kept
+    log.log(level, "%s %s", scope["method"], scope["path"], extra=fields)
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+
+class HeadRequests:
+    """Lets every GET route answer HEAD too: with the same head, and no body."""
+
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return
-        declared = Headers(scope=scope).get("content-length", "0")
-        if not declared.isascii() or not declared.isdigit():
-            await ApiError(400, "Content-Length is not a number").response()(scope, receive, send)
-            return
-        num_bytes = int(declared) if len(declared) <= 18 else self._max_bytes + 1
+        as_get = {**scope, "method": "GET"}
 
-        async def send_and_linger(message: Message) -> None:
-            """NOTE: a connection that is closed while its client still writes is reset, and the
-            client may never see the answer. So the answer leaves at once, but its end waits a
-            moment while what is on its way is read and dropped."""
-            last = message["type"] == "http.response.body" and not message.get("more_body")
-            if not last or num_bytes <= self._max_bytes:
-                await send(message)
-                return
-            await send({**message, "more_body": True})
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LINGER_S):
-                    while (await receive()).get("more_body"):
-                        pass
-            await send({"type": "http.response.body", "body": b""})
+        async def send_without_body(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
 
-        if num_bytes > self._max_bytes:
-            await self._too_large().response()(scope, receive, send_and_linger)
-            return
-        num_bytes = 0
-
-        async def receive_counted() -> Message:
-            nonlocal num_bytes
-            message = await receive()
-            num_bytes += len(message.get("body", b""))
-            if num_bytes > self._max_bytes:
-                raise self._too_large()
-            return message
-
-        await self._app(scope, receive_counted, send_and_linger)
-
-    def _too_large(self) -> ApiError:
-        return ApiError(
-            413,
-            f"the body is larger than {self._max_bytes} bytes",
-            code="body_too_large",
-            headers={"connection": "close"},
-        )
+        try:
+            await self._app(as_get, receive, send_without_body)
+        finally:
+            scope["route"] = as_get.get("route")  # for the metrics, which are kept outside of this

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from coordinator.http.app_context import AppContext
+from coordinator.http.chat_schemas import ChatMessage
 from coordinator.http.errors import invalid
-from coordinator.http.message_schemas import ChatMessage
 from coordinator.http.prompts import (
     LOOKUP_LENS,
     chat_ids,

@@ -6,9 +6,8 @@ from typing import Annotated, Any
 import msgspec
 
 from coordinator.core.contract import Core
+from coordinator.http.chat_schemas import ChatMessage, Tool
 from coordinator.http.errors import ApiError, invalid
-from coordinator.http.message_schemas import ChatMessage
-from coordinator.http.tool_schemas import Tool
 from coordinator.text.chat_template import TemplateRefused
 from coordinator.text.tokenizer import Tokenizer
 from transport.wire.token_ids import TokenIds, packed

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from coordinator.http.body_reader import Job, ReaderDied, ReaderProcess
 from coordinator.http.errors import ApiError
 from coordinator.http.preparation import Prepared
-from coordinator.http.reader_process import Job, ReaderDied, ReaderProcess
 from coordinator.http.request_parser import parse
 from coordinator.http.request_schemas import GenerationRequest
 from transport.wire.token_ids import from_wire

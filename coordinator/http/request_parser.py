@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from coordinator.http.chat_schemas import MAX_MESSAGES
 from coordinator.http.errors import ApiError, invalid
-from coordinator.http.message_schemas import MAX_MESSAGES
 from coordinator.http.request_fields import UNSUPPORTED, FieldError
 from coordinator.http.request_schemas import (
     ChatRequest,

@@ -9,7 +9,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from coordinator.http.message_schemas import Messages, check_number
+from coordinator.http.chat_schemas import (
+    MAX_TOOLS,
+    Messages,
+    NamedTool,
+    ResponseFormat,
+    StructuredOutputs,
+    Tool,
+    check_number,
+)
 from coordinator.http.request_fields import (
     UNSUPPORTED,
     FieldError,
@@ -18,13 +26,6 @@ from coordinator.http.request_fields import (
     harmless,
 )
 from coordinator.http.sampling_fields import INT32_MAX, SamplingFields
-from coordinator.http.tool_schemas import (
-    MAX_TOOLS,
-    NamedTool,
-    ResponseFormat,
-    StructuredOutputs,
-    Tool,
-)
 
 Count = Annotated[int, Meta(ge=1, le=INT32_MAX)]
 

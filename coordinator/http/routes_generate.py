@@ -10,16 +10,15 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from coordinator.core.contract import GenerationFailed, SequenceRequest, TokenStream
-from coordinator.http.access_log import note_accepted
 from coordinator.http.accounts import account_of
 from coordinator.http.answer import Answer, ChunkedAnswer
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.body import Bodies
 from coordinator.http.chat_writer import ChatWriter
 from coordinator.http.choice import Choice, collected
-from coordinator.http.connection import while_connected
 from coordinator.http.constraint import callable_tools, constraint_for, parameters_of
 from coordinator.http.errors import invalid, json_response
+from coordinator.http.middleware import note_accepted
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.preparation import Prepared
 from coordinator.http.prompts import room_for_output
@@ -27,6 +26,7 @@ from coordinator.http.request_schemas import ChatRequest, CompletionRequest, Gen
 from coordinator.http.response_schemas import ChatCompletion, ChatCompletionChunk, Completion
 from coordinator.http.sampling import sampling_params, seeds, stop_rule
 from coordinator.http.sse import EventStream
+from coordinator.http.while_connected import while_connected
 from coordinator.http.writers import CompletionWriter, Head
 from coordinator.text.detokenizer import Detokenizer
 from coordinator.text.stops import StopStrings

@@ -10,8 +10,8 @@ from starlette.types import Receive, Scope, Send
 from coordinator.core.contract import GenerationFailed
 from coordinator.http.answer import Answer
 from coordinator.http.choice import Choice, merged
-from coordinator.http.connection import ClientLeft, while_connected
 from coordinator.http.errors import ApiError, from_core, internal_error
+from coordinator.http.while_connected import ClientLeft, while_connected
 
 log = logging.getLogger(__name__)
 

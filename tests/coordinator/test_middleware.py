@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from coordinator.http.api import create_app
-from coordinator.http.connection import ClientLeft, while_connected
 from coordinator.http.http_settings import HttpSettings
+from coordinator.http.while_connected import ClientLeft, while_connected
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.fake_core import ClientOf, FakeCore, Says
 
@@ -216,7 +216,7 @@ async def test_only_what_no_other_line_tells_is_logged_at_info(
 ) -> None:
     caplog.set_level("DEBUG", "coordinator")
     await client_of(says("x" * 40)).request(method, path, json=body)
-    (line,) = [record for record in caplog.records if record.name == "coordinator.http.access_log"]
+    (line,) = [record for record in caplog.records if record.name == "coordinator.http.middleware"]
     assert (line.levelname, line.message) == (level, f"{method} {path}")
 
 
@@ -226,5 +226,5 @@ async def test_an_unready_service_is_no_news_to_those_that_ask_again_and_again(
     caplog.set_level("DEBUG", "coordinator")
     client = client_of(says(problems=("no live decode worker",)))
     assert (await client.get("/ready")).status_code == 503
-    (line,) = [record for record in caplog.records if record.name == "coordinator.http.access_log"]
+    (line,) = [record for record in caplog.records if record.name == "coordinator.http.middleware"]
     assert line.levelname == "DEBUG"

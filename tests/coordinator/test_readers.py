@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from coordinator.http import readers as readers_module
+from coordinator.http.body_reader import Job, ReaderDied, ReaderProcess, Reply
 from coordinator.http.errors import ApiError
-from coordinator.http.reader_process import Job, ReaderDied, ReaderProcess, Reply
 from coordinator.http.readers import Readers
 from tests.coordinator.fake_core import ClientOf, Says
 

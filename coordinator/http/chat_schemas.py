@@ -1,17 +1,42 @@
-"""The messages of a conversation, as requests have them."""
+"""The messages, the tools and the form of the answer, as requests have them and as OpenAI and vLLM
+name them."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import UNSET, Meta, Struct
 
 from coordinator.http.request_fields import UNSUPPORTED, FieldError, RequestBody, Unsupported
-from coordinator.http.tool_schemas import CalledTool
 
 MAX_MESSAGES = 16_384
 """Messages and text parts of a conversation: each takes a template's time."""
+MAX_TOOLS = 1_024
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _LATER_ROLES = ("function",)
+
+
+class CalledFunction(Struct, kw_only=True):
+    """``arguments`` is a JSON object as text, as the model's answers have it."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class CalledTool(Struct, kw_only=True):
+    """A call that the assistant made in an earlier turn."""
+
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    def rendered(self) -> dict[str, Any]:
+        """As the chat template sees it, with ``arguments`` as an object. Raises ValueError."""
+        arguments = msgspec.json.decode(self.function.arguments or "{}")
+        if not isinstance(arguments, dict):
+            raise ValueError("arguments is not a JSON object")
+        function = {"name": self.function.name, "arguments": arguments}
+        return {"id": self.id, "type": self.type, "function": function}
 
 
 class TextPart(Struct, tag_field="type", tag="text"):
@@ -77,3 +102,62 @@ def check_number(messages: Sequence[ChatMessage]) -> None:
     num = len(contents) + sum(len(content) for content in contents if isinstance(content, list))
     if num > MAX_MESSAGES:
         raise FieldError("messages", f"at most {MAX_MESSAGES} messages and parts, got {num}")
+
+
+class FunctionSpec(Struct, kw_only=True, omit_defaults=True):
+    """``parameters`` is the JSON schema of an object; ``strict``: calls always fit it."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Struct, kw_only=True):
+    type: Literal["function"] = "function"
+    function: FunctionSpec
+
+
+class FunctionName(Struct, kw_only=True):
+    name: str
+
+
+class NamedTool(Struct, kw_only=True):
+    """The one function that has to be called."""
+
+    type: Literal["function"] = "function"
+    function: FunctionName
+
+
+class TextFormat(Struct, tag_field="type", tag="text"):
+    """Any text."""
+
+
+class JsonObjectFormat(Struct, tag_field="type", tag="json_object"):
+    """Any JSON object."""
+
+
+class JsonSchema(Struct, kw_only=True, omit_defaults=True, rename={"schema_": "schema"}):
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(Struct, tag_field="type", tag="json_schema"):
+    """JSON that a schema allows."""
+
+    json_schema: JsonSchema
+
+
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
+
+
+class StructuredOutputs(Struct, kw_only=True, omit_defaults=True):
+    """vLLM's: at most one of these."""
+
+    json: str | dict[str, Any] | bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
