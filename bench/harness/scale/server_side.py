@@ -88,7 +88,7 @@ def lag_between(before: Scrape, after: Scrape) -> dict[str, float]:
 
 
 class Ledger:
-    """The records that coordinators write (coordinator/keys.py); of no Redis with ``url`` None.
+    """The records that coordinators write (coordinator/record/keys.py); of no Redis with ``url`` None.
     Calls block. Raises CannotMeasure when Redis does not answer."""
 
     def __init__(self, url: str | None, password: str = "") -> None:
