@@ -18,6 +18,7 @@ import torch
 from engine import checkpoint, gpu, warm_up, weights
 from engine.batch import Binding, ForwardBatch, Sampled, StepResult
 from engine.config import MAX_DECODE_ROWS, EngineConfig
+from engine.draws import Draw, SampleRow
 from engine.grammars import Grammars, grammars_of
 from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
@@ -29,7 +30,7 @@ from engine.model.qwen35 import Qwen35
 from engine.model.registry import build
 from engine.passes import Checks, Pass, passes
 from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
-from engine.sampler import Draw, Sampler, SampleRow
+from engine.sampler import Sampler
 from engine.upload import reserve_pinned
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors

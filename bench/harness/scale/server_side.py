@@ -88,8 +88,8 @@ def lag_between(before: Scrape, after: Scrape) -> dict[str, float]:
 
 
 class Ledger:
-    """The records that coordinators write (coordinator/record/keys.py); of no Redis with ``url`` None.
-    Calls block. Raises CannotMeasure when Redis does not answer."""
+    """The records that coordinators write (coordinator/record/keys.py); of no Redis with ``url``
+    None. Calls block. Raises CannotMeasure when Redis does not answer."""
 
     def __init__(self, url: str | None, password: str = "") -> None:
         self._url = url
