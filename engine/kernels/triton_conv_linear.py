@@ -13,8 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_linear import Tiles, linear, prefetch_rows, rows_product, tiles_of
+from engine.kernels.triton_linear import linear, tiles_of
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.kernels.triton_rows import Tiles, prefetch_rows, rows_product
 from engine.model.matrix import Matrix
 
 MAX_FUSED = 16

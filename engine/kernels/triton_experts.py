@@ -17,8 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.kernels.triton_expert_bands import all_tokens, down_band, gate_up_band
 from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
-from engine.kernels.triton_fp8 import add_product
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_plan import plan
 from engine.model.matrix import Matrix
@@ -43,52 +43,6 @@ class Tiles:
             "num_warps": self.warps,
             "num_stages": self.stages,
         }
-
-
-@triton.jit
-def _all_tokens(p_ids, pair, expert, num_tokens, TOP_K: tl.constexpr, BLOCK_M: tl.constexpr):
-    """(whether ``pair`` is the first that chose the expert, row t's pair or -1)."""
-    o_m = tl.arange(0, BLOCK_M)
-    o_pair = o_m[:, None] * TOP_K + tl.arange(0, TOP_K)[None, :]
-    b_ids = tl.load(p_ids + o_pair, mask=(o_m < num_tokens)[:, None], other=-1)
-    b_pair = tl.max(tl.where(b_ids == expert, o_pair, -1), axis=1)
-    first = tl.min(tl.where(b_pair >= 0, b_pair, BLOCK_M * TOP_K), axis=0)
-    return first == pair, b_pair
-
-
-@triton.jit
-def _gate_up_band(
-    p_x,
-    p_band,
-    p_scales,
-    p_h,
-    b_pair,
-    o_n,
-    K: tl.constexpr,
-    DIM: tl.constexpr,
-    TOP_K: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    FP8: tl.constexpr,
-    UNROLLED: tl.constexpr,
-):
-    UP_SCALES: tl.constexpr = DIM // BLOCK_K * (K // BLOCK_K)
-    valid = (b_pair >= 0)[:, None]
-    o_k = tl.arange(0, BLOCK_K)[None, :]
-    p_rows = p_x + (tl.maximum(b_pair, 0) // TOP_K)[:, None] * K + o_k
-    p_band += o_k
-    b_gate = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    b_up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in tl.range(0, K, BLOCK_K, loop_unroll_factor=UNROLLED):
-        b_x = tl.load(p_rows + k, mask=valid, other=0.0)
-        b_wg = tl.load(p_band + k)
-        b_wu = tl.load(p_band + DIM * K + k)
-        p_scale = p_scales + k // BLOCK_K
-        b_gate = add_product(b_gate, b_x, b_wg, p_scale, FP8)
-        b_up = add_product(b_up, b_x, b_wu, p_scale + UP_SCALES, FP8)
-    b_h = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
-    tl.store(p_h + b_pair[:, None] * DIM + o_n[None, :], b_h.to(p_h.dtype.element_ty), mask=valid)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -133,52 +87,17 @@ def _gate_up_kernel(
         for start in range(0, count, BLOCK_M):
             place = start + tl.arange(0, BLOCK_M)
             b_pair = tl.load(p_list + place, mask=place < count, other=-1)
-            _gate_up_band(
+            gate_up_band(
                 p_x, p_band, p_scales, p_h, b_pair, o_n,
                 K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, FP8, UNROLLED,
             )  # fmt: skip
     else:
-        first, b_pair = _all_tokens(p_ids, tile, expert, num_tokens, TOP_K, BLOCK_M)
+        first, b_pair = all_tokens(p_ids, tile, expert, num_tokens, TOP_K, BLOCK_M)
         if first:
-            _gate_up_band(
+            gate_up_band(
                 p_x, p_band, p_scales, p_h, b_pair, o_n,
                 K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, FP8, UNROLLED,
             )  # fmt: skip
-
-
-@triton.jit
-def _down_band(
-    p_h,
-    p_w,
-    p_scales,
-    expert,
-    p_y,
-    b_row,
-    b_out,
-    b_weight,
-    band,
-    HIDDEN: tl.constexpr,
-    DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    FP8: tl.constexpr,
-    UNROLLED: tl.constexpr,
-):
-    o_n = band + tl.arange(0, BLOCK_N)
-    valid = (b_row >= 0)[:, None]
-    o_k = tl.arange(0, BLOCK_K)[None, :]
-    p_rows = p_h + tl.maximum(b_row, 0)[:, None] * DIM + o_k
-    p_band = p_w + expert.to(tl.int64) * (HIDDEN * DIM) + o_n[:, None] * DIM + o_k
-    if FP8:
-        p_scales += (expert * (HIDDEN // BLOCK_K) + band // BLOCK_K) * (DIM // BLOCK_K)
-    b_y = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in tl.range(0, DIM, BLOCK_K, loop_unroll_factor=UNROLLED):
-        b_h = tl.load(p_rows + k, mask=valid, other=0.0)
-        b_w = tl.load(p_band + k)
-        b_y = add_product(b_y, b_h, b_w, p_scales + k // BLOCK_K, FP8)
-    p_y += b_out.to(tl.int64)[:, None] * HIDDEN + o_n[None, :]
-    tl.store(p_y, (b_y * b_weight[:, None]).to(p_y.dtype.element_ty), mask=valid)
 
 
 @triton.jit(do_not_specialize=["num_tokens", "shared_tiles"])
@@ -231,7 +150,7 @@ def _down_kernel(
         b_row = tl.where(b_token < num_tokens, b_token, -1)
         b_weight = tl.full((BLOCK_M,), 1.0, tl.float32)
         wait_for_inputs(PDL)
-        _down_band(
+        down_band(
             p_shared_h, p_shared_w, p_shared_scales, expert, p_y,
             b_row, b_token * SLOTS + TOP_K, b_weight, band,
             HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, SHARED_FP8, UNROLLED,
@@ -242,17 +161,17 @@ def _down_kernel(
         for start in range(0, count, BLOCK_M):
             b_pair = tl.load(p_list + start + o_m, mask=start + o_m < count, other=-1)
             b_weight = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
-            _down_band(
+            down_band(
                 p_h, p_w, p_scales, expert, p_y,
                 b_pair, b_pair // TOP_K * SLOTS + b_pair % TOP_K, b_weight, band,
                 HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, UNROLLED,
             )  # fmt: skip
     else:
-        first, b_pair = _all_tokens(p_ids, tile, expert, num_tokens, TOP_K, BLOCK_M)
+        first, b_pair = all_tokens(p_ids, tile, expert, num_tokens, TOP_K, BLOCK_M)
         b_weight = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
         wait_for_inputs(PDL)
         if first:
-            _down_band(
+            down_band(
                 p_h, p_w, p_scales, expert, p_y,
                 b_pair, b_pair // TOP_K * SLOTS + b_pair % TOP_K, b_weight, band,
                 HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, UNROLLED,

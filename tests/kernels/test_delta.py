@@ -11,8 +11,8 @@ from engine.kernels.triton_conv_linear import conv_linear
 from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode
 from engine.kernels.triton_delta_prefill import delta_prefill
 from engine.kernels.triton_gated_norm import gated_rms_norm
-from engine.kernels.triton_linear import Tiles
 from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan
+from engine.kernels.triton_rows import Tiles
 from engine.model.matrix import Matrix
 from tests.kernels.closeness import relative_error
 

@@ -9,8 +9,9 @@ from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_fp8 import experts_fp8
 from engine.kernels.triton_experts_prefill import Tiles as PrefillTiles
 from engine.kernels.triton_fp8 import widened_rows
-from engine.kernels.triton_linear import Tiles, stream_linear
+from engine.kernels.triton_linear import stream_linear
 from engine.kernels.triton_quantise import quantise_rows
+from engine.kernels.triton_rows import Tiles
 from engine.model.matrix import FP8, Matrix
 from tests.kernels.closeness import relative_error
 

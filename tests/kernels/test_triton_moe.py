@@ -9,9 +9,10 @@ from engine.kernels.triton_experts import Tiles as DecodeTiles
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_prefill import Tiles as PrefillTiles
 from engine.kernels.triton_experts_prefill import experts_prefill
-from engine.kernels.triton_linear import MAX_STREAMED, Tiles, float_linear, stream_linear
+from engine.kernels.triton_linear import MAX_STREAMED, float_linear, stream_linear
 from engine.kernels.triton_plan import max_tiles, plan, plan_tiles
 from engine.kernels.triton_route import route, route_shared
+from engine.kernels.triton_rows import Tiles
 from engine.model.matrix import Matrix
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,92 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""A band of an expert's weights times the tokens that chose the expert.
+
+A band is BLOCK_N rows of the weights. ``b_pair`` [BLOCK_M] says which rows of the input it meets: a
+pair is ``t * TOP_K + j``, -1 for none (triton_plan.py). ``all_tokens`` finds them without a plan.
+"""
+
+import triton
+import triton.language as tl
+
+from engine.kernels.triton_fp8 import add_product
+
+
+@triton.jit
+def all_tokens(p_ids, pair, expert, num_tokens, TOP_K: tl.constexpr, BLOCK_M: tl.constexpr):
+    """(whether ``pair`` is the first that chose the expert, row t's pair or -1)."""
+    o_m = tl.arange(0, BLOCK_M)
+    o_pair = o_m[:, None] * TOP_K + tl.arange(0, TOP_K)[None, :]
+    b_ids = tl.load(p_ids + o_pair, mask=(o_m < num_tokens)[:, None], other=-1)
+    b_pair = tl.max(tl.where(b_ids == expert, o_pair, -1), axis=1)
+    first = tl.min(tl.where(b_pair >= 0, b_pair, BLOCK_M * TOP_K), axis=0)
+    return first == pair, b_pair
+
+
+@triton.jit
+def gate_up_band(
+    p_x,
+    p_band,
+    p_scales,
+    p_h,
+    b_pair,
+    o_n,
+    K: tl.constexpr,
+    DIM: tl.constexpr,
+    TOP_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    FP8: tl.constexpr,
+    UNROLLED: tl.constexpr,
+):
+    UP_SCALES: tl.constexpr = DIM // BLOCK_K * (K // BLOCK_K)
+    valid = (b_pair >= 0)[:, None]
+    o_k = tl.arange(0, BLOCK_K)[None, :]
+    p_rows = p_x + (tl.maximum(b_pair, 0) // TOP_K)[:, None] * K + o_k
+    p_band += o_k
+    b_gate = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    b_up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in tl.range(0, K, BLOCK_K, loop_unroll_factor=UNROLLED):
+        b_x = tl.load(p_rows + k, mask=valid, other=0.0)
+        b_wg = tl.load(p_band + k)
+        b_wu = tl.load(p_band + DIM * K + k)
+        p_scale = p_scales + k // BLOCK_K
+        b_gate = add_product(b_gate, b_x, b_wg, p_scale, FP8)
+        b_up = add_product(b_up, b_x, b_wu, p_scale + UP_SCALES, FP8)
+    b_h = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
+    tl.store(p_h + b_pair[:, None] * DIM + o_n[None, :], b_h.to(p_h.dtype.element_ty), mask=valid)
+
+
+@triton.jit
+def down_band(
+    p_h,
+    p_w,
+    p_scales,
+    expert,
+    p_y,
+    b_row,
+    b_out,
+    b_weight,
+    band,
+    HIDDEN: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    FP8: tl.constexpr,
+    UNROLLED: tl.constexpr,
+):
+    o_n = band + tl.arange(0, BLOCK_N)
+    valid = (b_row >= 0)[:, None]
+    o_k = tl.arange(0, BLOCK_K)[None, :]
+    p_rows = p_h + tl.maximum(b_row, 0)[:, None] * DIM + o_k
+    p_band = p_w + expert.to(tl.int64) * (HIDDEN * DIM) + o_n[:, None] * DIM + o_k
+    if FP8:
+        p_scales += (expert * (HIDDEN // BLOCK_K) + band // BLOCK_K) * (DIM // BLOCK_K)
+    b_y = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in tl.range(0, DIM, BLOCK_K, loop_unroll_factor=UNROLLED):
+        b_h = tl.load(p_rows + k, mask=valid, other=0.0)
+        b_w = tl.load(p_band + k)
+        b_y = add_product(b_y, b_h, b_w, p_scales + k // BLOCK_K, FP8)
+    p_y += b_out.to(tl.int64)[:, None] * HIDDEN + o_n[None, :]
+    tl.store(p_y, (b_y * b_weight[:, None]).to(p_y.dtype.element_ty), mask=valid)

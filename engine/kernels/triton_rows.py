@@ -1,0 +1,160 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""A band of rows of a matrix times a few tokens, for kernels that read the weights once.
+
+The products run on the tensor cores, tokens padded to 16. A matrix has rows in FP8 and plain ones
+(engine/model/matrix.py); a band is of one kind.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
+from engine.kernels.triton_fp8 import add_product
+from engine.kernels.triton_overlap import prefetch
+from engine.model.matrix import Matrix
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """rows and k of a tile of the weights; tiles in flight; where the tokens stand in the dot."""
+
+    rows: int
+    k: int
+    stages: int
+    warps: int
+    weights_first: bool
+    """dot(w, xᵀ) on 64-row wgmma; else dot(x, wᵀ)."""
+    prefetched: int = 2
+    """Tiles brought towards the L2 cache while the predecessor finishes."""
+    fp8_stages: int = 3
+    """Rounds in flight of rows in FP8."""
+    fp8_unrolled: int = 1
+    """Tiles of a round, each 128 columns wide: their products do not wait for one another."""
+
+    def arguments(self, w: Matrix, num_columns: int) -> dict[str, Any]:
+        """Of a kernel that streams ``num_columns`` of each row of ``w`` past the tokens."""
+        k = w.shape[1]
+        if w.num_fp8:
+            assert w.group == FP8_K.value, w.group
+            assert num_columns % FP8_K.value == 0, num_columns
+        assert k % num_columns == num_columns % self.k == 0, (k, num_columns, self)
+        assert w.num_fp8 % self.rows == 0, (w.shape, self)
+        assert all(each.is_contiguous() for each in (w.fp8, w.scales, w.plain))
+        return {
+            "FP8_ROWS": w.num_fp8,
+            "HAS_PLAIN": w.plain.shape[0] > 0,
+            "K": k,
+            "BLOCK_N": self.rows,
+            "BLOCK_K": self.k,
+            "STAGES": self.stages,
+            "FP8_STAGES": self.fp8_stages,
+            "WEIGHTS_FIRST": self.weights_first,
+            "FP8_UNROLLED": self.fp8_unrolled,
+            "PREFETCHED": min(self.prefetched * self.k, num_columns),
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+        }
+
+
+@triton.jit
+def _stream(
+    p_x,
+    stride_x,
+    first,
+    num_tokens,
+    p_w,
+    p_scales,
+    K: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+    UNROLLED: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr,
+    IN_FP8: tl.constexpr,
+):
+    """[BLOCK_T, BLOCK_N] float32: the tokens from ``first`` on times the rows at ``p_w``."""
+    tokens = first + tl.arange(0, BLOCK_T)
+    in_batch = tokens[:, None] < num_tokens
+    p_x += tokens[:, None] * stride_x
+    o_k = tl.arange(0, BLOCK_K)
+    if WEIGHTS_FIRST:
+        b_y = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
+    else:
+        b_y = tl.zeros((BLOCK_T, BLOCK_N), tl.float32)
+    for k in tl.range(0, K, BLOCK_K, num_stages=STAGES, loop_unroll_factor=UNROLLED):
+        b_w = tl.load(p_w + (k + o_k)[None, :])
+        b_x = tl.load(p_x + (k + o_k)[None, :], mask=in_batch, other=0.0)
+        b_y = add_product(b_y, b_x, b_w, p_scales + k // BLOCK_K, IN_FP8, WEIGHTS_FIRST)
+    if WEIGHTS_FIRST:
+        b_y = tl.trans(b_y)
+    return b_y
+
+
+@triton.jit
+def prefetch_rows(
+    p_fp8,
+    p_w,
+    band,
+    num_rows,
+    FP8_ROWS: tl.constexpr,
+    HAS_PLAIN: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """The first ``COLUMNS`` of a band of rows: ``rows_product``'s of the same arguments."""
+    rows = band + tl.arange(0, BLOCK_N)
+    p_fp8 += rows.to(tl.int64)[:, None] * K
+    p_w += (tl.minimum(rows, num_rows - 1) - FP8_ROWS).to(tl.int64)[:, None] * K
+    if FP8_ROWS > 0 and (not HAS_PLAIN or band < FP8_ROWS):
+        prefetch(p_fp8, COLUMNS, PDL)
+    else:
+        prefetch(p_w, COLUMNS * 2, PDL)
+
+
+@triton.jit
+def rows_product(
+    p_x,
+    stride_x,
+    first,
+    num_tokens,
+    p_fp8,
+    p_scales,
+    p_w,
+    band,
+    num_rows,
+    FP8_ROWS: tl.constexpr,
+    HAS_PLAIN: tl.constexpr,
+    K: tl.constexpr,
+    K_SPLIT: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+    FP8_STAGES: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr,
+    FP8_UNROLLED: tl.constexpr,
+):
+    """[BLOCK_T, BLOCK_N] float32: K_SPLIT columns of the tokens from ``first`` on, times
+    those of a matrix's rows from ``band`` on, which begins at ``p_fp8``, ``p_scales``, ``p_w``."""
+    rows = band + tl.arange(0, BLOCK_N)
+    p_fp8 += rows.to(tl.int64)[:, None] * K
+    p_scales += band // FP8_K * (K // FP8_K)
+    # Past the last row read the last one again: no mask on the stream of weights.
+    p_w += (tl.minimum(rows, num_rows - 1) - FP8_ROWS).to(tl.int64)[:, None] * K
+    if FP8_ROWS > 0 and (not HAS_PLAIN or band < FP8_ROWS):
+        b_y = _stream(
+            p_x, stride_x, first, num_tokens, p_fp8, p_scales,
+            K_SPLIT, BLOCK_T, BLOCK_N, FP8_K, FP8_STAGES, FP8_UNROLLED, False, True,
+        )  # fmt: skip
+    else:
+        b_y = _stream(
+            p_x, stride_x, first, num_tokens, p_w, p_scales,
+            K_SPLIT, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, 1, WEIGHTS_FIRST, False,
+        )  # fmt: skip
+    return b_y
