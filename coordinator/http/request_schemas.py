@@ -16,8 +16,10 @@ from coordinator.http.chat_schemas import (
     ResponseFormat,
     StructuredOutputs,
     Tool,
+    check_continued,
     check_number,
 )
+from coordinator.http.known_fields import KnownFields
 from coordinator.http.request_fields import (
     UNSUPPORTED,
     FieldError,
@@ -25,7 +27,9 @@ from coordinator.http.request_fields import (
     Unsupported,
     harmless,
 )
-from coordinator.http.sampling_fields import INT32_MAX, SamplingFields
+from coordinator.http.response_names import NAME_PATTERN
+from coordinator.http.sampling_fields import INT32_MAX
+from coordinator.text.repetition import RepetitionDetection
 
 Count = Annotated[int, Meta(ge=1, le=INT32_MAX)]
 
@@ -35,7 +39,7 @@ class StreamOptions(Struct, kw_only=True, omit_defaults=True):
     continuous_usage_stats: bool | None = None
 
 
-class GenerationRequest(SamplingFields, kw_only=True):
+class GenerationRequest(KnownFields, kw_only=True):
     """What chat and completions have in common. ``prompt_param`` is the field with the prompt,
     ``num_logprobs`` how many of the most probable tokens come with each token; None: no
     log-probabilities."""
@@ -59,16 +63,14 @@ class GenerationRequest(SamplingFields, kw_only=True):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
 
+    request_id: Annotated[str, Meta(pattern=NAME_PATTERN)] | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    return_tokens_as_token_ids: bool | None = None
+    repetition_detection: RepetitionDetection | None = None
+    stream_interval: Count | None = None
+
     prompt_logprobs: Unsupported = UNSET
-    use_beam_search: Unsupported = UNSET
-    truncate_prompt_tokens: Unsupported = UNSET
-    return_tokens_as_token_ids: Unsupported = UNSET
-    logits_processors: Unsupported = UNSET
-    bad_words: Unsupported = UNSET
-    allowed_token_ids: Unsupported = UNSET
-    vllm_xargs: Unsupported = UNSET
-    kv_transfer_params: Unsupported = UNSET
-    priority: Annotated[Raw, harmless(0)] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,30 +93,41 @@ class ChatRequest(GenerationRequest, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     add_generation_prompt: bool | None = None
+    add_special_tokens: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: (
+        Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None
+    ) = None
     include_reasoning: bool | None = None
-    thinking_token_budget: Annotated[int, Meta(ge=0, le=INT32_MAX)] | None = None
+    thinking_token_budget: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None
 
-    functions: Unsupported = UNSET
-    function_call: Annotated[Raw, harmless("none", "auto")] | UnsetType = UNSET
     audio: Unsupported = UNSET
-    modalities: Annotated[Raw, harmless(["text"])] | UnsetType = UNSET
-    web_search_options: Unsupported = UNSET
-    echo: Unsupported = UNSET
-    continue_final_message: Unsupported = UNSET
     chat_template: Unsupported = UNSET
     documents: Unsupported = UNSET
+    echo: Unsupported = UNSET
+    function_call: Annotated[Raw, harmless("none", "auto")] | UnsetType = UNSET
+    functions: Unsupported = UNSET
+    media_io_kwargs: Unsupported = UNSET
+    mm_processor_kwargs: Unsupported = UNSET
+    modalities: Annotated[Raw, harmless(["text"])] | UnsetType = UNSET
+    return_prompt_text: Unsupported = UNSET
+    verbosity: Annotated[Raw, harmless("medium")] | UnsetType = UNSET
+    web_search_options: Unsupported = UNSET
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number(self.messages)
         if self.top_logprobs and not self.logprobs:
             raise FieldError("top_logprobs", "needs logprobs to be true")
+        if self.thinking_token_budget == -1:  # vLLM's word for no limit
+            self.thinking_token_budget = None
+        if self.continue_final_message:
+            check_continued(self.messages, self.add_generation_prompt)
         self._check_tools()
 
     @property
@@ -168,6 +181,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
 
     suffix: Unsupported = UNSET
     prompt_embeds: Unsupported = UNSET
+    thinking_token_budget: Annotated[Raw, harmless(-1)] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -188,12 +202,22 @@ class TokenizeRequest(RequestBody, kw_only=True):
     tools: list[Tool] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool | None = None
+
+    chat_template: Unsupported = UNSET
+    media_io_kwargs: Unsupported = UNSET
+    mm_processor_kwargs: Unsupported = UNSET
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.prompt is None) == (self.messages is None):
             raise FieldError("prompt", "give exactly one of prompt and messages")
-        check_number(self.messages or ())
+        if self.messages is not None:
+            check_number(self.messages)
+            if self.continue_final_message:
+                check_continued(self.messages, self.add_generation_prompt)
 
 
 class DetokenizeRequest(RequestBody, kw_only=True):

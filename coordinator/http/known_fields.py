@@ -1,0 +1,54 @@
+"""Fields of OpenAI's and vLLM's requests that this server does not act on.
+
+Each is refused unless its value is harmless, or ignored for the reason in ``IGNORED``. So no field
+that would change an answer is dropped silently. docs/api-table.md lists them all.
+"""
+
+from typing import Annotated
+
+from msgspec import UNSET, Raw, UnsetType
+
+from coordinator.http.request_fields import Unsupported, harmless
+from coordinator.http.sampling_fields import SamplingFields
+
+IGNORED = {
+    "cache_salt": "no request uses the cache of another one",
+    "guided_decoding_backend": "llguidance compiles every grammar",
+    "metadata": "it labels stored answers, and none is stored",
+    "prediction": "it only makes an answer come sooner",
+    "prompt_cache_key": "there is no prefix cache",
+    "prompt_cache_options": "there is no prefix cache",
+    "prompt_cache_retention": "there is no prefix cache",
+    "return_mm_kwargs": "only vLLM's render endpoints use it",
+    "safety_identifier": "it names the end user, and no answer depends on that",
+    "session_id": "it is a hint for routing, and any worker can serve any request",
+    "spaces_between_special_tokens": "byte-level tokens are joined without spaces",
+    "user": "it names the end user, and no answer depends on that",
+}
+"""Why each of these fields is ignored on purpose. Fields that are not known are ignored too."""
+
+_Ones = Annotated[Raw, harmless(1, 1.0)] | UnsetType
+
+
+class KnownFields(SamplingFields, kw_only=True):
+    """Those that chats and completions have in common; request_schemas.py has the others."""
+
+    allowed_token_ids: Unsupported = UNSET
+    bad_words: Unsupported = UNSET
+    early_stopping: Unsupported = UNSET
+    ec_transfer_params: Unsupported = UNSET
+    guided_whitespace_pattern: Unsupported = UNSET
+    kv_transfer_params: Unsupported = UNSET
+    length_penalty: _Ones = UNSET
+    logits_processors: Unsupported = UNSET
+    logprob_token_ids: Unsupported = UNSET
+    moderation: Unsupported = UNSET
+    priority: Annotated[Raw, harmless(0)] | UnsetType = UNSET
+    return_token_offsets: Unsupported = UNSET
+    routed_experts_prompt_start: Annotated[Raw, harmless(0)] | UnsetType = UNSET
+    service_tier: Annotated[Raw, harmless("auto", "default")] | UnsetType = UNSET
+    store: Unsupported = UNSET
+    structural_tag: Unsupported = UNSET
+    use_beam_search: Unsupported = UNSET
+    vllm_xargs: Unsupported = UNSET
+    watermarking: Unsupported = UNSET
