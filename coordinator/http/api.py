@@ -63,7 +63,7 @@ def create_app(
     )  # fmt: skip
     app.include_router(generate_routes(context, bodies))
     app.include_router(info_routes(context, bodies))
-    app.include_router(history_routes(history or NoHistory(), now or SteadyClock()))
+    app.include_router(history_routes(history or NoHistory(), now or SteadyClock(), context.names))
     app.include_router(page_routes())
     install_error_handlers(app)
     install_openapi(app, keys=bool(settings.api_keys))

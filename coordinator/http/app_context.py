@@ -8,6 +8,7 @@ from coordinator.core.contract import Core
 from coordinator.http.errors import ApiError, quote
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.prompts import max_model_len
+from coordinator.http.response_names import ResponseNames
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
 
@@ -20,6 +21,7 @@ class AppContext:
     tokenizer: Tokenizer
     settings: HttpSettings
     metrics: Metrics
+    names: ResponseNames = field(default_factory=ResponseNames)
     started_at: int = field(default_factory=lambda: int(time.time()))
 
     @property

@@ -53,7 +53,9 @@ class ChatMessage(RequestBody, kw_only=True):
     reasoning: str | None = None
     tool_calls: list[CalledTool] | None = None
     tool_call_id: str | None = None
+    audio: Unsupported = UNSET
     function_call: Unsupported = UNSET
+    refusal: Unsupported = UNSET
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,6 +104,15 @@ def check_number(messages: Sequence[ChatMessage]) -> None:
     num = len(contents) + sum(len(content) for content in contents if isinstance(content, list))
     if num > MAX_MESSAGES:
         raise FieldError("messages", f"at most {MAX_MESSAGES} messages and parts, got {num}")
+
+
+def check_continued(messages: Sequence[ChatMessage], add_generation_prompt: bool | None) -> None:
+    """Raises FieldError where the last message cannot be continued."""
+    param, last = "continue_final_message", messages[-1]
+    if add_generation_prompt:
+        raise FieldError(param, "cannot be combined with add_generation_prompt")
+    if not last.content or last.tool_calls:
+        raise FieldError(param, "needs a last message with content and without tool_calls")
 
 
 class FunctionSpec(Struct, kw_only=True, omit_defaults=True):
@@ -153,7 +164,7 @@ class JsonSchemaFormat(Struct, tag_field="type", tag="json_schema"):
 ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 
-class StructuredOutputs(Struct, kw_only=True, omit_defaults=True):
+class StructuredOutputs(RequestBody, kw_only=True):
     """vLLM's: at most one of these."""
 
     json: str | dict[str, Any] | bool | None = None
@@ -161,3 +172,8 @@ class StructuredOutputs(Struct, kw_only=True, omit_defaults=True):
     choice: list[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+
+    disable_additional_properties: Unsupported = UNSET
+    disable_any_whitespace: Unsupported = UNSET
+    structural_tag: Unsupported = UNSET
+    whitespace_pattern: Unsupported = UNSET

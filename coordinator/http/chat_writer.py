@@ -1,6 +1,7 @@
 """From the choices of a chat to its bodies: thought, content and tool calls, whole or in chunks."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from secrets import token_hex
 
 from msgspec import UNSET, Struct, UnsetType
@@ -21,7 +22,7 @@ from coordinator.http.response_schemas import (
     ToolCallDelta,
     Usage,
 )
-from coordinator.http.writers import Head, chat_logprobs
+from coordinator.http.writers import Head
 from coordinator.text.answer_parser import AnswerParser, Parts
 from coordinator.text.tool_parser import Arguments, CallBegins
 from coordinator.text.tool_values import Schema
@@ -48,7 +49,8 @@ class ChatWriter:
         """None where it is not known yet what the text belongs to: its tokens come later."""
         first_of_all, first = not self._parsers, index not in self._parsers
         parts = self._parser(index).push(delta.text, last=delta.finish is not None)
-        if not (parts or first or delta.finish):
+        wants_ids = self._head.prompt_ids is not None
+        if not (parts or first or delta.finish or wants_ids):
             self._hold(index, delta)
             return None
         delta = self._with_held(index, delta)
@@ -60,6 +62,7 @@ class ChatWriter:
             delta=message,
             logprobs=self._logprobs(delta),
             finish_reason=self._finish(index, delta),
+            stop_reason=delta.stop_reason if delta.finish else UNSET,
             token_ids=self._head.token_ids(delta),
             prompt_token_ids=self._head.prompt(0, wanted=first),
         )
@@ -108,6 +111,7 @@ class ChatWriter:
             ),
             logprobs=self._logprobs(choice),
             finish_reason=finish,
+            stop_reason=choice.stop_reason,
             token_ids=self._head.token_ids(choice),
             prompt_token_ids=self._head.prompt(0, wanted=True),
         )
@@ -140,10 +144,10 @@ class ChatWriter:
         if held is None:
             return delta
         tokens, offsets = held.tokens + delta.tokens, held.offsets + delta.offsets
-        return Delta(delta.text, tokens, offsets, delta.finish)
+        return replace(delta, tokens=tokens, offsets=offsets)
 
     def _logprobs(self, delta: Delta) -> ChatLogprobs | None:
-        return chat_logprobs(delta.tokens, self._head.token_bytes) if self._head.logprobs else None
+        return self._head.logprobs_of_chat(delta)
 
 
 def _call_deltas(parts: Parts) -> list[ToolCallDelta]:

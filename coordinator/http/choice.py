@@ -1,32 +1,48 @@
 """The choices of a response: tokens in, text out; several of them as one stream."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from coordinator.core.contract import GenerationFailed, Token, TokenStream
 from coordinator.text.detokenizer import Detokenizer
+from coordinator.text.repetition import NoDetector, RepetitionDetector
 from coordinator.text.stops import StopMatcher
 from transport.wire.sampling import FinishReason
+
+Finish = FinishReason | Literal["repetition"]
 
 
 @dataclass(slots=True)
 class Delta:
     """What came since the last delta. ``offsets[i]`` is how much text came before ``tokens[i]``;
-    ``stop`` is the stop string that ended the output."""
+    ``stop`` is the stop string that ended the output, ``stop_id`` the token that the request asks
+    to stop at."""
 
     text: str = ""
     tokens: list[Token] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
-    finish: FinishReason | None = None
+    finish: Finish | None = None
     stop: str | None = None
+    stop_id: int | None = None
+
+    @property
+    def stop_reason(self) -> int | str | None:
+        """As vLLM says it."""
+        if self.finish == "repetition":
+            return "repetition_detected"
+        return self.stop_id if self.stop is None else self.stop
 
 
 class Choice:
-    """The stream of a SequenceRequest as text deltas, cut at the first stop string.
+    """The stream of a SequenceRequest as text deltas, cut at the first stop string or where it
+    repeats itself.
 
-    ``stop_ids`` are the ids whose text is not part of the output when they end it. Before
-    ``min_tokens`` are out, stop strings do not count.
+    ``stop_ids`` are the ids whose text is not part of the output when they end it, and ``eos_ids``
+    those of them that the model ends its output with. Before ``min_tokens`` are out, stop strings
+    and repetitions do not count. A delta has ``interval`` tokens at least, but the first and the
+    last; ``every_token``: also a token without text makes one.
     """
 
     def __init__(
@@ -36,9 +52,13 @@ class Choice:
         stops: StopMatcher,
         *,
         stop_ids: frozenset[int],
+        eos_ids: Collection[int] = (),
         min_tokens: int = 0,
         include_stop: bool = False,
         role_first: bool = False,
+        every_token: bool = False,
+        interval: int = 1,
+        repetition: RepetitionDetector | NoDetector | None = None,
     ) -> None:
         self.stream = stream
         self._detokenizer = detokenizer
@@ -47,13 +67,17 @@ class Choice:
         self._min_tokens = min_tokens
         self._include_stop = include_stop
         self._role_first = role_first
+        self._eos_ids = eos_ids
+        self._every_token = every_token
+        self._interval = interval
+        self._repetition = repetition or NoDetector()
 
     async def deltas(self) -> AsyncIterator[Delta]:
         """Deltas with text, the last one alone perhaps without; with ``role_first`` the first one
         does not wait for text either. Raises GenerationFailed."""
         delta = Delta()
         num_tokens = text_len = 0
-        eager = self._role_first
+        eager, interval = self._role_first, 1
         async for token in self.stream:
             if delta.finish:
                 break
@@ -62,11 +86,14 @@ class Choice:
             delta.offsets.append(text_len)
             stopped_by_id = token.finish == "stop" and token.token_id in self._stop_ids
             text = ""
+            if stopped_by_id and token.token_id not in self._eos_ids:
+                delta.stop_id = token.token_id
             if not stopped_by_id or self._include_stop:
                 text = self._detokenizer.push(token.token_id)
             if token.finish:
                 text += self._detokenizer.flush()
             text_len += len(text)
+            repeats = self._repetition.push(token.token_id)
             if num_tokens <= self._min_tokens:
                 delta.text += text
             else:
@@ -78,9 +105,13 @@ class Choice:
                     break
             if token.finish:
                 delta.finish = token.finish  # and go on to the end of the stream
-            elif delta.text or eager:
+            elif repeats and num_tokens > self._min_tokens:
+                delta.finish = "repetition"
+                self.stream.stop_early()
+                break
+            elif len(delta.tokens) >= interval and (delta.text or eager or self._every_token):
                 yield delta
-                delta, eager = Delta(), False
+                delta, eager, interval = Delta(), False, self._interval
         if delta.finish is None:
             raise GenerationFailed("ended_early", "the generation ended without a reason")
         delta.text += self._stops.flush()
@@ -129,7 +160,8 @@ async def collected(choices: Sequence[Choice]) -> list[Delta]:
         texts[index].append(delta.text)
         whole[index].tokens += delta.tokens
         whole[index].offsets += delta.offsets
-        whole[index].finish, whole[index].stop = delta.finish, delta.stop
+        whole[index].finish = delta.finish
+        whole[index].stop, whole[index].stop_id = delta.stop, delta.stop_id
     for delta, parts in zip(whole, texts, strict=True):
         delta.text = "".join(parts)
     return whole

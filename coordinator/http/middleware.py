@@ -14,12 +14,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.http.accounts import account_of
 from coordinator.http.errors import CLIENT_LEFT, internal_error
+from coordinator.http.response_names import NAME_PATTERN, note_name
 from telemetry.logs import bind_request
 from telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@#~-]{1,128}\Z")
+_NAME = re.compile(NAME_PATTERN)
 _ACCEPTED = "baton.accepted"
 _READS = frozenset({"GET", "HEAD"})
 _NOT_NOW = 503
@@ -37,15 +38,19 @@ class RequestId:
             await self._app(scope, receive, send)
             return
         given = [value for name, value in scope["headers"] if name == b"x-request-id"]
-        known = len(given) == 1 and _REQUEST_ID.match(given[0])
-        request_id: bytes = given[0] if known else uuid.uuid4().hex.encode()
+        request_id = given[0].decode("latin-1") if len(given) == 1 else ""
+        if _NAME.match(request_id):
+            note_name(scope, request_id)
+        else:
+            request_id = uuid.uuid4().hex
+        header = (b"x-request-id", request_id.encode())
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id)]
+                message["headers"] = [*message.get("headers", ()), header]
             await send(message)
 
-        with bind_request(request_id.decode()):
+        with bind_request(request_id):
             await self._app(scope, receive, send_with_id)
 
 

@@ -15,6 +15,7 @@ from coordinator.http.chat_schemas import ChatMessage
 from coordinator.http.errors import invalid
 from coordinator.http.prompts import (
     LOOKUP_LENS,
+    Prompt,
     chat_ids,
     check_lookup,
     check_token_ids,
@@ -31,6 +32,7 @@ from coordinator.http.request_schemas import (
 )
 from coordinator.http.response_schemas import Detokenized, Tokenized
 from coordinator.http.sampling import check_caps
+from coordinator.http.truncation import max_read_len, truncated
 from transport.wire.token_ids import TokenIds
 
 
@@ -63,32 +65,38 @@ def _chat(context: AppContext, request: ChatRequest) -> Prepared:
     _check(context, request)
     ids = chat_ids(
         context.tokenizer,
-        request.messages,
+        request,
         () if request.tool_choice == "none" else request.tools or (),
-        add_generation_prompt=request.add_generation_prompt,
         variables=request.template_variables,
-        max_len=context.max_model_len,
+        max_len=max_read_len(request, context.max_model_len),
     )
     request.messages = [ChatMessage(role="user", content="")]
-    request.chat_template_kwargs = None
-    return Prepared(request, [ids])
+    request.chat_template_kwargs = request.continue_final_message = None
+    return Prepared(request, [truncated(ids, request, context.max_model_len)])
 
 
 def _completion(context: AppContext, request: CompletionRequest) -> Prepared:
+    tokenizer, max_len = context.tokenizer, context.max_model_len
     prompts = read_prompts(request.prompt, context.settings.max_choices)
     _check(context, request, len(prompts))
-    ids = [
-        completion_ids(
-            context.tokenizer,
-            prompt,
+
+    def cut(prompt: Prompt) -> TokenIds:
+        ids = completion_ids(
+            tokenizer,
+            prompt if isinstance(prompt, str) else truncated(prompt, request, max_len),
             add_special_tokens=request.add_special_tokens,
-            max_len=context.max_model_len,
+            max_len=max_read_len(request, max_len),
         )
-        for prompt in prompts
-    ]
+        return truncated(ids, request, max_len)
+
+    ids = [cut(prompt) for prompt in prompts]
     echoes = None
     if request.echo:
-        echoes = [p if isinstance(p, str) else context.tokenizer.decode(p) for p in prompts]
+        whole = request.truncate_prompt_tokens is None
+        echoes = [
+            prompt if whole and isinstance(prompt, str) else tokenizer.decode(its_ids)
+            for prompt, its_ids in zip(prompts, ids, strict=True)
+        ]
     request.prompt = msgspec.Raw(b'""')
     return Prepared(request, ids, echoes)
 
@@ -100,9 +108,8 @@ def _tokenized(context: AppContext, request: TokenizeRequest) -> bytes:
         param = "messages"
         ids = chat_ids(
             context.tokenizer,
-            request.messages,
+            request,
             request.tools or (),
-            add_generation_prompt=request.add_generation_prompt,
             variables=request.chat_template_kwargs or {},
             max_len=max_len,
         )
@@ -117,6 +124,8 @@ def _tokenized(context: AppContext, request: TokenizeRequest) -> bytes:
         )
     check_lookup(param, len(ids), context.max_model_len)
     answer = Tokenized(count=len(ids), max_model_len=context.max_model_len, tokens=ids.tolist())
+    if request.return_token_strs:
+        answer.token_strs = context.tokenizer.token_strs(ids)
     return msgspec.json.encode(answer)
 
 

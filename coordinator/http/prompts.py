@@ -1,12 +1,12 @@
 """Prompts of a request as token ids, and how much output they leave room for."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
 from coordinator.core.contract import Core
-from coordinator.http.chat_schemas import ChatMessage, Tool
+from coordinator.http.chat_schemas import Tool
 from coordinator.http.errors import ApiError, invalid
 from coordinator.text.chat_template import TemplateRefused
 from coordinator.text.tokenizer import Tokenizer
@@ -27,23 +27,33 @@ def max_model_len(core: Core, tokenizer: Tokenizer) -> int:
     return limit if longest is None else min(limit, longest)
 
 
+class Conversation(Protocol):
+    """The fields of a request that say how its messages become a prompt."""
+
+    messages: Any
+    add_generation_prompt: bool | None
+    add_special_tokens: bool | None
+    continue_final_message: bool | None
+
+
 def chat_ids(
     tokenizer: Tokenizer,
-    messages: Sequence[ChatMessage],
+    request: Conversation,
     tools: Sequence[Tool],
     *,
-    add_generation_prompt: bool | None,
     variables: Mapping[str, Any],
     max_len: int,
 ) -> TokenIds:
     """Token ids of a conversation; a refusal of the template is a 400."""
     told = {"tools": [msgspec.to_builtins(tool) for tool in tools]} if tools else {}
-    rendered = [message.rendered() for message in messages]
+    rendered = [message.rendered() for message in request.messages]
 
     def encode(turns: Sequence[Mapping[str, Any]]) -> TokenIds:
         return tokenizer.encode_chat(
             turns,
-            add_generation_prompt=add_generation_prompt is not False,
+            add_generation_prompt=request.add_generation_prompt is not False,
+            add_special_tokens=bool(request.add_special_tokens),
+            continue_final=bool(request.continue_final_message),
             variables={**told, **variables},
             max_len=max_len,
         )

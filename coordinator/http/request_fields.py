@@ -36,14 +36,14 @@ class RequestBody(Struct, kw_only=True, omit_defaults=True):
     """Raises FieldError for an unsupported field with another value than a harmless one."""
 
     def __post_init__(self) -> None:
-        for name, harmless in _unsupported_fields(type(self)).items():
+        for name, harmless in unsupported_fields(type(self)).items():
             raw = getattr(self, name)
             if raw is not UNSET and not _is_one_of(raw, harmless):
                 raise FieldError(name, "not supported by this server yet", UNSUPPORTED)
 
 
 @cache
-def _unsupported_fields(body: type[RequestBody]) -> dict[str, list[Any]]:
+def unsupported_fields(body: type[RequestBody]) -> dict[str, list[Any]]:
     """The harmless values of each unsupported field."""
     return {
         name: meta.extra_json_schema["enum"]

@@ -4,7 +4,7 @@ msgspec refuses what is no JSON (NaN, deep nesting, lone surrogates) and stops a
 """
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -31,6 +31,7 @@ _DECODERS: dict[Kind, msgspec.json.Decoder[AnyRequest]] = {
     "detokenize": msgspec.json.Decoder(DetokenizeRequest),
 }
 _AT = " - at `$"
+_FLOAT_FOR_INT = "got `float`"
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _PART = re.compile(r"(.*\.content)\[.*")
 
@@ -48,15 +49,34 @@ _long_fields = msgspec.json.Decoder(_LongFields)
 
 def parse(kind: Kind, body: bytes) -> AnyRequest:
     """The validated body, whatever its content type; raises ApiError."""
+    decode = _DECODERS[kind].decode
     try:
         body.decode()  # msgspec skips what no field wants, also where that is not UTF-8
         if len(body) > STRUCTURE_BYTES:
             _check_structure(body)
-        return _DECODERS[kind].decode(body)
+        try:
+            return decode(body)
+        except msgspec.ValidationError as error:
+            if _FLOAT_FOR_INT not in str(error):
+                raise
+            return decode(_with_whole_numbers(body))
     except msgspec.ValidationError as error:
         raise _from_validation(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(400, f"Invalid JSON: {error}", code="invalid_json") from None
+
+
+def _with_whole_numbers(body: bytes) -> bytes:
+    """The body with integers for what some clients send as ``5.0``, in its fields and in lists of
+    numbers."""
+    fields = msgspec.json.decode(body, type=dict[str, Any])
+    for name, value in fields.items():
+        fields[name] = [_whole(v) for v in value] if isinstance(value, list) else _whole(value)
+    return msgspec.json.encode(fields)
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _check_structure(body: bytes) -> None:

@@ -83,6 +83,14 @@ class GenerationRequest(KnownFields, kw_only=True):
     def num_logprobs(self) -> int | None:
         raise NotImplementedError
 
+    @property
+    def num_output_asked(self) -> int | None:
+        """Tokens of output at most; None: as many as fit."""
+        asked = (
+            self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        )
+        return self.default_max_tokens if asked is None else asked
+
 
 class ChatRequest(GenerationRequest, kw_only=True):
     """``POST /v1/chat/completions``"""
@@ -100,9 +108,9 @@ class ChatRequest(GenerationRequest, kw_only=True):
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: (
-        Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None
-    ) = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
     include_reasoning: bool | None = None
     thinking_token_budget: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None
 

@@ -6,9 +6,10 @@ asks for token ids. The timeline of a request is in timeline.py.
 
 from typing import Literal
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from transport.wire.sampling import FinishReason
+from coordinator.http.choice import Finish
 
 
 class Body(Struct, forbid_unknown_fields=True):
@@ -26,12 +27,19 @@ class ErrorBody(Struct):
     error: Error
 
 
+class PromptTokensDetails(Body, kw_only=True):
+    """``cached_tokens``: those that another request's cache had; there is no prefix cache."""
+
+    cached_tokens: int = 0
+
+
 class Usage(Body, kw_only=True):
     """Tokens of a request: each prompt once, the output of all its choices."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails = msgspec.field(default_factory=PromptTokensDetails)
 
     @staticmethod
     def of(prompt_tokens: int, completion_tokens: int) -> "Usage":
@@ -80,7 +88,7 @@ class AssistantMessage(Body, kw_only=True):
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
-ChatFinish = Literal["stop", "length", "tool_calls"]
+ChatFinish = Finish | Literal["tool_calls"]
 
 
 class ChatChoice(Body, kw_only=True):
@@ -88,6 +96,7 @@ class ChatChoice(Body, kw_only=True):
     message: AssistantMessage
     logprobs: ChatLogprobs | None
     finish_reason: ChatFinish
+    stop_reason: int | str | None = None
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
@@ -130,6 +139,7 @@ class ChatChunkChoice(Body, kw_only=True):
     delta: ChatDelta
     logprobs: ChatLogprobs | None
     finish_reason: ChatFinish | None
+    stop_reason: int | str | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
@@ -158,7 +168,8 @@ class CompletionChoice(Body, kw_only=True):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: Finish | None
+    stop_reason: int | str | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
@@ -207,6 +218,7 @@ class Tokenized(Body, kw_only=True):
     count: int
     max_model_len: int
     tokens: list[int]
+    token_strs: list[str] | UnsetType = UNSET
 
 
 class Detokenized(Body, kw_only=True):

@@ -23,12 +23,14 @@ from coordinator.http.openapi import answers, request_body
 from coordinator.http.preparation import Prepared
 from coordinator.http.prompts import room_for_output
 from coordinator.http.request_schemas import ChatRequest, CompletionRequest, GenerationRequest
+from coordinator.http.response_names import noted_name
 from coordinator.http.response_schemas import ChatCompletion, ChatCompletionChunk, Completion
 from coordinator.http.sampling import sampling_params, seeds, stop_rule
 from coordinator.http.sse import EventStream
 from coordinator.http.while_connected import while_connected
 from coordinator.http.writers import CompletionWriter, Head
 from coordinator.text.detokenizer import Detokenizer
+from coordinator.text.repetition import detector
 from coordinator.text.stops import StopStrings
 from telemetry.logs import bound_request
 from transport.wire.sampling import Constraint
@@ -37,14 +39,16 @@ from transport.wire.sampling import Constraint
 def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
     router = APIRouter(tags=["generation"])
 
-    def head(prepared: Prepared, response_id: str) -> Head:
+    def head(http: Request, prepared: Prepared, prefix: str, request_id: str) -> Head:
         request, model = prepared.request, context.settings.served_model_name
+        name = context.names.named(request_id, noted_name(http.scope) or request.request_id)
         return Head(
-            response_id,
+            f"{prefix}-{name}",
             model,
             context.tokenizer.token_bytes,
             logprobs=request.num_logprobs is not None,
             prompt_ids=prepared.prompts if request.return_token_ids else None,
+            names_are_ids=bool(request.return_tokens_as_token_ids),
         )
 
     @router.post(
@@ -55,13 +59,13 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
     async def chat_completions(http: Request) -> Response:
         """The assistant's next message; with ``stream`` as server-sent events."""
         prepared = await bodies.generation(http, "chat")
-        response_id = new_id()
+        request_id = new_id()
         request, tokenizer = prepared.request, context.tokenizer
         assert isinstance(request, ChatRequest)
         constraint = await constraint_for(http, prepared, tokenizer)
-        specs = sequence_requests(context, prepared, response_id, constraint)
+        specs = sequence_requests(context, prepared, request_id, constraint)
         writer = ChatWriter(
-            head(prepared, f"chatcmpl-{response_id}"),
+            head(http, prepared, "chatcmpl", request_id),
             thinks=tokenizer.opens_thought(prepared.prompts[0]),
             tells_thought=request.include_reasoning is not False,
             tools=parameters_of(callable_tools(request)),
@@ -77,11 +81,11 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
     async def completions(http: Request) -> Response:
         """Text that continues each prompt; with ``stream`` as server-sent events."""
         prepared = await bodies.generation(http, "completion")
-        response_id = new_id()
+        request_id = new_id()
         constraint = await constraint_for(http, prepared, context.tokenizer)
-        specs = sequence_requests(context, prepared, response_id, constraint)
+        specs = sequence_requests(context, prepared, request_id, constraint)
         n, echoes = prepared.request.n or 1, prepared.echoes
-        writer = CompletionWriter(head(prepared, f"cmpl-{response_id}"), n=n, echoes=echoes)
+        writer = CompletionWriter(head(http, prepared, "cmpl", request_id), n=n, echoes=echoes)
         answer = ChunkedAnswer(writer, prepared.request, prepared.prompt_tokens)
         return await respond(context, http, prepared.request, specs, answer, role_first=False)
 
@@ -156,9 +160,13 @@ async def respond(
             ),
             stops.matcher(),
             stop_ids=frozenset(spec.stop.stop_token_ids),
+            eos_ids=() if request.ignore_eos else context.tokenizer.info.eos_ids,
             min_tokens=spec.stop.min_tokens,
             include_stop=bool(request.include_stop_str_in_output),
             role_first=role_first and bool(request.stream),
+            every_token=bool(request.return_token_ids),
+            interval=request.stream_interval or 1,
+            repetition=detector(request.repetition_detection),
         )
         for stream, spec in zip(streams, specs, strict=True)
     ]

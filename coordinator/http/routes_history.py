@@ -16,6 +16,7 @@ from starlette.responses import Response
 from coordinator.core.contract import History
 from coordinator.http.errors import ApiError, json_response, quote
 from coordinator.http.openapi import answers
+from coordinator.http.response_names import ResponseNames
 from coordinator.http.timeline import RequestList, RequestTimeline, timeline
 from coordinator.http.turns import SharedAnswer
 from transport.wire.errors import BatonError, MalformedMessage
@@ -61,7 +62,7 @@ class LastRequests:
         return entries
 
 
-def history_routes(history: History, now: Callable[[], float]) -> APIRouter:
+def history_routes(history: History, now: Callable[[], float], names: ResponseNames) -> APIRouter:
     """``now`` gives Unix seconds, as create_app has it."""
     router = APIRouter(tags=["history"])
 
@@ -86,7 +87,7 @@ def history_routes(history: History, now: Callable[[], float]) -> APIRouter:
         for prefix in _PREFIXES:
             request_id = request_id.removeprefix(prefix)
         try:
-            record = await history.get(request_id)
+            record = await history.get(names.request_id(request_id))
         except MalformedMessage as error:
             log.warning("the record of %s cannot be read: %s", quote(request_id), error)
             message = f"The record of request {quote(request_id)} is damaged and cannot be read."

@@ -40,14 +40,20 @@ class Writer(Protocol):
 @dataclass
 class Head:
     """What every body of a response says. ``prompt_ids`` has the ids of each prompt where the
-    request asks for token ids."""
+    request asks for token ids; ``names_are_ids``: log-probabilities name a token ``token_id:5``."""
 
     response_id: str
     model: str
     token_bytes: Mapping[int, bytes]
     logprobs: bool
     prompt_ids: Sequence[TokenIds] | None
+    names_are_ids: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
+
+    def logprobs_of_chat(self, delta: Delta) -> ChatLogprobs | None:
+        if not self.logprobs:
+            return None
+        return chat_logprobs(delta.tokens, self.token_bytes, names_are_ids=self.names_are_ids)
 
     def token_ids(self, delta: Delta) -> list[int] | UnsetType:
         return UNSET if self.prompt_ids is None else [token.token_id for token in delta.tokens]
@@ -92,23 +98,28 @@ class CompletionWriter:
         echo = self._echoes[prompt] if first and self._echoes is not None else ""
         logprobs = None
         if head.logprobs:
-            logprobs = completion_logprobs(delta.tokens, delta.offsets, head.token_bytes)
+            logprobs = completion_logprobs(
+                delta.tokens, delta.offsets, head.token_bytes, names_are_ids=head.names_are_ids
+            )
         return CompletionChoice(
             index=index,
             text=echo + delta.text,
             logprobs=logprobs,
             finish_reason=delta.finish,
+            stop_reason=delta.stop_reason if delta.finish else UNSET,
             token_ids=head.token_ids(delta),
             prompt_token_ids=head.prompt(prompt, wanted=first),
         )
 
 
-def chat_logprobs(tokens: Sequence[Token], token_bytes: Mapping[int, bytes]) -> ChatLogprobs:
+def chat_logprobs(
+    tokens: Sequence[Token], token_bytes: Mapping[int, bytes], *, names_are_ids: bool = False
+) -> ChatLogprobs:
     """Each token's logprob, and those of the most probable tokens in its place."""
 
     def top(token_id: int, logprob: float) -> TopLogprob:
         raw = token_bytes[token_id]
-        text = raw.decode("utf-8", "replace")
+        text = _name_by_id(token_id) if names_are_ids else raw.decode("utf-8", "replace")
         return TopLogprob(token=text, logprob=_finite(logprob), bytes=list(raw))
 
     content = []
@@ -125,21 +136,34 @@ def chat_logprobs(tokens: Sequence[Token], token_bytes: Mapping[int, bytes]) -> 
 
 
 def completion_logprobs(
-    tokens: Sequence[Token], offsets: Sequence[int], token_bytes: Mapping[int, bytes]
+    tokens: Sequence[Token],
+    offsets: Sequence[int],
+    token_bytes: Mapping[int, bytes],
+    *,
+    names_are_ids: bool = False,
 ) -> CompletionLogprobs:
     """Parallel lists; ``top_logprobs`` always holds the sampled token too."""
+
+    def name_of(token_id: int) -> str:
+        return _name_by_id(token_id) if names_are_ids else _name(token_bytes[token_id])
+
     scored = [(t, t.logprobs, o) for t, o in zip(tokens, offsets, strict=True) if t.logprobs]
-    names = [_name(token_bytes[token.token_id]) for token, _, _ in scored]
+    names = [name_of(token.token_id) for token, _, _ in scored]
     return CompletionLogprobs(
         tokens=names,
         token_logprobs=[_finite(logprobs.chosen) for _, logprobs, _ in scored],
         top_logprobs=[
-            {_name(token_bytes[token_id]): _finite(value) for token_id, value in logprobs.top}
+            {name_of(token_id): _finite(value) for token_id, value in logprobs.top}
             | {name: _finite(logprobs.chosen)}
             for name, (_, logprobs, _) in zip(names, scored, strict=True)
         ],
         text_offset=[offset for _, _, offset in scored],
     )
+
+
+def _name_by_id(token_id: int) -> str:
+    """As vLLM writes it for ``return_tokens_as_token_ids``."""
+    return f"token_id:{token_id}"
 
 
 def _name(raw: bytes) -> str:

@@ -17,6 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from transport.checkpoint_folder import read_json
 
+_END = "\N{OBJECT REPLACEMENT CHARACTER}end of the last message\N{OBJECT REPLACEMENT CHARACTER}"
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -60,18 +61,30 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
+        continue_final: bool = False,
     ) -> str:
-        """The prompt text; ``variables`` override everything but the messages.
+        """The prompt text; ``variables`` override everything but the messages. ``continue_final``:
+        it ends where the content of the last message ends.
 
         Raises TemplateRefused, also for what the template cannot digest.
         """
+        if continue_final:
+            *before, last = messages
+            messages = [*before, {**last, "content": last["content"] + _END}]
+            add_generation_prompt = False
         # Thinking is off by default in this system, unlike in the family's template.
         given = {"enable_thinking": False, **self._special_tokens, **(variables or {})}
         given |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
         try:
-            return self._template.render(given)
+            text = self._template.render(given)
         except Exception as error:  # the template ran on the request's data: its fault, not ours
             raise TemplateRefused(str(error)) from error
+        if not continue_final:
+            return text
+        text, found, _ = text.rpartition(_END)
+        if not found:
+            raise TemplateRefused("the last message's content is not in the prompt")
+        return text
 
 
 class _Generation(Extension):

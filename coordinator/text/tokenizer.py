@@ -1,7 +1,7 @@
 """Text to token ids and back, and everything else the edge must know about a checkpoint."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -132,16 +132,24 @@ class Tokenizer:
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        add_special_tokens: bool = False,
+        continue_final: bool = False,
         variables: Mapping[str, Any] | None = None,
         max_len: int | None = None,
     ) -> TokenIds:
-        """Token ids of a rendered conversation; raises TemplateRefused."""
+        """Token ids of a rendered conversation, as ChatTemplate.render has it; raises
+        TemplateRefused."""
         if self._template is None:
             raise TemplateRefused("this model has no chat template; use /v1/completions")
         text = self._template.render(
-            messages, add_generation_prompt=add_generation_prompt, variables=variables
-        )
-        return self.encode(text, add_special_tokens=False, max_len=max_len)
+            messages, add_generation_prompt=add_generation_prompt, variables=variables,
+            continue_final=continue_final,
+        )  # fmt: skip
+        return self.encode(text, add_special_tokens=add_special_tokens, max_len=max_len)
+
+    def token_strs(self, token_ids: Iterable[int]) -> list[str]:
+        """Each token as the vocabulary writes it; "" for an id that it lacks."""
+        return [self._backend.id_to_token(token_id) or "" for token_id in token_ids]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of ids below ``num_valid_ids``; bytes that are not UTF-8 become U+FFFD."""

@@ -63,6 +63,29 @@ async def test_one_request_with_or_without_its_responses_prefix(client: httpx.As
         assert msgspec.json.decode(answer.content, type=RequestTimeline).id == "r7"
 
 
+async def test_a_request_is_found_by_the_name_that_its_client_gave(
+    client: httpx.AsyncClient, history: FakeHistory
+) -> None:
+    answer = await client.post(
+        "/v1/completions", json={"prompt": "x"}, headers={"x-request-id": "order-66"}
+    )
+    response_id = answer.json()["id"]
+    assert response_id == "cmpl-order-66"
+    history.records = {}
+    asked: list[str] = []
+    get = history.get
+
+    async def noting(request_id: str) -> RequestRecord | None:
+        asked.append(request_id)
+        return await get(request_id)
+
+    history.get = noting  # type: ignore[method-assign]
+    for name in (response_id, "order-66", "order-66-1"):
+        assert (await client.get(f"/v1/requests/{name}")).status_code == 404
+    assert len(asked[0]) == 32, "the core's own id"
+    assert asked == [asked[0], asked[0], f"{asked[0]}-1"]
+
+
 async def test_an_unknown_request_is_a_404(client: httpx.AsyncClient) -> None:
     answer = await client.get("/v1/requests/stranger")
     error = msgspec.json.decode(answer.content, type=ErrorBody).error

@@ -1,0 +1,49 @@
+"""Which fields the requests of OpenAI and of vLLM have.
+
+vLLM's are those of ``ChatCompletionRequest``, ``CompletionRequest`` and ``TokenizeRequest`` in its
+``entrypoints`` (main, 2026), and the older ones that its documentation had up to 0.11. OpenAI's are
+read from the installed ``openai`` package.
+"""
+
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase as ChatParams
+from openai.types.completion_create_params import CompletionCreateParamsBase as CompletionParams
+
+_VLLM = """
+model frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream
+stream_options temperature top_p user use_beam_search top_k min_p repetition_penalty watermarking
+length_penalty stop_token_ids include_stop_str_in_output ignore_eos min_tokens skip_special_tokens
+spaces_between_special_tokens truncate_prompt_tokens truncation_side prompt_logprobs
+logprob_token_ids allowed_token_ids bad_words echo add_special_tokens response_format
+structured_outputs priority request_id session_id return_tokens_as_token_ids return_token_ids
+routed_experts_prompt_start return_token_offsets return_mm_kwargs cache_salt kv_transfer_params
+ec_transfer_params vllm_xargs repetition_detection thinking_token_budget stream_interval
+"""
+_VLLM_CHAT = """
+messages top_logprobs max_completion_tokens tools tool_choice reasoning_effort include_reasoning
+parallel_tool_calls add_generation_prompt continue_final_message documents chat_template
+chat_template_kwargs media_io_kwargs mm_processor_kwargs return_prompt_text
+"""
+_VLLM_COMPLETION = "prompt suffix prompt_embeds"
+_VLLM_BEFORE = """
+best_of early_stopping guided_json guided_regex guided_choice guided_grammar structural_tag
+guided_decoding_backend guided_whitespace_pattern logits_processors
+"""
+_VLLM_TOKENIZE = """
+model prompt messages add_special_tokens add_generation_prompt return_token_strs tools
+continue_final_message chat_template chat_template_kwargs media_io_kwargs mm_processor_kwargs
+"""
+_VLLM_STRUCTURED = """
+json regex choice grammar json_object disable_any_whitespace disable_additional_properties
+whitespace_pattern structural_tag
+"""
+
+VLLM_CHAT = frozenset(f"{_VLLM}{_VLLM_CHAT}".split())
+VLLM_COMPLETION = frozenset(f"{_VLLM}{_VLLM_COMPLETION}".split())
+VLLM_BEFORE = frozenset(_VLLM_BEFORE.split())
+VLLM_TOKENIZE = frozenset(_VLLM_TOKENIZE.split())
+VLLM_STRUCTURED = frozenset(_VLLM_STRUCTURED.split())
+VLLM_IGNORES = frozenset({"user", "return_token_offsets", "return_mm_kwargs", "session_id"})
+"""Of those, the ones that vLLM takes and does not act on at these endpoints."""
+
+OPENAI_CHAT = frozenset(ChatParams.__annotations__) | {"stream"}
+OPENAI_COMPLETION = frozenset(CompletionParams.__annotations__) | {"stream"}
