@@ -24,7 +24,8 @@ from llguidance import LLMatcher
 from bench.environment import describe
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig, Quantize
-from engine.runner import Engine, Step
+from engine.runner import Engine
+from engine.step import Step
 from transport.copy.memory import own_memory
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 

@@ -1,9 +1,29 @@
 """What the engine is asked to execute, and what it answers: host data only, no tensors."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from transport.wire.sampling import SamplingParams, StopRule
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """The log-probabilities that a prefill chunk gives of its prompt's tokens: those of
+    ``next_ids``, which follow the chunk's tokens from ``first`` (counted in the chunk) on, each
+    with the ``num_top`` most probable ids in its place."""
+
+    first: int
+    next_ids: Sequence[int]
+    num_top: int
+
+    def within(self, offset: int, length: int) -> "Scoring | None":
+        """What ``length`` tokens of the chunk give, from its token ``offset`` on."""
+        begin = max(self.first, offset)
+        end = min(self.first + len(self.next_ids), offset + length)
+        if begin >= end:
+            return None
+        ids = self.next_ids[begin - self.first : end - self.first]
+        return Scoring(begin - offset, ids, self.num_top)
 
 
 @dataclass(frozen=True)
@@ -14,13 +34,15 @@ class Row:
     ``state_slot`` (it never left the device). ``start`` tokens are already in the cache; a row with
     ``start`` 0 begins from an empty state, whatever the slot held before. ``block_table`` covers
     ``start + length`` tokens; it may be the allocation's own list, which only grows, so that a step
-    copies no table. ``sample`` is False for a chunk that is not the prompt's last."""
+    copies no table. ``sample`` is False for a chunk that is not the prompt's last. ``scoring`` is
+    for prompts whose log-probabilities are asked for."""
 
     state_slot: int
     block_table: Sequence[int]
     start: int
     token_ids: tuple[int, ...] | None
     sample: bool = True
+    scoring: Scoring | None = None
 
     @property
     def length(self) -> int:
@@ -75,6 +97,11 @@ class Sampled:
 
 @dataclass(frozen=True)
 class StepResult:
-    """One entry per row of the batch, None for rows that did not sample."""
+    """One entry per row of the batch, None for rows that did not sample.
+
+    ``scored`` has, by the index of a row with ``scoring``, its tokens' rows as they go on the wire
+    (transport/wire/prompt_logprobs.py); None where logits were not finite.
+    """
 
     sampled: tuple[Sampled | None, ...]
+    scored: Mapping[int, bytes | None] = field(default_factory=dict)

@@ -9,26 +9,28 @@ from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout, PoolSize
 
 @dataclass(frozen=True)
 class Pass:
-    """Rows computed together, decode rows first; ``sampled`` are batch indices in their order."""
+    """Rows computed together, decode rows first. ``sampled`` are the batch indices of those that
+    sample, ``scored`` of those that score, in their order."""
 
     rows: tuple[Row, ...]
     sampled: tuple[int, ...]
+    scored: tuple[int, ...] = ()
 
 
-def passes(batch: ForwardBatch, block: int | None) -> list[Pass]:
-    """All rows in one pass (``block`` None), or decode rows together and prefill in blocks.
+def passes(batch: ForwardBatch, block: int | None, scored_block: int | None = None) -> list[Pass]:
+    """Decode rows together, then prefill, in blocks or (``block`` None) in the same pass; prompts
+    that are scored come last, in passes of their own, as ``scored_block`` says.
 
     A block is at most ``block`` tokens of one prompt, counted from its chunk's aligned start: the
     same blocks, thus the same arithmetic, however the prompt was cut and whatever runs beside it.
     """
-    decode = [(i, row) for i, row in enumerate(batch.rows) if row.token_ids is None]
-    prefill = [(i, row) for i, row in enumerate(batch.rows) if row.token_ids is not None]
+    rows = list(enumerate(batch.rows))
+    decode = [(i, row) for i, row in rows if row.token_ids is None]
+    prefill = [(i, row) for i, row in rows if row.token_ids is not None and row.scoring is None]
+    scored = [(i, row) for i, row in rows if row.scoring is not None]
     if block is None:
-        return [_pass(decode + prefill)]
-    result = [_pass(decode)] if decode else []
-    for index, row in prefill:
-        result += [_pass([(index, part)]) for part in _blocks(row, block)]
-    return result
+        decode, prefill = decode + prefill, []
+    return _cut(decode, None) + _cut(prefill, block) + _cut(scored, scored_block)
 
 
 class Checks:
@@ -83,8 +85,18 @@ class Checks:
         return "unaligned end" if end % CHUNK_ALIGNMENT and not row.sample else ""
 
 
+def _cut(rows: Sequence[tuple[int, Row]], block: int | None) -> list[Pass]:
+    if block is None:
+        return [_pass(rows)] if rows else []
+    return [_pass([(index, part)]) for index, row in rows for part in _blocks(row, block)]
+
+
 def _pass(rows: Sequence[tuple[int, Row]]) -> Pass:
-    return Pass(tuple(row for _, row in rows), tuple(i for i, row in rows if row.sample))
+    return Pass(
+        tuple(row for _, row in rows),
+        tuple(i for i, row in rows if row.sample),
+        tuple(i for i, row in rows if row.scoring is not None),
+    )
 
 
 def _blocks(row: Row, block: int) -> list[Row]:
@@ -96,6 +108,7 @@ def _blocks(row: Row, block: int) -> list[Row]:
             start=row.start + offset,
             token_ids=row.token_ids[offset : offset + block],
             sample=row.sample and offset == offsets[-1],
+            scoring=row.scoring.within(offset, block) if row.scoring else None,
         )
         for offset in offsets
     ]

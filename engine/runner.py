@@ -10,13 +10,13 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import torch
 
-from engine import checkpoint, gpu, warm_up, weights
-from engine.batch import Binding, ForwardBatch, Sampled, StepResult
+from engine import checkpoint, gpu, prompt_scores, warm_up, weights
+from engine.batch import Binding, ForwardBatch
 from engine.config import MAX_DECODE_ROWS, EngineConfig
 from engine.draws import Draw, SampleRow
 from engine.grammars import Grammars, grammars_of
@@ -30,7 +30,9 @@ from engine.model.qwen35 import Qwen35
 from engine.model.registry import build
 from engine.passes import Checks, Pass, passes
 from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
+from engine.prompt_scores import Scores
 from engine.sampler import Sampler
+from engine.step import Step
 from engine.upload import reserve_pinned
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
@@ -44,27 +46,6 @@ LOAD_S = 120.0
 
 BufferFactory = Callable[[int], torch.Tensor]
 """From a size in bytes to uint8 memory on the engine's device, kept alive by the tensor."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One launched batch. The host knows nothing of its outcome before ``result``."""
-
-    num_rows: int
-    draws: tuple[tuple[tuple[int, ...], Draw], ...]
-
-    def wait(self) -> None:
-        """Return when the step is done, without reading its outcome."""
-        for _, draw in self.draws:
-            draw.wait()
-
-    def result(self) -> StepResult:
-        """Wait for the step and read it."""
-        sampled: list[Sampled | None] = [None] * self.num_rows
-        for indices, draw in self.draws:
-            for index, outcome in zip(indices, draw.to_host(), strict=True):
-                sampled[index] = outcome
-        return StepResult(tuple(sampled))
 
 
 class Engine:
@@ -97,6 +78,7 @@ class Engine:
         self._model = model
         self._kernels = kernels
         self._num_logits = self.num_ids
+        self._scored_block = prompt_scores.scored_block(config.device, kernels.prefill_block)
         self._checks = Checks(layout, pools, model.config.max_position_embeddings)
         self._device = torch.device(config.device)
         self._graphs: DecodeGraphs | None = None
@@ -199,12 +181,16 @@ class Engine:
         Asserts its preconditions (engine/passes.py), and that rows that sample are bound.
         """
         self._checks.check(batch)
-        draws = [
-            (part.sampled, draw)
-            for part in passes(batch, self._kernels.prefill_block)
-            if (draw := self._run(part)) is not None
-        ]
-        return Step(len(batch.rows), tuple(draws))
+        draws, scores = [], []
+        for part in passes(batch, self._kernels.prefill_block, self._scored_block):
+            if part.scored:
+                draw, scored = self._run_scored(part)
+                scores.append((part.scored, scored))
+            else:
+                draw = self._run(part)
+            if draw is not None:
+                draws.append((part.sampled, draw))
+        return Step(len(batch.rows), tuple(draws), tuple(scores))
 
     def warm_up(self) -> None:
         """Run every kind of batch once, so that no request waits for a kernel to be compiled.
@@ -287,12 +273,25 @@ class Engine:
             fed = self._sampler.next_token.index_select(0, inputs.decode.state_slots)
             ids = torch.cat((fed, ids)) if inputs.prefill else fed
         hidden = self._model.forward(inputs, ids, self.cache, self._kernels)
+        return self._sample(hidden, inputs, part)
+
+    def _run_scored(self, part: Pass) -> tuple[Draw | None, Scores]:
+        """Never in a graph, whose memory has only the states of the tokens that are sampled."""
+        inputs = Inputs.of(part.rows, self.layout, self._device)
+        hidden = self._model.forward(
+            inputs, inputs.prefill_ids, self.cache, self._kernels, every_token=True
+        )
+        scores = prompt_scores.score(hidden, part.rows, self._logits, self.num_ids)
+        return self._sample(hidden.index_select(0, inputs.sample_index), inputs, part), scores
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._model.logits(hidden, self._num_logits, self._kernels)
+
+    def _sample(self, hidden: torch.Tensor, inputs: Inputs, part: Pass) -> Draw | None:
         if not part.sampled:
             return None
-        logits = self._model.logits(hidden, self._num_logits, self._kernels)
-        return self._sampler.sample(
-            logits, inputs.sample_slots, inputs.sample_positions, _sampled(part)
-        )
+        slots, positions = inputs.sample_slots, inputs.sample_positions
+        return self._sampler.sample(self._logits(hidden), slots, positions, _sampled(part))
 
 
 def _capture(graphs: DecodeGraphs | PrefillGraphs, what: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.batch import Binding, Row, Sampled, StepResult
+from engine.batch import Binding, Row, Sampled, Scoring, StepResult
 from engine.cache.allocator import CacheAllocation
 from telemetry.logs import request_fields
 from transport.wire.messages import (
@@ -27,7 +27,8 @@ class Sequence:
     ``in_flight`` falls to zero. ``received_at``, ``started_at`` (its first chunk) and
     ``transferred_at`` (until its first decode step is done) are of this process's monotonic clock.
     ``http_id`` is the client's own id of the request, for the log. ``hands_off``: when its prompt
-    is done its cache is offered to a decode worker; else it runs on here.
+    is done its cache is offered to a decode worker; else it runs on here. ``num_scored`` tokens of
+    its prompt got their log-probabilities in earlier attempts.
     """
 
     request_id: str
@@ -46,6 +47,7 @@ class Sequence:
     transferred_at: float | None = None
     http_id: str = ""
     hands_off: bool = False
+    num_scored: int = 0
 
     @classmethod
     def of(cls, message: Prefill | Decode | Generate, now: float) -> "Sequence":
@@ -60,6 +62,7 @@ class Sequence:
             received_at=now,
             http_id=message.http_id,
             hands_off=isinstance(message, Prefill),
+            num_scored=message.num_scored,
         )
 
     @property
@@ -93,6 +96,14 @@ class Sequence:
             sampling=self.sampling,
             stop=self.stop,
         )
+
+    def scoring(self, start: int, end: int) -> Scoring | None:
+        """The log-probabilities that the chunk of the tokens from ``start`` to ``end`` gives."""
+        num_top = self.sampling.prompt_logprobs
+        first, last = max(start, self.num_scored), min(end, self.num_prompt - 1)
+        if num_top is None or first >= last:
+            return None
+        return Scoring(first - start, self.token_ids[first + 1 : last + 1], num_top)
 
     def append(self, sampled: Sampled) -> TokenOut:
         """Append a sampled token; the result's ``finish`` says whether it was the last."""

@@ -141,6 +141,7 @@ class PrefillScheduler:
             start=start,
             token_ids=tuple(sequence.token_ids[start:end]),
             sample=end == len(sequence.token_ids),
+            scoring=sequence.scoring(start, end),
         )
 
     def _release_if_retired(self, sequence: Sequence) -> None:

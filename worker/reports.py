@@ -8,6 +8,7 @@ Every line carries the ids that the coordinator's lines carry (``telemetry.logs.
 import logging
 from collections.abc import Callable
 
+from engine.batch import StepResult
 from engine.sequence import Scheduled, Sequence
 from transport.wire.messages import (
     Failed,
@@ -19,6 +20,7 @@ from transport.wire.messages import (
     Tokens,
     TransferDone,
 )
+from transport.wire.prompt_logprobs import PromptLogprobs
 from transport.wire.reports import FirstStep
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,21 @@ class Reports:
 
     def __init__(self, send: Callable[[FromWorker], None]) -> None:
         self._send = send
+
+    def prompt_logprobs(self, scheduled: Scheduled, result: StepResult) -> list[Sequence]:
+        """What a batch of prompts gave of them; returns those whose logits were not finite."""
+        broken = []
+        for index, rows in result.scored.items():
+            sequence, row = scheduled.sequences[index], scheduled.rows[index]
+            assert row.scoring is not None, "scored without being asked"
+            if sequence.ended:
+                continue
+            if rows is None:
+                broken.append(sequence)
+                continue
+            start = row.start + row.scoring.first + 1
+            self._send(PromptLogprobs(*sequence.key, start, rows))
+        return broken
 
     def prefilled(
         self, sequence: Sequence, token: TokenOut, offer: Offer | None, now: float

@@ -29,8 +29,9 @@ from decode.scheduler import DecodeScheduler
 from engine.batch import ForwardBatch
 from engine.cache.capacity import too_long
 from engine.cache.publish import allocator_for
-from engine.runner import Engine, Step
+from engine.runner import Engine
 from engine.sequence import Scheduled, Sequence, attempts_up_to, youngest_since
+from engine.step import Step
 from prefill.offers import Offers
 from prefill.scheduler import PrefillScheduler
 from transport.copy.pull import CopyStream
@@ -45,19 +46,12 @@ from transport.wire.messages import (
     Role,
 )
 from transport.wire.reports import WorkerGauges
-from transport.wire.session import Session, Work
+from transport.wire.session import ORDERS, Session, Work
 from worker.handoff import COPY_WAIT_S, Pulling, first_steps, offer_of
 from worker.reports import Reports
 from worker.settings import HandoffSettings
 
 IDLE_S = 60.0
-
-ORDERS: dict[Role, tuple[type[Work], ...]] = {
-    "prefill": (Prefill, Cancel, Release),
-    "decode": (Decode, Generate, Cancel, PeerJoined, PeerLeft),
-    "colocated": (Generate, Cancel),
-}
-"""What the coordinator sends to a worker of each role."""
 
 Process = Callable[[Scheduled, Step], None]
 
@@ -149,7 +143,11 @@ class Worker:
         self._reports.tokens(scheduled, tokens, first)
 
     def _process_prompts(self, scheduled: Scheduled, step: Step) -> None:
-        for sequence, sampled in self._prompts.retire(scheduled, step.result()):
+        result = step.result()
+        for sequence in self._reports.prompt_logprobs(scheduled, result):
+            self._prompts.end(sequence)
+            self._reports.no_token(sequence, "")
+        for sequence, sampled in self._prompts.retire(scheduled, result):
             if sampled.token_id is None:
                 self._prompts.end(sequence)
                 self._reports.no_token(sequence, sampled.error)

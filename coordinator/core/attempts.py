@@ -53,11 +53,16 @@ class Attempts:
         self._dispatcher.enqueue(request)
         self.record(request)
 
-    def emit(self, request: Request, token: TokenOut) -> None:
-        """Stream the request's next token, which may be its last one."""
+    def emit(self, request: Request, token: TokenOut) -> bool:
+        """Stream the request's next token, which may be its last one; False for another token,
+        which is stale."""
+        if token.index != len(request.output_ids):
+            return False
         request.stages.setdefault("first_token_at", self._clock())
         request.output_ids.append(token.token_id)
-        self._outbox.add(Emit(request, Token(token.token_id, token.logprobs, token.finish)))
+        streamed = Token(token.token_id, token.logprobs, token.finish, tuple(request.prompt_rows))
+        request.prompt_rows.clear()
+        self._outbox.add(Emit(request, streamed))
         last = token.finish is not None
         request.progress_at = self._monotonic()
         self._faults.got_further(request)
@@ -70,6 +75,7 @@ class Attempts:
             self._end(request, State.FINISHED)
         else:
             self._dispatcher.recount(request)
+        return True
 
     def after_prefill(self, request: Request, offer: Offer | None) -> None:
         """The prompt is computed: hand it off, or without an offer go on at the same worker."""

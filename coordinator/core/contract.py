@@ -29,14 +29,22 @@ class SequenceRequest:
     streamed: bool = True
     key: str = ""
 
+    @property
+    def num_scored(self) -> int:
+        """Tokens of the prompt whose log-probabilities are asked for."""
+        return 0 if self.sampling.prompt_logprobs is None else len(self.prompt_ids) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One output token, in order, exactly once. ``finish`` is set on the last one only."""
+    """One output token, in order, exactly once. ``finish`` is set on the last one only.
+    ``prompt_logprobs`` comes with the first one where the request asks for it: rows of
+    transport/wire/prompt_logprobs.py for all tokens of the prompt but the first."""
 
     token_id: int
     logprobs: LogprobsOut | None = None
     finish: FinishReason | None = None
+    prompt_logprobs: tuple[bytes, ...] = ()
 
 
 BreakerState = Literal["closed", "open", "half-open"]

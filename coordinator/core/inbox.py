@@ -25,6 +25,7 @@ from transport.wire.messages import (
     TransferDone,
     Welcome,
 )
+from transport.wire.prompt_logprobs import PromptLogprobs, row_bytes
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,8 @@ class Inbox:
         match message:
             case Heartbeat():
                 self._heartbeat(worker, message)
+            case PromptLogprobs():
+                self._prompt_logprobs(worker, message)
             case Prefilled():
                 self._prefilled(worker, message)
             case TransferDone():
@@ -118,9 +121,16 @@ class Inbox:
         self._observer.heartbeat(worker)
         self._lifecycle.reconcile(worker, set(message.held), self._welcome.heartbeat_s)
 
+    def _prompt_logprobs(self, worker: Worker, message: PromptLogprobs) -> None:
+        request = self._lifecycle.requests.get(message.request_id)
+        if request and (problem := rows_problem(message, request)):
+            self.handle(worker.instance, MalformedMessage(f"from {worker.instance}: {problem}"))
+            return
+        self._lifecycle.prompt_logprobs(worker.instance, message)
+
     def _prefilled(self, worker: Worker, message: Prefilled) -> None:
         request = self._lifecycle.requests.get(message.token.request_id)
-        if request and (problem := offer_problem(message, worker, request)):
+        if request and (problem := prefilled_problem(message, worker, request)):
             self.handle(worker.instance, MalformedMessage(f"from {worker.instance}: {problem}"))
             return
         if request is not None:
@@ -133,7 +143,9 @@ class Inbox:
         match message:
             case Prefilled(token=TokenOut(request_id=request_id)):
                 pass
-            case TransferDone(request_id=request_id) | Failed(request_id=request_id):
+            case PromptLogprobs(request_id=request_id) | TransferDone(request_id=request_id):
+                pass
+            case Failed(request_id=request_id):
                 pass
             case _:
                 return {}
@@ -141,16 +153,37 @@ class Inbox:
         return {} if request is None else request.log_fields
 
 
+def rows_problem(message: PromptLogprobs, request: Request) -> str:
+    """What in the log-probabilities of a prompt contradicts its request; "" if nothing does."""
+    num_top = request.spec.sampling.prompt_logprobs
+    if num_top is None:
+        return "log-probabilities of a prompt that did not ask for them"
+    num_rows, rest = divmod(len(message.rows), row_bytes(num_top))
+    if rest or not num_rows:
+        return f"{len(message.rows)} bytes of log-probabilities, of {row_bytes(num_top)} a token"
+    if message.start + num_rows > len(request.spec.prompt_ids):
+        return f"log-probabilities of tokens {message.start} to {message.start + num_rows - 1}"
+    return ""
+
+
+def prefilled_problem(message: Prefilled, worker: Worker, request: Request) -> str:
+    """What in a Prefilled contradicts the request's order; "" if nothing does, or the message is
+    stale. Called before the message's token is counted."""
+    if request.state is not State.PREFILLING or request.attempt != message.token.attempt:
+        return ""
+    if request.num_scored < request.spec.num_scored:
+        return f"log-probabilities of {request.num_scored} of {request.spec.num_scored} tokens"
+    return offer_problem(message, worker, request)
+
+
 def offer_problem(message: Prefilled, worker: Worker, request: Request) -> str:
-    """What in a Prefilled contradicts the request's order or the worker's pages and state slots;
-    "" if nothing does, or the message is stale. Called before the message's token is counted.
+    """What in an offer contradicts the request's order or the worker's pages and state slots.
 
     A decode worker asserts that an offer's pages and tokens add up, so a wrong offer from one
     worker would end another.
     """
     offer = message.offer
-    stale = request.state is not State.PREFILLING or request.attempt != message.token.attempt
-    if offer is None or stale:
+    if offer is None:
         return ""
     if worker.hello.role != "prefill":
         return f"an offer by a worker of role {worker.hello.role}"

@@ -37,10 +37,10 @@ from transport.wire.messages import (
     PeerLeft,
     PeerTested,
     Prefilled,
-    TokenOut,
     Tokens,
     TransferDone,
 )
+from transport.wire.prompt_logprobs import PromptLogprobs
 
 
 class Lifecycle:
@@ -214,6 +214,12 @@ class Lifecycle:
 
     # ---- what workers say
 
+    def prompt_logprobs(self, instance: str, message: PromptLogprobs) -> None:
+        """Of some tokens of a prompt that is being computed."""
+        request = self._current(instance, message.request_id, message.attempt, State.PREFILLING)
+        if request is not None:
+            self.stale_dropped += not request.take_prompt_rows(message)
+
     def prefilled(self, instance: str, message: Prefilled) -> None:
         """The prompt is computed, and the first token of this attempt is here."""
         token = message.token
@@ -222,7 +228,7 @@ class Lifecycle:
             return
         request.was_prefilled(message, self._clock())
         with self._outbox:
-            self._emit(request, token)
+            self.stale_dropped += not self._attempts.emit(request, token)
             if token.finish is None:
                 self._attempts.after_prefill(request, message.offer)
             self._dispatcher.run()
@@ -255,10 +261,9 @@ class Lifecycle:
                 request = self._current(instance, token.request_id, token.attempt, State.DECODING)
                 if request is None:
                     continue
-                self._emit(request, token)
-                if request.suspect and self._trials.passes(request):
-                    ended = True
-                ended = ended or request.state.terminal
+                self.stale_dropped += not self._attempts.emit(request, token)
+                passed = request.suspect and self._trials.passes(request)
+                ended = ended or passed or request.state.terminal
             if ended:
                 self._dispatcher.run()
 
@@ -292,9 +297,3 @@ class Lifecycle:
                 return request
         self.stale_dropped += 1
         return None
-
-    def _emit(self, request: Request, token: TokenOut) -> None:
-        if token.index == len(request.output_ids):
-            self._attempts.emit(request, token)
-        else:
-            self.stale_dropped += 1

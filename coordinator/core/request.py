@@ -7,6 +7,7 @@ from typing import Any
 from coordinator.core.contract import SequenceRequest
 from telemetry.logs import request_fields
 from transport.wire.messages import Decode, Generate, Offer, Prefill, Prefilled, Role, TransferDone
+from transport.wire.prompt_logprobs import PromptLogprobs, row_bytes
 from transport.wire.sampling import FinishReason
 from transport.wire.token_ids import TokenIds, packed, to_wire
 
@@ -40,6 +41,9 @@ class Request:
     ``assigned_at`` (to the newest worker), ``prefill_assigned_at`` and ``progress_at`` are of the
     monotonic clock.
 
+    ``prompt_rows`` are the log-probabilities of the prompt that wait for the first token, and
+    ``num_scored`` the tokens that have theirs, over all attempts.
+
     ``losses`` are the workers lost while they had it. ``deaths`` to ``suspect`` are of
     trials.py. ``too_long_for`` is a role with a worker that could not hold it, ``needs_len`` the
     tokens that one must hold.
@@ -68,6 +72,8 @@ class Request:
     progress_at: float = 0.0
     offer: Offer | None = None
     output_ids: TokenIds = field(default_factory=packed)
+    prompt_rows: list[bytes] = field(default_factory=list)
+    num_scored: int = 0
     bytes_moved: int = 0
     handoff_bytes: int = 0
     finish_reason: FinishReason | None = None
@@ -125,6 +131,16 @@ class Request:
         self.handoff_bytes = 0
         self.proved = False
 
+    def take_prompt_rows(self, message: PromptLogprobs) -> bool:
+        """Keep the next log-probabilities of the prompt; False for others, which are stale."""
+        if message.start != self.num_scored + 1:
+            return False
+        num_top = self.spec.sampling.prompt_logprobs
+        assert num_top is not None, "checked by the inbox"
+        self.prompt_rows.append(message.rows)
+        self.num_scored += len(message.rows) // row_bytes(num_top)
+        return True
+
     def was_prefilled(self, message: Prefilled, now: float) -> None:
         """Note what its prefill took."""
         self.stages |= {
@@ -170,4 +186,5 @@ class Request:
             "sampling": spec.sampling,
             "stop": spec.stop,
             "http_id": spec.http_id,
+            "num_scored": self.num_scored,
         }

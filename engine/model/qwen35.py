@@ -59,9 +59,16 @@ class Qwen35:
             norm.add_(1.0)
 
     def forward(
-        self, inputs: Inputs, ids: torch.Tensor, cache: CacheTensors, kernels: Kernels
+        self,
+        inputs: Inputs,
+        ids: torch.Tensor,
+        cache: CacheTensors,
+        kernels: Kernels,
+        *,
+        every_token: bool = False,
     ) -> torch.Tensor:
-        """Run ``ids`` [tokens] through all layers -> normed hidden [sampled rows, hidden].
+        """Run ``ids`` [tokens] through all layers -> normed hidden [sampled rows, hidden], or
+        [tokens, hidden] with ``every_token``.
 
         Updates the pages and state slots of the rows in ``inputs``.
         """
@@ -85,7 +92,7 @@ class Qwen35:
             hidden, x = kernels.add_norm(hidden, pending, layer.post_norm, eps)
             hidden, pending = kernels.moe_add(hidden, x, moe, config.num_experts_per_tok, inputs)
         index = inputs.sample_index
-        every = index.shape[0] == hidden.shape[0]
+        every = every_token or index.shape[0] == hidden.shape[0]
         return kernels.final_norm(hidden, pending, weights.norm, eps, None if every else index)
 
     def logits(

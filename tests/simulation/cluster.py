@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from colocated.limits import ColocatedLimits
 from coordinator.core.breaker import BreakerSettings
-from coordinator.core.contract import SequenceRequest
+from coordinator.core.contract import SequenceRequest, Token
 from coordinator.core.effects import Effect, Emit, Ended, PlacedAnew, Send
 from coordinator.core.hub_settings import HubSettings
 from coordinator.core.lifecycle import Lifecycle
@@ -21,7 +21,7 @@ from coordinator.core.request import Request, State
 from coordinator.core.trials import TrialLimits
 from prefill.scheduler import PrefillLimits
 from tests.coordinator.counted import assert_counted
-from tests.simulation.fake_engine import LAYOUT, Died, FakeEngine
+from tests.simulation.fake_engine import LAYOUT, Died, FakeEngine, expected_rows
 from tests.simulation.late_copies import LateCopies
 from transport.copy.pull import NoPeers
 from transport.copy.selftest import write_pattern
@@ -163,10 +163,12 @@ class Cluster:
     # ---- clients
 
     def submit(self, prompt: tuple[int, ...], stop: StopRule) -> str:
+        """Every third request asks for the log-probabilities of its prompt."""
         request_id = f"r{len(self.outputs)}"
         self.outputs[request_id] = []
         self.ends[request_id] = []
-        spec = SequenceRequest(request_id, packed(prompt), SamplingParams(), stop)
+        sampling = SamplingParams(prompt_logprobs=0 if len(self.outputs) % 3 == 0 else None)
+        spec = SequenceRequest(request_id, packed(prompt), sampling, stop)
         self.open[request_id] = self.lifecycle.submit(spec, self.now)
         self._apply()
         return request_id
@@ -218,6 +220,8 @@ class Cluster:
     def _deliver(self, node: Node) -> None:
         instance, message = node.hello.instance, node.outbox.popleft()
         match type(message).__name__:
+            case "PromptLogprobs":
+                self.lifecycle.prompt_logprobs(instance, message)
             case "Prefilled":
                 self.lifecycle.prefilled(instance, message)
             case "TransferDone":
@@ -233,6 +237,13 @@ class Cluster:
                 self.lifecycle.reconcile(worker, set(message.held), heartbeat_s=0.0)
         self._apply()
 
+    def _check_rows(self, request: Request, token: Token) -> None:
+        """The prompt's log-probabilities come whole, with the first token, to those that asked."""
+        spec, is_first = request.spec, not self.outputs[request.request_id]
+        asked = is_first and spec.sampling.prompt_logprobs is not None
+        expected = expected_rows(tuple(spec.prompt_ids)) if asked else b""
+        assert b"".join(token.prompt_logprobs) == expected
+
     def _apply(self) -> None:
         effects, self.effects[:] = list(self.effects), []
         for effect in effects:
@@ -242,6 +253,7 @@ class Cluster:
                     if instance in self.nodes:
                         self.nodes[instance].inbox.append(message)
                 case Emit(request=request, token=token):
+                    self._check_rows(request, token)
                     self.outputs[request.request_id].append(token.token_id)
                 case PlacedAnew(request=request, code=code):
                     assert code != "lost_at_worker", f"{request.request_id} was not lost"

@@ -5,14 +5,16 @@ running hash of all tokens. The next token is a function of what the cache holds
 state slot that was reused, zeroed, torn or swapped at any moment changes the text.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 
-from engine.batch import Binding, ForwardBatch, Sampled, StepResult
+from engine.batch import Binding, ForwardBatch, Sampled, Scoring, StepResult
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout, PoolSize
@@ -43,6 +45,20 @@ def expected_output(prompt: tuple[int, ...], stop: StopRule) -> list[int]:
         if stop.finish_reason(num_output=len(tokens) - len(prompt), token_id=token):
             return tokens[len(prompt) :]
         state = advance(state, token)
+
+
+def expected_rows(prompt: tuple[int, ...]) -> bytes:
+    """The prompt's log-probabilities as one engine alone would give them: of each token but the
+    first, in place of the log-probability and the rank, the token and the state before it."""
+    rows, state = [], 0
+    for token, following in itertools.pairwise(prompt):
+        state = advance(state, token)
+        rows.append(_words(following, state))
+    return b"".join(rows)
+
+
+def _words(token: int, state: int) -> bytes:
+    return np.float32(-token).tobytes() + np.int32(state).tobytes()
 
 
 class Died(Exception):
@@ -97,25 +113,30 @@ class FakeStep:
     batch: ForwardBatch | None
     bound: tuple[int, int] | None
     sampled: list[Sampled | None] = field(default_factory=list)
+    scored: dict[int, bytes | None] = field(default_factory=dict)
     executed: bool = False
 
     def execute(self) -> None:
         self.executed = True
         if self.bound is not None:
             self.engine.next_token[self.bound[0]] = self.bound[1]
-        for row in self.batch.rows if self.batch else ():
-            self.sampled.append(self._row(row))
+        for index, row in enumerate(self.batch.rows if self.batch else ()):
+            self.sampled.append(self._row(index, row))
 
-    def _row(self, row) -> Sampled | None:
+    def _row(self, index: int, row) -> Sampled | None:
         engine = self.engine
         cache, slot = engine.cache, row.state_slot
         tokens = row.token_ids if row.token_ids is not None else (engine.next_token[slot],)
         state = 0 if row.start == 0 else _int(cache.recurrent[slot].item())
+        states: list[int] = []
         for offset, token in enumerate(tokens):
             position = row.start + offset
             page = row.block_table[position // LAYOUT.page_size]
             cache.kv[page, 0, :, position % LAYOUT.page_size] = float(token)
             state = advance(state, token)
+            states.append(state)
+        if row.scoring is not None:
+            self._score(index, row.scoring, states)
         cache.recurrent[slot] = float(state)
         cache.conv[slot] = float(tokens[-1])
         if not row.sample:
@@ -130,10 +151,16 @@ class FakeStep:
         engine.next_token[slot] = next_token(state, context)
         return Sampled(engine.next_token[slot])
 
+    def _score(self, index: int, scoring: Scoring, states: list[int]) -> None:
+        assert scoring.num_top == 0
+        before = states[scoring.first :]
+        words = [_words(*pair) for pair in zip(scoring.next_ids, before, strict=False)]
+        self.scored[index] = None if self.engine.nan() else b"".join(words)
+
     def result(self) -> StepResult:
         while not self.executed:
             self.engine.run_one()
-        return StepResult(tuple(self.sampled))
+        return StepResult(tuple(self.sampled), self.scored)
 
 
 def _int(value: float) -> int:

@@ -35,6 +35,7 @@ from transport.wire.messages import (
     Welcome,
     encode,
 )
+from transport.wire.prompt_logprobs import PromptLogprobs
 from transport.wire.reports import WorkerGauges
 from transport.wire.sampling import SamplingParams, StopRule
 
@@ -44,6 +45,7 @@ OFFER = Offer("p-1", (0, 3), 2, 7, 20)
 FROM_WORKERS = [
     Hello("p-1", "prefill", "m", "cpu", 1, 64, 4, EXPORT),
     Heartbeat(WorkerGauges(8, 8), (("r", 1),)),
+    PromptLogprobs("r", 1, 1, bytes(16)),
     Prefilled(TokenOut("r", 1, 0, 42), OFFER, 0.5, 0.25),
     TransferDone("r", 1, 4096, copy_s=0.125),
     Tokens((TokenOut("r", 1, 1, 42), TokenOut("s", 1, 9, 7, finish="stop"))),

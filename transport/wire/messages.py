@@ -15,6 +15,8 @@ and without a handoff, at a colocated worker, or at a decode worker while no pre
 work:
 
     coordinator ── Generate ──► worker ── Prefilled(first token), Tokens … ──► coordinator
+
+``PromptLogprobs`` come before ``Prefilled`` where the sampling parameters ask for them.
 """
 
 from typing import Literal
@@ -23,11 +25,12 @@ import msgspec
 
 from transport.wire.fields import Count, Positive, Seconds, TokenId, WireStruct
 from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.prompt_logprobs import PromptLogprobs
 from transport.wire.reports import FirstStep, GpuHealth, LogprobsOut, WorkerGauges
 from transport.wire.sampling import FinishReason, SamplingParams, StopRule
 from transport.wire.token_ids import ID_BYTES
 
-PROTOCOL = "baton/6"
+PROTOCOL = "baton/7"
 
 Role = Literal["prefill", "decode", "colocated"]
 MemoryKind = Literal["shm", "cuda-ipc"]
@@ -72,9 +75,6 @@ class TokenOut(WireStruct, frozen=True):
     token_id: TokenId
     logprobs: LogprobsOut | None = None
     finish: FinishReason | None = None
-
-
-# ---- worker → coordinator
 
 
 class Hello(WireStruct, frozen=True, tag="hello"):
@@ -190,11 +190,9 @@ class Goodbye(WireStruct, frozen=True, tag="goodbye"):
 
 
 FromWorker = (
-    Hello | Heartbeat | Prefilled | TransferDone | Tokens | Failed | PeerTested | Goodbye
+    Hello | Heartbeat | PromptLogprobs | Prefilled | TransferDone | Tokens
+    | Failed | PeerTested | Goodbye
 )  # fmt: skip
-
-
-# ---- coordinator → worker
 
 
 class Welcome(WireStruct, frozen=True, tag="welcome"):
@@ -238,8 +236,8 @@ class _Order(WireStruct, frozen=True):
 
     ``num_prompt`` of them are the prompt, so the next token to sample has output index
     ``num_tokens - num_prompt``. ``arrival`` orders requests by acceptance, also across attempts:
-    when memory is short, the youngest is preempted. ``http_id`` is the client's X-Request-Id, for
-    the log.
+    when memory is short, the youngest is preempted. ``http_id`` is the client's X-Request-Id. The
+    coordinator has the log-probabilities of ``num_scored`` tokens of the prompt already.
     """
 
     request_id: str
@@ -250,6 +248,7 @@ class _Order(WireStruct, frozen=True):
     sampling: SamplingParams
     stop: StopRule
     http_id: str = ""
+    num_scored: Count = 0
 
     def __post_init__(self) -> None:
         if len(self.token_ids) % ID_BYTES:

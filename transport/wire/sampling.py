@@ -1,8 +1,8 @@
 """How the next token of a sequence is chosen, and when the sequence ends."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 FinishReason = Literal["stop", "length"]
 
@@ -28,7 +28,8 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
 
     ``temperature`` 0 is greedy, ties to the lowest id. ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0
     are off. ``repetition_penalty`` counts prompt and output, the other two only output.
-    ``logprobs``: None is off; k returns those of the sampled token and of the k best.
+    ``logprobs``: None is off; k returns those of the sampled token and of the k best;
+    ``prompt_logprobs``: the same for the tokens of the prompt.
     ``constraint``: what the sampler may choose from; not together with ``min_tokens``.
     Randomness depends on ``seed`` and the token's position alone, so a token does not depend on
     batch, worker or retry.
@@ -44,6 +45,7 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     repetition_penalty: float = 1.0
     logit_bias: dict[int, float] = field(default_factory=dict)
     logprobs: int | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0)] | None = None
     constraint: Constraint | None = None
 
     @property

@@ -26,12 +26,19 @@ from transport.wire.messages import (
     Prefill,
     Refused,
     Release,
+    Role,
     ToWorker,
     Welcome,
 )
 from transport.wire.reports import GpuHealth, WorkerGauges
 
 Work = PeerJoined | PeerLeft | Prefill | Decode | Generate | Cancel | Release
+ORDERS: dict[Role, tuple[type[Work], ...]] = {
+    "prefill": (Prefill, Cancel, Release),
+    "decode": (Decode, Generate, Cancel, PeerJoined, PeerLeft),
+    "colocated": (Generate, Cancel),
+}
+"""What the coordinator sends to a worker of each role."""
 Lost = Literal["lost"]
 LOST: Final = "lost"
 HELLO_EVERY_S = 1.0

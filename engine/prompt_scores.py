@@ -1,0 +1,110 @@
+"""Log-probabilities of a prompt's tokens, for the prompts whose requests ask for them.
+
+    logprob[t + 1] = logits[t][id of t + 1] - logsumexp(logits[t])
+
+Every token of such a prompt needs the logits of the token before it: at 248,320 ids 1 MB a token,
+4 GB for a chunk of 4,096. So the logits of a few rows at a time are computed, and of each row only
+what is sent is kept. A token's rank is one more than the number of ids that are more probable.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from engine.batch import Row, Scoring
+from engine.upload import upload
+from transport.wire.layout import CHUNK_ALIGNMENT
+
+SCRATCH_BYTES = 128 << 20
+"""Of the logits of one block. Its temporaries take about twice as much: they are part of
+``gpu.ACTIVATIONS_BYTES``."""
+
+Logits = Callable[[torch.Tensor], torch.Tensor]
+"""From hidden states [rows, hidden] to float32 logits [rows, ids], of the valid ids first."""
+
+
+def scored_block(device: str, prefill_block: int | None) -> int | None:
+    """Tokens that go through one pass where a prompt is scored; None: as many as come. On the CPU
+    the bits depend on that number, and so it is fixed: a log-probability does not depend on the
+    chunks that its prompt was cut into."""
+    return prefill_block or (CHUNK_ALIGNMENT if device == "cpu" else None)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The rows of some scored prompts, on their way to the host: int32 [tokens, words] each."""
+
+    words: tuple[torch.Tensor, ...]
+    copied: torch.cuda.Event | None
+
+    def to_host(self) -> list[bytes | None]:
+        """One entry a prompt, None where logits were not finite; waits for the device."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        return [_checked(words.numpy()) for words in self.words]
+
+
+def score(hidden: torch.Tensor, rows: Sequence[Row], logits: Logits, num_ids: int) -> Scores:
+    """``hidden`` [tokens, hidden] are the normed states of all tokens of ``rows``, one row after
+    another; scored are the rows that have a ``scoring``."""
+    words, begin = [], 0
+    for row in rows:
+        if row.scoring is not None:
+            first = begin + row.scoring.first
+            states = hidden[first : first + len(row.scoring.next_ids)]
+            words.append(_score_prompt(states, row.scoring, logits, num_ids))
+        begin += row.length
+    if hidden.device.type != "cuda":
+        return Scores(tuple(words), None)
+    pinned = tuple(
+        torch.empty(each.shape, dtype=each.dtype, pin_memory=True).copy_(each, non_blocking=True)
+        for each in words
+    )
+    event = torch.cuda.Event()
+    event.record()
+    return Scores(pinned, event)
+
+
+def by_row(scores: Sequence[tuple[Sequence[int], Scores]]) -> dict[int, bytes | None]:
+    """What each row of a batch has, given the rows of each pass and their scores; a row that took
+    several passes has them one after another."""
+    found: dict[int, bytes | None] = {}
+    for indices, scored in scores:
+        for index, words in zip(indices, scored.to_host(), strict=True):
+            before = found.get(index, b"")
+            found[index] = None if before is None or words is None else before + words
+    return found
+
+
+def _score_prompt(
+    states: torch.Tensor, scoring: Scoring, logits: Logits, num_ids: int
+) -> torch.Tensor:
+    next_ids = upload(torch.from_numpy(np.array(scoring.next_ids, np.int64)), states.device)
+    size = max(1, SCRATCH_BYTES // (num_ids * torch.float32.itemsize))
+    blocks = zip(states.split(size), next_ids.split(size), strict=True)
+    return torch.cat(
+        [score_block(logits(some)[:, :num_ids], ids, scoring.num_top) for some, ids in blocks]
+    )
+
+
+def score_block(logits: torch.Tensor, next_ids: torch.Tensor, num_top: int) -> torch.Tensor:
+    """The rows of ``next_ids`` (int64 [tokens]) given the float32 logits [tokens, ids] in their
+    places -> int32 [tokens, 2 + 2 * num_top], floats as their bits."""
+    total = logits.logsumexp(-1, keepdim=True)
+    own = logits.gather(1, next_ids.unsqueeze(1))
+    rank = (logits > own).sum(-1, keepdim=True) + 1
+    best = logits.topk(num_top)
+    parts = (
+        (own - total).view(torch.int32),
+        rank.int(),
+        best.indices.int(),
+        (best.values - total).view(torch.int32),
+    )
+    return torch.cat(parts, 1)
+
+
+def _checked(words: np.ndarray) -> bytes | None:
+    finite = np.isfinite(words[:, 0].view(np.float32)).all()
+    return words.astype("<i4", copy=False).tobytes() if finite else None

@@ -1,0 +1,31 @@
+"""A launched batch: what the host waits for and reads."""
+
+from dataclasses import dataclass
+
+from engine import prompt_scores
+from engine.batch import Sampled, StepResult
+from engine.draws import Draw
+from engine.prompt_scores import Scores
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launched batch. The host knows nothing of its outcome before ``result``. ``draws`` and
+    ``scores`` have for each pass the batch indices of its rows, and what those get."""
+
+    num_rows: int
+    draws: tuple[tuple[tuple[int, ...], Draw], ...]
+    scores: tuple[tuple[tuple[int, ...], Scores], ...] = ()
+
+    def wait(self) -> None:
+        """Return when the step is done, without reading its outcome."""
+        for _, draw in self.draws:
+            draw.wait()
+
+    def result(self) -> StepResult:
+        """Wait for the step and read it."""
+        sampled: list[Sampled | None] = [None] * self.num_rows
+        for indices, draw in self.draws:
+            for index, outcome in zip(indices, draw.to_host(), strict=True):
+                sampled[index] = outcome
+        return StepResult(tuple(sampled), prompt_scores.by_row(self.scores))
