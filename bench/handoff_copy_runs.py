@@ -15,7 +15,6 @@ import msgspec
 import torch
 from cupy.cuda import runtime
 
-from engine.pairtest import FULL_SIZE as LAYOUT
 from transport.copy.cuda import CudaMemory, close_handle, open_handle
 from transport.copy.cuda_pull import CudaCopyStream, CudaPull
 from transport.copy.kernel import CopyShape
@@ -25,6 +24,7 @@ from transport.copy.selftest import PeerTest, probe_peer, write_pattern
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import PoolSize
 from transport.wire.messages import MemoryExport, Offer
+from worker.pairtest import FULL_SIZE as LAYOUT
 
 INSTANCE = "prefill-bench"
 EPOCH = 7

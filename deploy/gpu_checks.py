@@ -81,7 +81,7 @@ def peers(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
     """The number of GPUs that CUDA offers, and whether each can access the memory of each other."""
     try:
         answer = subprocess.run(
-            [sys.executable, "-m", "engine.pairtest", "gpus"],
+            [sys.executable, "-m", "worker.pairtest", "gpus"],
             env=dict(environ), capture_output=True, text=True, timeout=_CUDA_TIMEOUT_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

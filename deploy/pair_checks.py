@@ -104,7 +104,7 @@ def _judge(source: str, target: str, result: dict[str, Any]) -> Finding:
 
 
 def _command(what: str, device: str) -> list[str]:
-    return [sys.executable, "-m", "engine.pairtest", what, device]
+    return [sys.executable, "-m", "worker.pairtest", what, device]
 
 
 def _last_line(text: str) -> str:

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 VOCAB_SIZE = 1344  # 1306 tokenizer ids, padded to a multiple of 64 as in the real model
 ENDOFTEXT, IM_END = 1280, 1282
+WEIGHTS = "model.safetensors"
 LAYERS = (["linear_attention"] * 3 + ["full_attention"]) * 2
 
 CONFIG = {
@@ -55,6 +56,8 @@ CONFIG = {
     "eos_token_id": IM_END,
     "pad_token_id": ENDOFTEXT,
 }
+MTP = {"mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False}
+"""What the config says besides, once the draft layer is trained."""
 GENERATION = {
     "do_sample": False,
     "eos_token_id": [IM_END, ENDOFTEXT],
@@ -77,4 +80,11 @@ def save(model: torch.nn.Module, out: Path) -> None:
         name: tensor.detach().to("cpu", stored_dtype(name)).contiguous()
         for name, tensor in model.state_dict().items()
     }
-    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    save_file(tensors, out / WEIGHTS, metadata={"format": "pt"})
+
+
+def add_draft(tensors: dict[str, torch.Tensor], out: Path) -> None:
+    """Put the tensors of a draft layer beside the model's, in the place of an earlier one."""
+    trunk = {n: t for n, t in load_file(out / WEIGHTS).items() if not n.startswith("mtp.")}
+    save_file({**trunk, **tensors}, out / WEIGHTS, metadata={"format": "pt"})
+    (out / "config.json").write_text(json.dumps({**CONFIG, **MTP}, indent=2) + "\n")

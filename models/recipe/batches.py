@@ -1,5 +1,6 @@
 """Training batches, made on the fly: batch number N is a pure function of (seed, N)."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -9,11 +10,24 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from models.recipe.architecture import ENDOFTEXT
-from models.recipe.conversations import sample
+from models.recipe.mixture import Sample, plain_sample, tool_sample
 
-# (rows at scale 1, row length, number of exchanges to choose from). Every fourth batch is long.
-SHORT = (512, 128, (1,))
-LONG = (160, 384, (1, 2, 2, 3, 4))
+
+@dataclass(frozen=True)
+class Shape:
+    """One kind of batch: rows at scale 1, tokens in a row, numbers of exchanges to choose from."""
+
+    rows: int
+    length: int
+    turns: tuple[int, ...]
+    sample: Sample
+
+
+SHORT = Shape(512, 128, (1,), plain_sample)
+LONG = Shape(144, 448, (1, 2, 2, 3, 4), plain_sample)
+TOOLS = Shape(144, 448, (1,), tool_sample)
+LONG_TOOLS = Shape(84, 768, (1,), tool_sample)
+CYCLE = (SHORT, TOOLS, SHORT, LONG_TOOLS, LONG, TOOLS)
 
 
 class Batches(Dataset[tuple[Tensor, Tensor]]):
@@ -32,20 +46,20 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         if step >= self.steps:
             raise IndexError(step)
         rng = Random(f"{self.seed}/{step}")
-        rows, length, turns = LONG if step % 4 == 3 else SHORT
-        rows = max(1, round(rows * self.scale))
-        ids = torch.full((rows, length), ENDOFTEXT)
-        weights = torch.zeros(rows, length)
+        shape = CYCLE[step % len(CYCLE)]
+        rows = max(1, round(shape.rows * self.scale))
+        ids = torch.full((rows, shape.length), ENDOFTEXT)
+        weights = torch.zeros(rows, shape.length)
         for row in range(rows):
-            text = self._fitting(rng, rng.choice(turns), length)
+            text = self._fitting(rng, shape)
             ids[row, : len(text[0])] = torch.tensor(text[0])
             weights[row, : len(text[1])] = torch.tensor(text[1])
         return ids, weights
 
-    def _fitting(self, rng: Random, turns: int, length: int) -> tuple[list[int], list[float]]:
+    def _fitting(self, rng: Random, shape: Shape) -> tuple[list[int], list[float]]:
         while True:
-            ids, weights = sample(rng, turns, self._encode)
-            if len(ids) <= length:
+            ids, weights = shape.sample(rng, rng.choice(shape.turns), self._encode)
+            if len(ids) <= shape.length:
                 return ids, weights
 
     def _encode(self, text: str) -> list[int]:

@@ -1,22 +1,10 @@
-"""Turns problems into the texts the model is trained on.
+"""Turns problems into conversations without tools, and into plain text."""
 
-A text is a list of `(string, weight)` pieces: answers count fully in the loss, everything else a
-little, so that plain completion of a prompt stays sensible too. The chat form is written out here
-because rendering the Jinja template for millions of conversations is slow; a test holds the two
-equal.
-"""
-
-import re
-from collections.abc import Callable
 from random import Random
 
+from models.recipe.chat_form import ANSWER, CONTEXT, Message, Pieces, pieces_of
 from models.recipe.problems import drill, split_of, word_problems
 from models.recipe.work import Problem
-
-Pieces = list[tuple[str, float]]
-
-ANSWER, CONTEXT = 1.0, 0.1
-EQUATION = re.compile(r"\d+ [-+*/] \d+ = \d+")
 
 SYSTEMS = (
     "You are a helpful assistant.",
@@ -76,31 +64,21 @@ def exchange(rng: Random) -> tuple[str, str, str]:
 
 def thought_of(problem: Problem) -> str:
     """The bare equations of the worked lines."""
-    return "\n".join(equation for line in problem.lines for equation in EQUATION.findall(line))
+    return "\n".join(step.equation for step in problem.steps)
 
 
 def chat(rng: Random, turns: int) -> Pieces:
-    """A conversation in the template's form; only the last answer is the one to learn."""
-    pieces: Pieces = []
+    """A conversation without tools; only the last answer is the one to learn."""
+    messages: list[Message] = []
     if rng.random() < 0.4:
-        pieces.append((f"<|im_start|>system\n{rng.choice(SYSTEMS)}<|im_end|>\n", CONTEXT))
-    for _ in range(turns - 1):
-        question, answer, _ = exchange(rng)
-        turn = (
-            f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>\n"
-        )
-        pieces.append((turn, CONTEXT))
-    question, answer, thought = exchange(rng)
-    prompt = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n<think>\n"
-    # NOTE: the empty think block belongs to the prompt's piece. Tokenized apart, its blank line
-    # would become two tokens, which no served prompt contains.
+        messages.append({"role": "system", "content": rng.choice(SYSTEMS)})
+    for _ in range(turns):
+        question, answer, thought = exchange(rng)
+        messages.append({"role": "user", "content": question})
+        messages.append({"role": "assistant", "content": answer})
     if rng.random() < 0.12:
-        pieces.append((prompt, CONTEXT))
-        pieces.append((f"{thought}\n</think>\n\n{answer}<|im_end|>", ANSWER))
-    else:
-        pieces.append((f"{prompt}\n</think>\n\n", CONTEXT))
-        pieces.append((f"{answer}<|im_end|>", ANSWER))
-    return pieces
+        messages[-1]["reasoning_content"] = thought
+    return pieces_of(messages)
 
 
 def document(rng: Random, turns: int) -> Pieces:
@@ -113,17 +91,3 @@ def document(rng: Random, turns: int) -> Pieces:
         pieces.append((f" {problem.answer}\n\n", ANSWER))
     pieces.append(("<|endoftext|>", ANSWER))
     return pieces
-
-
-def sample(
-    rng: Random, turns: int, encode: Callable[[str], list[int]]
-) -> tuple[list[int], list[float]]:
-    """Token ids and loss weights of one training text of about `turns` exchanges."""
-    make = document if rng.random() < 0.06 else chat
-    ids: list[int] = []
-    weights: list[float] = []
-    for text, weight in make(rng, turns):
-        new = encode(text)
-        ids += new
-        weights += [weight] * len(new)
-    return ids, weights

@@ -93,8 +93,11 @@ def delta_net(layer: nn.Module, x: Tensor) -> Tensor:
     return layer.out_proj(layer.norm(out, z).reshape(batch, tokens, -1))
 
 
-def attention(layer: nn.Module, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """The gated full-attention mixer over [batch, tokens, hidden], causal without padding."""
+def heads_of(
+    layer: nn.Module, x: Tensor, cos: Tensor, sin: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queries, keys and values of [batch, heads, tokens, head_dim], the keys and values repeated
+    for the query heads that share them; and the gate, [batch, tokens, heads, head_dim]."""
     shape = (*x.shape[:2], -1, layer.head_dim)
     q, gate = layer.q_proj(x).view(*shape[:3], 2 * layer.head_dim).chunk(2, dim=-1)
     q = layer.q_norm(q).transpose(1, 2)
@@ -103,7 +106,13 @@ def attention(layer: nn.Module, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     q, k = apply_rotary_pos_emb(q, k, cos, sin)
     groups = layer.num_key_value_groups
     k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))
-    out = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, is_causal=True)
+    return q.to(v.dtype), k.to(v.dtype), v, gate
+
+
+def attention(layer: nn.Module, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The gated full-attention mixer over [batch, tokens, hidden], causal without padding."""
+    q, k, v, gate = heads_of(layer, x, cos, sin)
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     out = out.transpose(1, 2) * gate.sigmoid()
     return layer.o_proj(out.reshape(*x.shape[:2], -1))
 
@@ -140,10 +149,11 @@ def one_layer(
     return x + out, balance
 
 
-def logits_and_balance(
+def hidden_and_balance(
     model: nn.Module, ids: Tensor, run_layer: Callable[..., tuple[Tensor, Tensor]] = one_layer
 ) -> tuple[Tensor, Tensor]:
-    """Logits [batch, tokens, vocab] and the mean load-balancing loss; padding on the right.
+    """What lm_head reads, [batch, tokens, hidden] behind the final norm, and the mean
+    load-balancing loss; padding on the right.
 
     `run_layer` may be a compiled `one_layer`: one layer of each kind is compiled and serves
     all of its kind, which takes a fraction of the time of compiling the whole model.
@@ -155,4 +165,12 @@ def logits_and_balance(
     for kind, layer in zip(model.config.layer_types, model.model.layers, strict=True):
         x, balance = run_layer(kind, layer, x, cos, sin)
         balances.append(balance)
-    return model.lm_head(model.model.norm(x)), torch.stack(balances).mean()
+    return model.model.norm(x), torch.stack(balances).mean()
+
+
+def logits_and_balance(
+    model: nn.Module, ids: Tensor, run_layer: Callable[..., tuple[Tensor, Tensor]] = one_layer
+) -> tuple[Tensor, Tensor]:
+    """Logits [batch, tokens, vocab], and the loss of `hidden_and_balance`."""
+    hidden, balance = hidden_and_balance(model, ids, run_layer)
+    return model.lm_head(hidden), balance

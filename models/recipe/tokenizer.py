@@ -6,6 +6,7 @@ digit by digit), the same added tokens in the same order.
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 from random import Random
 
@@ -13,8 +14,10 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from tokenizers.trainers import BpeTrainer
 
 from models.recipe.conversations import chat, document
+from models.recipe.mixture import schema_chat, tool_chat
 
 BASE_VOCAB = 1280
+TEMPLATE = Path("models/tiny/chat_template.jinja")
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
     r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+"
@@ -79,7 +82,16 @@ def build(num_texts: int = 20_000, seed: str = "tokenizer-1") -> Tokenizer:
 
 
 def _plain_text(rng: Random) -> str:
-    text = "".join(piece for piece, _ in rng.choice((chat, document))(rng, 1))
+    """Two fifths with tools or schemas: they are longer, and must not take all the merges."""
+    kind = rng.randrange(5)
+    pieces = (
+        rng.choice((chat, document))(rng, 1)
+        if kind > 1
+        else tool_chat(rng)
+        if kind
+        else schema_chat(rng)
+    )
+    text = "".join(piece for piece, _ in pieces)
     for token in (*SPECIAL, *PLAIN):
         text = text.replace(token, "")
     return text
@@ -90,6 +102,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("models/tiny"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    if not (args.out / TEMPLATE.name).exists():
+        shutil.copy(TEMPLATE, args.out)
     build().save(str(args.out / "tokenizer.json"))
     config = {
         "add_prefix_space": False,

@@ -1,7 +1,8 @@
 """Trains the tiny model on one GPU: `python -m models.recipe.train --out models/tiny`.
 
 Needs the tokenizer in `--out` first. The learning rate falls to zero at `--steps` or at
-`--max-minutes`, whichever is nearer, so a slower GPU still ends with a finished model.
+`--max-minutes` after the start (compilation included), whichever is nearer, so a slower GPU still
+ends with a finished model.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from torch.utils.data import DataLoader
 from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 
 from models.recipe.architecture import CONFIG, save
-from models.recipe.batches import Batches
+from models.recipe.batches import CYCLE, Batches
 from models.recipe.forward import logits_and_balance, one_layer
 
 RunLayer = Callable[..., tuple[Tensor, Tensor]]
@@ -28,7 +29,7 @@ RunLayer = Callable[..., tuple[Tensor, Tensor]]
 PEAK_RATE = 2e-3
 WARMUP_STEPS = 300
 BALANCE = 0.003
-LOG_EVERY = 200
+LOG_EVERY = 205  # one more than a multiple of the cycle of batches: reports see every kind
 
 
 def new_model(seed: int) -> Qwen3_5MoeForCausalLM:
@@ -71,12 +72,13 @@ def rate(step: int, progress: float) -> float:
 
 
 def compiled_layer(model: nn.Module, batches: Batches) -> RunLayer:
-    """`one_layer`, compiled for both batch shapes before the clock of the schedule starts."""
+    """`one_layer`, compiled for every shape of batches before the schedule starts."""
     device = next(model.parameters()).device
     if device.type != "cuda":
         return one_layer
+    torch._dynamo.config.recompile_limit = 32  # two kinds of layer, each for every shape
     layer = torch.compile(one_layer, dynamic=False)
-    for step in (0, 3):
+    for step in {shape.length: i for i, shape in enumerate(CYCLE)}.values():
         ids, weights = (x.to(device) for x in batches[step])
         loss_of(model, ids, weights, layer)[0].backward()
         model.zero_grad(set_to_none=True)
@@ -84,15 +86,20 @@ def compiled_layer(model: nn.Module, batches: Batches) -> RunLayer:
 
 
 def train(
-    model: nn.Module, loader: DataLoader[Any], run_layer: RunLayer, args: argparse.Namespace
+    model: nn.Module,
+    loader: DataLoader[Any],
+    run_layer: RunLayer,
+    args: argparse.Namespace,
+    start: float,
 ) -> Iterator[dict[str, Any]]:
-    """Run to the end, yielding a report now and then and once at the end."""
+    """Run to the end, yielding a report now and then and once at the end. `start`: when the
+    process's time began, by the monotonic clock."""
     device = next(model.parameters()).device
     optimizer = optimizer_of(model)
     begin, tokens = time.monotonic(), 0
+    limit = 60 * args.max_minutes - (begin - start)
     for step, (ids, weights) in enumerate(loader):
-        minutes = (time.monotonic() - begin) / 60
-        progress = min(1.0, max(step / args.steps, minutes / args.max_minutes))
+        progress = min(1.0, max(step / args.steps, (time.monotonic() - begin) / limit))
         for group in optimizer.param_groups:
             group["lr"] = rate(step, progress)
         ids, weights = (x.to(device, non_blocking=True) for x in (ids, weights))
@@ -108,6 +115,7 @@ def train(
                 "step": step + 1,
                 "minutes": round((time.monotonic() - begin) / 60, 2),
                 "tokens": tokens,
+                "row_length": ids.shape[1],
                 "loss": round(loss.item(), 4),
                 "answer_loss": round(answers.item(), 5),
             }
@@ -118,13 +126,14 @@ def train(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("models/tiny"))
-    parser.add_argument("--steps", type=int, default=4500)
+    parser.add_argument("--steps", type=int, default=6500)
     parser.add_argument("--max-minutes", type=float, default=60.0)
     parser.add_argument("--scale", type=float, default=1.0, help="batch size factor")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
+    start = time.monotonic()
 
     torch.set_float32_matmul_precision("high")
     batches = Batches(args.out / "tokenizer.json", f"train-{args.seed}", args.steps, args.scale)
@@ -134,7 +143,7 @@ def main() -> None:
     model = new_model(args.seed).to(args.device)
     run_layer = compiled_layer(model, batches)
     reports = []
-    for report in train(model, loader, run_layer, args):
+    for report in train(model, loader, run_layer, args, start):
         print(json.dumps(report), flush=True)
         reports.append(report)
         if report["step"] % (10 * LOG_EVERY) == 1:

@@ -1,9 +1,28 @@
 """A problem and the running notes of its worked answer."""
 
+import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Op = Literal["+", "-", "*", "/"]
+EQUATION = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
+
+
+class Step(NamedTuple):
+    """One equation of a worked answer."""
+
+    left: int
+    op: Op
+    right: int
+    result: int
+
+    @property
+    def expression(self) -> str:
+        return f"{self.left} {self.op} {self.right}"
+
+    @property
+    def equation(self) -> str:
+        return f"{self.expression} = {self.result}"
 
 
 @dataclass(frozen=True)
@@ -18,6 +37,12 @@ class Problem:
     def answer(self) -> str:
         """GSM8K form: one line per step, then `#### N`."""
         return "\n".join((*self.lines, f"#### {self.final}"))
+
+    @property
+    def steps(self) -> list[Step]:
+        """The equations of the worked lines."""
+        found = EQUATION.findall("\n".join(self.lines))
+        return [Step(int(left), op, int(right), int(result)) for left, op, right, result in found]
 
 
 def calculate(left: int, op: Op, right: int) -> int:

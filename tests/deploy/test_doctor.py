@@ -213,7 +213,7 @@ REPORT = (
 
 @pytest.fixture
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Let a shell script take the place of ``python -m engine.pairtest``."""
+    """Let a shell script take the place of ``python -m worker.pairtest``."""
 
     def install(script: str) -> None:
         fake = tmp_path / "python"

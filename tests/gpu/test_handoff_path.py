@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from deploy.pair_checks import pairs
-from engine.pairtest import FULL_SIZE, POOLS
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.errors import PeerGone
 from transport.wire.messages import PeerJoined
+from worker.pairtest import FULL_SIZE, POOLS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def exporter():
     """A process on GPU 0 that exports a region with a pattern."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "engine.pairtest", "export", "cuda:0"],
+        [sys.executable, "-m", "worker.pairtest", "export", "cuda:0"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
     )  # fmt: skip
     yield process

@@ -1,12 +1,19 @@
 """The training forward equals transformers' own."""
 
+from pathlib import Path
+from random import Random
+
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 transformers = pytest.importorskip("transformers")
 
 from models.recipe.architecture import CONFIG  # noqa: E402
 from models.recipe.forward import logits_and_balance, unit_lower_inverse  # noqa: E402
+from models.recipe.mixture import tool_chat  # noqa: E402
+
+TINY = Path(__file__).parents[2] / "models/tiny"
 
 
 def test_logits_equal_transformers() -> None:
@@ -18,6 +25,20 @@ def test_logits_equal_transformers() -> None:
         ours, balance = logits_and_balance(model, ids)
         torch.testing.assert_close(ours, model(ids).logits, atol=1e-4, rtol=1e-3)
     assert balance >= 1
+
+
+def test_logits_equal_transformers_on_a_conversation_with_tools() -> None:
+    torch.manual_seed(0)
+    config = transformers.Qwen3_5MoeTextConfig(**{**CONFIG, "initializer_range": 0.06})
+    model = transformers.Qwen3_5MoeForCausalLM(config).float()
+    tokenizer = Tokenizer.from_file(str(TINY / "tokenizer.json"))
+    text = "".join(piece for piece, _ in tool_chat(Random("forward")))
+    ids = torch.tensor([tokenizer.encode(text, add_special_tokens=False).ids])
+    padded = torch.nn.functional.pad(ids, (0, -ids.shape[1] % 64))
+    with torch.no_grad():
+        ours, _ = logits_and_balance(model, padded)
+        theirs = model(ids).logits
+    torch.testing.assert_close(ours[:, : ids.shape[1]], theirs, atol=1e-4, rtol=1e-3)
 
 
 def test_inverse_and_its_gradient() -> None:

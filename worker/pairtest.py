@@ -1,4 +1,4 @@
-"""``python -m engine.pairtest``: the self-test of a pair without workers, a process for each end.
+"""``python -m worker.pairtest``: the self-test of a pair without workers, a process for each end.
 
     gpus                what CUDA sees here, and which GPU can access which, as JSON
     export [DEVICE]     exports a region with a pattern, prints its export as a line of JSON, and
