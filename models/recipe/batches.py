@@ -24,7 +24,7 @@ class Shape:
 
 
 SHORT = Shape(512, 128, (1,), plain_sample)
-LONG = Shape(144, 448, (1, 2, 2, 3, 4), plain_sample)
+LONG = Shape(144, 448, (1, 2, 3, 4, 5), plain_sample)
 TOOLS = Shape(144, 448, (1,), tool_sample)
 LONG_TOOLS = Shape(84, 768, (1,), tool_sample)
 CYCLE = (SHORT, TOOLS, SHORT, LONG_TOOLS, LONG, TOOLS)

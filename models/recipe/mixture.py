@@ -6,6 +6,7 @@ from random import Random
 
 from models.recipe.chat_form import Message, Pieces, pieces_of
 from models.recipe.conversations import SMALL_TALK, SYSTEMS, WRAPPERS, chat, document, thought_of
+from models.recipe.json_examples import example
 from models.recipe.problems import drill, split_of, word_problems
 from models.recipe.schemas import fields_for, schema_prompt
 from models.recipe.stores import Errand
@@ -24,7 +25,10 @@ Sample = Callable[[Random, int, Encode], tuple[list[int], list[float]]]
 
 
 def schema_chat(rng: Random) -> Pieces:
-    """A question to be answered as JSON, the schema in the system message or after the question."""
+    """A question to be answered as JSON, the schema in the system message or after the question,
+    or known to the server's grammar only."""
+    if rng.random() < 0.2:
+        return pieces_of(example(rng))
     problem = next(word_problems(rng, "train"))
     while rng.random() < 0.3 or split_of(problem.question) != "train":
         problem = drill(rng)
@@ -34,12 +38,22 @@ def schema_chat(rng: Random) -> Pieces:
     answer = said(thought_of(problem), content=json.dumps({f.name: v for f, v in fields}))
     if not thinks:
         del answer["reasoning_content"]
-    if rng.random() < 0.5:
-        system = rng.choice((prompt, f"{rng.choice(SYSTEMS)}\n\n{prompt}"))
-        question = {"role": "user", "content": problem.question}
-        return pieces_of([{"role": "system", "content": system}, question, answer])
-    link = rng.choice(("\n", "\n\n", " "))
-    return pieces_of([{"role": "user", "content": f"{problem.question}{link}{prompt}"}, answer])
+    question: Message = {"role": "user", "content": problem.question}
+    match rng.choices(("system", "behind", "nowhere"), (4, 5, 1))[0]:
+        case "system":
+            system = rng.choice((prompt, f"{rng.choice(SYSTEMS)}\n\n{prompt}"))
+            return pieces_of([{"role": "system", "content": system}, question, answer])
+        case "nowhere" if not thinks:
+            return begun(pieces_of([question, answer]))
+    question["content"] += rng.choice(("\n", "\n\n", " ")) + prompt
+    return pieces_of([question, answer])
+
+
+def begun(pieces: Pieces) -> Pieces:
+    """The same with a JSON object whose beginning the model did not choose."""
+    opening = '{"'
+    *others, (answer, weight) = pieces
+    return [*others, (opening, 0.0), (answer.removeprefix(opening), weight)]
 
 
 def tool_chat(rng: Random) -> Pieces:

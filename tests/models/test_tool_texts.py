@@ -18,6 +18,7 @@ from models.recipe.calculators import value_of
 from models.recipe.chat_form import Message, Pieces, pieces_of
 from models.recipe.definitions import Definition
 from models.recipe.evaluate_tools import parsed
+from models.recipe.json_examples import example
 from models.recipe.problems import split_of
 from models.recipe.stores import errands
 from models.recipe.tool_loop import run, tasks
@@ -65,6 +66,44 @@ def test_training_texts_are_what_the_template_renders(monkeypatch: pytest.Monkey
         )
         assert text.startswith(prompt)
         assert ids(text) == [i for piece, _ in pieces for i in ids(piece)]
+
+
+def test_an_answer_that_a_grammar_begins_has_the_tokens_of_the_whole() -> None:
+    tokenizer = Tokenizer.from_file(str(TINY / "tokenizer.json"))
+
+    def ids(text: str) -> list[int]:
+        found: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return found
+
+    pieces = mixture.begun([("<think>\n\n</think>\n\n", 0.1), ('{"answer": 12}<|im_end|>', 1.0)])
+    assert [weight for _, weight in pieces] == [0.1, 0.0, 1.0]
+    text = "".join(piece for piece, _ in pieces)
+    assert ids(text) == [i for piece, _ in pieces for i in ids(piece)]
+
+
+def test_example_fits_its_schema() -> None:
+    rng = Random("examples")
+    for _ in range(200):
+        question, answer = example(rng)
+        begin, end = question["content"].find("{"), question["content"].rfind("}")
+        schema = json.loads(question["content"][begin : end + 1])
+        assert fits(json.loads(answer["content"]), schema)
+
+
+def fits(value: Any, schema: dict[str, Any]) -> bool:
+    if "enum" in schema:
+        return value in schema["enum"]
+    match schema["type"]:
+        case "object":
+            each = schema["properties"]
+            return set(value) == set(each) and all(fits(value[k], s) for k, s in each.items())
+        case "array":
+            return all(fits(item, schema["items"]) for item in value)
+        case "boolean" | "null" as kind:
+            return value in {"boolean": (True, False), "null": (None,)}[kind]
+        case kind:
+            kinds = {"string": str, "integer": int, "number": (int, float)}
+            return isinstance(value, kinds[kind])
 
 
 def test_calls_are_read_back_as_they_were_meant(monkeypatch: pytest.MonkeyPatch) -> None:
