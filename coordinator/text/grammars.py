@@ -11,6 +11,7 @@ from typing import Any
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from coordinator.text.json_schemas import compilable
 from coordinator.text.string_values import terminal
 from coordinator.text.tool_parser import CLOSE, END_FUNCTION, FUNCTION, OPEN, PARAMETER
 from coordinator.text.tool_values import resolved, types_of
@@ -31,7 +32,9 @@ def json_schema(schema: Mapping[str, Any] | bool) -> str:
     """JSON that the schema allows, with a blank or a line break at most between items."""
     if not isinstance(schema, Mapping | bool):
         raise BadGrammar("a JSON schema is an object or a boolean")
-    text = json.dumps(schema)
+    if schema is False:
+        raise BadGrammar("the JSON schema allows nothing")
+    text = _schema_text({} if schema is True else schema)
     _check_len(text, "the JSON schema")
     try:
         return LLMatcher.grammar_from_json_schema(
@@ -148,7 +151,14 @@ def _value(rule: str, name: str, given: Any, root: Mapping[str, Any]) -> str:
     if isinstance(schema, Mapping):
         shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
         schema = {**shared, **schema, "x-guidance": {"whitespace_pattern": _WHITE_SPACE}}
-    return f"{rule}: %json {json.dumps(schema)} {_quoted(_END_VALUE)}"
+    return f"{rule}: %json {_schema_text(schema)} {_quoted(_END_VALUE)}"
+
+
+def _schema_text(schema: Any) -> str:
+    try:
+        return json.dumps(compilable(schema))
+    except RecursionError:
+        raise BadGrammar("the JSON schema is nested too deeply") from None
 
 
 def _quoted(text: str) -> str:
