@@ -12,7 +12,8 @@ from threading import Lock
 
 from llguidance import LLMatcher
 
-from transport.checkpoint_folder import TOKENIZER, eos_ids
+from transport.checkpoint_folder import TOKENIZER
+from transport.eos_ids import eos_ids
 from transport.grammars import compiled, grammar_tokenizer
 
 MAX_KEPT = 64

@@ -18,6 +18,7 @@ from typing import Any
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
 TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
@@ -48,19 +49,6 @@ def model_name(folder: Path) -> str:
     if folder.parent.name == "snapshots" and cache.startswith("models--"):
         return cache.rpartition("--")[2]
     return folder.name
-
-
-def eos_ids(folder: Path) -> tuple[int, ...]:
-    """The ids that end a sequence, as generation_config.json and config.json name them. Raises
-    ValueError, naming the file, for one that is not a JSON object."""
-    config = read_json(folder / CONFIG)
-    texts = [
-        read_json(folder / GENERATION, required=False),
-        config,
-        config.get("text_config") or {},
-    ]
-    found = [_ids(text.get("eos_token_id")) for text in texts]
-    return tuple(dict.fromkeys(token_id for ids in found for token_id in ids))
 
 
 def read_json(path: Path, *, required: bool = True) -> dict[str, Any]:
@@ -105,12 +93,6 @@ def require_readable(folder: Path, names: Sequence[str], setting: str = "model")
             raise ValueError(_forbidden(file, folder, setting)) from None
         except OSError as error:
             raise ValueError(f"{setting}: {file} cannot be read: {error.strerror}") from None
-
-
-def _ids(value: Any) -> list[int]:
-    if value is None:
-        return []
-    return [value] if isinstance(value, int) else list(value)
 
 
 def _snapshot(path: Path, setting: str) -> Path:

@@ -2,6 +2,7 @@
 name them."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -16,11 +17,19 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 _LATER_ROLES = ("function",)
 
 
-class CalledFunction(Struct, kw_only=True):
+class CalledFunction(Struct, kw_only=True, dict=True):
     """``arguments`` is a JSON object as text, as the model's answers have it."""
 
     name: str
     arguments: str = "{}"
+
+    @cached_property
+    def decoded(self) -> dict[str, Any]:
+        """The object in ``arguments``. Raises ValueError."""
+        arguments = msgspec.json.decode(self.arguments or "{}")
+        if not isinstance(arguments, dict):
+            raise ValueError("arguments is not a JSON object")
+        return arguments
 
 
 class CalledTool(Struct, kw_only=True):
@@ -31,11 +40,8 @@ class CalledTool(Struct, kw_only=True):
     function: CalledFunction
 
     def rendered(self) -> dict[str, Any]:
-        """As the chat template sees it, with ``arguments`` as an object. Raises ValueError."""
-        arguments = msgspec.json.decode(self.function.arguments or "{}")
-        if not isinstance(arguments, dict):
-            raise ValueError("arguments is not a JSON object")
-        function = {"name": self.function.name, "arguments": arguments}
+        """As the chat template sees it, with ``arguments`` as an object."""
+        function = {"name": self.function.name, "arguments": self.function.decoded}
         return {"id": self.id, "type": self.type, "function": function}
 
 
@@ -70,7 +76,7 @@ class ChatMessage(RequestBody, kw_only=True):
             raise FieldError("tool_calls", "only an assistant's message has them")
         for i, call in enumerate(self.tool_calls or ()):
             try:
-                call.rendered()
+                _ = call.function.decoded
             except ValueError as error:
                 path = f"tool_calls[{i}].function.arguments"
                 raise FieldError(path, f"is no JSON object: {error}") from None

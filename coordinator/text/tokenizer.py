@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,8 @@ from llguidance import LLTokenizer
 
 from coordinator.text.chat_template import ChatTemplate, TemplateRefused
 from coordinator.text.detokenizer import TokenBytes
-from transport.checkpoint_folder import CONFIG, GENERATION, eos_ids, read_json
+from transport.checkpoint_folder import CONFIG, GENERATION, TOKENIZER, read_json
+from transport.eos_ids import eos_ids
 from transport.grammars import grammar_tokenizer
 from transport.wire.token_ids import TokenIds, packed
 
@@ -93,17 +94,13 @@ class Tokenizer:
     def load(cls, folder: Path) -> "Tokenizer":
         """Raises ValueError, naming the file, when the folder does not hold a tokenizer."""
         info = CheckpointInfo.read(folder)
-        file = folder / "tokenizer.json"
+        file = folder / TOKENIZER
         if not file.is_file():
             raise ValueError(f"{file} is missing")
         try:
             backend = tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # the Rust side raises bare Exception
             raise ValueError(f"{file} is not a tokenizer: {error}") from error
-        eos = read_json(folder / "tokenizer_config.json", required=False).get("eos_token")
-        eos_id = backend.token_to_id(eos.get("content", "") if isinstance(eos, dict) else eos or "")
-        if eos_id is not None and eos_id not in info.eos_ids:
-            info = replace(info, eos_ids=(*info.eos_ids, eos_id))
         return cls(backend, ChatTemplate.read(folder), info, folder)
 
     def opens_thought(self, prompt: TokenIds) -> bool:

@@ -12,7 +12,7 @@ from engine.constraints import ConstrainedSequence
 from engine.draws import SampleRow
 from engine.grammars import Grammars
 from engine.sampler import Sampler
-from transport.checkpoint_folder import eos_ids
+from transport.eos_ids import eos_ids
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 
 TINY = Path("models/tiny")
