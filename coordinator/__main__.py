@@ -20,7 +20,7 @@ from coordinator.core.streams import memory_bytes, tokens_that_fit
 from coordinator.http.api_keys import parse_api_keys
 from coordinator.http.http_settings import HttpSettings
 from coordinator.record.redis_link import RedisUnavailable
-from coordinator.record.settings import PASSWORD
+from coordinator.record.settings import PASSWORD, KeepLimits
 from coordinator.server import CoordinatorSettings, serve
 from telemetry.last_words import CANNOT_START, TRY_AGAIN, run_command, say_why
 from telemetry.listen_fds import inherited_listener
@@ -109,6 +109,20 @@ def main(
             help="Origins whose pages may call the API, separated by commas; *: all.",
         ),
     ] = "",
+    response_ttl: Annotated[
+        int,
+        typer.Option(
+            envvar="BATON_RESPONSE_TTL",
+            help="Seconds for which a response of /v1/responses can be named; 0: none is kept.",
+        ),
+    ] = KeepLimits.ttl_s,
+    response_bytes: Annotated[
+        int,
+        typer.Option(
+            envvar="BATON_RESPONSE_BYTES",
+            help="Bytes of responses that Redis keeps; beyond, the one used least lately goes.",
+        ),
+    ] = KeepLimits.max_bytes,
     log_level: Annotated[str, typer.Option(envvar="BATON_LOG_LEVEL")] = "info",
     log_json: Annotated[bool, typer.Option(envvar="BATON_LOG_JSON")] = False,
 ) -> None:
@@ -141,6 +155,7 @@ def main(
                 silence_timeout_s=silence_timeout,
                 queue_timeout_s=queue_timeout,
             ),
+            keep=KeepLimits(response_ttl, response_bytes),
             drain_timeout_s=drain_timeout,
             hand_over=hand_over,
             channel_keys=channel_keys(secret_setting(os.environ, SECRET)),

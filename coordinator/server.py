@@ -31,7 +31,7 @@ from coordinator.http.connections import AcceptThrottle, Connections, allow_open
 from coordinator.http.head_deadline import HeadDeadline
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.readers import Readers
-from coordinator.record.settings import StoreLimits
+from coordinator.record.settings import KeepLimits, StoreLimits
 from coordinator.record.store import Store
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
@@ -64,6 +64,7 @@ class CoordinatorSettings:
     hub: HubSettings = field(default_factory=HubSettings)
     limits: PlacementLimits = field(default_factory=PlacementLimits)
     store: StoreLimits = field(default_factory=StoreLimits)
+    keep: KeepLimits = field(default_factory=KeepLimits)
     drain_timeout_s: float = 30.0
     hand_over: bool = False
     channel_keys: ChannelKeys | None = None
@@ -98,7 +99,7 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
         stack.callback(channel.close)
         store = Store(
             settings.redis_url, instance, PROTOCOL, redis_password=settings.redis_password,
-            endpoint=channel.endpoint, limits=settings.store,
+            endpoint=channel.endpoint, limits=settings.store, keep=settings.keep,
         )  # fmt: skip
         await store.start()
         stack.push_async_callback(store.close, RECORD_TIMEOUT_S)
@@ -108,8 +109,9 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
         readers = Readers(settings.model)
         stack.callback(readers.close)
         app = create_app(
-            hub, tokenizer, settings.http, metrics, store, readers=readers, now=observer.clock
-        )
+            hub, tokenizer, settings.http, metrics, store, readers=readers, now=observer.clock,
+            kept=store.responses,
+        )  # fmt: skip
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(hub.run(), name="hub")
             if inherited is not None:

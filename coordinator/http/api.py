@@ -15,7 +15,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
-from coordinator.core.contract import Core, History, NoHistory
+from coordinator.core.contract import Core, History, KeptResponses, NoHistory, NoKeptResponses
 from coordinator.http.accounts import Accounts
 from coordinator.http.app_context import AppContext
 from coordinator.http.body import Bodies, BodyLimit
@@ -26,6 +26,7 @@ from coordinator.http.middleware import HeadRequests, Observed, RequestId
 from coordinator.http.openapi import install_openapi
 from coordinator.http.rate_limit_headers import RATE_LIMIT_HEADERS
 from coordinator.http.readers import Readers
+from coordinator.http.responses.routes import response_routes
 from coordinator.http.routes_generate import generate_routes
 from coordinator.http.routes_history import history_routes
 from coordinator.http.routes_info import info_routes
@@ -46,11 +47,13 @@ def create_app(
     *,
     readers: Readers | None = None,
     now: Callable[[], float] | None = None,
+    kept: KeptResponses | None = None,
 ) -> FastAPI:
     """The ASGI app. ``metrics`` is the object that the core feeds too; a fresh one if None.
     ``history`` has the record of requests; none if None. ``clock`` is that of the keys'
     quotas. ``readers`` read heavy bodies; new ones if None. ``now`` gives Unix seconds
-    by the clock that stamped the history's records; one that never steps if None.
+    by the clock that stamped the history's records; one that never steps if None. ``kept`` has the
+    responses that clients name later; none if None.
 
     The caller owns core, tokenizer and readers, and closes them.
     """
@@ -62,6 +65,7 @@ def create_app(
         openapi_url=None,
     )  # fmt: skip
     app.include_router(generate_routes(context, bodies))
+    app.include_router(response_routes(context, bodies, kept or NoKeptResponses()))
     app.include_router(info_routes(context, bodies))
     app.include_router(history_routes(history or NoHistory(), now or SteadyClock(), context.names))
     app.include_router(page_routes())
@@ -76,7 +80,7 @@ def create_app(
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.allowed_origins,
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after", *RATE_LIMIT_HEADERS],
         )

@@ -3,6 +3,7 @@ in another process."""
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from starlette.datastructures import Headers
@@ -18,6 +19,7 @@ from coordinator.http.readers import Readers
 from coordinator.http.request_parser import Kind, parse
 from coordinator.http.while_connected import while_connected
 
+LookUp = Callable[[bytes], Awaitable[bytes]]
 HEAVY_BYTES = 64 * 1024
 """A body up to this size is parsed on the event loop: any takes 2 ms at most."""
 _RETRY_AFTER_S = 2.0
@@ -145,10 +147,12 @@ class Bodies:
             if name not in ("api_keys", "allowed_origins")  # no concern of a reader
         }
 
-    async def generation(self, http: Request, kind: Kind) -> Prepared:
-        """The request of a chat or a completion, with the ids of its prompts; raises ApiError and
-        ClientLeft."""
-        found = await self._prepared(http, kind)
+    async def generation(
+        self, http: Request, kind: Kind, look_up: LookUp | None = None
+    ) -> Prepared:
+        """A request that generates, with the ids of its prompts; raises ApiError and ClientLeft.
+        ``look_up`` finds what earlier responses hold of the conversation of a body."""
+        found = await self._prepared(http, kind, look_up)
         assert isinstance(found, Prepared)
         return found
 
@@ -158,7 +162,9 @@ class Bodies:
         assert isinstance(found, bytes)
         return found
 
-    async def _prepared(self, http: Request, kind: Kind) -> Prepared | bytes:
+    async def _prepared(
+        self, http: Request, kind: Kind, look_up: LookUp | None = None
+    ) -> Prepared | bytes:
         encoding = http.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", ""):
             message = f"Content-Encoding {quote(encoding)} is not supported; send the body as it is"
@@ -167,13 +173,15 @@ class Bodies:
         held = self._bytes.hold(owner)
         try:
             pieces = await self._receive(http, held)
-            if held.num_bytes > HEAVY_BYTES:
-                job = Job(kind, context.core.max_seq_len, self._settings, held.num_bytes)
+            earlier = b"" if look_up is None else await look_up(b"".join(pieces))
+            if held.num_bytes + len(earlier) > HEAVY_BYTES:
+                num_bytes, max_seq_len = held.num_bytes, context.core.max_seq_len
+                job = Job(kind, max_seq_len, self._settings, num_bytes, earlier)
                 work = self._readers.read(owner, job, pieces)
             else:
                 request = parse(kind, b"".join(pieces))
                 aside = kind in ("tokenize", "detokenize")
-                work = context.tokenizer.run(prepared, context, kind, request, aside=aside)
+                work = context.tokenizer.run(prepared, context, kind, request, earlier, aside=aside)
             return await while_connected(work, http.receive)
         finally:
             held.release()

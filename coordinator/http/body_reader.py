@@ -33,12 +33,14 @@ _HEAD_BYTES = 4
 
 
 class Job(Struct, frozen=True):
-    """``num_bytes`` of body follow. ``settings`` are the HttpSettings without keys."""
+    """``num_bytes`` of body follow. ``settings`` are the HttpSettings without keys. ``earlier`` is
+    the JSON of what earlier responses hold of the conversation."""
 
     kind: Kind
     max_seq_len: int | None
     settings: dict[str, Any]
     num_bytes: int
+    earlier: bytes = b""
 
 
 class Refusal(Struct, frozen=True):
@@ -54,7 +56,8 @@ class Refusal(Struct, frozen=True):
 
 class Reply(Struct, frozen=True):
     """``num_bytes`` follow: the JSON of an answer, or with ``request`` (JSON, without its texts, of
-    ``kind``) the ids of its prompts, which have ``lens`` tokens."""
+    ``kind``) the ids of its prompts, which have ``lens`` tokens. ``echoes`` and ``origin`` are
+    Prepared's."""
 
     refusal: Refusal | None = None
     kind: Kind = "chat"
@@ -62,6 +65,7 @@ class Reply(Struct, frozen=True):
     lens: tuple[int, ...] = ()
     echoes: list[str] | None = None
     num_bytes: int = 0
+    origin: bytes = b""
 
 
 def write_head(stream: IO[bytes], head: Job | Reply) -> None:
@@ -155,7 +159,7 @@ def main(model: Path) -> None:
             return
         core = cast(Core, CoreLimit(job.max_seq_len))
         context = AppContext(core, tokenizer, HttpSettings(**job.settings), metrics)
-        reply, data = _reply(context, job.kind, body)
+        reply, data = _reply(context, job, body)
         try:
             write_head(outgoing, reply)
             outgoing.write(data)
@@ -164,9 +168,9 @@ def main(model: Path) -> None:
             os._exit(0)  # the coordinator is gone, and nothing reads what is left in the buffer
 
 
-def _reply(context: AppContext, kind: Kind, body: bytes) -> tuple[Reply, bytes]:
+def _reply(context: AppContext, job: Job, body: bytes) -> tuple[Reply, bytes]:
     try:
-        found = prepared(context, kind, parse(kind, body))
+        found = prepared(context, job.kind, parse(job.kind, body), job.earlier)
     except ApiError as error:
         return _refused(error), b""
     except Exception:
@@ -176,7 +180,10 @@ def _reply(context: AppContext, kind: Kind, body: bytes) -> tuple[Reply, bytes]:
     data = b"".join(map(to_wire, found.prompts))
     request = msgspec.json.encode(found.request)
     lens = tuple(map(len, found.prompts))
-    return Reply(None, found.kind, request, lens, found.echoes, len(data)), data
+    return (
+        Reply(None, found.kind, request, lens, found.echoes, len(data), found.origin),
+        data,
+    )
 
 
 def _refused(error: ApiError, bug: str = "") -> Reply:

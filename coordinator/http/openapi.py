@@ -1,7 +1,7 @@
 """A truthful ``/openapi.json``: FastAPI's paths, with the bodies that msgspec reads and writes."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -30,12 +30,15 @@ from coordinator.http.response_schemas import (
     Tokenized,
     Version,
 )
+from coordinator.http.responses.events import EVENTS
+from coordinator.http.responses.request import ResponseRequest
+from coordinator.http.responses.schemas import DeletedResponse, ResponseBody
 from coordinator.http.timeline import RequestList
 
-_REQUESTS = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+_REQUESTS = (ChatRequest, CompletionRequest, ResponseRequest, TokenizeRequest, DetokenizeRequest)
 _ANSWERS = (
     ChatCompletion, ChatCompletionChunk, Completion, Detokenized, ErrorBody, Health, ModelList,
-    Ready, RequestList, ServiceStatus, Tokenized, Version,
+    Ready, RequestList, ResponseBody, DeletedResponse, *EVENTS, ServiceStatus, Tokenized, Version,
 )  # fmt: skip
 _REF = "#/components/schemas/{name}"
 _DESCRIPTIONS = {
@@ -62,13 +65,18 @@ def request_body(model: type) -> dict[str, Any]:
 
 
 def answers(
-    model: type, *statuses: int, chunk: type | None = None, descriptions: Mapping[int, str] = {}
+    model: type,
+    *statuses: int,
+    chunk: type | Sequence[type] = (),
+    descriptions: Mapping[int, str] = {},
 ) -> Responses:
-    """``responses`` of a route that answers with ``model``, or with ``chunk`` as events with a
-    chunk each, or with an error of one of ``statuses``; 413 and 408 come with every body."""
+    """``responses`` of a route that answers with ``model``, or with ``chunk`` (one of them where
+    there are several) as events with a chunk each, or with an error of one of ``statuses``; 413 and
+    408 come with every body."""
     content = _json(model)
-    if chunk is not None:
-        content["text/event-stream"] = {"schema": {"type": "string"}, "x-event-data": _ref(chunk)}
+    if chunk:
+        data = _ref(chunk) if isinstance(chunk, type) else {"oneOf": [_ref(one) for one in chunk]}
+        content["text/event-stream"] = {"schema": {"type": "string"}, "x-event-data": data}
     errors = _errors({s: descriptions.get(s) or _DESCRIPTIONS[s] for s in statuses})
     return {200: {"content": content}, **errors}
 

@@ -5,10 +5,11 @@ process of their own (body_reader.py).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from coordinator.http.app_context import AppContext
 from coordinator.http.chat_schemas import ChatMessage
@@ -31,6 +32,9 @@ from coordinator.http.request_schemas import (
     TokenizeRequest,
 )
 from coordinator.http.response_schemas import Detokenized, Tokenized
+from coordinator.http.responses.request import ResponseRequest
+from coordinator.http.responses.truncation import fitting
+from coordinator.http.responses.turn import turn_of
 from coordinator.http.sampling import check_caps
 from coordinator.http.truncation import max_read_len, truncated
 from transport.wire.token_ids import TokenIds
@@ -39,11 +43,13 @@ from transport.wire.token_ids import TokenIds
 @dataclass(frozen=True)
 class Prepared:
     """A request that generates, without the texts of its prompts; their token ids; and with
-    ``echo`` the texts."""
+    ``echo`` the texts. ``origin`` is the JSON of what the route needs of another API's request,
+    which was translated to ``request``."""
 
     request: GenerationRequest
     prompts: list[TokenIds]
     echoes: list[str] | None = None
+    origin: bytes = b""
 
     @property
     def prompt_tokens(self) -> int:
@@ -56,23 +62,44 @@ class Prepared:
         return "chat" if isinstance(self.request, ChatRequest) else "completion"
 
 
-def prepared(context: AppContext, kind: Kind, request: AnyRequest) -> Prepared | bytes:
-    """What ``kind`` makes of a request: a Prepared, or the JSON of an answer; raises ApiError."""
+def prepared(
+    context: AppContext, kind: Kind, request: AnyRequest, earlier: bytes = b""
+) -> Prepared | bytes:
+    """What ``kind`` makes of a request: a Prepared, or the JSON of an answer; raises ApiError.
+    ``earlier`` is the JSON of what earlier responses hold of the conversation."""
+    if isinstance(request, ResponseRequest):
+        return _response(context, request, earlier)
     return _WORK[kind](context, request)
 
 
 def _chat(context: AppContext, request: ChatRequest) -> Prepared:
     _check(context, request)
-    ids = chat_ids(
+    ids = _ids(context, request)
+    request.messages = [ChatMessage(role="user", content="")]
+    request.chat_template_kwargs = request.continue_final_message = None
+    return Prepared(request, [truncated(ids, request, context.max_model_len)])
+
+
+def _ids(context: AppContext, request: ChatRequest) -> TokenIds:
+    return chat_ids(
         context.tokenizer,
         request,
         () if request.tool_choice == "none" else request.tools or (),
         variables=request.template_variables,
         max_len=max_read_len(request, context.max_model_len),
     )
-    request.messages = [ChatMessage(role="user", content="")]
-    request.chat_template_kwargs = request.continue_final_message = None
-    return Prepared(request, [truncated(ids, request, context.max_model_len)])
+
+
+def _response(context: AppContext, request: ResponseRequest, earlier: bytes) -> Prepared:
+    chat, turn = turn_of(request, earlier)
+    if request.truncation == "auto":
+        room = context.max_model_len - (request.max_output_tokens or 1)
+
+        def fits(messages: list[ChatMessage]) -> bool:
+            return len(_ids(context, structs.replace(chat, messages=messages))) <= room
+
+        chat.messages = fitting(chat.messages, fits)
+    return replace(_chat(context, chat), origin=msgspec.json.encode(turn))
 
 
 def _completion(context: AppContext, request: CompletionRequest) -> Prepared:

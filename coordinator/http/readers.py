@@ -162,7 +162,7 @@ def _ask(process: ReaderProcess, job: Job, body: Sequence[bytes]) -> Prepared | 
     for length in reply.lens:
         prompts.append(ids[end : end + length])
         end += length
-    return Prepared(request, prompts, reply.echoes)
+    return Prepared(request, prompts, reply.echoes, reply.origin)
 
 
 def _refused(status: int, message: str) -> ApiError:

@@ -17,16 +17,19 @@ from coordinator.http.request_schemas import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from coordinator.http.responses.request import ResponseRequest
 
-Kind = Literal["chat", "completion", "tokenize", "detokenize"]
-AnyRequest = ChatRequest | CompletionRequest | TokenizeRequest | DetokenizeRequest
+Kind = Literal["chat", "completion", "response", "tokenize", "detokenize"]
+AnyRequest = ChatRequest | CompletionRequest | ResponseRequest | TokenizeRequest | DetokenizeRequest
 
 STRUCTURE_BYTES = 512 * 1024
-"""A body may hold so many bytes besides its prompt, its messages or its tokens."""
+"""A body may hold so many bytes besides its prompt, its messages, its input or its
+tokens."""
 
 _DECODERS: dict[Kind, msgspec.json.Decoder[AnyRequest]] = {
     "chat": msgspec.json.Decoder(ChatRequest),
     "completion": msgspec.json.Decoder(CompletionRequest),
+    "response": msgspec.json.Decoder(ResponseRequest),
     "tokenize": msgspec.json.Decoder(TokenizeRequest),
     "detokenize": msgspec.json.Decoder(DetokenizeRequest),
 }
@@ -42,6 +45,7 @@ class _LongFields(msgspec.Struct):
     prompt: msgspec.Raw = msgspec.Raw()
     messages: msgspec.Raw = msgspec.Raw()
     tokens: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
 
 
 _long_fields = msgspec.json.Decoder(_LongFields)
@@ -86,11 +90,18 @@ def _check_structure(body: bytes) -> None:
     # Within a text every quote is escaped, so that these are no more than the roles.
     if (num_roles := bytes(fields.messages).count(b'"role"')) > MAX_MESSAGES:
         raise invalid("messages", f"at most {MAX_MESSAGES} messages and parts, got {num_roles}")
-    long = sum(memoryview(raw).nbytes for raw in (fields.prompt, fields.messages, fields.tokens))
+    # Each item of an input has a role or a type, and so has each of its parts.
+    items = bytes(fields.input)
+    if (num_marks := items.count(b'"role"') + items.count(b'"type"')) > 2 * MAX_MESSAGES:
+        raise invalid("input", f"at most {MAX_MESSAGES} items and parts, got {num_marks // 2}")
+    long = sum(
+        memoryview(raw).nbytes
+        for raw in (fields.prompt, fields.messages, fields.tokens, fields.input)
+    )
     if len(body) - long > STRUCTURE_BYTES:
         message = (
-            f"the body holds {len(body) - long} bytes besides its prompt, messages or tokens; at "
-            f"most {STRUCTURE_BYTES} are taken"
+            f"the body holds {len(body) - long} bytes besides its prompt, messages, input "
+            f"or tokens; at most {STRUCTURE_BYTES} are taken"
         )
         raise ApiError(413, message, code="body_too_large")
 
@@ -108,7 +119,7 @@ def _from_validation(error: msgspec.ValidationError) -> ApiError:
         return ApiError(400, "the body must be a JSON object", code="invalid_value")
     if part := _PART.fullmatch(param):
         if param.endswith(".type") and text.startswith("Invalid value"):
-            text, code = "only parts of type 'text' are supported", UNSUPPORTED
+            text, code = "only parts that are text are supported", UNSUPPORTED
         param = part[1]  # OpenAI names the message's content, not the part of it
     return invalid(param, text.replace(" | null`", "`"), code)
 

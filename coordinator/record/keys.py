@@ -11,6 +11,11 @@ baton:worker:{instance}         hash  what `register_worker` was given, and    1
                                       `coordinator`
 baton:coordinator:{instance}    hash  protocol, started_at (Unix s), endpoint  15 s, refreshed
 baton:coordinators              set   instances that may have open requests    48 h, refreshed
+baton:response:{key}:{id}       hash  a response that clients may name: what   BATON_RESPONSE_TTL
+                                      it continues, its items, its body        after its last use
+baton:responses                 zset  those responses and their bytes, by      with the responses
+                                      when they expire
+baton:responses:bytes           str   the bytes of all of them
 
 A coordinator is alive while its hash exists. An instance listed in `baton:coordinators` without
 a hash is dead: any live coordinator fails what its open set lists, then unlists it. A hash of
@@ -25,6 +30,9 @@ whose dead coordinator's list was lost is found through `baton:recent`.
 from typing import Final
 
 REQUEST_PREFIX: Final = "baton:request:"
+RESPONSE_PREFIX: Final = "baton:response:"
+RESPONSES: Final = "baton:responses"
+RESPONSE_BYTES: Final = "baton:responses:bytes"
 COORDINATOR_PREFIX: Final = "baton:coordinator:"
 COORDINATORS: Final = "baton:coordinators"
 RECENT: Final = "baton:recent"
@@ -51,3 +59,9 @@ def worker(instance: str) -> str:
 
 def coordinator(instance: str) -> str:
     return COORDINATOR_PREFIX + instance
+
+
+def response(owner: str, response_id: str) -> str:
+    """``owner`` is the name of an API key, "" where none are set: another key's response is under
+    another name."""
+    return f"{RESPONSE_PREFIX}{owner}:{response_id}"

@@ -15,7 +15,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoScriptError, RedisError, ResponseError
 
-from coordinator.record import scripts
+from coordinator.record import response_scripts, scripts
 from coordinator.record.scripts import RUN, Command
 from coordinator.record.settings import check_redis_password, check_redis_url, safe_url
 from transport.wire.errors import BatonError
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S: Final = 0.2
 SAY_EVERY_S: Final = 60.0
+_SOURCES: Final = (*scripts.SOURCES, *response_scripts.SOURCES)
 
 
 class RedisUnavailable(BatonError):
@@ -107,7 +108,7 @@ class RedisLink:
                 replies = await self._pipeline(commands)
                 missing = [i for i, r in enumerate(replies) if isinstance(r, NoScriptError)]
                 if missing:
-                    await self._pipeline([("SCRIPT LOAD", source) for source in scripts.SOURCES])
+                    await self._pipeline([("SCRIPT LOAD", source) for source in _SOURCES])
                     again = await self._pipeline([commands[i] for i in missing])
                     for i, reply in zip(missing, again, strict=True):
                         replies[i] = reply

@@ -1,4 +1,5 @@
-"""The settings of the record: the timing of the store, where Redis is, and its password."""
+"""The settings of the record: the timing of the store, what is kept of responses, where Redis is,
+and its password."""
 
 import re
 from dataclasses import dataclass
@@ -31,6 +32,26 @@ class StoreLimits:
     max_ended: int = 20_000
     backoff_min_s: float = 0.05
     backoff_max_s: float = 2.0
+
+
+@dataclass(frozen=True)
+class KeepLimits:
+    """The responses that are kept for clients: each for ``ttl_s`` after its last use (0: none is
+    kept), all together up to ``max_bytes``, beyond which the one used least lately goes. A larger
+    response than ``max_response_bytes`` is not kept, a larger conversation than
+    ``max_conversation_bytes`` cannot be continued. The end of a response waits ``keep_wait_s`` at
+    most until it is kept. Raises ValueError that names the setting."""
+
+    ttl_s: int = 3600
+    max_bytes: int = 256 * 1024 * 1024
+    max_response_bytes: int = 4 * 1024 * 1024
+    max_conversation_bytes: int = 4 * 1024 * 1024
+    keep_wait_s: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
 
 
 def safe_url(url: str) -> str:

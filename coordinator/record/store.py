@@ -17,7 +17,8 @@ from coordinator.record import keys
 from coordinator.record.presence import Presence
 from coordinator.record.record import RequestRecord
 from coordinator.record.redis_link import Damage, RedisLink, is_wrong_type
-from coordinator.record.settings import StoreLimits
+from coordinator.record.response_store import ResponseStore
+from coordinator.record.settings import KeepLimits, StoreLimits
 from coordinator.record.store_writer import StoreCounters, StoreWriter
 from coordinator.record.write_buffer import WriteBuffer
 from transport.wire.errors import MalformedMessage
@@ -28,7 +29,8 @@ _READ_A_TURN = 25  # records, of which one takes 0.2 ms to read from a reply
 class Store:
     """One per coordinator, all on the event loop's thread. ``start`` it once, ``close`` it once.
 
-    ``protocol`` is the version of the wire and of the record. Raises ValueError for a
+    ``protocol`` is the version of the wire and of the record; ``responses`` keeps those that
+    clients name later. Raises ValueError for a
     ``redis_url`` that cannot be one.
     """
 
@@ -41,6 +43,7 @@ class Store:
         redis_password: str = "",
         endpoint: str = "",
         limits: StoreLimits | None = None,
+        keep: KeepLimits | None = None,
     ) -> None:
         self.limits = limits = limits or StoreLimits()
         self.instance = instance
@@ -55,6 +58,7 @@ class Store:
         link = connect()
         # Readers have connections of their own: however many come, the writer is not held up.
         self._reader = connect()
+        self.responses = ResponseStore(connect(), lambda: self.connected, keep or KeepLimits())
         self._buffer = WriteBuffer(max_ended=limits.max_ended, retain_s=limits.retain_s)
         self._presence = Presence(link, instance, protocol, endpoint, ttl_s=limits.presence_ttl_s)
         self._writer = StoreWriter(link, instance, self._buffer, self._presence, limits)
@@ -169,3 +173,4 @@ class Store:
         give up after ``deadline_s``. Requests still open are left for others to fail."""
         await self._writer.close(deadline_s)
         await self._reader.close()
+        await self.responses.close()

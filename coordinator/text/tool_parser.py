@@ -74,6 +74,7 @@ class ToolParser:
         self._schema: Any = {}
         self._streams = False
         self._num_parameters = 0
+        self._after_call = False  # white space that follows belongs to no text
         self.num_calls = 0
 
     def push(self, text: str) -> list[Event]:
@@ -112,6 +113,9 @@ class ToolParser:
                 return self._end()
 
     def _text(self) -> "list[Event] | None":
+        if self._after_call:
+            self._held = self._held.lstrip()
+            self._after_call = not self._held
         text, tag, rest = self._held.partition(OPEN)
         if tag:
             self._held, self._at = rest, _At.CALL
@@ -183,7 +187,7 @@ class ToolParser:
     def _end(self) -> "list[Event] | None":
         text = self._held = self._held.lstrip()
         if text.startswith(CLOSE):
-            self._held, self._at = text.removeprefix(CLOSE).lstrip(), _At.TEXT
+            self._held, self._at, self._after_call = text.removeprefix(CLOSE), _At.TEXT, True
             return []
         if text.startswith(FUNCTION):
             self._at = _At.CALL

@@ -1,0 +1,164 @@
+"""From the deltas of an answer to a response, whole or as events."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from msgspec import Struct, structs
+
+from coordinator.core.contract import Token
+from coordinator.http.answer import sse
+from coordinator.http.choice import Delta
+from coordinator.http.errors import ApiError
+from coordinator.http.responses.events import (
+    Event,
+    ResponseCompleted,
+    ResponseCreated,
+    ResponseFailed,
+    ResponseIncomplete,
+    ResponseInProgress,
+    StreamError,
+)
+from coordinator.http.responses.output import Output
+from coordinator.http.responses.schemas import (
+    IncompleteDetails,
+    InputDetails,
+    OutputDetails,
+    ResponseBody,
+    ResponseError,
+    ResponseUsage,
+)
+from coordinator.http.writers import chat_logprobs
+
+Keep = Callable[[ResponseBody], Awaitable[bool]]
+
+
+class ResponseAnswer:
+    """One response, as ``Answer`` says. ``body`` is its body in progress, ``token_bytes`` the text
+    of each token where log-probabilities are asked for. ``thought_end`` is the token that ends the
+    thought; None: there is none. ``keep`` stores the response, and says whether it could."""
+
+    def __init__(
+        self,
+        body: ResponseBody,
+        output: Output,
+        prompt_tokens: int,
+        token_bytes: Mapping[int, bytes] | None,
+        thought_end: int | None,
+        keep: Keep,
+    ) -> None:
+        self._body = body
+        self._output = output
+        self._prompt_tokens = prompt_tokens
+        self._token_bytes = token_bytes
+        self._thought_end = thought_end
+        self._keep = keep
+        self._thinks = thought_end is not None
+        self._num_tokens = self._num_thought = self._num_events = 0
+        self._cut_off = False
+
+    def events(self, index: int, delta: Delta) -> bytes:
+        events: list[Event] = []
+        if self._num_events == 0:
+            events += [
+                ResponseCreated(response=self._body),
+                ResponseInProgress(response=self._body),
+            ]
+        return self._sent([*events, *self._push(delta)])
+
+    async def end(self) -> bytes:
+        body = await self._whole()
+        ended = ResponseIncomplete if self._cut_off else ResponseCompleted
+        return self._sent([ended(response=body)])
+
+    def failure(self, error: ApiError) -> bytes:
+        failed = StreamError(code=error.code, message=str(error), param=error.param)
+        events = [*self._output.end("incomplete"), failed]
+        body = structs.replace(
+            self._body,
+            status="failed",
+            error=_response_error(error),
+            output=self._output.items,
+            store=False,
+        )
+        return self._sent([*events, ResponseFailed(response=body)])
+
+    async def body(self, choices: Sequence[Delta]) -> Struct:
+        (whole,) = choices
+        for delta in [whole] if self._token_bytes is None else _by_token(whole):
+            self._push(delta)
+        return await self._whole()
+
+    def _push(self, delta: Delta) -> list[Event]:
+        answer = self._counted(delta.tokens)
+        logprobs = []
+        if self._token_bytes is not None:
+            told = [token for token in answer if token.finish != "stop"]  # that one has no text
+            logprobs = chat_logprobs(told, self._token_bytes).content
+        ended = delta.finish is not None
+        events = self._output.push(delta.text, logprobs, last=ended)
+        if ended:
+            self._cut_off = delta.finish == "length"
+            events += self._output.end("incomplete" if self._cut_off else "completed")
+        return events
+
+    def _counted(self, tokens: Sequence[Token]) -> list[Token]:
+        """Counts the tokens, and returns those that follow the thought."""
+        answer = []
+        for token in tokens:
+            self._num_tokens += 1
+            if self._thinks:
+                self._num_thought += 1
+                self._thinks = token.token_id != self._thought_end
+            else:
+                answer.append(token)
+        return answer
+
+    async def _whole(self) -> ResponseBody:
+        """The body at the end, once the response is kept."""
+        body = structs.replace(
+            self._body,
+            completed_at=None if self._cut_off else int(time.time()),
+            status="incomplete" if self._cut_off else "completed",
+            incomplete_details=IncompleteDetails(reason="max_output_tokens")
+            if self._cut_off
+            else None,
+            output=self._output.items,
+            usage=self._usage(),
+        )
+        body.store = body.store and await self._keep(body)
+        return body
+
+    def _usage(self) -> ResponseUsage:
+        return ResponseUsage(
+            input_tokens=self._prompt_tokens,
+            input_tokens_details=InputDetails(),
+            output_tokens=self._num_tokens,
+            output_tokens_details=OutputDetails(reasoning_tokens=self._num_thought),
+            total_tokens=self._prompt_tokens + self._num_tokens,
+        )
+
+    def _sent(self, events: Sequence[Event]) -> bytes:
+        for event in events:
+            event.sequence_number = self._num_events
+            self._num_events += 1
+        return b"".join(sse(event, str(event.__struct_config__.tag)) for event in events)
+
+
+def _response_error(error: ApiError) -> ResponseError:
+    if error.status == 429:
+        return ResponseError(code="rate_limit_exceeded", message=str(error), type=error.code)
+    code = "server_error" if error.status >= 500 else "invalid_prompt"
+    return ResponseError(code=code, message=str(error), type=error.code)  # type: ignore[arg-type]
+
+
+def _by_token(whole: Delta) -> list[Delta]:
+    """A whole answer as one delta for each token, so that each log-probability is told with its
+    text."""
+    ends = [*whole.offsets[1:], len(whole.text)]
+    deltas = [
+        Delta(whole.text[begin:end], [token], [begin])
+        for token, begin, end in zip(whole.tokens, whole.offsets, ends, strict=True)
+    ]
+    if deltas:
+        deltas[-1].finish = whole.finish
+    return deltas

@@ -1,0 +1,95 @@
+"""From the items of a conversation to the messages that the chat template renders. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from coordinator.http.chat_schemas import CalledFunction, CalledTool, ChatMessage
+from coordinator.http.request_fields import FieldError
+from coordinator.http.responses.items import InputItem, text_of
+
+ITEM_NOT_FOUND = "item_not_found"
+
+
+class Earlier(Struct, frozen=True):
+    """What earlier responses hold of a conversation: the items of all turns before this one, and
+    those that ``item_reference`` items of this turn name."""
+
+    items: list[InputItem] = []
+    referenced: dict[str, InputItem] = {}
+
+    @staticmethod
+    def decoded(data: bytes) -> "Earlier":
+        return msgspec.json.decode(data, type=Earlier) if data else Earlier()
+
+
+def new_items(given: str | list[InputItem], referenced: Mapping[str, InputItem]) -> list[InputItem]:
+    """The items of this turn, with those that are only named in full. Raises FieldError."""
+    if isinstance(given, str):
+        return [InputItem(role="user", content=given)]
+    return [_resolved(item, referenced) for item in given]
+
+
+def messages_of(instructions: str | None, items: Sequence[InputItem]) -> list[ChatMessage]:
+    """Raises FieldError for a result without its call."""
+    messages: list[ChatMessage] = []
+    if instructions is not None:
+        messages.append(ChatMessage(role="system", content=instructions))
+    thought = ""  # of the assistant's message that follows
+    called: set[str] = set()
+    for item in items:
+        if item.is_cut_off:
+            continue
+        match item.type:
+            case "reasoning":
+                thought += text_of(item.content) or text_of(item.summary)
+                continue
+            case "function_call":
+                if thought or not _may_call(messages):
+                    messages.append(_assistant("", thought))
+                _add_call(messages[-1], item)
+                called.add(item.call_id or "")
+            case "function_call_output":
+                if item.call_id not in called:
+                    problem = f"no function call has the call_id {(item.call_id or '')[:64]!r}"
+                    raise FieldError("input", problem)
+                content = text_of(item.output)
+                messages.append(
+                    ChatMessage(role="tool", content=content, tool_call_id=item.call_id)
+                )
+            case _ if item.role == "assistant":
+                messages.append(_assistant(text_of(item.content), thought))
+            case _:
+                if thought:
+                    messages.append(_assistant("", thought))
+                messages.append(ChatMessage(role=item.role or "", content=text_of(item.content)))
+        thought = ""
+    return messages
+
+
+def _resolved(item: InputItem, referenced: Mapping[str, InputItem]) -> InputItem:
+    if item.type != "item_reference":
+        return item
+    assert item.id is not None, "checked with the item"
+    if item.id not in referenced:
+        problem = f"there is no item {item.id[:64]!r}; only those of stored responses may be named"
+        raise FieldError("input", problem, ITEM_NOT_FOUND)
+    return referenced[item.id]
+
+
+def _assistant(content: str, thought: str) -> ChatMessage:
+    return ChatMessage(role="assistant", content=content, reasoning_content=thought or None)
+
+
+def _may_call(messages: Sequence[ChatMessage]) -> bool:
+    return bool(messages) and messages[-1].role == "assistant"
+
+
+def _add_call(message: ChatMessage, item: InputItem) -> None:
+    assert item.call_id is not None
+    assert item.name is not None
+    function = CalledFunction(name=item.name, arguments=item.arguments or "{}")
+    message.tool_calls = [
+        *(message.tool_calls or ()), CalledTool(id=item.call_id, function=function),
+    ]  # fmt: skip

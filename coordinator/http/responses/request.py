@@ -1,0 +1,172 @@
+"""The body of ``POST /v1/responses``: what msgspec decodes, and what /openapi.json says of it.
+
+Source: OpenAI's Responses API, as the types of its Python client have it. What OpenAI computes with
+its own services (built-in tools, stored prompts, conversations) is refused.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import UNSET, Meta, Struct
+
+from coordinator.http.chat_schemas import (
+    MAX_MESSAGES,
+    JsonObjectFormat,
+    StructuredOutputs,
+    TextFormat,
+)
+from coordinator.http.known_fields import KnownFields
+from coordinator.http.request_fields import UNSUPPORTED, FieldError, Unsupported
+from coordinator.http.request_schemas import Count
+from coordinator.http.responses.items import InputItem
+from coordinator.http.sampling_fields import INT32_MAX
+
+LOGPROBS: Final = "message.output_text.logprobs"
+Included = Literal[
+    "message.output_text.logprobs", "reasoning.encrypted_content", "file_search_call.results",
+    "web_search_call.results", "web_search_call.action.sources", "code_interpreter_call.outputs",
+    "message.input_image.image_url", "computer_call_output.output.image_url",
+]  # fmt: skip
+"""What a response may include. There is nothing to include but log-probabilities: thoughts are not
+encrypted, and no tool of OpenAI's is called."""
+_Short = Annotated[str, Meta(max_length=512)]
+
+
+class ResponseTool(Struct, kw_only=True, omit_defaults=True):
+    """A function. ``parameters`` is the JSON schema of an object; ``strict``: calls always fit
+    it."""
+
+    type: Annotated[str, Meta(extra_json_schema={"enum": ["function"]})]
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")] | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.type != "function":
+            message = f"the tool {self.type[:40]!r} is not supported; only functions are"
+            raise FieldError("type", message, UNSUPPORTED)
+        if self.name is None:
+            raise FieldError("", "name is missing")
+
+
+class ToolName(Struct, kw_only=True):
+    type: Literal["function"] = "function"
+    name: str
+
+
+class ResponseToolChoice(Struct, kw_only=True, omit_defaults=True):
+    """The one function that has to be called, or with ``allowed_tools`` those that may be."""
+
+    type: Annotated[str, Meta(extra_json_schema={"enum": ["function", "allowed_tools"]})]
+    name: str | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: list[ToolName] | None = None
+
+    def __post_init__(self) -> None:
+        if self.type not in ("function", "allowed_tools"):
+            message = f"{self.type[:40]!r} is not supported; only functions are"
+            raise FieldError("type", message, UNSUPPORTED)
+        needed = ("name",) if self.type == "function" else ("mode", "tools")
+        for name in needed:
+            if getattr(self, name) is None:
+                raise FieldError("", f"{name} is missing")
+
+
+class ResponseJsonSchema(
+    Struct, tag_field="type", tag="json_schema", kw_only=True, rename={"schema_": "schema"}
+):
+    """JSON that a schema allows."""
+
+    name: str
+    schema_: dict[str, Any] | bool
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextSettings(Struct, kw_only=True, omit_defaults=True):
+    format: TextFormat | JsonObjectFormat | ResponseJsonSchema | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ReasoningSettings(Struct, kw_only=True, omit_defaults=True):
+    """``summary``: the thought itself is returned as its summary, as nothing shortens it."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto", "detailed"] | None = None
+    generate_summary: Literal["auto", "detailed"] | None = None
+    context: Literal["auto", "current_turn"] | None = None
+    mode: Literal["standard"] | None = None
+
+
+class ResponseStreamOptions(Struct, kw_only=True, omit_defaults=True):
+    """Nothing is obfuscated, whatever ``include_obfuscation`` says."""
+
+    include_obfuscation: bool | None = None
+
+
+class ResponseRequest(KnownFields, kw_only=True):
+    """``POST /v1/responses``"""
+
+    model: str | None = None
+    input: str | list[InputItem]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None  # type: ignore[assignment]
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    max_output_tokens: Count | None = None
+    max_tool_calls: Count | None = None
+    tools: list[ResponseTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponseToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextSettings | None = None
+    reasoning: ReasoningSettings | None = None
+    include: list[Included] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    metadata: Annotated[dict[str, _Short], Meta(max_length=16)] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    chat_template_kwargs: dict[str, Any] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    thinking_token_budget: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None
+
+    background: Unsupported = UNSET
+    conversation: Unsupported = UNSET
+    prompt: Unsupported = UNSET
+    context_management: Unsupported = UNSET
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.stream_options is not None and not self.stream:
+            raise FieldError("stream_options", "only allowed when stream is true")
+        if self.top_logprobs and not self.tells_logprobs:
+            raise FieldError("top_logprobs", f"needs include to have {LOGPROBS!r}")
+        if isinstance(self.input, list):
+            if not self.input and self.previous_response_id is None:
+                raise FieldError("input", "must not be empty")
+            check_number(self.input)
+
+    @property
+    def tells_logprobs(self) -> bool:
+        return LOGPROBS in (self.include or ())
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the client wants the response to be found again."""
+        return self.store is not False
+
+    @property
+    def summarizes(self) -> bool:
+        """Whether the thought is returned as its summary."""
+        settings = self.reasoning
+        return bool(settings and (settings.summary or settings.generate_summary))
+
+
+def check_number(items: list[InputItem]) -> None:
+    """Raises FieldError for more items and parts than a conversation may have."""
+    num = sum(item.num_parts for item in items)
+    if num > MAX_MESSAGES:
+        raise FieldError("input", f"at most {MAX_MESSAGES} items and parts, got {num}")

@@ -1,0 +1,134 @@
+"""The endpoints of OpenAI's Responses API."""
+
+from functools import partial
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from coordinator.core.contract import KeptResponses
+from coordinator.http.accounts import account_of
+from coordinator.http.app_context import AppContext, new_id
+from coordinator.http.body import Bodies
+from coordinator.http.constraint import callable_tools, constraint_for, parameters_of
+from coordinator.http.errors import ApiError, invalid, json_response, quote
+from coordinator.http.openapi import answers, request_body
+from coordinator.http.request_fields import UNSUPPORTED
+from coordinator.http.responses.answer import ResponseAnswer
+from coordinator.http.responses.body import body_of
+from coordinator.http.responses.earlier import earlier, unavailable
+from coordinator.http.responses.events import EVENTS
+from coordinator.http.responses.item_ids import is_response_id, response_id
+from coordinator.http.responses.output import Output
+from coordinator.http.responses.request import ResponseRequest
+from coordinator.http.responses.schemas import DeletedResponse, ResponseBody
+from coordinator.http.responses.translation import own_names
+from coordinator.http.responses.turn import Turn
+from coordinator.http.routes_generate import respond, sequence_requests
+from coordinator.record.kept_response import KeptResponse
+from coordinator.text.answer_parser import AnswerParser
+from transport.wire.errors import BatonError
+
+_ERRORS = {
+    400: "Streaming a stored response is not supported.",
+    404: "No such response: never stored, deleted, expired, or made with another API key.",
+    503: "Redis, which keeps responses, does not answer. Retry-After says when to ask again.",
+}
+_turn = msgspec.json.Decoder(Turn)
+
+
+def response_routes(context: AppContext, bodies: Bodies, kept: KeptResponses) -> APIRouter:
+    router = APIRouter(tags=["responses"])
+
+    @router.post(
+        "/v1/responses",
+        responses=answers(ResponseBody, 400, 404, 503, 504, chunk=EVENTS),
+        openapi_extra=request_body(ResponseRequest),
+    )
+    async def create_response(http: Request) -> Response:
+        """The model's response to an input; with ``stream`` as server-sent events."""
+        owner = account_of(http.scope).name
+        with own_names():
+            prepared = await bodies.generation(http, "response", partial(earlier, kept, owner))
+            turn, tokenizer = _turn.decode(prepared.origin), context.tokenizer
+            constraint = await constraint_for(http, prepared, tokenizer)
+            request_id = new_id()
+            specs = sequence_requests(context, prepared, request_id, constraint)
+            thinks = tokenizer.opens_thought(prepared.prompts[0])
+            tools = parameters_of(callable_tools(prepared.request)) or None
+            body = body_of(
+                turn.request,
+                specs[0].sampling,
+                response_id(request_id),
+                context.settings.served_model_name,
+            )
+            answer = ResponseAnswer(
+                body,
+                Output(
+                    body.id,
+                    AnswerParser(thinks=thinks, tools=tools),
+                    summarizes=turn.request.summarizes,
+                ),
+                prepared.prompt_tokens,
+                tokenizer.token_bytes if turn.request.tells_logprobs else None,
+                tokenizer.thought_end if thinks else None,
+                partial(_keep, kept, owner, turn),
+            )
+            return await respond(context, http, prepared.request, specs, answer, role_first=True)
+
+    @router.get(
+        "/v1/responses/{response_id}",
+        responses=answers(ResponseBody, 400, 404, 503, descriptions=_ERRORS),
+    )
+    async def get_response(http: Request, response_id: str, stream: bool = False) -> Response:
+        """A stored response."""
+        if stream:
+            raise invalid("stream", "a stored response is not streamed again", UNSUPPORTED)
+        _check_id(response_id)
+        try:
+            (body,) = await kept.bodies(account_of(http.scope).name, [response_id])
+        except BatonError:
+            raise unavailable("response_id") from None
+        if body is None:
+            raise _not_found(response_id)
+        return Response(body, media_type="application/json")
+
+    @router.delete(
+        "/v1/responses/{response_id}",
+        responses=answers(DeletedResponse, 404, 503, descriptions=_ERRORS),
+    )
+    async def delete_response(http: Request, response_id: str) -> Response:
+        """Forget a stored response. Those that continue it cannot be continued any more."""
+        _check_id(response_id)
+        try:
+            deleted = await kept.delete(account_of(http.scope).name, response_id)
+        except BatonError:
+            raise unavailable("response_id") from None
+        if not deleted:
+            raise _not_found(response_id)
+        return json_response(DeletedResponse(id=response_id))
+
+    return router
+
+
+async def _keep(kept: KeptResponses, owner: str, turn: Turn, body: ResponseBody) -> bool:
+    """Store a response that has ended, with all that it adds to its conversation."""
+    output = [msgspec.Raw(msgspec.json.encode(item)) for item in body.output]
+    items = [*msgspec.json.decode(turn.items, type=list[msgspec.Raw]), *output]
+    response = KeptResponse(
+        body.id,
+        body.previous_response_id or "",
+        msgspec.json.encode(items),
+        msgspec.json.encode(body),
+    )
+    return await kept.keep(owner, response)
+
+
+def _check_id(response_id: str) -> None:
+    if not is_response_id(response_id):
+        raise _not_found(response_id)
+
+
+def _not_found(response_id: str) -> ApiError:
+    message = f"Response with id {quote(response_id)} not found."
+    return ApiError(404, message, param="response_id", code="response_not_found")

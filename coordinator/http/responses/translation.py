@@ -1,0 +1,111 @@
+"""From a request for a response to the request for a chat that computes it. Pure."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import msgspec
+
+from coordinator.http.chat_schemas import (
+    ChatMessage,
+    FunctionName,
+    FunctionSpec,
+    JsonSchema,
+    JsonSchemaFormat,
+    NamedTool,
+    ResponseFormat,
+    Tool,
+)
+from coordinator.http.errors import ApiError
+from coordinator.http.request_fields import FieldError
+from coordinator.http.request_schemas import ChatRequest
+from coordinator.http.responses.request import (
+    ResponseJsonSchema,
+    ResponseRequest,
+    ResponseToolChoice,
+)
+from coordinator.http.sampling_fields import SamplingFields
+
+_NO_MESSAGES = [ChatMessage(role="user", content="")]
+_NAMES = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format.json_schema.schema": "text.format.schema",
+    "response_format": "text.format",
+}
+"""What the fields of a chat are called in a request for a response."""
+
+Choice = Literal["none", "auto", "required"] | NamedTool | None
+
+
+def chat_request(
+    request: ResponseRequest, messages: list[ChatMessage] | None = None
+) -> ChatRequest:
+    """The chat of ``messages``; without them, the one whose prompt is tokenized already. Raises
+    FieldError."""
+    tools, choice = _tools(request)
+    effort = request.reasoning.effort if request.reasoning else None
+    sampling = {name: getattr(request, name) for name in SamplingFields.__struct_fields__}
+    return ChatRequest(
+        messages=messages or _NO_MESSAGES,
+        model=request.model,
+        stream=request.stream,
+        max_completion_tokens=request.max_output_tokens,
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=request.parallel_tool_calls,
+        response_format=_format(request),
+        structured_outputs=request.structured_outputs,
+        reasoning_effort=effort,
+        thinking_token_budget=request.thinking_token_budget,
+        chat_template_kwargs=request.chat_template_kwargs,
+        logprobs=request.tells_logprobs,
+        top_logprobs=request.top_logprobs,
+        **sampling,
+    )
+
+
+@contextmanager
+def own_names() -> Iterator[None]:
+    """Errors that are raised within name the fields of the request for a response."""
+    try:
+        yield
+    except ApiError as error:
+        if (name := _NAMES.get(error.param or "")) is None:
+            raise
+        text = str(error).replace("max_tokens", "max_output_tokens")
+        if text.startswith(f"{error.param}: "):
+            text = name + text.removeprefix(error.param or "")
+        raise ApiError(
+            error.status, text, param=name, code=error.code, headers=error.headers
+        ) from None
+
+
+def _tools(request: ResponseRequest) -> tuple[list[Tool] | None, Choice]:
+    tools = [
+        Tool(
+            function=FunctionSpec(
+                name=tool.name or "",
+                description=tool.description,
+                parameters=tool.parameters,
+                strict=tool.strict,
+            )
+        )
+        for tool in request.tools or ()
+    ]
+    choice = request.tool_choice
+    if not isinstance(choice, ResponseToolChoice):
+        return tools or None, choice
+    if choice.name is not None:
+        return tools or None, NamedTool(function=FunctionName(name=choice.name))
+    allowed = {tool.name for tool in choice.tools or ()}
+    if unknown := allowed - {tool.function.name for tool in tools}:
+        raise FieldError("tool_choice", f"there is no tool {min(unknown)[:64]!r}")
+    return [tool for tool in tools if tool.function.name in allowed] or None, choice.mode
+
+
+def _format(request: ResponseRequest) -> ResponseFormat | None:
+    form = request.text.format if request.text else None
+    if not isinstance(form, ResponseJsonSchema):
+        return form
+    return JsonSchemaFormat(json_schema=msgspec.convert(msgspec.to_builtins(form), JsonSchema))

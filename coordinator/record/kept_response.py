@@ -1,0 +1,24 @@
+"""A response that is kept for its client."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class KeptResponse:
+    """``previous_id`` is the response that this one continues, "" for none; ``items`` the JSON
+    array of what it adds to the conversation, ``body`` its own JSON."""
+
+    response_id: str
+    previous_id: str
+    items: bytes
+    body: bytes
+
+
+class ConversationUnavailable(Exception):
+    """A conversation cannot be continued: ``response_id`` is not kept any more, or never was; or
+    with ``too_long`` the conversation is more than may be read at once."""
+
+    def __init__(self, response_id: str, *, too_long: bool = False) -> None:
+        super().__init__(response_id)
+        self.response_id = response_id
+        self.too_long = too_long

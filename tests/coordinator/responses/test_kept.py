@@ -1,0 +1,216 @@
+"""Responses that are kept in Redis: named by the next turn, read, deleted, forgotten."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+import pytest
+from redis import Redis
+
+from coordinator.http.api import create_app
+from coordinator.http.api_keys import parse_api_keys
+from coordinator.http.http_settings import HttpSettings
+from coordinator.http.readers import Readers
+from coordinator.record import keys
+from coordinator.record.kept_response import ConversationUnavailable, KeptResponse
+from coordinator.record.settings import KeepLimits
+from coordinator.record.store import Store
+from coordinator.text.tokenizer import Tokenizer
+from tests.coordinator.answers import check_error
+from tests.coordinator.fake_core import FakeCore, Says
+from tests.coordinator.responses.sdk import create, parsed, stream
+from tests.coordinator.stores import MakeStore, eventually
+from tests.local_redis import LocalRedis
+
+ALICE = {"authorization": "Bearer sk-alice-0123456789abcdef"}
+BOB = {"authorization": "Bearer sk-bob-0123456789abcdefgh"}
+KEYS = parse_api_keys("alice:sk-alice-0123456789abcdef,bob:sk-bob-0123456789abcdefgh", "KEYS")
+
+Site = Callable[..., httpx.AsyncClient]
+
+
+@pytest.fixture
+async def site(tokenizer: Tokenizer, readers: Readers) -> AsyncIterator[Site]:
+    """A client of an app that keeps responses in a store."""
+    async with AsyncExitStack() as stack:
+
+        def make(core: FakeCore, store: Store, **settings: Any) -> httpx.AsyncClient:
+            app = create_app(
+                core, tokenizer, HttpSettings("tiny", **settings), readers=readers,
+                kept=store.responses,
+            )  # fmt: skip
+            client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t")
+            stack.push_async_callback(client.aclose)
+            return client
+
+        yield make
+
+
+def prompt(core: FakeCore, tokenizer: Tokenizer) -> str:
+    """The text that the core was asked to continue last."""
+    return tokenizer.decode(core.streams[-1].spec.prompt_ids)
+
+
+async def test_a_conversation_goes_on(
+    says: Says, site: Site, make_store: MakeStore, tokenizer: Tokenizer
+) -> None:
+    core = says("Nice!")
+    client = site(core, await make_store())
+    first = await create(client, input="I am Nina.", instructions="Be kind.")
+    second = (await stream(client, input="And?", previous_response_id=first.id))[-1].response
+    third = await create(client, input="Who am I?", previous_response_id=second.id)
+    assert (third.previous_response_id, second.previous_response_id) == (second.id, first.id)
+    text = prompt(core, tokenizer)
+    places = [text.index(turn) for turn in ("I am Nina.", "Nice!", "And?", "Who am I?")]
+    assert places == sorted(places)
+    assert text.count("Nice!") == 2
+    assert "Be kind." not in text, "instructions are of one turn"
+
+
+async def test_it_can_be_read_and_deleted(says: Says, site: Site, make_store: MakeStore) -> None:
+    client = site(says("Nice!"), await make_store())
+    made = await create(client, metadata={"a": "b"})
+    path = f"/v1/responses/{made.id}"
+    read = parsed((await client.get(path)).content)
+    assert read == made
+    assert (await client.get(path, params={"stream": "true"})).status_code == 400
+    answer = await client.delete(path)
+    assert answer.json() == {"id": made.id, "object": "response.deleted", "deleted": True}
+    for again in (await client.get(path), await client.delete(path)):
+        assert check_error(again, 404, "response_id")["code"] == "response_not_found"
+    body = {"input": "Hi", "previous_response_id": made.id}
+    error = check_error(await client.post("/v1/responses", json=body), 400, "previous_response_id")
+    assert error["code"] == "previous_response_not_found"
+    check_error(await client.get("/v1/responses/nonsense"), 404, "response_id")
+
+
+async def test_items_may_be_named(
+    says: Says, site: Site, make_store: MakeStore, tokenizer: Tokenizer
+) -> None:
+    core = says("Nice!")
+    client = site(core, await make_store())
+    made = await create(client, input="I am Nina.")
+    item = {"type": "item_reference", "id": made.output[0].id}
+    await create(client, input=[{"role": "user", "content": "I am Nina."}, item,
+                                {"role": "user", "content": "And?"}])  # fmt: skip
+    text = prompt(core, tokenizer)
+    assert text.index("I am Nina.") < text.index("Nice!") < text.index("And?")
+
+
+async def test_store_false_keeps_nothing(
+    says: Says, site: Site, make_store: MakeStore, redis: Redis
+) -> None:
+    client = site(says("Nice!"), await make_store())
+    made = await create(client, store=False)
+    assert made.model_extra == {"store": False}
+    assert (await client.get(f"/v1/responses/{made.id}")).status_code == 404
+    assert redis.keys(f"{keys.RESPONSE_PREFIX}*") == []
+
+
+async def test_only_the_key_that_made_it_finds_it(
+    says: Says, site: Site, make_store: MakeStore
+) -> None:
+    client = site(says("Nice!"), await make_store(), api_keys=KEYS)
+    answer = await client.post("/v1/responses", json={"input": "Hi"}, headers=ALICE)
+    made = parsed(answer.content)
+    path = f"/v1/responses/{made.id}"
+    assert (await client.get(path, headers=BOB)).status_code == 404
+    assert (await client.delete(path, headers=BOB)).status_code == 404
+    reference = [{"type": "item_reference", "id": made.output[0].id}]
+    for body in ({"input": "?", "previous_response_id": made.id}, {"input": reference}):
+        answer = await client.post("/v1/responses", json=body, headers=BOB)
+        assert answer.status_code in (400, 404), answer.text
+    assert (await client.get(path, headers=ALICE)).status_code == 200
+
+
+async def test_without_redis_stateless_requests_go_on(
+    says: Says, site: Site, make_store: MakeStore, server: LocalRedis
+) -> None:
+    store = await make_store()
+    client = site(says("Nice!"), store)
+    made = await create(client)
+    server.stop()
+    await eventually(lambda: not store.connected)
+    later = await create(client)
+    assert later.output_text == "Nice!"
+    assert later.model_extra == {"store": False}, "it says that it could not be kept"
+    assert (await stream(client))[-1].type == "response.completed"
+    body = {"input": "Hi", "previous_response_id": made.id}
+    answer = await client.post("/v1/responses", json=body)
+    error = check_error(answer, 503, "previous_response_id")
+    assert error["code"] == "record_unavailable"
+    assert int(answer.headers["retry-after"]) > 0
+    for answer in (
+        await client.get(f"/v1/responses/{made.id}"),
+        await client.delete(f"/v1/responses/{made.id}"),
+    ):
+        check_error(answer, 503)
+
+
+def kept(number: int, previous: int | None = None, size: int = 10) -> KeptResponse:
+    before = "" if previous is None else f"resp_{previous}"
+    return KeptResponse(f"resp_{number}", before, b'["%d"]' % number, b"b" * size)
+
+
+async def test_responses_expire_after_their_last_use(make_store: MakeStore, redis: Redis) -> None:
+    responses = (await make_store(keep=KeepLimits(ttl_s=100))).responses
+    for number in range(3):
+        assert await responses.keep("a", kept(number, number - 1 if number else None))
+    names = [keys.response("a", f"resp_{number}") for number in range(3)]
+    for name in names:
+        redis.expire(name, 10)
+    assert await responses.conversation("a", "resp_1") == [b'["0"]', b'["1"]']
+    times: list[Any] = [redis.ttl(name) for name in names]
+    assert times[0] > 90
+    assert times[1] > 90
+    assert times[2] <= 10
+    with pytest.raises(ConversationUnavailable):
+        await responses.conversation("b", "resp_1")
+    redis.delete(names[0])
+    with pytest.raises(ConversationUnavailable, match="resp_0"):
+        await responses.conversation("a", "resp_2")
+
+
+async def test_the_bytes_of_all_are_bounded(make_store: MakeStore, redis: Redis) -> None:
+    limits = KeepLimits(max_bytes=500, max_response_bytes=200, max_conversation_bytes=20)
+    responses = (await make_store(keep=limits)).responses
+    assert not await responses.keep("a", kept(99, size=201))
+    for number in range(10):
+        assert await responses.keep("a", kept(number, number - 1 if number else None, size=95))
+    left = [
+        body is not None for body in await responses.bodies("a", [f"resp_{i}" for i in range(10)])
+    ]
+    assert left == [False] * 5 + [True] * 5, "the first ones had to go"
+    assert redis.get(keys.RESPONSE_BYTES) == "500"
+    assert redis.zcard(keys.RESPONSES) == 5
+    with pytest.raises(ConversationUnavailable) as missing:
+        await responses.conversation("a", "resp_7")
+    assert not missing.value.too_long
+    for number in range(5, 10):
+        assert await responses.delete("a", f"resp_{number}")
+    assert not await responses.delete("a", "resp_9")
+    assert redis.get(keys.RESPONSE_BYTES) == "0"
+    for number in range(5):
+        assert await responses.keep("a", kept(number, number - 1 if number else None))
+    with pytest.raises(ConversationUnavailable) as long:
+        await responses.conversation("a", "resp_4")
+    assert long.value.too_long
+
+
+async def test_what_another_program_wrote_is_replaced(make_store: MakeStore, redis: Redis) -> None:
+    store = await make_store()
+    redis.set(keys.RESPONSES, "x")
+    redis.hset(keys.RESPONSE_BYTES, "a", "b")
+    redis.set(keys.response("a", "resp_1"), "x")
+    assert await store.responses.bodies("a", ["resp_1"]) == [None]
+    assert await store.responses.keep("a", kept(1))
+    assert await store.responses.conversation("a", "resp_1") == [b'["1"]']
+    assert store.damage.num_replaced == 3
+
+
+async def test_a_lifetime_of_0_keeps_nothing(make_store: MakeStore) -> None:
+    responses = (await make_store(keep=KeepLimits(ttl_s=0))).responses
+    assert not await responses.keep("a", kept(1))
+    with pytest.raises(ValueError, match="ttl_s"):
+        KeepLimits(ttl_s=-1)
