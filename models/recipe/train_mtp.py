@@ -18,7 +18,7 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import AutoModelForCausalLM
+from transformers import Qwen3_5MoeForCausalLM
 
 from models.recipe.architecture import add_draft
 from models.recipe.batches import Batches
@@ -109,7 +109,7 @@ def main() -> None:
     loader = DataLoader(
         batches, batch_size=None, num_workers=args.workers, pin_memory=args.device == "cuda"
     )
-    trunk = AutoModelForCausalLM.from_pretrained(args.out, dtype=torch.float32)
+    trunk = Qwen3_5MoeForCausalLM.from_pretrained(args.out, dtype=torch.float32)
     trunk = trunk.to(args.device).eval().requires_grad_(False)
     draft = Draft(trunk.config).to(args.device)
     reports = []
