@@ -25,7 +25,6 @@ STOP_S = 60.0
 LAST_LINES = 40
 _READY = r"^ready: (http://\S+)"
 _MIB = 1024
-_UP = (sys.executable, "-m", "deploy.cli", "up")
 
 
 class StackFailed(Exception):
@@ -47,13 +46,16 @@ class Stack:
     ``stop`` ends it in order; ``close`` must follow, and ends whatever is left.
     """
 
+    module = "deploy.cli"
+
     def __init__(self, *arguments: str, environ: Mapping[str, str], cwd: Path = ROOT) -> None:
         self.url = ""
         self.lines: list[str] = []
         self._changed = threading.Condition()
         self._ended = False
+        command = [sys.executable, "-m", self.module, "up", "--port", "0", *arguments]
         self.process = subprocess.Popen(
-            die_with_parent([*_UP, "--port", "0", *arguments]),
+            die_with_parent(command),
             env=dict(environ),
             cwd=cwd,
             stdout=subprocess.PIPE,

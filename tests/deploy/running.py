@@ -18,6 +18,8 @@ class Up(Stack):
     """One ``baton up`` whose services are stubs. What it prints once it is ready is not read while
     ``reading`` is clear."""
 
+    module = "tests.deploy.quick_up"
+
     def __init__(self, folder: Path, *args: str, **environ: str) -> None:
         self.base, self.journal = folder / "run", folder / "journal"
         self.reading = threading.Event()

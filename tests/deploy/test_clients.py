@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from deploy.cli import app
@@ -21,12 +22,8 @@ def stub() -> Iterator[StubApi]:
         yield server
 
 
-def baton(*args: str, stdin: str = "", key: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "deploy.cli", *args],
-        input=stdin, capture_output=True, text=True, cwd=ROOT, timeout=DEADLINE_S, check=False,
-        env={**os.environ, "BATON_API_KEY": key},
-    )  # fmt: skip
+def baton(*args: str, stdin: str = "", key: str = "") -> Result:
+    return CliRunner().invoke(app, args, input=stdin, env={"BATON_API_KEY": key})
 
 
 def test_help_names_every_setting():
@@ -43,7 +40,7 @@ def test_help_names_every_setting():
 def test_status_of_a_ready_service(stub):
     stub.pages["/status"] = STATUS
     told = baton("status", "--url", stub.url)
-    assert told.returncode == 0
+    assert told.exit_code == 0
     assert told.stdout.splitlines() == [
         "ready (3 queued, 2 running, Redis connected)",
         "role=prefill  instance=p-1  device=cpu  running=1  waiting=0  pages=54/64  "
@@ -61,32 +58,32 @@ def test_status_of_a_ready_service(stub):
 def test_status_of_an_unready_service_exits_1(stub, change, said):
     stub.pages["/status"] = {**STATUS, **change}
     told = baton("status", "--url", stub.url)
-    assert told.returncode == 1
+    assert told.exit_code == 1
     assert told.stdout.startswith(f"not ready: {said} (")
 
 
 def test_status_names_the_problems_of_a_service_that_is_ready(stub):
     stub.pages["/status"] = {**STATUS, "problems": ["no live prefill worker"]}
     told = baton("status", "--url", stub.url)
-    assert told.returncode == 0
+    assert told.exit_code == 0
     assert told.stdout.startswith("ready: no live prefill worker (")
 
 
 def test_status_exits_2_when_nothing_or_something_else_answers(stub):
     stub.pages["/status"] = {"ok": True}
     told = baton("status", "--url", stub.url)
-    assert (told.returncode, told.stderr) == (
+    assert (told.exit_code, told.stderr) == (
         2,
         f"error: what answers at {stub.url} is not Baton\n",
     )
     stub.refusal = (429, "try again in 3 s")
     told = baton("status", "--url", stub.url)
-    assert (told.returncode, told.stderr) == (
+    assert (told.exit_code, told.stderr) == (
         2,
         f"error: {stub.url} answers HTTP 429: try again in 3 s\n",
     )
     told = baton("status", "--url", "http://127.0.0.1:1")
-    assert told.returncode == 2
+    assert told.exit_code == 2
     assert told.stderr.startswith("error: no answer from http://127.0.0.1:1: ")
 
 
@@ -105,7 +102,7 @@ def test_a_command_without_an_answer_names_the_url_setting(command, tmp_path, mo
 
 def test_chat_answers_once_when_given_a_message(stub):
     told = baton("chat", "6 times 7?", "--url", stub.url, "--system", "Count.", "--max-tokens", "9")
-    assert (told.returncode, told.stdout, told.stderr) == (0, "42\n", "")
+    assert (told.exit_code, told.stdout, told.stderr) == (0, "42\n", "")
     assert stub.bodies == [
         {
             "model": "tiny",
@@ -127,7 +124,7 @@ def test_chat_reads_a_message_from_elsewhere(stub):
 def test_chat_prints_the_error_of_the_server(stub):
     stub.refusal = (503, "queue full")
     told = baton("chat", "hi", "--url", stub.url)
-    assert (told.returncode, told.stderr) == (
+    assert (told.exit_code, told.stderr) == (
         1,
         f"error: {stub.url} answers HTTP 503: queue full\n",
     )
@@ -135,15 +132,15 @@ def test_chat_prints_the_error_of_the_server(stub):
 
 def test_a_key_comes_from_the_environment(stub):
     stub.pages["/status"], stub.key = STATUS, "sk-right"
-    assert baton("status", "--url", stub.url, key="sk-right").returncode == 0
+    assert baton("status", "--url", stub.url, key="sk-right").exit_code == 0
     told = baton("status", "--url", stub.url, key="sk-wrong")
-    assert (told.returncode, told.stdout) == (2, "")
+    assert (told.exit_code, told.stdout) == (2, "")
     assert told.stderr == (
         f"error: {stub.url} does not know the key in BATON_API_KEY; "
         "set BATON_API_KEY to one of the service's API keys\n"
     )
     told = baton("status", "--url", stub.url)
-    assert (told.returncode, told.stdout) == (2, "")
+    assert (told.exit_code, told.stdout) == (2, "")
     assert told.stderr == (
         f"error: {stub.url} wants a key; set BATON_API_KEY to one of the service's API keys\n"
     )

@@ -53,7 +53,7 @@ def test_dead_worker_starts_again_while_the_rest_serves(up):
     baton.start()
     first, helper = baton.reported("decode-1")
     os.kill(first, signal.SIGKILL)
-    baton.until(r"decode-1: killed by SIGKILL; starts again in 0.5 s")
+    baton.until(r"decode-1: killed by SIGKILL; starts again in 0.05 s")
     assert all_dead([helper]), "a dead worker's helper must go with it"
     baton.until_after("starts again", "decode-1: ready")
     assert not (SEGMENTS / f"baton-stub-{first}").exists()
@@ -122,7 +122,7 @@ def test_a_worker_that_others_stand_in_for_is_tried_again_and_again(up):
     baton = up("--decode", "2", STUB_DECODE="first:ready then:crash")
     baton.start()
     os.kill(baton.reported("decode")[0], signal.SIGTERM)
-    baton.until("starts again in 4 s")  # its fourth death in a row; three are the limit
+    baton.until("starts again in 0.4 s")  # its fourth death in a row; three are the limit
     assert not all_dead(baton.reported("coordinator"), deadline_s=0.0)
     baton.signal(signal.SIGTERM)
     assert baton.exit_code() == 0

@@ -11,16 +11,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from coordinator.http.timeline import timeline
 from coordinator.record.record import RequestRecord
+from deploy.cli import app
 from telemetry.metrics import Metrics
 from tests.coordinator.test_timeline import HANDED_OFF
 from tests.deploy.running import DEADLINE_S, ROOT, Screen
 from tests.deploy.stub_api import STATUS, StubApi, stub_api
 
 REQUESTS = "/v1/requests?limit=20"
-COMMAND = (sys.executable, "-m", "deploy.cli", "top", "--interval", "0.1")
+TOP = ("top", "--interval", "0.1")
+COMMAND = (sys.executable, "-m", "deploy.cli", *TOP)
 
 
 class Service:
@@ -45,16 +49,13 @@ def service() -> Iterator[Service]:
         yield Service(api)
 
 
-def once(url: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, "--once", "--url", url], env={**os.environ, **environ},
-        capture_output=True, text=True, cwd=ROOT, timeout=DEADLINE_S, check=False,
-    )  # fmt: skip
+def once(url: str, **environ: str) -> Result:
+    return CliRunner().invoke(app, [*TOP, "--once", "--url", url], env=environ)
 
 
 def test_once_prints_the_rates_of_one_interval(service: Service) -> None:
     told = once(service.url, BATON_API_KEY="k1")
-    assert (told.returncode, told.stderr) == (0, "")
+    assert (told.exit_code, told.stderr) == (0, "")
     ready, speed, worker, requests = told.stdout.splitlines()
     assert ready == "ready (3 queued, 2 running, Redis connected)"
     output_tok_s = float(speed.split()[1])
@@ -95,15 +96,15 @@ def test_top_shows_a_gpus_temperature_and_that_a_worker_drains(service: Service)
 
 def test_once_exits_2_and_says_why_there_is_nothing(service: Service) -> None:
     told = once("http://127.0.0.1:1")
-    assert told.returncode == 2
+    assert told.exit_code == 2
     assert told.stderr.startswith("error: no answer from http://127.0.0.1:1: ")
     service.api.pages["/status"] = {"ok": True}
     told = once(service.url)
-    assert told.returncode == 2
+    assert told.exit_code == 2
     assert told.stderr == f"error: what answers at {service.url} is not Baton\n"
     service.api.refusal = 401, "no"
     told = once(service.url)
-    assert told.returncode == 2
+    assert told.exit_code == 2
     assert told.stderr == (
         f"error: {service.url} wants a key; set BATON_API_KEY to one of the service's API keys\n"
     )

@@ -55,8 +55,11 @@ def ending_well(stack: Stack) -> Iterator[Stack]:
 @pytest.fixture(scope="session")
 def baton() -> Iterator[Stack]:
     """One prefill and one decode worker with ample room, for tests that break nothing."""
-    settings = {"heartbeat": 0.25, "page_size": 16, "num_pages": 2048}
-    with ending_well(Stack(served("per_expert"), **settings)) as stack:
+    stack = Stack(
+        served("per_expert"), heartbeat=0.25, page_size=16, num_pages=2048, poison=True,
+        verify_handoff=True,
+    )  # fmt: skip
+    with ending_well(stack):
         yield stack
 
 

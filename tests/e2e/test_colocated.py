@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import ending_well
 from tests.e2e.records import outcomes, settled
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
@@ -47,23 +46,24 @@ def streams(baton: Stack) -> list[Stream]:
 
 
 @pytest.fixture(scope="module")
-def expected() -> list[Seen]:
-    """What split pools answer, through the handoff: all together, and some of them alone."""
+def split_texts() -> list[Seen]:
+    """What split workers answer, through the handoff; filled by the first test that asks."""
+    return []
 
-    async def ask(split: Stack) -> list[Seen]:
-        together = [found.seen for found in await all_ended(streams(split))]
+
+@pytest.fixture
+async def expected(baton: Stack, split_texts: list[Seen]) -> list[Seen]:
+    """All together, and some of them alone."""
+    if not split_texts:
+        split_texts += [found.seen for found in await all_ended(streams(baton))]
         for number in range(4):
-            assert (await stream(split, number).ended()).seen == together[number]
-        return together
-
-    with ending_well(Stack(served("per_expert"), **SETTINGS | {"verify_handoff": True})) as split:
-        seen = asyncio.run(ask(split))
-    assert {finish for _, _, finish in seen} == {"length"}
-    return seen
+            assert (await stream(baton, number).ended()).seen == split_texts[number]
+        assert {finish for _, _, finish in split_texts} == {"length"}
+    return split_texts
 
 
 @pytest.fixture(scope="module")
-def baton() -> Iterator[Stack]:
+def colocated() -> Iterator[Stack]:
     """One stack for the tests here, which come in this order: the last one ends it."""
     stack = Stack(
         served("per_expert"), "--role", "colocated", "--workers", str(NUM_WORKERS), **SETTINGS
@@ -75,38 +75,38 @@ def baton() -> Iterator[Stack]:
 
 
 async def test_the_texts_of_the_handoff_also_with_a_worker_killed(
-    baton: Stack, expected: list[Seen]
+    colocated: Stack, expected: list[Seen]
 ) -> None:
-    assert f"({NUM_WORKERS} colocated, cpu, " in baton.text
-    undisturbed = await all_ended(streams(baton))
+    assert f"({NUM_WORKERS} colocated, cpu, " in colocated.text
+    undisturbed = await all_ended(streams(colocated))
     assert [s.seen for s in undisturbed] == expected
-    await baton.idle(NUM_WORKERS)
-    disturbed = streams(baton)
+    await colocated.idle(NUM_WORKERS)
+    disturbed = streams(colocated)
     for running in disturbed:
         await running.reaches(10)
-    baton.kill("colocated-1")
+    colocated.kill("colocated-1")
     await all_ended(disturbed)
     assert [s.error for s in disturbed] == [None] * len(disturbed)
     assert [s.seen for s in disturbed] == expected
-    await baton.idle(NUM_WORKERS)
-    with baton.redis() as server:
+    await colocated.idle(NUM_WORKERS)
+    with colocated.redis() as server:
         records = await settled(server, outcomes([*undisturbed, *disturbed]))
     assert sum(int(records[s.http_id]["attempt"]) > 1 for s in disturbed) >= 4
 
 
-async def test_a_worker_drains_and_the_whole_drains(baton: Stack, expected: list[Seen]) -> None:
-    one_leaves = streams(baton)
+async def test_a_worker_drains_and_the_whole_drains(colocated: Stack, expected: list[Seen]) -> None:
+    one_leaves = streams(colocated)
     for running in one_leaves:
         await running.reaches(10)
-    leaving = baton.pids()["colocated-2"]
-    baton.kill("colocated-2", signal.SIGTERM)
+    leaving = colocated.pids()["colocated-2"]
+    colocated.kill("colocated-2", signal.SIGTERM)
     await all_ended(one_leaves)
     assert [s.seen for s in one_leaves] == expected
-    await baton.idle(NUM_WORKERS)
-    assert baton.pids()["colocated-2"] != leaving
-    all_leave = streams(baton)
+    await colocated.idle(NUM_WORKERS)
+    assert colocated.pids()["colocated-2"] != leaving
+    all_leave = streams(colocated)
     for running in all_leave:
         await running.reaches(10)
-    assert await asyncio.to_thread(baton.stop) == 0
+    assert await asyncio.to_thread(colocated.stop) == 0
     await all_ended(all_leave)
     assert [s.seen for s in all_leave] == expected

@@ -147,14 +147,14 @@ async def test_a_worker_with_the_secret_may_join(locked: Stack, http: httpx.Asyn
 
 
 def test_secrets_that_will_not_do(tmp_path: Path) -> None:
-    model = str(served(MODEL))
     bad = f"right:{RIGHT}\nright:{WRONG}\n"
-    message = up("--model", model, api_keys=bad)
+    message = up("--model", str(served(MODEL)), api_keys=bad)
     assert "BATON_API_KEYS: line 2: has the same name as line 1" in message
     assert not [secret for secret in (RIGHT, WRONG) if secret in message]
-    message = up("--model", model, api_keys_file=tmp_path / "none")
+    needed = {"model": served(MODEL), "redis_url": "redis://127.0.0.1:1"}
+    message = refusal("coordinator", api_keys_file=tmp_path / "none", **needed)
     assert "BATON_API_KEYS_FILE: cannot read the file that it names: No such file" in message
-    message = up("--model", model, channel_secret="hunter2")
+    message = refusal("coordinator", channel_secret="hunter2", **needed)
     assert "BATON_CHANNEL_SECRET: has 7 characters" in message
 
 

@@ -2,63 +2,60 @@
 
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
 from worker.settings import WorkerSettings
 
-LOOP = """
-    import time
-    from unittest.mock import Mock
-    from worker.stall import StallGuard
-    from worker.loop import WorkerLoop
+LOOPS = """
+import sys
+import time
+from unittest.mock import Mock
+from worker.stall import StallGuard
+from worker.loop import WorkerLoop
 
+def run(step_s, num_steps, timeout_s, then_s=0.0):
     def wait_for_the_gpu():
-        time.sleep({step_s})
-        rounds.append(None)
+        time.sleep(step_s)
+        steps.append(None)
 
-    rounds = []
+    steps = []
     session = Mock(welcomed=True)
     session.receive = lambda wait_s: ()
-    pool = Mock(ready=True, empty=True, step=wait_for_the_gpu, wait_s=lambda: 0.0)
+    worker = Mock(ready=True, empty=True, step=wait_for_the_gpu, wait_s=lambda: 0.0)
     loop = WorkerLoop(
-        session, pool, Mock(unfit=lambda: ""), StallGuard({timeout_s}), drain_timeout_s=0.0,
+        session, worker, Mock(unfit=lambda: ""), StallGuard(timeout_s), drain_timeout_s=0.0,
         on_waiting=Mock(), on_ready=Mock(), on_stopping=Mock(),
     )
-    loop._drained = lambda: len(rounds) >= {rounds}
+    loop._drained = lambda: len(steps) >= num_steps
     loop.run()
-    time.sleep({then_s})
-    print("left", len(rounds))
+    time.sleep(then_s)
+
+for arguments in sys.argv[1:]:
+    run(*map(float, arguments.split()))
+    print("left", arguments, flush=True)
 """
 
 
-def run(**values: float) -> subprocess.CompletedProcess[str]:
-    source = textwrap.dedent(LOOP).format(**{"then_s": 0.0, **values})
-    command = [sys.executable, "-c", source]
+def loops(*runs: str) -> subprocess.CompletedProcess[str]:
+    """Loops one after the other in one process, each given as seconds a step, steps, timeout in
+    seconds and seconds after the loop."""
+    command = [sys.executable, "-c", LOOPS, *runs]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_a_loop_that_hangs_ends_the_process_and_shows_where() -> None:
-    ended = run(step_s=30, rounds=1, timeout_s=0.5)
+    ended = loops("30 1 0.5")
     assert ended.returncode == 1
     assert "in wait_for_the_gpu" in ended.stderr
     assert ended.stdout == ""
 
 
-def test_a_loop_that_moves_goes_on_for_longer_than_that() -> None:
-    ended = run(step_s=0.1, rounds=15, timeout_s=1.0)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "left 15\n", "")
-
-
-def test_nothing_ends_what_has_left_its_loop() -> None:
-    ended = run(step_s=0.0, rounds=1, timeout_s=0.2, then_s=0.5)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "left 1\n", "")
-
-
-def test_without_a_timeout_it_may_stand_still() -> None:
-    ended = run(step_s=0.5, rounds=1, timeout_s=0.0)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "left 1\n", "")
+def test_no_process_ends_whose_loop_moves_or_is_left_or_has_no_timeout() -> None:
+    moves_for_longer_than_the_timeout, left, no_timeout = "0.1 15 1", "0 1 0.2 0.5", "0.5 1 0"
+    ended = loops(moves_for_longer_than_the_timeout, left, no_timeout)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines() == ["left 0.1 15 1", "left 0 1 0.2 0.5", "left 0.5 1 0"]
 
 
 @pytest.mark.parametrize("timeout_s", [-1.0, float("inf"), float("nan")])
