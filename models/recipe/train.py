@@ -97,7 +97,7 @@ def train(
     device = next(model.parameters()).device
     optimizer = optimizer_of(model)
     begin, tokens = time.monotonic(), 0
-    limit = 60 * args.max_minutes - (begin - start)
+    limit = max(1.0, 60 * args.max_minutes - (begin - start))
     for step, (ids, weights) in enumerate(loader):
         progress = min(1.0, max(step / args.steps, (time.monotonic() - begin) / limit))
         for group in optimizer.param_groups:

@@ -67,7 +67,7 @@ def train(
     """Run to the end, yielding a report now and then and once at the end."""
     optimizer = torch.optim.AdamW(draft.parameters(), lr=PEAK_RATE, betas=(0.9, 0.98), fused=True)
     begin = time.monotonic()
-    limit = 60 * args.max_minutes - (begin - start)
+    limit = max(1.0, 60 * args.max_minutes - (begin - start))
     for step, (ids, weights) in enumerate(loader):
         progress = min(1.0, max(step / args.steps, (time.monotonic() - begin) / limit))
         for group in optimizer.param_groups:
