@@ -7,13 +7,17 @@
 A channel's conv needs nothing of its neighbours, so the program that forms a band of the projection
 convolves it in passing: as a kernel of its own the conv would cost a place in the chain of kernels,
 and a round trip of the activations.
+
+With drafts the history moves on by a row's certain token alone. The ring (state_ring.py) keeps the
+inputs of its drafts, and the next step begins behind those that were accepted.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_linear import linear, tiles_of
+from engine.kernels.state_ring import StateRing
+from engine.kernels.triton_linear import linear, stream_linear, tiles_of
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_rows import Tiles, prefetch_rows, rows_product
 from engine.model.matrix import Matrix
@@ -36,19 +40,24 @@ def _history(p_state, b_slots, channels, slot_stride):
 
 
 @triton.jit
-def _convolve(b_x, p_taps, channels, p_h, b_h0, b_h1, b_h2, live):
-    """silu(taps . [history, x]) rounded like x; the history moves on."""
+def _convolve(b_x, p_taps, channels, b_h0, b_h1, b_h2):
+    """silu(taps . [history, x]) rounded like x."""
     p_w = p_taps + channels[None, :] * 4
     b_y = b_h0.to(tl.float32) * tl.load(p_w).to(tl.float32)
     b_y += b_h1.to(tl.float32) * tl.load(p_w + 1).to(tl.float32)
     b_y += b_h2.to(tl.float32) * tl.load(p_w + 2).to(tl.float32)
     b_y += b_x.to(tl.float32) * tl.load(p_w + 3).to(tl.float32)
+    return (b_y * tl.sigmoid(b_y)).to(b_x.dtype)
+
+
+@triton.jit
+def _move_on(p_h, b_h1, b_h2, b_x, live):
+    """The history after one more input."""
     # NOTE: copies of a channel may be loaded by several threads: all load before any stores.
     tl.debug_barrier()
     tl.store(p_h, b_h1, mask=live)
     tl.store(p_h + 1, b_h2, mask=live)
     tl.store(p_h + 2, b_x, mask=live)
-    return (b_y * tl.sigmoid(b_y)).to(b_x.dtype)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -95,26 +104,52 @@ def _conv_linear_kernel(
         K, K, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, FP8_STAGES, WEIGHTS_FIRST, FP8_UNROLLED,
     ).to(p_y.dtype.element_ty)  # fmt: skip
     if band < CHANNELS:
-        live = (b_slots >= 0)[:, None]
-        b_y = _convolve(b_y, p_taps, channels, p_h, b_h0, b_h1, b_h2, live)
+        b_x = b_y
+        b_y = _convolve(b_x, p_taps, channels, b_h0, b_h1, b_h2)
+        _move_on(p_h, b_h1, b_h2, b_x, (b_slots >= 0)[:, None])
     p_y += tokens[:, None] * stride_y + rows[None, :]
     tl.store(p_y, b_y, mask=in_batch[:, None] & (rows < num_rows)[None, :])
 
 
 @triton.jit
 def _conv_kernel(
-    p_y, p_taps, p_state, p_slots, stride_y, slot_stride, BLOCK_N: tl.constexpr, PDL: tl.constexpr
+    p_y,
+    p_taps,
+    p_state,
+    p_slots,
+    p_ring,
+    p_pending,
+    stride_y,
+    slot_stride,
+    ring_slot_stride,
+    CHANNELS: tl.constexpr,
+    TOKENS: tl.constexpr,
+    HAS_RING: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    """BLOCK_N channels of one row, in place."""
+    """BLOCK_N channels of one row's TOKENS tokens, in place."""
     channels = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.program_id(1) + tl.arange(0, 1)
     wait_for_inputs(PDL)
     b_slots = tl.load(p_slots + row).to(tl.int64)
     p_h, b_h0, b_h1, b_h2 = _history(p_state, b_slots, channels, slot_stride)
-    p_y += row.to(tl.int64)[:, None] * stride_y + channels[None, :]
     live = (b_slots >= 0)[:, None]
-    b_x = tl.load(p_y)
-    tl.store(p_y, _convolve(b_x, p_taps, channels, p_h, b_h0, b_h1, b_h2, live))
+    p_ring += tl.maximum(b_slots, 0)[:, None] * ring_slot_stride + channels[None, :]
+    if HAS_RING:
+        slot = tl.load(p_slots + tl.program_id(1))
+        num_pending = tl.load(p_pending + slot, mask=slot >= 0, other=0)
+        for i in range(num_pending):
+            b_h0, b_h1, b_h2 = b_h1, b_h2, tl.load(p_ring + i * CHANNELS)
+    p_y += (row.to(tl.int64) * TOKENS)[:, None] * stride_y + channels[None, :]
+    for j in tl.static_range(TOKENS):
+        b_x = tl.load(p_y + j * stride_y)
+        tl.store(p_y + j * stride_y, _convolve(b_x, p_taps, channels, b_h0, b_h1, b_h2))
+        if j == 0:
+            _move_on(p_h, b_h1, b_h2, b_x, live)
+        else:
+            tl.store(p_ring + (j - 1) * CHANNELS, b_x, mask=live)
+        b_h0, b_h1, b_h2 = b_h1, b_h2, b_x
 
 
 def conv_linear(
@@ -123,28 +158,39 @@ def conv_linear(
     taps: torch.Tensor,
     conv_state: torch.Tensor,
     state_slots: torch.Tensor,
+    ring: StateRing | None = None,
     tiles: Tiles | None = None,
 ) -> torch.Tensor:
-    """``x @ w.T`` [rows, width], its first ``channels`` columns convolved.
+    """``x @ w.T`` [tokens, width], its first ``channels`` columns convolved.
 
-    x [rows, k], one row a sequence; w [width, k]; taps [channels, 4]; conv_state [state slots,
-    channels, 3] (one layer's view), moved on in place at ``state_slots`` (int32 [rows], -1: none,
-    and the row is undefined). Two rows must not share a slot.
+    x [tokens, k], as many tokens for each row, in a run: those after a row's first are drafts and
+    need a ``ring``. w [width, k]; taps [channels, 4]; conv_state [state slots, channels, 3] (one
+    layer's view), moved on in place at ``state_slots`` (int32 [rows], -1: none, and the row is
+    undefined) by a row's first token. Two rows must not share a slot.
     """
     (num_tokens, k), (width, channels) = x.shape, (w.shape[0], taps.shape[0])
+    num_rows = state_slots.shape[0]
     assert w.shape == (width, k)
     assert taps.shape[1] == HISTORY + 1, taps.shape
     assert conv_state.shape[1:] == (channels, HISTORY), conv_state.shape
     assert conv_state.stride()[1:] == (HISTORY, 1), conv_state.stride()
-    assert state_slots.shape == (num_tokens,), state_slots.shape
+    assert num_tokens % num_rows == 0, (num_tokens, num_rows)
+    assert ring is not None or num_tokens == num_rows, "drafts without a ring"
     assert all(t.is_contiguous() for t in (taps, state_slots))
     assert x.stride(1) == 1
-    if num_tokens > MAX_FUSED:
-        y = linear(x, w)
+    if num_tokens > MAX_FUSED or ring is not None:
+        y = linear(x, w) if tiles is None else stream_linear(x, w, 1, tiles)[0]
         block = min(512, channels)
         assert channels % block == 0, channels
-        _conv_kernel[(channels // block, num_tokens)](
-            y, taps, conv_state, state_slots, y.stride(0), conv_state.stride(0),
+        inputs, pending = (y, state_slots) if ring is None else (ring.inputs, ring.pending)
+        if ring is not None:
+            assert inputs.shape[1] >= num_tokens // num_rows - 1, (inputs.shape, num_tokens)
+            assert inputs.stride()[1:] == (channels, 1), inputs.stride()
+            assert inputs.dtype == y.dtype, inputs.dtype
+        _conv_kernel[(channels // block, num_rows)](
+            y, taps, conv_state, state_slots, inputs, pending,
+            y.stride(0), conv_state.stride(0), inputs.stride(0),
+            CHANNELS=channels, TOKENS=num_tokens // num_rows, HAS_RING=ring is not None,
             BLOCK_N=block, num_warps=4, **overlap(y),
         )  # fmt: skip
         return y

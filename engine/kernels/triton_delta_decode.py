@@ -11,6 +11,9 @@ Programs start while the projection still runs (programmatic dependent launch), 
 the state, and only then wait for it. The state is read once and written once; both products with
 it come from the read (arXiv:2412.06464 writes o after the update: the same number). Where several
 programs share a head, the last one to arrive norms it.
+
+With drafts a row has several tokens: one that is certain, after which the state is stored, then
+drafts, whose updates go to the ring (state_ring.py). Pending updates of the step before come first.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -20,6 +23,7 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.kernels.state_ring import StateRing
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 
 
@@ -43,6 +47,23 @@ class DeltaWorkspace:
         )
 
 
+def ring_shape(num_v_heads: int, dim: int) -> tuple[int, int]:
+    """(parts, numbers) of a ``StateRing``: each program of a row keeps k, u and decay for its own
+    columns of the state, and no other program reads them."""
+    columns = _columns(dim)
+    return num_v_heads * (dim // columns), _ring_width(dim, columns)
+
+
+def _columns(dim: int) -> int:
+    """Columns of a head's state for each program, as measured best: one choice, so that a row's
+    bits do not depend on the other rows."""
+    return dim // 2
+
+
+def _ring_width(dim: int, columns: int) -> int:
+    return -(-(dim + columns + 1) // 16) * 16
+
+
 def delta_decode(
     projected: torch.Tensor,
     neg_exp_a: torch.Tensor,
@@ -52,19 +73,21 @@ def delta_decode(
     state_slots: torch.Tensor,
     eps: float,
     workspace: DeltaWorkspace,
+    ring: StateRing | None = None,
     *,
     block_columns: int = 0,
     num_warps: int = 0,
 ) -> torch.Tensor:
-    """Advance each row's state by one token -> [rows, value_dim] in ``projected``'s dtype.
+    """Advance each row's state by one token -> [tokens, value_dim] in ``projected``'s dtype.
 
-    projected [rows, q | k | v | z | b | a], q, k and v convolved; state [state slots, v_heads,
+    projected [tokens, q | k | v | z | b | a], q, k and v convolved; state [state slots, v_heads,
     k_dim, v_dim] float32 (one layer's view) is updated in place at ``state_slots`` (int32 [rows]);
-    neg_exp_a, dt_bias [v_heads] and norm_weight [v_dim] are float32. A row whose slot is -1 yields
-    zeros and touches nothing. Two rows must not share a slot. ``block_columns`` and ``num_warps``
-    0 are what measured best: one choice, so that a row's bits do not depend on the other rows.
+    neg_exp_a, dt_bias [v_heads] and norm_weight [v_dim] are float32. Every row has as many tokens,
+    in a run; those after its first are drafts, and need a ``ring`` that holds them, whose pending
+    updates come first. A row whose slot is -1 yields zeros and touches nothing. Two rows must not
+    share a slot. ``block_columns`` and ``num_warps`` 0 are what measured best.
     """
-    num_rows, width = projected.shape
+    (num_tokens, width), num_rows = projected.shape, state_slots.shape[0]
     num_v_heads, k_dim, v_dim = state.shape[1:]
     value_dim = num_v_heads * v_dim
     num_k_heads = (width - 2 * (value_dim + num_v_heads)) // (2 * k_dim)
@@ -72,22 +95,34 @@ def delta_decode(
     assert state.dtype == torch.float32, state.dtype
     assert state.stride()[1:] == (k_dim * v_dim, v_dim, 1), state.stride()
     assert projected.stride(1) == 1, projected.stride()
-    assert state_slots.shape == (num_rows,), state_slots.shape
+    assert num_tokens % max(num_rows, 1) == 0, (num_tokens, num_rows)
     assert state_slots.is_contiguous()
     assert k_dim == v_dim, state.shape
-    assert workspace.outputs.shape[0] >= num_rows, (workspace.outputs.shape, num_rows)
+    assert workspace.outputs.shape[0] >= num_tokens, (workspace.outputs.shape, num_tokens)
     assert workspace.outputs.shape[1] == value_dim, workspace.outputs.shape
     if not block_columns:
-        block_columns, num_warps = v_dim // 2, 2
+        block_columns, num_warps = _columns(v_dim), 2
     assert v_dim % block_columns == 0, (v_dim, block_columns)
-    out = torch.empty(num_rows, value_dim, dtype=projected.dtype, device=projected.device)
+    out = torch.empty(num_tokens, value_dim, dtype=projected.dtype, device=projected.device)
     if num_rows == 0:
         return out
-    _update_kernel[(num_v_heads * (v_dim // block_columns), num_rows)](
+    tokens_each, num_programs = num_tokens // num_rows, num_v_heads * (v_dim // block_columns)
+    updates, pending, ring_width = workspace.outputs, workspace.arrivals, 0
+    if ring is not None:
+        updates, pending, ring_width = ring.updates, ring.pending, _ring_width(v_dim, block_columns)
+        assert updates.shape[1] == num_programs, (updates.shape, num_programs)
+        assert updates.shape[2] >= tokens_each - 1, (updates.shape, tokens_each)
+        assert updates.shape[3] == ring_width, (updates.shape, ring_width)
+        assert updates[0].is_contiguous()
+        assert pending.dtype == torch.int32, pending.dtype
+    assert ring is not None or tokens_each == 1, "drafts without a ring"
+    _update_kernel[(num_programs, num_rows)](
         projected, neg_exp_a, dt_bias, norm_weight, state, state_slots, out,
-        workspace.outputs, workspace.arrivals, projected.stride(0), state.stride(0), k_dim**-0.5,
-        eps,
+        workspace.outputs, workspace.arrivals, updates, pending,
+        projected.stride(0), state.stride(0), updates.stride(0), updates.stride(1),
+        k_dim**-0.5, eps,
         K_HEADS=num_k_heads, V_HEADS=num_v_heads, DIM=v_dim, COLUMNS=block_columns,
+        TOKENS=tokens_each, RING_WIDTH=ring_width,
         num_warps=num_warps, **overlap(projected),
     )  # fmt: skip
     return out
@@ -115,26 +150,34 @@ def _update_kernel(
     p_out,
     p_outputs,
     p_arrivals,
+    p_ring,
+    p_pending,
     x_stride,
     state_slot_stride,
+    ring_slot_stride,
+    ring_program_stride,
     scale,
     eps,
     K_HEADS: tl.constexpr,
     V_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     COLUMNS: tl.constexpr,
+    TOKENS: tl.constexpr,
+    RING_WIDTH: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """COLUMNS of one head's state of one row."""
+    """COLUMNS of one head's state of one row, for its TOKENS tokens. RING_WIDTH 0: no ring."""
     PARTS: tl.constexpr = DIM // COLUMNS
     CHANNELS: tl.constexpr = (2 * K_HEADS + V_HEADS) * DIM
     head, part, row = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS, tl.program_id(1)
     o_k = tl.arange(0, DIM)
     o_v = part * COLUMNS + tl.arange(0, COLUMNS)
-    p_out += row * (V_HEADS * DIM) + head * DIM
+    p_out += row * (TOKENS * V_HEADS * DIM) + head * DIM
     slot = tl.load(p_slots + row).to(tl.int64)
     if slot < 0:
-        tl.store(p_out + o_v, tl.zeros([COLUMNS], p_out.dtype.element_ty))
+        for j in tl.static_range(TOKENS):
+            p_none = p_out + j * (V_HEADS * DIM) + o_v
+            tl.store(p_none, tl.zeros([COLUMNS], p_out.dtype.element_ty))
         return
     # No kernel of this step has written the state before.
     p_s = p_state + slot * state_slot_stride + head * (DIM * DIM)
@@ -142,40 +185,62 @@ def _update_kernel(
     # Read and written once a step: keep it from evicting weights and activations from L2.
     b_s = tl.load(p_s, eviction_policy="evict_first")
     b_dt_bias, b_neg_exp_a = tl.load(p_dt_bias + head), tl.load(p_neg_exp_a + head)
-    wait_for_inputs(PDL)
-    p_x += row * x_stride.to(tl.int64)
-    k_head = head // (V_HEADS // K_HEADS)
-    b_q = tl.load(p_x + k_head * DIM + o_k).to(tl.float32)
-    b_k = tl.load(p_x + (K_HEADS + k_head) * DIM + o_k).to(tl.float32)
-    b_v = tl.load(p_x + (2 * K_HEADS + head) * DIM + o_v).to(tl.float32)
-    p_b = p_x + CHANNELS + V_HEADS * DIM + head
-    b_beta = tl.sigmoid(tl.load(p_b).to(tl.float32))
-    b_a = tl.load(p_b + V_HEADS).to(tl.float32) + b_dt_bias
-    b_softplus = tl.where(b_a > 20.0, b_a, tl.log(1.0 + tl.exp(b_a)))
-    b_decay = tl.exp(b_neg_exp_a * b_softplus)
-    b_qq, b_kk, b_qk = tl.reduce((b_q * b_q, b_k * b_k, b_q * b_k), 0, _add_three)
-    b_q_scale, b_k_scale = tl.rsqrt(b_qq + 1e-6) * scale, tl.rsqrt(b_kk + 1e-6)
-    b_q *= b_q_scale
-    b_k *= b_k_scale
-    b_qk *= b_q_scale * b_k_scale
-    b_kv, b_qv = tl.reduce((b_s * b_k[:, None], b_s * b_q[:, None]), 0, _add_two)
-    b_u = b_beta * (b_v - b_decay * b_kv)
-    b_o = b_decay * b_qv + b_qk * b_u
-    b_s = b_s * b_decay + b_k[:, None] * b_u[None, :]
-    tl.store(p_s, b_s, eviction_policy="evict_first")
-
-    p_z = p_x + CHANNELS + head * DIM
-    if PARTS == 1:
-        _store_normed(p_out, p_z, p_norm, b_o, eps, DIM)
-    else:
-        p_outputs += row * (V_HEADS * DIM) + head * DIM
-        tl.store(p_outputs + o_v, b_o)
+    if RING_WIDTH > 0:
+        p_ring += slot * ring_slot_stride + tl.program_id(0).to(tl.int64) * ring_program_stride
+        for i in range(tl.load(p_pending + slot)):
+            p_update = p_ring + i * RING_WIDTH
+            b_k = tl.load(p_update + o_k)
+            b_u = tl.load(p_update + DIM + tl.arange(0, COLUMNS))
+            b_s = _updated(b_s, b_k, b_u, tl.load(p_update + DIM + COLUMNS))
+        # NOTE: every thread has read the ring before any writes it.
         tl.debug_barrier()
-        p_arrived = p_arrivals + row * V_HEADS + head
-        if tl.atomic_add(p_arrived, 1, sem="acq_rel") == PARTS - 1:
-            b_all = tl.load(p_outputs + o_k, cache_modifier=".cg")
-            _store_normed(p_out, p_z, p_norm, b_all, eps, DIM)
-            tl.store(p_arrived, 0)
+    wait_for_inputs(PDL)
+    k_head = head // (V_HEADS // K_HEADS)
+    for j in tl.static_range(TOKENS):
+        p_j = p_x + (row * TOKENS + j) * x_stride.to(tl.int64)
+        b_q = tl.load(p_j + k_head * DIM + o_k).to(tl.float32)
+        b_k = tl.load(p_j + (K_HEADS + k_head) * DIM + o_k).to(tl.float32)
+        b_v = tl.load(p_j + (2 * K_HEADS + head) * DIM + o_v).to(tl.float32)
+        p_b = p_j + CHANNELS + V_HEADS * DIM + head
+        b_beta = tl.sigmoid(tl.load(p_b).to(tl.float32))
+        b_a = tl.load(p_b + V_HEADS).to(tl.float32) + b_dt_bias
+        b_softplus = tl.where(b_a > 20.0, b_a, tl.log(1.0 + tl.exp(b_a)))
+        b_decay = tl.exp(b_neg_exp_a * b_softplus)
+        b_qq, b_kk, b_qk = tl.reduce((b_q * b_q, b_k * b_k, b_q * b_k), 0, _add_three)
+        b_q_scale, b_k_scale = tl.rsqrt(b_qq + 1e-6) * scale, tl.rsqrt(b_kk + 1e-6)
+        b_q *= b_q_scale
+        b_k *= b_k_scale
+        b_qk *= b_q_scale * b_k_scale
+        b_kv, b_qv = tl.reduce((b_s * b_k[:, None], b_s * b_q[:, None]), 0, _add_two)
+        b_u = b_beta * (b_v - b_decay * b_kv)
+        b_o = b_decay * b_qv + b_qk * b_u
+        b_s = _updated(b_s, b_k, b_u, b_decay)
+        if j == 0:
+            tl.store(p_s, b_s, eviction_policy="evict_first")
+        else:
+            p_update = p_ring + (j - 1) * RING_WIDTH
+            tl.store(p_update + o_k, b_k)
+            tl.store(p_update + DIM + tl.arange(0, COLUMNS), b_u)
+            tl.store(p_update + DIM + COLUMNS, b_decay)
+
+        p_z = p_j + CHANNELS + head * DIM
+        p_o = p_out + j * (V_HEADS * DIM)
+        if PARTS == 1:
+            _store_normed(p_o, p_z, p_norm, b_o, eps, DIM)
+        else:
+            p_all = p_outputs + (row * TOKENS + j) * (V_HEADS * DIM) + head * DIM
+            tl.store(p_all + o_v, b_o)
+            tl.debug_barrier()
+            p_arrived = p_arrivals + (row * TOKENS + j) * V_HEADS + head
+            if tl.atomic_add(p_arrived, 1, sem="acq_rel") == PARTS - 1:
+                b_all = tl.load(p_all + o_k, cache_modifier=".cg")
+                _store_normed(p_o, p_z, p_norm, b_all, eps, DIM)
+                tl.store(p_arrived, 0)
+
+
+@triton.jit
+def _updated(b_s, b_k, b_u, b_decay):
+    return b_s * b_decay + b_k[:, None] * b_u[None, :]
 
 
 @triton.jit

@@ -116,7 +116,7 @@ def project(projected: torch.Tensor, layer: Layer, slots: torch.Tensor) -> torch
     weight = torch.zeros(projected.shape[1], 128, device=x.device, dtype=x.dtype)
     weight[:, :rows] = projected.t()
     tiles = Tiles(16, 32, 2, 4, True)
-    return conv_linear(x, Matrix.of(weight), layer.conv, layer.conv_state, slots, tiles)
+    return conv_linear(x, Matrix.of(weight), layer.conv, layer.conv_state, slots, tiles=tiles)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -1,0 +1,52 @@
+"""What the drafts of each state slot's last step would do to the state of one DeltaNet layer.
+
+A step that verifies drafts stores the state after its first token, which is certain. Of every
+draft the ring keeps the conv's input and what its update of the recurrent state was made of. When
+the host and the GPU know how many drafts were accepted, ``pending`` says so, and the next step
+applies that many entries before its own tokens. So a refused draft leaves no trace in the state,
+and a token's bits do not depend on the number of drafts: the same updates happen in the same order
+(the idea is ReplaySSM's, vLLM RFC 49232).
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from transport.wire.layout import CacheLayout
+
+
+@dataclass(frozen=True)
+class StateRing:
+    """One layer's. ``inputs`` [state slots, drafts, channels] in the compute dtype; ``updates``
+    [state slots, parts, drafts, numbers] float32, in an order that is the kernel set's own; pending
+    [state slots] int32, shared by all layers."""
+
+    inputs: torch.Tensor
+    updates: torch.Tensor
+    pending: torch.Tensor
+
+    @classmethod
+    def allocate(
+        cls,
+        layout: CacheLayout,
+        max_drafts: int,
+        update_shape: tuple[int, int],
+        dtype: torch.dtype,
+        pending: torch.Tensor,
+    ) -> "tuple[StateRing, ...]":
+        """A ring for each layer, for as many state slots as ``pending`` has entries;
+        ``update_shape`` is (parts, numbers)."""
+        (parts, numbers), num_slots = update_shape, pending.shape[0]
+        layers, device = range(layout.num_deltanet_layers), pending.device
+        shapes = (
+            (num_slots, max_drafts, layout.conv_channels),
+            (num_slots, parts, max_drafts, numbers),
+        )
+        return tuple(
+            cls(
+                torch.zeros(shapes[0], dtype=dtype, device=device),
+                torch.zeros(shapes[1], dtype=torch.float32, device=device),
+                pending,
+            )
+            for _ in layers
+        )
