@@ -1,14 +1,16 @@
 """One forward pass as tensors: built once a pass, read by every layer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import torch
 
 from engine import ragged
 from engine.batch import Row
+from engine.kernels.state_ring import StateRing
 from engine.upload import upload, upload_parts
 from transport.wire.layout import CacheLayout
 
@@ -100,6 +102,27 @@ class Rows:
         return (positions < self.ends.unsqueeze(1))[:, None, None]
 
 
+@dataclass(frozen=True)
+class DraftRows:
+    """Decode sequences of several tokens each: a certain one, then drafts to verify.
+
+    Each token is one of ``Inputs.decode``'s rows, those of a sequence in a run of ``counts``.
+    ``state_slots`` [sequences] on the device; ``rings`` are DeltaNet's, layer by layer.
+    """
+
+    state_slots: torch.Tensor
+    counts: tuple[int, ...]
+    rings: tuple[StateRing, ...]
+
+    def by_place(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        """For each place in the runs: (place, the sequences that have a token there, tokens)."""
+        firsts = [0, *accumulate(self.counts)]
+        for place in range(max(self.counts)):
+            having = [i for i, count in enumerate(self.counts) if count > place]
+            tokens = [firsts[i] + place for i in having]
+            yield place, torch.tensor(having), torch.tensor(tokens)
+
+
 @dataclass
 class Inputs:
     """Tokens of one pass: decode rows first, then prefill chunks.
@@ -108,7 +131,8 @@ class Inputs:
     tokens whose logits are wanted) and ``sample_slots`` [sampled rows] are int64 on the device;
     ``sample_positions`` [sampled rows] is the index that each sampled token will have.
     ``num_live`` (int32 [1] on the device) says how many rows are not padding; None: all. Padding
-    rows come last, with state slot -1, end 0 and position -1.
+    rows come last, with state slot -1, end 0 and position -1. With ``drafts`` the decode rows are
+    its sequences' tokens.
     """
 
     prefill_ids: torch.Tensor
@@ -119,6 +143,7 @@ class Inputs:
     sample_slots: torch.Tensor
     sample_positions: torch.Tensor
     num_live: torch.Tensor | None = None
+    drafts: DraftRows | None = None
     _made: dict[str, Any] = field(default_factory=dict)
 
     def once(self, name: str, make: Callable[[], T]) -> T:

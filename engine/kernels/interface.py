@@ -15,6 +15,7 @@ import torch
 from engine.inputs import Inputs
 from engine.model.matrix import Matrix
 from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
+from transport.wire.layout import CacheLayout
 
 
 class Kernels(Protocol):
@@ -26,6 +27,10 @@ class Kernels(Protocol):
     A set whose arithmetic depends on how many rows a matrix has (the CPU's GEMMs do) names the
     block, so that a prompt cut into chunks computes the bits of the prompt in one piece.
     """
+
+    def ring_shape(self, layout: CacheLayout) -> tuple[int, int]:
+        """(parts, numbers) of ``StateRing.updates``."""
+        ...
 
     def add_norm(
         self,
@@ -52,6 +57,7 @@ class Kernels(Protocol):
         conv: torch.Tensor,
         recurrent: torch.Tensor,
         inputs: Inputs,
+        layer: int,
     ) -> torch.Tensor:
         """Gated DeltaNet up to its output projection -> [tokens, v_heads * v_dim].
 
@@ -59,7 +65,8 @@ class Kernels(Protocol):
         q, k, v; unit q and k; the gated delta rule; RMS norm per head, times ``silu(z)``. conv
         [state slots, channels, kernel - 1] holds the last conv inputs, oldest first; recurrent
         [state slots, v_heads, k_dim, v_dim] float32. Value head j uses key head
-        ``j // (v_heads / k_heads)``.
+        ``j // (v_heads / k_heads)``. ``layer`` counts the DeltaNet layers: with drafts in
+        ``inputs``, its ring is read and written too, and the states move on by the certain tokens.
         """
         ...
 

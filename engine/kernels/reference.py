@@ -4,10 +4,18 @@ import torch
 import torch.nn.functional as F
 
 from engine.inputs import Inputs
-from engine.kernels import torch_attention, torch_conv, torch_delta_rule, torch_experts, torch_norm
+from engine.kernels import (
+    torch_attention,
+    torch_conv,
+    torch_delta_rule,
+    torch_drafts,
+    torch_experts,
+    torch_norm,
+)
 from engine.kernels.torch_linear import Linear
 from engine.model.matrix import Matrix
 from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
+from transport.wire.layout import CacheLayout
 
 
 class ReferenceKernels:
@@ -20,6 +28,9 @@ class ReferenceKernels:
     def __init__(self, prefill_block: int | None = None) -> None:
         self.prefill_block = prefill_block
         self._linear = Linear()
+
+    def ring_shape(self, layout: CacheLayout) -> tuple[int, int]:
+        return layout.num_v_heads, layout.k_dim + layout.v_dim + 1
 
     def add_norm(
         self,
@@ -44,14 +55,16 @@ class ReferenceKernels:
         conv: torch.Tensor,
         recurrent: torch.Tensor,
         inputs: Inputs,
+        layer: int,
     ) -> torch.Tensor:
         heads, _, dim = recurrent.shape[1:]
         sizes = (weights.conv.shape[0], heads * dim, heads, heads)
         projected = self._linear(x, self._linear.plain(weights.in_proj))
         qkv, z, b, a = projected[:, : sum(sizes)].split_with_sizes(sizes, dim=-1)
         out = self._delta_rule(
-            self._causal_conv(qkv, weights.conv, conv, inputs), b, a, weights, recurrent, inputs
-        )
+            self._causal_conv(qkv, weights.conv, conv, inputs, layer),
+            b, a, weights, recurrent, inputs, layer,
+        )  # fmt: skip
         return torch_norm.gated_rms_norm(out, z.reshape(-1, heads, dim), weights.norm, eps).flatten(
             1
         )
@@ -117,11 +130,19 @@ class ReferenceKernels:
         return logits.float() if out is None else out.copy_(logits)
 
     def _causal_conv(
-        self, x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, inputs: Inputs
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        state: torch.Tensor,
+        inputs: Inputs,
+        layer: int,
     ) -> torch.Tensor:
         n = inputs.num_decode
         parts = []
-        if inputs.decode:
+        if inputs.drafts:
+            ring = inputs.drafts.rings[layer]
+            parts.append(torch_drafts.conv_drafts(x[:n], weight, state, ring, inputs.drafts))
+        elif inputs.decode:
             parts.append(torch_conv.conv_decode(x[:n], weight, state, inputs.decode))
         if inputs.prefill:
             parts.append(torch_conv.conv_prefill(x[n:], weight, state, inputs.prefill))
@@ -135,6 +156,7 @@ class ReferenceKernels:
         weights: DeltaNetWeights,
         state: torch.Tensor,
         inputs: Inputs,
+        layer: int,
     ) -> torch.Tensor:
         n = inputs.num_decode
         q, k, v = torch_delta_rule.split_qk(qkv, *state.shape[1:])
@@ -143,7 +165,11 @@ class ReferenceKernels:
         parts = []
         if inputs.decode:
             decode = (q[:n], k[:n], v[:n], g[:n].exp(), beta[:n])
-            parts.append(torch_delta_rule.recurrent(*decode, state, inputs.decode))
+            if inputs.drafts:
+                ring = inputs.drafts.rings[layer]
+                parts.append(torch_drafts.recurrent_drafts(*decode, state, ring, inputs.drafts))
+            else:
+                parts.append(torch_delta_rule.recurrent(*decode, state, inputs.decode))
         if inputs.prefill:
             prefill = (q[n:], k[n:], v[n:], g[n:], beta[n:])
             parts.append(torch_delta_rule.chunked(*prefill, state, inputs.prefill))

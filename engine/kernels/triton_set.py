@@ -15,7 +15,7 @@ from engine.kernels.triton_attention_decode import AttentionWorkspace, attention
 from engine.kernels.triton_attention_prefill import attention_prefill
 from engine.kernels.triton_conv import conv_qkv
 from engine.kernels.triton_conv_linear import conv_linear
-from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode
+from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode, ring_shape
 from engine.kernels.triton_delta_prefill import delta_prefill
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_fp8 import experts_fp8
@@ -30,6 +30,7 @@ from engine.model.config import ModelConfig
 from engine.model.matrix import Matrix
 from engine.model.quantization import BLOCK
 from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
+from transport.wire.layout import CacheLayout
 
 MAX_STREAMED_TOKENS = 512
 MIN_DOT = 16
@@ -121,6 +122,9 @@ class TritonKernels:
             self._max_rows, config.num_attention_heads, config.head_dim, self._device
         )
 
+    def ring_shape(self, layout: CacheLayout) -> tuple[int, int]:
+        return ring_shape(layout.num_v_heads, layout.v_dim)
+
     def add_norm(
         self,
         hidden: torch.Tensor,
@@ -143,14 +147,17 @@ class TritonKernels:
         conv: torch.Tensor,
         recurrent: torch.Tensor,
         inputs: Inputs,
+        layer: int,
     ) -> torch.Tensor:
         n = inputs.num_decode
         heads, _, v_dim = recurrent.shape[1:]
         width = weights.conv.shape[0] + heads * (v_dim + 2)
         parts = []
         if inputs.decode:
-            slots = self._rows(inputs, "decode").slots
-            projected = conv_linear(x[:n], weights.in_proj, weights.conv, conv, slots)
+            slots, ring = self._rows(inputs, "decode").slots, None
+            if inputs.drafts:
+                slots, ring = inputs.drafts.state_slots, inputs.drafts.rings[layer]
+            projected = conv_linear(x[:n], weights.in_proj, weights.conv, conv, slots, ring)
             parts.append(
                 delta_decode(
                     projected[:, :width],
@@ -161,6 +168,7 @@ class TritonKernels:
                     slots,
                     eps,
                     self._delta_workspace,
+                    ring,
                 )
             )
         if inputs.prefill:

@@ -81,7 +81,7 @@ class Qwen35:
             hidden, x = kernels.add_norm(hidden, pending, layer.input_norm, eps)
             if isinstance(mixer, DeltaNetWeights):
                 conv, recurrent = cache.conv[:, deltanet], cache.recurrent[:, deltanet]
-                mixed = kernels.deltanet(x, mixer, eps, conv, recurrent, inputs)
+                mixed = kernels.deltanet(x, mixer, eps, conv, recurrent, inputs, deltanet)
                 deltanet += 1
             else:
                 mixed = kernels.attention(

@@ -6,7 +6,7 @@ import torch
 from engine.kernels.state_ring import StateRing
 from engine.kernels.triton_conv_linear import conv_linear
 from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode, ring_shape
-from engine.kernels.triton_linear import Tiles
+from engine.kernels.triton_rows import Tiles
 from engine.model.matrix import Matrix
 from tests.kernels.test_delta import EPS, Layer
 
