@@ -34,8 +34,14 @@ class Row:
     ``state_slot`` (it never left the device). ``start`` tokens are already in the cache; a row with
     ``start`` 0 begins from an empty state, whatever the slot held before. ``block_table`` covers
     ``start + length`` tokens; it may be the allocation's own list, which only grows, so that a step
-    copies no table. ``sample`` is False for a chunk that is not the prompt's last. ``scoring`` is
-    for prompts whose log-probabilities are asked for."""
+    copies no table. ``sample`` is False for a chunk that is not the prompt's last; ``next_id`` is
+    then the token after it, for the draft layer. ``scoring`` is for prompts whose log-probabilities
+    are asked for.
+
+    With drafts the device alone knows how many were accepted: ``start`` of a decode row is then the
+    least that is in the cache, and exact only where no step for the sequence is under way.
+    ``num_drafts`` are to be verified at most, of those that the step before has made; a sequence
+    with penalties or a grammar has none."""
 
     state_slot: int
     block_table: Sequence[int]
@@ -43,6 +49,8 @@ class Row:
     token_ids: tuple[int, ...] | None
     sample: bool = True
     scoring: Scoring | None = None
+    num_drafts: int = 0
+    next_id: int | None = None
 
     @property
     def length(self) -> int:
@@ -51,9 +59,14 @@ class Row:
 
 @dataclass(frozen=True)
 class ForwardBatch:
-    """Rows computed together; any mix of prefill chunks and decode tokens."""
+    """Rows computed together; any mix of prefill chunks and decode tokens.
+
+    ``num_next_drafts``: drafts that the step makes for the next one. None: the draft layer is not
+    computed at all, and a sequence that has missed a token has no drafts any more.
+    """
 
     rows: tuple[Row, ...]
+    num_next_drafts: int | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -97,11 +110,12 @@ class Sampled:
 
 @dataclass(frozen=True)
 class StepResult:
-    """One entry per row of the batch, None for rows that did not sample.
+    """One entry per row of the batch: its new tokens, none for a row that did not sample. A decode
+    row has one token, and one more for each draft that was accepted.
 
     ``scored`` has, by the index of a row with ``scoring``, its tokens' rows as they go on the wire
     (transport/wire/prompt_logprobs.py); None where logits were not finite.
     """
 
-    sampled: tuple[Sampled | None, ...]
+    sampled: tuple[tuple[Sampled, ...], ...]
     scored: Mapping[int, bytes | None] = field(default_factory=dict)

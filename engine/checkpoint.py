@@ -24,7 +24,11 @@ DTYPES = {
     "F16": torch.float16,
     "F8_E4M3": torch.float8_e4m3fn,
 }
-NOT_TEXT = re.compile(r"^(model\.)?(visual|mtp)\.")
+VISION = re.compile(r"^(model\.)?visual\.")
+MTP = "mtp."
+"""What the names of a draft layer's tensors begin with."""
+MTP_FILE = "mtp.safetensors"
+"""Where some releases keep them, apart and not in the index."""
 HASHED_BYTES = 4096
 
 
@@ -49,17 +53,22 @@ class Entry:
         return torch.Size(self.shape).numel() * DTYPES[self.dtype].itemsize
 
 
-def read_entries(folder: Path) -> list[Entry]:
-    """Every text tensor of ``folder`` in file order; vision and MTP tensors are left out.
+def read_entries(folder: Path, *, mtp: bool = False) -> list[Entry]:
+    """Every text tensor of ``folder`` in file order; vision tensors are left out, and those of a
+    draft layer unless asked for with ``mtp``.
 
     Raises CheckpointError for a missing or truncated file, an index that disagrees with its
     shards, a tensor stored twice and a dtype the engine cannot load.
     """
     listed = _weight_map(folder)
     found: dict[str, Entry] = {}
-    for file in dict.fromkeys(listed.values()) if listed else [folder / SINGLE]:
+    files = [*dict.fromkeys(listed.values())] if listed else [folder / SINGLE]
+    apart = folder / MTP_FILE
+    if mtp and apart.is_file() and apart not in files:
+        files.append(apart)
+    for file in files:
         for entry in _file_entries(file):
-            if listed and entry.name not in listed:
+            if listed and file != apart and entry.name not in listed:
                 raise CheckpointError(f"unexpected tensor {entry.name}: {file} has it, {INDEX} not")
             if entry.name in found:
                 raise CheckpointError(
@@ -69,7 +78,9 @@ def read_entries(folder: Path) -> list[Entry]:
     for name, file in listed.items():
         if name not in found or found[name].file != file:
             raise CheckpointError(f"missing tensor {name}: {INDEX} expects it in {file}")
-    entries = [entry for entry in found.values() if not NOT_TEXT.match(entry.name)]
+    entries = [entry for entry in found.values() if not VISION.match(entry.name)]
+    if not mtp:
+        entries = [entry for entry in entries if not entry.name.startswith(MTP)]
     for entry in entries:
         if entry.dtype not in DTYPES:
             raise CheckpointError(
@@ -77,6 +88,11 @@ def read_entries(folder: Path) -> list[Entry]:
                 f"expected one of {', '.join(DTYPES)}"
             )
     return entries
+
+
+def has_draft_layer(entries: list[Entry]) -> bool:
+    """Whether the checkpoint holds an MTP layer; its config may name one that was left out."""
+    return any(entry.name.startswith(MTP) for entry in entries)
 
 
 @contextmanager

@@ -11,6 +11,9 @@ from transport.wire.layout import CHUNK_ALIGNMENT, CacheDtype
 MAX_DECODE_ROWS = 512
 """Sequences of one decode step on CUDA: what its kernels' scratch is made for."""
 
+MAX_DRAFTS = 4
+"""Guessed tokens of a sequence in one step."""
+
 MIN_PAGE_SIZE = 16
 """Tokens of a page on CUDA: a side of the smallest product on tensor cores."""
 
@@ -33,7 +36,9 @@ class EngineConfig:
     ``decodes`` False: the engine computes prompts and first tokens only, and spends no time and
     memory on making decode steps fast; ``prefills`` False: the other way round. Both still compute
     the other kind of batch, by kernels that the warm-up has compiled, but no graph of it is
-    captured: the host enqueues each pass kernel by kernel.
+    captured: the host enqueues each pass kernel by kernel. ``max_drafts``: tokens that a decode
+    step may guess for each sequence with the checkpoint's draft layer; 0 leaves that layer out, as
+    does a checkpoint that has none.
     """
 
     model_dir: Path
@@ -50,6 +55,7 @@ class EngineConfig:
     gpu_share: int = 1
     decodes: bool = True
     prefills: bool = True
+    max_drafts: int = 0
 
     def __post_init__(self) -> None:
         _one_of("load_format", self.load_format, ("auto", "dummy"))
@@ -63,6 +69,8 @@ class EngineConfig:
         for name in ("num_pages", "num_state_slots"):
             if getattr(self, name) is None and self.device == "cpu":
                 raise ValueError(f"{name}: must be given on the CPU")
+        if not 0 <= self.max_drafts <= MAX_DRAFTS:
+            raise ValueError(f"max_drafts: {self.max_drafts} is not from 0 to {MAX_DRAFTS}")
         if CHUNK_ALIGNMENT % self.page_size:
             raise ValueError(f"page_size: {self.page_size} does not divide {CHUNK_ALIGNMENT}")
         if self.device == "cuda" and self.page_size < MIN_PAGE_SIZE:

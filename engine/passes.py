@@ -16,10 +16,18 @@ class Pass:
     sampled: tuple[int, ...]
     scored: tuple[int, ...] = ()
 
+    @property
+    def decodes(self) -> bool:
+        """Whether all its rows are decode rows."""
+        return all(row.token_ids is None for row in self.rows)
 
-def passes(batch: ForwardBatch, block: int | None, scored_block: int | None = None) -> list[Pass]:
-    """Decode rows together, then prefill, in blocks or (``block`` None) in the same pass; prompts
-    that are scored come last, in passes of their own, as ``scored_block`` says.
+
+def passes(
+    batch: ForwardBatch, block: int | None, scored_block: int | None = None, *, apart: bool = False
+) -> list[Pass]:
+    """Decode rows together, then prefill, in blocks or (``block`` None) in the same pass, unless
+    they are to be ``apart``; prompts that are scored come last, in passes of their own, as
+    ``scored_block`` says.
 
     A block is at most ``block`` tokens of one prompt, counted from its chunk's aligned start: the
     same blocks, thus the same arithmetic, however the prompt was cut and whatever runs beside it.
@@ -29,6 +37,7 @@ def passes(batch: ForwardBatch, block: int | None, scored_block: int | None = No
     prefill = [(i, row) for i, row in rows if row.token_ids is not None and row.scoring is None]
     scored = [(i, row) for i, row in rows if row.scoring is not None]
     if block is None:
+    if block is None and not apart:
         decode, prefill = decode + prefill, []
     return _cut(decode, None) + _cut(prefill, block) + _cut(scored, scored_block)
 
@@ -109,6 +118,13 @@ def _blocks(row: Row, block: int) -> list[Row]:
             token_ids=row.token_ids[offset : offset + block],
             sample=row.sample and offset == offsets[-1],
             scoring=row.scoring.within(offset, block) if row.scoring else None,
+            next_id=_following(row, offset + block),
         )
         for offset in offsets
     ]
+
+
+def _following(row: Row, end: int) -> int | None:
+    """The token behind a block of a chunk."""
+    assert row.token_ids is not None
+    return row.token_ids[end] if end < row.length else row.next_id

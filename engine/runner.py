@@ -8,7 +8,7 @@ result = step.result()                           wait, and read what was sampled
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -32,6 +32,7 @@ from engine.passes import Checks, Pass, passes
 from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
 from engine.prompt_scores import Scores
 from engine.sampler import Sampler
+from engine.speculation import Speculation
 from engine.step import Step
 from engine.upload import reserve_pinned
 from transport.copy.region import Region
@@ -90,6 +91,12 @@ class Engine:
             self._sampler = Sampler(
                 pools.num_state_slots, self.num_ids, self._device, grammars=grammars
             )
+        self.max_drafts = config.max_drafts if model.weights.mtp else 0
+        self._drafts: Speculation | None = None
+        if self.max_drafts:
+            self._drafts = Speculation(
+                model, cache, layout, kernels, self._sampler, self._num_logits, self.max_drafts
+            )
 
     @classmethod
     def load(
@@ -111,6 +118,13 @@ class Engine:
                 f"num_valid_ids: {config.num_valid_ids} exceeds the vocabulary of "
                 f"{model_config.vocab_size}"
             )
+        drafts = model_config.num_mtp_layers > 0 and config.max_drafts > 0
+        entries: list[checkpoint.Entry] = []
+        if config.load_format != "dummy":
+            entries = checkpoint.read_entries(config.model_dir, mtp=drafts)
+            drafts = drafts and checkpoint.has_draft_layer(entries)
+        if not drafts:
+            model_config = model_config.without_drafts()
         if config.quantize == "fp8":
             model_config = model_config.quantised()
         if config.load_format == "dummy":
@@ -130,7 +144,6 @@ class Engine:
             weights.draw(model.plan, config.seed)
             fingerprint = checkpoint.fingerprint((model_config, "dummy", config.seed), [])
         else:
-            entries = checkpoint.read_entries(config.model_dir)
             weights.load(model.plan, entries, progress)
             fingerprint = checkpoint.fingerprint(model_config, entries)
         model.prepare()
@@ -171,6 +184,8 @@ class Engine:
         """Give a state slot its sequence's sampling settings; ordered after earlier launches."""
         self._sampler.bind(binding)
         self._checks.forget(binding.state_slot)
+        if self._drafts is not None:
+            self._drafts.forget(binding.state_slot)
         if self._graphs is not None:
             self._graphs.forget(binding.state_slot)
 
@@ -181,8 +196,14 @@ class Engine:
         Asserts its preconditions (engine/passes.py), and that rows that sample are bound.
         """
         self._checks.check(batch)
-        draws, scores = [], []
-        for part in passes(batch, self._kernels.prefill_block, self._scored_block):
+        draws: list[tuple[Sequence[int], Draw | Verified]] = []
+        scores = []
+        apart = self._drafts is not None
+        for part in passes(batch, self._kernels.prefill_block, self._scored_block, apart=apart):
+            if self._drafts is not None and part.decodes:
+                owners, verified = self._drafts.launch(part.rows, batch.num_next_drafts)
+                draws.append(([part.sampled[i] for i in owners], verified))
+                continue
             if part.scored:
                 draw, scored = self._run_scored(part)
                 scores.append((part.scored, scored))
@@ -272,20 +293,30 @@ class Engine:
         if inputs.decode:
             fed = self._sampler.next_token.index_select(0, inputs.decode.state_slots)
             ids = torch.cat((fed, ids)) if inputs.prefill else fed
-        hidden = self._model.forward(inputs, ids, self.cache, self._kernels)
-        return self._sample(hidden, inputs, part)
+        if self._drafts is None:
+            hidden = self._model.forward(inputs, ids, self.cache, self._kernels)
+            return self._sample(hidden, inputs, part)
+        return self._sample_every(self._forward_every(inputs, ids), inputs, part)
 
     def _run_scored(self, part: Pass) -> tuple[Draw | None, Scores]:
         """Never in a graph, whose memory has only the states of the tokens that are sampled."""
         inputs = Inputs.of(part.rows, self.layout, self._device)
-        hidden = self._model.forward(
-            inputs, inputs.prefill_ids, self.cache, self._kernels, every_token=True
-        )
+        hidden = self._forward_every(inputs, inputs.prefill_ids)
         scores = prompt_scores.score(hidden, part.rows, self._logits, self.num_ids)
-        return self._sample(hidden.index_select(0, inputs.sample_index), inputs, part), scores
+        return self._sample_every(hidden, inputs, part), scores
+
+    def _forward_every(self, inputs: Inputs, ids: torch.Tensor) -> torch.Tensor:
+        return self._model.forward(inputs, ids, self.cache, self._kernels, every_token=True)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._model.logits(hidden, self._num_logits, self._kernels)
+
+    def _sample_every(self, hidden: torch.Tensor, inputs: Inputs, part: Pass) -> Draw | None:
+        """``_sample`` of the hidden states of every token, which the draft layer needs too."""
+        draw = self._sample(hidden.index_select(0, inputs.sample_index), inputs, part)
+        if self._drafts is not None:
+            self._drafts.prefilled(part, inputs, hidden)
+        return draw
 
     def _sample(self, hidden: torch.Tensor, inputs: Inputs, part: Pass) -> Draw | None:
         if not part.sampled:

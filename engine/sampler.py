@@ -145,6 +145,19 @@ class Sampler:
         self._note(drawn, rows)
         return drawn
 
+    @torch.inference_mode()
+    def guess(
+        self, logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor
+    ) -> torch.Tensor:
+        """Drafts, int64 [rows], from the draft layer's logits float32 [rows, first ids]: drawn with
+        the noise that the target's own choice will have, so that the two agree more often
+        (Gumbel coupling). Filters are the target's alone."""
+        temperature = self._floats.index_select(0, slots)[:, TEMPERATURE].unsqueeze(1)
+        seeds = self._ints.index_select(0, slots)[:, SEED]
+        noise = gumbel_noise(seeds, positions, logits.shape[1])
+        scaled = logits / torch.where(temperature == 0.0, 1.0, temperature)
+        return torch.where(temperature == 0.0, logits, scaled + noise).argmax(-1)
+
     def _masks(self, rows: Sequence[SampleRow]) -> Masks | None:
         """Of the constrained rows; waits for their last tokens, while this step is computed."""
         if not self._constraints.any_bound:

@@ -138,5 +138,5 @@ class Scheduled:
     rows: tuple[Row, ...]
     sequences: tuple[Sequence, ...]
 
-    def outcomes(self, result: StepResult) -> list[tuple[Sequence, Row, Sampled | None]]:
+    def outcomes(self, result: StepResult) -> list[tuple[Sequence, Row, tuple[Sampled, ...]]]:
         return list(zip(self.sequences, self.rows, result.sampled, strict=True))

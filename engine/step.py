@@ -1,20 +1,22 @@
 """A launched batch: what the host waits for and reads."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine import prompt_scores
 from engine.batch import Sampled, StepResult
 from engine.draws import Draw
 from engine.prompt_scores import Scores
+from engine.speculation import Verified
 
 
 @dataclass(frozen=True)
 class Step:
     """One launched batch. The host knows nothing of its outcome before ``result``. ``draws`` and
-    ``scores`` have for each pass the batch indices of its rows, and what those get."""
+    ``scores`` have for each pass the batch indices of its tokens' rows, and what those get."""
 
     num_rows: int
-    draws: tuple[tuple[tuple[int, ...], Draw], ...]
+    draws: tuple[tuple[Sequence[int], Draw | Verified], ...]
     scores: tuple[tuple[tuple[int, ...], Scores], ...] = ()
 
     def wait(self) -> None:
@@ -24,8 +26,9 @@ class Step:
 
     def result(self) -> StepResult:
         """Wait for the step and read it."""
-        sampled: list[Sampled | None] = [None] * self.num_rows
+        sampled: list[list[Sampled]] = [[] for _ in range(self.num_rows)]
         for indices, draw in self.draws:
             for index, outcome in zip(indices, draw.to_host(), strict=True):
-                sampled[index] = outcome
-        return StepResult(tuple(sampled), prompt_scores.by_row(self.scores))
+                if outcome is not None:
+                    sampled[index].append(outcome)
+        return StepResult(tuple(map(tuple, sampled)), prompt_scores.by_row(self.scores))

@@ -41,6 +41,8 @@ class ModelConfig:
     shared_expert_intermediate_size: int
     tie_word_embeddings: bool
     quantization: Quantization
+    num_mtp_layers: int
+    """1 where the checkpoint has a draft layer (multi-token prediction) and it is used, else 0."""
 
     @classmethod
     def read(cls, folder: Path) -> "ModelConfig":
@@ -64,6 +66,7 @@ class ModelConfig:
         text.must_be("attention_bias", False)
         text.must_be("attn_output_gate", True)
         text.must_be("norm_topk_prob", True)
+        text.must_be("mtp_use_dedicated_embeddings", False)
         rope = _Fields(text.mapping("rope_parameters"), text.folder, within="rope_parameters.")
         rope.must_be("rope_type", "default")
         head_dim = text.positive("head_dim")
@@ -100,6 +103,7 @@ class ModelConfig:
                 outer.get("quantization_config", text.get("quantization_config", None)),
                 text.folder,
             ),
+            num_mtp_layers=min(1, text.count("mtp_num_hidden_layers")),
         )
         config._check()
         return config
@@ -142,12 +146,16 @@ class ModelConfig:
             return self
         return replace(self, quantization=Quantization.at_load())
 
+    def without_drafts(self) -> "ModelConfig":
+        """The same model, its draft layer left out."""
+        return replace(self, num_mtp_layers=0)
+
     def cache_layout(self, kv_dtype: CacheDtype, page_size: int) -> CacheLayout:
-        """Shape of this model's pages and state slots."""
+        """Shape of this model's pages and state slots; a draft layer's KV comes last in a page."""
         return CacheLayout(
             kv_dtype=kv_dtype,
             page_size=page_size,
-            num_attention_layers=self.layer_types.count("full_attention"),
+            num_attention_layers=self.layer_types.count("full_attention") + self.num_mtp_layers,
             num_kv_heads=self.num_key_value_heads,
             head_dim=self.head_dim,
             num_deltanet_layers=self.layer_types.count("linear_attention"),
@@ -181,6 +189,13 @@ class _Fields:
         value = self._need(name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{self.within}{name}: {value!r} is not a positive integer")
+        return value
+
+    def count(self, name: str) -> int:
+        """Of what may be absent."""
+        value = self.get(name, 0)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise ValueError(f"{self.within}{name}: {value!r} is not a count")
         return value
 
     def number(self, name: str) -> float:

@@ -19,7 +19,7 @@ ONLY = {
 }
 KEPT = (
     "lm_head", "embed_tokens", "linear_attn.in_proj_a", "linear_attn.in_proj_b", "mlp.gate",
-    "mlp.shared_expert_gate",
+    "mlp.shared_expert_gate", "mtp",
 )  # fmt: skip
 """What the official conversion keeps in BF16, beside norms and convolutions."""
 _BOUNDARY = r"(?:(?<=\.)|(?=\.|$))"

@@ -16,12 +16,13 @@ import torch.nn.functional as F
 from engine.inputs import Inputs
 from engine.kernels.interface import Kernels
 from engine.model.builder import Part, WeightBuilder
-from engine.model.config import ModelConfig
+from engine.model.config import LayerType, ModelConfig
 from engine.model.weights import (
     AttentionWeights,
     DeltaNetWeights,
     LayerWeights,
     MoeWeights,
+    MtpWeights,
     Weights,
 )
 from engine.plan import Plan
@@ -55,6 +56,10 @@ class Qwen35:
                 norms.append(layer.mixer.kq_norm)
             else:
                 layer.mixer.neg_exp_a.exp_().neg_()
+        if mtp := self.weights.mtp:
+            assert isinstance(mtp.layer.mixer, AttentionWeights), "a draft layer attends"
+            norms += [mtp.embedding_norm, mtp.hidden_norm, mtp.norm]
+            norms += [mtp.layer.input_norm, mtp.layer.post_norm, mtp.layer.mixer.kq_norm]
         for norm in norms:
             norm.add_(1.0)
 
@@ -123,20 +128,32 @@ class _Builder:
         half = torch.arange(0, config.rotary_dim, 2, dtype=torch.float32) / config.rotary_dim
         return Weights(
             embed=embed,
-            layers=tuple(self._layer(i) for i in range(len(config.layer_types))),
+            layers=tuple(
+                self._layer(f"layers.{i}.", kind) for i, kind in enumerate(config.layer_types)
+            ),
             norm=new.vector("norm.weight", config.hidden_size),
             lm_head=lm_head,
             inv_freq=(1.0 / config.rope_theta**half).to(device),
+            mtp=self._mtp() if config.num_mtp_layers else None,
         )
 
-    def _layer(self, index: int) -> LayerWeights:
-        name, hidden = f"layers.{index}.", self.config.hidden_size
-        linear = self.config.layer_types[index] == "linear_attention"
+    def _mtp(self) -> MtpWeights:
+        new, hidden = self.new, self.config.hidden_size
+        return MtpWeights(
+            embedding_norm=new.vector("mtp.pre_fc_norm_embedding.weight", hidden),
+            hidden_norm=new.vector("mtp.pre_fc_norm_hidden.weight", hidden),
+            fc=new.matrix(2 * hidden, Part("mtp.fc.weight", hidden)),
+            layer=self._layer("mtp.layers.0.", "full_attention"),
+            norm=new.vector("mtp.norm.weight", hidden),
+        )
+
+    def _layer(self, name: str, kind: LayerType) -> LayerWeights:
+        hidden = self.config.hidden_size
         return LayerWeights(
             input_norm=self.new.vector(name + "input_layernorm.weight", hidden),
             mixer=(
                 self._deltanet(name + "linear_attn.")
-                if linear
+                if kind == "linear_attention"
                 else self._attention(name + "self_attn.")
             ),
             post_norm=self.new.vector(name + "post_attention_layernorm.weight", hidden),

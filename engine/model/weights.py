@@ -48,9 +48,21 @@ class LayerWeights:
 
 
 @dataclass(frozen=True)
+class MtpWeights:
+    """The draft layer (multi-token prediction); columns of ``fc``: the token's, the trunk's."""
+
+    embedding_norm: torch.Tensor
+    hidden_norm: torch.Tensor
+    fc: Matrix
+    layer: LayerWeights
+    norm: torch.Tensor
+
+
+@dataclass(frozen=True)
 class Weights:
     embed: torch.Tensor
     layers: tuple[LayerWeights, ...]
     norm: torch.Tensor
     lm_head: torch.Tensor
     inv_freq: torch.Tensor
+    mtp: MtpWeights | None = None

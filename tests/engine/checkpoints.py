@@ -112,6 +112,56 @@ def checkpoint(name: str) -> Path:
 
 
 @cache
+def with_draft_layer(name: str) -> Path:
+    """A shape's checkpoint with a random MTP layer, stored apart as some releases have it."""
+    folder = Path(_root().name) / f"{name}-mtp"
+    folder.mkdir()
+    for file in checkpoint(name).iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    text = config.get("text_config", config)
+    text["mtp_num_hidden_layers"] = 1
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(_draft_layer(text), folder / "mtp.safetensors")
+    return folder
+
+
+def _draft_layer(text: dict[str, Any]) -> dict[str, torch.Tensor]:
+    torch.manual_seed(7)
+    hidden, dim = text["hidden_size"], text["head_dim"]
+    heads, kv_heads = text["num_attention_heads"], text["num_key_value_heads"]
+    expert, shared = text["moe_intermediate_size"], text["shared_expert_intermediate_size"]
+    layer, mlp = "mtp.layers.0.", "mtp.layers.0.mlp."
+    shapes: dict[str, tuple[int, ...]] = {
+        "mtp.fc.weight": (hidden, 2 * hidden),
+        "mtp.norm.weight": (hidden,),
+        "mtp.pre_fc_norm_embedding.weight": (hidden,),
+        "mtp.pre_fc_norm_hidden.weight": (hidden,),
+        layer + "input_layernorm.weight": (hidden,),
+        layer + "post_attention_layernorm.weight": (hidden,),
+        layer + "self_attn.q_proj.weight": (2 * heads * dim, hidden),
+        layer + "self_attn.k_proj.weight": (kv_heads * dim, hidden),
+        layer + "self_attn.v_proj.weight": (kv_heads * dim, hidden),
+        layer + "self_attn.o_proj.weight": (hidden, heads * dim),
+        layer + "self_attn.q_norm.weight": (dim,),
+        layer + "self_attn.k_norm.weight": (dim,),
+        mlp + "gate.weight": (text["num_experts"], hidden),
+        mlp + "shared_expert_gate.weight": (1, hidden),
+        mlp + "shared_expert.gate_proj.weight": (shared, hidden),
+        mlp + "shared_expert.up_proj.weight": (shared, hidden),
+        mlp + "shared_expert.down_proj.weight": (hidden, shared),
+    }
+    for i in range(text["num_experts"]):
+        shapes[f"{mlp}experts.{i}.gate_proj.weight"] = (expert, hidden)
+        shapes[f"{mlp}experts.{i}.up_proj.weight"] = (expert, hidden)
+        shapes[f"{mlp}experts.{i}.down_proj.weight"] = (hidden, expert)
+    tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    for name, tensor in tensors.items():
+        _scale(name, tensor)
+    return tensors
+
+
+@cache
 def _root() -> "tempfile.TemporaryDirectory[str]":
     return tempfile.TemporaryDirectory(prefix="baton-checkpoints-")
 

@@ -1,6 +1,6 @@
 """A scheduler small enough to be obviously right: drives an engine over whole requests."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from engine.batch import Binding, ForwardBatch, Row, Sampled
 from engine.cache.pages import PagePool
 from engine.cache.slots import SlotPool, StateSlot
-from engine.config import EngineConfig
+from engine.config import MAX_DRAFTS, EngineConfig
 from engine.kernels.interface import Kernels
 from engine.runner import Engine
 from transport.wire.sampling import SamplingParams, StopRule
@@ -55,8 +55,16 @@ class _Running:
 class Driver:
     """Every step: one token of all that decode, and prefill chunks within ``budget`` tokens."""
 
-    def __init__(self, engine: Engine, budget: int = 128, max_running: int = 16) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        budget: int = 128,
+        max_running: int = 16,
+        num_drafts: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """``num_drafts`` says before each step how many it is to make for the next one."""
         self.engine, self.budget, self.max_running = engine, budget, max_running
+        self.num_drafts, self.num_steps = num_drafts, 0
         self.pages = PagePool(engine.pools.num_pages)
         self.slots = SlotPool(engine.pools.num_state_slots)
 
@@ -66,13 +74,15 @@ class Driver:
             while waiting and len(running) < self.max_running:
                 running.append(self._admit(waiting.pop(0)))
             rows = self._rows(running)
-            result = self.engine.launch(ForwardBatch(tuple(row for _, row in rows))).result()
-            for (sequence, row), outcome in zip(rows, result.sampled, strict=True):
-                assert (outcome is not None) == row.sample
-                sequence.computed += row.length
-                if outcome is not None:
-                    sequence.request.outcomes.append(outcome)
-                if len(sequence.request.outcomes) == sequence.request.num_tokens:
+            batch = ForwardBatch(tuple(row for _, row in rows), self.num_drafts())
+            result = self.engine.launch(batch).result()
+            self.num_steps += 1
+            for (sequence, row), outcomes in zip(rows, result.sampled, strict=True):
+                assert bool(outcomes) == row.sample
+                sequence.computed += row.length if row.token_ids else len(outcomes)
+                sequence.request.outcomes += outcomes
+                if len(sequence.request.outcomes) >= sequence.request.num_tokens:
+                    del sequence.request.outcomes[sequence.request.num_tokens :]
                     running.remove(sequence)
                     self._free(sequence)
         self.pages.check()
@@ -91,7 +101,9 @@ class Driver:
         for sequence in running:
             prompt, start = sequence.request.prompt, sequence.computed
             if start >= len(prompt):
-                rows.append((sequence, Row(sequence.slot.id, sequence.pages, start, None)))
+                drafts = 0 if sequence.request.sampling.has_penalties else MAX_DRAFTS
+                row = Row(sequence.slot.id, sequence.pages, start, None, num_drafts=drafts)
+                rows.append((sequence, row))
                 continue
             length = min(len(prompt) - start, budget)
             last = start + length == len(prompt)
@@ -99,7 +111,9 @@ class Driver:
             if length:
                 budget -= length
                 chunk = prompt[start : start + length]
-                rows.append((sequence, Row(sequence.slot.id, sequence.pages, start, chunk, last)))
+                following = None if last else prompt[start + length]
+                row = Row(sequence.slot.id, sequence.pages, start, chunk, last, next_id=following)
+                rows.append((sequence, row))
         return rows
 
     def _free(self, sequence: _Running) -> None:

@@ -1,0 +1,49 @@
+"""The draft layer (multi-token prediction), which guesses the token after next.
+
+    x_t = fc([norm(embed(id_{t+1})), norm(h_t)]);   x_t += attention(norm(x_t));   x_t += moe(...)
+    draft of id_{t+2} = lm_head(norm(x_t))
+
+h is the trunk's hidden state after its final norm; for a second draft, the layer's own. Embedding
+and lm_head are the trunk's. The layer's KV is the last layer of the page pool. Source: the
+checkpoint's ``mtp.*`` tensors, and DeepSeek-V3's report, section 2.2, whose layer this is.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from engine.inputs import Inputs
+from engine.kernels.interface import Kernels
+from engine.model.qwen35 import Qwen35
+from engine.model.weights import AttentionWeights
+from transport.copy.tensors import CacheTensors
+
+
+def draft_hidden(
+    model: Qwen35,
+    ids: torch.Tensor,
+    hidden: torch.Tensor,
+    inputs: Inputs,
+    cache: CacheTensors,
+    kernels: Kernels,
+) -> torch.Tensor:
+    """Normed hidden [tokens, hidden] whose logits are drafts of the tokens after ``ids``.
+
+    ids [tokens] is at each position of ``inputs`` the token that follows it, hidden [tokens,
+    hidden] the trunk's, or this function's own, at the position itself. Writes the layer's KV.
+    """
+    config, weights = model.config, model.weights
+    eps, mtp = config.rms_norm_eps, weights.mtp
+    assert mtp is not None, "drafts without a draft layer"
+    layer, mixer = mtp.layer, mtp.layer.mixer
+    assert isinstance(mixer, AttentionWeights), "a draft layer attends"
+    _, embedded = kernels.add_norm(F.embedding(ids, weights.embed), None, mtp.embedding_norm, eps)
+    _, normed = kernels.add_norm(hidden, None, mtp.hidden_norm, eps)
+    both = torch.cat((embedded, normed), -1)
+    x, pending = kernels.linear_add(torch.zeros_like(embedded), both, mtp.fc)
+    x, y = kernels.add_norm(x, pending, layer.input_norm, eps)
+    last = cache.kv.shape[1] - 1
+    mixed = kernels.attention(y, mixer, eps, weights.inv_freq, cache.kv, last, inputs)
+    x, pending = kernels.linear_add(x, mixed, mixer.out_proj)
+    x, y = kernels.add_norm(x, pending, layer.post_norm, eps)
+    x, pending = kernels.moe_add(x, y, layer.moe, config.num_experts_per_tok, inputs)
+    return kernels.final_norm(x, pending, mtp.norm, eps, None)

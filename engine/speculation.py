@@ -1,0 +1,216 @@
+"""Decode steps that verify drafts and make new ones, pass by pass (speculative decoding).
+
+A sequence's step, with L tokens in the cache and ``next_token`` the one after them:
+
+1. verify    forward of next_token and its drafts at positions L, L + 1, …
+2. sample    the target's choice for each, with the noise of its (seed, position)
+3. accept    as many drafts as equal that choice; the token after them is new too
+4. draft     the draft layer at the accepted positions, then for each further draft alone
+
+A draft is accepted only if the target chose the same token itself, so the output does not depend
+on drafts. A refused one leaves no trace: its KV lies behind the sequence's end and is overwritten,
+and the recurrent states move on by accepted tokens alone (kernels/state_ring.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from engine.batch import Row, Sampled
+from engine.draws import Draw, SampleRow
+from engine.inputs import DraftRows, Inputs
+from engine.kernels.interface import Kernels
+from engine.kernels.state_ring import StateRing
+from engine.model.mtp import draft_hidden
+from engine.model.qwen35 import Qwen35
+from engine.passes import Pass
+from engine.sampler import Sampler
+from transport.copy.tensors import CacheTensors
+from transport.wire.layout import CacheLayout
+
+DRAFT_IDS = 65_536
+"""Ids that a draft may be, the first ones: a BPE vocabulary has its most frequent merges first. The
+whole lm_head would take as long as the draft layer."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A step's draw of all its tokens, and ``kept``: which of them are the output."""
+
+    draw: Draw
+    kept: Sequence[bool]
+
+    def wait(self) -> None:
+        self.draw.wait()
+
+    def to_host(self) -> list[Sampled | None]:
+        """One entry a token, None for those behind a refused draft."""
+        sampled = self.draw.to_host()
+        return [each if kept else None for each, kept in zip(sampled, self.kept, strict=True)]
+
+
+class Speculation:
+    """Drafts of every state slot, on a device whose results the host has when a launch returns.
+
+    What the next step needs: ``_lengths`` (tokens in the cache, None: the row's ``start``),
+    ``_made`` drafts in ``_ids`` [drafts, state slots], and in the rings what is pending. A slot is
+    ``_behind`` when the draft layer has missed one of its tokens.
+    """
+
+    def __init__(
+        self,
+        model: Qwen35,
+        cache: CacheTensors,
+        layout: CacheLayout,
+        kernels: Kernels,
+        sampler: Sampler,
+        num_logits: int,
+        max_drafts: int,
+    ) -> None:
+        self._model, self._cache, self._layout = model, cache, layout
+        self._kernels, self._sampler, self._num_logits = kernels, sampler, num_logits
+        self._device = sampler.next_token.device
+        num_slots = sampler.next_token.shape[0]
+        self._pending = torch.zeros(num_slots, dtype=torch.int32, device=self._device)
+        self._rings = StateRing.allocate(
+            layout, max_drafts, kernels.ring_shape(layout), cache.conv.dtype, self._pending
+        )
+        self._ids = torch.zeros(max_drafts, num_slots, dtype=torch.int64, device=self._device)
+        self._num_draft_ids = min(DRAFT_IDS, num_logits)
+        self._lengths: list[int | None] = [None] * num_slots
+        self._made = [0] * num_slots
+        self._behind = [False] * num_slots
+
+    def forget(self, state_slot: int) -> None:
+        """The slot has a new owner."""
+        self._lengths[state_slot], self._made[state_slot] = None, 0
+        self._behind[state_slot] = False
+        self._pending[state_slot] = 0
+
+    def prefilled(self, part: Pass, inputs: Inputs, hidden: torch.Tensor) -> None:
+        """Compute the draft layer of a pass of prompts, whose hidden states of every token are
+        ``hidden``, once the tokens that follow are sampled."""
+        ids: list[int] = []
+        for row in part.rows:
+            assert row.token_ids is not None, "a decode row among prompts"
+            ids += [*row.token_ids[1:], row.next_id or 0]
+        follow = torch.tensor(ids, device=self._device)
+        follow[inputs.sample_index] = self._sampler.next_token[inputs.sample_slots]
+        draft_hidden(self._model, follow, hidden, inputs, self._cache, self._kernels)
+
+    def launch(self, rows: Sequence[Row], num_next: int | None) -> tuple[list[int], Verified]:
+        """One step -> (of each token the index of its row, the tokens)."""
+        counts = tuple(1 + self._num_drafts(row) for row in rows)
+        tokens = [
+            replace(row, start=self._length(row) + j)
+            for row, count in zip(rows, counts, strict=True)
+            for j in range(count)
+        ]
+        inputs = self._inputs(tokens)
+        slots = torch.tensor([row.state_slot for row in rows], device=self._device)
+        inputs.drafts = DraftRows(slots, counts, self._rings)
+        ids = [self._fed(row.state_slot, count) for row, count in zip(rows, counts, strict=True)]
+        hidden = self._model.forward(inputs, torch.cat(ids), self._cache, self._kernels, every_token=True)
+        logits = self._model.logits(hidden, self._num_logits, self._kernels)
+        sample_rows = [SampleRow(token.state_slot, token.start + 1) for token in tokens]
+        draw = self._sampler.sample(
+            logits, inputs.sample_slots, inputs.sample_positions, sample_rows
+        )
+        accepted, kept = self._accept(rows, counts, draw.ids, ids)
+        ended = [
+            replace(row, start=self._length(row) + num)
+            for row, num in zip(rows, accepted, strict=True)
+        ]
+        for row, last in zip(rows, ended, strict=True):
+            self._lengths[row.state_slot] = last.start + 1
+        self._draft(
+            [t for t, k in zip(tokens, kept, strict=True) if k],
+            ended,
+            num_next,
+            hidden[torch.tensor(kept)],
+            draw.ids[torch.tensor(kept)],
+        )
+        owners = [i for i, count in enumerate(counts) for _ in range(count)]
+        return owners, Verified(draw, kept)
+
+    def _accept(
+        self,
+        rows: Sequence[Row],
+        counts: Sequence[int],
+        sampled: torch.Tensor,
+        fed: Sequence[torch.Tensor],
+    ) -> tuple[list[int], list[bool]]:
+        """(drafts accepted of each row, whether each token is output)."""
+        accepted: list[int] = []
+        kept: list[bool] = []
+        for row, count, ids, own in zip(
+            rows, counts, fed, sampled.split(list(counts)), strict=True
+        ):
+            agrees = (own[:-1] == ids[1:]).tolist()
+            num = next((i for i, same in enumerate(agrees) if not same), count - 1)
+            accepted.append(num)
+            kept += [j <= num for j in range(count)]
+            self._pending[row.state_slot] = num
+            self._sampler.next_token[row.state_slot] = own[num].clamp(min=0)
+        return accepted, kept
+
+    def _draft(
+        self,
+        tokens: Sequence[Row],
+        ended: Sequence[Row],
+        num_next: int | None,
+        hidden: torch.Tensor,
+        ids: torch.Tensor,
+    ) -> None:
+        """Make the next step's drafts: ``tokens`` are this step's output, with the trunk's hidden
+        states and the ids that follow; ``ended`` is each row's last one."""
+        for row in ended:
+            self._made[row.state_slot] = 0
+            self._behind[row.state_slot] |= num_next is None
+        if num_next is None:
+            return
+        hidden = self._draft_hidden(tokens, ids.clamp(min=0), hidden)
+        place = {token.state_slot: i for i, token in enumerate(tokens)}
+        hidden = hidden[torch.tensor([place[row.state_slot] for row in ended])]
+        rows = list(ended)
+        for i in range(num_next):
+            inputs = self._inputs(rows)
+            lm_head_rows = self._num_draft_ids
+            logits = self._model.logits(hidden, lm_head_rows, self._kernels)
+            # The draft of the token after next: ``sample_positions`` are of the next one.
+            guessed = self._sampler.guess(logits, inputs.sample_slots, inputs.sample_positions + 1)
+            self._ids[i, inputs.sample_slots] = guessed
+            for row in rows:
+                self._made[row.state_slot] = i + 1
+            staying = [j for j, row in enumerate(rows) if row.start + 1 < self._room(row)]
+            if i + 1 == num_next or not staying:
+                return
+            rows = [replace(rows[j], start=rows[j].start + 1) for j in staying]
+            chosen = torch.tensor(staying, device=self._device)
+            hidden = self._draft_hidden(rows, guessed[chosen], hidden[chosen])
+
+    def _draft_hidden(
+        self, rows: Sequence[Row], ids: torch.Tensor, hidden: torch.Tensor
+    ) -> torch.Tensor:
+        inputs = self._inputs(rows)
+        return draft_hidden(self._model, ids, hidden, inputs, self._cache, self._kernels)
+
+    def _inputs(self, rows: Sequence[Row]) -> Inputs:
+        return Inputs.of(rows, self._layout, self._device)
+
+    def _fed(self, slot: int, count: int) -> torch.Tensor:
+        return torch.cat((self._sampler.next_token[slot : slot + 1], self._ids[: count - 1, slot]))
+
+    def _num_drafts(self, row: Row) -> int:
+        made = 0 if self._behind[row.state_slot] else self._made[row.state_slot]
+        return min(row.num_drafts, made, self._room(row) - self._length(row) - 1)
+
+    def _length(self, row: Row) -> int:
+        """Tokens in the cache."""
+        known = self._lengths[row.state_slot]
+        return row.start if known is None else known
+
+    def _room(self, row: Row) -> int:
+        """Tokens that the row's pages hold."""
+        return len(row.block_table) * self._layout.page_size
