@@ -13,6 +13,7 @@ somebody else's end already brings.
 from bisect import insort
 from collections.abc import Callable
 
+from decode.speculation import DraftPolicy, NoDrafts
 from engine.batch import Row, Sampled, StepResult
 from engine.cache.allocator import CacheAllocator
 from engine.cache.capacity import too_long
@@ -27,6 +28,7 @@ class DecodeScheduler:
     Others on this worker hold memory too. ``reclaim`` is asked before a running sequence gives way
     to the one of this arrival: it ends a younger one of the others, or answers False. ``coming``
     says how many pages are still held for those of them that have ended, and will soon be free.
+    ``drafts`` chooses how many tokens the steps guess.
     """
 
     def __init__(
@@ -35,11 +37,14 @@ class DecodeScheduler:
         layout: CacheLayout,
         reclaim: Callable[[int], bool] = lambda arrival: False,
         coming: Callable[[], int] = lambda: 0,
+        drafts: DraftPolicy | None = None,
     ) -> None:
         self._allocator = allocator
         self._layout = layout
         self._reclaim = reclaim
         self._coming = coming
+        self._drafts = drafts or NoDrafts()
+        self._num_made = 0
         self._num_awaited = self._num_returning = 0
         self.running: list[Sequence] = []
         self.retiring: set[Sequence] = set()
@@ -65,40 +70,55 @@ class DecodeScheduler:
         for sequence in list(self.running):
             if sequence.ended or not self._wants_step(sequence) or not self._grow(sequence):
                 continue
-            rows.append(self._row(sequence))
+            row = self._row(sequence, self._grow_for_drafts(sequence))
+            rows.append(row)
             sequences.append(sequence)
             sequence.in_flight += 1
             sequence.num_cached += 1
-        return Scheduled(tuple(rows), tuple(sequences)) if rows else None
+            sequence.drafts_in_flight += row.num_drafts
+        if not rows:
+            return None
+        num_next = self._drafts.num_next(len(rows))
+        self._num_made = num_next or 0
+        return Scheduled(tuple(rows), tuple(sequences), num_next)
 
-    def retire(self, scheduled: Scheduled, result: StepResult) -> list[tuple[Sequence, Sampled]]:
+    def retire(
+        self, scheduled: Scheduled, result: StepResult
+    ) -> list[tuple[Sequence, tuple[Sampled, ...]]]:
         """Take in a step's result; returns the tokens of sequences that are still running."""
         alive = []
-        for sequence, _, sampled in scheduled.outcomes(result):
+        for num_drafts, sampled in zip(result.num_drafts, result.sampled, strict=False):
+            if num_drafts and sampled:
+                self._drafts.verified(num_drafts, len(sampled) - 1)
+        for sequence, row, sampled in scheduled.outcomes(result):
             sequence.in_flight -= 1
+            sequence.drafts_in_flight -= row.num_drafts
+            sequence.num_cached += max(0, len(sampled) - 1)
             if sequence.ended:
                 self._release_if_retired(sequence)
             else:
-                assert sampled is not None, "a decode row did not sample"
+                assert sampled, "a decode row did not sample"
                 alive.append((sequence, sampled))
         return alive
 
     def take_in(
         self, scheduled: Scheduled, result: StepResult
     ) -> tuple[list[TokenOut], list[tuple[Sequence, str]]]:
-        """``retire``, and give every sequence its token: the tokens to send, and the sequences
+        """``retire``, and give every sequence its tokens: the tokens to send, and the sequences
         that got none, each with its error. Sequences that are done have ended."""
         tokens: list[TokenOut] = []
         broken: list[tuple[Sequence, str]] = []
-        for sequence, sampled in self.retire(scheduled, result):
-            if sampled.token_id is None:
-                self.end(sequence)
-                broken.append((sequence, sampled.error))
-                continue
-            token = sequence.append(sampled)
-            if token.finish is not None:
-                self.end(sequence)
-            tokens.append(token)
+        for sequence, every in self.retire(scheduled, result):
+            for sampled in every:
+                if sampled.token_id is None:
+                    self.end(sequence)
+                    broken.append((sequence, sampled.error))
+                    break
+                token = sequence.append(sampled)
+                tokens.append(token)
+                if token.finish is not None:
+                    self.end(sequence)
+                    break
         return tokens, broken
 
     def take_given_up(self) -> list[tuple[Sequence, FailureCode, str, bool]]:
@@ -124,7 +144,7 @@ class DecodeScheduler:
         """Pages for one more token, taken from younger sequences if need be; False if it sits this
         step out, gave way itself, or is at its end here."""
         assert sequence.allocation is not None, "running without pages"
-        num_pages = self._layout.pages_for(sequence.num_cached + 1)
+        num_pages = self._layout.pages_for(self._most_cached(sequence) + 1)
         while num_pages > len(sequence.allocation.pages) + self._allocator.free_pages:
             if num_pages > self._allocator.size.num_pages:
                 self._outgrow(sequence)
@@ -140,6 +160,27 @@ class DecodeScheduler:
                 return False
         self._allocator.grow(sequence.allocation, num_pages)
         return True
+
+    def _grow_for_drafts(self, sequence: Sequence) -> int:
+        """How many drafts the step may verify of a sequence that has grown for its token: no page
+        is taken from another sequence for them."""
+        assert sequence.allocation is not None, "running without pages"
+        if not self._num_made or not sequence.may_draft:
+            return 0
+        left = sequence.stop.max_tokens - sequence.num_output - sequence.in_flight - 1
+        certain = self._most_cached(sequence) + 1
+        num = min(self._num_made, left)
+        pages = self._layout.pages_for(certain + max(0, num))
+        missing = pages - len(sequence.allocation.pages)
+        if 0 < missing <= self._allocator.free_pages:
+            self._allocator.grow(sequence.allocation, pages)
+        room = len(sequence.allocation.pages) * self._layout.page_size
+        return max(0, min(num, room - certain))
+
+    def _most_cached(self, sequence: Sequence) -> int:
+        """Tokens that may be in the cache once all launched steps have retired."""
+        limit = sequence.num_prompt + sequence.stop.max_tokens - 1
+        return min(sequence.num_cached + sequence.drafts_in_flight, limit)
 
     def _count_returning(self) -> int:
         """Pages that will be free once the launched steps have retired, whatever these bring."""
@@ -160,13 +201,14 @@ class DecodeScheduler:
             self.end(sequence)
             self.outgrown.append((sequence, problem))
 
-    def _row(self, sequence: Sequence) -> Row:
+    def _row(self, sequence: Sequence, num_drafts: int) -> Row:
         assert sequence.allocation is not None, "running without pages"
         return Row(
             state_slot=sequence.allocation.slot.id,
             block_table=sequence.allocation.pages,
             start=sequence.num_cached,
             token_ids=None,
+            num_drafts=num_drafts,
         )
 
     def _release_if_retired(self, sequence: Sequence) -> None:

@@ -119,3 +119,5 @@ class StepResult:
 
     sampled: tuple[tuple[Sampled, ...], ...]
     scored: Mapping[int, bytes | None] = field(default_factory=dict)
+    num_drafts: tuple[int, ...] = ()
+    """By row, how many drafts were verified; empty: none."""

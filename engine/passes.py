@@ -36,7 +36,6 @@ def passes(
     decode = [(i, row) for i, row in rows if row.token_ids is None]
     prefill = [(i, row) for i, row in rows if row.token_ids is not None and row.scoring is None]
     scored = [(i, row) for i, row in rows if row.scoring is not None]
-    if block is None:
     if block is None and not apart:
         decode, prefill = decode + prefill, []
     return _cut(decode, None) + _cut(prefill, block) + _cut(scored, scored_block)

@@ -32,7 +32,7 @@ from engine.passes import Checks, Pass, passes
 from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
 from engine.prompt_scores import Scores
 from engine.sampler import Sampler
-from engine.speculation import Speculation
+from engine.speculation import Speculation, Verified
 from engine.step import Step
 from engine.upload import reserve_pinned
 from transport.copy.region import Region
@@ -118,7 +118,9 @@ class Engine:
                 f"num_valid_ids: {config.num_valid_ids} exceeds the vocabulary of "
                 f"{model_config.vocab_size}"
             )
+        # TODO: on CUDA too, once its decode graphs verify drafts.
         drafts = model_config.num_mtp_layers > 0 and config.max_drafts > 0
+        drafts = drafts and config.device == "cpu"
         entries: list[checkpoint.Entry] = []
         if config.load_format != "dummy":
             entries = checkpoint.read_entries(config.model_dir, mtp=drafts)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.batch import Binding, Row, Sampled, Scoring, StepResult
+from engine.batch import Binding, ForwardBatch, Row, Sampled, Scoring, StepResult
 from engine.cache.allocator import CacheAllocation
 from telemetry.logs import request_fields
 from transport.wire.messages import (
@@ -23,9 +23,11 @@ class Sequence:
 
     ``token_ids`` are prompt and output as far as the host knows them. ``num_cached`` tokens are
     in the cache once every launched step has retired; ``in_flight`` counts the steps that have
-    not. ``ended`` sequences are computed no further, and their allocation is released when
-    ``in_flight`` falls to zero. ``received_at``, ``started_at`` (its first chunk) and
-    ``transferred_at`` (until its first decode step is done) are of this process's monotonic clock.
+    not. With drafts it is the least that will be: each step brings one token, and at most
+    ``drafts_in_flight`` more come of all launched steps. ``ended`` sequences are computed no
+    further, and their allocation is released when ``in_flight`` falls to zero. ``received_at``,
+    ``started_at`` (its first chunk) and ``transferred_at`` (until its first decode step is done)
+    are of this process's monotonic clock.
     ``http_id`` is the client's own id of the request, for the log. ``hands_off``: when its prompt
     is done its cache is offered to a decode worker; else it runs on here. ``num_scored`` tokens of
     its prompt got their log-probabilities in earlier attempts.
@@ -41,6 +43,7 @@ class Sequence:
     allocation: CacheAllocation | None = None
     num_cached: int = 0
     in_flight: int = 0
+    drafts_in_flight: int = 0
     ended: bool = False
     received_at: float = 0.0
     started_at: float = 0.0
@@ -72,6 +75,12 @@ class Sequence:
     @property
     def num_pages_held(self) -> int:
         return len(self.allocation.pages) if self.allocation else 0
+
+    @property
+    def may_draft(self) -> bool:
+        """Whether its tokens can be guessed: what penalties and a grammar do to the next token is
+        known only when the one before it is."""
+        return not self.sampling.has_penalties and self.sampling.constraint is None
 
     @property
     def log_fields(self) -> dict[str, object]:
@@ -137,6 +146,11 @@ class Scheduled:
 
     rows: tuple[Row, ...]
     sequences: tuple[Sequence, ...]
+    num_next_drafts: int | None = None
+
+    @property
+    def batch(self) -> ForwardBatch:
+        return ForwardBatch(self.rows, self.num_next_drafts)
 
     def outcomes(self, result: StepResult) -> list[tuple[Sequence, Row, tuple[Sampled, ...]]]:
         return list(zip(self.sequences, self.rows, result.sampled, strict=True))

@@ -111,7 +111,9 @@ class Speculation:
         slots = torch.tensor([row.state_slot for row in rows], device=self._device)
         inputs.drafts = DraftRows(slots, counts, self._rings)
         ids = [self._fed(row.state_slot, count) for row, count in zip(rows, counts, strict=True)]
-        hidden = self._model.forward(inputs, torch.cat(ids), self._cache, self._kernels, every_token=True)
+        hidden = self._model.forward(
+            inputs, torch.cat(ids), self._cache, self._kernels, every_token=True
+        )
         logits = self._model.logits(hidden, self._num_logits, self._kernels)
         sample_rows = [SampleRow(token.state_slot, token.start + 1) for token in tokens]
         draw = self._sampler.sample(

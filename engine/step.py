@@ -27,8 +27,14 @@ class Step:
     def result(self) -> StepResult:
         """Wait for the step and read it."""
         sampled: list[list[Sampled]] = [[] for _ in range(self.num_rows)]
+        num_tokens = [0] * self.num_rows
         for indices, draw in self.draws:
             for index, outcome in zip(indices, draw.to_host(), strict=True):
+                num_tokens[index] += 1
                 if outcome is not None:
                     sampled[index].append(outcome)
-        return StepResult(tuple(map(tuple, sampled)), prompt_scores.by_row(self.scores))
+        return StepResult(
+            tuple(map(tuple, sampled)),
+            prompt_scores.by_row(self.scores),
+            tuple(max(0, num - 1) for num in num_tokens),
+        )

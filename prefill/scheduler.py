@@ -94,9 +94,9 @@ class PrefillScheduler:
             if sequence.ended:
                 self._release_if_retired(sequence)
             elif row.sample:
-                assert sampled is not None, "the last chunk of a prompt did not sample"
+                assert len(sampled) == 1, "the last chunk of a prompt samples one token"
                 self.filling.remove(sequence)
-                finished.append((sequence, sampled))
+                finished.append((sequence, sampled[0]))
         return finished
 
     def end(self, sequence: Sequence) -> None:
@@ -142,6 +142,7 @@ class PrefillScheduler:
             token_ids=tuple(sequence.token_ids[start:end]),
             sample=end == len(sequence.token_ids),
             scoring=sequence.scoring(start, end),
+            next_id=sequence.token_ids[end] if end < len(sequence.token_ids) else None,
         )
 
     def _release_if_retired(self, sequence: Sequence) -> None:

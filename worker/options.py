@@ -13,6 +13,7 @@ import torch
 import typer
 
 from colocated.limits import ColocatedLimits
+from decode.speculation import max_drafts
 from engine.config import Device, Dtype, EngineConfig, LoadFormat, Quantize
 from engine.gpu import gpu_name
 from prefill.scheduler import PrefillLimits
@@ -110,6 +111,14 @@ class Options:
             "none: weights as they are stored; fp8: large matrices converted to FP8 at load.",
         ),
     ] = "none"
+    speculate: Annotated[
+        str,
+        _option(
+            "BATON_SPECULATE",
+            "Tokens that a decode step guesses with the checkpoint's draft layer: auto (as many as "
+            "pay), off, or 1 to 4. All workers must say the same.",
+        ),
+    ] = "auto"
     page_size: Annotated[int, _option("BATON_PAGE_SIZE", "Tokens a page.")] = 64
     num_pages: Annotated[
         int, _option("BATON_NUM_PAGES", "Pages in the pool; 0: what fits on a GPU, 1024 on a CPU.")
@@ -168,6 +177,7 @@ class Options:
             stall_timeout_s=self.stall_timeout,
             gpu_lock_dir=self.gpu_lock_dir,
             unfit_gpu_s=self.unfit_gpu,
+            speculate=self.speculate,
         )
 
     def _limits(self, device: Device) -> ColocatedLimits:
@@ -194,6 +204,7 @@ class Options:
             num_pages=self.num_pages or (CPU_PAGES if device == "cpu" else None),
             num_state_slots=self.num_state_slots or (CPU_STATE_SLOTS if device == "cpu" else None),
             quantize=cast(Quantize, self.quantize),
+            max_drafts=max_drafts(self.speculate),
             poison=self.poison,
             decodes=self.role != "prefill",
             prefills=self.role != "decode",

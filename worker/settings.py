@@ -39,7 +39,7 @@ class WorkerSettings:
     until there is one; ``gpu_lock_dir`` is the folder in which all workers of the node lock their
     GPUs; ``unfit_gpu_s`` is how long no worker gets a GPU that reported a critical Xid;
     ``channel_keys`` let it join a coordinator that has them too; ``stall_timeout_s`` as in
-    stall.py."""
+    stall.py; ``speculate`` as in decode/speculation.py."""
 
     role: Role
     coordinator: str
@@ -55,6 +55,7 @@ class WorkerSettings:
     stall_timeout_s: float = 60.0
     gpu_lock_dir: Path = DEFAULT
     unfit_gpu_s: float = UNFIT_S
+    speculate: str = "auto"
 
     def __post_init__(self) -> None:
         if not self.coordinator:

@@ -16,6 +16,7 @@ from secrets import token_hex
 
 import torch
 
+from decode.speculation import draft_policy
 from engine import gpu
 from engine.runner import Engine
 from telemetry.notify import notify, progress
@@ -72,6 +73,7 @@ def serve(settings: WorkerSettings) -> None:
             settings.handoff,
             puller,
             lookahead=settings.lookahead,
+            drafts=draft_policy(settings.speculate, engine.max_drafts, device),
         )
         cleanup.callback(worker.close)
         watch = _watch(claimed, settings) if claimed else NoWatch()

@@ -26,7 +26,7 @@ from typing import assert_never
 
 from colocated.limits import ColocatedLimits
 from decode.scheduler import DecodeScheduler
-from engine.batch import ForwardBatch
+from decode.speculation import DraftPolicy
 from engine.cache.capacity import too_long
 from engine.cache.publish import allocator_for
 from engine.runner import Engine
@@ -70,6 +70,7 @@ class Worker:
         puller: CopyStream,
         *,
         lookahead: int,
+        drafts: DraftPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
@@ -85,7 +86,7 @@ class Worker:
         self._pulling = Pulling(engine, self._allocator, puller, self._reports, handoff, clock)
         self._transfers = self._pulling.transfers
         self._sequences = DecodeScheduler(
-            self._allocator, engine.layout, self._reclaim, self._num_pages_coming
+            self._allocator, engine.layout, self._reclaim, self._num_pages_coming, drafts
         )
         self._prompts = PrefillScheduler(
             self._allocator, engine.layout, limits.prompts, self._num_beside_prompts
@@ -125,7 +126,7 @@ class Worker:
             if row.start == 0:
                 sequence.started_at = self._clock()
                 self._engine.bind(sequence.binding())
-        step = self._engine.launch(ForwardBatch(scheduled.rows))
+        step = self._engine.launch(scheduled.batch)
         self._launched.append((scheduled, step, process))
         self._process(behind=self._lookahead)
 

@@ -27,7 +27,7 @@ def setup(num_pages: int = 10):
 
 
 def tokens(batch, token_id: int = 1) -> StepResult:
-    return StepResult(tuple(Sampled(token_id) for _ in batch.rows))
+    return StepResult(tuple((Sampled(token_id),) for _ in batch.rows))
 
 
 def test_two_steps_may_be_under_way_and_rows_follow_each_other() -> None:

@@ -9,7 +9,7 @@ import torch
 from msgspec.structs import replace as replace_fields
 
 from engine import prompt_scores
-from engine.batch import Binding, ForwardBatch, Row, Scoring
+from engine.batch import Binding, ForwardBatch, Row, Sampled, Scoring
 from engine.kernels.reference import ReferenceKernels
 from engine.passes import passes
 from engine.runner import Engine
@@ -59,7 +59,7 @@ def computed(engine: Engine, ids: Sequence[int], cuts: Sequence[int]) -> bytes:
     engine.bind(Binding(0, packed(ids), packed(), GREEDY, UNLIMITED))
     for row in chunks(placed(ids), cuts):
         result = engine.launch(ForwardBatch((row,))).result()
-        assert (result.sampled[0] is not None) == row.sample
+        assert bool(result.sampled[0]) == row.sample
         rows.append(result.scored.get(0, b""))
     assert None not in rows
     return b"".join(each for each in rows if each is not None)
@@ -195,5 +195,4 @@ def test_logits_that_are_not_finite_are_told() -> None:
     engine().poison_pages([0])
     result = engine().launch(ForwardBatch((last,))).result()
     assert result.scored[0] is None
-    assert result.sampled[0] is not None
-    assert result.sampled[0].token_id is None
+    assert result.sampled[0] == (Sampled(None),)

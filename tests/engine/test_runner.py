@@ -31,8 +31,8 @@ def prefill(engine: Engine, slot: int, pages: tuple[int, ...], cuts: list[int]) 
     ends = [*cuts, len(PROMPT)]
     for start, end in zip([0, *cuts], ends, strict=True):
         row = Row(slot, pages, start, PROMPT[start:end], sample=end == len(PROMPT))
-        outcome = engine.launch(ForwardBatch((row,))).result().sampled[0]
-    return outcome
+        outcomes = engine.launch(ForwardBatch((row,))).result().sampled[0]
+    return outcomes[0] if outcomes else None
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -59,7 +59,7 @@ def test_chunks_beside_other_prompts_stay_close(name: str) -> None:
     engine.bind(Binding(2, PROMPT, (), ALL_LOGPROBS, UNLIMITED))
     engine.bind(Binding(3, PROMPT[:9], (), GREEDY, UNLIMITED))
     rows = (Row(3, (60,), 0, PROMPT[:9]), Row(2, tuple(range(20, 40)), 0, PROMPT))
-    beside = engine.launch(ForwardBatch(rows)).result().sampled[1]
+    beside = engine.launch(ForwardBatch(rows)).result().sampled[1][0]
     for other in (parts, beside):
         assert by_id(other).keys() == by_id(whole).keys()
         assert by_id(other) == pytest.approx(by_id(whole), abs=1e-4)
@@ -74,7 +74,7 @@ def test_company_does_not_change_a_prompt() -> None:
         Row(1, tuple(range(20, 40)), 0, PROMPT),
         Row(2, (60,), 0, (9,)),
     )
-    assert engine.launch(ForwardBatch(rows)).result().sampled[0] == alone
+    assert engine.launch(ForwardBatch(rows)).result().sampled[0] == (alone,)
 
 
 def test_a_start_at_zero_forgets_the_slot() -> None:
@@ -92,7 +92,7 @@ def test_reading_poison_shows() -> None:
     prefill(engine, 0, tuple(range(20)), [])
     engine.poison_pages([2])
     decode = Row(0, tuple(range(20)), len(PROMPT), None)
-    assert engine.launch(ForwardBatch((decode,))).result().sampled == (Sampled(None),)
+    assert engine.launch(ForwardBatch((decode,))).result().sampled == ((Sampled(None),),)
 
 
 def test_binding_for_decode_feeds_its_last_output() -> None:
@@ -108,8 +108,7 @@ def test_binding_for_decode_feeds_its_last_output() -> None:
     engine.bind(Binding(0, PROMPT, tuple(tokens), GREEDY, UNLIMITED))
     for i in range(5):
         step = engine.launch(ForwardBatch((Row(0, pages, len(PROMPT) + i, None),)))
-        outcome = step.result().sampled[0]
-        assert outcome is not None
+        (outcome,) = step.result().sampled[0]
         assert outcome.token_id is not None
         tokens.append(outcome.token_id)
     assert tokens == request.tokens
@@ -122,7 +121,7 @@ def test_steps_may_run_ahead_of_their_results() -> None:
     prefill(engine, 0, tuple(range(20)), [])
     rows = [Row(0, tuple(range(20)), len(PROMPT) + i, None) for i in range(3)]
     steps = [engine.launch(ForwardBatch((row,))) for row in rows]
-    ids = [outcome.token_id for step in steps if (outcome := step.result().sampled[0])]
+    ids = [outcome.token_id for step in steps for outcome in step.result().sampled[0]]
     assert ids == request.tokens[1:]
 
 

@@ -53,7 +53,7 @@ def generate(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
     running = list(range(len(prompts)))
     while running:
         sampled = engine.launch(ForwardBatch(tuple(rows))).result().sampled
-        for slot, outcome in zip(running, sampled, strict=True):
+        for slot, (outcome,) in zip(running, sampled, strict=True):
             outputs[slot].append(outcome.token_id)
         running = [s for s in running if outputs[s][-1] not in STOP and len(outputs[s]) < 200]
         rows = [Row(s, tables[s], len(prompts[s]) + len(outputs[s]) - 1, None) for s in running]

@@ -72,13 +72,11 @@ def test_nan_ends_its_own_row_alone() -> None:
         engine.bind(Binding(slot, (5, 6, 7), (), greedy, StopRule(100)))
     prompts = [Row(slot, (slot,), 0, (5, 6, 7)) for slot in (0, 1)]
     assert all(
-        s and s.token_id is not None
-        for s in engine.launch(ForwardBatch(tuple(prompts))).result().sampled
+        s.token_id is not None
+        for (s,) in engine.launch(ForwardBatch(tuple(prompts))).result().sampled
     )
     engine.poison_slot(1)
     rows = tuple(Row(slot, (slot,), 3, None) for slot in (0, 1))
-    good, bad = engine.launch(ForwardBatch(rows)).result().sampled
-    assert good is not None
+    ((good,), (bad,)) = engine.launch(ForwardBatch(rows)).result().sampled
     assert good.token_id is not None
-    assert bad is not None
     assert bad.token_id is None

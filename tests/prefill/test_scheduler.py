@@ -27,7 +27,7 @@ def scheduler(num_pages: int = 100, slots: int = 8, tokens: int = 128, rows: int
 
 
 def result_of(batch: Scheduled) -> StepResult:
-    return StepResult(tuple(Sampled(3) if row.sample else None for row in batch.rows))
+    return StepResult(tuple((Sampled(3),) if row.sample else () for row in batch.rows))
 
 
 @given(lengths=st.lists(st.integers(1, 700), min_size=1, max_size=12), tokens=st.integers(64, 512))

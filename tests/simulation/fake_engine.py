@@ -112,7 +112,7 @@ class FakeStep:
     engine: FakeEngine
     batch: ForwardBatch | None
     bound: tuple[int, int] | None
-    sampled: list[Sampled | None] = field(default_factory=list)
+    sampled: list[tuple[Sampled, ...]] = field(default_factory=list)
     scored: dict[int, bytes | None] = field(default_factory=dict)
     executed: bool = False
 
@@ -121,7 +121,8 @@ class FakeStep:
         if self.bound is not None:
             self.engine.next_token[self.bound[0]] = self.bound[1]
         for index, row in enumerate(self.batch.rows if self.batch else ()):
-            self.sampled.append(self._row(index, row))
+            token = self._row(index, row)
+            self.sampled.append(() if token is None else (token,))
 
     def _row(self, index: int, row) -> Sampled | None:
         engine = self.engine

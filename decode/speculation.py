@@ -1,0 +1,150 @@
+"""How many drafts the next step makes for each sequence: as many as pay at this load.
+
+Pure. A step with K drafts costs ``costs[K]`` plain steps and gives 1 + p_1 + … + p_K tokens, where
+p_i is how often the first i drafts of a sequence were all accepted. The best K has the most tokens
+for its cost. Where even one draft does not pay because drafts are refused, the draft layer is not
+computed at all, and from time to time new sequences try it again.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine.config import MAX_DRAFTS
+
+ASSUMED = 0.8
+"""Of drafts, before any was verified: what this family's draft layer reaches."""
+ASSUMED_WEIGHT = 32.0
+MEMORY = 2048.0
+"""Drafts after which an old outcome counts for 1 / e."""
+GAIN = 1.02
+"""A larger K must promise so many times the tokens a second."""
+TRIAL_EVERY, TRIAL_STEPS = 2048, 64
+"""Steps: where drafts do not pay, one in so many begins a trial that lasts so long."""
+AUTO_DRAFTS = 3
+"""The most that ``auto`` makes: a fourth is accepted too rarely for its cost."""
+COSTS: dict[str, dict[int, tuple[float, ...]]] = {
+    "cpu": {1: (1.2, 1.4, 1.6), 2: (1.3, 1.6, 1.9), 4: (1.5, 1.9, 2.3), 8: (1.6, 2.1, 2.6)},
+    "cuda": {1: (1.35, 1.7, 2.05), 4: (1.45, 1.8, 2.2), 16: (1.35, 1.7, 2.0), 64: (1.3, 1.6, 1.9)},
+}
+"""What a step with 1, 2, 3 drafts takes, in plain steps, by sequences (bench/step.py)."""
+
+
+def max_drafts(setting: str) -> int:
+    """The most drafts under ``auto``, ``off`` or a number; raises ValueError naming the setting."""
+    if setting in ("auto", "off"):
+        return AUTO_DRAFTS if setting == "auto" else 0
+    if not (setting.isdecimal() and 1 <= int(setting) <= MAX_DRAFTS):
+        raise ValueError(f"speculate: {setting!r} is not auto, off or a number up to {MAX_DRAFTS}")
+    return int(setting)
+
+
+def draft_policy(setting: str, num_drafts: int, device: str) -> "DraftPolicy":
+    """Of an engine that makes up to ``num_drafts``, 0 where it has no draft layer."""
+    if not num_drafts:
+        return NoDrafts()
+    return AutoDrafts(num_drafts, COSTS[device]) if setting == "auto" else FixedDrafts(num_drafts)
+
+
+class DraftPolicy(Protocol):
+    """What the scheduler asks."""
+
+    def num_next(self, num_sequences: int) -> int | None:
+        """Drafts that a step of so many sequences makes for the next one; None: do not compute the
+        draft layer."""
+        ...
+
+    def verified(self, num_drafts: int, num_accepted: int) -> None:
+        """A sequence's step had so many drafts, of which so many were accepted."""
+        ...
+
+
+class NoDrafts:
+    """For an engine without a draft layer."""
+
+    def num_next(self, num_sequences: int) -> int | None:
+        return None
+
+    def verified(self, num_drafts: int, num_accepted: int) -> None:
+        """Nothing was drafted."""
+
+
+@dataclass
+class FixedDrafts:
+    """Always as many, whatever becomes of them."""
+
+    num: int
+
+    def num_next(self, num_sequences: int) -> int | None:
+        return self.num
+
+    def verified(self, num_drafts: int, num_accepted: int) -> None:
+        """It makes no difference."""
+
+
+@dataclass
+class Acceptance:
+    """How often the first i drafts of a sequence were all accepted, the latest counting most."""
+
+    max_drafts: int
+    _accepted: list[float] = field(init=False)
+    _verified: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._accepted = [ASSUMED_WEIGHT * ASSUMED**i for i in range(1, self.max_drafts + 1)]
+        self._verified = [ASSUMED_WEIGHT] * self.max_drafts
+
+    def note(self, num_drafts: int, num_accepted: int) -> None:
+        for i in range(num_drafts):
+            fade = 1.0 - 1.0 / MEMORY
+            self._accepted[i] = self._accepted[i] * fade + (num_accepted > i)
+            self._verified[i] = self._verified[i] * fade + 1.0
+
+    def rates(self) -> list[float]:
+        """p_1, p_2, …; never rising, as a later draft needs all before it."""
+        rates, least = [], 1.0
+        for accepted, verified in zip(self._accepted, self._verified, strict=True):
+            least = min(least, accepted / verified)
+            rates.append(least)
+        return rates
+
+
+class AutoDrafts:
+    """The K that pays best. ``costs``: by the number of sequences, what a step with 1, 2, … drafts
+    takes, in plain steps; for other numbers that of the next larger one counts."""
+
+    def __init__(self, max_drafts: int, costs: Mapping[int, Sequence[float]]) -> None:
+        self.acceptance = Acceptance(max_drafts)
+        self._costs = dict(sorted(costs.items()))
+        self._sizes = list(self._costs)
+        self._max_drafts = max_drafts
+        self._off = False
+        self._steps_left = 0
+
+    def num_next(self, num_sequences: int) -> int | None:
+        best = self._best(num_sequences)
+        if self._off and self._steps_left > TRIAL_STEPS:
+            self._steps_left -= 1
+            return None
+        if self._off and self._steps_left > 0:
+            self._steps_left -= 1
+            return max(best, 1)
+        self._off = best == 0 and self._best(1) == 0
+        self._steps_left = TRIAL_EVERY if self._off else 0
+        return None if self._off else best
+
+    def verified(self, num_drafts: int, num_accepted: int) -> None:
+        self.acceptance.note(num_drafts, num_accepted)
+
+    def _best(self, num_sequences: int) -> int:
+        place = bisect_left(self._sizes, num_sequences)
+        if place == len(self._sizes):
+            return 0
+        best, gain, tokens = 0, GAIN, 1.0
+        costs = self._costs[self._sizes[place]][: self._max_drafts]
+        for num, (cost, rate) in enumerate(zip(costs, self.acceptance.rates(), strict=False), 1):
+            tokens += rate
+            if tokens / cost > gain:
+                best, gain = num, tokens / cost
+        return best

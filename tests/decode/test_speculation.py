@@ -1,0 +1,121 @@
+"""How many drafts pay, and that pages and max_tokens bound them."""
+
+import pytest
+
+from decode.scheduler import DecodeScheduler
+from decode.speculation import (
+    TRIAL_EVERY,
+    TRIAL_STEPS,
+    AutoDrafts,
+    FixedDrafts,
+    NoDrafts,
+    draft_policy,
+    max_drafts,
+)
+from engine.batch import Sampled, StepResult
+from engine.cache.allocator import CacheAllocator
+from tests.decode.test_scheduler import LAYOUT, running
+from transport.wire.layout import PoolSize
+
+COSTS = {1: (1.3, 1.6, 1.9), 8: (2.1, 2.8, 3.5)}
+
+
+def accept(policy: AutoDrafts, num_accepted: int, times: int = 500) -> None:
+    for _ in range(times):
+        policy.verified(3, num_accepted)
+
+
+def test_more_drafts_the_more_are_accepted() -> None:
+    policy = AutoDrafts(3, COSTS)
+    accept(policy, 3, 5000)
+    assert policy.num_next(1) == 3
+    accept(policy, 1, 20_000)
+    assert policy.num_next(1) == 1
+
+
+def test_none_where_a_step_with_drafts_costs_more_than_they_give() -> None:
+    policy = AutoDrafts(3, COSTS)
+    accept(policy, 1)
+    assert policy.num_next(1)
+    assert policy.num_next(8) == 0, "the draft layer follows: a smaller step may draft again"
+    assert policy.num_next(9) == 0, "no such step was measured"
+
+
+def test_refused_drafts_end_the_draft_layer_until_a_trial() -> None:
+    policy = AutoDrafts(3, COSTS)
+    accept(policy, 0, 5000)
+    chosen = [policy.num_next(1) for _ in range(TRIAL_EVERY + 1)]
+    assert chosen[: TRIAL_EVERY - TRIAL_STEPS] == [None] * (TRIAL_EVERY - TRIAL_STEPS)
+    assert 1 in chosen
+    accept(policy, 3, 10_000)
+    assert [policy.num_next(1) for _ in range(2 * TRIAL_EVERY)][-1] == 3
+
+
+@pytest.mark.parametrize("setting", ["", "yes", "0", "5", "-1", "1.5"])
+def test_a_bad_setting_is_named(setting: str) -> None:
+    with pytest.raises(ValueError, match="speculate"):
+        max_drafts(setting)
+
+
+def test_settings() -> None:
+    assert [max_drafts(s) for s in ("auto", "off", "1", "4")] == [3, 0, 1, 4]
+    assert isinstance(draft_policy("auto", 0, "cpu"), NoDrafts)
+    assert draft_policy("2", 2, "cpu") == FixedDrafts(2)
+
+
+def scheduler(num_pages: int) -> tuple[DecodeScheduler, CacheAllocator]:
+    allocator = CacheAllocator(PoolSize(num_pages, 4))
+    return DecodeScheduler(allocator, LAYOUT, drafts=FixedDrafts(4)), allocator
+
+
+def step(plan: DecodeScheduler, *tokens: int) -> list[int]:
+    """Run one step that gives every row these tokens -> the ids sent."""
+    scheduled = plan.schedule()
+    assert scheduled is not None
+    each = tuple(Sampled(token) for token in tokens)
+    result = StepResult((each,) * len(scheduled.rows), (len(each) - 1,) * len(scheduled.rows))
+    sent, broken = plan.take_in(scheduled, result)
+    assert not broken
+    return [token.token_id for token in sent]
+
+
+def test_accepted_drafts_advance_a_sequence() -> None:
+    plan, allocator = scheduler(10)
+    sequence = running(plan, allocator, 1, length=16)
+    assert plan.schedule().rows[0].num_drafts == 0, "nothing was drafted yet"
+    sequence.in_flight -= 1
+    sequence.num_cached -= 1
+    assert step(plan, 1, 2, 3) == [1, 2, 3]
+    assert sequence.num_cached == sequence.num_tokens - 1 == 18
+    assert sequence.drafts_in_flight == 0
+
+
+def test_tokens_behind_a_stop_are_dropped() -> None:
+    plan, allocator = scheduler(10)
+    running(plan, allocator, 1)
+    assert step(plan, 1, 7, 3) == [1, 7]
+    assert not plan.running
+    assert allocator.check() == ""
+
+
+def test_drafts_end_with_max_tokens_and_take_no_page_of_another() -> None:
+    plan, allocator = scheduler(3)
+    running(plan, allocator, 1, length=30, max_tokens=4)
+    step(plan, 1)
+    assert plan.schedule().rows[0].num_drafts == 1, "two tokens are left: one certain, one draft"
+    plan, allocator = scheduler(2)
+    running(plan, allocator, 1, length=28)
+    step(plan, 1)
+    first = plan.schedule().rows[0]
+    assert first.num_drafts == 3, "of 32 tokens in its pages it has 28, and one is certain"
+
+
+def test_a_step_ahead_counts_the_drafts_of_the_one_before() -> None:
+    plan, allocator = scheduler(10)
+    sequence = running(plan, allocator, 1, length=16)
+    plan.schedule()
+    second, third = plan.schedule(), plan.schedule()
+    assert second.rows[0].num_drafts == third.rows[0].num_drafts == 4
+    assert sequence.drafts_in_flight == 8
+    held = len(sequence.allocation.pages) * LAYOUT.page_size
+    assert held >= third.rows[0].start + 1 + 8
