@@ -90,6 +90,7 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
         listener = stack.enter_context(inherited or _listen(settings.host, settings.port))
         tokenizer = Tokenizer.load(settings.model)
         stack.callback(tokenizer.close)
+        tokenizer.grammar_checks.start()
         if settings.hub.max_open_tokens < tokenizer.info.max_position:
             raise ValueError(
                 f"max_open_tokens: {settings.hub.max_open_tokens} is under the model's context of "

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from coordinator.http.answer_form import check_form
 from coordinator.http.app_context import AppContext
 from coordinator.http.chat_schemas import ChatMessage
 from coordinator.http.errors import invalid
@@ -168,6 +169,7 @@ def _check(context: AppContext, request: GenerationRequest, num_prompts: int = 1
     """What can be refused before anything is tokenized; raises ApiError."""
     context.check_model(request.model)
     check_caps(request, context.settings)
+    check_form(request)
     num_choices = num_prompts * (request.n or 1)
     if num_choices > context.settings.max_choices:
         cap = context.settings.max_choices

@@ -40,14 +40,23 @@ _PART = re.compile(r"(.*\.content)\[.*")
 
 
 class _LongFields(msgspec.Struct):
-    """The fields that may be long; the others are skipped."""
+    """The fields that may be long, and those that some send too long; the others are skipped."""
 
     prompt: msgspec.Raw = msgspec.Raw()
     messages: msgspec.Raw = msgspec.Raw()
     tokens: msgspec.Raw = msgspec.Raw()
     input: msgspec.Raw = msgspec.Raw()
 
+    tools: msgspec.Raw = msgspec.Raw()
+    response_format: msgspec.Raw = msgspec.Raw()
+    structured_outputs: msgspec.Raw = msgspec.Raw()
+    guided_json: msgspec.Raw = msgspec.Raw()
+    guided_regex: msgspec.Raw = msgspec.Raw()
+    guided_choice: msgspec.Raw = msgspec.Raw()
+    guided_grammar: msgspec.Raw = msgspec.Raw()
 
+
+_MAY_BE_LONG = ("prompt", "messages", "tokens", "input")
 _long_fields = msgspec.json.Decoder(_LongFields)
 
 
@@ -94,10 +103,11 @@ def _check_structure(body: bytes) -> None:
     items = bytes(fields.input)
     if (num_marks := items.count(b'"role"') + items.count(b'"type"')) > 2 * MAX_MESSAGES:
         raise invalid("input", f"at most {MAX_MESSAGES} items and parts, got {num_marks // 2}")
-    long = sum(
-        memoryview(raw).nbytes
-        for raw in (fields.prompt, fields.messages, fields.tokens, fields.input)
-    )
+    for name in _LongFields.__struct_fields__:
+        num_bytes = memoryview(getattr(fields, name)).nbytes
+        if name not in _MAY_BE_LONG and num_bytes > STRUCTURE_BYTES:
+            raise invalid(name, f"has {num_bytes} bytes; at most {STRUCTURE_BYTES} are taken")
+    long = sum(memoryview(getattr(fields, name)).nbytes for name in _MAY_BE_LONG)
     if len(body) - long > STRUCTURE_BYTES:
         message = (
             f"the body holds {len(body) - long} bytes besides its prompt, messages, input "

@@ -12,11 +12,12 @@ from starlette.responses import Response
 from coordinator.core.contract import GenerationFailed, SequenceRequest, TokenStream
 from coordinator.http.accounts import account_of
 from coordinator.http.answer import Answer, ChunkedAnswer
+from coordinator.http.answer_form import callable_tools, parameters_of
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.body import Bodies
 from coordinator.http.chat_writer import ChatWriter
 from coordinator.http.choice import Choice, collected
-from coordinator.http.constraint import callable_tools, constraint_for, parameters_of
+from coordinator.http.constraint import constraint_for
 from coordinator.http.errors import invalid, json_response
 from coordinator.http.middleware import note_accepted
 from coordinator.http.openapi import answers, request_body

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import tokenizers
-from llguidance import LLTokenizer
 
 from coordinator.text.chat_template import ChatTemplate, TemplateRefused
 from coordinator.text.detokenizer import TokenBytes
+from coordinator.text.grammar_checks import GrammarChecks
 from transport.checkpoint_folder import CONFIG, GENERATION, TOKENIZER, read_json
 from transport.eos_ids import eos_ids
-from transport.grammars import grammar_tokenizer
 from transport.wire.token_ids import TokenIds, packed
 
 _T = TypeVar("_T")
@@ -109,9 +108,9 @@ class Tokenizer:
         return self.thought_start in last and self.thought_end not in last
 
     @cached_property
-    def for_grammars(self) -> LLTokenizer:
-        """The same vocabulary for the compiler of grammars; takes seconds to make, once."""
-        return grammar_tokenizer(self.folder, self.num_valid_ids, self.info.eos_ids)
+    def grammar_checks(self) -> GrammarChecks:
+        """Whether grammars can be compiled for this vocabulary."""
+        return GrammarChecks(self.folder, self.num_valid_ids, self.info.eos_ids)
 
     def encode(
         self, text: str, *, add_special_tokens: bool = True, max_len: int | None = None
@@ -165,6 +164,8 @@ class Tokenizer:
         """Let the threads end; what is queued is dropped."""
         for pool in (self._pool, self._aside):
             pool.shutdown(wait=False, cancel_futures=True)
+        if "grammar_checks" in vars(self):
+            self.grammar_checks.close()
 
     def _encode(self, text: str, add_special_tokens: bool) -> TokenIds:
         # NOTE: encode() holds the GIL all along; the batch form releases it and skips offsets.

@@ -1,0 +1,87 @@
+"""The form that a request wants its answer to have, by its tools or by a field that says so."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from coordinator.http.chat_schemas import (
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    NamedTool,
+    StructuredOutputs,
+    Tool,
+)
+from coordinator.http.errors import invalid
+from coordinator.http.request_schemas import ChatRequest, GenerationRequest
+from coordinator.text.forms import Form, Kind
+from coordinator.text.grammars import MAX_LEN
+
+
+def check_form(request: GenerationRequest) -> None:
+    """Raises ApiError for a form that is asked for twice, or larger than any grammar may be."""
+    if (asked := form_of(request)) is None:
+        return
+    form, param = asked
+    for value, name in ((form.value, param), (form.functions, "tools")):
+        if (num_bytes := len(msgspec.json.encode(value))) > MAX_LEN:
+            message = f"has {num_bytes} bytes, more than {MAX_LEN}"
+            raise invalid(name, message, "invalid_grammar")
+
+
+def callable_tools(request: GenerationRequest) -> Sequence[Tool]:
+    """The tools that the answer may call."""
+    if not isinstance(request, ChatRequest) or request.tool_choice == "none":
+        return ()
+    tools = request.tools or ()
+    if isinstance(request.tool_choice, NamedTool):
+        name = request.tool_choice.function.name
+        return [tool for tool in tools if tool.function.name == name]
+    return tools
+
+
+def parameters_of(tools: Sequence[Tool]) -> dict[str, Mapping[str, Any]]:
+    """The JSON schema of each tool's parameters, by name."""
+    return {tool.function.name: tool.function.parameters or {} for tool in tools}
+
+
+def form_of(request: GenerationRequest) -> tuple[Form, str] | None:
+    """The form of the answer and the field that asks for it; None for any text. Raises ApiError."""
+    asked = _asked(request)
+    if len(asked) > 1:
+        raise invalid(asked[1][0], f"cannot be combined with {asked[0][0]}")
+    nothing: tuple[str, Kind, Any] = ("tools", "", None)
+    param, kind, value = asked[0] if asked else nothing
+    tools = callable_tools(request)
+    if not tools or not isinstance(request, ChatRequest):
+        return (Form(kind, value), param) if asked else None
+    required = request.tool_choice not in (None, "auto")
+    if not (asked or required or any(tool.function.strict for tool in tools)):
+        return None
+    one = request.parallel_tool_calls is False or isinstance(request.tool_choice, NamedTool)
+    functions = [msgspec.to_builtins(tool.function) for tool in tools]
+    return Form(kind, value, functions, required=required, parallel=not one), param
+
+
+def _asked(request: GenerationRequest) -> list[tuple[str, Kind, Any]]:
+    """Each field that gives the answer a form, with the kind and value of it."""
+    found: list[tuple[str, Kind, Any]] = []
+    match request.response_format:
+        case JsonObjectFormat():
+            found.append(("response_format", "json_object", None))
+        case JsonSchemaFormat(json_schema=wanted):
+            schema = {} if wanted.schema_ is None else wanted.schema_
+            found.append(("response_format.json_schema.schema", "json", schema))
+    outputs = request.structured_outputs or StructuredOutputs()
+    given: list[tuple[str, Kind, Any]] = [
+        ("structured_outputs.json", "json", outputs.json),
+        ("structured_outputs.regex", "regex", outputs.regex),
+        ("structured_outputs.choice", "choice", outputs.choice),
+        ("structured_outputs.grammar", "grammar", outputs.grammar),
+        ("structured_outputs.json_object", "json_object", outputs.json_object or None),
+        ("guided_json", "json", request.guided_json),
+        ("guided_regex", "regex", request.guided_regex),
+        ("guided_choice", "choice", request.guided_choice),
+        ("guided_grammar", "grammar", request.guided_grammar),
+    ]
+    return found + [each for each in given if each[2] is not None]

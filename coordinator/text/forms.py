@@ -1,0 +1,74 @@
+"""The form of an output, as a request asks for it, and what the compiler of grammars says of it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+from llguidance import LLTokenizer
+from msgspec import Struct
+
+from coordinator.text import grammars
+from coordinator.text.grammars import BadGrammar
+
+Kind = Literal["", "json", "regex", "choice", "grammar", "json_object"]
+
+
+class Form(Struct, frozen=True, omit_defaults=True):
+    """``kind`` says what ``value`` is; "" for any text. ``functions`` are tools, each with ``name``
+    and perhaps ``parameters``: calls of them are ``required``, or come beside the text; more than
+    one where ``parallel``."""
+
+    kind: Kind = ""
+    value: Any = None
+    functions: list[dict[str, Any]] = []
+    required: bool = False
+    parallel: bool = True
+
+
+class Verdict(Struct, frozen=True, omit_defaults=True):
+    """The ``grammar``, or the ``problem`` with the form or, if ``of_tools``, with the tools.
+    ``bug`` is the traceback of an exception that nothing expects."""
+
+    grammar: str = ""
+    problem: str = ""
+    of_tools: bool = False
+    bug: str = ""
+
+
+def verdict(form: Form, tokenizer: LLTokenizer) -> Verdict:
+    """May take long, much memory, or the process: see grammar_server.py."""
+    of_tools = False
+    try:
+        grammar = _MAKERS[form.kind](form.value)
+        if form.functions:
+            of_tools = True
+            grammar = grammars.tool_calls(
+                form.functions, required=form.required, parallel=form.parallel, answer=grammar
+            )
+        problem = grammars.problem(grammar, tokenizer)
+    except BadGrammar as error:
+        problem = str(error)
+    except RecursionError:
+        problem = "it is nested too deeply"
+    if problem:
+        return Verdict(problem=" ".join(problem.split("\n")[:2]), of_tools=of_tools)
+    return Verdict(grammar)
+
+
+def _json(schema: Any) -> str:
+    if isinstance(schema, str):
+        try:
+            schema = msgspec.json.decode(schema)
+        except msgspec.DecodeError as error:
+            raise BadGrammar(f"is not JSON: {error}") from None
+    return grammars.json_schema(schema)
+
+
+_MAKERS: Mapping[str, Callable[[Any], str]] = {
+    "": lambda _: "",
+    "json": _json,
+    "regex": grammars.regex,
+    "choice": grammars.choice,
+    "grammar": grammars.context_free,
+    "json_object": lambda _: grammars.json_object(),
+}

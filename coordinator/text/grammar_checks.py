@@ -1,0 +1,173 @@
+"""Has forms checked in other processes (grammar_server.py), and keeps what was found.
+
+Equal forms are checked once for all that wait, and an agent's tools once for all its turns.
+"""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from coordinator.text.forms import Form, Verdict
+from coordinator.text.grammar_server import CPU_S
+
+TOO_MUCH = (
+    f"it takes more than {CPU_S:g} s of a processor, or too much memory, to compile; make it "
+    "smaller or nest it less"
+)
+_MAX_KEPT_BYTES = 32 * 1024 * 1024
+_MAX_WAITING = 1_024
+_DEADLINE_S = 10.0
+_encode = msgspec.json.Encoder().encode
+
+
+class ChecksBusy(Exception):
+    """Too many forms wait, or this one was not checked in time."""
+
+
+class GrammarChecks:
+    """For the tokenizer in ``folder``, whose ids are below ``num_ids``. Safe to use from several
+    event loops. The process that forks is started by ``start``, or by the first check; loading the
+    vocabulary takes it seconds."""
+
+    def __init__(self, folder: Path, num_ids: int, eos_ids: Sequence[int]) -> None:
+        self._arguments = [str(folder), str(num_ids), *map(str, eos_ids)]
+        num_at_once = min(4, max(2, (os.cpu_count() or 1) // 4))
+        self._threads = ThreadPoolExecutor(num_at_once, thread_name_prefix="forms")
+        self._lock = threading.Lock()
+        self._server: _Server | None = None
+        self._server_lock = threading.Lock()
+        self._known: OrderedDict[bytes, Future[Verdict]] = OrderedDict()
+        self._kept_bytes = 0
+        self._num_waiting = 0
+
+    def start(self) -> None:
+        """Begin to load, without waiting for it."""
+        self._threads.submit(self._running)
+
+    async def check(self, form: Form) -> Verdict:
+        """Raises ChecksBusy."""
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                # One that is cancelled must not cancel it for the others.
+                return await asyncio.shield(asyncio.wrap_future(self._asked(_encode(form))))
+        except TimeoutError:
+            message = f"the grammar was not checked within {_DEADLINE_S:g} s"
+            raise ChecksBusy(message) from None
+
+    def close(self) -> None:
+        """End the process; what waits is not checked any more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._server_lock:
+            if self._server is not None:
+                self._server.kill()
+
+    def _asked(self, form: bytes) -> Future[Verdict]:
+        with self._lock:
+            if (known := self._known.get(form)) is not None:
+                self._known.move_to_end(form)
+                return known
+            if self._num_waiting >= _MAX_WAITING:
+                raise ChecksBusy(f"{self._num_waiting} grammars wait to be checked already")
+            self._num_waiting += 1
+            asked = self._known[form] = self._threads.submit(self._ask, form)
+        asked.add_done_callback(lambda _: self._keep(form, asked))
+        return asked
+
+    def _keep(self, form: bytes, asked: Future[Verdict]) -> None:
+        with self._lock:
+            self._num_waiting -= 1
+            if asked.cancelled() or asked.exception() is not None or asked.result().bug:
+                self._known.pop(form, None)
+                return
+            self._kept_bytes += _size(form, asked)
+            while self._kept_bytes > _MAX_KEPT_BYTES:
+                oldest = next(form for form, one in self._known.items() if one.done())
+                self._kept_bytes -= _size(oldest, self._known.pop(oldest))
+
+    def _ask(self, form: bytes) -> Verdict:
+        """Blocks. Raises ChecksBusy."""
+        for _ in range(2):
+            server = self._running()
+            try:
+                reply = server.ask(form)
+            except TimeoutError:
+                raise ChecksBusy("the process that checks grammars does not answer") from None
+            if reply:
+                return _verdict(reply)
+            server.kill()  # it is ending, or has ended
+        raise ChecksBusy("the process that checks grammars has ended")
+
+    def _running(self) -> "_Server":
+        with self._server_lock:
+            if self._server is None or not self._server.is_alive():
+                self._server = _Server(self._arguments)
+            return self._server
+
+
+class _Server:
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, "-m", "coordinator.text.grammar_server"]
+            self._process = subprocess.Popen(
+                [*command, str(theirs.fileno()), *arguments],
+                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+            )  # fmt: skip
+
+    def ask(self, form: bytes) -> bytes:
+        """The reply, or as much as came of it: b"" where the process has ended, at least
+        ``BEGUN`` where the child was ended. Raises TimeoutError."""
+        mine, theirs = socket.socketpair()
+        with mine:
+            mine.settimeout(_DEADLINE_S)
+            try:
+                with theirs:
+                    socket.send_fds(self._control, [b"\0"], [theirs.fileno()])
+                mine.sendall(form)
+                mine.shutdown(socket.SHUT_WR)
+            except TimeoutError:
+                raise
+            except OSError:
+                pass  # what was read before tells why
+            return _all_of(mine)
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._control.close()
+
+
+def _size(form: bytes, asked: Future[Verdict]) -> int:
+    verdict = asked.result()
+    return len(form) + len(verdict.grammar) + len(verdict.problem)
+
+
+def _verdict(reply: bytes) -> Verdict:
+    """What is cut off is of a child that was ended."""
+    try:
+        return msgspec.json.decode(reply, type=Verdict)
+    except msgspec.DecodeError:
+        return Verdict(problem=TOO_MUCH)
+
+
+def _all_of(connection: socket.socket) -> bytes:
+    """What comes until the other end is closed. Raises TimeoutError."""
+    pieces: list[bytes] = []
+    try:
+        while piece := connection.recv(65_536):
+            pieces.append(piece)
+    except ConnectionError:
+        pass
+    return b"".join(pieces)

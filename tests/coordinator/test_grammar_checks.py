@@ -1,0 +1,97 @@
+"""The process that checks forms, and what is remembered of it."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.text import grammar_checks
+from coordinator.text.forms import Form
+from coordinator.text.grammar_checks import TOO_MUCH, ChecksBusy, GrammarChecks
+
+DIGITS = Form("regex", "[0-9]+")
+ENDLESS = Form("json", {"type": "integer", "multipleOf": 999_983})
+
+
+@pytest.fixture
+def checks(checkpoint: Path) -> Iterator[GrammarChecks]:
+    checks = GrammarChecks(checkpoint, 500, [2])
+    yield checks
+    checks.close()
+
+
+def pid(checks: GrammarChecks) -> int:
+    return checks._running()._process.pid
+
+
+async def test_a_form_gets_its_grammar_or_the_reason_why_not(checks: GrammarChecks) -> None:
+    assert "[0-9]+" in (await checks.check(DIGITS)).grammar
+    assert "no GBNF" in (await checks.check(Form("grammar", 'x ::= "'))).problem
+    of_tools = await checks.check(
+        Form(functions=[{"name": "f", "parameters": {"required": ["x"]}}])
+    )
+    assert of_tools.of_tools
+    assert "'x'" in of_tools.problem
+
+
+async def test_a_form_that_takes_too_much_is_ended_alone(checks: GrammarChecks) -> None:
+    before = pid(checks)
+    found = await asyncio.gather(checks.check(ENDLESS), checks.check(DIGITS))
+    assert found[0].problem == TOO_MUCH
+    assert found[1].grammar
+    assert pid(checks) == before
+
+
+async def test_equal_forms_are_checked_once(
+    checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bytes] = []
+    ask = checks._ask
+
+    def counted(form: bytes) -> object:
+        asked.append(form)
+        return ask(form)
+
+    monkeypatch.setattr(checks, "_ask", counted)
+    found = await asyncio.gather(*(checks.check(DIGITS) for _ in range(20)))
+    assert len({verdict.grammar for verdict in found}) == 1
+    await checks.check(DIGITS)
+    assert len(asked) == 1
+
+
+async def test_what_is_remembered_is_bounded(
+    checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_checks, "_MAX_KEPT_BYTES", 1_000)
+    for number in range(20):
+        await checks.check(Form("regex", f"{number}" * 100))
+    assert 0 < len(checks._known) < 10
+    assert checks._kept_bytes <= 1_000
+
+
+async def test_a_process_that_was_killed_is_started_again(checks: GrammarChecks) -> None:
+    await checks.check(DIGITS)
+    os.kill(pid(checks), signal.SIGKILL)
+    assert (await checks.check(Form("regex", "[a-z]"))).grammar
+
+
+async def test_too_many_that_wait_are_refused(
+    checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_checks, "_MAX_WAITING", 1)
+    found = await asyncio.gather(
+        *(checks.check(Form("regex", f"{n}")) for n in range(3)), return_exceptions=True
+    )
+    assert [type(each) for each in found[1:]] == [ChecksBusy, ChecksBusy]
+    assert not isinstance(found[0], BaseException)
+
+
+async def test_a_form_that_waits_too_long_is_refused(
+    checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_checks, "_DEADLINE_S", 0.0)
+    with pytest.raises(ChecksBusy, match="not checked within"):
+        await checks.check(DIGITS)
