@@ -1,6 +1,7 @@
 """The measurements of the CPU benchmark: each takes a running stack, each returns its figures."""
 
 import asyncio
+import json
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -14,7 +15,6 @@ from bench.harness.client.endpoint import endpoint
 from bench.harness.client.record import Record
 from bench.harness.client.required import at_once, complete, get, one_by_one
 from bench.measures import growth, outside_model_s, paired_ratio, percentile
-from bench.prometheus import total
 from bench.reference import Reference
 from bench.stack import Stack
 
@@ -102,9 +102,9 @@ def throughput(
 
 OUTSIDE_MODEL = (
     "a request of 2 tokens, alone: time until its stream has ended, as the client sees it, less "
-    "its prefill at the worker (baton_prefill_seconds), less one decode step (the median "
-    "time between two tokens of a long stream, alone). What remains is HTTP, tokenizer, placement, "
-    "messages, handoff and Redis"
+    "its prefill at the worker (as its record at /v1/requests has it), less one decode step (the "
+    "median time between two tokens of a long stream, alone). What remains is HTTP, tokenizer, "
+    "placement, messages, handoff and Redis"
 )
 
 
@@ -118,13 +118,11 @@ def outside_model(stack: Stack, prompt: Sequence[int], *, num_requests: int) -> 
         async with Client(endpoint(stack.url)) as client:
             steps = [s for _ in range(3) for s in (await complete(client, **long)).itl_s[8:]]
             step_s = median(steps)
-            before = _prefill_seconds(await get(client, "/metrics"))
             for _ in range(num_requests):
                 record = await complete(client, **short)
-                after = _prefill_seconds(await get(client, "/metrics"))
+                prefill = prefill_s(await get(client, f"/v1/requests/{record.answer_id}"))
                 totals.append(record.e2e_s)
-                outside.append(outside_model_s(record.e2e_s, after - before, 1, step_s))
-                before = after
+                outside.append(outside_model_s(record.e2e_s, prefill, 1, step_s))
         return steps, totals, outside
 
     steps, totals, outside = asyncio.run(run())
@@ -208,7 +206,8 @@ def memory(
     }
 
 
-def _prefill_seconds(metrics: str) -> float:
-    found = total(metrics, ["baton_prefill_seconds_sum"])
-    assert found is not None, "the server has no metric baton_prefill_seconds"
+def prefill_s(timeline: str) -> float:
+    """Seconds of prefill at the worker, from the JSON of one /v1/requests/{id}."""
+    stages = {stage["name"]: stage for stage in json.loads(timeline)["stages"]}
+    found: float = stages["prefill"]["parts"]["compute"]
     return found

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bench import runs
 from bench.stack import ROOT
 from tests.e2e.conftest import ending_well
 from tests.e2e.served import TINY
@@ -90,6 +91,12 @@ def test_the_gpu_benchmark_runs_without_a_gpu_and_says_so(tiny: Stack, tmp_path:
     found = json.loads(out.read_text())["results"]
     assert len(found["tokens_each_second"]) == 3
     assert found["tokens_per_joule"] is None
+
+
+def test_time_outside_the_model_counts_each_requests_own_prefill(tiny: Stack) -> None:
+    found = runs.outside_model(tiny, runs.prompts(TINY, 1)[0], num_requests=3)
+    assert found["requests"] == 3
+    assert found["p50_ms"] < found["total_p50_ms"] - found["decode_step_p50_ms"]
 
 
 @pytest.mark.parametrize("command", ["conformance", "correctness", "scale", "gpu"])

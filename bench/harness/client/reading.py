@@ -31,6 +31,7 @@ class _Choice(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
+    id: Any = ""
     choices: list[_Choice] | None = None
     usage: Usage | None = None
     error: Any = None
@@ -44,6 +45,7 @@ class _Reader:
     """Takes in the events of one response, or its one body."""
 
     def __init__(self) -> None:
+        self.answer_id = ""
         self.arrivals: list[Arrival] = []
         self.texts: list[str] = []
         self.reasoning: list[str] = []
@@ -69,6 +71,7 @@ class _Reader:
             return Failure.STREAM_ERROR, _show(data)
         if body.choices is None and body.usage is None:
             return Failure.GARBAGE, f"no choices in {_show(data)}"
+        self.answer_id = str(body.id)
         self.usage = body.usage or self.usage
         self.prompt_token_ids = body.prompt_token_ids or self.prompt_token_ids
         for choice in body.choices or ():
@@ -122,6 +125,7 @@ def read(exchange: Exchange) -> Record:
         streamed=exchange.streamed,
         status=exchange.status,
         retry_after=exchange.headers.get("retry-after"),
+        answer_id=reader.answer_id,
         arrivals=tuple(reader.arrivals),
         text="".join(reader.texts),
         reasoning="".join(reader.reasoning),

@@ -44,6 +44,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     ``due_at_s`` is when it should have been sent: its scheduled arrival in an open loop, else when
     the caller asked. Latencies count from there, so a client that falls behind cannot hide it.
     ``sent_at_s`` is when its bytes were given to the socket; None: it never came so far.
+    ``answer_id`` is the ``id`` that the server gave the answer.
     """
 
     due_at_s: float
@@ -53,6 +54,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     streamed: bool
     status: int | None = None
     retry_after: str | None = None
+    answer_id: str = ""
     arrivals: tuple[Arrival, ...] = ()
     text: str = ""
     reasoning: str = ""
