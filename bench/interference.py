@@ -199,22 +199,14 @@ def _whole(streams: list[Record]) -> list[Record]:
 # ---- the command
 
 
-def setup_counts(setup: str) -> tuple[int | None, int]:
-    """(P, D) of ``split:P+D``, (None, N) of ``colocated:N``, which was ``both:N``. Raises
+def setup_arguments(setup: str) -> list[str]:
+    """``split:P+D`` or ``colocated:N`` (which was ``both:N``) as arguments of ``baton up``. Raises
     ValueError."""
     if found := re.fullmatch(r"split:(\d+)\+(\d+)", setup):
-        return int(found[1]), int(found[2])
+        return ["--role", "split", "--prefill", found[1], "--decode", found[2]]
     if found := re.fullmatch(r"(?:colocated|both):(\d+)", setup):
-        return None, int(found[1])
+        return ["--role", "colocated", "--workers", found[1]]
     raise ValueError(f"--setup: {setup!r} is neither split:P+D nor colocated:N")
-
-
-def setup_arguments(setup: str) -> list[str]:
-    """``split:P+D`` or ``colocated:N`` as arguments of ``baton up``. Raises ValueError."""
-    prefill, decode = setup_counts(setup)
-    if prefill is None:
-        return ["--role", "colocated", "--workers", str(decode)]
-    return ["--role", "split", "--prefill", str(prefill), "--decode", str(decode)]
 
 
 def main(
