@@ -14,6 +14,8 @@ from transport.wire.reports import LogprobsOut
 from transport.wire.sampling import FinishReason, SamplingParams, StopRule
 from transport.wire.token_ids import TokenIds
 
+_PROMPT_LOGPROB = 25  # 8 bytes on the wire, some 90 in an answer
+
 
 @dataclass(frozen=True)
 class SequenceRequest:
@@ -34,6 +36,16 @@ class SequenceRequest:
     def num_scored(self) -> int:
         """Tokens of the prompt whose log-probabilities are asked for."""
         return 0 if self.sampling.prompt_logprobs is None else len(self.prompt_ids) - 1
+
+    @property
+    def num_prompt_logprobs(self) -> int:
+        """Log-probabilities of its prompt in the answer."""
+        return self.num_scored * (1 + (self.sampling.prompt_logprobs or 0))
+
+    @property
+    def num_held(self) -> int:
+        """What it holds until its end, in tokens as streams.py counts them."""
+        return len(self.prompt_ids) + self.num_prompt_logprobs * _PROMPT_LOGPROB
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class Hub:
             raise Overloaded("; ".join(obstacles), retry_after_s=RETRY_AFTER_S)
         request_id = spec.request_id
         stream = Stream(
-            self._open_tokens.hold(len(spec.prompt_ids), until_end=not spec.streamed),
+            self._open_tokens.hold(spec.num_held, until_end=not spec.streamed),
             stop_early=lambda: self._end_by_edge(request_id, stop_early=True),
             cancel=lambda: self._end_by_edge(request_id, stop_early=False),
         )

@@ -81,6 +81,7 @@ class ChatWriter:
             choices=[self._whole(index, choice) for index, choice in enumerate(choices)],
             usage=usage,
             prompt_token_ids=head.prompt(0, wanted=True),
+            prompt_logprobs=choices[0].prompt_logprobs,
         )
 
     def _chunk(

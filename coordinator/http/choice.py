@@ -3,22 +3,22 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+
+from msgspec import UNSET
 
 from coordinator.core.contract import GenerationFailed, Token, TokenStream
+from coordinator.http.prompt_logprobs import PromptJson, PromptReader
+from coordinator.http.response_schemas import Finish, PromptLogprobs
 from coordinator.text.detokenizer import Detokenizer
 from coordinator.text.repetition import NoDetector, RepetitionDetector
 from coordinator.text.stops import StopMatcher
-from transport.wire.sampling import FinishReason
-
-Finish = FinishReason | Literal["repetition"]
 
 
 @dataclass(slots=True)
 class Delta:
     """What came since the last delta. ``offsets[i]`` is how much text came before ``tokens[i]``;
     ``stop`` is the stop string that ended the output, ``stop_id`` the token that the request asks
-    to stop at."""
+    to stop at. ``prompt`` comes with the first delta where the request asks for it."""
 
     text: str = ""
     tokens: list[Token] = field(default_factory=list)
@@ -26,6 +26,12 @@ class Delta:
     finish: Finish | None = None
     stop: str | None = None
     stop_id: int | None = None
+    prompt: PromptJson | None = None
+
+    @property
+    def prompt_logprobs(self) -> PromptLogprobs:
+        """vLLM's field of this name."""
+        return UNSET if self.prompt is None else self.prompt.prompt_logprobs
 
     @property
     def stop_reason(self) -> int | str | None:
@@ -42,7 +48,8 @@ class Choice:
     ``stop_ids`` are the ids whose text is not part of the output when they end it, and ``eos_ids``
     those of them that the model ends its output with. Before ``min_tokens`` are out, stop strings
     and repetitions do not count. A delta has ``interval`` tokens at least, but the first and the
-    last; ``every_token``: also a token without text makes one.
+    last; ``every_token``: also a token without text makes one. ``prompt`` reads the prompt's
+    log-probabilities where the request asks for them.
     """
 
     def __init__(
@@ -59,6 +66,7 @@ class Choice:
         every_token: bool = False,
         interval: int = 1,
         repetition: RepetitionDetector | NoDetector | None = None,
+        prompt: PromptReader | None = None,
     ) -> None:
         self.stream = stream
         self._detokenizer = detokenizer
@@ -71,6 +79,7 @@ class Choice:
         self._every_token = every_token
         self._interval = interval
         self._repetition = repetition or NoDetector()
+        self._prompt = prompt
 
     async def deltas(self) -> AsyncIterator[Delta]:
         """Deltas with text, the last one alone perhaps without; with ``role_first`` the first one
@@ -82,6 +91,8 @@ class Choice:
             if delta.finish:
                 break
             num_tokens += 1
+            if num_tokens == 1:
+                delta.prompt = await self._read_prompt(token)
             delta.tokens.append(token)
             delta.offsets.append(text_len)
             stopped_by_id = token.finish == "stop" and token.token_id in self._stop_ids
@@ -116,6 +127,19 @@ class Choice:
             raise GenerationFailed("ended_early", "the generation ended without a reason")
         delta.text += self._stops.flush()
         yield delta
+
+    async def _read_prompt(self, first: Token) -> PromptJson | None:
+        return None if self._prompt is None else await self._prompt.read(first.prompt_logprobs)
+
+
+class NoOutput(Choice):
+    """A choice of a request for no output (``max_tokens`` 0). One token ends the computation of its
+    prompt, and is no part of the answer."""
+
+    async def deltas(self) -> AsyncIterator[Delta]:
+        """One, without text. Raises GenerationFailed."""
+        async for token in self.stream:
+            yield Delta(prompt=await self._read_prompt(token), finish="length")
 
 
 async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[int, Delta]]:
@@ -160,6 +184,7 @@ async def collected(choices: Sequence[Choice]) -> list[Delta]:
         texts[index].append(delta.text)
         whole[index].tokens += delta.tokens
         whole[index].offsets += delta.offsets
+        whole[index].prompt = whole[index].prompt or delta.prompt
         whole[index].finish = delta.finish
         whole[index].stop, whole[index].stop_id = delta.stop, delta.stop_id
     for delta, parts in zip(whole, texts, strict=True):

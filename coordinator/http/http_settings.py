@@ -14,7 +14,8 @@ class HttpSettings:
     """What the edge serves and the most it takes. Raises ValueError that names the setting.
 
     ``max_stops`` and ``max_stop_len`` (characters) bound a request's stop strings; ``max_choices``
-    bounds n, and prompts × n; ``max_body_bytes`` follows from the model's context where it is None;
+    bounds n, and prompts × n; ``max_prompt_logprobs`` bounds an answer's log-probabilities of
+    prompts; ``max_body_bytes`` follows from the model's context where it is None;
     ``max_held_body_bytes`` bounds bodies that wait to be read, of which one client has half;
     a request's head must be whole within ``head_timeout_s`` and its body within
     ``body_timeout_s``; a client that reads nothing for ``write_timeout_s`` has left. With
@@ -31,6 +32,7 @@ class HttpSettings:
     max_stop_len: int = 1024
     max_stop_token_ids: int = 1024
     max_logit_bias: int = 1024
+    max_prompt_logprobs: int = 512 * 1024
     head_timeout_s: float = 30.0
     body_timeout_s: float = 60.0
     write_timeout_s: float = 60.0

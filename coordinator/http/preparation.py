@@ -122,7 +122,9 @@ def _completion(context: AppContext, request: CompletionRequest) -> Prepared:
     if request.echo:
         whole = request.truncate_prompt_tokens is None
         echoes = [
-            prompt if whole and isinstance(prompt, str) else tokenizer.decode(its_ids)
+            prompt
+            if whole and isinstance(prompt, str)
+            else tokenizer.decode(its_ids, skip_special_tokens=False)
             for prompt, its_ids in zip(prompts, ids, strict=True)
         ]
     request.prompt = msgspec.Raw(b'""')

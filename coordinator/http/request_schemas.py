@@ -52,8 +52,8 @@ class GenerationRequest(KnownFields, kw_only=True):
     stream_options: StreamOptions | None = None
     n: Count | None = None
     best_of: Count | None = None
-    max_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=INT32_MAX)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=0, le=INT32_MAX)] | None = None
     return_token_ids: bool | None = None
 
     response_format: ResponseFormat | None = None
@@ -70,7 +70,7 @@ class GenerationRequest(KnownFields, kw_only=True):
     repetition_detection: RepetitionDetection | None = None
     stream_interval: Count | None = None
 
-    prompt_logprobs: Unsupported = UNSET
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,10 +78,31 @@ class GenerationRequest(KnownFields, kw_only=True):
             raise FieldError("stream_options", "only allowed when stream is true")
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise FieldError("best_of", "only supported when equal to n", UNSUPPORTED)
+        if self.prompt_logprobs is not None and self.stream:
+            raise FieldError("prompt_logprobs", "not available when stream is true")
+        if self.num_output_asked == 0 and not self.answers_without_output:
+            param = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+            raise FieldError(param, "must be at least 1 without echo or prompt_logprobs")
 
     @property
     def num_logprobs(self) -> int | None:
         raise NotImplementedError
+
+    @property
+    def num_echoed_logprobs(self) -> int | None:
+        """The same for the tokens of an echoed prompt."""
+        return None
+
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        """The same for the tokens of the prompt, wherever they go."""
+        asked = (self.num_echoed_logprobs, self.prompt_logprobs)
+        return max((num for num in asked if num is not None), default=None)
+
+    @property
+    def answers_without_output(self) -> bool:
+        """Whether there is something to answer with ``max_tokens`` 0."""
+        return self.prompt_logprobs is not None
 
     @property
     def num_output_asked(self) -> int | None:
@@ -191,14 +212,17 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     prompt_embeds: Unsupported = UNSET
     thinking_token_budget: Annotated[Raw, harmless(-1)] | UnsetType = UNSET
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.echo and self.logprobs is not None:
-            raise FieldError("echo", "logprobs of the prompt are not supported yet", UNSUPPORTED)
-
     @property
     def num_logprobs(self) -> int | None:
         return self.logprobs
+
+    @property
+    def num_echoed_logprobs(self) -> int | None:
+        return self.logprobs if self.echo else None
+
+    @property
+    def answers_without_output(self) -> bool:
+        return bool(self.echo) or super().answers_without_output
 
 
 class TokenizeRequest(RequestBody, kw_only=True):

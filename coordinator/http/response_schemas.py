@@ -9,7 +9,9 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from coordinator.http.choice import Finish
+from transport.wire.sampling import FinishReason
+
+Finish = FinishReason | Literal["repetition"]
 
 
 class Body(Struct, forbid_unknown_fields=True):
@@ -57,6 +59,19 @@ class TopLogprob(Body, kw_only=True):
 
 class TokenLogprob(TopLogprob, kw_only=True):
     top_logprobs: list[TopLogprob]
+
+
+class PromptLogprob(Body, kw_only=True):
+    """``rank`` is 1 for the most probable token."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None] | UnsetType
+"""For each token of a prompt, by token id: its own log-probability first, then the most probable
+ones in its place; null for the first token, which follows nothing."""
 
 
 class ChatLogprobs(Body, kw_only=True):
@@ -109,6 +124,7 @@ class ChatCompletion(Body, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs = UNSET
 
 
 class FunctionCallDelta(Body, kw_only=True):
@@ -158,9 +174,11 @@ class ChatCompletionChunk(Body, kw_only=True):
 
 
 class CompletionLogprobs(Body, kw_only=True):
+    """With ``echo`` of the prompt too, whose first token has null for the log-probabilities."""
+
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -172,6 +190,7 @@ class CompletionChoice(Body, kw_only=True):
     stop_reason: int | str | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs = UNSET
 
 
 class Completion(Body, kw_only=True):

@@ -16,12 +16,13 @@ from coordinator.http.answer_form import callable_tools, parameters_of
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.body import Bodies
 from coordinator.http.chat_writer import ChatWriter
-from coordinator.http.choice import Choice, collected
+from coordinator.http.choice import Choice, NoOutput, collected
 from coordinator.http.constraint import constraint_for
 from coordinator.http.errors import invalid, json_response
 from coordinator.http.middleware import note_accepted
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.preparation import Prepared
+from coordinator.http.prompt_scoring import check_prompt_logprobs, prompt_reader
 from coordinator.http.prompts import room_for_output
 from coordinator.http.request_schemas import ChatRequest, CompletionRequest, GenerationRequest
 from coordinator.http.response_names import noted_name
@@ -107,6 +108,7 @@ def sequence_requests(
         asked, asked_param = request.max_completion_tokens, "max_completion_tokens"
     sampling = sampling_params(request, context.tokenizer, logprobs=request.num_logprobs)
     specs: list[SequenceRequest] = []
+    chat = prepared.kind == "chat"
     for prompt in prompts:
         max_tokens = room_for_output(
             len(prompt), asked, context.max_model_len,
@@ -116,7 +118,13 @@ def sequence_requests(
         stop = stop_rule(request, context.tokenizer, max_tokens=max_tokens)
         for seed in seeds(request.seed, n):
             suffix = f"-{len(specs)}" if n * len(prompts) > 1 else ""
-            seeded = msgspec.structs.replace(sampling, seed=seed, constraint=constraint)
+            seeded = msgspec.structs.replace(
+                sampling,
+                seed=seed,
+                constraint=constraint if max_tokens else None,
+                # The answer of a chat has its prompt's once, that of a completion in every choice.
+                prompt_logprobs=None if specs and chat else sampling.prompt_logprobs,
+            )
             request_id = response_id + suffix
             specs.append(
                 SequenceRequest(
@@ -124,7 +132,8 @@ def sequence_requests(
                     streamed=bool(request.stream),
                 )
             )  # fmt: skip
-    num_tokens = sum(len(spec.prompt_ids) for spec in specs)
+    check_prompt_logprobs(request, specs, context.settings.max_prompt_logprobs)
+    num_tokens = sum(spec.num_held for spec in specs)
     if num_tokens > (most := context.core.max_open_tokens):
         message = f"{num_tokens} tokens in all choices; this server holds at most {most} at a time"
         raise invalid(request.prompt_param, message, "context_length_exceeded")
@@ -150,27 +159,9 @@ async def respond(
     streams = _submit(context, [replace(spec, key=account.name) for spec in specs])
     note_accepted(http.scope)
     account.charge(prompt_tokens)
-    stops = StopStrings(request.stop_strings)
-    skip_special = request.skip_special_tokens is not False
-    choices = [
-        Choice(
-            account.metered(stream),
-            Detokenizer(
-                context.tokenizer.token_bytes,
-                context.tokenizer.special_ids if skip_special else frozenset(),
-            ),
-            stops.matcher(),
-            stop_ids=frozenset(spec.stop.stop_token_ids),
-            eos_ids=() if request.ignore_eos else context.tokenizer.info.eos_ids,
-            min_tokens=spec.stop.min_tokens,
-            include_stop=bool(request.include_stop_str_in_output),
-            role_first=role_first and bool(request.stream),
-            every_token=bool(request.return_token_ids),
-            interval=request.stream_interval or 1,
-            repetition=detector(request.repetition_detection),
-        )
-        for stream, spec in zip(streams, specs, strict=True)
-    ]
+    answers = request.num_output_asked != 0
+    metered = [account.metered(stream) if answers else stream for stream in streams]
+    choices = _choices(context, request, specs, metered, role_first=role_first)
     request_ids = [spec.request_id for spec in specs]
     recorded = partial(context.core.recorded, request_ids)
     if request.stream:
@@ -186,6 +177,36 @@ async def respond(
     body = await answer.body(outputs)
     await recorded()
     return json_response(body)
+
+
+def _choices(
+    context: AppContext,
+    request: GenerationRequest,
+    specs: Sequence[SequenceRequest],
+    streams: Sequence[TokenStream],
+    *,
+    role_first: bool,
+) -> list[Choice]:
+    tokenizer, stops = context.tokenizer, StopStrings(request.stop_strings)
+    skipped = frozenset() if request.skip_special_tokens is False else tokenizer.special_ids
+    kind = NoOutput if request.num_output_asked == 0 else Choice
+    return [
+        kind(
+            stream,
+            Detokenizer(tokenizer.token_bytes, skipped),
+            stops.matcher(),
+            stop_ids=frozenset(spec.stop.stop_token_ids),
+            eos_ids=() if request.ignore_eos else tokenizer.info.eos_ids,
+            min_tokens=spec.stop.min_tokens,
+            include_stop=bool(request.include_stop_str_in_output),
+            role_first=role_first and bool(request.stream),
+            every_token=bool(request.return_token_ids),
+            interval=request.stream_interval or 1,
+            repetition=detector(request.repetition_detection),
+            prompt=prompt_reader(request, spec, tokenizer.token_bytes),
+        )
+        for stream, spec in zip(streams, specs, strict=True)
+    ]
 
 
 def _submit(context: AppContext, specs: Sequence[SequenceRequest]) -> list[TokenStream]:

@@ -39,11 +39,13 @@ def sampling_params(
         repetition_penalty=float(chosen(request.repetition_penalty, "repetition_penalty", 1.0)),
         logit_bias=logit_bias,
         logprobs=logprobs,
+        prompt_logprobs=request.num_prompt_logprobs,
     )
 
 
 def stop_rule(request: GenerationRequest, tokenizer: Tokenizer, *, max_tokens: int) -> StopRule:
-    """``max_tokens`` is what the prompt leaves or the request asks for."""
+    """``max_tokens`` is what the prompt leaves or the request asks for. With 0 one token is
+    computed all the same (choice.NoOutput): a request ends with a token."""
     min_tokens = request.min_tokens or 0
     if min_tokens > max_tokens:
         raise invalid("min_tokens", f"must be at most max_tokens, which is {max_tokens}")
@@ -51,7 +53,7 @@ def stop_rule(request: GenerationRequest, tokenizer: Tokenizer, *, max_tokens: i
     check_token_ids("stop_token_ids", asked, tokenizer)
     eos = () if request.ignore_eos else tokenizer.info.eos_ids
     return StopRule(
-        max_tokens=max_tokens,
+        max_tokens=max(1, max_tokens),
         min_tokens=min_tokens,
         stop_token_ids=tuple(dict.fromkeys((*eos, *asked))),
     )

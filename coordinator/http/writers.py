@@ -18,9 +18,8 @@ from coordinator.http.response_schemas import (
     TopLogprob,
     Usage,
 )
+from coordinator.http.token_names import finite, name_by_id, token_name
 from transport.wire.token_ids import TokenIds
-
-_FLOOR = -9999.0  # JSON has no -inf; vLLM writes this
 
 
 class Writer(Protocol):
@@ -96,20 +95,24 @@ class CompletionWriter:
     def _choice(self, index: int, delta: Delta, *, first: bool) -> CompletionChoice:
         head, prompt = self._head, index // self._n
         echo = self._echoes[prompt] if first and self._echoes is not None else ""
-        logprobs = None
-        if head.logprobs:
-            logprobs = completion_logprobs(
-                delta.tokens, delta.offsets, head.token_bytes, names_are_ids=head.names_are_ids
-            )
         return CompletionChoice(
             index=index,
             text=echo + delta.text,
-            logprobs=logprobs,
+            logprobs=self._logprobs(prompt, delta) if head.logprobs else None,
             finish_reason=delta.finish,
             stop_reason=delta.stop_reason if delta.finish else UNSET,
             token_ids=head.token_ids(delta),
             prompt_token_ids=head.prompt(prompt, wanted=first),
+            prompt_logprobs=delta.prompt_logprobs,
         )
+
+    def _logprobs(self, prompt: int, delta: Delta) -> CompletionLogprobs:
+        head, echo_len = self._head, len(self._echoes[prompt]) if self._echoes is not None else 0
+        offsets = [echo_len + offset for offset in delta.offsets]
+        output = completion_logprobs(
+            delta.tokens, offsets, head.token_bytes, names_are_ids=head.names_are_ids
+        )
+        return output if delta.prompt is None else delta.prompt.before(output)
 
 
 def chat_logprobs(
@@ -119,8 +122,8 @@ def chat_logprobs(
 
     def top(token_id: int, logprob: float) -> TopLogprob:
         raw = token_bytes[token_id]
-        text = _name_by_id(token_id) if names_are_ids else raw.decode("utf-8", "replace")
-        return TopLogprob(token=text, logprob=_finite(logprob), bytes=list(raw))
+        text = name_by_id(token_id) if names_are_ids else raw.decode("utf-8", "replace")
+        return TopLogprob(token=text, logprob=finite(logprob), bytes=list(raw))
 
     content = []
     for token in tokens:
@@ -145,34 +148,17 @@ def completion_logprobs(
     """Parallel lists; ``top_logprobs`` always holds the sampled token too."""
 
     def name_of(token_id: int) -> str:
-        return _name_by_id(token_id) if names_are_ids else _name(token_bytes[token_id])
+        return token_name(token_id, token_bytes, by_id=names_are_ids)
 
     scored = [(t, t.logprobs, o) for t, o in zip(tokens, offsets, strict=True) if t.logprobs]
     names = [name_of(token.token_id) for token, _, _ in scored]
     return CompletionLogprobs(
         tokens=names,
-        token_logprobs=[_finite(logprobs.chosen) for _, logprobs, _ in scored],
+        token_logprobs=[finite(logprobs.chosen) for _, logprobs, _ in scored],
         top_logprobs=[
-            {name_of(token_id): _finite(value) for token_id, value in logprobs.top}
-            | {name: _finite(logprobs.chosen)}
+            {name_of(token_id): finite(value) for token_id, value in logprobs.top}
+            | {name: finite(logprobs.chosen)}
             for name, (_, logprobs, _) in zip(names, scored, strict=True)
         ],
         text_offset=[offset for _, _, offset in scored],
     )
-
-
-def _name_by_id(token_id: int) -> str:
-    """As vLLM writes it for ``return_tokens_as_token_ids``."""
-    return f"token_id:{token_id}"
-
-
-def _name(raw: bytes) -> str:
-    """A token as text; as OpenAI writes it when it is only a part of a character."""
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
-
-
-def _finite(logprob: float) -> float:
-    return logprob if logprob > _FLOOR else _FLOOR

@@ -1,6 +1,7 @@
 """A serving core that says what a test tells it to say."""
 
 import asyncio
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,19 @@ from transport.wire.reports import LogprobsOut
 Says = Callable[..., "FakeCore"]
 ClientOf = Callable[..., httpx.AsyncClient]
 Script = Callable[[SequenceRequest], Sequence[int]]
+
+
+def prompt_rows(spec: SequenceRequest) -> tuple[bytes, ...]:
+    """In two pieces: the token at position p has the logprob -p / 4 and the rank p, and in its
+    place the ids from 65 on have -1, -2 and so on."""
+    num_top = spec.sampling.prompt_logprobs or 0
+    rows = []
+    for position in range(1, len(spec.prompt_ids)):
+        best = [65 + i for i in range(num_top)], [-1.0 - i for i in range(num_top)]
+        rows.append(struct.pack("<fI", -position / 4, position))
+        rows[-1] += struct.pack(f"<{num_top}I{num_top}f", *best[0], *best[1])
+    half = len(rows) // 2
+    return b"".join(rows[:half]), b"".join(rows[half:])
 
 
 @dataclass
@@ -60,7 +74,8 @@ class FakeStream:
         if finish:
             self.num_sent, sent = -1, self.num_sent
             self.total = sent
-        return Token(token_id, logprobs, finish)
+        first = self.num_sent in (1, -1) and self.spec.sampling.prompt_logprobs is not None
+        return Token(token_id, logprobs, finish, prompt_rows(self.spec) if first else ())
 
     def stop_early(self) -> None:
         if not self.outcome:

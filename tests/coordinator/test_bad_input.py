@@ -149,11 +149,9 @@ LATER: list[tuple[str, str, Any]] = [
     (CHAT, "functions", [{"name": "f"}]),
     (CHAT, "audio", {"voice": "alloy"}),
     (CHAT, "modalities", ["text", "audio"]),
-    (CHAT, "prompt_logprobs", 1),
     (CHAT, "priority", 3),
     (CHAT, "echo", True),
     (COMPLETIONS, "suffix", "end"),
-    (COMPLETIONS, "prompt_logprobs", 0),
 ]
 
 
@@ -164,14 +162,6 @@ async def test_what_is_not_supported_yet_is_refused_by_name(
     body = {"messages": USER} if path == CHAT else {"prompt": "a"}
     response = await checked_client.post(path, json={**body, param: value})
     assert check_error(response, 400, param)["code"] == "unsupported_parameter"
-
-
-async def test_logprobs_of_an_echoed_prompt_are_not_supported_yet(
-    checked_client: httpx.AsyncClient,
-) -> None:
-    body = {"prompt": [65], "echo": True, "logprobs": 1, "max_tokens": 1}
-    error = check_error(await checked_client.post(COMPLETIONS, json=body), 400, "echo")
-    assert error["code"] == "unsupported_parameter"
 
 
 async def test_harmless_defaults_pass(says: Says, client_of: ClientOf) -> None:

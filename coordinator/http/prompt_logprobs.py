@@ -1,0 +1,132 @@
+"""The JSON of a prompt's log-probabilities.
+
+That of 131,072 tokens takes tens of megabytes. Made at once it would keep the event loop from every
+stream for a second. So each turn of the loop makes some of it, and what is made stays bytes, which
+msgspec copies into the answer.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from coordinator.http.response_schemas import CompletionLogprobs, PromptLogprob, PromptLogprobs
+from coordinator.http.token_names import finite, token_name
+from coordinator.text.detokenizer import Detokenizer
+from transport.wire.prompt_logprobs import TokenScore, read_rows
+from transport.wire.token_ids import TokenIds
+
+A_TURN = 500
+"""Log-probabilities that are written in one turn of the loop, in about 1 ms."""
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True)
+class PromptJson:
+    """JSON of one prompt: ``echoed`` has the items of each list of CompletionLogprobs, none where
+    they are not asked for; ``prompt_logprobs`` is vLLM's field."""
+
+    echoed: Mapping[str, bytes]
+    prompt_logprobs: PromptLogprobs
+
+    def before(self, output: CompletionLogprobs) -> CompletionLogprobs:
+        """The log-probabilities of the prompt, then those of the output."""
+        if not self.echoed:
+            return output
+        joined = {
+            name: _list([items, _items(getattr(output, name))])
+            for name, items in self.echoed.items()
+        }
+        return CompletionLogprobs(**joined)
+
+
+class PromptReader:
+    """Reads the rows of one prompt (transport/wire/prompt_logprobs.py), which have ``num_top``
+    alternatives. ``num_echoed`` of them go into the lists of CompletionLogprobs, and ``num_own``
+    into ``prompt_logprobs``; None: there is none."""
+
+    def __init__(
+        self,
+        prompt_ids: TokenIds,
+        token_bytes: Mapping[int, bytes],
+        *,
+        num_echoed: int | None,
+        num_own: int | None,
+        names_are_ids: bool = False,
+    ) -> None:
+        self._ids = prompt_ids
+        self._token_bytes = token_bytes
+        self._num_echoed = num_echoed
+        self._num_own = num_own
+        self._names_are_ids = names_are_ids
+        self._detokenizer = Detokenizer(token_bytes, frozenset())
+        self._text_len = 0
+
+    async def read(self, pieces: Sequence[bytes]) -> PromptJson:
+        """``pieces`` are the rows of all tokens but the first, in order. Called once."""
+        num_top = max(self._num_echoed or 0, self._num_own or 0)
+        scores = chain.from_iterable(read_rows(piece, num_top) for piece in pieces)
+        tokens = chain([(self._ids[0], None)], zip(self._ids[1:], scores, strict=True))
+        echoed: dict[str, list[bytes]] = defaultdict(list)
+        own = []
+        while some := list(islice(tokens, max(1, A_TURN // (num_top + 1)))):
+            if self._num_echoed is not None:
+                for name, values in self._echoed(some, self._num_echoed).items():
+                    echoed[name].append(_items(values))
+            if self._num_own is not None:
+                own.append(_items([self._own(*token, self._num_own) for token in some]))
+            await asyncio.sleep(0)
+        joined = {name: b",".join(items) for name, items in echoed.items()}
+        return PromptJson(joined, _list(own) if own else UNSET)
+
+    def _echoed(
+        self, tokens: Sequence[tuple[int, TokenScore | None]], num_top: int
+    ) -> dict[str, list[Any]]:
+        """Parallel lists, as ``completion_logprobs`` has them for the output."""
+        lists = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+        for token_id, score in tokens:
+            name, logprob, top = self._name(token_id), None, None
+            if score is not None:
+                logprob = finite(score.logprob)
+                top = {self._name(i): finite(value) for i, value in score.top[:num_top]}
+                top[name] = logprob
+            lists.tokens.append(name)
+            lists.token_logprobs.append(logprob)
+            lists.top_logprobs.append(top)
+            lists.text_offset.append(self._text_len)
+            self._text_len += len(self._detokenizer.push(token_id))
+        return msgspec.structs.asdict(lists)
+
+    def _own(
+        self, token_id: int, score: TokenScore | None, num_top: int
+    ) -> dict[str, PromptLogprob] | None:
+        if score is None:
+            return None
+        best = enumerate(score.top[:num_top], start=1)
+        ranked = [(token_id, score.logprob, score.rank), *((i, v, rank) for rank, (i, v) in best)]
+        return {
+            str(i): PromptLogprob(
+                logprob=finite(logprob),
+                rank=rank,
+                decoded_token=self._token_bytes[i].decode("utf-8", "replace"),
+            )
+            for i, logprob, rank in ranked
+        }
+
+    def _name(self, token_id: int) -> str:
+        return token_name(token_id, self._token_bytes, by_id=self._names_are_ids)
+
+
+def _items(values: Sequence[Any]) -> bytes:
+    """What stands between the brackets of a JSON list."""
+    return _encode(values)[1:-1]
+
+
+def _list(items: Sequence[bytes]) -> Any:
+    """A JSON list for a field that the schema says is one: msgspec writes a Raw as it is."""
+    return Raw(b"[%b]" % b",".join(filter(None, items)))
