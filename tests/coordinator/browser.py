@@ -24,15 +24,15 @@ def executable() -> str | None:
 
 
 class Browser:
-    """One browser with one tab. ``urls`` are those it asked for, ``errors`` what its console
-    and its scripts complained about."""
+    """One browser with one tab at a time. ``urls`` are those that the tab asked for, ``errors``
+    what its console and its scripts complained about."""
 
     def __init__(self) -> None:
         self.urls: list[str] = []
         self.errors: list[str] = []
         self._numbers = count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._session = ""
+        self._session = self._context = ""
 
     async def start(self, program: str, folder: Path) -> None:
         commands, to_browser = os.pipe()
@@ -52,15 +52,24 @@ class Browser:
             lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(from_browser, "rb")
         )
         self._reading = asyncio.create_task(self._read(stream))
-        target = await self.call("Target.createTarget", url="about:blank")
+
+    async def open_tab(self) -> None:
+        """A tab that shares nothing with those before it: neither storage nor cache."""
+        self.urls, self.errors = [], []
+        context = await self.call("Target.createBrowserContext")
+        self._context = context["browserContextId"]
+        target = await self.call("Target.createTarget", url="about:blank", **context)
         attached = await self.call("Target.attachToTarget", flatten=True, **target)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             await self.call(f"{domain}.enable")
 
+    async def close_tab(self) -> None:
+        self._session = ""
+        await self.call("Target.disposeBrowserContext", browserContextId=self._context)
+
     async def close(self) -> None:
         with suppress(Exception):
-            self._session = ""
             await self.call("Browser.close")
         async with asyncio.timeout(DEADLINE_S):
             await self._process.wait()

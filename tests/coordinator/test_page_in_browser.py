@@ -4,9 +4,9 @@ import asyncio
 import re
 import socket
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import pytest
+import pytest_asyncio
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -21,6 +21,8 @@ from tests.coordinator.fake_core import FakeCore
 from tests.coordinator.test_history import FakeHistory
 from tests.coordinator.test_timeline import HANDED_OFF
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 Serve = Callable[..., "asyncio.Future[str]"]
 IDLE = "!document.querySelector('#send').disabled"
 NOTE_WAITS = """
@@ -29,18 +31,26 @@ NOTE_WAITS = """
 """
 
 
-@pytest.fixture
-async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def chromium(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
     program = executable()
     if program is None:
         pytest.skip("no browser is installed; on Debian: apt-get install chromium")
     browser = Browser()
-    await browser.start(program, tmp_path / "profile")
+    await browser.start(program, tmp_path_factory.mktemp("profile"))
     yield browser
     await browser.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
+async def browser(chromium: Browser) -> AsyncIterator[Browser]:
+    """A tab of the test's own."""
+    await chromium.open_tab()
+    yield chromium
+    await chromium.close_tab()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
 async def serve(tokenizer: Tokenizer) -> AsyncIterator[Serve]:
     """Serve an app over a core on a port of its own; the URL."""
     running: list[tuple[uvicorn.Server, asyncio.Task[None]]] = []

@@ -108,13 +108,6 @@ def test_grafana_does_not_start_without_a_password(password: str, code: int) -> 
     assert ("GRAFANA_PASSWORD" in done.stderr) == (code == 2)
 
 
-def test_one_service_builds_each_image() -> None:
-    built = [service["image"] for service in SERVICES.values() if "build" in service]
-    assert len(built) == len({*built}) == 2
-    ours = {s["image"] for s in SERVICES.values() if s["image"].startswith("baton-")}
-    assert ours == {*built}
-
-
 @pytest.mark.parametrize("name", ["check-model", "coordinator", "prefill", "decode", "colocated"])
 def test_a_model_folder_that_does_not_exist_is_not_made(name: str) -> None:
     """The short form, SOURCE:TARGET, makes an empty folder of it."""
