@@ -238,8 +238,6 @@ class AcceptThrottle:
 
     async def _serve(self, connection: socket.socket) -> None:
         try:
-            if connection.family in (socket.AF_INET, socket.AF_INET6):
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(self._make_protocol, connection)
         except OSError as error:  # it has gone while it waited
             log.debug("a connection ended before it was served: %s", error)

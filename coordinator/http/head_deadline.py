@@ -42,7 +42,7 @@ class HeadDeadline(HttpProtocol):
         self._all = connections
         self._head_timeout_s = settings.head_timeout_s
         self._head_due: asyncio.TimerHandle | None = None
-        self._num_bytes = 0  # since a head, a piece of a body or a request ended
+        self._num_bytes = 0  # since a head or a piece of a body ended
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -63,7 +63,7 @@ class HeadDeadline(HttpProtocol):
             log.debug("headers of over %d bytes; closing %s", MAX_HEAD_BYTES, self.client)
             self.transport.close()
         answered = self.cycle is None or self.cycle.response_complete
-        if answered and self._head_due is None and not self.transport.is_closing():
+        if answered and self._head_due is None:
             self._expect_head()
 
     def on_headers_complete(self) -> None:
@@ -88,10 +88,6 @@ class HeadDeadline(HttpProtocol):
     def on_body(self, body: bytes) -> None:
         self._num_bytes = 0
         super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._num_bytes = 0
-        super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_expecting()

@@ -79,7 +79,6 @@ class HttpProtocol(HttpToolsProtocol):
             self.parser.get_method(), self.url, b"".join(headers)
         )  # fmt: skip
         self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
         HttpProtocol.data_received(self, head + rest)
 
     def _refuse(self, error: ApiError) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import uvloop
@@ -75,14 +76,13 @@ def test_so_it_is_with_uvloop() -> None:
 
 
 async def test_without_a_free_file_it_pauses_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections_module, "_PAUSE_S", 0.01)
-    refused = 0
+    monkeypatch.setattr(connections_module, "_PAUSE_S", 0.05)
+    loop, refused_at = asyncio.get_running_loop(), []
 
     class Exhausted(socket.socket):
         def accept(self) -> tuple[socket.socket, object]:
-            nonlocal refused
-            if refused < 3:
-                refused += 1
+            if len(refused_at) < 3:
+                refused_at.append(loop.time())
                 raise OSError(errno.EMFILE, "Too many open files")
             return super().accept()
 
@@ -93,9 +93,34 @@ async def test_without_a_free_file_it_pauses_and_goes_on(monkeypatch: pytest.Mon
     reader, writer = await asyncio.open_connection(*listener.getsockname())
     writer.write(b"x")
     assert await asyncio.wait_for(reader.readexactly(1), 10.0) == b"x"
-    assert refused == 3
+    assert len(refused_at) == 3
+    assert all(later - earlier > 0.04 for earlier, later in pairwise(refused_at))
     writer.close()
     entrance.close()
+
+
+async def test_one_that_has_gone_while_it_waited_holds_up_no_other() -> None:
+    made: list[int] = []
+
+    def make() -> asyncio.Protocol:
+        made.append(1)
+        if len(made) == 1:
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        return Echo(made, lambda: 0)
+
+    listener, connections = listening(), Connections(1024)
+    clients = [socket.create_connection(listener.getsockname()) for _ in range(2 * LET_IN_A_TURN)]
+    entrance = AcceptThrottle(listener, make, connections)
+    entrance.open()
+    for client in clients[1:]:
+        client.setblocking(False)
+        await asyncio.get_running_loop().sock_sendall(client, b"x")
+        async with asyncio.timeout(10.0):
+            assert await asyncio.get_running_loop().sock_recv(client, 1) == b"x"
+    assert connections.num_open == len(clients) - 1
+    entrance.close()
+    for client in clients:
+        client.close()
 
 
 async def test_closing_ends_the_tasks_that_wait() -> None:

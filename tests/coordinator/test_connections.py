@@ -131,6 +131,50 @@ async def test_idle_connections_keep_no_client_out() -> None:
                     assert await reader.read() == b""
 
 
+async def test_a_request_behind_another_of_its_connection_keeps_it_busy() -> None:
+    begun, gates = asyncio.Semaphore(0), [asyncio.Event(), asyncio.Event(), asyncio.Event()]
+    waiting = iter(gates)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        begun.release()
+        await next(waiting).wait()
+        headers = [(b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async with serving(app, max_connections=1) as (_, port):
+        first = await connect(port, 2 * REQUEST)
+        await all_of(1, begun)
+        gates[0].set()
+        await answer(first)
+        await all_of(1, begun)
+        second = await connect(port, REQUEST)
+        gates[1].set()
+        gates[2].set()
+        assert (await answer(first)).startswith(b"HTTP/1.1 200")
+        assert (await answer(second)).startswith(b"HTTP/1.1 200")
+
+
+async def test_an_idle_client_that_takes_no_answer_keeps_no_descriptor() -> None:
+    length, sent = 8 * 2**20, asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        body = bytes(length) if scope["path"] == "/long" else b"ok"
+        headers = [(b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+        sent.set()
+
+    async with serving(app, max_connections=1) as (server, port):
+        with socket.create_connection(("127.0.0.1", port)) as unread:
+            unread.sendall(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+            await asyncio.wait_for(sent.wait(), 5.0)
+            (closed,) = server.server_state.connections
+            second = await connect(port, REQUEST)
+            assert (await answer(second)).startswith(b"HTTP/1.1 200")
+            assert closed not in server.server_state.connections
+
+
 async def test_where_all_are_busy_the_next_waits() -> None:
     gate, begun = asyncio.Event(), asyncio.Semaphore(0)
     async with served(2, gate, begun) as port:

@@ -146,7 +146,11 @@ async def test_no_sequence_of_pieces_gets_a_500_or_is_left_hanging(
             assert not [a for a in answers if b"HTTP/1.1 5" in a]
 
 
-# ---- clients that take nothing
-
-
-# ---- the end of the service
+async def test_what_is_no_http_behind_a_request_does_not_take_the_place_of_its_answer(
+    port: int,
+) -> None:
+    head, body = await exchange(port, post({"prompt": "x", "stream": True}) + b"hello\r\n\r\n")
+    assert head.startswith(b"http/1.1 200")
+    assert b"connection: close" in head
+    assert b"data: [DONE]\n\n" in body
+    assert b"invalid_http" not in body

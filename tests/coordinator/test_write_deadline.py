@@ -5,10 +5,15 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 from starlette.types import Receive, Scope, Send
+from uvicorn.config import Config
+from uvicorn.server import ServerState
 
 from coordinator.http.api import create_app
+from coordinator.http.connections import Connections
+from coordinator.http.head_deadline import HeadDeadline
 from coordinator.http.http_protocol import WriteDeadline
 from coordinator.http.http_settings import HttpSettings
 from coordinator.text.tokenizer import Tokenizer
@@ -112,6 +117,17 @@ def test_a_client_has_its_time_from_when_something_waits_for_it() -> None:
     deadline.stop()
     loop.pass_s(1000.0)
     assert not transport.aborted
+
+
+async def test_a_closed_connection_leaves_no_timer_behind() -> None:
+    loop, config = Loop(), Config(app=None, lifespan="off")  # type: ignore[arg-type]
+    protocol = HeadDeadline(config, ServerState(), {}, HttpSettings("tiny"), Connections(1))
+    protocol.loop = loop  # type: ignore[assignment]
+    protocol.connection_made(Mock(spec=asyncio.Transport, get_extra_info=lambda name: None))
+    protocol.transport.write(bytes(100))
+    assert len(loop.timers) == 2, "one for the head, one for the write"
+    protocol.connection_lost(ConnectionResetError())
+    assert not loop.timers
 
 
 async def until_still(core: FakeCore) -> None:
