@@ -10,6 +10,8 @@ from msgspec import Struct
 from coordinator.text import grammars
 from coordinator.text.grammars import BadGrammar
 
+_MAX_PROBLEM_LEN = 1_000
+
 Kind = Literal["", "json", "regex", "choice", "grammar", "json_object"]
 
 
@@ -51,7 +53,8 @@ def verdict(form: Form, tokenizer: LLTokenizer) -> Verdict:
     except RecursionError:
         problem = "it is nested too deeply"
     if problem:
-        return Verdict(problem=" ".join(problem.split("\n")[:2]), of_tools=of_tools)
+        first_lines = " ".join(problem.split("\n")[:2])
+        return Verdict(problem=first_lines[:_MAX_PROBLEM_LEN], of_tools=of_tools)
     return Verdict(grammar)
 
 

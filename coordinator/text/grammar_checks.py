@@ -40,7 +40,7 @@ class GrammarChecks:
 
     def __init__(self, folder: Path, num_ids: int, eos_ids: Sequence[int]) -> None:
         self._arguments = [str(folder), str(num_ids), *map(str, eos_ids)]
-        num_at_once = min(4, max(2, (os.cpu_count() or 1) // 4))
+        num_at_once = min(8, max(2, (os.cpu_count() or 1) // 2))
         self._threads = ThreadPoolExecutor(num_at_once, thread_name_prefix="forms")
         self._lock = threading.Lock()
         self._server: _Server | None = None
