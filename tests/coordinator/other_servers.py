@@ -36,14 +36,36 @@ _VLLM_STRUCTURED = """
 json regex choice grammar json_object disable_any_whitespace disable_additional_properties
 whitespace_pattern structural_tag
 """
+_VLLM_PATHS = """
+/v1/chat/completions /v1/completions /v1/responses /v1/messages /v1/messages/count_tokens
+/v1/models /tokenize /detokenize /health /ping /version /metrics /load /openapi.json
+/v1/responses/{response_id} /v1/responses/{response_id}/cancel /v1/chat/completions/batch
+/v1/chat/completions/render /v1/completions/render /v1/embeddings /v1/audio/transcriptions
+/v1/audio/translations /pooling /classify /score /rerank /inference/v1/generate /invocations
+"""
 
 VLLM_CHAT = frozenset(f"{_VLLM}{_VLLM_CHAT}".split())
 VLLM_COMPLETION = frozenset(f"{_VLLM}{_VLLM_COMPLETION}".split())
 VLLM_BEFORE = frozenset(_VLLM_BEFORE.split())
 VLLM_TOKENIZE = frozenset(_VLLM_TOKENIZE.split())
 VLLM_STRUCTURED = frozenset(_VLLM_STRUCTURED.split())
-VLLM_IGNORES = frozenset({"user", "return_token_offsets", "return_mm_kwargs", "session_id"})
-"""Of those, the ones that vLLM takes and does not act on at these endpoints."""
+VLLM_NOT_ALWAYS = {
+    "user": "ignored",
+    "return_token_offsets": "ignored",
+    "return_mm_kwargs": "ignored",
+    "session_id": "ignored",
+    "suffix": "refused",
+    "chat_template": "with a flag",
+    "media_io_kwargs": "with a flag",
+    "mm_processor_kwargs": "with a flag",
+    "priority": "with a flag",
+    "prompt_embeds": "with a flag",
+    "routed_experts_prompt_start": "with a flag",
+    "watermarking": "with a flag",
+}
+"""What vLLM does with those of its fields that it does not simply act on."""
+
+VLLM_PATHS = frozenset(_VLLM_PATHS.split())
 
 OPENAI_CHAT = frozenset(ChatParams.__annotations__) | {"stream"}
 OPENAI_COMPLETION = frozenset(CompletionParams.__annotations__) | {"stream"}

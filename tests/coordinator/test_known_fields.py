@@ -10,6 +10,8 @@ from coordinator.http.chat_schemas import StructuredOutputs
 from coordinator.http.known_fields import IGNORED
 from coordinator.http.request_fields import RequestBody, unsupported_fields
 from coordinator.http.request_schemas import ChatRequest, CompletionRequest, TokenizeRequest
+from coordinator.text.tokenizer import Tokenizer
+from tests.coordinator import api_table
 from tests.coordinator import other_servers as others
 from tests.coordinator.answers import CHAT, COMPLETIONS, USER, check_error, events, post
 from tests.coordinator.fake_core import ClientOf, Says
@@ -316,3 +318,10 @@ def test_the_values_that_pass_are_in_the_schema() -> None:
     schema = msgspec.json.schema(ChatRequest)["$defs"]["ChatRequest"]["properties"]
     for name, values in unsupported_fields(ChatRequest).items():
         assert schema[name]["enum"] == values
+
+
+def test_the_page_says_what_the_schemas_say(tokenizer: Tokenizer) -> None:
+    written = api_table.PAGE.read_text()
+    assert written == api_table.page(api_table.app_of(tokenizer)), (
+        "run: python -m tests.coordinator.api_table"
+    )

@@ -1,0 +1,126 @@
+"""``python -m tests.coordinator.api_table``: writes docs/api-table.md from the schemas of requests
+and the routes of the app. A test compares the page with them."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from fastapi import FastAPI
+
+from coordinator.core.contract import Core
+from coordinator.http.api import create_app
+from coordinator.http.chat_schemas import StructuredOutputs
+from coordinator.http.http_settings import HttpSettings
+from coordinator.http.known_fields import IGNORED
+from coordinator.http.request_fields import RequestBody, unsupported_fields
+from coordinator.http.request_schemas import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    TokenizeRequest,
+)
+from coordinator.text.tokenizer import Tokenizer
+from tests.coordinator import other_servers as others
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "api-table.md"
+_HEAD = """\
+# The API, beside vLLM's
+
+Each endpoint, and each field of its request that OpenAI, vLLM or Baton have. *Works*: Baton acts on
+it. *Refused*: a 400 that names the field, unless its value is empty (null, false, `""`, `[]`, `{}`)
+or one of those named. *Ignored*: on purpose, for the reason given. Fields that none of the three
+has are ignored. What the fields mean is in [api.md](api.md). The column for vLLM says what its main
+branch of 2026 does; *before 0.12*: only older versions.
+
+`python -m tests.coordinator.api_table` writes this page, and a test compares it with the schemas of
+the requests.
+"""
+_UNBOUNDED = 2**31 - 1
+_EMPTY = 5  # harmless values that every unsupported field has
+_BODIES: Mapping[str, tuple[type[RequestBody], frozenset[str], frozenset[str]]] = {
+    "POST /v1/chat/completions": (ChatRequest, others.VLLM_CHAT, others.OPENAI_CHAT),
+    "POST /v1/completions": (
+        CompletionRequest, others.VLLM_COMPLETION, others.OPENAI_COMPLETION
+    ),
+    "POST /tokenize": (TokenizeRequest, others.VLLM_TOKENIZE, frozenset()),
+    "structured_outputs": (StructuredOutputs, others.VLLM_STRUCTURED, frozenset()),
+}  # fmt: skip
+
+
+def page(app: FastAPI) -> str:
+    parts = [_HEAD, _endpoints(app)]
+    for title, (schema, vllm, openai) in _BODIES.items():
+        rows = list(_fields(schema, vllm, openai))
+        counts = Counter(baton.split(" ")[0].rstrip(",:") for _, baton, _ in rows)
+        told = ", ".join(f"{counts[word]} {word}" for word in ("works", "refused", "ignored"))
+        told = told.replace(" works", " work")
+        table = "\n".join(f"| `{name}` | {baton} | {vllm} |" for name, baton, vllm in rows)
+        parts.append(
+            f"## `{title}`\n\n{told}.\n\n| field | Baton | vLLM |\n|---|---|---|\n{table}\n"
+        )
+    return "\n".join(parts)
+
+
+def _fields(
+    schema: type[RequestBody], vllm: frozenset[str], openai: frozenset[str]
+) -> Iterator[tuple[str, str, str]]:
+    """(name, what Baton does, what vLLM does) by name."""
+    unsupported = unsupported_fields(schema)
+    described = msgspec.json.schema(schema)["$defs"][schema.__name__]["properties"]
+    before = others.VLLM_BEFORE if issubclass(schema, GenerationRequest) else frozenset()
+    known = set(schema.__struct_fields__) | (set(IGNORED) & (vllm | openai | before))
+    for name in sorted(known):
+        if name in IGNORED:
+            baton = f"ignored: {IGNORED[name]}"
+        elif name in unsupported:
+            passing = [_json(value) for value in unsupported[name][_EMPTY:]]
+            baton = f"refused, but for {' and '.join(passing)}" if passing else "refused"
+        else:
+            baton = f"works{_range(described[name])}"
+        yield name, baton, _vllm(name, vllm)
+
+
+def _vllm(name: str, fields: frozenset[str]) -> str:
+    if name in fields:
+        return others.VLLM_NOT_ALWAYS.get(name, "works")
+    return "before 0.12" if name in others.VLLM_BEFORE else "ignored"
+
+
+def _range(described: Mapping[str, Any]) -> str:
+    for option in described.get("anyOf", [described]):
+        least, most = option.get("minimum"), option.get("maximum")
+        if most is not None and most < _UNBOUNDED:
+            return f", {least} to {most}"
+    return ""
+
+
+def _json(value: Any) -> str:
+    return f"`{msgspec.json.encode(value).decode()}`"
+
+
+def _endpoints(app: FastAPI) -> str:
+    served = {
+        (method, path) for path, methods in app.openapi()["paths"].items() for method in methods
+    }
+    paths = {path for _, path in served} | {"/ping", "/openapi.json"} | others.VLLM_PATHS
+    known = {path: [m.upper() for m, p in sorted(served) if p == path] for path in paths}
+    known |= {"/ping": ["GET", "POST"], "/openapi.json": ["GET"]}
+    rows = [
+        f"| `{path}` | {', '.join(known[path]) or 'no'} "
+        f"| {'yes' if path in others.VLLM_PATHS else 'no'} |"
+        for path in sorted(paths)
+    ]
+    return "\n".join(["## Endpoints", "", "| path | Baton | vLLM |", "|---|---|---|", *rows, ""])
+
+
+def app_of(tokenizer: Tokenizer) -> FastAPI:
+    """An app that is only looked at."""
+    return create_app(cast(Core, None), tokenizer, HttpSettings("any"))
+
+
+if __name__ == "__main__":
+    tokenizer = Tokenizer.load(PAGE.parents[1] / "models" / "tiny")
+    PAGE.write_text(page(app_of(tokenizer)))
+    tokenizer.close()
