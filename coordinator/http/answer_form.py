@@ -56,9 +56,9 @@ def form_of(request: GenerationRequest) -> tuple[Form, str] | None:
     if not tools or not isinstance(request, ChatRequest):
         return (Form(kind, value), param) if asked else None
     required = request.tool_choice not in (None, "auto")
-    if not (asked or required or any(tool.function.strict for tool in tools)):
-        return None
     one = request.parallel_tool_calls is False or isinstance(request.tool_choice, NamedTool)
+    if not (asked or required or one or any(tool.function.strict for tool in tools)):
+        return None
     functions = [msgspec.to_builtins(tool.function) for tool in tools]
     return Form(kind, value, functions, required=required, parallel=not one), param
 

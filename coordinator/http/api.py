@@ -1,4 +1,4 @@
-"""The OpenAI-compatible HTTP API over a serving core.
+"""The HTTP API over a serving core, compatible with OpenAI's and with Anthropic's.
 
 The life of a request:
 
@@ -22,6 +22,7 @@ from coordinator.http.body import Bodies, BodyLimit
 from coordinator.http.errors import install_error_handlers
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.key_check import KeyCheck
+from coordinator.http.messages.routes import messages_routes
 from coordinator.http.middleware import HeadRequests, Observed, RequestId
 from coordinator.http.openapi import install_openapi
 from coordinator.http.rate_limit_headers import RATE_LIMIT_HEADERS
@@ -66,6 +67,7 @@ def create_app(
     )  # fmt: skip
     app.include_router(generate_routes(context, bodies))
     app.include_router(response_routes(context, bodies, kept or NoKeptResponses()))
+    app.include_router(messages_routes(context, bodies))
     app.include_router(info_routes(context, bodies))
     app.include_router(history_routes(history or NoHistory(), now or SteadyClock(), context.names))
     app.include_router(page_routes())
@@ -82,7 +84,7 @@ def create_app(
             allow_origins=settings.allowed_origins,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["x-request-id", "retry-after", *RATE_LIMIT_HEADERS],
+            expose_headers=["x-request-id", "request-id", "retry-after", *RATE_LIMIT_HEADERS],
         )
     app.add_middleware(Observed, metrics=metrics)
     app.add_middleware(RequestId)

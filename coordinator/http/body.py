@@ -157,7 +157,7 @@ class Bodies:
         return found
 
     async def lookup(self, http: Request, kind: Kind) -> bytes:
-        """The JSON of what /tokenize or /detokenize answers; raises ApiError and ClientLeft."""
+        """The JSON that a count or a conversion of tokens gives; raises ApiError and ClientLeft."""
         found = await self._prepared(http, kind)
         assert isinstance(found, bytes)
         return found
@@ -180,7 +180,7 @@ class Bodies:
                 work = self._readers.read(owner, job, pieces)
             else:
                 request = parse(kind, b"".join(pieces))
-                aside = kind in ("tokenize", "detokenize")
+                aside = kind in ("count_tokens", "tokenize", "detokenize")
                 work = context.tokenizer.run(prepared, context, kind, request, earlier, aside=aside)
             return await while_connected(work, http.receive)
         finally:

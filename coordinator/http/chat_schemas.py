@@ -13,6 +13,7 @@ from coordinator.http.request_fields import UNSUPPORTED, FieldError, RequestBody
 MAX_MESSAGES = 16_384
 """Messages and text parts of a conversation: each takes a template's time."""
 MAX_TOOLS = 1_024
+ToolName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _LATER_ROLES = ("function",)
 
@@ -121,10 +122,18 @@ def check_continued(messages: Sequence[ChatMessage], add_generation_prompt: bool
         raise FieldError(param, "needs a last message with content and without tool_calls")
 
 
+def check_tool_names(names: Sequence[str]) -> None:
+    """Raises FieldError for too many tools, and for two of one name."""
+    if len(names) > MAX_TOOLS:
+        raise FieldError("tools", f"at most {MAX_TOOLS} tools, got {len(names)}")
+    if len(set(names)) < len(names):
+        raise FieldError("tools", "two tools have one name")
+
+
 class FunctionSpec(Struct, kw_only=True, omit_defaults=True):
     """``parameters`` is the JSON schema of an object; ``strict``: calls always fit it."""
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
+    name: ToolName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None

@@ -1,4 +1,5 @@
-"""Errors as OpenAI's clients expect them: ``{"error": {message, type, param, code}}``."""
+"""Errors as OpenAI's clients expect them: ``{"error": {message, type, param, code}}``; on the paths
+of the Messages API, as Anthropic's do (messages/error_form.py)."""
 
 import logging
 import math
@@ -12,9 +13,12 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from coordinator.core.contract import GenerationFailed, Overloaded
+from coordinator.http.messages.error_form import is_messages, messages_error, messages_status
 from coordinator.http.while_connected import ClientLeft
+from telemetry.logs import bound_request
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +57,15 @@ class ApiError(Exception):
         if retry_after_s is not None:
             self.headers["retry-after"] = str(max(1, math.ceil(retry_after_s)))
 
+    @property
+    def message(self) -> str:
+        """As it is told to the client."""
+        return _clip(str(self), _MAX_MESSAGE_LEN)
+
     def body(self) -> dict[str, dict[str, str | None]]:
         return {
             "error": {
-                "message": _clip(str(self), _MAX_MESSAGE_LEN),
+                "message": self.message,
                 "type": _type(self.status),
                 "param": self.param and _clip(self.param, _MAX_PARAM_LEN),
                 "code": self.code,
@@ -64,7 +73,24 @@ class ApiError(Exception):
         }
 
     def response(self) -> Response:
-        return json_response(self.body(), status=self.status, headers=self.headers)
+        return _ErrorResponse(self)
+
+
+class _ErrorResponse(Response):
+    """Has the form that clients of its path expect."""
+
+    def __init__(self, error: ApiError) -> None:
+        self._error = error
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = self._error
+        response = json_response(error.body(), status=error.status, headers=error.headers)
+        if is_messages(scope["path"]):
+            body = messages_error(error.status, error.message, error.code, bound_request())
+            status = messages_status(error.status, error.code)
+            response = json_response(body, status=status, headers=error.headers)
+        await response(scope, receive, send)
 
 
 def _type(status: int) -> str:

@@ -60,16 +60,29 @@ class KeyCheck:
                 account.count(refused=False)  # its client left
 
     def _account(self, scope: Scope) -> KeyAccount:
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if not given:
-            raise _unauthorized("no API key was given; send: Authorization: Bearer <key>")
-        scheme, _, presented = given[0].strip().partition(b" ")
-        if len(given) > 1 or scheme.lower() != b"bearer" or not presented.strip():
-            raise _unauthorized("the Authorization header must be: Bearer <key>")
-        account = self._accounts.of(presented.strip())
+        account = self._accounts.of(_presented(scope))
         if account is None:
             raise _unauthorized("the API key is not one of this server's")
         return account
+
+
+def _presented(scope: Scope) -> bytes:
+    """The key of a request. Raises ApiError for none, and for a header that holds none."""
+    given, keys = _values(scope, b"authorization"), _values(scope, b"x-api-key")
+    if not given and len(keys) == 1 and (key := keys[0].strip()):
+        return key
+    if not given:
+        raise _unauthorized(
+            "no API key was given; send: Authorization: Bearer <key>, or x-api-key: <key>"
+        )
+    scheme, _, presented = given[0].strip().partition(b" ")
+    if len(given) > 1 or scheme.lower() != b"bearer" or not presented.strip():
+        raise _unauthorized("the Authorization header must be: Bearer <key>")
+    return presented.strip()
+
+
+def _values(scope: Scope, header: bytes) -> list[bytes]:
+    return [value for name, value in scope["headers"] if name == header]
 
 
 def _unauthorized(message: str) -> ApiError:

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.http.accounts import account_of
 from coordinator.http.errors import CLIENT_LEFT, internal_error
+from coordinator.http.messages.error_form import is_messages
 from coordinator.http.response_names import NAME_PATTERN, note_name
 from telemetry.logs import bind_request
 from telemetry.metrics import Metrics
@@ -28,7 +29,8 @@ _METHODS = frozenset({"GET", "POST", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class RequestId:
-    """Takes over a client's X-Request-Id, or makes one, and returns it with every response."""
+    """Takes over a client's X-Request-Id, or makes one, and returns it with every response; to
+    clients of the Messages API under their name of it too."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -43,11 +45,13 @@ class RequestId:
             note_name(scope, request_id)
         else:
             request_id = uuid.uuid4().hex
-        header = (b"x-request-id", request_id.encode())
+        headers = [(b"x-request-id", request_id.encode())]
+        if is_messages(scope["path"]):
+            headers.append((b"request-id", request_id.encode()))
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), header]
+                message["headers"] = [*message.get("headers", ()), *headers]
             await send(message)
 
         with bind_request(request_id):

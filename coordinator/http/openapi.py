@@ -12,6 +12,14 @@ from starlette.responses import Response
 
 from coordinator.core.contract import ServiceStatus
 from coordinator.http.key_check import OPEN_PATHS
+from coordinator.http.messages.bodies import (
+    MESSAGES_EVENTS,
+    Message,
+    MessagesErrorBody,
+    TokensCount,
+)
+from coordinator.http.messages.error_form import is_messages
+from coordinator.http.messages.requests import CountTokensRequest, MessagesRequest
 from coordinator.http.request_schemas import (
     ChatRequest,
     CompletionRequest,
@@ -35,16 +43,21 @@ from coordinator.http.responses.request import ResponseRequest
 from coordinator.http.responses.schemas import DeletedResponse, ResponseBody
 from coordinator.http.timeline import RequestList
 
-_REQUESTS = (ChatRequest, CompletionRequest, ResponseRequest, TokenizeRequest, DetokenizeRequest)
+_REQUESTS = (
+    ChatRequest, CompletionRequest, ResponseRequest, MessagesRequest, CountTokensRequest,
+    TokenizeRequest, DetokenizeRequest,
+)  # fmt: skip
 _ANSWERS = (
     ChatCompletion, ChatCompletionChunk, Completion, Detokenized, ErrorBody, Health, ModelList,
     Ready, RequestList, ResponseBody, DeletedResponse, *EVENTS, ServiceStatus, Tokenized, Version,
+    Message, *MESSAGES_EVENTS, MessagesErrorBody, TokensCount,
 )  # fmt: skip
 _REF = "#/components/schemas/{name}"
 _DESCRIPTIONS = {
     400: "A field is wrong or not supported, or the context is too long.",
     404: "No such model.",
     503: "Not now: queue full, draining, or no worker. Retry-After says when.",
+    529: "Overloaded: the queue is full, or no worker is there. Retry-After says when.",
     504: "Not done within the time that a request may take.",
 }
 _OF_EVERY_BODY = {
@@ -69,15 +82,16 @@ def answers(
     *statuses: int,
     chunk: type | Sequence[type] = (),
     descriptions: Mapping[int, str] = {},
+    error: type = ErrorBody,
 ) -> Responses:
     """``responses`` of a route that answers with ``model``, or with ``chunk`` (one of them where
-    there are several) as events with a chunk each, or with an error of one of ``statuses``; 413 and
-    408 come with every body."""
+    there are several) as events with a chunk each, or with an ``error`` of one of ``statuses``;
+    413 and 408 come with every body."""
     content = _json(model)
     if chunk:
         data = _ref(chunk) if isinstance(chunk, type) else {"oneOf": [_ref(one) for one in chunk]}
         content["text/event-stream"] = {"schema": {"type": "string"}, "x-event-data": data}
-    errors = _errors({s: descriptions.get(s) or _DESCRIPTIONS[s] for s in statuses})
+    errors = _errors({s: descriptions.get(s) or _DESCRIPTIONS[s] for s in statuses}, error)
     return {200: {"content": content}, **errors}
 
 
@@ -109,11 +123,11 @@ def _completed(app: FastAPI) -> dict[str, Any]:
     _, sent = msgspec.json.schema_components(_ANSWERS, ref_template=_REF)
     # We never answer 422, so FastAPI's schemas of that go.
     document["components"] = {"schemas": requests | {n: _as_sent(s) for n, s in sent.items()}}
-    for path in document["paths"].values():
-        for operation in path.values():
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
             operation["responses"].pop("422", None)
             if "requestBody" in operation:
-                _add(operation, _OF_EVERY_BODY)
+                _add(path, operation, _OF_EVERY_BODY)
     return document
 
 
@@ -126,24 +140,27 @@ def _as_sent(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _locked(document: dict[str, Any]) -> dict[str, Any]:
-    bearer = {"type": "http", "scheme": "bearer"}
-    document["components"]["securitySchemes"] = {"key": bearer}
+    document["components"]["securitySchemes"] = {
+        "key": {"type": "http", "scheme": "bearer"},
+        "x_api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    }
     for path, operations in document["paths"].items():
         if path in OPEN_PATHS:
             continue
         for operation in operations.values():
-            operation["security"] = [{"key": []}]
-            _add(operation, _OF_EVERY_KEY)
+            operation["security"] = [{"key": []}, {"x_api_key": []}]
+            _add(path, operation, _OF_EVERY_KEY)
     return document
 
 
-def _add(operation: dict[str, Any], errors: Mapping[int, str]) -> None:
-    operation["responses"] |= {str(status): entry for status, entry in _errors(errors).items()}
+def _add(path: str, operation: dict[str, Any], descriptions: Mapping[int, str]) -> None:
+    errors = _errors(descriptions, MessagesErrorBody if is_messages(path) else ErrorBody)
+    operation["responses"] |= {str(status): entry for status, entry in errors.items()}
 
 
-def _errors(descriptions: Mapping[int, str]) -> Responses:
+def _errors(descriptions: Mapping[int, str], error: type) -> Responses:
     return {
-        status: {"description": description, "content": _json(ErrorBody)}
+        status: {"description": description, "content": _json(error)}
         for status, description in descriptions.items()
     }
 

@@ -15,6 +15,9 @@ from coordinator.http.answer_form import check_form
 from coordinator.http.app_context import AppContext
 from coordinator.http.chat_schemas import ChatMessage
 from coordinator.http.errors import invalid
+from coordinator.http.messages.bodies import TokensCount
+from coordinator.http.messages.requests import CountTokensRequest, MessagesRequest
+from coordinator.http.messages.translation import chat_of, fields_as_given
 from coordinator.http.prompts import (
     LOOKUP_LENS,
     Prompt,
@@ -75,19 +78,19 @@ def prepared(
 
 def _chat(context: AppContext, request: ChatRequest) -> Prepared:
     _check(context, request)
-    ids = _ids(context, request)
+    ids = _ids(context, request, max_read_len(request, context.max_model_len))
     request.messages = [ChatMessage(role="user", content="")]
     request.chat_template_kwargs = request.continue_final_message = None
     return Prepared(request, [truncated(ids, request, context.max_model_len)])
 
 
-def _ids(context: AppContext, request: ChatRequest) -> TokenIds:
+def _ids(context: AppContext, request: ChatRequest, max_len: int) -> TokenIds:
     return chat_ids(
         context.tokenizer,
         request,
         () if request.tool_choice == "none" else request.tools or (),
         variables=request.template_variables,
-        max_len=max_read_len(request, context.max_model_len),
+        max_len=max_len,
     )
 
 
@@ -97,10 +100,22 @@ def _response(context: AppContext, request: ResponseRequest, earlier: bytes) -> 
         room = context.max_model_len - (request.max_output_tokens or 1)
 
         def fits(messages: list[ChatMessage]) -> bool:
-            return len(_ids(context, structs.replace(chat, messages=messages))) <= room
+            given = structs.replace(chat, messages=messages)
+            return len(_ids(context, given, max_read_len(chat, context.max_model_len))) <= room
 
         chat.messages = fitting(chat.messages, fits)
     return replace(_chat(context, chat), origin=msgspec.json.encode(turn))
+
+
+def _messages(context: AppContext, request: MessagesRequest) -> Prepared:
+    """The chat, with ``max_completion_tokens`` only where the context leaves fewer tokens than the
+    request's ``max_tokens``, which agents set as high as they can."""
+    with fields_as_given():
+        found = _chat(context, chat := chat_of(request))
+    left = context.max_model_len - found.prompt_tokens
+    if 0 < left < request.max_tokens:
+        chat.max_completion_tokens = left
+    return found
 
 
 def _completion(context: AppContext, request: CompletionRequest) -> Prepared:
@@ -159,6 +174,14 @@ def _tokenized(context: AppContext, request: TokenizeRequest) -> bytes:
     return msgspec.json.encode(answer)
 
 
+def _tokens_counted(context: AppContext, request: CountTokensRequest) -> bytes:
+    context.check_model(request.model)
+    with fields_as_given():
+        ids = _ids(context, chat_of(request), LOOKUP_LENS * context.max_model_len)
+    check_lookup("messages", len(ids), context.max_model_len)
+    return msgspec.json.encode(TokensCount(input_tokens=len(ids)))
+
+
 def _detokenized(context: AppContext, request: DetokenizeRequest) -> bytes:
     context.check_model(request.model)
     check_token_ids("tokens", request.tokens, context.tokenizer)
@@ -181,6 +204,8 @@ def _check(context: AppContext, request: GenerationRequest, num_prompts: int = 1
 _WORK: dict[Kind, Callable[[AppContext, Any], Prepared | bytes]] = {
     "chat": _chat,
     "completion": _completion,
+    "messages": _messages,
+    "count_tokens": _tokens_counted,
     "tokenize": _tokenized,
     "detokenize": _detokenized,
 }

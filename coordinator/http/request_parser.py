@@ -9,7 +9,8 @@ from typing import Any, Literal
 import msgspec
 
 from coordinator.http.chat_schemas import MAX_MESSAGES
-from coordinator.http.errors import ApiError, invalid
+from coordinator.http.errors import ApiError, invalid, quote
+from coordinator.http.messages.requests import CountTokensRequest, MessagesRequest
 from coordinator.http.request_fields import UNSUPPORTED, FieldError
 from coordinator.http.request_schemas import (
     ChatRequest,
@@ -19,8 +20,18 @@ from coordinator.http.request_schemas import (
 )
 from coordinator.http.responses.request import ResponseRequest
 
-Kind = Literal["chat", "completion", "response", "tokenize", "detokenize"]
-AnyRequest = ChatRequest | CompletionRequest | ResponseRequest | TokenizeRequest | DetokenizeRequest
+Kind = Literal[
+    "chat", "completion", "response", "messages", "count_tokens", "tokenize", "detokenize"
+]
+AnyRequest = (
+    ChatRequest
+    | CompletionRequest
+    | ResponseRequest
+    | MessagesRequest
+    | CountTokensRequest
+    | TokenizeRequest
+    | DetokenizeRequest
+)
 
 STRUCTURE_BYTES = 512 * 1024
 """A body may hold so many bytes besides its prompt, its messages, its input or its
@@ -29,6 +40,8 @@ tokens."""
 _DECODERS: dict[Kind, msgspec.json.Decoder[AnyRequest]] = {
     "chat": msgspec.json.Decoder(ChatRequest),
     "completion": msgspec.json.Decoder(CompletionRequest),
+    "messages": msgspec.json.Decoder(MessagesRequest),
+    "count_tokens": msgspec.json.Decoder(CountTokensRequest),
     "response": msgspec.json.Decoder(ResponseRequest),
     "tokenize": msgspec.json.Decoder(TokenizeRequest),
     "detokenize": msgspec.json.Decoder(DetokenizeRequest),
@@ -37,6 +50,8 @@ _AT = " - at `$"
 _FLOAT_FOR_INT = "got `float`"
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _PART = re.compile(r"(.*\.content)\[.*")
+_UNKNOWN_TYPE = re.compile(r"Invalid (?:enum )?value '(.*)'", re.DOTALL)
+_OF_A_TYPE = re.compile(r"(?:(tools)|.*\.content)\[\d+\]\.type")
 
 
 class _LongFields(msgspec.Struct):
@@ -46,6 +61,7 @@ class _LongFields(msgspec.Struct):
     messages: msgspec.Raw = msgspec.Raw()
     tokens: msgspec.Raw = msgspec.Raw()
     input: msgspec.Raw = msgspec.Raw()
+    system: msgspec.Raw = msgspec.Raw()
 
     tools: msgspec.Raw = msgspec.Raw()
     response_format: msgspec.Raw = msgspec.Raw()
@@ -56,7 +72,7 @@ class _LongFields(msgspec.Struct):
     guided_grammar: msgspec.Raw = msgspec.Raw()
 
 
-_MAY_BE_LONG = ("prompt", "messages", "tokens", "input")
+_MAY_BE_LONG = ("prompt", "messages", "tokens", "input", "system")
 _long_fields = msgspec.json.Decoder(_LongFields)
 
 
@@ -110,8 +126,8 @@ def _check_structure(body: bytes) -> None:
     long = sum(memoryview(getattr(fields, name)).nbytes for name in _MAY_BE_LONG)
     if len(body) - long > STRUCTURE_BYTES:
         message = (
-            f"the body holds {len(body) - long} bytes besides its prompt, messages, input "
-            f"or tokens; at most {STRUCTURE_BYTES} are taken"
+            f"the body holds {len(body) - long} bytes besides its prompt, messages, input, "
+            f"system prompt or tokens; at most {STRUCTURE_BYTES} are taken"
         )
         raise ApiError(413, message, code="body_too_large")
 
@@ -127,9 +143,10 @@ def _from_validation(error: msgspec.ValidationError) -> ApiError:
         param, text = _joined(param, missing[1]), f"{missing[1]} is missing"
     if not param:
         return ApiError(400, "the body must be a JSON object", code="invalid_value")
+    if (unknown := _UNKNOWN_TYPE.fullmatch(text)) and (found := _OF_A_TYPE.fullmatch(param)):
+        what = found[1] or "parts"
+        text, code = f"{what} of type {quote(unknown[1])} are not supported", UNSUPPORTED
     if part := _PART.fullmatch(param):
-        if param.endswith(".type") and text.startswith("Invalid value"):
-            text, code = "only parts that are text are supported", UNSUPPORTED
         param = part[1]  # OpenAI names the message's content, not the part of it
     return invalid(param, text.replace(" | null`", "`"), code)
 

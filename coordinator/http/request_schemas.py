@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from coordinator.http.chat_schemas import (
-    MAX_TOOLS,
     Messages,
     NamedTool,
     ResponseFormat,
@@ -18,6 +17,7 @@ from coordinator.http.chat_schemas import (
     Tool,
     check_continued,
     check_number,
+    check_tool_names,
 )
 from coordinator.http.known_fields import KnownFields
 from coordinator.http.request_fields import (
@@ -168,10 +168,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
 
     def _check_tools(self) -> None:
         names = [tool.function.name for tool in self.tools or ()]
-        if len(names) > MAX_TOOLS:
-            raise FieldError("tools", f"at most {MAX_TOOLS} tools, got {len(names)}")
-        if len(set(names)) < len(names):
-            raise FieldError("tools", "two tools have one name")
+        check_tool_names(names)
         choice = self.tool_choice
         if choice == "required" and not names:
             raise FieldError("tool_choice", "'required' needs tools")

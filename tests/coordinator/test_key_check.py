@@ -15,6 +15,7 @@ from coordinator.http.http_settings import HttpSettings
 from coordinator.http.rate_limit_headers import duration
 from coordinator.http.response_schemas import ErrorBody
 from coordinator.text.tokenizer import Tokenizer
+from tests.coordinator.anthropic_sdk import MESSAGES, asked, check_error
 from tests.coordinator.fake_core import FakeCore, Says
 from tests.coordinator.test_middleware import post_scope
 
@@ -251,6 +252,26 @@ async def test_openapi_tells_of_keys(locked: Locked) -> None:
     schema = (await locked.http.get("/openapi.json", headers=headers)).json()
     chat = schema["paths"]["/v1/chat/completions"]["post"]
     assert {"401", "429"} <= set(chat["responses"])
-    assert chat["security"] == [{"key": []}]
+    assert chat["security"] == [{"key": []}, {"x_api_key": []}]
     assert schema["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     assert "security" not in schema["paths"]["/health"]["get"]
+
+
+async def test_clients_of_anthropic_send_the_key_in_a_header_of_its_own(locked: Locked) -> None:
+    async def ask(**headers: str) -> httpx.Response:
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await locked.http.post(MESSAGES, json=asked(), headers=names)
+
+    check_error(await ask(), 401, "authentication_error")
+    check_error(await ask(x_api_key="wrong"), 401, "authentication_error")
+    check_error(await ask(x_api_key=""), 401, "authentication_error")
+    check_error(
+        await ask(authorization="Bearer wrong", x_api_key=ALICE), 401, "authentication_error"
+    )
+    assert (await ask(x_api_key=ALICE)).status_code == 200
+    assert (await ask(authorization=f"Bearer {ALICE}", x_api_key="other")).status_code == 200
+    assert [(await ask(x_api_key=SLOW)).status_code for _ in range(3)] == [200, 200, 429]
+    limited = await ask(x_api_key=SLOW)
+    check_error(limited, 429, "rate_limit_error")
+    assert int(limited.headers["retry-after"]) >= 1
+    assert [stream.spec.key for stream in locked.core.streams] == ["alice"] * 2 + ["slow"] * 2

@@ -1,0 +1,79 @@
+"""The bodies of ``POST /v1/messages`` and ``POST /v1/messages/count_tokens``.
+
+As everywhere, unknown fields are ignored. Of Anthropic's own these are: ``metadata``,
+``cache_control``, ``service_tier``, ``inference_geo``, ``speed``, ``diagnostics`` and
+``context_management``, which do not say what the answer is to be.
+"""
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta
+
+from coordinator.http.chat_schemas import TextPart, check_tool_names
+from coordinator.http.messages.blocks import MessageParams, check_number_of_blocks
+from coordinator.http.messages.choices import (
+    OutputConfig,
+    OutputFormat,
+    Thinking,
+    ToolChoice,
+    ToolChoiceAny,
+    ToolChoiceTool,
+    ToolParam,
+)
+from coordinator.http.request_fields import FieldError, RequestBody, Unsupported
+from coordinator.http.sampling_fields import INT32_MAX
+
+
+class CountTokensRequest(RequestBody, kw_only=True):
+    """What makes a prompt. ``output_format`` is the older name of ``output_config.format``."""
+
+    model: str
+    messages: MessageParams
+    system: str | list[TextPart] | None = None
+    tools: list[ToolParam] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+
+    container: Unsupported = UNSET
+    mcp_servers: Unsupported = UNSET
+    compaction: Unsupported = UNSET
+    thread: Unsupported = UNSET
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number_of_blocks(self.messages)
+        if self.continues and not self.messages[-1].is_text:
+            message = "an assistant's last message is continued, so it must be text and not empty"
+            raise FieldError(f"messages[{len(self.messages) - 1}].content", message)
+        names = [tool.name for tool in self.tools or ()]
+        check_tool_names(names)
+        choice = self.tool_choice
+        if isinstance(choice, ToolChoiceAny) and not names:
+            raise FieldError("tool_choice", "'any' needs tools")
+        if isinstance(choice, ToolChoiceTool) and choice.name not in names:
+            raise FieldError("tool_choice.name", f"there is no tool {choice.name!r}")
+        if self.output_format is not None and self.output_config and self.output_config.format:
+            raise FieldError("output_format", "cannot be combined with output_config.format")
+
+    @property
+    def continues(self) -> bool:
+        """Whether the answer goes on where the last message ends."""
+        return self.messages[-1].role == "assistant"
+
+    @property
+    def form(self) -> OutputFormat | None:
+        """The form of the answer, None for any text."""
+        return self.output_format or (self.output_config.format if self.output_config else None)
+
+
+class MessagesRequest(CountTokensRequest, kw_only=True):
+    """A message to answer."""
+
+    max_tokens: Annotated[int, Meta(ge=1, le=INT32_MAX)]
+    stream: bool | None = None
+    stop_sequences: list[Annotated[str, Meta(min_length=1)]] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None

@@ -1,0 +1,76 @@
+"""``POST /v1/messages`` and ``POST /v1/messages/count_tokens``, Anthropic's Messages API.
+
+A request is translated into the chat that it asks for (translation.py), and is then prepared,
+limited, recorded and generated as a chat is; only its answer (answer.py) and its errors
+(error_form.py) have forms of their own. ``anthropic-version`` and ``anthropic-beta`` are not
+looked at: there is one version.
+"""
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from coordinator.http.answer_form import callable_tools, parameters_of
+from coordinator.http.app_context import AppContext, new_id
+from coordinator.http.body import Bodies
+from coordinator.http.constraint import constraint_for
+from coordinator.http.messages.answer import MessagesAnswer
+from coordinator.http.messages.bodies import (
+    MESSAGES_EVENTS,
+    Message,
+    MessagesErrorBody,
+    TokensCount,
+)
+from coordinator.http.messages.error_form import OVERLOADED, PATH
+from coordinator.http.messages.requests import CountTokensRequest, MessagesRequest
+from coordinator.http.messages.translation import fields_as_given
+from coordinator.http.openapi import answers, request_body
+from coordinator.http.request_schemas import ChatRequest
+from coordinator.http.response_names import noted_name
+from coordinator.http.routes_generate import respond, sequence_requests
+from coordinator.text.answer_parser import AnswerParser
+
+
+def messages_routes(context: AppContext, bodies: Bodies) -> APIRouter:
+    router = APIRouter(tags=["messages"])
+    tokenizer = context.tokenizer
+
+    @router.post(
+        PATH,
+        responses=answers(
+            Message, 400, 404, 503, 504, OVERLOADED, chunk=MESSAGES_EVENTS, error=MessagesErrorBody
+        ),
+        openapi_extra=request_body(MessagesRequest),
+    )
+    async def messages(http: Request) -> Response:
+        """The assistant's next message; with ``stream`` as server-sent events."""
+        prepared = await bodies.generation(http, "messages")
+        request, request_id = prepared.request, new_id()
+        assert isinstance(request, ChatRequest)
+        with fields_as_given():
+            constraint = await constraint_for(http, prepared, tokenizer)
+            specs = sequence_requests(context, prepared, request_id, constraint)
+        parser = AnswerParser(
+            thinks=tokenizer.opens_thought(prepared.prompts[0]),
+            tools=parameters_of(callable_tools(request)) or None,
+        )
+        answer = MessagesAnswer(
+            f"msg_{context.names.named(request_id, noted_name(http.scope))}",
+            context.settings.served_model_name,
+            prepared.prompt_tokens,
+            parser,
+            tells_thought=request.include_reasoning is not False,
+            fills_context=request.max_completion_tokens is not None,
+        )
+        return await respond(context, http, request, specs, answer, role_first=True)
+
+    @router.post(
+        f"{PATH}/count_tokens",
+        responses=answers(TokensCount, 400, 404, error=MessagesErrorBody),
+        openapi_extra=request_body(CountTokensRequest),
+    )
+    async def count_tokens(http: Request) -> Response:
+        """How many tokens the prompt has, with its tools and all that the template adds."""
+        answer = await bodies.lookup(http, "count_tokens")
+        return Response(answer, media_type="application/json")
+
+    return router
