@@ -15,13 +15,14 @@ from tests.e2e.problems import HELDOUT, final_number
 from tests.e2e.stack import Stack
 
 QUESTION = HELDOUT[0]["question"]
+NUMBER = {"type": "integer", "minimum": 0, "maximum": 99}
 ADD: Any = {
     "type": "function",
     "name": "add",
     "description": "Adds two numbers.",
     "parameters": {
         "type": "object",
-        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+        "properties": {"a": NUMBER, "b": NUMBER},
         "required": ["a", "b"],
         "additionalProperties": False,
     },
@@ -89,7 +90,7 @@ async def test_a_loop_of_tools_by_ids(client: openai.AsyncOpenAI) -> None:
             tools=[ADD],
             tool_choice="required" if turn < 2 else "none",
             parallel_tool_calls=False,
-            max_output_tokens=80,
+            max_output_tokens=120,
         )  # fmt: skip
     assert all(item.type == "message" for item in response.output)
     found = await client.responses.retrieve(response.id)

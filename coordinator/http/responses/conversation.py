@@ -37,10 +37,10 @@ def messages_of(instructions: str | None, items: Sequence[InputItem]) -> list[Ch
     if instructions is not None:
         messages.append(ChatMessage(role="system", content=instructions))
     thought = ""  # of the assistant's message that follows
-    called: set[str] = set()
+    called: set[str | None] = set()
     for item in items:
         if item.is_cut_off:
-            continue
+            continue  # its arguments are no JSON, so that no template can render them
         match item.type:
             case "reasoning":
                 thought += text_of(item.content) or text_of(item.summary)
@@ -49,10 +49,11 @@ def messages_of(instructions: str | None, items: Sequence[InputItem]) -> list[Ch
                 if thought or not _may_call(messages):
                     messages.append(_assistant("", thought))
                 _add_call(messages[-1], item)
-                called.add(item.call_id or "")
+                called.add(item.call_id)
             case "function_call_output":
                 if item.call_id not in called:
-                    problem = f"no function call has the call_id {(item.call_id or '')[:64]!r}"
+                    call_id = (item.call_id or "")[:64]
+                    problem = f"no function call with the call_id {call_id!r} has been completed"
                     raise FieldError("input", problem)
                 content = text_of(item.output)
                 messages.append(
