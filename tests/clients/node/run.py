@@ -1,7 +1,7 @@
 """Runs the clients of npm: ``python -m tests.clients.node.run [--out FILE]``.
 
 openai-node and the Vercel AI SDK are installed in ``--folder`` and used unchanged against a stack
-with the bundled model. Needs node 20 or newer, npm and a registry. The result file has the versions,
+with the bundled model. Needs node 20 or newer, and npm. The result file has the versions,
 what the installation cost, and each test's outcome.
 """
 
