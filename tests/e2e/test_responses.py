@@ -73,7 +73,7 @@ async def test_a_parsed_answer(client: openai.AsyncOpenAI) -> None:
 async def test_a_loop_of_tools_by_ids(client: openai.AsyncOpenAI) -> None:
     """As an agent does it: three calls, each answered by its call_id in a turn of its own."""
     response = await client.responses.create(
-        model="tiny", input="Add.", tools=[ADD], tool_choice="required", temperature=1.0
+        model="tiny", input="Add.", tools=[ADD], tool_choice="required", parallel_tool_calls=False
     )
     for turn in range(3):
         (call,) = response.output
