@@ -131,9 +131,8 @@ class ToolParser:
         if not text.startswith(FUNCTION):
             if FUNCTION.startswith(text):
                 return None
-            self._at, raw = _At.TEXT, OPEN + self._held
-            self._held = ""
-            return [Content(raw)]
+            self._at = _At.TEXT  # what follows may have a call yet
+            return [Content(OPEN)]
         name, end, rest = text.removeprefix(FUNCTION).partition(">")
         if not end:
             return None

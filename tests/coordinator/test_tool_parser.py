@@ -91,6 +91,13 @@ def test_a_call_that_is_cut_off_keeps_what_it_has() -> None:
     assert parsed(["a <tool_call>\n<func"]) == ("a<tool_call>\n<func", [])
 
 
+def test_a_call_after_an_opening_tag_without_one_is_found() -> None:
+    text = f"<tool_call>no<tool_call> {call('add', a='5')}"
+    for pieces in ([text], cut(text, [13]), list(text)):
+        content, calls = parsed(pieces)
+        assert (content, calls) == ("<tool_call>no<tool_call>", [("add", '{"a": 5}')])
+
+
 def test_what_breaks_the_format_is_text() -> None:
     assert parsed(['<tool_call>\n{"name": 1}'])[0] == '<tool_call>\n{"name": 1}'
     odd = "<tool_call><function=add>x<parameter=a>1</parameter>y</function>z</tool_call>"

@@ -42,7 +42,7 @@ async def earlier(kept: KeptResponses, owner: str, body: bytes) -> bytes:
     try:
         wanted = _wanted.decode(body)
         names = _names(bytes(wanted.input))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return b""  # the parser says what is wrong
     if wanted.previous_response_id is None and not names:
         return b""

@@ -14,6 +14,8 @@ from coordinator.http.responses.truncation import fitting
 from coordinator.http.responses.turn import turn_of
 from tests.coordinator.answers import check_error
 from tests.coordinator.fake_core import ClientOf, Says
+from tests.coordinator.little_work import little_work
+from tests.coordinator.test_bad_input import RAW
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a": 5}'}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "12"}
@@ -186,6 +188,26 @@ async def test_what_cannot_be_had_is_refused_by_name(
     status = 404 if param == "model" else 400
     error = check_error(await checked_client.post("/v1/responses", json=body), status, param)
     assert "max_tokens" not in error["message"], "that is a field of chats"
+
+
+@pytest.mark.parametrize("name", RAW)
+async def test_bytes_that_are_no_request(checked_client: httpx.AsyncClient, name: str) -> None:
+    with little_work():
+        check_error(await checked_client.post("/v1/responses", content=RAW[name]), 400)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [[{"role": "user", "content": ""}] * 20_000, [{"role": "user", "content": []}] * 100_000,
+     [{"role": "user", "content": [{"type": "input_text", "text": ""}] * 20_000}],
+     [5] * 1_000_000],
+)  # fmt: skip
+async def test_too_many_items_are_refused(
+    checked_client: httpx.AsyncClient, items: list[Any]
+) -> None:
+    answer = await checked_client.post("/v1/responses", json={"input": items})
+    error = check_error(answer, 400)
+    assert error["param"].startswith("input")
 
 
 async def test_an_item_that_is_not_stored_is_not_found(checked_client: httpx.AsyncClient) -> None:
