@@ -14,6 +14,9 @@ MAX_DECODE_ROWS = 512
 MAX_DRAFTS = 4
 """Guessed tokens of a sequence in one step."""
 
+MAX_VERIFIED_TOKENS = 256
+"""Tokens of a decode step with drafts on CUDA; with more sequences drafts do not pay."""
+
 MIN_PAGE_SIZE = 16
 """Tokens of a page on CUDA: a side of the smallest product on tensor cores."""
 
@@ -97,6 +100,13 @@ class EngineConfig:
     @property
     def torch_dtype(self) -> torch.dtype:
         return torch.float32 if self.kv_dtype == "float32" else torch.bfloat16
+
+
+def step_tokens(num_rows: int, max_drafts: int) -> int:
+    """Tokens of the largest decode step of so many sequences at most."""
+    num_rows = min(num_rows, MAX_DECODE_ROWS)
+    verified = num_rows * (1 + max_drafts) if max_drafts else 0
+    return max(num_rows, min(verified, MAX_VERIFIED_TOKENS))
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -32,9 +32,10 @@ def num_logits(num_ids: int, vocab_size: int) -> int:
 
 @dataclass(frozen=True)
 class PinnedDraw(Draw):
-    """A draw on its way to the host."""
+    """A draw on its way to the host; ``on_device`` are its ids there."""
 
     copied: torch.cuda.Event | None = None
+    on_device: torch.Tensor | None = None
 
     def wait(self) -> None:
         assert self.copied is not None, "a draw that was not copied"
@@ -55,12 +56,16 @@ class CudaSampler(Sampler):
         num_ids: int,
         device: torch.device,
         grammars: Grammars | None = None,
+        *,
+        max_rows: int = 0,
     ) -> None:
+        """``max_rows``: of one call, where they may be more than the state slots."""
         super().__init__(
             num_state_slots, num_ids, device, width=aligned(num_ids), grammars=grammars
         )
-        self._workspace = SamplingWorkspace.allocate(num_state_slots, num_ids, device)
-        self._threshold_workspace = ThresholdWorkspace.allocate(num_state_slots, num_ids, device)
+        max_rows = max(max_rows, num_state_slots)
+        self._workspace = SamplingWorkspace.allocate(max_rows, num_ids, device)
+        self._threshold_workspace = ThresholdWorkspace.allocate(max_rows, num_ids, device)
 
     @torch.inference_mode()
     def sample(
@@ -69,7 +74,7 @@ class CudaSampler(Sampler):
         slots: torch.Tensor,
         positions: torch.Tensor,
         rows: Sequence[SampleRow],
-    ) -> Draw:
+    ) -> "PinnedDraw":
         bindings = [self._bound[row.state_slot] for row in rows]
         settings = [binding.sampling for binding in bindings]
         # What lies past the last valid id does not count.
@@ -107,6 +112,25 @@ class CudaSampler(Sampler):
         copied = _copied(replace(drawn, errors={} if masks is None else masks.errors))
         self._note(copied, rows)
         return copied
+
+    def guess_into(
+        self,
+        logits: torch.Tensor,
+        slots: torch.Tensor,
+        positions: torch.Tensor,
+        drafts: torch.Tensor,
+    ) -> None:
+        """``guess`` for int64 [state slots] ``drafts``, in a graph; slots of -1 have none."""
+        draw(
+            logits,
+            min(logits.shape[1], self._num_ids),
+            self._floats[:, TEMPERATURE],
+            self._ints[:, SEED],
+            slots,
+            positions,
+            self._workspace,
+            next_token=drafts,
+        )
 
     def _lowest(
         self, logits: torch.Tensor, slots: torch.Tensor, settings: Sequence[SamplingParams]
@@ -167,4 +191,4 @@ def _copied(drawn: Draw) -> PinnedDraw:
     moved = replace(drawn, ids=pinned(drawn.ids), logprobs=logprobs)
     event = torch.cuda.Event()
     event.record()
-    return PinnedDraw(moved.ids, moved.logprob_rows, moved.logprobs, moved.errors, event)
+    return PinnedDraw(moved.ids, moved.logprob_rows, moved.logprobs, moved.errors, event, drawn.ids)

@@ -1,7 +1,8 @@
 """What a pass samples: the rows, and their draws, which stay on the device until they are read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
@@ -47,3 +48,13 @@ class Draw:
             else Sampled(None, error=self.errors.get(row, ""))
             for row, token_id in enumerate(ids)
         ]
+
+
+class Outcome(Protocol):
+    """What the host gets of a pass: a ``Draw``, or one with drafts."""
+
+    def wait(self) -> None: ...
+
+    def to_host(self) -> Sequence[Sampled | None]:
+        """One entry a token, None for those behind a refused draft; waits for the device."""
+        ...

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.config import step_tokens
 from engine.errors import GpuMemoryHeld
 from transport.copy.region import PROBE, Region
 from transport.wire.layout import CacheLayout, PoolSize
@@ -107,6 +108,9 @@ class CacheDemand:
     max_sampled: int
     max_seq_len: int
     share: int
+    max_drafts: int = 0
+    ring_bytes: int = 0
+    """For the drafts of a state slot."""
 
     @property
     def probe_bytes(self) -> int:
@@ -115,11 +119,12 @@ class CacheDemand:
     @property
     def slot_bytes(self) -> int:
         """Of a state slot, with its tables."""
-        return self.layout.state_slot_bytes + self.num_ids * TABLE_BYTES
+        return self.layout.state_slot_bytes + self.num_ids * TABLE_BYTES + self.ring_bytes
 
     def sampled_bytes(self, num_slots: int) -> int:
         """Bytes of scratch memory that sampling needs."""
-        return min(num_slots, self.max_sampled) * self.num_ids * SAMPLED_BYTES
+        num_rows = step_tokens(min(num_slots, self.max_sampled), self.max_drafts)
+        return num_rows * self.num_ids * SAMPLED_BYTES
 
     def slots_in(self, num_bytes: int, tokens_each: int) -> int:
         """The most state slots that fit, up to DEFAULT_SLOTS, each with pages for its tokens."""

@@ -7,15 +7,16 @@ copied in before each replay, and one block table a state slot, to which only ne
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import torch
 
 from engine.batch import Row
+from engine.block_tables import BlockTables
 from engine.config import MAX_DECODE_ROWS
 from engine.inputs import Inputs, Rows
 from engine.kernels.interface import Kernels
 from engine.model.qwen35 import Qwen35
-from engine.upload import upload
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 
@@ -25,6 +26,7 @@ BUCKETS = (
 )  # fmt: skip
 
 
+T = TypeVar("T")
 Stepped = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Logits [rows, ids], and int64 [rows] state slots and positions of the tokens to come."""
 
@@ -38,7 +40,7 @@ class GraphPool:
     def __init__(self) -> None:
         self._first: torch.cuda.CUDAGraph | None = None
 
-    def capture(self, forward: Callable[[], Stepped]) -> tuple[torch.cuda.CUDAGraph, Stepped]:
+    def capture(self, forward: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
         """``forward``, which has run before, as a graph, and what its launches return."""
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -67,9 +69,7 @@ class DecodeGraphs:
         self._device = next_token.device
         num_slots = next_token.shape[0]
         self.buckets = (*tuple(b for b in BUCKETS if b < num_slots), min(num_slots, BUCKETS[-1]))
-        width = layout.pages_for(max_seq_len)
-        self._tables = torch.zeros(num_slots, width, dtype=torch.int32, device=self._device)
-        self._num_known = [0] * num_slots
+        self._tables = BlockTables(layout, num_slots, max_seq_len, self._device)
         # State slots, ends, and (first column) how many rows are live.
         self._step = torch.zeros(3, self.buckets[-1], dtype=torch.int32, device=self._device)
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Stepped]] = {}
@@ -86,13 +86,13 @@ class DecodeGraphs:
 
     def forget(self, state_slot: int) -> None:
         """The slot has a new owner: its block table starts anew."""
-        self._num_known[state_slot] = 0
+        self._tables.forget(state_slot)
 
     def launch(self, rows: Sequence[Row]) -> Stepped:
         """Enqueue one step of ``rows``, all decode. What it returns is valid for what is enqueued
         before the next launch: everything is ordered on the current stream."""
         bucket = next(b for b in self.buckets if b >= len(rows))
-        self._add_pages(rows)
+        self._tables.add(rows)
         self._write_step(bucket, [row.state_slot for row in rows], [row.start + 1 for row in rows])
         graph, (logits, slots, ends) = self._graphs[bucket]
         graph.replay()
@@ -106,21 +106,6 @@ class DecodeGraphs:
         host = torch.tensor(values, dtype=torch.int32).pin_memory()
         self._step[:, :bucket].copy_(host, non_blocking=True)
 
-    def _add_pages(self, rows: Sequence[Row]) -> None:
-        places: list[int] = []
-        pages: list[int] = []
-        width = self._tables.shape[1]
-        for row in rows:
-            known, needed = self._num_known[row.state_slot], len(row.block_table)
-            if known < needed:
-                first = row.state_slot * width
-                places.extend(range(first + known, first + needed))
-                pages.extend(row.block_table[known:needed])
-                self._num_known[row.state_slot] = needed
-        if places:
-            new = upload(torch.tensor([places, pages], dtype=torch.int64), self._device)
-            self._tables.view(-1).index_copy_(0, new[0], new[1].int())
-
     def _forward(self, bucket: int) -> Stepped:
         slots, ends = self._step[0, :bucket], self._step[1, :bucket]
         held = slots.clamp(min=0).long()
@@ -128,7 +113,7 @@ class DecodeGraphs:
             self._layout,
             state_slots=slots,
             ends=ends,
-            block_tables=self._tables.index_select(0, held),
+            block_tables=self._tables.ids.index_select(0, held),
             starts=(0,) * bucket,
             lens=(1,) * bucket,
         )

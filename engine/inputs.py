@@ -120,7 +120,8 @@ class DraftRows:
         for place in range(max(self.counts)):
             having = [i for i, count in enumerate(self.counts) if count > place]
             tokens = [firsts[i] + place for i in having]
-            yield place, torch.tensor(having), torch.tensor(tokens)
+            device = self.state_slots.device
+            yield place, torch.tensor(having, device=device), torch.tensor(tokens, device=device)
 
 
 @dataclass

@@ -101,7 +101,7 @@ class Shape:
 
 class PrefillGraphs:
     """Captured prefill passes of the Triton kernels. ``logits`` float32 [rows, ids] is where each
-    pass leaves its own."""
+    pass leaves its own, ``hidden`` [tokens, hidden], where given, the states of all its tokens."""
 
     def __init__(
         self,
@@ -110,9 +110,10 @@ class PrefillGraphs:
         layout: CacheLayout,
         kernels: Kernels,
         logits: torch.Tensor,
+        hidden: torch.Tensor | None = None,
     ) -> None:
         self._model, self._cache, self._layout = model, cache, layout
-        self._kernels, self._logits = kernels, logits
+        self._kernels, self._logits, self._hidden = kernels, logits, hidden
         self.shapes = [Shape(tokens, rows) for tokens in TOKENS for rows in ROWS]
         size = max(shape.starts[-1] for shape in self.shapes)
         self._static = torch.zeros(size, dtype=torch.int32, device=cache.kv.device)
@@ -153,6 +154,11 @@ class PrefillGraphs:
         n = sum(row.sample for row in rows)
         return logits[:n], slots[:n], positions[:n]
 
+    def hidden_of(self, rows: Sequence[Row]) -> torch.Tensor:
+        """The states of all tokens of the pass just launched, valid like what it returned."""
+        assert self._hidden is not None, "no memory for all states"
+        return self._hidden[: sum(row.length for row in rows)]
+
     def _send(self, shape: Shape, rows: Sequence[Row]) -> None:
         # A fresh pinned tensor a pass: the one before may still be on its way.
         staged = _staged(shape)
@@ -182,7 +188,13 @@ class PrefillGraphs:
             num_live=part["num_live"],
         )
         inputs.once("plan", lambda: PrefillPlan.from_parts(part))
-        hidden = self._model.forward(inputs, part["ids"], self._cache, self._kernels)
+        ids, every_token = part["ids"], self._hidden is not None
+        hidden = self._model.forward(
+            inputs, ids, self._cache, self._kernels, every_token=every_token
+        )
+        if self._hidden is not None:
+            self._hidden[: shape.tokens].copy_(hidden)
+            hidden = hidden.index_select(0, part["sample_index"])
         logits = self._logits[: shape.rows]
         self._model.logits(hidden, logits.shape[1], self._kernels, logits)
         return logits, part["sample_slots"].long(), part["sample_positions"].long()

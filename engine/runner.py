@@ -8,45 +8,44 @@ result = step.result()                           wait, and read what was sampled
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from engine import checkpoint, gpu, prompt_scores, warm_up, weights
 from engine.batch import Binding, ForwardBatch
-from engine.config import MAX_DECODE_ROWS, EngineConfig
-from engine.draws import Draw, SampleRow
+from engine.cache.lay import BufferFactory, lay
+from engine.config import EngineConfig, step_tokens
+from engine.draws import Draw, Outcome, SampleRow
 from engine.grammars import Grammars, grammars_of
 from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
 from engine.kernels.choice import kernels_for
 from engine.kernels.interface import Kernels
-from engine.kernels.reference import ReferenceKernels
 from engine.model.config import ModelConfig
 from engine.model.qwen35 import Qwen35
 from engine.model.registry import build
 from engine.passes import Checks, Pass, passes
-from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
+from engine.prefill_graphs import PrefillGraphs
 from engine.prompt_scores import Scores
 from engine.sampler import Sampler
-from engine.speculation import Speculation, Verified
+from engine.speculation import Drafts, Speculation
 from engine.step import Step
 from engine.upload import reserve_pinned
-from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from engine.cuda_parts import CudaParts
 
 log = logging.getLogger(__name__)
 
 LOAD_S = 120.0
 """For the tokenizer, which is read while the weights are."""
-
-BufferFactory = Callable[[int], torch.Tensor]
-"""From a size in bytes to uint8 memory on the engine's device, kept alive by the tensor."""
 
 
 class Engine:
@@ -84,18 +83,25 @@ class Engine:
         self._device = torch.device(config.device)
         self._graphs: DecodeGraphs | None = None
         self._prefill_graphs: PrefillGraphs | None = None
-        self._captures = config.device == "cuda" and not isinstance(kernels, ReferenceKernels)
+        self._drafts: Drafts | None = None
+        self.max_drafts = config.max_drafts if model.weights.mtp else 0
+        self._sampler: Sampler
+        self._cuda: CudaParts | None = None
         if config.device == "cuda":
-            self._sampler, self._graphs = self._on_cuda(grammars)
+            self._cuda = cuda = cuda_parts(
+                config, model, cache, layout, kernels, self.num_ids, self.max_drafts, grammars
+            )
+            self._num_logits, self._sampler = cuda.num_logits, cuda.sampler
+            self._graphs, self._drafts = cuda.decode_graphs(), cuda.draft_graphs()
         else:
             self._sampler = Sampler(
                 pools.num_state_slots, self.num_ids, self._device, grammars=grammars
             )
-        self.max_drafts = config.max_drafts if model.weights.mtp else 0
-        self._drafts: Speculation | None = None
-        if self.max_drafts:
+        if self.max_drafts and self._drafts is None:
+            # A prefill worker verifies none.
+            num_drafts = self.max_drafts if config.decodes else 0
             self._drafts = Speculation(
-                model, cache, layout, kernels, self._sampler, self._num_logits, self.max_drafts
+                model, cache, layout, kernels, self._sampler, self._num_logits, num_drafts
             )
 
     @classmethod
@@ -118,15 +124,14 @@ class Engine:
                 f"num_valid_ids: {config.num_valid_ids} exceeds the vocabulary of "
                 f"{model_config.vocab_size}"
             )
-        # TODO: on CUDA too, once its decode graphs verify drafts.
         drafts = model_config.num_mtp_layers > 0 and config.max_drafts > 0
-        drafts = drafts and config.device == "cpu"
         entries: list[checkpoint.Entry] = []
         if config.load_format != "dummy":
             entries = checkpoint.read_entries(config.model_dir, mtp=drafts)
             drafts = drafts and checkpoint.has_draft_layer(entries)
         if not drafts:
             model_config = model_config.without_drafts()
+        max_drafts = config.max_drafts if drafts and config.decodes else 0
         if config.quantize == "fp8":
             model_config = model_config.quantised()
         if config.load_format == "dummy":
@@ -149,24 +154,16 @@ class Engine:
             weights.load(model.plan, entries, progress)
             fingerprint = checkpoint.fingerprint(model_config, entries)
         model.prepare()
-        # NOTE: an inference tensor could not be written by the copy thread or the allocator.
-        with torch.inference_mode(False):
-            demand = gpu.CacheDemand(
-                layout,
-                num_ids=num_ids,
-                max_sampled=MAX_DECODE_ROWS if config.decodes else MAX_PROMPTS,
-                max_seq_len=model_config.max_position_embeddings,
-                share=config.gpu_share,
-            )
-            pools = gpu.pools_that_fit(demand, config.num_pages, config.num_state_slots)
-            buffer = buffer_factory(Region.of(layout, pools).size_bytes)
-            cache = CacheTensors.over(buffer, layout, pools)
+        pools, cache = lay(config, model_config, layout, num_ids, max_drafts, buffer_factory)
         log.info("memory: %s", gpu.memory_plan(weight_bytes, layout, pools))
         if config.num_state_slots is None and (short := gpu.shortage(layout, pools, in_fp8=in_fp8)):
             log.warning("memory: %s", short)
         cache.epochs.zero_()
         kernels = kernels or kernels_for(
-            model_config, config.torch_dtype, config.device, pools.num_state_slots
+            model_config,
+            config.torch_dtype,
+            config.device,
+            step_tokens(pools.num_state_slots, max_drafts),
         )
         engine = cls(
             config, model, cache, layout, pools, fingerprint, kernels, grammars.result(LOAD_S)
@@ -198,14 +195,15 @@ class Engine:
         Asserts its preconditions (engine/passes.py), and that rows that sample are bound.
         """
         self._checks.check(batch)
-        draws: list[tuple[Sequence[int], Draw | Verified]] = []
-        scores = []
+        draws: list[tuple[Sequence[int], Outcome]] = []
+        scores: list[tuple[tuple[int, ...], Scores]] = []
         apart = self._drafts is not None
         for part in passes(batch, self._kernels.prefill_block, self._scored_block, apart=apart):
             if self._drafts is not None and part.decodes:
                 owners, verified = self._drafts.launch(part.rows, batch.num_next_drafts)
                 draws.append(([part.sampled[i] for i in owners], verified))
                 continue
+            draw: Draw | None
             if part.scored:
                 draw, scored = self._run_scored(part)
                 scores.append((part.scored, scored))
@@ -222,7 +220,7 @@ class Engine:
         """
         began = time.perf_counter()
         # First of all: capturing frees the memory that passes without a graph work in.
-        prefill_graphs = self._captured_prompts()
+        prefill_graphs = self._cuda.prefill_graphs() if self._cuda else None
         longest = self.model_config.max_position_embeddings
         decodes = self.config.decodes
         for bindings, batch in warm_up.batches(self.layout, self.pools, longest, decodes=decodes):
@@ -243,53 +241,16 @@ class Engine:
         self.cache.conv[state_slot] = float("nan")
         self.cache.recurrent[state_slot] = float("nan")
 
-    def _on_cuda(self, grammars: Grammars | None) -> "tuple[Sampler, DecodeGraphs | None]":
-        """A sampler, and graphs of the decode step if this engine decodes."""
-        from engine.cuda_sampler import CudaSampler, num_logits
-
-        self._num_logits = num_logits(self.num_ids, self.model_config.vocab_size)
-        sampler = CudaSampler(self.pools.num_state_slots, self.num_ids, self._device, grammars)
-        if not (self._captures and self.config.decodes):
-            return sampler, None
-        graphs = DecodeGraphs(
-            self._model,
-            self.cache,
-            self.layout,
-            self._kernels,
-            sampler.next_token,
-            self._graph_logits,
-            self.model_config.max_position_embeddings,
-        )
-        _capture(graphs, f"{len(graphs.buckets)} decode graphs")
-        return sampler, graphs
-
-    @cached_property
-    def _graph_logits(self) -> torch.Tensor:
-        """Where all graphs leave their logits: they run one after another on one stream, and each
-        pass is sampled before the next one begins."""
-        from engine.kernels.triton_linear import aligned_rows
-
-        decode_rows = min(self.pools.num_state_slots, MAX_DECODE_ROWS)
-        num_rows = max(decode_rows * self.config.decodes, MAX_PROMPTS * self.config.prefills)
-        shape = num_rows, self._num_logits
-        return aligned_rows(*shape, dtype=torch.float32, device=self._device)
-
-    def _captured_prompts(self) -> PrefillGraphs | None:
-        """Graphs of short prefill passes, if this engine prefills."""
-        if not (self._captures and self.config.prefills):
-            return None
-        graphs = PrefillGraphs(
-            self._model, self.cache, self.layout, self._kernels, self._graph_logits
-        )
-        _capture(graphs, f"{len(graphs.shapes)} prefill graphs")
-        return graphs
-
     def _run(self, part: Pass) -> Draw | None:
         if self._graphs is not None and all(row.token_ids is None for row in part.rows):
             return self._sampler.sample(*self._graphs.launch(part.rows), _sampled(part))
         if self._prefill_graphs is not None and (shape := self._prefill_graphs.shape_of(part.rows)):
             stepped = self._prefill_graphs.launch(shape, part.rows)
-            return self._sampler.sample(*stepped, _sampled(part)) if part.sampled else None
+            draw = self._sampler.sample(*stepped, _sampled(part)) if part.sampled else None
+            if self._drafts is not None:
+                inputs = Inputs.of(part.rows, self.layout, self._device)
+                self._drafts.prefilled(part, inputs, self._prefill_graphs.hidden_of(part.rows))
+            return draw
         inputs = Inputs.of(part.rows, self.layout, self._device)
         ids = inputs.prefill_ids
         if inputs.decode:
@@ -327,10 +288,11 @@ class Engine:
         return self._sampler.sample(self._logits(hidden), slots, positions, _sampled(part))
 
 
-def _capture(graphs: DecodeGraphs | PrefillGraphs, what: str) -> None:
-    before = gpu.free_bytes()
-    graphs.capture()
-    log.info("memory: %s", gpu.graphs_plan(before, what))
+def cuda_parts(*args: Any) -> "CudaParts":
+    """Imported here: triton compiles for the GPU that is there, and a CPU has none."""
+    from engine.cuda_parts import CudaParts
+
+    return CudaParts(*args)
 
 
 def _sampled(part: Pass) -> list[SampleRow]:

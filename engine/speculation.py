@@ -14,11 +14,12 @@ and the recurrent states move on by accepted tokens alone (kernels/state_ring.py
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 
 from engine.batch import Row, Sampled
-from engine.draws import Draw, SampleRow
+from engine.draws import Draw, Outcome, SampleRow
 from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
@@ -26,6 +27,7 @@ from engine.model.mtp import draft_hidden
 from engine.model.qwen35 import Qwen35
 from engine.passes import Pass
 from engine.sampler import Sampler
+from engine.upload import upload
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 
@@ -48,6 +50,37 @@ class Verified:
         """One entry a token, None for those behind a refused draft."""
         sampled = self.draw.to_host()
         return [each if kept else None for each, kept in zip(sampled, self.kept, strict=True)]
+
+
+class Drafts(Protocol):
+    """Decode steps with drafts, however they are launched."""
+
+    def forget(self, state_slot: int) -> None: ...
+
+    def prefilled(self, part: Pass, inputs: Inputs, hidden: torch.Tensor) -> None: ...
+
+    def launch(self, rows: Sequence[Row], num_next: int | None) -> tuple[list[int], Outcome]: ...
+
+
+def draft_prompts(
+    model: Qwen35,
+    cache: CacheTensors,
+    kernels: Kernels,
+    sampler: Sampler,
+    part: Pass,
+    inputs: Inputs,
+    hidden: torch.Tensor,
+) -> None:
+    """Write the draft layer's KV of a pass of prompts: at each token stands the one that follows,
+    after the last one the sampled."""
+    ids: list[int] = []
+    for row in part.rows:
+        assert row.token_ids is not None, "a decode row among prompts"
+        ids += [*row.token_ids[1:], row.next_id or 0]
+    follow = upload(torch.tensor(ids), hidden.device)
+    sampled = sampler.next_token.index_select(0, inputs.sample_slots)
+    follow = follow.index_copy(0, inputs.sample_index, sampled)
+    draft_hidden(model, follow, hidden, inputs, cache, kernels)
 
 
 class Speculation:
@@ -91,13 +124,7 @@ class Speculation:
     def prefilled(self, part: Pass, inputs: Inputs, hidden: torch.Tensor) -> None:
         """Compute the draft layer of a pass of prompts, whose hidden states of every token are
         ``hidden``, once the tokens that follow are sampled."""
-        ids: list[int] = []
-        for row in part.rows:
-            assert row.token_ids is not None, "a decode row among prompts"
-            ids += [*row.token_ids[1:], row.next_id or 0]
-        follow = torch.tensor(ids, device=self._device)
-        follow[inputs.sample_index] = self._sampler.next_token[inputs.sample_slots]
-        draft_hidden(self._model, follow, hidden, inputs, self._cache, self._kernels)
+        draft_prompts(self._model, self._cache, self._kernels, self._sampler, part, inputs, hidden)
 
     def launch(self, rows: Sequence[Row], num_next: int | None) -> tuple[list[int], Verified]:
         """One step -> (of each token the index of its row, the tokens)."""
@@ -176,7 +203,7 @@ class Speculation:
         place = {token.state_slot: i for i, token in enumerate(tokens)}
         hidden = hidden[torch.tensor([place[row.state_slot] for row in ended])]
         rows = list(ended)
-        for i in range(num_next):
+        for i in range(min(num_next, len(self._ids))):
             inputs = self._inputs(rows)
             lm_head_rows = self._num_draft_ids
             logits = self._model.logits(hidden, lm_head_rows, self._kernels)

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from engine import prompt_scores
 from engine.batch import Sampled, StepResult
-from engine.draws import Draw
+from engine.draws import Outcome
 from engine.prompt_scores import Scores
-from engine.speculation import Verified
 
 
 @dataclass(frozen=True)
@@ -16,7 +15,7 @@ class Step:
     ``scores`` have for each pass the batch indices of its tokens' rows, and what those get."""
 
     num_rows: int
-    draws: tuple[tuple[Sequence[int], Draw | Verified], ...]
+    draws: tuple[tuple[Sequence[int], Outcome], ...]
     scores: tuple[tuple[tuple[int, ...], Scores], ...] = ()
 
     def wait(self) -> None:

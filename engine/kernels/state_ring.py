@@ -50,3 +50,10 @@ class StateRing:
             )
             for _ in layers
         )
+
+
+def ring_bytes(layout: CacheLayout, max_drafts: int) -> int:
+    """The most that rings take for each state slot, whatever the kernel set keeps in them."""
+    per_head = 2 * layout.k_dim + layout.v_dim + 64
+    per_draft = 4 * (layout.conv_channels + layout.num_v_heads * per_head)
+    return layout.num_deltanet_layers * max_drafts * per_draft

@@ -1,0 +1,43 @@
+"""Size the pools, and lay the cache over one buffer."""
+
+from collections.abc import Callable
+
+import torch
+
+from engine import gpu
+from engine.config import MAX_DECODE_ROWS, EngineConfig
+from engine.kernels.state_ring import ring_bytes
+from engine.model.config import ModelConfig
+from engine.prefill_graphs import MAX_PROMPTS
+from transport.copy.region import Region
+from transport.copy.tensors import CacheTensors
+from transport.wire.layout import CacheLayout, PoolSize
+
+BufferFactory = Callable[[int], torch.Tensor]
+"""From a size in bytes to uint8 memory on the engine's device, kept alive by the tensor."""
+
+
+def lay(
+    config: EngineConfig,
+    model: ModelConfig,
+    layout: CacheLayout,
+    num_ids: int,
+    max_drafts: int,
+    buffer_factory: BufferFactory,
+) -> tuple[PoolSize, CacheTensors]:
+    """The pools of ``config``, those left open sized by the memory that is free now, and their
+    tensors. Raises ValueError where they do not fit."""
+    # NOTE: an inference tensor could not be written by the copy thread or the allocator.
+    with torch.inference_mode(False):
+        demand = gpu.CacheDemand(
+            layout,
+            num_ids=num_ids,
+            max_sampled=MAX_DECODE_ROWS if config.decodes else MAX_PROMPTS,
+            max_seq_len=model.max_position_embeddings,
+            share=config.gpu_share,
+            max_drafts=max_drafts,
+            ring_bytes=ring_bytes(layout, max_drafts),
+        )
+        pools = gpu.pools_that_fit(demand, config.num_pages, config.num_state_slots)
+        buffer = buffer_factory(Region.of(layout, pools).size_bytes)
+        return pools, CacheTensors.over(buffer, layout, pools)

@@ -1,0 +1,98 @@
+"""What an engine has on CUDA beside weights and cache: the sampler, and graphs of its passes."""
+
+import logging
+from functools import cached_property
+
+import torch
+
+from engine import gpu
+from engine.config import EngineConfig, step_tokens
+from engine.cuda_sampler import CudaSampler, num_logits
+from engine.draft_graphs import DraftGraphs
+from engine.grammars import Grammars
+from engine.graphs import DecodeGraphs
+from engine.kernels.interface import Kernels
+from engine.kernels.reference import ReferenceKernels
+from engine.kernels.triton_linear import aligned_rows
+from engine.model.qwen35 import Qwen35
+from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
+from engine.prefill_graphs import TOKENS as PROMPT_TOKENS
+from transport.copy.tensors import CacheTensors
+from transport.wire.layout import CacheLayout
+
+log = logging.getLogger(__name__)
+
+
+class CudaParts:
+    """Makes each part once; graphs are captured where kernels can be, else None."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: Qwen35,
+        cache: CacheTensors,
+        layout: CacheLayout,
+        kernels: Kernels,
+        num_ids: int,
+        max_drafts: int,
+        grammars: Grammars | None,
+    ) -> None:
+        self._config, self._model, self._cache = config, model, cache
+        self._layout, self._kernels, self._max_drafts = layout, kernels, max_drafts
+        self._captures = not isinstance(kernels, ReferenceKernels)
+        self._device, self._num_slots = cache.conv.device, cache.conv.shape[0]
+        self._step_tokens = step_tokens(self._num_slots, max_drafts)
+        self.num_logits = num_logits(num_ids, model.config.vocab_size)
+        self.sampler = CudaSampler(
+            self._num_slots, num_ids, self._device, grammars, max_rows=self._step_tokens
+        )
+
+    def decode_graphs(self) -> DecodeGraphs | None:
+        """Of the decode step without a draft layer."""
+        if not self._captures or not self._config.decodes or self._max_drafts:
+            return None
+        graphs = DecodeGraphs(
+            self._model, self._cache, self._layout, self._kernels, self.sampler.next_token,
+            self._logits, self._model.config.max_position_embeddings,
+        )  # fmt: skip
+        _capture(graphs, f"{len(graphs.buckets)} decode graphs")
+        return graphs
+
+    def draft_graphs(self) -> DraftGraphs | None:
+        """Of decode steps with drafts."""
+        if not self._captures or not self._config.decodes or not self._max_drafts:
+            return None
+        graphs = DraftGraphs(
+            self._model, self._cache, self._layout, self._kernels, self.sampler, self._logits,
+            self._max_drafts, self._model.config.max_position_embeddings,
+        )  # fmt: skip
+        _capture(graphs, f"graphs of {len(graphs.shapes)} decode steps")
+        return graphs
+
+    def prefill_graphs(self) -> PrefillGraphs | None:
+        """Of short prefill passes, if this engine prefills."""
+        if not (self._captures and self._config.prefills):
+            return None
+        hidden = None
+        if self._max_drafts:
+            shape = PROMPT_TOKENS[-1], self._model.config.hidden_size
+            hidden = torch.empty(shape, dtype=self._config.torch_dtype, device=self._device)
+        graphs = PrefillGraphs(
+            self._model, self._cache, self._layout, self._kernels, self._logits, hidden
+        )
+        _capture(graphs, f"{len(graphs.shapes)} prefill graphs")
+        return graphs
+
+    @cached_property
+    def _logits(self) -> torch.Tensor:
+        """Where all graphs leave their logits: they run one after another on one stream, and each
+        pass is sampled before the next one begins."""
+        num_rows = self._step_tokens * self._config.decodes
+        shape = max(num_rows, MAX_PROMPTS * self._config.prefills), self.num_logits
+        return aligned_rows(*shape, dtype=torch.float32, device=self._device)
+
+
+def _capture(graphs: DecodeGraphs | DraftGraphs | PrefillGraphs, what: str) -> None:
+    before = gpu.free_bytes()
+    graphs.capture()
+    log.info("memory: %s", gpu.graphs_plan(before, what))

@@ -1,0 +1,297 @@
+"""Decode steps with drafts as CUDA graphs (engine/speculation.py says what a step does).
+
+A step is enqueued whole, and the host reads its outcome while the next one runs:
+
+    verify graph (rows, drafts)     place the tokens, forward, logits
+    sampler                         the target's choices, by the settings of each sequence
+    accept                          what agrees; lengths, pending and next tokens move on
+    layer graph (rows, drafts)      the draft layer at the accepted positions
+    draft graphs (rows, place)      the first draft's head, then each further draft
+
+Which positions a step writes only the GPU knows: lengths are in tables there (triton_drafts.py).
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from engine.batch import Row
+from engine.block_tables import BlockTables
+from engine.config import MAX_DECODE_ROWS, MAX_VERIFIED_TOKENS
+from engine.cuda_sampler import CudaSampler
+from engine.draws import Draw, SampleRow
+from engine.graphs import BUCKETS, GraphPool
+from engine.inputs import DraftRows, Inputs, Rows
+from engine.kernels.interface import Kernels
+from engine.kernels.state_ring import StateRing
+from engine.kernels.triton_drafts import (
+    Placed,
+    SlotTables,
+    StepRows,
+    accept,
+    place_draft,
+    place_verified,
+)
+from engine.kernels.triton_linear import aligned_rows
+from engine.model.mtp import draft_hidden
+from engine.model.qwen35 import Qwen35
+from engine.passes import Pass
+from engine.speculation import DRAFT_IDS, draft_prompts
+from engine.upload import upload
+from engine.verified import Verified
+from transport.copy.tensors import CacheTensors
+from transport.wire.layout import CacheLayout
+
+Graph = torch.cuda.CUDAGraph
+
+
+class DraftGraphs:
+    """Drafts of every state slot on CUDA; the host's ``launch``, ``forget`` and ``prefilled`` are
+    those of ``engine.speculation.Speculation``. ``logits`` float32 [tokens, ids] is where steps
+    leave theirs. ``forced`` is the probability with which a benchmark accepts a draft."""
+
+    def __init__(
+        self,
+        model: Qwen35,
+        cache: CacheTensors,
+        layout: CacheLayout,
+        kernels: Kernels,
+        sampler: CudaSampler,
+        logits: torch.Tensor,
+        max_drafts: int,
+        max_seq_len: int,
+    ) -> None:
+        self._model, self._cache, self._layout = model, cache, layout
+        self._kernels, self._sampler, self._logits = kernels, sampler, logits
+        self.forced: float | None = None
+        self._device = device = sampler.next_token.device
+        num_slots = sampler.next_token.shape[0]
+        most = min(num_slots, MAX_DECODE_ROWS)
+        self.buckets = (*(b for b in BUCKETS if b < most), most)
+        self.shapes = [
+            (bucket, num_drafts)
+            for bucket in self.buckets
+            for num_drafts in range(max_drafts + 1)
+            if not num_drafts or bucket * (num_drafts + 1) <= min(MAX_VERIFIED_TOKENS, len(logits))
+        ]
+        self._blocks = BlockTables(layout, num_slots, max_seq_len, device)
+        self._tables = SlotTables(
+            torch.zeros(num_slots, dtype=torch.int32, device=device),
+            torch.zeros(num_slots, dtype=torch.int32, device=device),
+            torch.zeros(max_drafts, num_slots, dtype=torch.int64, device=device),
+            sampler.next_token,
+        )
+        self._rings = StateRing.allocate(
+            layout,
+            max_drafts,
+            kernels.ring_shape(layout),
+            cache.conv.dtype,
+            self._tables.pending,
+        )
+        num_tokens = max(bucket * (num + 1) for bucket, num in self.shapes)
+        self._step = torch.zeros(5, most, dtype=torch.int32, device=device)
+        self._verified = Placed.allocate(num_tokens, device)
+        self._output = Placed.allocate(num_tokens, device)
+        self._single = Placed.allocate(most, device)
+        self._sampled = torch.zeros(num_tokens, dtype=torch.int64, device=device)
+        self._last = torch.zeros(most, dtype=torch.int64, device=device)
+        self._num_out = torch.zeros(most, dtype=torch.int64, device=device)
+        dtype, width = cache.conv.dtype, model.config.hidden_size
+        self._hidden = torch.zeros(num_tokens, width, dtype=dtype, device=device)
+        self._draft_hidden = torch.zeros(most, width, dtype=dtype, device=device)
+        num_draft_ids = min(DRAFT_IDS, logits.shape[1])
+        self._draft_logits = aligned_rows(most, num_draft_ids, dtype=torch.float32, device=device)
+        self._verify: dict[tuple[int, int], Graph] = {}
+        self._layer: dict[tuple[int, int], Graph] = {}
+        self._draft: dict[tuple[int, int], Graph] = {}
+        self._made = [0] * num_slots
+        self._behind = [False] * num_slots
+        self._fresh = [True] * num_slots
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Compile every kernel and capture every shape, largest first, in one memory pool."""
+        pool = GraphPool()
+        places = range(self._tables.drafts.shape[0])
+        for bucket, num_drafts in sorted(self.shapes, key=lambda s: -s[0] * (s[1] + 1)):
+            self._write_step(bucket, (), [], num_drafts)
+            verify = partial(self._forward, bucket, num_drafts)
+            layer = partial(self._forward_layer, bucket, num_drafts)
+            self._verify[bucket, num_drafts] = _captured(pool, verify)
+            self._layer[bucket, num_drafts] = _captured(pool, layer)
+        for bucket in reversed([b for b, num in self.shapes if num == 1]):
+            for place in places:
+                draft = partial(self._forward_draft, bucket, place)
+                self._draft[bucket, place] = _captured(pool, draft)
+
+    def forget(self, state_slot: int) -> None:
+        """The slot has a new owner."""
+        self._blocks.forget(state_slot)
+        self._made[state_slot] = 0
+        self._behind[state_slot], self._fresh[state_slot] = False, True
+
+    def prefilled(self, part: Pass, inputs: Inputs, hidden: torch.Tensor) -> None:
+        """As Speculation's."""
+        draft_prompts(self._model, self._cache, self._kernels, self._sampler, part, inputs, hidden)
+
+    @torch.inference_mode()
+    def launch(self, rows: Sequence[Row], num_next: int | None) -> tuple[list[int], Verified]:
+        """Enqueue one step -> (of each token the index of its row, the tokens)."""
+        bucket = next(b for b in self.buckets if b >= len(rows))
+        most = max(num for b, num in self.shapes if b == bucket)
+        wanted = [self._num_drafts(row, most) for row in rows]
+        num_drafts = max(wanted)
+        tokens_each = num_drafts + 1
+        self._blocks.add(rows)
+        self._write_step(bucket, rows, wanted, num_drafts)
+        self._verify[bucket, num_drafts].replay()
+        counts = [num + 1 for num in wanted]
+        draw = self._sample(rows, counts, tokens_each)
+        step = self._rows(bucket)
+        accept(
+            step,
+            self._sampled,
+            self._tables,
+            self._output,
+            self._last,
+            self._num_out,
+            tokens_each,
+            self.forced,
+        )
+        num_out = torch.empty(len(rows), dtype=torch.int64, pin_memory=True)
+        num_out.copy_(self._num_out[: len(rows)], non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record()
+        self._make(rows, bucket, num_drafts, num_next)
+        owners = [i for i, count in enumerate(counts) for _ in range(count)]
+        return owners, Verified(draw, counts, num_out, copied)
+
+    def _num_drafts(self, row: Row, most: int) -> int:
+        made = 0 if self._behind[row.state_slot] else self._made[row.state_slot]
+        return min(row.num_drafts, made, most)
+
+    def _sample(self, rows: Sequence[Row], counts: Sequence[int], tokens_each: int) -> Draw:
+        """The target's choices, one for each token of ``counts``, into ``_sampled`` too."""
+        size = len(rows) * tokens_each
+        places = [i * tokens_each + j for i, count in enumerate(counts) for j in range(count)]
+        placed = self._verified
+        logits, slots = self._logits[:size], placed.sample_slots[:size]
+        positions = placed.sample_positions[:size]
+        index = None
+        if len(places) < size:
+            index = upload(torch.tensor(places), self._device)
+            logits, slots = logits.index_select(0, index), slots.index_select(0, index)
+            positions = positions.index_select(0, index)
+        sample_rows = [
+            SampleRow(row.state_slot, row.start + 1 + j)
+            for row, count in zip(rows, counts, strict=True)
+            for j in range(count)
+        ]
+        draw = self._sampler.sample(logits, slots, positions, sample_rows)
+        assert draw.on_device is not None
+        if index is None:
+            self._sampled[:size].copy_(draw.on_device)
+        else:
+            self._sampled[:size].fill_(-1).index_copy_(0, index, draw.on_device)
+        return draw
+
+    def _make(
+        self, rows: Sequence[Row], bucket: int, num_drafts: int, num_next: int | None
+    ) -> None:
+        """Enqueue the draft layer and the next step's drafts."""
+        if num_next is not None:
+            self._layer[bucket, num_drafts].replay()
+            if (bucket, 1) not in self.shapes:
+                num_next = 0
+            for place in range(num_next):
+                self._draft[bucket, place].replay()
+        for row in rows:
+            self._behind[row.state_slot] |= num_next is None
+            self._made[row.state_slot] = num_next or 0
+
+    def _write_step(
+        self, bucket: int, rows: Sequence[Row], wanted: Sequence[int], num_drafts: int
+    ) -> None:
+        padding = [0] * (bucket - len(rows))
+        starts = [row.start if self._fresh[row.state_slot] else -1 for row in rows]
+        rooms = [len(row.block_table) * self._layout.page_size for row in rows]
+        live = [len(rows) * (num_drafts + 1), *[0] * (bucket - 1)]
+        values = [
+            [*[row.state_slot for row in rows], *[-1] * len(padding)],
+            [*wanted, *padding],
+            [*starts, *padding],
+            [*rooms, *padding],
+            live,
+        ]
+        # A fresh pinned tensor a step: the one before may still be on its way.
+        host = torch.tensor(values, dtype=torch.int32).pin_memory()
+        self._step[:, :bucket].copy_(host, non_blocking=True)
+        for row in rows:
+            self._fresh[row.state_slot] = False
+
+    def _rows(self, bucket: int) -> StepRows:
+        slots, num_drafts, starts, rooms = self._step[:4, :bucket]
+        return StepRows(slots, num_drafts, starts, rooms)
+
+    def _forward(self, bucket: int, num_drafts: int) -> None:
+        step, size = self._rows(bucket), bucket * (num_drafts + 1)
+        placed = self._verified.first(size)
+        place_verified(step, self._tables, placed, num_drafts + 1)
+        inputs = self._inputs(placed)
+        inputs.drafts = DraftRows(step.slots, (num_drafts + 1,) * bucket, self._rings)
+        hidden = self._model.forward(
+            inputs, placed.ids, self._cache, self._kernels, every_token=True
+        )
+        self._hidden[:size].copy_(hidden)
+        logits = self._logits[:size]
+        self._model.logits(hidden, logits.shape[1], self._kernels, logits)
+
+    def _forward_layer(self, bucket: int, num_drafts: int) -> None:
+        size = bucket * (num_drafts + 1)
+        placed = self._output.first(size)
+        hidden = self._layer_hidden(placed, self._hidden[:size])
+        self._draft_hidden[:bucket].copy_(hidden.index_select(0, self._last[:bucket]))
+
+    def _forward_draft(self, bucket: int, place: int) -> None:
+        placed = self._single.first(bucket)
+        place_draft(self._rows(bucket), self._tables, placed, place)
+        hidden = self._draft_hidden[:bucket]
+        if place:
+            hidden.copy_(self._layer_hidden(placed, hidden))
+        logits = self._draft_logits[:bucket]
+        self._model.logits(hidden, logits.shape[1], self._kernels, logits)
+        self._sampler.guess_into(
+            logits, placed.sample_slots, placed.sample_positions, self._tables.drafts[place]
+        )
+
+    def _layer_hidden(self, placed: Placed, hidden: torch.Tensor) -> torch.Tensor:
+        inputs = self._inputs(placed)
+        return draft_hidden(self._model, placed.ids, hidden, inputs, self._cache, self._kernels)
+
+    def _inputs(self, placed: Placed) -> Inputs:
+        num_tokens = placed.ids.shape[0]
+        rows = Rows.of(
+            self._layout,
+            state_slots=placed.slots,
+            ends=placed.ends,
+            block_tables=self._blocks.ids.index_select(0, placed.held),
+            starts=(0,) * num_tokens,
+            lens=(1,) * num_tokens,
+        )
+        return Inputs(
+            prefill_ids=placed.ids[:0],
+            positions=placed.positions,
+            decode=rows,
+            prefill=None,
+            sample_index=placed.held,
+            sample_slots=placed.sample_slots,
+            sample_positions=placed.sample_positions,
+            num_live=self._step[4, :1],
+        )
+
+
+def _captured(pool: GraphPool, forward: "partial[None]") -> Graph:
+    for _ in range(2):
+        forward()
+    return pool.capture(forward)[0]

@@ -1,0 +1,223 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""The bookkeeping of decode steps with drafts, on the GPU: where tokens stand, what is accepted.
+
+Of a state slot it keeps, from step to step: ``lengths`` (tokens in the cache), ``pending`` (how
+many of the last step's drafts were accepted, state_ring.py), ``drafts`` and the sampler's next
+token. The host knows none of it in time: it launches a step before it has read the one before.
+"""
+
+from dataclasses import dataclass, fields
+
+import torch
+import triton
+import triton.language as tl
+
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
+
+
+@dataclass(frozen=True)
+class SlotTables:
+    """By state slot: ``lengths`` and ``pending`` int32, ``drafts`` int64 [drafts, state slots],
+    ``next_token`` int64."""
+
+    lengths: torch.Tensor
+    pending: torch.Tensor
+    drafts: torch.Tensor
+    next_token: torch.Tensor
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """What the host says of each row, int32 [rows]: its state slot (-1: padding), the drafts to
+    verify, the tokens in its cache (-1: as the tables have it) and those its pages hold."""
+
+    slots: torch.Tensor
+    num_drafts: torch.Tensor
+    starts: torch.Tensor
+    rooms: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Tokens of a pass, a row's in a run. A dead token is none: its ``slots`` int32 is -1, its
+    ``positions`` int32 -1 and its ``ends`` int32 0. ``held`` int64 is the row's state slot, 0 for
+    padding; ``ids`` int64 are fed, ``sample_slots`` int64 as ``slots``, and ``sample_positions``
+    int64 is the index of the token that comes out."""
+
+    slots: torch.Tensor
+    positions: torch.Tensor
+    ends: torch.Tensor
+    held: torch.Tensor
+    ids: torch.Tensor
+    sample_slots: torch.Tensor
+    sample_positions: torch.Tensor
+
+    @classmethod
+    def allocate(cls, num_tokens: int, device: torch.device) -> "Placed":
+        kinds = (torch.int32,) * 3 + (torch.int64,) * 4
+        return cls(*(torch.zeros(num_tokens, dtype=kind, device=device) for kind in kinds))
+
+    def first(self, num_tokens: int) -> "Placed":
+        return Placed(*(getattr(self, each.name)[:num_tokens] for each in fields(self)))
+
+
+@triton.jit
+def _store_placed(
+    p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
+    token, slot, position, live, id,
+):  # fmt: skip
+    tl.store(p_slots + token, tl.where(live, slot, -1))
+    tl.store(p_positions + token, tl.where(live, position, -1))
+    tl.store(p_ends + token, tl.where(live, position + 1, 0))
+    tl.store(p_held + token, tl.maximum(slot, 0).to(tl.int64))
+    tl.store(p_ids + token, tl.where(live, id, 0))
+    tl.store(p_sample_slots + token, tl.where(live, slot, -1).to(tl.int64))
+    tl.store(p_sample_positions + token, (position + 1).to(tl.int64))
+
+
+@triton.jit
+def _verify_kernel(
+    p_row_slots, p_num_drafts, p_starts, p_rooms,
+    p_lengths, p_pending, p_drafts, p_next_token,
+    p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
+    num_slots,
+    TOKENS: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    wait_for_inputs(PDL)
+    slot = tl.load(p_row_slots + row)
+    held = tl.maximum(slot, 0)
+    start = tl.load(p_starts + row)
+    length = tl.where(start >= 0, start, tl.load(p_lengths + held))
+    if (slot >= 0) & (start >= 0):
+        tl.store(p_lengths + slot, start)
+        tl.store(p_pending + slot, 0)
+    num_drafts, room = tl.load(p_num_drafts + row), tl.load(p_rooms + row)
+    for j in tl.static_range(TOKENS):
+        if j == 0:
+            id = tl.load(p_next_token + held)
+        else:
+            id = tl.load(p_drafts + (j - 1) * num_slots + held)
+        live = (slot >= 0) & (j <= num_drafts) & (length + j < room)
+        _store_placed(
+            p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
+            row * TOKENS + j, slot, length + j, live, id,
+        )  # fmt: skip
+
+
+def place_verified(rows: StepRows, tables: SlotTables, placed: Placed, tokens_each: int) -> None:
+    """Where the tokens of a step stand: each row's next token, then its drafts. A row with a start
+    has just come: that becomes its length, and nothing is pending."""
+    _verify_kernel[(rows.slots.shape[0],)](
+        rows.slots, rows.num_drafts, rows.starts, rows.rooms,
+        tables.lengths, tables.pending, tables.drafts, tables.next_token,
+        *_pointers(placed), tables.drafts.shape[1],
+        TOKENS=tokens_each, num_warps=1, **overlap(placed.ids),
+    )  # fmt: skip
+
+
+@triton.jit
+def _accept_kernel(
+    p_row_slots, p_num_drafts, p_sampled,
+    p_lengths, p_pending, p_drafts, p_next_token,
+    p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
+    p_last, p_num_out,
+    num_slots,
+    forced,
+    TOKENS: tl.constexpr,
+    FORCED: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    wait_for_inputs(PDL)
+    slot = tl.load(p_row_slots + row)
+    held = tl.maximum(slot, 0)
+    length = tl.load(p_lengths + held)
+    num_drafts = tl.load(p_num_drafts + row)
+    num_accepted = tl.zeros([], tl.int32)
+    agrees = slot >= 0
+    for j in tl.static_range(TOKENS - 1):
+        sampled = tl.load(p_sampled + row * TOKENS + j)
+        same = sampled == tl.load(p_drafts + j * num_slots + held)
+        if FORCED:
+            same = tl.rand(97, (length + j) * num_slots + held) < forced
+        agrees = agrees & same & (sampled >= 0) & (j < num_drafts)
+        num_accepted += agrees.to(tl.int32)
+    next_id = tl.maximum(tl.load(p_sampled + row * TOKENS + num_accepted), 0)
+    if slot >= 0:
+        tl.store(p_next_token + slot, next_id)
+        tl.store(p_lengths + slot, length + 1 + num_accepted)
+        tl.store(p_pending + slot, num_accepted)
+    tl.store(p_last + row, (num_accepted + row * TOKENS).to(tl.int64))
+    tl.store(p_num_out + row, (num_accepted + 1).to(tl.int64))
+    for j in tl.static_range(TOKENS):
+        live = (slot >= 0) & (j <= num_accepted)
+        id = tl.maximum(tl.load(p_sampled + row * TOKENS + j), 0)
+        _store_placed(
+            p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
+            row * TOKENS + j, slot, length + j, live, id,
+        )  # fmt: skip
+
+
+def accept(
+    rows: StepRows,
+    sampled: torch.Tensor,
+    tables: SlotTables,
+    placed: Placed,
+    last: torch.Tensor,
+    num_out: torch.Tensor,
+    tokens_each: int,
+    forced: float | None = None,
+) -> None:
+    """Accept the drafts that equal ``sampled`` int64 [tokens] (-1: none), move the tables on, and
+    place the output for the draft layer: at each position the token that follows it. ``last`` int64
+    [rows] is the index of each row's last one, ``num_out`` int64 [rows] how many there are.
+
+    ``forced``: accept a draft with this probability instead, which only benchmarks do.
+    """
+    _accept_kernel[(rows.slots.shape[0],)](
+        rows.slots, rows.num_drafts, sampled,
+        tables.lengths, tables.pending, tables.drafts, tables.next_token,
+        *_pointers(placed), last, num_out, tables.drafts.shape[1], forced or 0.0,
+        TOKENS=tokens_each, FORCED=forced is not None, num_warps=1, **overlap(sampled),
+    )  # fmt: skip
+
+
+@triton.jit
+def _draft_kernel(
+    p_row_slots, p_rooms, p_lengths, p_drafts,
+    p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
+    num_slots,
+    PLACE: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    wait_for_inputs(PDL)
+    slot = tl.load(p_row_slots + row)
+    held = tl.maximum(slot, 0)
+    position = tl.load(p_lengths + held) + PLACE - 1
+    live = slot >= 0
+    id = tl.full([], 0, tl.int64)
+    if PLACE > 0:
+        id = tl.load(p_drafts + (PLACE - 1) * num_slots + held)
+        live = live & (position < tl.load(p_rooms + row))
+    _store_placed(
+        p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
+        row, slot, position, live, id,
+    )  # fmt: skip
+    # The draft layer guesses the token after next.
+    tl.store(p_sample_positions + row, (position + 2).to(tl.int64))
+
+
+def place_draft(rows: StepRows, tables: SlotTables, placed: Placed, place: int) -> None:
+    """What makes draft ``place`` (0 is the first) of each row: the draft before it, at the position
+    before it. ``sample_positions`` are of the draft itself."""
+    _draft_kernel[(rows.slots.shape[0],)](
+        rows.slots, rows.rooms, tables.lengths, tables.drafts, *_pointers(placed),
+        tables.drafts.shape[1], PLACE=place, num_warps=1, **overlap(placed.ids),
+    )  # fmt: skip
+
+
+def _pointers(placed: Placed) -> tuple[torch.Tensor, ...]:
+    return tuple(getattr(placed, each.name) for each in fields(placed))

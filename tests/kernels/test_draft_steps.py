@@ -1,0 +1,101 @@
+"""The bookkeeping of steps with drafts against the same in Python."""
+
+import random
+
+import torch
+
+from engine.kernels.triton_drafts import (
+    Placed,
+    SlotTables,
+    StepRows,
+    accept,
+    place_draft,
+    place_verified,
+)
+
+NUM_SLOTS, MAX_DRAFTS = 6, 3
+
+
+class Steps:
+    """Rows of slots 4, padding, 1 and 0."""
+
+    def __init__(self, device: torch.device, tokens_each: int) -> None:
+        self.draw, self.tokens_each = random.Random(3), tokens_each
+        self.slots, self.num_drafts = [4, -1, 1, 0], [2, 0, 0, 1]
+        self.starts, self.rooms = [-1, 0, 7, -1], [64, 0, 64, 21]
+
+        def row(values: list[int]) -> torch.Tensor:
+            return torch.tensor(values, dtype=torch.int32, device=device)
+
+        self.rows = StepRows(*map(row, (self.slots, self.num_drafts, self.starts, self.rooms)))
+        self.lengths, self.next = [11, 5, 9, 9, 30, 9], [self.id() for _ in range(NUM_SLOTS)]
+        self.lengths[0] = 20
+        self.drafts = [[self.id() for _ in range(NUM_SLOTS)] for _ in range(MAX_DRAFTS)]
+        self.tables = SlotTables(
+            row(self.lengths),
+            row([1] * NUM_SLOTS),
+            torch.tensor(self.drafts, device=device),
+            torch.tensor(self.next, device=device),
+        )
+        self.placed = Placed.allocate(4 * tokens_each, device)
+
+    def id(self) -> int:
+        return self.draw.randrange(1000)
+
+
+def test_a_step_feeds_the_next_token_and_its_drafts(device: torch.device) -> None:
+    steps = Steps(device, 3)
+    place_verified(steps.rows, steps.tables, steps.placed, 3)
+    # Slot 1 has just come, with 7 tokens; slot 0 has 20 of 21 tokens: no room for its draft.
+    assert steps.tables.lengths.tolist() == [20, 7, 9, 9, 30, 9]
+    assert steps.tables.pending.tolist() == [1, 0, 1, 1, 1, 1]
+    placed = steps.placed
+    assert placed.slots.tolist() == [4, 4, 4, -1, -1, -1, 1, -1, -1, 0, -1, -1]
+    assert placed.sample_slots.tolist() == placed.slots.tolist()
+    assert placed.positions.tolist() == [30, 31, 32, -1, -1, -1, 7, -1, -1, 20, -1, -1]
+    assert placed.ends.tolist() == [31, 32, 33, 0, 0, 0, 8, 0, 0, 21, 0, 0]
+    assert placed.held.tolist() == [4, 4, 4, 0, 0, 0, 1, 1, 1, 0, 0, 0]
+    fed = [steps.next[4], steps.drafts[0][4], steps.drafts[1][4]]
+    assert placed.ids.tolist() == [*fed, 0, 0, 0, steps.next[1], 0, 0, steps.next[0], 0, 0]
+    assert placed.sample_positions.tolist()[:3] == [31, 32, 33]
+
+
+def test_drafts_are_accepted_up_to_the_first_that_differs(device: torch.device) -> None:
+    steps = Steps(device, 3)
+    place_verified(steps.rows, steps.tables, steps.placed, 3)
+    ids = [steps.drafts[0][4], 1001, 1002, -1, -1, -1, 1003, -1, -1, steps.drafts[0][0], -1, -1]
+    sampled = torch.tensor(ids, device=device)
+    last, num_out = (torch.zeros(4, dtype=torch.int64, device=device) for _ in range(2))
+    accept(steps.rows, sampled, steps.tables, steps.placed, last, num_out, 3)
+    assert num_out.tolist()[0] == 2
+    assert num_out.tolist()[2:] == [1, 2], "the last row's draft agrees; its id is not there yet"
+    assert steps.tables.lengths.tolist() == [22, 8, 9, 9, 32, 9]
+    assert [steps.tables.pending.tolist()[i] for i in (0, 1, 4)] == [1, 0, 1]
+    assert [steps.tables.next_token.tolist()[i] for i in (1, 4)] == [1003, 1001]
+    assert last.tolist()[0] == 1
+    placed = steps.placed
+    assert placed.positions.tolist()[:3] == [30, 31, -1]
+    assert placed.ids.tolist()[:3] == [ids[0], 1001, 0], "what follows each position"
+
+
+def test_forced_acceptance_is_by_lot(device: torch.device) -> None:
+    accepted = []
+    for probability in (0.0, 1.0):
+        steps = Steps(device, 3)
+        place_verified(steps.rows, steps.tables, steps.placed, 3)
+        sampled = torch.arange(2000, 2012, device=device)
+        last, num_out = (torch.zeros(4, dtype=torch.int64, device=device) for _ in range(2))
+        accept(steps.rows, sampled, steps.tables, steps.placed, last, num_out, 3, probability)
+        accepted.append(num_out.tolist())
+    assert accepted[0] == [1, 1, 1, 1]
+    assert accepted[1] == [3, 1, 1, 2]
+
+
+def test_a_further_draft_stands_behind_the_one_before(device: torch.device) -> None:
+    steps = Steps(device, 1)
+    place_draft(steps.rows, steps.tables, steps.placed, 0)
+    assert steps.placed.positions.tolist() == [29, -1, 4, 19], "where the layer was computed last"
+    assert steps.placed.sample_positions.tolist()[0] == 31, "the draft's own index"
+    place_draft(steps.rows, steps.tables, steps.placed, 2)
+    assert steps.placed.positions.tolist() == [31, -1, 6, -1], "slot 0 has no room for 21"
+    assert steps.placed.ids.tolist() == [steps.drafts[1][4], 0, steps.drafts[1][1], 0]
