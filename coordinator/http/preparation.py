@@ -25,7 +25,9 @@ from coordinator.http.prompts import (
     check_lookup,
     check_token_ids,
     completion_ids,
+    max_read_len,
     read_prompts,
+    truncated,
 )
 from coordinator.http.request_parser import AnyRequest, Kind
 from coordinator.http.request_schemas import (
@@ -36,11 +38,10 @@ from coordinator.http.request_schemas import (
     TokenizeRequest,
 )
 from coordinator.http.response_schemas import Detokenized, Tokenized
+from coordinator.http.responses.conversation import fitting
 from coordinator.http.responses.request import ResponseRequest
-from coordinator.http.responses.truncation import fitting
 from coordinator.http.responses.turn import turn_of
 from coordinator.http.sampling import check_caps
-from coordinator.http.truncation import max_read_len, truncated
 from transport.wire.token_ids import TokenIds
 
 

@@ -1,8 +1,8 @@
-"""The JSON of a prompt's log-probabilities.
+"""A prompt's log-probabilities: how many there may be, and their JSON.
 
-That of 131,072 tokens takes tens of megabytes. Made at once it would keep the event loop from every
-stream for a second. So each turn of the loop makes some of it, and what is made stays bytes, which
-msgspec copies into the answer.
+The JSON of 131,072 tokens takes tens of megabytes. Made at once it would keep the event loop from
+every stream for a second. So each turn of the loop makes some of it, and what is made stays bytes,
+which msgspec copies into the answer.
 """
 
 import asyncio
@@ -15,6 +15,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
+from coordinator.core.contract import SequenceRequest
+from coordinator.http.errors import invalid
+from coordinator.http.request_schemas import GenerationRequest
 from coordinator.http.response_schemas import CompletionLogprobs, PromptLogprob, PromptLogprobs
 from coordinator.http.token_names import finite, token_name
 from coordinator.text.detokenizer import Detokenizer
@@ -130,3 +133,35 @@ def _items(values: Sequence[Any]) -> bytes:
 def _list(items: Sequence[bytes]) -> Any:
     """A JSON list for a field that the schema says is one: msgspec writes a Raw as it is."""
     return Raw(b"[%b]" % b",".join(filter(None, items)))
+
+
+def prompt_reader(
+    request: GenerationRequest, spec: SequenceRequest, token_bytes: Mapping[int, bytes]
+) -> PromptReader | None:
+    """What reads the log-probabilities of one choice's prompt; None where it has none."""
+    if spec.sampling.prompt_logprobs is None:
+        return None
+    return PromptReader(
+        spec.prompt_ids,
+        token_bytes,
+        num_echoed=request.num_echoed_logprobs,
+        num_own=request.prompt_logprobs,
+        names_are_ids=bool(request.return_tokens_as_token_ids),
+    )
+
+
+def check_prompt_logprobs(
+    request: GenerationRequest, specs: Sequence[SequenceRequest], most: int
+) -> None:
+    """Raises ApiError where the answer to ``request`` would have more than ``most`` of them."""
+    num = sum(spec.num_prompt_logprobs for spec in specs)
+    if num <= most:
+        return
+    param = "logprobs" if request.prompt_logprobs is None else "prompt_logprobs"
+    num_tokens, num_top = sum(spec.num_scored for spec in specs), request.num_prompt_logprobs
+    raise invalid(
+        param,
+        f"{num_tokens} tokens of prompts in all choices, with {num_top} alternatives each, are "
+        f"{num} log-probabilities; an answer has at most {most}. Ask for fewer alternatives, or "
+        "for fewer prompts or choices at a time.",
+    )

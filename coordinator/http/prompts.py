@@ -1,19 +1,22 @@
-"""Prompts of a request as token ids, and how much output they leave room for."""
+"""Prompts of a request as token ids, cut where the request asks for it, and how much output they
+leave room for."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 
 from coordinator.core.contract import Core
 from coordinator.http.chat_schemas import Tool
 from coordinator.http.errors import ApiError, invalid
+from coordinator.http.request_schemas import GenerationRequest
 from coordinator.text.chat_template import TemplateRefused
 from coordinator.text.tokenizer import Tokenizer
 from transport.wire.token_ids import TokenIds, packed
 
 Prompt = str | list[int]
 _Ids = Annotated[list[int], msgspec.Meta(min_length=1)]
+_AnyIds = TypeVar("_AnyIds", TokenIds, list[int])
 
 LOOKUP_LENS = 4
 """/tokenize and /detokenize take up to so many times the context."""
@@ -168,3 +171,23 @@ def too_long(param: str, prompt_len: int, max_len: int, asked: int | None = None
         param=param,
         code="context_length_exceeded",
     )
+
+
+def max_read_len(request: GenerationRequest, max_len: int) -> int:
+    """How many tokens of a prompt are of interest: what is cut away may be beyond ``max_len``."""
+    return max_len if request.truncate_prompt_tokens is None else LOOKUP_LENS * max_len
+
+
+def truncated(prompt: _AnyIds, request: GenerationRequest, max_len: int) -> _AnyIds:
+    """The last ``truncate_prompt_tokens`` tokens, or with ``truncation_side`` "right" the first; -1
+    stands for as many as leave room for the output within ``max_len``. Raises ApiError for a prompt
+    of which not all may have been read."""
+    length = request.truncate_prompt_tokens
+    if length is None:
+        return prompt
+    check_lookup(request.prompt_param, len(prompt), max_len)
+    if length == -1:
+        length = max(1, max_len - (request.num_output_asked or 1))
+    if len(prompt) <= length:
+        return prompt
+    return prompt[:length] if request.truncation_side == "right" else prompt[len(prompt) - length :]

@@ -22,7 +22,7 @@ from coordinator.http.errors import invalid, json_response
 from coordinator.http.middleware import note_accepted
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.preparation import Prepared
-from coordinator.http.prompt_scoring import check_prompt_logprobs, prompt_reader
+from coordinator.http.prompt_logprobs import check_prompt_logprobs, prompt_reader
 from coordinator.http.prompts import room_for_output
 from coordinator.http.request_schemas import ChatRequest, CompletionRequest, GenerationRequest
 from coordinator.http.response_names import noted_name

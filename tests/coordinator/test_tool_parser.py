@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.text.thought import Divided, ThoughtDivider
+from coordinator.text.answer_parser import Divided, ThoughtDivider
 from coordinator.text.tool_parser import Arguments, CallBegins, Content, ToolParser
 from coordinator.text.tool_values import as_json
 

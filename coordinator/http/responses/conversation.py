@@ -1,6 +1,8 @@
-"""From the items of a conversation to the messages that the chat template renders. Pure."""
+"""From the items of a conversation to the messages that the chat template renders, without the
+oldest where the conversation is too long. Pure."""
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -10,6 +12,7 @@ from coordinator.http.request_fields import FieldError
 from coordinator.http.responses.items import InputItem, text_of
 
 ITEM_NOT_FOUND = "item_not_found"
+_SYSTEM = ("system", "developer")
 
 
 class Earlier(Struct, frozen=True):
@@ -67,6 +70,24 @@ def messages_of(instructions: str | None, items: Sequence[InputItem]) -> list[Ch
                 messages.append(ChatMessage(role=item.role or "", content=text_of(item.content)))
         thought = ""
     return messages
+
+
+def fitting(
+    messages: list[ChatMessage], fits: Callable[[list[ChatMessage]], bool]
+) -> list[ChatMessage]:
+    """For ``truncation: "auto"``: the longest end of the conversation that fits and begins with a
+    user's message, after all system messages before it; where none fits, the shortest."""
+    if fits(messages):
+        return messages
+    starts = [i for i, message in enumerate(messages) if message.role == "user"]
+
+    def from_turn(turn: int) -> list[ChatMessage]:
+        start = starts[turn]
+        system = [message for message in messages[:start] if message.role in _SYSTEM]
+        return [*system, *messages[start:]]
+
+    first = bisect_left(range(len(starts)), True, key=lambda turn: fits(from_turn(turn)))
+    return from_turn(min(first, len(starts) - 1)) if starts else messages
 
 
 def _resolved(item: InputItem, referenced: Mapping[str, InputItem]) -> InputItem:

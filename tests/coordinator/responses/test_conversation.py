@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from coordinator.http.chat_schemas import ChatMessage
-from coordinator.http.responses.conversation import Earlier
+from coordinator.http.responses.conversation import Earlier, fitting
 from coordinator.http.responses.request import ResponseRequest
-from coordinator.http.responses.truncation import fitting
 from coordinator.http.responses.turn import turn_of
 from tests.coordinator.answers import check_error
 from tests.coordinator.fake_core import ClientOf, Says
