@@ -65,8 +65,7 @@ def main(
             with stack.running(model, *how, "--load-format", load_format, device=device) as served:
                 out = out_dir / f"{name}.json"
                 with tempfile.TemporaryDirectory() as folder:
-                    ignored = Path(folder) / "warm-up.json"
-                    throughput(served.url, model, ignored, WARM_UP, report=False)
+                    throughput(served.url, model, Path(folder) / "warm-up.json", WARM_UP)
                 warm = metrics(served.url)
                 statuses.append(throughput(served.url, model, out, more or []))
                 after = metrics(served.url)
@@ -89,13 +88,11 @@ def metrics(url: str) -> str:
     return httpx.get(f"{url}/metrics", timeout=TIMEOUT_S).text
 
 
-def throughput(
-    url: str, model: Path, out: Path, more: Sequence[str], *, report: bool = True
-) -> int:
-    """The exit status of ``baton bench throughput``; with ``report`` a page lies beside ``out``."""
+def throughput(url: str, model: Path, out: Path, more: Sequence[str]) -> int:
+    """The exit status of ``baton bench throughput``."""
     command = [sys.executable, "-m", "deploy.cli", "bench", "throughput", "--url", url]
-    command += ["--tokenizer", str(model), "--out", str(out)]
-    command += ["--html", str(out.with_suffix(".html"))] if report else []
+    report = str(out.with_suffix(".html"))
+    command += ["--tokenizer", str(model), "--out", str(out), "--html", report]
     return subprocess.run([*command, *more], check=False).returncode
 
 

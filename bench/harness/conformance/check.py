@@ -13,6 +13,8 @@ SUM = (
 )
 TEXT = "Once upon a time there was a"
 OPENAI = "OpenAI's API reference"
+VLLM = "vLLM's documentation"
+ANTHROPIC = "Anthropic's API reference"
 CLIENTS = "real clients"  # found by running them; docs/benchmarking-checks.md names each
 SSE = "the server-sent events standard"
 OPERATORS = "load balancers and operators"

@@ -1,10 +1,19 @@
 """Checks: /v1/completions."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
-from bench.harness.conformance.check import CLIENTS, TEXT, Check, complete, one
-from bench.harness.conformance.server import Answer, Completion, Server, require, streamed_text
+import msgspec
+
+from bench.harness.conformance.check import CLIENTS, TEXT, VLLM, Check, complete, one
+from bench.harness.conformance.server import (
+    Answer,
+    Completion,
+    NotOffered,
+    Server,
+    require,
+    streamed_text,
+)
 
 _IDS = [[40, 41, 42, 43, 44], [50, 51, 52]]  # low ids: in every vocabulary, special in none known
 
@@ -16,6 +25,16 @@ class Whole(Completion, kw_only=True):
     object: Literal["text_completion"]
     created: int
     model: str
+
+
+class ScoredChoice(msgspec.Struct):
+    prompt_logprobs: list[dict[str, Any] | None] | None = None
+
+
+class Scored(msgspec.Struct):
+    """Of vLLM's ``prompt_logprobs``: for each token of the prompt, entries by token id."""
+
+    choices: list[ScoredChoice]
 
 
 def shape(answer: Answer) -> None:
@@ -42,6 +61,12 @@ def counted(num_choices: int, num_ids: int) -> Callable[[Answer], None]:
     return judge
 
 
+def sixteen(answer: Answer) -> str:
+    value = answer.completion()
+    require(value.num_tokens <= 16, f"{value.num_tokens} tokens, not 16")
+    return f"{value.num_tokens} tokens"
+
+
 def echo(answer: Answer) -> None:
     text = answer.completion(optional=True).text
     require(text.startswith(TEXT), f"the text is {text!r}")
@@ -60,6 +85,25 @@ def prompt_logprobs(answer: Answer) -> None:
     require(scores[0] is None, f"the first token's score is {scores[0]!r}, not null")
 
 
+def of_vllm(answer: Answer) -> None:
+    choices = answer.ok(optional=True).read(Scored).choices
+    if not choices or choices[0].prompt_logprobs is None:
+        raise NotOffered("no prompt_logprobs in the choice")
+    first, *others = choices[0].prompt_logprobs
+    found = len(others) + 1
+    require(found == len(_IDS[0]), f"{found} entries for {len(_IDS[0])} tokens")
+    require(first is None, f"the first token has {first!r}, not null")
+    for token, entry in zip(_IDS[0][1:], others, strict=True):
+        require(entry and str(token) in entry, f"no entry of token {token} in {entry!r}")
+
+
+def only_prompt(answer: Answer) -> None:
+    value = answer.completion(optional=True)
+    require(value.num_tokens == 0, f"{value.num_tokens} tokens, not 0")
+    scores = (value.choice.logprobs or {}).get("token_logprobs") or []
+    require(len(scores) == len(_IDS[0]), f"{len(scores)} scores for {len(_IDS[0])} tokens")
+
+
 async def stream(server: Server) -> str:
     answer = await server.complete(TEXT, stream=True, max_tokens=8)
     found, problems = answer.chunks(), answer.events().problems
@@ -72,6 +116,7 @@ async def stream(server: Server) -> str:
 
 CHECKS = (
     Check("a completion has its shape", one(complete(TEXT, max_tokens=4), shape)),
+    Check("16 tokens without max_tokens", one(complete(TEXT), sixteen), required=False),
     Check("prompt: a list of strings", strings),
     Check("prompt: token ids", one(complete(_IDS[0], max_tokens=2), counted(1, 5)), CLIENTS),
     Check(
@@ -93,6 +138,18 @@ CHECKS = (
         "echo with logprobs of the prompt",
         one(complete([_IDS[0]], max_tokens=1, echo=True, logprobs=1), prompt_logprobs),
         CLIENTS,
+        required=False,
+    ),
+    Check(
+        "echo, logprobs and max_tokens 0: the prompt alone",
+        one(complete([_IDS[0]], max_tokens=0, echo=True, logprobs=1), only_prompt),
+        CLIENTS,
+        required=False,
+    ),
+    Check(
+        "prompt_logprobs",
+        one(complete([_IDS[0]], max_tokens=1, prompt_logprobs=1), of_vllm),
+        VLLM,
         required=False,
     ),
     Check("a streamed completion never starts empty", stream, CLIENTS),

@@ -21,6 +21,7 @@ from bench.harness.conformance.server import CHAT, COMPLETIONS, Answer, NotOffer
 _LIMIT_BYTES = 4096
 _FAR_TOO_LONG = 4_000_000  # tokens; used where the server does not tell its limit
 _ABSENT = "no-such-model"
+_ORIGIN = "https://conformance.example"
 
 
 class Model(msgspec.Struct):
@@ -107,6 +108,27 @@ def wrong_method(answer: Answer) -> None:
     _refused(answer, 405)
 
 
+async def preflight(server: Server) -> None:
+    asked = {
+        "Origin": _ORIGIN,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type",
+    }
+    answer = await server.options(CHAT, asked)
+    allowed = answer.headers.get("access-control-allow-origin")
+    if allowed not in ("*", _ORIGIN):
+        raise NotOffered(f"HTTP {answer.status}, access-control-allow-origin is {allowed!r}")
+    require(answer.status in (200, 204), f"a preflight request got {answer}")
+    names = answer.headers.get("access-control-allow-headers", "").lower()
+    require("authorization" in names or names == "*", f"allowed headers: {names!r}")
+
+
+def named_path(answer: Answer) -> None:
+    _refused(answer, 404)
+    message = answer.read(Refusal).error.message
+    require("/chat/completions" in message, f"the message does not name the path: {message!r}")
+
+
 def short(answer: Answer) -> str:
     _refused(answer, 400)
     size = len(answer.body)
@@ -131,6 +153,7 @@ SERVICE = (
         required=False,
     ),
     Check("X-Request-Id comes back", request_id, CLIENTS, False),
+    Check("a browser's preflight request is allowed", preflight, CLIENTS, False),
 )
 ERRORS = (
     Check(
@@ -154,6 +177,12 @@ ERRORS = (
     Check(
         "a path that is not there is a 404 of that shape",
         refused(404, get("/v1/no-such-path")),
+        CLIENTS,
+        False,
+    ),
+    Check(
+        "a path without /v1 is a 404 that names it",
+        one(lambda server: server.post("/chat/completions", {}), named_path),
         CLIENTS,
         False,
     ),

@@ -11,7 +11,19 @@ from typing import IO, Annotated, Any
 from typer import Option
 
 from bench.harness.conduct import Session
-from bench.harness.conformance import chat, completions, crowd, refusals, sdk, stream
+from bench.harness.conformance import (
+    anthropic_messages,
+    chat,
+    completions,
+    crowd,
+    forms,
+    reasoning,
+    refusals,
+    responses,
+    sdk,
+    stream,
+    tools,
+)
 from bench.harness.conformance.check import Check, Verdict
 from bench.harness.conformance.server import NotOffered, Server, Unanswered, Violation
 from bench.harness.options import Settings, Target
@@ -20,7 +32,12 @@ SUITES: dict[str, Sequence[Check]] = {
     "service": refusals.SERVICE,
     "chat": chat.CHECKS,
     "stream": stream.CHECKS,
+    "tools": tools.CHECKS,
+    "forms": forms.CHECKS,
+    "reasoning": reasoning.CHECKS,
     "completions": completions.CHECKS,
+    "responses": responses.CHECKS,
+    "messages": anthropic_messages.CHECKS,
     "errors": refusals.ERRORS,
     "crowd": crowd.CHECKS,
     "openai": sdk.CHECKS,

@@ -37,9 +37,26 @@ def require(condition: object, message: str) -> None:
         raise Violation(message)
 
 
+class Called(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class Call(msgspec.Struct):
+    """A tool call, or a delta of one."""
+
+    index: int | None = None
+    id: str | None = None
+    type: str | None = None
+    function: Called = msgspec.field(default_factory=Called)
+
+
 class Said(msgspec.Struct):
     role: str | None = None
     content: str | None = None
+    tool_calls: list[Call] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
 
 class Choice(msgspec.Struct):
@@ -167,6 +184,9 @@ class Server:
 
     async def get(self, path: str) -> Answer:
         return whole(await self.client.get(path))
+
+    async def options(self, path: str, headers: Mapping[str, str]) -> Answer:
+        return whole(await self.client.request("OPTIONS", path, headers=headers))
 
     async def post(
         self, path: str, body: dict[str, Any], headers: Mapping[str, str] | None = None

@@ -7,6 +7,7 @@ import pytest
 from bench.harness.conformance.check import Verdict
 from bench.harness.conformance.run import SUITES, Report, Result, run
 from tests.bench.conformance.scripted import Scripted
+from tests.bench.conformance.scripted_api import ScriptedApi
 
 IN_MEMORY = ("service", "chat", "stream", "completions", "errors")
 
@@ -17,6 +18,7 @@ EXPECTED = {
         "max_completion_tokens does the same",
         "include_usage gives usage in the last chunk",
         "a completion has its shape",
+        "16 tokens without max_tokens",
         "echo with logprobs of the prompt",
     },
     "stop_kept": {"a stop string ends the text before it", "a stop string never shows in a stream"},
@@ -55,14 +57,14 @@ def missed(found: list[Result]) -> set[str]:
 
 
 def test_a_server_that_does_all_right_passes_all() -> None:
-    found = results(Scripted())
+    found = results(ScriptedApi())
     assert [(one.check.name, one.detail) for one in found if one.verdict is not Verdict.PASS] == []
     assert len(found) == sum(len(SUITES[name]) for name in IN_MEMORY)
 
 
 @pytest.mark.parametrize("violation", sorted(EXPECTED))
 def test_just_what_is_wrong_is_found(violation: str) -> None:
-    assert missed(results(Scripted(violation))) == EXPECTED[violation]
+    assert missed(results(ScriptedApi(violation))) == EXPECTED[violation]
 
 
 def test_errors_of_another_shape_fail_every_check_of_errors() -> None:
@@ -78,10 +80,10 @@ def test_64_at_once_must_each_have_a_stream_of_their_own() -> None:
 
 
 def test_only_required_checks_decide() -> None:
-    lenient = Report(results(Scripted("seedless")))
+    lenient = Report(results(ScriptedApi("seedless")))
     assert lenient.problems() == []
     assert lenient.headline()["fail"] == 1
-    strict = Report(results(Scripted("no_role")))
+    strict = Report(results(ScriptedApi("no_role")))
     (problem,) = strict.problems()
     assert problem.startswith("stream: the first chunk carries the role: fail: ")
 
