@@ -4,6 +4,7 @@ Pure."""
 import ast
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ Schema = Mapping[str, Any]
 _ALL = frozenset({"string", "integer", "number", "boolean", "null", "array", "object"})
 _MAX_LITERAL_LEN = 20_000
 _MAX_REFS = 16
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<rest>(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)")
 _LITERALS = {"true": True, "false": False, "null": None, "none": None}
 
 
@@ -56,6 +58,9 @@ def as_json(text: str, schema: Any) -> str:
     if "string" in types and types != _ALL and not _is_other(text, types):
         return json.dumps(text, ensure_ascii=False)
     stripped = text.strip()
+    number = _NUMBER.fullmatch(stripped)
+    if number and ("number" in types or ("integer" in types and not number["rest"])):
+        return stripped  # as it is: 1e999 and 5,000 digits are JSON, but no numbers of Python's
     try:
         value = json.loads(stripped)
     except (ValueError, RecursionError):

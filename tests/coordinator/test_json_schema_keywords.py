@@ -68,8 +68,9 @@ CASES = {
     "`patternProperties`": Case(
         {**OBJECT, "patternProperties": {"^x": INT}}, {"x": 1}, {"x": "a"}
     ),
-    "`minProperties`": Case({**OBJECT, "minProperties": 1}, {"a": 1}, {}),
-    "`maxProperties`": Case({**OBJECT, "maxProperties": 1}, {"a": 1}, {"a": 1, "b": 1}),
+    "`minProperties` and `maxProperties` where all `properties` are required": Case(
+        {**OBJECT, "minProperties": 1, "maxProperties": 1}, {"a": 1}, {"a": 1, "b": 1}
+    ),
     "`propertyNames`": Case({**OBJECT, "propertyNames": {"maxLength": 1}}, {}, {"ab": 1}),
     "`dependentRequired`": Case({**OBJECT, "dependentRequired": {"a": ["b"]}}, {}, {"a": 1}),
     "`dependentSchemas`": Case({**OBJECT, "dependentSchemas": {"a": False}}, {}, {"a": 1}),
@@ -154,6 +155,11 @@ def test_what_says_nothing_does_no_harm() -> None:
     named = {"properties": {"format": TEXT}, "required": ["format"]}
     assert verdict(Case({**OBJECT, **named}, {"format": "x"}, {"format": 1})) == ENFORCED
     assert verdict(Case({"const": {"format": "x"}}, {"format": "x"}, {})) == ENFORCED
+
+
+def test_the_number_of_properties_is_refused_where_some_are_optional() -> None:
+    schema = {**OBJECT, "properties": {"a": INT}, "maxProperties": 2}
+    assert verdict(Case(schema, {}, {"a": "x"})) == REFUSED
 
 
 def test_properties_come_in_the_order_of_the_schema() -> None:

@@ -116,6 +116,8 @@ def test_what_breaks_the_format_is_text() -> None:
         ("{'a': [1]}", {"type": "object"}, {"a": [1]}),
         ("oops", {"type": "object"}, "oops"),
         ("NaN", {"type": "number"}, "NaN"),
+        ("7.2e0685", {"type": "number"}, float("inf")),
+        ("1e5", {"type": "integer"}, 100_000),
         ("7", {"type": "string"}, "7"),
         ("7", {}, 7),
         ("b", {"enum": ["a", "b"]}, "b"),
