@@ -16,7 +16,7 @@ from coordinator.http.body_reader import Job
 from coordinator.http.errors import ApiError, quote
 from coordinator.http.preparation import Prepared, prepared
 from coordinator.http.readers import Readers
-from coordinator.http.request_parser import Kind, parse
+from coordinator.http.request_parser import Kind, check_long_fields, parse
 from coordinator.http.while_connected import while_connected
 
 LookUp = Callable[[bytes], Awaitable[bytes]]
@@ -175,6 +175,7 @@ class Bodies:
             pieces = await self._receive(http, held)
             earlier = b"" if look_up is None else await look_up(b"".join(pieces))
             if held.num_bytes + len(earlier) > HEAVY_BYTES:
+                check_long_fields(b"".join(pieces))
                 num_bytes, max_seq_len = held.num_bytes, context.core.max_seq_len
                 job = Job(kind, max_seq_len, self._settings, num_bytes, earlier)
                 work = self._readers.read(owner, job, pieces)

@@ -27,19 +27,17 @@ from llguidance import LLTokenizer
 from coordinator.text.forms import Form, Verdict, verdict
 from transport.grammars import grammar_tokenizer
 
-CPU_S = 0.2
+CPU_S = 0.15
 BEGUN = b"\n"
 """What a child writes before it begins: white space, before the JSON of its Verdict."""
 _STACK_BYTES = 2 * 1024 * 1024
 _MEMORY_BYTES = 1024 * 1024 * 1024  # more than the process has when it is forked
-_NICE = 5  # streams come first
 
 
 def main(control_fd: int, folder: Path, num_ids: int, eos_ids: list[int]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it ends with the coordinator, not before
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries its children
-    os.nice(_NICE)
     control = socket.socket(fileno=control_fd)
     tokenizer = grammar_tokenizer(folder, num_ids, eos_ids)
     gc.freeze()  # a collection in a child would copy pages
