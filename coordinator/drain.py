@@ -17,7 +17,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
 
-from coordinator.http.connections import Connections
+from coordinator.http.server.connections import Connections
 
 log = logging.getLogger(__name__)
 

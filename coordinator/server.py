@@ -8,17 +8,12 @@ close    HTTP, channel, record
 
 import asyncio
 import logging
-import math
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
-
-import uvicorn
-from fastapi import FastAPI
 
 from coordinator.core.event_loop import freeze_startup_objects
 from coordinator.core.hub import Hub
@@ -27,10 +22,10 @@ from coordinator.core.observer import Observer
 from coordinator.core.placement import PlacementLimits
 from coordinator.drain import StopSignals, drain, first_of
 from coordinator.http.api import create_app
-from coordinator.http.connections import AcceptThrottle, Connections, allow_open_files
-from coordinator.http.head_deadline import HeadDeadline
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.readers import Readers
+from coordinator.http.server.connections import Connections, allow_open_files
+from coordinator.http.server.http_server import CLOSE_TIMEOUT_S, HttpServer, listening_socket
 from coordinator.record.settings import KeepLimits, StoreLimits
 from coordinator.record.store import Store
 from coordinator.text.tokenizer import Tokenizer
@@ -42,11 +37,9 @@ from transport.wire.messages import PROTOCOL
 
 log = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT_S = 5.0
 RECORD_TIMEOUT_S = 3.0
 REJOIN_S = 3.0
 """How long workers get to join before connections are accepted that may have waited for long."""
-_BACKLOG = 65_535  # the kernel takes net.core.somaxconn if that is less
 
 
 @dataclass(frozen=True)
@@ -87,7 +80,7 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
     loop.add_signal_handler(signal.SIGINT, signals.interrupt)
     max_connections = allow_open_files("max_open", settings.hub.max_open)
     async with AsyncExitStack() as stack:
-        listener = stack.enter_context(inherited or _listen(settings.host, settings.port))
+        listener = stack.enter_context(inherited or listening_socket(settings.host, settings.port))
         tokenizer = Tokenizer.load(settings.model)
         stack.callback(tokenizer.close)
         tokenizer.grammar_checks.start()
@@ -136,92 +129,3 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
             await drain(signals, hub, http, connections, settings.drain_timeout_s)
             http.exit_within(max(CLOSE_TIMEOUT_S, due_at - loop.time()))
             hub.stop()
-
-
-class HttpServer(uvicorn.Server):
-    """uvicorn behind an AcceptThrottle, without its own signal handling: draining comes before
-    closing."""
-
-    def __init__(
-        self,
-        app: FastAPI,
-        listener: socket.socket,
-        settings: HttpSettings,
-        connections: Connections,
-        *,
-        listener_is_shared: bool = False,
-    ) -> None:
-        self._settings = settings
-        self._listener = listener
-        self._listener_is_shared = listener_is_shared
-        self._connections = connections
-        self.is_open = asyncio.Event()
-        config = uvicorn.Config(
-            app,
-            loop="uvloop",
-            http=HeadDeadline,
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=math.ceil(CLOSE_TIMEOUT_S),
-        )
-        super().__init__(config)
-
-    def exit_within(self, timeout_s: float) -> None:
-        """Take no more connections, and end once every answer has been taken by its client; after
-        ``timeout_s`` cut off what is left."""
-        self.config.timeout_graceful_shutdown = math.ceil(timeout_s)
-        self.should_exit = True
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=[])
-        self._throttle = AcceptThrottle(self._listener, self._protocol, self._connections)
-        self._throttle.open()
-        self.is_open.set()
-
-    def hand_over(self) -> None:
-        """Accept no more connections, and close each with the end of its next answer. Those that
-        come later are refused by the kernel, unless another process keeps the listener."""
-        self._throttle.stop()
-        if not self._listener_is_shared:
-            self._listener.close()
-        self._connections.closing = True
-        for connection in list(self.server_state.connections):
-            assert isinstance(connection, HeadDeadline), "a connection of another protocol"
-            connection.close_after_answer()
-
-    def accept_again(self) -> None:
-        """Accept connections again, since no other process will."""
-        if self._listener_is_shared:
-            self._throttle.open()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._throttle.close()
-        await super().shutdown(sockets=[])
-        if self.server_state.tasks:  # they were cancelled, and note what they had not sent
-            await asyncio.wait(self.server_state.tasks, timeout=CLOSE_TIMEOUT_S)
-
-    def _protocol(self) -> asyncio.Protocol:
-        return HeadDeadline(
-            self.config,
-            self.server_state,
-            self.lifespan.state,
-            self._settings,
-            self._connections,
-        )
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        reason = error.strerror or error
-        raise ValueError(f"port: cannot listen on {host}:{port}: {reason}") from None

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import redis
 
-from coordinator.http.connections import SPARE_FILES
+from coordinator.http.server.connections import SPARE_FILES
 from coordinator.record.settings import PASSWORD, check_redis_password, check_redis_url
 from deploy.findings import Finding
 from deploy.ports import base_url, claim_port, reachable

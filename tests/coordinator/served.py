@@ -9,9 +9,9 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from coordinator.http.connections import Connections
 from coordinator.http.http_settings import HttpSettings
-from coordinator.server import HttpServer
+from coordinator.http.server.connections import Connections
+from coordinator.http.server.http_server import HttpServer
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 SEND_BUFFER_BYTES = 2**16

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 import uvloop
 
-from coordinator.http import connections as connections_module
-from coordinator.http.connections import LET_IN_A_TURN, AcceptThrottle, Connections
+from coordinator.http.server import connections as connections_module
+from coordinator.http.server.connections import LET_IN_A_TURN, AcceptThrottle, Connections
 
 
 class Echo(asyncio.Protocol):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.http.connections import SPARE_FILES, Connections
+from coordinator.http.server.connections import SPARE_FILES, Connections
 from tests.coordinator.served import serving
 from transport.wire.channel import WorkerChannel
 from transport.wire.messages import Alive, Goodbye
@@ -188,10 +188,10 @@ async def test_where_all_are_busy_the_next_waits() -> None:
 
 SERVER = """
 import asyncio, json, resource, socket, sys
-from coordinator.http.connections import Connections
+from coordinator.http.server.connections import Connections
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.connections import allow_open_files
-from coordinator.server import HttpServer
+from coordinator.http.server.connections import allow_open_files
+from coordinator.http.server.http_server import HttpServer
 from transport.wire.channel import CoordinatorChannel
 from transport.wire.messages import Alive
 

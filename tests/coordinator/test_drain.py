@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from coordinator.drain import StopSignals, drain
-from coordinator.http.connections import Connections
 from coordinator.http.http_settings import HttpSettings
-from coordinator.server import HttpServer
+from coordinator.http.server.connections import Connections
+from coordinator.http.server.http_server import HttpServer
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 DEADLINE_S = 5.0

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from coordinator.http.api import create_app
-from coordinator.http.head_deadline import MAX_HEAD_BYTES
 from coordinator.http.http_settings import HttpSettings
+from coordinator.http.server.head_deadline import MAX_HEAD_BYTES
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.fake_core import Says
 from tests.coordinator.served import serving

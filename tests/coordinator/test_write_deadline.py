@@ -12,10 +12,10 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from coordinator.http.api import create_app
-from coordinator.http.connections import Connections
-from coordinator.http.head_deadline import HeadDeadline
-from coordinator.http.http_protocol import WriteDeadline
 from coordinator.http.http_settings import HttpSettings
+from coordinator.http.server.connections import Connections
+from coordinator.http.server.head_deadline import HeadDeadline
+from coordinator.http.server.http_protocol import WriteDeadline
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.fake_core import FakeCore, Says
 from tests.coordinator.served import App, post, serving

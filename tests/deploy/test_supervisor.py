@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from coordinator.server import CLOSE_TIMEOUT_S, RECORD_TIMEOUT_S
+from coordinator.http.server.http_server import CLOSE_TIMEOUT_S
+from coordinator.server import RECORD_TIMEOUT_S
 from deploy.die_with_parent import die_with_parent
 from deploy.managed_process import ManagedProcess
 from deploy.services import Service

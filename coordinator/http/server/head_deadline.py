@@ -8,9 +8,9 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from coordinator.http.connections import Connections
-from coordinator.http.http_protocol import HttpProtocol
 from coordinator.http.http_settings import HttpSettings
+from coordinator.http.server.connections import Connections
+from coordinator.http.server.http_protocol import HttpProtocol
 
 log = logging.getLogger(__name__)
 
