@@ -1,5 +1,6 @@
 """Bodies and events of the Messages API, read by the types of Anthropic's SDK and nothing else."""
 
+import json
 from typing import Any
 
 import httpx
@@ -30,7 +31,7 @@ def _check_no_more(value: Any) -> None:
 
 
 def events_of(text: str) -> list[Any]:
-    """The events of a stream but its pings, each with its name; an error is a ``dict``."""
+    """The events of a stream but its pings, each with its name."""
     found = []
     *blocks, rest = text.split("\n\n")
     assert rest == ""
@@ -38,10 +39,18 @@ def events_of(text: str) -> list[Any]:
         name, data = block.split("\n")
         assert data.startswith('data: {"type":"' + name.removeprefix("event: ") + '"'), block
         if name == "event: error":
-            found.append(strictly(ErrorResponse, data.removeprefix("data: ")))
+            found.append(error_of(data.removeprefix("data: ")))
         elif name != "event: ping":
             found.append(strictly(RawMessageStreamEvent, data.removeprefix("data: ")))
     return found
+
+
+def error_of(data: bytes | str) -> Any:
+    """The SDK reads ``details``, though its types do not list them."""
+    body = json.loads(data)
+    details = body["error"].pop("details")
+    assert set(details) == {"error_code"}
+    return strictly(ErrorResponse, json.dumps(body))
 
 
 def message_of(events: list[Any]) -> Any:
@@ -73,7 +82,7 @@ def asked(**body: Any) -> dict[str, Any]:
 def check_error(response: httpx.Response, status: int, kind: str) -> str:
     """The message of an error."""
     assert response.status_code == status, response.text
-    error = strictly(ErrorResponse, response.content)
+    error = error_of(response.content)
     assert error.error.type == kind
     assert error.request_id == response.headers["request-id"] == response.headers["x-request-id"]
     message: str = error.error.message

@@ -201,6 +201,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "t"}
         ({"thinking": {"type": "between_tools"}}, "thinking.type: Invalid value 'between_tools'"),
         ({"thinking": {"type": "enabled"}}, "budget_tokens is missing"),
         ({"mcp_servers": [{"name": "x"}]}, "mcp_servers: not supported"),
+        ({"thread": {"type": "create"}}, "thread: no conversation is kept here"),
         ({"container": "c"}, "container: not supported"),
         ({"stop_sequences": [""]}, "stop_sequences[0]: "),
         ({"model": None}, "model: "),

@@ -2,6 +2,8 @@
 
 from typing import Any, Literal, get_args
 
+from msgspec import UNSET, UnsetType
+
 from coordinator.http.response_schemas import Body
 
 StopReason = Literal[
@@ -121,9 +123,16 @@ class TokensCount(Body, kw_only=True):
     input_tokens: int
 
 
+class ErrorDetails(Body, kw_only=True):
+    error_code: str
+
+
 class MessagesError(Body, kw_only=True):
+    """``details`` name the cause, by the code that errors have on the other paths."""
+
     type: ErrorType
     message: str
+    details: ErrorDetails | UnsetType = UNSET
 
 
 class MessagesErrorBody(Body, kw_only=True):

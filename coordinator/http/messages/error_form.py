@@ -3,7 +3,12 @@
 from collections.abc import Mapping
 from http import HTTPStatus
 
-from coordinator.http.messages.bodies import ErrorType, MessagesError, MessagesErrorBody
+from coordinator.http.messages.bodies import (
+    ErrorDetails,
+    ErrorType,
+    MessagesError,
+    MessagesErrorBody,
+)
 
 PATH = "/v1/messages"
 OVERLOADED = 529
@@ -36,4 +41,6 @@ def messages_error(
         message = f"prompt is too long: {message}"  # by these words agents know when to compact
     general: ErrorType = "invalid_request_error" if status < 500 else "api_error"
     error = MessagesError(type=_TYPES.get(status, general), message=message)
+    if code is not None:
+        error.details = ErrorDetails(error_code=code)
     return MessagesErrorBody(error=error, request_id=request_id or None)

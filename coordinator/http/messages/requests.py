@@ -5,7 +5,7 @@ As everywhere, unknown fields are ignored. Of Anthropic's own these are: ``metad
 ``context_management``, which do not say what the answer is to be.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta
 
@@ -39,10 +39,13 @@ class CountTokensRequest(RequestBody, kw_only=True):
     container: Unsupported = UNSET
     mcp_servers: Unsupported = UNSET
     compaction: Unsupported = UNSET
-    thread: Unsupported = UNSET
+    thread: dict[str, Any] | bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.thread:  # by this code the client's tool runner knows how to go on
+            message = "no conversation is kept here; send all of it without thread"
+            raise FieldError("thread", message, "thread_unsupported_request")
         check_number_of_blocks(self.messages)
         if self.continues and not self.messages[-1].is_text:
             message = "an assistant's last message is continued, so it must be text and not empty"
