@@ -166,8 +166,9 @@ def test_errors_have_their_types(claude: anthropic.Anthropic, api: Api) -> None:
     search = {"type": "web_search_20250305", "name": "web_search"}
     with pytest.raises(anthropic.BadRequestError, match="web_search_20250305"):
         ask(claude, tools=[search])
-    with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
+    with pytest.raises(anthropic.BadRequestError, match="prompt is too long") as too_long:
         ask(claude, system="on and on " * 5_000)
+    assert too_long.value.error_code == "context_length_exceeded"
 
 
 async def test_a_client_that_leaves_ends_its_request(claude: anthropic.Anthropic, api: Api) -> None:
