@@ -169,7 +169,7 @@ class Bodies:
         if encoding not in ("identity", ""):
             message = f"Content-Encoding {quote(encoding)} is not supported; send the body as it is"
             raise ApiError(415, message, code="unsupported_media_type")
-        context, owner = self._context, _owner(http)
+        context, owner = self._context, owner_of(http)
         held = self._bytes.hold(owner)
         try:
             pieces = await self._receive(http, held)
@@ -202,7 +202,7 @@ class Bodies:
         return pieces
 
 
-def _owner(http: Request) -> str:
+def owner_of(http: Request) -> str:
     """The owner of a body: its API key's name, or without keys the client's address. The heavy
     bodies of one owner wait for one another."""
     return account_of(http.scope).name or (http.client.host if http.client else "")

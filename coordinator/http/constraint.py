@@ -5,6 +5,7 @@ import logging
 from starlette.requests import Request
 
 from coordinator.http.answer_form import form_of
+from coordinator.http.body import owner_of
 from coordinator.http.errors import ApiError, internal_error, invalid
 from coordinator.http.preparation import Prepared
 from coordinator.http.request_schemas import ChatRequest
@@ -27,7 +28,8 @@ async def constraint_for(
     grammar that cannot be served, and ClientLeft."""
     request, grammar = prepared.request, ""
     if (form := form_of(request)) is not None:
-        grammar = await while_connected(_checked(*form, tokenizer), http.receive)
+        work = _checked(*form, tokenizer, owner_of(http))
+        grammar = await while_connected(work, http.receive)
     budget = request.thinking_token_budget if isinstance(request, ChatRequest) else None
     thinks = isinstance(request, ChatRequest) and tokenizer.opens_thought(prepared.prompts[0])
     if not grammar and not (thinks and budget is not None):
@@ -45,10 +47,10 @@ async def constraint_for(
     )
 
 
-async def _checked(form: Form, param: str, tokenizer: Tokenizer) -> str:
+async def _checked(form: Form, param: str, tokenizer: Tokenizer, owner: str) -> str:
     """The form's grammar; raises ApiError that names ``param`` or the tools."""
     try:
-        verdict = await tokenizer.grammar_checks.check(form)
+        verdict = await tokenizer.grammar_checks.check(form, owner)
     except ChecksBusy as error:
         raise ApiError(503, str(error), code="overloaded", retry_after_s=_RETRY_AFTER_S) from None
     if verdict.bug:

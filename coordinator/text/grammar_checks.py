@@ -1,6 +1,7 @@
 """Has forms checked in other processes (grammar_server.py), and keeps what was found.
 
-Equal forms are checked once for all that wait, and an agent's tools once for all its turns.
+Equal forms are checked once for all that wait, and an agent's tools once for all its turns. Owners,
+a key or a client's address each, take turns.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -25,8 +26,12 @@ TOO_MUCH = (
 )
 _MAX_KEPT_BYTES = 32 * 1024 * 1024
 _MAX_WAITING = 1_024
+_MAX_WAITING_OF_ONE = 256
 _DEADLINE_S = 10.0
 _encode = msgspec.json.Encoder().encode
+
+
+_Asked = tuple[bytes, Future[Verdict]]
 
 
 class ChecksBusy(Exception):
@@ -47,18 +52,19 @@ class GrammarChecks:
         self._server_lock = threading.Lock()
         self._known: OrderedDict[bytes, Future[Verdict]] = OrderedDict()
         self._kept_bytes = 0
-        self._num_waiting = 0
+        self._waiting: OrderedDict[str, deque[_Asked]] = OrderedDict()
 
     def start(self) -> None:
         """Begin to load, without waiting for it."""
         self._threads.submit(self._running)
 
-    async def check(self, form: Form) -> Verdict:
+    async def check(self, form: Form, owner: str = "") -> Verdict:
         """Raises ChecksBusy."""
+        asked = self._asked(_encode(form), owner)
         try:
             async with asyncio.timeout(_DEADLINE_S):
                 # One that is cancelled must not cancel it for the others.
-                return await asyncio.shield(asyncio.wrap_future(self._asked(_encode(form))))
+                return await asyncio.shield(asyncio.wrap_future(asked))
         except TimeoutError:
             message = f"the grammar was not checked within {_DEADLINE_S:g} s"
             raise ChecksBusy(message) from None
@@ -66,25 +72,45 @@ class GrammarChecks:
     def close(self) -> None:
         """End the process; what waits is not checked any more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            waiting = [one for each in self._waiting.values() for one in each]
+            self._waiting.clear()
+        for _, asked in waiting:
+            asked.cancel()
         with self._server_lock:
             if self._server is not None:
                 self._server.kill()
 
-    def _asked(self, form: bytes) -> Future[Verdict]:
+    def _asked(self, form: bytes, owner: str) -> Future[Verdict]:
         with self._lock:
             if (known := self._known.get(form)) is not None:
                 self._known.move_to_end(form)
                 return known
-            if self._num_waiting >= _MAX_WAITING:
-                raise ChecksBusy(f"{self._num_waiting} grammars wait to be checked already")
-            self._num_waiting += 1
-            asked = self._known[form] = self._threads.submit(self._ask, form)
+            num_waiting = sum(map(len, self._waiting.values()))
+            num_mine = len(self._waiting.get(owner, ()))
+            if num_waiting >= _MAX_WAITING or num_mine >= _MAX_WAITING_OF_ONE:
+                message = f"{num_waiting} grammars wait to be checked already, {num_mine} of yours"
+                raise ChecksBusy(message)
+            asked = self._known[form] = Future()
+            self._waiting.setdefault(owner, deque()).append((form, asked))
         asked.add_done_callback(lambda _: self._keep(form, asked))
+        self._threads.submit(self._next)  # as often as there are forms, whichever it takes
         return asked
+
+    def _next(self) -> None:
+        with self._lock:
+            owner, waiting = next(iter(self._waiting.items()))
+            form, asked = waiting.popleft()
+            self._waiting.move_to_end(owner)
+            if not waiting:
+                del self._waiting[owner]
+        try:
+            asked.set_result(self._ask(form))
+        except Exception as error:
+            asked.set_exception(error)
 
     def _keep(self, form: bytes, asked: Future[Verdict]) -> None:
         with self._lock:
-            self._num_waiting -= 1
             if asked.cancelled() or asked.exception() is not None or asked.result().bug:
                 self._known.pop(form, None)
                 return

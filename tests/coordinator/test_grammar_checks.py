@@ -3,15 +3,18 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from coordinator.text import grammar_checks
-from coordinator.text.forms import Form
+from coordinator.text.forms import Form, Verdict
 from coordinator.text.grammar_checks import TOO_MUCH, ChecksBusy, GrammarChecks
 
+DEADLINE_S = 10.0
 DIGITS = Form("regex", "[0-9]+")
 ENDLESS = Form("json", {"type": "integer", "multipleOf": 999_983})
 
@@ -78,15 +81,55 @@ async def test_a_process_that_was_killed_is_started_again(checks: GrammarChecks)
     assert (await checks.check(Form("regex", "[a-z]"))).grammar
 
 
+async def test_owners_take_turns(checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[bytes] = []
+    gate = threading.Event()
+
+    def ask(form: bytes) -> Verdict:
+        gate.wait(DEADLINE_S)
+        order.append(form)
+        return Verdict("g")
+
+    monkeypatch.setattr(checks, "_ask", ask)
+    monkeypatch.setattr(checks, "_threads", ThreadPoolExecutor(1))
+    asked = [checks._asked(b"%d" % number, "many") for number in range(20)]
+    asked.append(checks._asked(b"one", "few"))
+    gate.set()
+    for future in asked:
+        future.result(DEADLINE_S)
+    assert order.index(b"one") <= 2
+
+
 async def test_too_many_that_wait_are_refused(
     checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grammar_checks, "_MAX_WAITING", 1)
-    found = await asyncio.gather(
-        *(checks.check(Form("regex", f"{n}")) for n in range(3)), return_exceptions=True
-    )
-    assert [type(each) for each in found[1:]] == [ChecksBusy, ChecksBusy]
-    assert not isinstance(found[0], BaseException)
+    gate = threading.Event()
+    monkeypatch.setattr(checks, "_ask", lambda _: gate.wait(DEADLINE_S) and Verdict("g"))
+    monkeypatch.setattr(checks, "_threads", ThreadPoolExecutor(1))
+    monkeypatch.setattr(grammar_checks, "_MAX_WAITING_OF_ONE", 2)
+    monkeypatch.setattr(grammar_checks, "_MAX_WAITING", 4)
+
+    def ask(owners: Iterable[str]) -> None:
+        for number, owner in enumerate(owners):
+            checks._asked(b"%s %d" % (owner.encode(), number), owner)
+
+    with pytest.raises(ChecksBusy, match="2 of yours"):
+        ask("aaaa")  # one of them runs perhaps
+    with pytest.raises(ChecksBusy, match="4 grammars wait"):
+        ask("bcdef")
+    gate.set()
+
+
+async def test_what_waits_at_the_end_is_cancelled(
+    checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    monkeypatch.setattr(checks, "_ask", lambda _: gate.wait(DEADLINE_S) and Verdict("g"))
+    monkeypatch.setattr(checks, "_threads", ThreadPoolExecutor(1))
+    asked = [checks._asked(b"%d" % number, "a") for number in range(3)]
+    checks.close()
+    assert asked[2].cancelled()
+    gate.set()
 
 
 async def test_a_form_that_waits_too_long_is_refused(
