@@ -122,7 +122,8 @@ def _completed(app: FastAPI) -> dict[str, Any]:
     _, requests = msgspec.json.schema_components(_REQUESTS, ref_template=_REF)
     _, sent = msgspec.json.schema_components(_ANSWERS, ref_template=_REF)
     # We never answer 422, so FastAPI's schemas of that go.
-    document["components"] = {"schemas": requests | {n: _as_sent(s) for n, s in sent.items()}}
+    # What is in requests too is sent as it came, without the fields that have their defaults.
+    document["components"] = {"schemas": {n: _as_sent(s) for n, s in sent.items()} | requests}
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["responses"].pop("422", None)

@@ -229,3 +229,52 @@ async def test_a_heavy_body_is_answered_alike(says: Says, client_of: ClientOf) -
     assert len(found["tools"]) == 600
     error = await client.post("/v1/responses", json={**body, "max_output_tokens": 10**6})
     check_error(error, 400, "max_output_tokens")
+
+
+# The body of a turn of Codex, shortened; what is null there is left as it is.
+CODEX: dict[str, Any] = {
+    "model": "tiny",
+    "instructions": "You are a coding agent.",
+    "input": [
+        {"type": "message", "role": "developer",
+         "content": [{"type": "input_text", "text": "<permissions>"}]},
+        {"type": "message", "role": "user",
+         "content": [{"type": "input_text", "text": "List the files."}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "ls"}],
+         "content": None, "encrypted_content": None},
+        {"type": "function_call", "id": None, "name": "shell", "call_id": "call_1",
+         "arguments": "{\"command\": [\"ls\"]}"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "a.txt"},
+    ],
+    "tools": [
+        {"type": "function", "name": "shell", "description": "Runs a command.", "strict": False,
+         "parameters": {"type": "object", "properties": {"command": {"type": "array"}}}},
+    ],
+    "tool_choice": "auto",
+    "parallel_tool_calls": False,
+    "reasoning": {"effort": "medium", "summary": "auto"},
+    "store": False,
+    "stream": True,
+    "include": ["reasoning.encrypted_content"],
+    "service_tier": None,
+    "prompt_cache_key": "0197",
+    "text": {"verbosity": None},
+    "client_metadata": {"session_id": "1"},
+}  # fmt: skip
+
+
+def test_a_coding_agents_turn_is_understood() -> None:
+    found = messages(**CODEX)
+    roles = [message["role"] for message in found]
+    assert roles == ["system", "system", "user", "assistant", "tool"]
+    assert found[3]["reasoning_content"] == "ls"
+    assert found[3]["tool_calls"][0]["function"]["arguments"] == {"command": ["ls"]}
+
+
+async def test_openapi_tells_what_of_a_tool_may_be_left_out(
+    says: Says, client_of: ClientOf
+) -> None:
+    schemas = (await client_of(says()).get("/openapi.json")).json()["components"]["schemas"]
+    assert schemas["ResponseTool"]["required"] == ["type"]
+    assert schemas["ResponseRequest"]["required"] == ["input"]
+    assert "output" in schemas["ResponseBody"]["required"]
