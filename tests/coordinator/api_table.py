@@ -21,6 +21,7 @@ from coordinator.http.request_schemas import (
     GenerationRequest,
     TokenizeRequest,
 )
+from coordinator.http.responses.request import ResponseRequest
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator import other_servers as others
 
@@ -44,6 +45,7 @@ _BODIES: Mapping[str, tuple[type[RequestBody], frozenset[str], frozenset[str]]] 
     "POST /v1/completions": (
         CompletionRequest, others.VLLM_COMPLETION, others.OPENAI_COMPLETION
     ),
+    "POST /v1/responses": (ResponseRequest, others.VLLM_RESPONSES, others.OPENAI_RESPONSES),
     "POST /tokenize": (TokenizeRequest, others.VLLM_TOKENIZE, frozenset()),
     "structured_outputs": (StructuredOutputs, others.VLLM_STRUCTURED, frozenset()),
 }  # fmt: skip
@@ -72,19 +74,20 @@ def _fields(
     before = others.VLLM_BEFORE if issubclass(schema, GenerationRequest) else frozenset()
     known = set(schema.__struct_fields__) | (set(IGNORED) & (vllm | openai | before))
     for name in sorted(known):
-        if name in IGNORED:
+        if name in IGNORED and name not in schema.__struct_fields__:
             baton = f"ignored: {IGNORED[name]}"
         elif name in unsupported:
             passing = [_json(value) for value in unsupported[name][_EMPTY:]]
             baton = f"refused, but for {' and '.join(passing)}" if passing else "refused"
         else:
             baton = f"works{_range(described[name])}"
-        yield name, baton, _vllm(name, vllm)
+        yield name, baton, _vllm(schema, name, vllm)
 
 
-def _vllm(name: str, fields: frozenset[str]) -> str:
+def _vllm(schema: type[RequestBody], name: str, fields: frozenset[str]) -> str:
     if name in fields:
-        return others.VLLM_NOT_ALWAYS.get(name, "works")
+        here = others.VLLM_NOT_ALWAYS.get(f"{schema.__name__}.{name}")
+        return here or others.VLLM_NOT_ALWAYS.get(name, "works")
     return "before 0.12" if name in others.VLLM_BEFORE else "ignored"
 
 

@@ -1,12 +1,13 @@
 """Which fields the requests of OpenAI and of vLLM have.
 
-vLLM's are those of ``ChatCompletionRequest``, ``CompletionRequest`` and ``TokenizeRequest`` in its
-``entrypoints`` (main, 2026), and the older ones that its documentation had up to 0.11. OpenAI's are
-read from the installed ``openai`` package.
+vLLM's are those of ``ChatCompletionRequest``, ``CompletionRequest``, ``ResponsesRequest`` and
+``TokenizeRequest`` in its ``entrypoints`` (main, 2026), and the older ones that its documentation
+had up to 0.11. OpenAI's are read from the installed ``openai`` package.
 """
 
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase as ChatParams
 from openai.types.completion_create_params import CompletionCreateParamsBase as CompletionParams
+from openai.types.responses.response_create_params import ResponseCreateParamsBase as ResponseParams
 
 _VLLM = """
 model frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream
@@ -24,6 +25,14 @@ parallel_tool_calls add_generation_prompt continue_final_message documents chat_
 chat_template_kwargs media_io_kwargs mm_processor_kwargs return_prompt_text
 """
 _VLLM_COMPLETION = "prompt suffix prompt_embeds"
+_VLLM_RESPONSES = """
+background include input instructions max_output_tokens max_tool_calls metadata model logit_bias
+parallel_tool_calls previous_response_id prompt reasoning service_tier store stream temperature text
+tool_choice tools top_logprobs top_p top_k truncation user skip_special_tokens
+include_stop_str_in_output prompt_cache_key request_id mm_processor_kwargs priority cache_salt
+enable_response_messages previous_input_messages previous_response structured_outputs
+repetition_penalty seed stop ignore_eos vllm_xargs
+"""
 _VLLM_BEFORE = """
 best_of early_stopping guided_json guided_regex guided_choice guided_grammar structural_tag
 guided_decoding_backend guided_whitespace_pattern logits_processors
@@ -46,10 +55,14 @@ _VLLM_PATHS = """
 
 VLLM_CHAT = frozenset(f"{_VLLM}{_VLLM_CHAT}".split())
 VLLM_COMPLETION = frozenset(f"{_VLLM}{_VLLM_COMPLETION}".split())
+VLLM_RESPONSES = frozenset(_VLLM_RESPONSES.split())
 VLLM_BEFORE = frozenset(_VLLM_BEFORE.split())
 VLLM_TOKENIZE = frozenset(_VLLM_TOKENIZE.split())
 VLLM_STRUCTURED = frozenset(_VLLM_STRUCTURED.split())
 VLLM_NOT_ALWAYS = {
+    "max_tool_calls": "ignored",
+    "ResponseRequest.prompt": "refused",
+    "prompt_cache_key": "ignored",
     "user": "ignored",
     "return_token_offsets": "ignored",
     "return_mm_kwargs": "ignored",
@@ -63,9 +76,11 @@ VLLM_NOT_ALWAYS = {
     "routed_experts_prompt_start": "with a flag",
     "watermarking": "with a flag",
 }
-"""What vLLM does with those of its fields that it does not simply act on."""
+"""What vLLM does with those of its fields that it does not simply act on, in all requests or in the
+one that is named."""
 
 VLLM_PATHS = frozenset(_VLLM_PATHS.split())
 
 OPENAI_CHAT = frozenset(ChatParams.__annotations__) | {"stream"}
 OPENAI_COMPLETION = frozenset(CompletionParams.__annotations__) | {"stream"}
+OPENAI_RESPONSES = frozenset(ResponseParams.__annotations__) | {"stream"}

@@ -133,10 +133,17 @@ class ResponseRequest(KnownFields, kw_only=True):
     structured_outputs: StructuredOutputs | None = None
     thinking_token_budget: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None
 
+    access_programs: Unsupported = UNSET
     background: Unsupported = UNSET
-    conversation: Unsupported = UNSET
-    prompt: Unsupported = UNSET
     context_management: Unsupported = UNSET
+    conversation: Unsupported = UNSET
+    enable_response_messages: Unsupported = UNSET
+    image: Unsupported = UNSET
+    mm_processor_kwargs: Unsupported = UNSET
+    previous_input_messages: Unsupported = UNSET
+    previous_response: Unsupported = UNSET
+    prompt: Unsupported = UNSET
+    request_id: Unsupported = UNSET  # items name their response by its id
 
     def __post_init__(self) -> None:
         super().__post_init__()

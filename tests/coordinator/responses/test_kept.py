@@ -1,7 +1,9 @@
 """Responses that are kept in Redis: named by the next turn, read, deleted, forgotten."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,13 +16,15 @@ from coordinator.http.http_settings import HttpSettings
 from coordinator.http.readers import Readers
 from coordinator.record import keys
 from coordinator.record.kept_response import ConversationUnavailable, KeptResponse
+from coordinator.record.redis_link import Damage, RedisLink
+from coordinator.record.response_store import ResponseStore
 from coordinator.record.settings import KeepLimits
 from coordinator.record.store import Store
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.answers import check_error
 from tests.coordinator.fake_core import FakeCore, Says
 from tests.coordinator.responses.sdk import create, parsed, stream
-from tests.coordinator.stores import MakeStore, eventually
+from tests.coordinator.stores import MakeStore, eventually, slow_way
 from tests.local_redis import LocalRedis
 
 ALICE = {"authorization": "Bearer sk-alice-0123456789abcdef"}
@@ -146,6 +150,18 @@ async def test_without_redis_stateless_requests_go_on(
         await client.delete(f"/v1/responses/{made.id}"),
     ):
         check_error(answer, 503)
+
+
+async def test_a_late_redis_holds_up_an_end_for_a_moment(
+    server: LocalRedis, tmp_path: Path
+) -> None:
+    limits = KeepLimits(keep_wait_s=0.05)
+    async with slow_way(server, tmp_path / "slow", 20.0) as url:
+        link = RedisLink(url, call_timeout_s=30.0, damage=Damage())
+        responses = ResponseStore(link, lambda: True, limits)
+        async with asyncio.timeout(10.0):
+            assert not await responses.keep("a", kept(1))
+        await responses.close()
 
 
 def kept(number: int, previous: int | None = None, size: int = 10) -> KeptResponse:
