@@ -112,9 +112,9 @@ def checkpoint(name: str) -> Path:
 
 
 @cache
-def with_draft_layer(name: str) -> Path:
-    """A shape's checkpoint with a random MTP layer, stored apart as some releases have it."""
-    folder = Path(_root().name) / f"{name}-mtp"
+def with_draft_layer(name: str, *, apart: bool = True) -> Path:
+    """A shape's checkpoint with a random MTP layer, stored ``apart`` as some releases have it."""
+    folder = Path(_root().name) / f"{name}-mtp-{apart}"
     folder.mkdir()
     for file in checkpoint(name).iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
@@ -122,7 +122,11 @@ def with_draft_layer(name: str) -> Path:
     text = config.get("text_config", config)
     text["mtp_num_hidden_layers"] = 1
     (folder / "config.json").write_text(json.dumps(config))
-    save_file(_draft_layer(text), folder / "mtp.safetensors")
+    tensors, file = _draft_layer(text), folder / "mtp.safetensors"
+    if not apart:
+        file = folder / "model.safetensors"
+        tensors |= load_file(file)
+    save_file(tensors, file)
     return folder
 
 

@@ -1,0 +1,69 @@
+"""The draft layer against the recipe's own, over a whole sequence at once."""
+
+import random
+
+import pytest
+import torch
+
+from models.recipe import mtp
+from tests.engine.checkpoints import checkpoint, reference, with_draft_layer
+from tests.engine.driver import GREEDY, Driver, Request, load_engine
+
+NAME, NUM_DRAFTS = "per_expert", 3
+
+
+@pytest.fixture(scope="module")
+def guesses() -> tuple[list[int], list[tuple[int, torch.Tensor]]]:
+    """(text, (index, logits of the draft for it) in the order of the engine's drafts)."""
+    found: list[tuple[int, torch.Tensor]] = []
+    draw = random.Random(5)
+    request = Request(tuple(draw.choices(range(250), k=75)), 12, GREEDY)
+    engine = load_engine(with_draft_layer(NAME, apart=False), max_drafts=NUM_DRAFTS)
+    guess = engine._sampler.guess
+
+    def noted(logits: torch.Tensor, slots: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        found.append((int(at), logits[0].clone()))
+        return guess(logits, slots, at)
+
+    engine._sampler.guess = noted  # type: ignore[method-assign]
+    # Chunks of 64: the last token of one needs the first of the next.
+    Driver(engine, budget=64, num_drafts=lambda: NUM_DRAFTS).run([request])
+    return [*request.prompt, *request.tokens], found
+
+
+@torch.no_grad()
+def test_drafts_are_those_of_the_recipe(
+    guesses: tuple[list[int], list[tuple[int, torch.Tensor]]],
+) -> None:
+    text, found = guesses
+    trunk = reference(NAME)
+    draft = mtp.load(with_draft_layer(NAME, apart=False)).eval()
+    hidden = trunk.model(torch.tensor([text])).last_hidden_state
+    embed = trunk.get_input_embeddings()
+    steps = [found[i : i + NUM_DRAFTS] for i in range(0, len(found), NUM_DRAFTS)]
+    assert len(steps) > 5
+    for step in steps:
+        last = step[0][0] - 2
+        if last + 1 >= len(text):
+            continue
+        assert [index for index, _ in step] == [last + 2 + k for k in range(NUM_DRAFTS)]
+        ids, rows = text[1 : last + 2], hidden[:, : last + 1]
+        for _, logits in step:
+            m = draft(embed(torch.tensor([ids])), rows)
+            truth = trunk.lm_head(m[0, -1])
+            torch.testing.assert_close(logits, truth, atol=2e-3, rtol=1e-3)
+            ids, rows = [*ids, int(logits.argmax())], torch.cat((rows, m[:, -1:]), 1)
+
+
+def test_a_layer_in_the_checkpoint_is_one_beside_it() -> None:
+    apart = load_engine(with_draft_layer(NAME), max_drafts=1)
+    within = load_engine(with_draft_layer(NAME, apart=False), max_drafts=1)
+    ours, theirs = apart._model.weights.mtp, within._model.weights.mtp
+    assert ours is not None
+    assert theirs is not None
+    assert torch.equal(ours.fc.plain, theirs.fc.plain)
+    assert apart.layout == within.layout
+    assert (
+        apart.layout.num_attention_layers
+        == 1 + load_engine(checkpoint(NAME)).layout.num_attention_layers
+    )
