@@ -75,7 +75,11 @@ class Bench:
 def main(
     model: Annotated[Path, typer.Option(help="Checkpoint folder or config.")] = FULL_SIZE,
     batches: Annotated[str, typer.Option(help="Batch sizes.")] = "1,2,4,8,16,32,64",
-    drafts: Annotated[str, typer.Option(help="K; off: no draft layer.")] = "off,none,0,1,2,3",
+    drafts: Annotated[
+        str,
+        typer.Option(help="K; none: the layer is not computed. off, alone: an engine without it."),
+    ] = "none,0,1,2,3",
+    off: Annotated[Path | None, typer.Option(help="A result of off, to compare with.")] = None,
     acceptance: Annotated[str, typer.Option(help="Of each draft.")] = "0,0.5,0.8,0.9",
     input_len: int = 1024,
     num_steps: int = 128,
@@ -84,15 +88,12 @@ def main(
 ) -> None:
     sizes = [int(size) for size in batches.split(",")]
     wanted, rates = drafts.split(","), [float(rate) for rate in acceptance.split(",")]
-    results: list[dict[str, Any]] = []
     print("batch  K     accepted  step ms  tokens a step  tok/s  x off")
-    for off in (True, False):
-        numbers = [k for k in wanted if (k == "off") == off]
-        if not numbers:
-            continue
-        most = max((int(k) for k in numbers if k.isdecimal()), default=0)
-        results += _measure(model, sizes, numbers, rates, input_len, num_steps, most, results)
-        torch.cuda.empty_cache()
+    plain: dict[int, float] = {}
+    if off is not None:
+        steps = json.loads(off.read_text())["steps"]
+        plain = {row["batch"]: row["tokens_per_s"] for row in steps if row["drafts"] == "off"}
+    results = _measure(model, sizes, wanted, rates, input_len, num_steps, plain)
     report = {
         "environment": gpu_environment("bench.speculation", commit),
         "acceptance": "given, not measured: random weights, a draft is accepted by lot",
@@ -111,9 +112,9 @@ def _measure(
     rates: list[float],
     input_len: int,
     num_steps: int,
-    max_drafts: int,
-    before: list[dict[str, Any]],
+    plain: dict[int, float],
 ) -> list[dict[str, Any]]:
+    max_drafts = max((int(number) for number in numbers if number.isdecimal()), default=0)
     pages_each = -(-(input_len + (num_steps + 16) * (1 + max_drafts)) // 64)
     began = time.perf_counter()
     memory = own_memory("cuda", f"bench-{max_drafts}")
@@ -124,7 +125,6 @@ def _measure(
     engine = Engine.load(config, memory.allocate)
     print(f"ready in {time.perf_counter() - began:.1f} s", flush=True)
     bench, found = Bench(engine, input_len, pages_each), list[dict[str, Any]]()
-    plain = {row["batch"]: row["tokens_per_s"] for row in before if row["drafts"] == "off"}
     for batch in sizes:
         for number in numbers:
             num = int(number) if number.isdecimal() else None
