@@ -133,15 +133,16 @@ def _measure(
                     engine._drafts.forced = rate if num else None
                 bench.prefill(batch)
                 seconds, tokens = bench.decode(batch, num, num_steps)
-                row = {
+                tok_s = batch * tokens / seconds
+                row: dict[str, Any] = {
                     "batch": batch,
                     "drafts": number,
                     "acceptance": rate if num else None,
                     "step_ms": round(1e3 * seconds, 3),
                     "tokens_a_step": round(tokens, 3),
-                    "tokens_per_s": round(batch * tokens / seconds),
+                    "tokens_per_s": round(tok_s),
                 }
-                row["times_off"] = round(row["tokens_per_s"] / plain.get(batch, float("nan")), 3)
+                row["times_off"] = round(tok_s / plain.get(batch, float("nan")), 3)
                 found.append(row)
                 print("{:5}  {:4} {!s:>9} {:8} {:13} {:7} {:6}".format(*row.values()), flush=True)
     del engine, bench
