@@ -68,6 +68,8 @@ class _LongFields(msgspec.Struct):
 
     tools: msgspec.Raw = msgspec.Raw()
     response_format: msgspec.Raw = msgspec.Raw()
+    output_config: msgspec.Raw = msgspec.Raw()
+    output_format: msgspec.Raw = msgspec.Raw()
     structured_outputs: msgspec.Raw = msgspec.Raw()
     guided_json: msgspec.Raw = msgspec.Raw()
     guided_regex: msgspec.Raw = msgspec.Raw()

@@ -28,7 +28,7 @@ MAX_LISTED = 200
 _RETRY_AFTER_S = 2.0
 _EVERY_S = 0.5
 _LAID_OUT_A_TURN = 20
-_PREFIXES = ("chatcmpl-", "cmpl-", "resp_")
+_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")
 _ERRORS = {
     400: "limit is not a number in its range.",
     404: "No such request, or it ended more than an hour ago; or its record is damaged.",

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import anthropic
+import httpx
 import pytest
 from pydantic import BaseModel
 
@@ -41,11 +42,13 @@ def ask(client: anthropic.Anthropic, **fields: Any) -> anthropic.types.Message:
     return client.messages.create(**GIVEN | GREEDY | fields)
 
 
-def test_a_question_whole_streamed_and_counted(claude: anthropic.Anthropic) -> None:
+def test_a_question_whole_streamed_and_counted(claude: anthropic.Anthropic, api: Api) -> None:
     whole = ask(claude, system="Be brief.", metadata={"user_id": "u"})
     assert last_number(whole.content[0].text) == SHELLS_LEFT
     assert (whole.stop_reason, whole.model, whole.id[:4]) == ("end_turn", MODEL, "msg_")
     assert whole._request_id
+    record = httpx.get(f"{api.base}/requests/{whole.id}").json()
+    assert record["state"] == "finished"
     with claude.messages.stream(**GIVEN | GREEDY, system="Be brief.") as stream:
         text = "".join(stream.text_stream)
         streamed = stream.get_final_message()

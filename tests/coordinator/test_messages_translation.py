@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coordinator.http.errors import ApiError
 from coordinator.http.messages.requests import CountTokensRequest, MessagesRequest
@@ -229,3 +231,60 @@ def test_errors_name_the_fields_of_the_request() -> None:
     assert renamed.value.code == "c"
     with pytest.raises(ApiError, match=r"^temperature: bad$"), fields_as_given():
         raise ApiError(400, "temperature: bad", param="temperature")
+
+
+WORDS = st.sampled_from(["", "add", "so it is"])
+OBJECTS = st.dictionaries(WORDS, st.none() | st.integers() | WORDS | st.lists(WORDS), max_size=3)
+FORMS = st.fixed_dictionaries({"type": st.just("json_schema"), "schema": OBJECTS})
+
+
+def typed(kind: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({"type": st.just(kind)}, optional=fields)
+
+
+TEXTS = WORDS | st.lists(typed("text", text=WORDS), max_size=2)
+BLOCKS = st.lists(
+    typed("text", text=WORDS)
+    | typed("thinking", thinking=WORDS, signature=WORDS)
+    | typed("redacted_thinking", data=WORDS)
+    | typed("tool_use", id=WORDS, name=WORDS, input=OBJECTS)
+    | typed("tool_result", tool_use_id=WORDS, content=TEXTS, is_error=st.booleans()),
+    max_size=3,
+)
+TURNS = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "system"]), "content": WORDS | BLOCKS}
+)
+FIELDS = {
+    "system": TEXTS,
+    "tools": st.lists(st.fixed_dictionaries({"name": WORDS, "input_schema": OBJECTS}), max_size=2),
+    "tool_choice": st.sampled_from(["auto", "any", "none", "tool"]).flatmap(
+        lambda kind: typed(kind, name=WORDS, disable_parallel_tool_use=st.booleans())
+    ),
+    "thinking": st.sampled_from(["enabled", "adaptive", "disabled"]).flatmap(
+        lambda kind: typed(kind, budget_tokens=st.integers(0, 9))
+    ),
+    "output_config": st.fixed_dictionaries({}, optional={"format": FORMS}),
+    "output_format": FORMS,
+    "stop_sequences": st.lists(WORDS, max_size=2),
+    "thread": st.booleans(),
+}
+
+
+@given(
+    turns=st.lists(TURNS, min_size=1, max_size=4),
+    fields=st.fixed_dictionaries({}, optional=FIELDS),
+)
+def test_any_request_is_a_chat_or_a_400(
+    turns: list[dict[str, Any]], fields: dict[str, Any]
+) -> None:
+    body = msgspec.json.encode(asked(messages=turns, **fields))
+    try:
+        request = parse("messages", body)
+    except ApiError as error:
+        assert error.status == 400  # noqa: PT017
+        return
+    assert isinstance(request, MessagesRequest)
+    found = chat_of(request)
+    for message in found.messages:
+        message.rendered()
+    assert isinstance(parse("chat", msgspec.json.encode(found)), ChatRequest)
