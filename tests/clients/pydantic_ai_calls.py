@@ -1,4 +1,4 @@
-"""pydantic-ai: tools, and its ways to an output type."""
+"""pydantic-ai: tools, and its ways to an output type, over chats and over responses."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from pydantic_ai import (
     UnexpectedModelBehavior,
 )
 from pydantic_ai.messages import ToolCallPart, ToolReturnPart
-from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
@@ -30,12 +30,18 @@ class AnyObject(BaseModel):
     """Any JSON object is one."""
 
 
-@pytest.fixture
-def model(api: Api) -> OpenAIChatModel:
-    return OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=api.base, api_key="none"))
+AnyModel = OpenAIChatModel | OpenAIResponsesModel
 
 
-async def test_text_whole_and_streamed(model: OpenAIChatModel) -> None:
+@pytest.fixture(params=[OpenAIChatModel, OpenAIResponsesModel], ids=["chat", "responses"])
+def model(api: Api, request: pytest.FixtureRequest) -> AnyModel:
+    made: AnyModel = request.param(
+        MODEL, provider=OpenAIProvider(base_url=api.base, api_key="none")
+    )
+    return made
+
+
+async def test_text_whole_and_streamed(model: AnyModel) -> None:
     agent = Agent(model, model_settings=SETTINGS)
     whole = await agent.run(SHELLS)
     assert last_number(whole.output) == SHELLS_LEFT
@@ -48,7 +54,7 @@ async def test_text_whole_and_streamed(model: OpenAIChatModel) -> None:
 
 @pytest.mark.parametrize("output", [Item, ToolOutput(Item), NativeOutput(Item)])
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_output_types(model: OpenAIChatModel, output: Any, streamed: bool) -> None:
+async def test_output_types(model: AnyModel, output: Any, streamed: bool) -> None:
     agent: Agent[None, Any] = Agent(model, output_type=output, model_settings=SETTINGS)
     if streamed:
         async with agent.run_stream(SHELLS) as stream:
@@ -58,7 +64,7 @@ async def test_output_types(model: OpenAIChatModel, output: Any, streamed: bool)
     assert isinstance(found, Item)
 
 
-async def test_a_prompted_output_is_json(model: OpenAIChatModel) -> None:
+async def test_a_prompted_output_is_json(model: AnyModel) -> None:
     """Only the prompt has the schema here, and a model without practice goes on until it is cut
     off; what ends is a JSON object."""
     for seed in range(10):
@@ -75,7 +81,7 @@ async def test_a_prompted_output_is_json(model: OpenAIChatModel) -> None:
     pytest.fail("none of ten answers ended")
 
 
-async def test_tools_with_results_and_an_output(model: OpenAIChatModel) -> None:
+async def test_tools_with_results_and_an_output(model: AnyModel) -> None:
     """An output type that is a tool makes every answer a call. The calculator is there for three
     steps: a model without practice might call it forever."""
     seen: list[str] = []
@@ -99,7 +105,7 @@ async def test_tools_with_results_and_an_output(model: OpenAIChatModel) -> None:
     assert isinstance(result.output, Item)
 
 
-async def test_an_agent_ends_with_the_right_number(model: OpenAIChatModel) -> None:
+async def test_an_agent_ends_with_the_right_number(model: AnyModel) -> None:
     agent = Agent(model, model_settings=SETTINGS, tools=[tools.calculator, tools.lookup])
     result = await agent.run(SHELLS)
     assert last_number(result.output) == SHELLS_LEFT

@@ -28,6 +28,7 @@ _BODIES = (
     b'{"prompt": "x", "stop": [""]}', b'{"prompt": [[[1]]]}', b'{"prompt": "x", "n": 1000000}',
     b"[" * 100_000, b'{"prompt": "' + b"\\ud800" * 1000 + b'", "max_tokens": 0.5}',
 )  # fmt: skip
+_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
 _NO_HTTP = (
     b"\x00" * 512, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET\r\n\r\n", b"A" * 70_000,
     b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n",
@@ -63,7 +64,7 @@ async def bad_bodies(url: str, draw: random.Random) -> str:
     async with httpx.AsyncClient(base_url=url, timeout=ANSWER_S, limits=limits) as http:
 
         async def send(body: bytes) -> int:
-            path = draw.choice(("/v1/completions", "/v1/chat/completions"))
+            path = draw.choice(_PATHS)
             headers = {"Content-Type": "application/json"}
             return (await http.post(path, content=body, headers=headers)).status_code
 
