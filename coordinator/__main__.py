@@ -17,7 +17,7 @@ import uvloop
 
 from coordinator.core.hub_settings import HubSettings
 from coordinator.core.streams import memory_bytes, tokens_that_fit
-from coordinator.http.api_keys import parse_api_keys
+from coordinator.http.auth.api_keys import parse_api_keys
 from coordinator.http.http_settings import HttpSettings
 from coordinator.record.redis_link import RedisUnavailable
 from coordinator.record.settings import PASSWORD, KeepLimits

@@ -16,16 +16,16 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 from coordinator.core.contract import Core, History, KeptResponses, NoHistory, NoKeptResponses
-from coordinator.http.accounts import Accounts
 from coordinator.http.app_context import AppContext
+from coordinator.http.auth.accounts import Accounts
+from coordinator.http.auth.key_check import KeyCheck
+from coordinator.http.auth.rate_limit_headers import RATE_LIMIT_HEADERS
 from coordinator.http.body import Bodies, BodyLimit
 from coordinator.http.errors import install_error_handlers
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.key_check import KeyCheck
 from coordinator.http.messages.routes import messages_routes
 from coordinator.http.middleware import HeadRequests, Observed, RequestId
 from coordinator.http.openapi import install_openapi
-from coordinator.http.rate_limit_headers import RATE_LIMIT_HEADERS
 from coordinator.http.readers import Readers
 from coordinator.http.responses.routes import response_routes
 from coordinator.http.routes_generate import generate_routes

@@ -10,8 +10,8 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordinator.http.accounts import account_of
 from coordinator.http.app_context import AppContext
+from coordinator.http.auth.accounts import account_of
 from coordinator.http.body_reader import Job
 from coordinator.http.errors import ApiError, quote
 from coordinator.http.preparation import Prepared, prepared

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from coordinator.http.api_keys import ApiKey
+from coordinator.http.auth.api_keys import ApiKey
 
 # 32 is about twice what a token takes in scripts that JSON escapes, \uXXXX for a letter.
 _BYTES_PER_TOKEN = 32

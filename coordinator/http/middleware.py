@@ -12,7 +12,7 @@ import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordinator.http.accounts import account_of
+from coordinator.http.auth.accounts import account_of
 from coordinator.http.errors import CLIENT_LEFT, internal_error
 from coordinator.http.messages.error_form import is_messages
 from coordinator.http.response_names import NAME_PATTERN, note_name

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from coordinator.core.contract import ServiceStatus
-from coordinator.http.key_check import OPEN_PATHS
+from coordinator.http.auth.key_check import OPEN_PATHS
 from coordinator.http.messages.bodies import (
     MESSAGES_EVENTS,
     Message,

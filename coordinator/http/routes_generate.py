@@ -10,10 +10,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from coordinator.core.contract import GenerationFailed, SequenceRequest, TokenStream
-from coordinator.http.accounts import account_of
 from coordinator.http.answer import Answer, ChunkedAnswer
 from coordinator.http.answer_form import callable_tools, parameters_of
 from coordinator.http.app_context import AppContext, new_id
+from coordinator.http.auth.accounts import account_of
 from coordinator.http.body import Bodies
 from coordinator.http.chat_writer import ChatWriter
 from coordinator.http.choice import Choice, NoOutput, collected

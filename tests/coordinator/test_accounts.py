@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.http.accounts import Accounts, account_of, open_account
-from coordinator.http.api_keys import parse_api_keys
+from coordinator.http.auth.accounts import Accounts, account_of, open_account
+from coordinator.http.auth.api_keys import parse_api_keys
 from coordinator.http.errors import ApiError
 from telemetry.metrics import Metrics
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.http.api_keys import ApiKey, digest_of, owner, parse_api_keys
+from coordinator.http.auth.api_keys import ApiKey, digest_of, owner, parse_api_keys
 
 ALICE, BOB, EVE = (f"sk-{name}-0123456789abcdef" for name in ("alice", "bob", "eve"))
 LIST = f"""

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from coordinator.http.api import create_app
-from coordinator.http.api_keys import parse_api_keys
+from coordinator.http.auth.api_keys import parse_api_keys
+from coordinator.http.auth.rate_limit_headers import duration
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.rate_limit_headers import duration
 from coordinator.http.response_schemas import ErrorBody
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.anthropic_sdk import MESSAGES, asked, check_error

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.http.accounts import TokenBucket, Unlimited
+from coordinator.http.auth.accounts import TokenBucket, Unlimited
 
 
 class Clock:

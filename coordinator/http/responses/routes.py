@@ -7,9 +7,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from coordinator.core.contract import KeptResponses
-from coordinator.http.accounts import account_of
 from coordinator.http.answer_form import callable_tools, parameters_of
 from coordinator.http.app_context import AppContext, new_id
+from coordinator.http.auth.accounts import account_of
 from coordinator.http.body import Bodies
 from coordinator.http.constraint import constraint_for
 from coordinator.http.errors import ApiError, invalid, json_response, quote

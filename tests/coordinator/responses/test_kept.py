@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from coordinator.http.api import create_app
-from coordinator.http.api_keys import parse_api_keys
+from coordinator.http.auth.api_keys import parse_api_keys
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.readers import Readers
 from coordinator.record import keys

@@ -2,7 +2,7 @@
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordinator.http.accounts import QUOTA_USED_UP, Accounts, KeyAccount, open_account
+from coordinator.http.auth.accounts import QUOTA_USED_UP, Accounts, KeyAccount, open_account
 from coordinator.http.errors import ApiError
 from coordinator.http.routes_page import PATHS as PAGE
 

@@ -19,9 +19,9 @@ from typing import Protocol
 from starlette.types import Scope
 
 from coordinator.core.contract import Token, TokenStream
-from coordinator.http.api_keys import ApiKey, owner
+from coordinator.http.auth.api_keys import ApiKey, owner
+from coordinator.http.auth.rate_limit_headers import QuotaLevel, rate_limit_headers
 from coordinator.http.errors import ApiError
-from coordinator.http.rate_limit_headers import QuotaLevel, rate_limit_headers
 from telemetry.metrics import Metrics
 
 _MINUTE_S = 60.0
