@@ -4,7 +4,7 @@ coordinator (grammar_checks.py).
 The compiler of grammars may take any time, overflow its stack, or take all memory, whatever limits
 it is given. So each form is checked in a process of its own, forked when the vocabulary is loaded,
 with limits that end it; its client then gets no reply. A worker compiles what has passed here in a
-thread whose stack is four times as large.
+thread whose stack is larger, at least twice.
 
 1. A message on socket ``FD`` brings one end of a socket pair, and a child is forked for it.
 2. The child reads a Form until its end, writes a Verdict and exits.
@@ -30,7 +30,7 @@ from transport.grammars import grammar_tokenizer
 CPU_S = 0.15
 BEGUN = b"\n"
 """What a child writes before it begins: white space, before the JSON of its Verdict."""
-_STACK_BYTES = 2 * 1024 * 1024
+_STACK_BYTES = 1024 * 1024
 _MEMORY_BYTES = 1024 * 1024 * 1024  # more than the process has when it is forked
 
 
