@@ -15,8 +15,7 @@ from collections.abc import Callable
 
 from decode.speculation import DraftPolicy, NoDrafts
 from engine.batch import Row, Sampled, StepResult
-from engine.cache.allocator import CacheAllocator
-from engine.cache.capacity import too_long
+from engine.cache.allocator import CacheAllocator, too_long
 from engine.sequence import Scheduled, Sequence
 from transport.wire.layout import CacheLayout
 from transport.wire.messages import FailureCode, TokenOut

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 
 from engine.batch import Sampled
-from engine.draws import Draw, SampleRow
 from engine.grammars import Grammars
 from engine.kernels import torch_sampling
 from engine.kernels.triton_linear import aligned
@@ -21,6 +20,7 @@ from engine.kernels.triton_mask import mask_logits
 from engine.kernels.triton_sampling import SamplingWorkspace, draw
 from engine.kernels.triton_threshold import ThresholdWorkspace, lowest_kept
 from engine.sampler import MIN_P, SEED, TEMPERATURE, TOP_K, TOP_P, Bound, Sampler
+from engine.step import Draw, SampleRow
 from engine.upload import upload
 from transport.wire.sampling import SamplingParams
 

@@ -20,7 +20,6 @@ from engine.batch import Row
 from engine.block_tables import BlockTables
 from engine.config import MAX_DECODE_ROWS, MAX_VERIFIED_TOKENS
 from engine.cuda_sampler import CudaSampler
-from engine.draws import Draw, SampleRow
 from engine.graphs import BUCKETS, GraphPool
 from engine.inputs import DraftRows, Inputs, Rows
 from engine.kernels.interface import Kernels
@@ -38,6 +37,7 @@ from engine.model.mtp import draft_hidden
 from engine.model.qwen35 import Qwen35
 from engine.passes import Pass
 from engine.speculation import DRAFT_IDS, draft_prompts
+from engine.step import Draw, SampleRow
 from engine.upload import upload
 from engine.verified import Verified
 from transport.copy.tensors import CacheTensors

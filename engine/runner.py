@@ -19,7 +19,6 @@ from engine import checkpoint, gpu, prompt_scores, warm_up, weights
 from engine.batch import Binding, ForwardBatch
 from engine.cache.lay import BufferFactory, lay
 from engine.config import EngineConfig, step_tokens
-from engine.draws import Draw, Outcome, SampleRow
 from engine.grammars import Grammars, grammars_of
 from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
@@ -33,7 +32,7 @@ from engine.prefill_graphs import PrefillGraphs
 from engine.prompt_scores import Scores
 from engine.sampler import Sampler
 from engine.speculation import Drafts, Speculation
-from engine.step import Step
+from engine.step import Draw, Outcome, SampleRow, Step
 from engine.upload import reserve_pinned
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout, PoolSize

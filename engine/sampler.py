@@ -26,10 +26,10 @@ import torch
 
 from engine.batch import Binding
 from engine.constraints import Constraints, Masks
-from engine.draws import Draw, SampleRow
 from engine.grammars import Grammars
 from engine.kernels import torch_sampling
 from engine.kernels.philox import gumbel_noise
+from engine.step import Draw, SampleRow
 from engine.upload import upload
 from transport.wire.sampling import SamplingParams, StopRule
 

@@ -19,7 +19,6 @@ from typing import Protocol
 import torch
 
 from engine.batch import Row, Sampled
-from engine.draws import Draw, Outcome, SampleRow
 from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
@@ -27,6 +26,7 @@ from engine.model.mtp import draft_hidden
 from engine.model.qwen35 import Qwen35
 from engine.passes import Pass
 from engine.sampler import Sampler
+from engine.step import Draw, Outcome, SampleRow
 from engine.upload import upload
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout

@@ -1,12 +1,65 @@
-"""A launched batch: what the host waits for and reads."""
+"""A launched batch, and what its passes sample: on the device, until the host reads it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
 
 from engine import prompt_scores
-from engine.batch import Sampled, StepResult
-from engine.draws import Outcome
+from engine.batch import Sampled, StepResult, TokenLogprobs
 from engine.prompt_scores import Scores
+
+
+@dataclass(frozen=True)
+class SampleRow:
+    """Host facts of one sampled row; ``position`` is the index its new token will have."""
+
+    state_slot: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Sampled rows still on the device: ``ids`` int64 [rows], -1 where logits were not finite.
+
+    ``logprobs`` of the rows ``logprob_rows``: chosen [n], best values and ids [n, k]. ``errors``:
+    rows whose grammar cannot go on, and why.
+    """
+
+    ids: torch.Tensor
+    logprob_rows: tuple[tuple[int, int], ...] = ()
+    logprobs: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+    errors: Mapping[int, str] = field(default_factory=dict)
+
+    def wait(self) -> None:
+        """Return when the ids are on the host; on the CPU they are."""
+
+    def to_host(self) -> list[Sampled]:
+        """One entry a row; waits for the device."""
+        ids = self.ids.tolist()
+        found: dict[int, TokenLogprobs] = {}
+        if self.logprobs is not None:
+            chosen, values, best = (tensor.tolist() for tensor in self.logprobs)
+            for i, (row, k) in enumerate(self.logprob_rows):
+                top = tuple(zip(best[i][:k], values[i][:k], strict=True))
+                found[row] = TokenLogprobs(chosen[i], top)
+        return [
+            Sampled(token_id, found.get(row))
+            if token_id >= 0 and row not in self.errors
+            else Sampled(None, error=self.errors.get(row, ""))
+            for row, token_id in enumerate(ids)
+        ]
+
+
+class Outcome(Protocol):
+    """What the host gets of a pass: a ``Draw``, or one with drafts."""
+
+    def wait(self) -> None: ...
+
+    def to_host(self) -> Sequence[Sampled | None]:
+        """One entry a token, None for those behind a refused draft; waits for the device."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.batch import Sampled
-from engine.draws import Draw
+from engine.step import Draw
 
 
 @dataclass(frozen=True)

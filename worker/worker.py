@@ -27,7 +27,7 @@ from typing import assert_never
 from colocated.limits import ColocatedLimits
 from decode.scheduler import DecodeScheduler
 from decode.speculation import DraftPolicy
-from engine.cache.capacity import too_long
+from engine.cache.allocator import too_long
 from engine.cache.publish import allocator_for
 from engine.runner import Engine
 from engine.sequence import Scheduled, Sequence, attempts_up_to, youngest_since

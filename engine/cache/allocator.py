@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from engine.cache.pages import PagePool
 from engine.cache.slots import SlotPool, StateSlot
-from transport.wire.layout import PoolSize
+from transport.wire.layout import CacheLayout, PoolSize
 
 
 @dataclass(eq=False)
@@ -95,3 +95,10 @@ class CacheAllocator:
             f"{pages} of {self.size.num_pages} pages and {slots} of "
             f"{self.size.num_state_slots} state slots accounted for"
         )
+
+
+def too_long(num_tokens: int, layout: CacheLayout, size: PoolSize) -> str:
+    """Why a sequence of so many cached tokens can never fit the cache; "" if it can."""
+    if layout.pages_for(num_tokens) <= size.num_pages:
+        return ""
+    return f"{num_tokens} tokens do not fit into {size.num_pages} pages of {layout.page_size}"

@@ -9,9 +9,9 @@ from llguidance import LLMatcher
 
 from engine.batch import Binding
 from engine.constraints import ConstrainedSequence
-from engine.draws import SampleRow
 from engine.grammars import Grammars
 from engine.sampler import Sampler
+from engine.step import SampleRow
 from transport.eos_ids import eos_ids
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 

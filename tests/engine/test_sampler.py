@@ -15,10 +15,10 @@ from transformers import (
 )
 
 from engine.batch import Binding, Sampled
-from engine.draws import SampleRow
 from engine.kernels.philox import gumbel_noise, philox
 from engine.kernels.torch_sampling import threshold
 from engine.sampler import Bound, Sampler
+from engine.step import SampleRow
 from transport.wire.sampling import SamplingParams, StopRule
 
 NUM_IDS = 50

@@ -9,10 +9,10 @@ from llguidance import LLMatcher
 from engine import cuda_sampler
 from engine.batch import Binding, Sampled
 from engine.cuda_sampler import CudaSampler, num_logits
-from engine.draws import SampleRow
 from engine.grammars import Grammars
 from engine.kernels import torch_sampling
 from engine.sampler import Sampler
+from engine.step import SampleRow
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 
 NUM_IDS = 701
