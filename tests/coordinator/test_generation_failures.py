@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.core.contract import GenerationFailed
+from coordinator.core.contract import GenerationFailed, Overloaded
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.answers import CHAT, COMPLETIONS, USER, events
 from tests.coordinator.fake_core import ClientOf, FakeCore, Says
@@ -48,6 +48,22 @@ async def test_a_failure_later_is_an_event_and_ends_the_other_choices(
     assert all(chunk["choices"][0]["finish_reason"] is None for chunk in chunks[:-1])
     assert "failed" in core.outcomes
     assert set(core.outcomes) <= {"failed", "cancelled"}
+
+
+async def test_a_core_that_drains_is_not_called_overloaded(
+    says: Says, client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = says()
+
+    def drains(_: object) -> None:
+        raise Overloaded("it takes no new request", retry_after_s=2.0, code="draining")
+
+    monkeypatch.setattr(core, "submit", drains)
+    response = await client_of(core).post(CHAT, json={"messages": USER})
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "2"
+    error = response.json()["error"]
+    assert (error["code"], error["type"]) == ("draining", "server_error")
 
 
 @pytest.mark.parametrize("streamed", [False, True])
