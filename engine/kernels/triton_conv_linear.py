@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels.state_ring import StateRing
-from engine.kernels.triton_linear import linear, stream_linear, tiles_of
+from engine.kernels.triton_linear import linear, tiles_of
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_rows import Tiles, prefetch_rows, rows_product
 from engine.model.matrix import Matrix
@@ -60,6 +60,18 @@ def _move_on(p_h, b_h1, b_h2, b_x, live):
     tl.store(p_h + 2, b_x, mask=live)
 
 
+@triton.jit
+def _behind_pending(p_ring, b_pending, b_h0, b_h1, b_h2, live, CHANNELS: tl.constexpr, RING):
+    """The history after the accepted drafts of the last step."""
+    for i in tl.static_range(RING):
+        moves = live & (b_pending > i)[:, None]
+        b_x = tl.load(p_ring + i * CHANNELS, mask=moves, other=0.0)
+        b_h0 = tl.where(moves, b_h1, b_h0)
+        b_h1 = tl.where(moves, b_h2, b_h1)
+        b_h2 = tl.where(moves, b_x, b_h2)
+    return b_h0, b_h1, b_h2
+
+
 @triton.jit(do_not_specialize=["num_tokens"])
 def _conv_linear_kernel(
     p_x,
@@ -70,15 +82,20 @@ def _conv_linear_kernel(
     p_taps,
     p_state,
     p_slots,
+    p_ring,
+    p_pending,
     num_tokens,
     num_rows,
     stride_x,
     stride_y,
     slot_stride,
+    ring_slot_stride,
     FP8_ROWS: tl.constexpr,
     HAS_PLAIN: tl.constexpr,
     K: tl.constexpr,
     CHANNELS: tl.constexpr,
+    TOKENS: tl.constexpr,
+    RING: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -89,26 +106,49 @@ def _conv_linear_kernel(
     PREFETCHED: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    """A band of rows of the weights. Each sequence has TOKENS tokens, and a ring of RING drafts."""
     band = tl.program_id(0) * BLOCK_N
     rows = band + tl.arange(0, BLOCK_N)
     tokens = tl.arange(0, BLOCK_T)
     in_batch = tokens < num_tokens
     prefetch_rows(p_fp8, p_w, band, num_rows, FP8_ROWS, HAS_PLAIN, K, BLOCK_N, PREFETCHED, PDL)
-    b_slots = tl.load(p_slots + tokens, mask=in_batch, other=-1).to(tl.int64)
+    b_slots = tl.load(p_slots + tokens // TOKENS, mask=in_batch, other=-1).to(tl.int64)
+    live = (b_slots >= 0)[:, None]
     channels = tl.minimum(rows, CHANNELS - 1)
-    # No kernel of this step has written the history before.
+    # No kernel of this step has written history and ring before.
     p_h, b_h0, b_h1, b_h2 = _history(p_state, b_slots, channels, slot_stride)
+    if RING > 0:
+        p_ring += tl.maximum(b_slots, 0)[:, None] * ring_slot_stride + channels[None, :]
+        b_pending = tl.load(p_pending + b_slots, mask=b_slots >= 0, other=0)
+        b_h0, b_h1, b_h2 = _behind_pending(
+            p_ring, b_pending, b_h0, b_h1, b_h2, live, CHANNELS, RING
+        )
     wait_for_inputs(PDL)
     b_y = rows_product(
         p_x, stride_x, 0, num_tokens, p_fp8, p_scales, p_w, band, num_rows, FP8_ROWS, HAS_PLAIN,
         K, K, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, FP8_STAGES, WEIGHTS_FIRST, FP8_UNROLLED,
     ).to(p_y.dtype.element_ty)  # fmt: skip
-    if band < CHANNELS:
-        b_x = b_y
-        b_y = _convolve(b_x, p_taps, channels, b_h0, b_h1, b_h2)
-        _move_on(p_h, b_h1, b_h2, b_x, (b_slots >= 0)[:, None])
     p_y += tokens[:, None] * stride_y + rows[None, :]
-    tl.store(p_y, b_y, mask=in_batch[:, None] & (rows < num_rows)[None, :])
+    stored = in_batch[:, None] & (rows < num_rows)[None, :]
+    if band < CHANNELS:
+        b_x, b_x0, b_x1, b_x2 = b_y, b_h0, b_h1, b_h2
+        place = (tokens % TOKENS)[:, None]
+        if TOKENS > 1:
+            # A draft's inputs are those of the tokens before it, which other threads may hold.
+            tl.store(p_y, b_x, mask=stored)
+            tl.debug_barrier()
+            b_1 = tl.load(p_y - stride_y, mask=stored & (place >= 1), other=0.0)
+            b_2 = tl.load(p_y - 2 * stride_y, mask=stored & (place >= 2), other=0.0)
+            b_3 = tl.load(p_y - 3 * stride_y, mask=stored & (place >= 3), other=0.0)
+            b_x2 = tl.where(place >= 1, b_1, b_h2)
+            b_x1 = tl.where(place >= 2, b_2, tl.where(place == 1, b_h2, b_h1))
+            b_x0 = tl.where(place == 1, b_h1, tl.where(place == 2, b_h2, b_h0))
+            b_x0 = tl.where(place >= 3, b_3, b_x0)
+        b_y = _convolve(b_x, p_taps, channels, b_x0, b_x1, b_x2)
+        _move_on(p_h, b_h1, b_h2, b_x, live & (place == 0))
+        if TOKENS > 1:
+            tl.store(p_ring + (place - 1) * CHANNELS, b_x, mask=live & (place > 0))
+    tl.store(p_y, b_y, mask=stored)
 
 
 @triton.jit
@@ -178,19 +218,20 @@ def conv_linear(
     assert ring is not None or num_tokens == num_rows, "drafts without a ring"
     assert all(t.is_contiguous() for t in (taps, state_slots))
     assert x.stride(1) == 1
-    if num_tokens > MAX_FUSED or ring is not None:
-        y = linear(x, w) if tiles is None else stream_linear(x, w, 1, tiles)[0]
+    inputs, pending, num_drafts = taps, state_slots, 0
+    if ring is not None:
+        inputs, pending, num_drafts = ring.inputs, ring.pending, ring.inputs.shape[1]
+        assert num_drafts >= num_tokens // num_rows - 1, (inputs.shape, num_tokens)
+        assert inputs.stride()[1:] == (channels, 1), inputs.stride()
+        assert inputs.dtype == x.dtype, inputs.dtype
+    if num_tokens > MAX_FUSED:
+        y = linear(x, w)
         block = min(512, channels)
         assert channels % block == 0, channels
-        inputs, pending = (y, state_slots) if ring is None else (ring.inputs, ring.pending)
-        if ring is not None:
-            assert inputs.shape[1] >= num_tokens // num_rows - 1, (inputs.shape, num_tokens)
-            assert inputs.stride()[1:] == (channels, 1), inputs.stride()
-            assert inputs.dtype == y.dtype, inputs.dtype
         _conv_kernel[(channels // block, num_rows)](
             y, taps, conv_state, state_slots, inputs, pending,
             y.stride(0), conv_state.stride(0), inputs.stride(0),
-            CHANNELS=channels, TOKENS=num_tokens // num_rows, HAS_RING=ring is not None,
+            CHANNELS=channels, TOKENS=num_tokens // num_rows, HAS_RING=num_drafts > 0,
             BLOCK_N=block, num_warps=4, **overlap(y),
         )  # fmt: skip
         return y
@@ -207,12 +248,17 @@ def conv_linear(
         taps,
         conv_state,
         state_slots,
+        inputs,
+        pending,
         num_tokens,
         width,
         x.stride(0),
         y.stride(0),
         conv_state.stride(0),
+        inputs.stride(0),
         CHANNELS=channels,
+        TOKENS=num_tokens // num_rows,
+        RING=num_drafts,
         BLOCK_T=max(16, triton.next_power_of_2(num_tokens)),
         **tiles.arguments(w, k),
         **overlap(x),
