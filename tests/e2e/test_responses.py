@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
+import httpx
 import openai
 import pytest
 from openai.types.responses import ResponseTextDeltaEvent
@@ -70,7 +71,7 @@ async def test_a_parsed_answer(client: openai.AsyncOpenAI) -> None:
         assert response.output_parsed.kind in ("shell", "coin")
 
 
-async def test_a_loop_of_tools_by_ids(client: openai.AsyncOpenAI) -> None:
+async def test_a_loop_of_tools_by_ids(client: openai.AsyncOpenAI, tiny: Stack) -> None:
     """As an agent does it: three calls, each answered by its call_id in a turn of its own."""
     response = await client.responses.create(
         model="tiny", input="Add.", tools=[ADD], tool_choice="required", parallel_tool_calls=False
@@ -96,6 +97,10 @@ async def test_a_loop_of_tools_by_ids(client: openai.AsyncOpenAI) -> None:
     found = await client.responses.retrieve(response.id)
     assert found.output == response.output
     assert found.usage == response.usage
+    async with httpx.AsyncClient(base_url=tiny.url) as http:
+        record = (await http.get(f"/v1/requests/{response.id}")).json()
+    assert record["state"] == "finished"
+    assert record["completion_tokens"] == (response.usage and response.usage.output_tokens)
     await client.responses.delete(response.id)
     with pytest.raises(openai.NotFoundError):
         await client.responses.retrieve(response.id)

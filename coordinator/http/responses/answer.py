@@ -20,6 +20,7 @@ from coordinator.http.responses.events import (
 )
 from coordinator.http.responses.output import Output
 from coordinator.http.responses.schemas import (
+    ErrorCode,
     IncompleteDetails,
     InputDetails,
     OutputDetails,
@@ -145,10 +146,10 @@ class ResponseAnswer:
 
 
 def _response_error(error: ApiError) -> ResponseError:
+    code: ErrorCode = "server_error" if error.status >= 500 else "invalid_prompt"
     if error.status == 429:
-        return ResponseError(code="rate_limit_exceeded", message=str(error), type=error.code)
-    code = "server_error" if error.status >= 500 else "invalid_prompt"
-    return ResponseError(code=code, message=str(error), type=error.code)  # type: ignore[arg-type]
+        code = "rate_limit_exceeded"
+    return ResponseError(code=code, message=str(error), type=error.code)
 
 
 def _by_token(whole: Delta) -> list[Delta]:

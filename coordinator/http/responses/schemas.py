@@ -16,6 +16,7 @@ from coordinator.http.responses.request import (
 )
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
+ErrorCode = Literal["server_error", "invalid_prompt", "rate_limit_exceeded"]
 ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
@@ -85,7 +86,7 @@ class ResponseUsage(Body, kw_only=True):
 class ResponseError(Body, kw_only=True):
     """``code`` is one of OpenAI's, ``type`` this server's own."""
 
-    code: Literal["server_error", "invalid_prompt", "rate_limit_exceeded"]
+    code: ErrorCode
     message: str
     type: str | None
 

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from coordinator.core.contract import GenerationFailed
+from coordinator.http.auth.api_keys import parse_api_keys
+from tests.coordinator.answers import check_error
 from tests.coordinator.fake_core import ClientOf, Says
 from tests.coordinator.responses.grammar import check
-from tests.coordinator.responses.sdk import create, parsed_stream, shape, stream
+from tests.coordinator.responses.sdk import create, parsed, parsed_stream, shape, stream
 from tests.coordinator.stores import eventually
 
 ADD = {
@@ -173,3 +175,27 @@ async def test_a_client_that_leaves_cancels(says: Says, client_of: ClientOf) -> 
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert core.outcomes == ["cancelled"]
+
+
+async def test_tokens_are_charged_as_those_of_chats_are(says: Says, client_of: ClientOf) -> None:
+    keys = parse_api_keys("alice:sk-alice-0123456789abcdef:9:30", "KEYS")
+    client = client_of(says("Hello there"), api_keys=keys)
+    client.headers["authorization"] = "Bearer sk-alice-0123456789abcdef"
+    first = await client.post("/v1/responses", json={"input": "Hi"})
+    assert first.status_code == 200
+    assert first.headers["x-request-id"]
+    assert first.headers["x-ratelimit-limit-tokens"] == "30"
+    usage = parsed(first.content).usage
+    assert usage is not None
+    assert usage.total_tokens > 30
+    error = check_error(await client.post("/v1/responses", json={"input": "Hi"}), 429)
+    assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
+
+
+async def test_integers_may_be_written_as_floats(says: Says, client_of: ClientOf) -> None:
+    core = says("Hello")
+    body = b'{"input": "x", "max_output_tokens": 64.0, "top_k": 5.0}'
+    answer = await client_of(core).post("/v1/responses", content=body)
+    assert answer.status_code == 200, answer.text
+    spec = core.streams[0].spec
+    assert (spec.stop.max_tokens, spec.sampling.top_k) == (64, 5)
