@@ -1,5 +1,5 @@
-"""Two tools that the bundled model has learned, in a form that any model can fill in under a forced
-choice: each string is short."""
+"""The tools calculator(expression) and lookup(name) of models/recipe, with strings so short that
+any model can fill them in under a forced choice."""
 
 import ast
 import operator
@@ -13,32 +13,32 @@ SHELLS_LEFT = 59
 _OPERATORS = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }  # fmt: skip
-_STOCK = {"shells": 13, "cups": 11, "plants": 7}
+_STORE = {"cup": 4, "plant": 7, "shells": 13}
 
 
 class Calculator(BaseModel):
-    """Computes an expression of numbers, + - * / and brackets."""
+    """Computes arithmetic, for example 12 * 3."""
 
-    expression: str = Field(max_length=24, pattern=r"^[0-9]{1,4}( [-+*] [0-9]{1,4}){1,3}$")
+    expression: str = Field(max_length=24, pattern=r"^[0-9]{1,4}( [-+*/] [0-9]{1,4}){1,3}$")
 
 
 class Lookup(BaseModel):
-    """Looks up how many pieces of an article there are."""
+    """Finds the price of a product or the quantity of an item."""
 
-    article: str = Field(pattern=r"^[a-z]{1,12}$")
+    name: str = Field(pattern=r"^[a-z]{1,12}$")
 
 
 def calculator(expression: str) -> str:
-    """Computes an expression of numbers, + - * / and brackets."""
+    """Computes arithmetic, for example 12 * 3."""
     try:
         return f"{_value(ast.parse(expression, mode='eval').body):g}"
     except (SyntaxError, ValueError, ZeroDivisionError) as error:
         return f"error: {error}"
 
 
-def lookup(article: str) -> str:
-    """Looks up how many pieces of an article there are."""
-    return str(_STOCK.get(article, "unknown"))
+def lookup(name: str) -> str:
+    """Finds the price of a product or the quantity of an item."""
+    return str(_STORE.get(name, f"Error: nothing is known of {name!r}"))
 
 
 def called(name: str, arguments: dict[str, Any]) -> str:
