@@ -45,7 +45,7 @@ async def judged(url: str, num: int, begin: int = 0) -> list[Outcome]:
     """``num`` random schemas as the form of an answer, and as many as parameters of a tool."""
     seeds = range(begin, begin + num)
     at_once = asyncio.Semaphore(AT_ONCE)
-    async with httpx.AsyncClient(base_url=url, timeout=120.0) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=300.0) as http:
 
         async def one(kind: str, seed: int, schema: Schema) -> Outcome:
             async with at_once:
