@@ -22,6 +22,8 @@ MAX_LEN = 256 * 1024
 MAX_STEP_S = 0.1
 _WHITE_SPACE = r"[ ]?|\n[ ]{0,20}"
 _END_VALUE = "\n</parameter>\n"
+_TEXT = r"TEXT: /(?s:.*)/ & ~/(?s:.*)<\/parameter>(?s:.*)/"
+"""What stands for a string: the tag that ends a value is no part of it, as the parser has it."""
 
 
 class BadGrammar(ValueError):
@@ -93,7 +95,7 @@ def tool_calls(
     start = f"start: text ({calls})?\ntext: /(?s:.*)/"
     if required or answer:
         start = f"start: {calls}" if required else f"start: {calls} | @answer"
-    grammar = "\n".join([start, *rules])
+    grammar = "\n".join([start, *rules, _TEXT])
     _check_len(grammar, "the tools' parameters")
     found = [{"name": "calls", "lark_grammar": grammar}]
     if answer and not required:
@@ -142,12 +144,9 @@ def _value(rule: str, name: str, given: Any, root: Mapping[str, Any]) -> str:
         except ValueError as error:
             raise BadGrammar(f"parameter {name!r}: {error}") from None
         if texts is None:
-            return f"{rule}[suffix={_quoted(_END_VALUE)}]: /(?s:.*)/"
+            return f"{rule}[suffix={_quoted(_END_VALUE)}]: TEXT"
         named = rule.upper()
-        return (
-            f"{rule}[suffix={_quoted(_END_VALUE)}]: {named}\n"
-            f"{named}: ({texts}) & ~/(?s:.*)<\\/parameter>(?s:.*)/"
-        )
+        return f"{rule}[suffix={_quoted(_END_VALUE)}]: {named}\n{named}: ({texts}) & TEXT"
     if isinstance(schema, Mapping):
         shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
         schema = {**shared, **schema, "x-guidance": {"whitespace_pattern": _WHITE_SPACE}}
