@@ -12,7 +12,7 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from coordinator.text.json_schemas import compilable
-from coordinator.text.string_values import terminal
+from coordinator.text.string_values import TEXT, terminal
 from coordinator.text.tool_parser import CLOSE, END_FUNCTION, FUNCTION, OPEN, PARAMETER
 from coordinator.text.tool_values import resolved, types_of
 from transport.grammars import compiled
@@ -22,8 +22,6 @@ MAX_LEN = 256 * 1024
 MAX_STEP_S = 0.1
 _WHITE_SPACE = r"[ ]?|\n[ ]{0,20}"
 _END_VALUE = "\n</parameter>\n"
-_TEXT = r"TEXT: /(?s:.*)/ & ~/(?s:.*)<\/parameter>(?s:.*)/"
-"""What stands for a string: the tag that ends a value is no part of it, as the parser has it."""
 
 
 class BadGrammar(ValueError):
@@ -95,7 +93,7 @@ def tool_calls(
     start = f"start: text ({calls})?\ntext: /(?s:.*)/"
     if required or answer:
         start = f"start: {calls}" if required else f"start: {calls} | @answer"
-    grammar = "\n".join([start, *rules, _TEXT])
+    grammar = "\n".join([start, *rules, TEXT])
     _check_len(grammar, "the tools' parameters")
     found = [{"name": "calls", "lark_grammar": grammar}]
     if answer and not required:
@@ -146,7 +144,7 @@ def _value(rule: str, name: str, given: Any, root: Mapping[str, Any]) -> str:
         if texts is None:
             return f"{rule}[suffix={_quoted(_END_VALUE)}]: TEXT"
         named = rule.upper()
-        return f"{rule}[suffix={_quoted(_END_VALUE)}]: {named}\n{named}: ({texts}) & TEXT"
+        return f"{rule}: {named}\n{named}: ({texts}) {_quoted(_END_VALUE)}"
     if isinstance(schema, Mapping):
         shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
         schema = {**shared, **schema, "x-guidance": {"whitespace_pattern": _WHITE_SPACE}}

@@ -11,16 +11,22 @@ from typing import Any
 from llguidance import LLMatcher
 
 from coordinator.text.string_formats import FORMATS
+from coordinator.text.tool_parser import END_PARAMETER
 from coordinator.text.tool_values import Schema, resolved, types_of
 
+TEXT = r"TEXT: /(?s:.*)/ & ~/(?s:.*)<\/parameter>(?s:.*)/"
+"""The terminal of any string: the tag that ends a value is no part of it, as the parser has it."""
 _MAX_VISITS = 200
 _TEXTS = frozenset({"string", "null"})
 
 
 def terminal(schema: Any, root: Schema) -> str | None:
-    """The texts that ``schema`` allows, None for any. Of a schema that allows other types than
-    strings and null, only ``enum`` and ``const`` count. ``oneOf`` counts as ``anyOf``, and a format
-    that is not in FORMATS as an annotation. Raises ValueError for a keyword's wrong value."""
+    """The texts that ``schema`` allows, in terms of TEXT; None for any.
+
+    A text whose length is limited has no ``<``: the masks of other expressions take 10 ms each. Of
+    a schema that allows other types than strings and null, only ``enum`` and ``const`` count.
+    ``oneOf`` counts as ``anyOf``, and a format that is not in FORMATS as an annotation. Raises
+    ValueError for a keyword's wrong value."""
     return _Reader(root).read(schema, types_of(resolved(schema, root)))
 
 
@@ -74,12 +80,12 @@ def _keywords(schema: Schema) -> Iterator[str]:
     if (pattern := schema.get("pattern")) is not None:
         if not isinstance(pattern, str):
             raise ValueError("pattern is not a string")
-        yield _any_of([_regex(each) for each in _searches(pattern)])
+        yield f"({_any_of([_regex(each) for each in _searches(pattern)])} & TEXT)"
     least, most = schema.get("minLength"), schema.get("maxLength")
     if least is not None or most is not None:
         if not all(each is None or (type(each) is int and each >= 0) for each in (least, most)):
             raise ValueError("minLength and maxLength are integers of at least 0")
-        yield _regex(f"(?s:.{{{least or 0},{'' if most is None else most}}})")
+        yield _regex(f"[^<]{{{least or 0},{'' if most is None else most}}}")
     if found := FORMATS.get(str(schema.get("format"))):
         yield _regex(found)
 
@@ -128,7 +134,10 @@ def _regex(pattern: str) -> str:
 
 
 def _literal(value: Any) -> str:
-    return json.dumps(value if isinstance(value, str) else json.dumps(value), ensure_ascii=False)
+    text = value if isinstance(value, str) else json.dumps(value)
+    if END_PARAMETER in text:
+        raise ValueError(f"a value with {END_PARAMETER} cannot be written")
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _any_of(parts: Sequence[str]) -> str:

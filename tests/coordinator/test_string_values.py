@@ -20,7 +20,9 @@ ALLOWED: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({**TEXT, "pattern": r"\$"}, ["a$b"], ["ab"]),
     ({**TEXT, "minLength": 2, "maxLength": 4}, ["é\n€x", "ab"], ["a", "abcde"]),
     ({**TEXT, "minLength": 1, "pattern": "^[a-z]*$"}, ["a"], ["", "A"]),
-    ({**TEXT, "maxLength": 40}, ["<b>", "\n"], ["a</parameter>b"]),
+    ({**TEXT, "maxLength": 40}, ["b>", "\n"], ["a</parameter>b", "<b>"]),
+    ({**TEXT, "pattern": "b"}, ["<b>", "\nb\n"], ["a</parameter>b"]),
+    (TEXT, ["<b>", "\n</p", ""], ["a</parameter>b"]),
     ({**TEXT, "enum": ["a", "b\n<"]}, ["a", "b\n<"], ["c"]),
     ({"enum": ["a", 1, None]}, ["a", "1", "null"], ["2"]),
     ({"type": ["string", "null"], "pattern": "^[0-9]+$"}, ["12", "null"], ["x", ""]),
@@ -71,7 +73,12 @@ def test_formats(name: str) -> None:
 
 @pytest.mark.parametrize(
     "schema",
-    [{**TEXT, "pattern": 3}, {**TEXT, "minLength": -1}, {**TEXT, "maxLength": "5"}],
+    [
+        {**TEXT, "pattern": 3},
+        {**TEXT, "minLength": -1},
+        {**TEXT, "maxLength": "5"},
+        {"enum": ["a</parameter>"]},
+    ],
 )
 def test_a_keyword_with_a_wrong_value_is_named(schema: dict[str, Any]) -> None:
     with pytest.raises(BadGrammar, match="parameter 'a'"):
