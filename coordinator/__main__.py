@@ -115,14 +115,14 @@ def main(
             envvar="BATON_RESPONSE_TTL",
             help="Seconds for which a response of /v1/responses can be named; 0: none is kept.",
         ),
-    ] = KeepLimits.ttl_s,
+    ] = KeepLimits.response_ttl_s,
     response_bytes: Annotated[
         int,
         typer.Option(
             envvar="BATON_RESPONSE_BYTES",
             help="Bytes of responses that Redis keeps; beyond, the one used least lately goes.",
         ),
-    ] = KeepLimits.max_bytes,
+    ] = KeepLimits.response_bytes,
     log_level: Annotated[str, typer.Option(envvar="BATON_LOG_LEVEL")] = "info",
     log_json: Annotated[bool, typer.Option(envvar="BATON_LOG_JSON")] = False,
 ) -> None:

@@ -96,16 +96,16 @@ def keep(owner: str, response: KeptResponse, limits: KeepLimits) -> Command:
     return _KEEP.command(
         [key, keys.RESPONSES, keys.RESPONSE_BYTES],
         key.removeprefix(keys.RESPONSE_PREFIX), response.previous_id, response.items, response.body,
-        limits.ttl_s, limits.max_bytes, keys.RESPONSE_PREFIX, _MOST_EXPIRED,
+        limits.response_ttl_s, limits.response_bytes, keys.RESPONSE_PREFIX, _MOST_EXPIRED,
     )  # fmt: skip
 
 
 def conversation(owner: str, response_id: str, limits: KeepLimits) -> Command:
     """["", the items of this response, those of the one that it continues, …]; or MISSING or
-    TOO_LONG, and the id of the response at fault. Each response is kept for another ``ttl_s``."""
+    TOO_LONG, and the id of the response at fault. The time to live of each begins anew."""
     return _CONVERSATION.command(
         [keys.RESPONSES],
-        keys.response(owner, ""), response_id, limits.ttl_s, _MOST_TURNS,
+        keys.response(owner, ""), response_id, limits.response_ttl_s, _MOST_TURNS,
         limits.max_conversation_bytes,
     )  # fmt: skip
 

@@ -29,7 +29,7 @@ class ResponseStore:
         late."""
         limits = self._limits
         size = len(response.items) + len(response.body)
-        if size > limits.max_response_bytes or not limits.ttl_s or not self._connected():
+        if size > limits.max_response_bytes or not limits.response_ttl_s or not self._connected():
             return False
         command = response_scripts.keep(owner, response, limits)
         try:

@@ -36,14 +36,14 @@ class StoreLimits:
 
 @dataclass(frozen=True)
 class KeepLimits:
-    """The responses that are kept for clients: each for ``ttl_s`` after its last use (0: none is
-    kept), all together up to ``max_bytes``, beyond which the one used least lately goes. A larger
-    response than ``max_response_bytes`` is not kept, a larger conversation than
+    """The responses that are kept for clients: each for ``response_ttl_s`` after its last use (0:
+    none is kept), all together up to ``response_bytes``, beyond which the one used least lately
+    goes. A larger response than ``max_response_bytes`` is not kept, a larger conversation than
     ``max_conversation_bytes`` cannot be continued. The end of a response waits ``keep_wait_s`` at
     most until it is kept. Raises ValueError that names the setting."""
 
-    ttl_s: int = 3600
-    max_bytes: int = 256 * 1024 * 1024
+    response_ttl_s: int = 3600
+    response_bytes: int = 256 * 1024 * 1024
     max_response_bytes: int = 4 * 1024 * 1024
     max_conversation_bytes: int = 4 * 1024 * 1024
     keep_wait_s: float = 0.5
@@ -51,7 +51,7 @@ class KeepLimits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value < 0:
-                raise ValueError(f"{name} must not be negative, got {value}")
+                raise ValueError(f"{name}: {value} is negative")
 
 
 def safe_url(url: str) -> str:

@@ -170,7 +170,7 @@ def kept(number: int, previous: int | None = None, size: int = 10) -> KeptRespon
 
 
 async def test_responses_expire_after_their_last_use(make_store: MakeStore, redis: Redis) -> None:
-    responses = (await make_store(keep=KeepLimits(ttl_s=100))).responses
+    responses = (await make_store(keep=KeepLimits(response_ttl_s=100))).responses
     for number in range(3):
         assert await responses.keep("a", kept(number, number - 1 if number else None))
     names = [keys.response("a", f"resp_{number}") for number in range(3)]
@@ -189,7 +189,7 @@ async def test_responses_expire_after_their_last_use(make_store: MakeStore, redi
 
 
 async def test_the_bytes_of_all_are_bounded(make_store: MakeStore, redis: Redis) -> None:
-    limits = KeepLimits(max_bytes=500, max_response_bytes=200, max_conversation_bytes=20)
+    limits = KeepLimits(response_bytes=500, max_response_bytes=200, max_conversation_bytes=20)
     responses = (await make_store(keep=limits)).responses
     assert not await responses.keep("a", kept(99, size=201))
     for number in range(10):
@@ -226,7 +226,7 @@ async def test_what_another_program_wrote_is_replaced(make_store: MakeStore, red
 
 
 async def test_a_lifetime_of_0_keeps_nothing(make_store: MakeStore) -> None:
-    responses = (await make_store(keep=KeepLimits(ttl_s=0))).responses
+    responses = (await make_store(keep=KeepLimits(response_ttl_s=0))).responses
     assert not await responses.keep("a", kept(1))
-    with pytest.raises(ValueError, match="ttl_s"):
-        KeepLimits(ttl_s=-1)
+    with pytest.raises(ValueError, match="response_ttl_s"):
+        KeepLimits(response_ttl_s=-1)
