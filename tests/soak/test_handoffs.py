@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.soak import handoffs
-from tests.soak.handoffs import Plan, Soak, soak
+from tests.soak import handoff_load
+from tests.soak.handoff_load import Plan, Soak
+from tests.soak.handoffs import soak
 
 TINY = Path(__file__).resolve().parents[2] / "models" / "tiny"
 
@@ -105,7 +106,7 @@ def test_it_ends_when_nobody_is_there_to_be_killed() -> None:
 
 
 def test_it_ends_when_the_status_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handoffs, "SETTLE_S", 0.2)
+    monkeypatch.setattr(handoff_load, "SETTLE_S", 0.2)
 
     class Mute(Site):
         asked = 0
