@@ -14,6 +14,8 @@ from coordinator.http.api import create_app
 from coordinator.http.chat_schemas import StructuredOutputs
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.known_fields import IGNORED
+from coordinator.http.messages.requests import IGNORED as MESSAGES_IGNORED
+from coordinator.http.messages.requests import MessagesRequest
 from coordinator.http.request_fields import RequestBody, unsupported_fields
 from coordinator.http.request_schemas import (
     ChatRequest,
@@ -29,11 +31,11 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "api-table.md"
 _HEAD = """\
 # The API, beside vLLM's
 
-Each endpoint, and each field of its request that OpenAI, vLLM or Baton have. *Works*: Baton acts on
-it. *Refused*: a 400 that names the field, unless its value is empty (null, false, `""`, `[]`, `{}`)
-or one of those named. *Ignored*: on purpose, for the reason given. Fields that none of the three
-has are ignored. What the fields mean is in [api.md](api.md). The column for vLLM says what its main
-branch of 2026 does; *before 0.12*: only older versions.
+Each endpoint, and each field of its request that OpenAI or Anthropic, vLLM or Baton have. *Works*:
+Baton acts on it. *Refused*: a 400 that names the field, unless its value is empty (null, false,
+`""`, `[]`, `{}`) or one of those named. *Ignored*: on purpose, for the reason given. Fields that
+none of them has are ignored. What the fields mean is in [api.md](api.md). The column for vLLM says
+what its main branch of 2026 does; *before 0.12*: only older versions.
 
 `python -m tests.coordinator.api_table` writes this page, and a test compares it with the schemas of
 the requests.
@@ -46,6 +48,7 @@ _BODIES: Mapping[str, tuple[type[RequestBody], frozenset[str], frozenset[str]]] 
         CompletionRequest, others.VLLM_COMPLETION, others.OPENAI_COMPLETION
     ),
     "POST /v1/responses": (ResponseRequest, others.VLLM_RESPONSES, others.OPENAI_RESPONSES),
+    "POST /v1/messages": (MessagesRequest, others.VLLM_MESSAGES, others.ANTHROPIC_MESSAGES),
     "POST /tokenize": (TokenizeRequest, others.VLLM_TOKENIZE, frozenset()),
     "structured_outputs": (StructuredOutputs, others.VLLM_STRUCTURED, frozenset()),
 }  # fmt: skip
@@ -53,8 +56,8 @@ _BODIES: Mapping[str, tuple[type[RequestBody], frozenset[str], frozenset[str]]] 
 
 def page(app: FastAPI) -> str:
     parts = [_HEAD, _endpoints(app)]
-    for title, (schema, vllm, openai) in _BODIES.items():
-        rows = list(_fields(schema, vllm, openai))
+    for title, (schema, vllm, original) in _BODIES.items():
+        rows = list(_fields(schema, vllm, original))
         counts = Counter(baton.split(" ")[0].rstrip(",:") for _, baton, _ in rows)
         told = ", ".join(f"{counts[word]} {word}" for word in ("works", "refused", "ignored"))
         told = told.replace(" works", " work")
@@ -66,16 +69,18 @@ def page(app: FastAPI) -> str:
 
 
 def _fields(
-    schema: type[RequestBody], vllm: frozenset[str], openai: frozenset[str]
+    schema: type[RequestBody], vllm: frozenset[str], original: frozenset[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """(name, what Baton does, what vLLM does) by name."""
+    """(name, what Baton does, what vLLM does) by name; ``original`` are the fields of the API that
+    vLLM follows."""
     unsupported = unsupported_fields(schema)
     described = msgspec.json.schema(schema)["$defs"][schema.__name__]["properties"]
     before = others.VLLM_BEFORE if issubclass(schema, GenerationRequest) else frozenset()
-    known = set(schema.__struct_fields__) | (set(IGNORED) & (vllm | openai | before))
+    ignored = MESSAGES_IGNORED if schema is MessagesRequest else IGNORED
+    known = set(schema.__struct_fields__) | (set(ignored) & (vllm | original | before))
     for name in sorted(known):
-        if name in IGNORED and name not in schema.__struct_fields__:
-            baton = f"ignored: {IGNORED[name]}"
+        if name in ignored and name not in schema.__struct_fields__:
+            baton = f"ignored: {ignored[name]}"
         elif name in unsupported:
             passing = [_json(value) for value in unsupported[name][_EMPTY:]]
             baton = f"refused, but for {' and '.join(passing)}" if passing else "refused"

@@ -1,10 +1,12 @@
-"""Which fields the requests of OpenAI and of vLLM have.
+"""Which fields the requests of OpenAI, of Anthropic and of vLLM have.
 
 vLLM's are those of ``ChatCompletionRequest``, ``CompletionRequest``, ``ResponsesRequest`` and
 ``TokenizeRequest`` in its ``entrypoints`` (main, 2026), and the older ones that its documentation
-had up to 0.11. OpenAI's are read from the installed ``openai`` package.
+had up to 0.11. The others are read from the installed packages ``openai`` and ``anthropic``.
 """
 
+from anthropic.types.beta.message_create_params import MessageCreateParamsBase as BetaMessageParams
+from anthropic.types.message_create_params import MessageCreateParamsBase as MessageParams
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase as ChatParams
 from openai.types.completion_create_params import CompletionCreateParamsBase as CompletionParams
 from openai.types.responses.response_create_params import ResponseCreateParamsBase as ResponseParams
@@ -33,6 +35,10 @@ include_stop_str_in_output prompt_cache_key request_id mm_processor_kwargs prior
 enable_response_messages previous_input_messages previous_response structured_outputs
 repetition_penalty seed stop ignore_eos vllm_xargs
 """
+_VLLM_MESSAGES = """
+model messages max_tokens metadata output_config stop_sequences stream system temperature
+tool_choice tools top_k top_p kv_transfer_params chat_template_kwargs
+"""
 _VLLM_BEFORE = """
 best_of early_stopping guided_json guided_regex guided_choice guided_grammar structural_tag
 guided_decoding_backend guided_whitespace_pattern logits_processors
@@ -56,12 +62,14 @@ _VLLM_PATHS = """
 VLLM_CHAT = frozenset(f"{_VLLM}{_VLLM_CHAT}".split())
 VLLM_COMPLETION = frozenset(f"{_VLLM}{_VLLM_COMPLETION}".split())
 VLLM_RESPONSES = frozenset(_VLLM_RESPONSES.split())
+VLLM_MESSAGES = frozenset(_VLLM_MESSAGES.split())
 VLLM_BEFORE = frozenset(_VLLM_BEFORE.split())
 VLLM_TOKENIZE = frozenset(_VLLM_TOKENIZE.split())
 VLLM_STRUCTURED = frozenset(_VLLM_STRUCTURED.split())
 VLLM_NOT_ALWAYS = {
     "max_tool_calls": "ignored",
     "ResponseRequest.prompt": "refused",
+    "MessagesRequest.metadata": "ignored",
     "prompt_cache_key": "ignored",
     "user": "ignored",
     "return_token_offsets": "ignored",
@@ -84,3 +92,6 @@ VLLM_PATHS = frozenset(_VLLM_PATHS.split())
 OPENAI_CHAT = frozenset(ChatParams.__annotations__) | {"stream"}
 OPENAI_COMPLETION = frozenset(CompletionParams.__annotations__) | {"stream"}
 OPENAI_RESPONSES = frozenset(ResponseParams.__annotations__) | {"stream"}
+_HEADERS = {"betas", "user_profile_id", "workspace_id"}
+_MESSAGES = MessageParams.__annotations__ | BetaMessageParams.__annotations__
+ANTHROPIC_MESSAGES = (frozenset(_MESSAGES) | {"stream"}) - _HEADERS

@@ -7,6 +7,7 @@ from anthropic.types import MessageTokensCount
 
 from coordinator.core.contract import GenerationFailed
 from coordinator.http.body import HEAVY_BYTES
+from coordinator.http.messages.requests import IGNORED
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.anthropic_sdk import (
     HEADERS,
@@ -211,6 +212,21 @@ async def test_errors_have_anthropics_form_on_these_paths_only(
     elsewhere = await client.post("/v1/messagesx")
     assert set(elsewhere.json()["error"]) == {"message", "type", "param", "code"}
     assert "request-id" not in elsewhere.headers
+
+
+async def test_what_is_ignored_on_purpose_may_be_anything(says: Says, client_of: ClientOf) -> None:
+    client = client_of(says())
+    plain = (await create(client)).content
+    for value in (True, "x", {"a": "b"}, [1]):
+        assert (await create(client, **dict.fromkeys(IGNORED, value))).content == plain
+
+
+async def test_a_system_message_between_others_is_merged_where_the_template_refuses_it(
+    says: Says, client_of: ClientOf
+) -> None:
+    turns = [*asked()["messages"], {"role": "system", "content": "Be kind."}]
+    message = await create(client_of(says()), system="Be brief.", messages=turns)
+    assert message.stop_reason == "end_turn"
 
 
 async def test_openapi_tells_of_it(says: Says, client_of: ClientOf) -> None:

@@ -155,13 +155,14 @@ def test_sampling_and_form() -> None:
         temperature=0.5, top_p=0.9, top_k=5, stop_sequences=["a", "b"], stream=True,
         output_config={"effort": "high", "format": form},
         metadata={"user_id": "u"}, service_tier="auto", cache_control={"type": "ephemeral"},
-        context_management={"edits": []}, betas=["x"],
+        context_management={"edits": []}, betas=["x"], chat_template_kwargs={"a": 1},
     )  # fmt: skip
     assert (request.temperature, request.top_p, request.top_k) == (0.5, 0.9, 5)
     assert (request.max_tokens, request.stream, request.stop) == (400, True, ["a", "b"])
     assert msgspec.to_builtins(request.response_format)["json_schema"]["schema"] == form["schema"]
     assert chat(output_format=form).response_format == request.response_format
     assert chat(stop_sequences=[]).stop is None
+    assert request.template_variables == {"a": 1}
 
 
 IMAGE = {"type": "image", "source": {"type": "url", "url": "http://t"}}
@@ -203,7 +204,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "t"}
         ({"thinking": {"type": "between_tools"}}, "thinking.type: Invalid value 'between_tools'"),
         ({"thinking": {"type": "enabled"}}, "budget_tokens is missing"),
         ({"mcp_servers": [{"name": "x"}]}, "mcp_servers: not supported"),
-        ({"thread": {"type": "create"}}, "thread: no conversation is kept here"),
+        ({"thread": {"type": "create"}}, "thread: not supported"),
         ({"container": "c"}, "container: not supported"),
         ({"stop_sequences": [""]}, "stop_sequences[0]: "),
         ({"model": None}, "model: "),

@@ -1,9 +1,4 @@
-"""The bodies of ``POST /v1/messages`` and ``POST /v1/messages/count_tokens``.
-
-As everywhere, unknown fields are ignored. Of Anthropic's own these are: ``metadata``,
-``cache_control``, ``service_tier``, ``inference_geo``, ``speed``, ``diagnostics`` and
-``context_management``, which do not say what the answer is to be.
-"""
+"""The bodies of ``POST /v1/messages`` and ``POST /v1/messages/count_tokens``."""
 
 from typing import Annotated, Any
 
@@ -23,9 +18,24 @@ from coordinator.http.messages.choices import (
 from coordinator.http.request_fields import FieldError, RequestBody, Unsupported
 from coordinator.http.sampling_fields import INT32_MAX
 
+IGNORED = {
+    "billing_policy": "nothing is billed",
+    "cache_control": "there is no prefix cache",
+    "context_management": "the conversation is taken as the client sends it",
+    "diagnostics": "they are about the prefix cache, and there is none",
+    "fallback_credit_token": "nothing is billed",
+    "fallbacks": "there is one model",
+    "inference_geo": "the model runs where the server is",
+    "metadata": "it names the end user, and no answer depends on that",
+    "service_tier": "there is one tier",
+    "speed": "there is one speed",
+}
+"""Why each of these fields is ignored on purpose. Fields that are not known are ignored too."""
+
 
 class CountTokensRequest(RequestBody, kw_only=True):
-    """What makes a prompt. ``output_format`` is the older name of ``output_config.format``."""
+    """What makes a prompt. ``output_format`` is the older name of ``output_config.format``, and
+    ``chat_template_kwargs`` is vLLM's."""
 
     model: str
     messages: MessageParams
@@ -35,17 +45,21 @@ class CountTokensRequest(RequestBody, kw_only=True):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
     container: Unsupported = UNSET
     mcp_servers: Unsupported = UNSET
     compaction: Unsupported = UNSET
-    thread: dict[str, Any] | bool | None = None
+    kv_transfer_params: Unsupported = UNSET
+    thread: Unsupported = UNSET
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.thread:  # by this code the client's tool runner knows how to go on
-            message = "no conversation is kept here; send all of it without thread"
-            raise FieldError("thread", message, "thread_unsupported_request")
+        try:
+            super().__post_init__()
+        except FieldError as error:
+            if error.param == "thread":  # by this code Anthropic's tool runner goes on without
+                error.code = "thread_unsupported_request"
+            raise
         check_number_of_blocks(self.messages)
         if self.continues and not self.messages[-1].is_text:
             message = "an assistant's last message is continued, so it must be text and not empty"

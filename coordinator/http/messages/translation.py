@@ -53,6 +53,7 @@ def chat_of(request: CountTokensRequest) -> ChatRequest:
     return ChatRequest(
         model=request.model,
         messages=[*_system(request), *_messages(request.messages)],
+        chat_template_kwargs=request.chat_template_kwargs,
         continue_final_message=request.continues or None,
         tools=[_tool(tool) for tool in request.tools or ()],
         **_tool_choice(request),
