@@ -38,14 +38,10 @@ class SequenceRequest:
         return 0 if self.sampling.prompt_logprobs is None else len(self.prompt_ids) - 1
 
     @property
-    def num_prompt_logprobs(self) -> int:
-        """Log-probabilities of its prompt in the answer."""
-        return self.num_scored * (1 + (self.sampling.prompt_logprobs or 0))
-
-    @property
     def num_held(self) -> int:
         """What it holds until its end, in tokens as streams.py counts them."""
-        return len(self.prompt_ids) + self.num_prompt_logprobs * _PROMPT_LOGPROB
+        num_each = 1 + (self.sampling.prompt_logprobs or 0)
+        return len(self.prompt_ids) + self.num_scored * num_each * _PROMPT_LOGPROB
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,14 +154,14 @@ def check_prompt_logprobs(
     request: GenerationRequest, specs: Sequence[SequenceRequest], most: int
 ) -> None:
     """Raises ApiError where the answer to ``request`` would have more than ``most`` of them."""
-    num = sum(spec.num_prompt_logprobs for spec in specs)
-    if num <= most:
+    asked = (request.num_echoed_logprobs, request.prompt_logprobs)
+    num_each = sum(1 + num_top for num_top in asked if num_top is not None)
+    num_tokens = sum(spec.num_scored for spec in specs)
+    if num_tokens * num_each <= most:
         return
-    param = "logprobs" if request.prompt_logprobs is None else "prompt_logprobs"
-    num_tokens, num_top = sum(spec.num_scored for spec in specs), request.num_prompt_logprobs
     raise invalid(
-        param,
-        f"{num_tokens} tokens of prompts in all choices, with {num_top} alternatives each, are "
-        f"{num} log-probabilities; an answer has at most {most}. Ask for fewer alternatives, or "
+        "logprobs" if request.prompt_logprobs is None else "prompt_logprobs",
+        f"{num_tokens} tokens of prompts in all choices with {num_each} log-probabilities each are "
+        f"{num_tokens * num_each}; an answer has at most {most}. Ask for fewer alternatives, or "
         "for fewer prompts or choices at a time.",
     )

@@ -206,10 +206,16 @@ async def test_too_many_are_refused_with_the_numbers(says: Says, client_of: Clie
     await post(client, COMPLETIONS, **body)
     response = await client.post(COMPLETIONS, json=body | {"n": 3})
     error = check_error(response, 400, "logprobs")
-    assert "9 tokens" in error["message"]
-    assert "189 log-probabilities" in error["message"]
-    assert "at most 126" in error["message"]
+    numbers = "9 tokens of prompts in all choices with 21 log-probabilities each are 189; an answer"
+    assert f"{numbers} has at most 126" in error["message"]
     assert len(core.streams) == 2
+    both = body | {"n": 1, "prompt_logprobs": 20}
+    await post(client, COMPLETIONS, **both)
+    error = check_error(await client.post(COMPLETIONS, json=both | {"n": 2}), 400)
+    assert (
+        "6 tokens of prompts in all choices with 42 log-probabilities each are 252"
+        in error["message"]
+    )
 
 
 def test_they_count_as_held_until_the_response_is_over() -> None:

@@ -18,7 +18,7 @@ from triton.compiler import make_backend
 from triton.runtime import jit
 
 from engine import cuda_sampler
-from engine.batch import Binding, ForwardBatch, Row
+from engine.batch import Binding, ForwardBatch, Row, Scoring
 from engine.config import Device, EngineConfig
 from engine.cuda_sampler import CudaSampler, num_logits
 from engine.kernels.triton_set import TritonKernels
@@ -83,7 +83,8 @@ def small_engine(
 
 
 def batches(engine: Engine, draw: random.Random) -> list[ForwardBatch]:
-    """Prompts, whole or continued, few and many, short and long; then many short ones together."""
+    """Prompts, whole or continued, few and many, short and long; then many short ones together, and
+    some that are scored."""
     found = []
     for _ in range(NUM_BATCHES):
         rows, pages = [], list(range(PAGES))
@@ -100,6 +101,9 @@ def batches(engine: Engine, draw: random.Random) -> list[ForwardBatch]:
     for num_rows in (17, 24, 33, 40, 60):
         short = [Row(slot, (slot,), 0, (0,) * draw.choice((3, 9, 20))) for slot in range(num_rows)]
         found.append(ForwardBatch(tuple(short)))
+    for length in (2, 20, 50, 130):
+        scoring = Scoring(0, (0,) * (length - 1), 1)
+        found.append(ForwardBatch((Row(0, (0, 1, 2), 0, (0,) * length, scoring=scoring),)))
     return found
 
 
@@ -121,6 +125,7 @@ def first_tokens(num_prompts: int) -> tuple[ForwardBatch, ForwardBatch]:
 def as_on_a_gpu(engine: Engine) -> None:
     """Have a CPU engine sample as on a GPU, but for the copy to pinned memory."""
     engine._num_logits = num_logits(engine.num_ids, engine.model_config.vocab_size)
+    engine._scored_block = None
     engine._sampler = CudaSampler(64, engine.num_ids, torch.device("cpu"))
     draw = cuda_sampler.draw
     # What a kernel would have written.
@@ -132,6 +137,7 @@ def main() -> None:
     variants = Variants()
     jit.JITFunction.run = lambda self, *args, **kwargs: variants.note(self, *args, **kwargs)
     torch.nn.functional.linear = lambda x, w: x.new_empty(len(x), len(w))  # type: ignore[assignment]
+    torch.mm = lambda x, w, *, out_dtype, out: out.zero_()  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as folder:
         engine = small_engine(Path(folder), num_valid_ids=NUM_VALID_IDS)
         as_on_a_gpu(engine)
