@@ -78,7 +78,7 @@ class ResponseJsonSchema(
     """JSON that a schema allows."""
 
     name: str
-    schema_: dict[str, Any] | bool
+    schema_: dict[str, Any]
     description: str | None = None
     strict: bool | None = None
 
