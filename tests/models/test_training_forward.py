@@ -38,7 +38,10 @@ def test_logits_equal_transformers_on_a_conversation_with_tools() -> None:
     with torch.no_grad():
         ours, _ = logits_and_balance(model, padded)
         theirs = model(ids).logits
-    torch.testing.assert_close(ours[:, : ids.shape[1]], theirs, atol=1e-4, rtol=1e-3)
+    difference = ours[:, : ids.shape[1]] - theirs
+    # Rounding: of 360 tokens, transformers' float32 is up to 1.9e-4 from float64, ours 0.7e-4.
+    assert difference.abs().max() < 5e-4
+    assert difference.square().mean().sqrt() < 2e-5
 
 
 def test_inverse_and_its_gradient() -> None:
