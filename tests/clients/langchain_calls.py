@@ -96,8 +96,9 @@ def test_an_agents_loop_of_three_forced_calls(chat: ChatOpenAI) -> None:
     assert answer.tool_calls == []
 
 
-def test_an_agent_ends_with_the_right_number(chat: ChatOpenAI) -> None:
-    messages: list[Any] = [HumanMessage(SHELLS)]
+@pytest.mark.parametrize(("question", "number"), tools.AGENT_TASKS.items())
+def test_an_agent_ends_with_the_right_number(chat: ChatOpenAI, question: str, number: int) -> None:
+    messages: list[Any] = [HumanMessage(question)]
     bound = chat.bind_tools(BOTH)
     for _ in range(6):
         said = bound.invoke(messages)
@@ -106,4 +107,4 @@ def test_an_agent_ends_with_the_right_number(chat: ChatOpenAI) -> None:
         if not said.tool_calls:
             break
         messages += [BY_NAME[call["name"]].invoke(call) for call in said.tool_calls]
-    assert last_number(str(messages[-1].content)) == SHELLS_LEFT
+    assert last_number(str(messages[-1].content)) == number

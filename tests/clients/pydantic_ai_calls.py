@@ -105,7 +105,10 @@ async def test_tools_with_results_and_an_output(model: AnyModel) -> None:
     assert isinstance(result.output, Item)
 
 
-async def test_an_agent_ends_with_the_right_number(model: AnyModel) -> None:
+@pytest.mark.parametrize(("question", "number"), tools.AGENT_TASKS.items())
+async def test_an_agent_ends_with_the_right_number(
+    model: OpenAIChatModel, question: str, number: int
+) -> None:
     agent = Agent(model, model_settings=SETTINGS, tools=[tools.calculator, tools.lookup])
-    result = await agent.run(SHELLS)
-    assert last_number(result.output) == SHELLS_LEFT
+    result = await agent.run(question)
+    assert last_number(result.output) == number

@@ -9,10 +9,10 @@ import pytest
 
 from tests.clients.api import MODEL, Api
 from tests.clients.tools import (
+    AGENT_TASKS,
     CALCULATOR,
     LOOKUP,
     SHELLS,
-    SHELLS_LEFT,
     Calculator,
     Lookup,
     called,
@@ -141,8 +141,11 @@ def test_three_forced_calls_and_their_results_and_then_text(client: openai.OpenA
     assert choice.message.tool_calls is None
 
 
-def test_an_agent_ends_with_the_right_number(client: openai.OpenAI) -> None:
-    messages: list[Any] = list(ASKED)
+@pytest.mark.parametrize(("question", "number"), AGENT_TASKS.items())
+def test_an_agent_ends_with_the_right_number(
+    client: openai.OpenAI, question: str, number: int
+) -> None:
+    messages: list[Any] = [{"role": "user", "content": question}]
     for _ in range(6):
         said = ask(client, messages=messages).choices[0].message
         messages.append(said)
@@ -151,4 +154,4 @@ def test_an_agent_ends_with_the_right_number(client: openai.OpenAI) -> None:
         for call in said.tool_calls:
             result = called(call.function.name, json.loads(call.function.arguments))
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-    assert last_number(said.content) == SHELLS_LEFT
+    assert last_number(said.content) == number
