@@ -10,6 +10,7 @@ import pytest
 from openai.types.responses import ResponseTextDeltaEvent
 from pydantic import BaseModel
 
+from tests.clients.tools import SHELLS, SHELLS_LEFT, Calculator, calculator, last_number
 from tests.coordinator.responses.grammar import check
 from tests.coordinator.responses.sdk import shape
 from tests.e2e.problems import HELDOUT, final_number
@@ -29,6 +30,13 @@ ADD: Any = {
     },
     "strict": True,
 }
+CALCULATOR: Any = [{
+    "type": "function",
+    "name": "calculator",
+    "description": Calculator.__doc__,
+    "parameters": Calculator.model_json_schema(),
+    "strict": False,
+}]  # fmt: skip
 
 
 @pytest.fixture
@@ -104,6 +112,32 @@ async def test_a_loop_of_tools_by_ids(client: openai.AsyncOpenAI, tiny: Stack) -
     await client.responses.delete(response.id)
     with pytest.raises(openai.NotFoundError):
         await client.responses.retrieve(response.id)
+
+
+async def test_an_agent_ends_with_the_right_number(client: openai.AsyncOpenAI) -> None:
+    """Nothing forces a call: the model makes it, reads its result and answers."""
+    given: list[Any] = [{"role": "user", "content": SHELLS}]
+    previous, calls = None, 0
+    for _ in range(6):
+        response = await client.responses.create(
+            model="tiny", input=given, previous_response_id=previous, tools=CALCULATOR,
+            temperature=0, max_output_tokens=200,
+        )  # fmt: skip
+        previous = response.id
+        given = [
+            {
+                "type": "function_call_output",
+                "call_id": item.call_id,
+                "output": calculator(**json.loads(item.arguments)),
+            }
+            for item in response.output
+            if item.type == "function_call"
+        ]
+        calls += len(given)
+        if not given:
+            break
+    assert calls > 0
+    assert last_number(response.output_text) == SHELLS_LEFT
 
 
 async def test_a_thought_and_logprobs(client: openai.AsyncOpenAI) -> None:
