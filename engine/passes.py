@@ -34,11 +34,12 @@ def passes(
     """
     rows = list(enumerate(batch.rows))
     decode = [(i, row) for i, row in rows if row.token_ids is None]
-    prefill = [(i, row) for i, row in rows if row.token_ids is not None and row.scoring is None]
-    scored = [(i, row) for i, row in rows if row.scoring is not None]
+    prompts = [(i, row) for i, row in rows if row.token_ids is not None]
+    prefill = [(i, row) for i, row in prompts if row.scoring is None]
+    scored = [(i, row) for i, row in prompts if row.scoring is not None]
     if block is None and not apart:
         decode, prefill = decode + prefill, []
-    return _cut(decode, None) + _cut(prefill, block) + _cut(scored, scored_block)
+    return _cut(decode, None) + _cut(prefill, block) + _cut(scored, scored_block, score=True)
 
 
 class Checks:
@@ -93,17 +94,18 @@ class Checks:
         return "unaligned end" if end % CHUNK_ALIGNMENT and not row.sample else ""
 
 
-def _cut(rows: Sequence[tuple[int, Row]], block: int | None) -> list[Pass]:
+def _cut(rows: Sequence[tuple[int, Row]], block: int | None, *, score: bool = False) -> list[Pass]:
     if block is None:
-        return [_pass(rows)] if rows else []
-    return [_pass([(index, part)]) for index, row in rows for part in _blocks(row, block)]
+        return [_pass(rows, score=score)] if rows else []
+    parts = [(index, part) for index, row in rows for part in _blocks(row, block)]
+    return [_pass([part], score=score) for part in parts]
 
 
-def _pass(rows: Sequence[tuple[int, Row]]) -> Pass:
+def _pass(rows: Sequence[tuple[int, Row]], *, score: bool) -> Pass:
     return Pass(
         tuple(row for _, row in rows),
         tuple(i for i, row in rows if row.sample),
-        tuple(i for i, row in rows if row.scoring is not None),
+        tuple(i for i, row in rows if row.scoring is not None) if score else (),
     )
 
 
