@@ -1,23 +1,19 @@
-"""``python -m bench.handoff_stages``: how long each part of the handoffs took, p50 and p99.
+"""``python -m bench.handoff_stages``: how long each part of the handoffs took, p50, p90 and p99.
 
-From the requests' records in Redis (exact, those of the last hour), or from a coordinator's
-/metrics (all since its start, as fine as the buckets). What the parts are:
+From the requests' records in Redis, those of the last hour. What the parts are:
 coordinator/record/record.py. JSON on stdout.
 """
 
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-import httpx
 import redis
 import typer
 from msgspec import structs
 
 from bench.measures import percentile
-from bench.prometheus import series
 from coordinator.record import keys
 from coordinator.record.record import HANDOFF_STAGES, RequestRecord, stage_seconds
 from coordinator.record.settings import PASSWORD
@@ -27,9 +23,6 @@ from transport.wire.secret_setting import secret_setting
 MS = 1000.0
 SHARES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
 TIMEOUT_S = 10.0
-
-Buckets = list[tuple[float, float]]
-"""(upper bound in seconds, observations up to it), rising; the last bound is infinite."""
 
 
 def of_records(records: Iterable[RequestRecord]) -> dict[str, Any]:
@@ -47,47 +40,6 @@ def of_records(records: Iterable[RequestRecord]) -> dict[str, Any]:
         "gb_per_s_p50": percentile(speeds, 0.5) if speeds else None,
         "gb_per_s_p1": percentile(speeds, 0.01) if speeds else None,
     }
-
-
-def of_metrics(text: str, since: str = "") -> dict[str, Any]:
-    """The same from a text exposition, estimated within its buckets; without what was already in
-    the earlier exposition ``since``."""
-    earlier = _buckets(since)
-    seen: dict[str, Buckets] = {}
-    for stage, counts in _buckets(text).items():
-        before = earlier[stage]
-        found = [(bound, counts[bound] - before.get(bound, 0.0)) for bound in sorted(counts)]
-        if found and found[-1][1]:
-            seen[stage] = found
-    return {
-        "handoffs": int(seen["total"][-1][1]) if "total" in seen else 0,
-        "stages": {
-            stage: {name: MS * quantile(found, share) for name, share in SHARES.items()}
-            for stage, found in seen.items()
-        },
-    }
-
-
-def _buckets(text: str) -> dict[str, dict[float, float]]:
-    """Of each stage: observations up to each bound."""
-    buckets: dict[str, dict[float, float]] = {stage: {} for stage in HANDOFF_STAGES}
-    for labels, value in series(text, "baton_handoff_seconds_bucket"):
-        buckets[labels["stage"]][float(labels["le"])] = value
-    return buckets
-
-
-def quantile(buckets: Buckets, share: float) -> float:
-    """The value below which ``share`` of a histogram's observations lie, linear within a bucket;
-    the last finite bound for what lies beyond it."""
-    wanted = share * buckets[-1][1]
-    low, below = 0.0, 0.0
-    for bound, up_to in buckets:
-        if up_to >= wanted and up_to > below:
-            if math.isinf(bound):
-                return low
-            return low + (bound - low) * (wanted - below) / (up_to - below)
-        low, below = bound, up_to
-    return low
 
 
 def read_records(redis_url: str, password: str = "") -> list[RequestRecord]:
@@ -112,30 +64,19 @@ def read_records(redis_url: str, password: str = "") -> list[RequestRecord]:
 
 def main(
     redis_url: Annotated[
-        str | None, typer.Option(envvar="BATON_REDIS_URL", help="Read the records there.")
-    ] = None,
-    url: Annotated[
-        str | None, typer.Option(envvar="BATON_URL", help="Or read this coordinator's /metrics.")
-    ] = None,
+        str, typer.Option(envvar="BATON_REDIS_URL", help="The coordinator's Redis.")
+    ],
     min_prompt: Annotated[int, typer.Option(help="Only prompts of at least this many tokens.")] = 0,
     max_prompt: Annotated[int, typer.Option(help="And of at most this many.")] = 1 << 30,
 ) -> None:
     """Print the percentiles of every stage. Exit code: 0; 1 when there was no handoff; 2 when
     nothing could be read."""
-    if (redis_url is None) == (url is None):
-        typer.echo("error: --redis-url or --url: give one of them", err=True)
-        raise typer.Exit(2)
     try:
-        if redis_url is not None:
-            every = read_records(redis_url, secret_setting(os.environ, PASSWORD))
-            found = of_records(r for r in every if min_prompt <= r.num_prompt <= max_prompt)
-        else:
-            answer = httpx.get(f"{str(url).rstrip('/')}/metrics", timeout=TIMEOUT_S)
-            answer.raise_for_status()
-            found = of_metrics(answer.text)
-    except (redis.RedisError, httpx.HTTPError, ValueError) as error:
+        every = read_records(redis_url, secret_setting(os.environ, PASSWORD))
+    except (redis.RedisError, ValueError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
+    found = of_records(r for r in every if min_prompt <= r.num_prompt <= max_prompt)
     typer.echo(json.dumps(found, indent=1))
     raise typer.Exit(0 if found["handoffs"] else 1)
 

@@ -18,17 +18,18 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import httpx
+import redis
 import typer
 from tokenizers import Tokenizer
 
 from bench import environment, stack
-from bench.handoff_stages import TIMEOUT_S, of_metrics
+from bench.handoff_stages import of_records, read_records
 from bench.interference import Load, NotMeasured, measure, setup_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,34 +66,33 @@ def main(
             with stack.running(model, *how, "--load-format", load_format, device=device) as served:
                 out = out_dir / f"{name}.json"
                 with tempfile.TemporaryDirectory() as folder:
-                    throughput(served.url, model, Path(folder) / "warm-up.json", WARM_UP)
-                warm = metrics(served.url)
+                    ignored = Path(folder) / "warm-up.json"
+                    throughput(served.url, model, ignored, WARM_UP, report=False)
+                since = time.time()
                 statuses.append(throughput(served.url, model, out, more or []))
-                after = metrics(served.url)
-                write_stages(out_dir / f"{name}-handoff.json", each, after, since=warm)
+                write_stages(out_dir / f"{name}-handoff.json", each, served, since)
                 if long_prompt:
                     out = out_dir / f"{name}-{long_prompt}.json"
                     long = [*(more or []), "--input-len", str(long_prompt), *LONG]
+                    since = time.time()
                     statuses.append(throughput(served.url, model, out, long))
                     stages_out = out_dir / f"{name}-handoff-{long_prompt}.json"
-                    write_stages(stages_out, each, metrics(served.url), since=after)
+                    write_stages(stages_out, each, served, since)
                 if interference:
                     disturb(served.url, model, each, out_dir / f"{name}-interference.json")
-        except (stack.StackFailed, NotMeasured, OSError, httpx.HTTPError) as error:
+        except (stack.StackFailed, NotMeasured, OSError, redis.RedisError) as error:
             typer.echo(f"error: {each}: {error}", err=True)
             raise typer.Exit(2) from None
     raise typer.Exit(next((status for status in statuses if status), 0))
 
 
-def metrics(url: str) -> str:
-    return httpx.get(f"{url}/metrics", timeout=TIMEOUT_S).text
-
-
-def throughput(url: str, model: Path, out: Path, more: Sequence[str]) -> int:
-    """The exit status of ``baton bench throughput``."""
+def throughput(
+    url: str, model: Path, out: Path, more: Sequence[str], *, report: bool = True
+) -> int:
+    """The exit status of ``baton bench throughput``; with ``report`` a page lies beside ``out``."""
     command = [sys.executable, "-m", "deploy.cli", "bench", "throughput", "--url", url]
-    report = str(out.with_suffix(".html"))
-    command += ["--tokenizer", str(model), "--out", str(out), "--html", report]
+    command += ["--tokenizer", str(model), "--out", str(out)]
+    command += ["--html", str(out.with_suffix(".html"))] if report else []
     return subprocess.run([*command, *more], check=False).returncode
 
 
@@ -107,9 +107,12 @@ def disturb(url: str, model: Path, setup: str, out: Path) -> None:
     typer.echo(json.dumps(found), err=True)
 
 
-def write_stages(out: Path, setup: str, text: str, since: str = "") -> None:
-    """Nothing is written where nothing was handed off."""
-    stages = of_metrics(text, since)
+def write_stages(out: Path, setup: str, served: stack.Stack, since: float) -> None:
+    """Of the requests that were received from ``since`` (Unix seconds) on, without those that ended
+    more than an hour ago: their records are gone. Nothing is written without a handoff."""
+    redis_url = stack.setting(served.pids()["coordinator"], "BATON_REDIS_URL")
+    records = [r for r in read_records(redis_url) if (r.received_at or 0.0) >= since]
+    stages = of_records(records)
     if stages["handoffs"]:
         _write(out, "handoff stages", {"setup": setup, **stages})
 

@@ -1,10 +1,9 @@
-"""Percentiles of the handoff's stages, from records and from buckets."""
+"""Percentiles of the handoff's stages, from records."""
 
 import pytest
 
-from bench.handoff_stages import of_metrics, of_records, quantile
+from bench.handoff_stages import of_records
 from coordinator.record.record import HANDOFF_PARTS, RequestRecord, stage_seconds
-from telemetry.metrics import Metrics
 
 
 def record(number: int, **changes) -> RequestRecord:
@@ -31,7 +30,6 @@ def test_records_give_exact_percentiles() -> None:
 
 def test_without_a_handoff_there_is_nothing_to_tell() -> None:
     assert of_records([])["stages"] == {}
-    assert of_metrics(Metrics("m").render().decode()) == {"handoffs": 0, "stages": {}}
 
 
 def test_parts_add_up_to_the_total_and_an_order_lies_unseen_no_longer_than_it_took() -> None:
@@ -45,20 +43,3 @@ def test_parts_add_up_to_the_total_and_an_order_lies_unseen_no_longer_than_it_to
         assert sum(found[part] for part in HANDOFF_PARTS) == pytest.approx(found["total"])
         assert found["messages"] >= 0.0
         assert found["overhead"] <= found["total"]
-
-
-def test_metrics_give_what_their_buckets_can() -> None:
-    metrics = Metrics("m")
-    for n in range(1, 1001):
-        metrics.handoff_s.labels("total").observe(n / 1_000_000)
-        metrics.handoff_s.labels("copy").observe(0.00015)
-    found = of_metrics(metrics.render().decode())
-    assert found["handoffs"] == 1000
-    assert found["stages"]["total"]["p50_ms"] == pytest.approx(0.5, abs=0.01)
-    assert found["stages"]["total"]["p99_ms"] == pytest.approx(0.99, abs=0.01)
-    assert 0.1 <= found["stages"]["copy"]["p50_ms"] <= 0.2
-
-
-def test_a_quantile_beyond_the_last_bound_is_that_bound() -> None:
-    assert quantile([(0.1, 0.0), (1.0, 1.0), (float("inf"), 10.0)], 0.99) == 1.0
-    assert quantile([(0.1, 4.0), (1.0, 4.0), (float("inf"), 4.0)], 0.5) == pytest.approx(0.05)
