@@ -30,7 +30,6 @@ from transport.copy.memory import own_memory
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 
 FULL_SIZE = Path("bench/models/qwen3.5-35b-a3b")
-BANDWIDTH = 4.3e12
 FLOOR_MS = {
     "none": {1: 1.41, 2: 1.89, 4: 2.83, 8: 4.54, 16: 7.43, 32: 11.58, 64: 16.15},
     "fp8": {1: 0.84, 2: 1.10, 4: 1.61, 8: 2.54, 16: 4.12, 32: 6.47, 64: 9.31},
