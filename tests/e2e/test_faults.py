@@ -132,12 +132,12 @@ async def test_decode_worker_hangs_and_wakes(site: Site, undisturbed: list[Seen]
 
 
 async def test_coordinator_killed(site: Site, undisturbed: list[Seen]) -> None:
+    with site.baton.redis() as server:
+        (presence,) = server.scan_iter(keys.COORDINATOR_PREFIX + "*")
     last = await Stream(site.baton.url, [1, 2, 3], max_tokens=5).ended()
     streams = site.streams()
     for stream in streams:
         await stream.reaches(20)
-    with site.baton.redis() as server:
-        (presence,) = server.scan_iter(keys.COORDINATOR_PREFIX + "*")
     site.baton.kill("coordinator")
     await all_ended(streams)
     assert {stream.outcome for stream in streams} == {""}, "a broken connection is no end"
