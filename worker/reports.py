@@ -20,10 +20,14 @@ from transport.wire.messages import (
     Tokens,
     TransferDone,
 )
-from transport.wire.prompt_logprobs import PromptLogprobs
+from transport.wire.prompt_logprobs import PromptLogprobs, row_bytes
 from transport.wire.reports import FirstStep
 
 log = logging.getLogger(__name__)
+
+ROWS_A_MESSAGE = 8192
+"""Of a prompt's log-probabilities, however long its chunks: 1.4 MB with 20 alternatives. A frame
+that is too large would close the connection (transport/wire/channel.py)."""
 
 _CLIENTS = frozenset({"too_long", "constraint_failed"})
 """Failures whose cause is the request itself."""
@@ -46,8 +50,10 @@ class Reports:
             if rows is None:
                 broken.append(sequence)
                 continue
-            start = row.start + row.scoring.first + 1
-            self._send(PromptLogprobs(*sequence.key, start, rows))
+            start, size = row.start + row.scoring.first + 1, row_bytes(row.scoring.num_top)
+            for at in range(0, len(rows), ROWS_A_MESSAGE * size):
+                some = rows[at : at + ROWS_A_MESSAGE * size]
+                self._send(PromptLogprobs(*sequence.key, start + at // size, some))
         return broken
 
     def prefilled(
