@@ -83,6 +83,7 @@ def services(
         "BATON_REDIS_URL": settings.redis_url or redis_url(run_dir),
         "BATON_LOAD_FORMAT": settings.load_format,
         "BATON_QUANTIZE": settings.quantize,
+        "BATON_SPECULATE": settings.speculate,
         "BATON_DEVICE": settings.device,
         "BATON_GPU_SHARE": str(settings.gpu_share),
     }

@@ -13,6 +13,7 @@ from transport.checkpoint_folder import CONFIG, checkpoint_folder, model_name, r
 
 LoadFormat = Literal["auto", "dummy"]
 Quantize = Literal["none", "fp8"]
+Speculate = Literal["auto", "off", "1", "2", "3", "4"]
 Device = Literal["auto", "cpu", "cuda"]
 Role = Literal["split", "colocated", "both"]
 
@@ -28,6 +29,7 @@ class UpSettings:
     served_model_name: str
     load_format: LoadFormat
     quantize: Quantize
+    speculate: Speculate
     device: Literal["cpu", "cuda"]
     num_prefill: int
     num_decode: int
@@ -53,6 +55,7 @@ def resolve(
     served_model_name: str | None = None,
     load_format: LoadFormat = "auto",
     quantize: Quantize = "none",
+    speculate: Speculate = "auto",
     device: Device = "auto",
     prefill: int | None = None,
     decode: int | None = None,
@@ -86,6 +89,7 @@ def resolve(
         served_model_name=served_model_name or model_name(model),
         load_format=load_format,
         quantize=quantize,
+        speculate=speculate,
         device=on,
         num_prefill=num_prefill,
         num_decode=num_decode,

@@ -13,7 +13,7 @@ import typer
 from deploy.gpus import count_gpus
 from deploy.ports import listen_at
 from deploy.serve import serve
-from deploy.settings import Device, LoadFormat, Quantize, Role, UpSettings, resolve
+from deploy.settings import Device, LoadFormat, Quantize, Role, Speculate, UpSettings, resolve
 from deploy.supervisor import StopSignals
 from telemetry.last_words import CANNOT_START
 from telemetry.listen_fds import inherited_listener
@@ -40,6 +40,14 @@ def up(
             help="fp8: large matrices are converted to FP8 at load; half the memory.",
         ),
     ] = "none",
+    speculate: Annotated[
+        Speculate,
+        typer.Option(
+            envvar="BATON_SPECULATE",
+            help="Tokens that a decode step guesses for each sequence with the checkpoint's draft "
+            "layer; auto: as many as pay.",
+        ),
+    ] = "auto",
     device: Annotated[
         Device, typer.Option(envvar="BATON_DEVICE", help="auto: cuda where there is a GPU.")
     ] = "auto",
@@ -109,6 +117,7 @@ def up(
         served_model_name=served_model_name,
         load_format=load_format,
         quantize=quantize,
+        speculate=speculate,
         device=device,
         prefill=prefill,
         decode=decode,

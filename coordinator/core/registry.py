@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from math import inf
 
+from msgspec import structs
+
 from coordinator.core.breaker import Breaker, BreakerSettings
 from coordinator.core.contract import WorkerStatus
 from coordinator.core.pairs import Pairs
@@ -234,6 +236,17 @@ class Registry:
             if worker.hello.model != hello.model:
                 raise LayoutMismatch(
                     f"model mismatch: {hello.model} at {hello.instance}, "
-                    f"{worker.hello.model} at {worker.instance}"
+                    f"{worker.hello.model} at {worker.instance}; "
+                    f"{_advice(worker.layout, hello.memory.layout)}"
                 )
             worker.layout.require_same(hello.memory.layout, peer=hello.instance)
+
+
+def _advice(here: CacheLayout, there: CacheLayout) -> str:
+    """What to do about two models that differ: pages have one layer more with the draft layer."""
+    num_more = there.num_attention_layers - here.num_attention_layers
+    if abs(num_more) == 1 and here == structs.replace(
+        there, num_attention_layers=here.num_attention_layers
+    ):
+        return "only one of them makes drafts: give all workers the same BATON_SPECULATE"
+    return "give all workers the same checkpoint and the same BATON_QUANTIZE"

@@ -83,6 +83,18 @@ def test_split_pools_and_colocated_workers_do_not_mix() -> None:
     assert isinstance(membership.admit(HELLO, WELCOME), Refused)
 
 
+def test_a_refusal_of_another_model_says_which_setting_differs() -> None:
+    _, _, membership = site()
+    membership.admit(HELLO, WELCOME)
+    drafting = replace(MEMORY, layout=replace(LAYOUT, num_attention_layers=2))
+    for memory, setting in ((drafting, "BATON_SPECULATE"), (MEMORY, "BATON_QUANTIZE")):
+        other = replace(HELLO, instance="d-1", role="decode", model="n", memory=memory)
+        refused = membership.admit(other, WELCOME)
+        assert isinstance(refused, Refused)
+        assert "model mismatch: n at d-1, m at p-1; " in refused.reason
+        assert refused.reason.endswith(f"the same {setting}")
+
+
 def test_a_decode_worker_is_not_refused_for_the_memory_of_one_that_leaves() -> None:
     registry, _, membership = site()
     membership.admit(HELLO, WELCOME)

@@ -110,6 +110,8 @@ def test_services_get_their_settings_by_the_environment_alone(checkpoint):
         decode=2,
         served_model_name="it",
         redis_url="redis://:secret@there",
+        quantize="fp8",
+        speculate="2",
     )
     planned = services(
         settings,
@@ -133,6 +135,7 @@ def test_services_get_their_settings_by_the_environment_alone(checkpoint):
         assert one.env["BATON_MODEL"] == str(checkpoint)
         assert one.env["BATON_SERVICE_NAME"] == one.name
         assert one.env["BATON_NUM_PAGES"] == "64"
+        assert (one.env["BATON_QUANTIZE"], one.env["BATON_SPECULATE"]) == ("fp8", "2")
         assert one.env["PYTHONPATH"].startswith("/mine:")
     assert int(decode[0].env["BATON_THREADS"]) >= 1
 

@@ -42,6 +42,8 @@ def test_a_role_has_the_options_of_all_and_its_own_each_with_a_variable(
         (DecodeOptions, {"pull_timeout": -1.0}, "pull_timeout: -1.0 is not positive"),
         (DecodeOptions, {"max_tokens_beside_decode": 63}, "max_tokens_beside_decode: 63 < 64"),
         (ColocatedOptions, {"max_tokens_beside_decode": 63}, "max_tokens_beside_decode: 63 < 64"),
+        (DecodeOptions, {"speculate": "5"}, "speculate: '5' is not auto, off or a number up to 4"),
+        (PrefillOptions, {"speculate": ""}, "speculate: '' is not auto, off or a number up to 4"),
     ],
 )
 def test_a_bad_setting_is_named(
