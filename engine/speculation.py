@@ -236,9 +236,10 @@ class Speculation:
         return min(row.num_drafts, made, self._room(row) - self._length(row) - 1)
 
     def _length(self, row: Row) -> int:
-        """Tokens in the cache."""
+        """Tokens in the cache; at most all but one that its pages hold. With a step ahead the host
+        may not know yet that the sequence has ended, and drops what comes of this step."""
         known = self._lengths[row.state_slot]
-        return row.start if known is None else known
+        return min(row.start if known is None else known, self._room(row) - 1)
 
     def _room(self, row: Row) -> int:
         """Tokens that the row's pages hold."""

@@ -41,8 +41,11 @@ class StepRows:
 class Placed:
     """Tokens of a pass, a row's in a run. A dead token is none: its ``slots`` int32 is -1, its
     ``positions`` int32 -1 and its ``ends`` int32 0. ``held`` int64 is the row's state slot, 0 for
-    padding; ``ids`` int64 are fed, ``sample_slots`` int64 as ``slots``, and ``sample_positions``
-    int64 is the index of the token that comes out."""
+    padding; ``ids`` int64 are fed; ``sample_slots`` int64 is the slot of a token that is sampled, -1
+    of others, and ``sample_positions`` int64 the index of what comes out.
+
+    A token past the row's pages is dead, but sampled: that a sequence has got its last token, the
+    host may learn one step late. What such a step gives is dropped."""
 
     slots: torch.Tensor
     positions: torch.Tensor
@@ -64,14 +67,14 @@ class Placed:
 @triton.jit
 def _store_placed(
     p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
-    token, slot, position, live, id,
+    token, slot, position, live, sampled, id,
 ):  # fmt: skip
     tl.store(p_slots + token, tl.where(live, slot, -1))
     tl.store(p_positions + token, tl.where(live, position, -1))
     tl.store(p_ends + token, tl.where(live, position + 1, 0))
     tl.store(p_held + token, tl.maximum(slot, 0).to(tl.int64))
     tl.store(p_ids + token, tl.where(live, id, 0))
-    tl.store(p_sample_slots + token, tl.where(live, slot, -1).to(tl.int64))
+    tl.store(p_sample_slots + token, tl.where(sampled, slot, -1).to(tl.int64))
     tl.store(p_sample_positions + token, (position + 1).to(tl.int64))
 
 
@@ -99,10 +102,11 @@ def _verify_kernel(
             id = tl.load(p_next_token + held)
         else:
             id = tl.load(p_drafts + (j - 1) * num_slots + held)
-        live = (slot >= 0) & (j <= num_drafts) & (length + j < room)
+        sampled = (slot >= 0) & (j <= num_drafts)
+        live = sampled & (length + j < room)
         _store_placed(
             p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
-            row * TOKENS + j, slot, length + j, live, id,
+            row * TOKENS + j, slot, length + j, live, sampled, id,
         )  # fmt: skip
 
 
@@ -156,7 +160,7 @@ def _accept_kernel(
         id = tl.maximum(tl.load(p_sampled + row * TOKENS + j), 0)
         _store_placed(
             p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
-            row * TOKENS + j, slot, length + j, live, id,
+            row * TOKENS + j, slot, length + j, live, live, id,
         )  # fmt: skip
 
 
@@ -204,7 +208,7 @@ def _draft_kernel(
         live = live & (position < tl.load(p_rooms + row))
     _store_placed(
         p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
-        row, slot, position, live, id,
+        row, slot, position, live, live, id,
     )  # fmt: skip
     # The draft layer guesses the token after next.
     tl.store(p_sample_positions + row, (position + 2).to(tl.int64))

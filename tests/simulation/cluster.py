@@ -54,6 +54,19 @@ class Node:
         return self.has_read_all and not any(isinstance(m, Heartbeat) for m in self.outbox)
 
 
+@dataclass
+class ChangingDrafts:
+    """Another number of drafts for every step."""
+
+    rng: random.Random
+
+    def num_next(self, num_sequences: int) -> int | None:
+        return self.rng.choice([0, 1, 3])
+
+    def verified(self, num_drafts: int, num_accepted: int) -> None:
+        """It makes no difference."""
+
+
 class Cluster:
     """Coordinator's lifecycle and its workers; ``tick`` lets one random thing happen."""
 
@@ -107,7 +120,7 @@ class Cluster:
         instance, size = f"{role}-{self._count}", size or self.size
         engine = FakeEngine(
             size, nan=lambda: self.rng.random() < (1.0 if nan else self.nan_share),
-            dies_at=self.dies_at,
+            dies_at=self.dies_at, guesses_right=lambda: self.rng.random() < 0.7,
         )  # fmt: skip
         export = MemoryExport("shm", instance, 1, LAYOUT, size)
         longest = size.num_pages * LAYOUT.page_size
@@ -124,6 +137,7 @@ class Cluster:
         node.pool = Worker(
             engine, session, role, instance, ColocatedLimits(PrefillLimits(128, 4), beside),
             handoff, node.copies or NoPeers(), lookahead=self.lookahead, clock=lambda: self.now,
+            drafts=ChangingDrafts(self.rng),
         )  # fmt: skip
         self.nodes[instance] = node
         self.memories[instance] = engine.cache

@@ -73,9 +73,16 @@ class FakeEngine:
     """
 
     def __init__(
-        self, size: PoolSize, *, nan: Callable[[], bool] = lambda: False, dies_at: int = 0
+        self,
+        size: PoolSize,
+        *,
+        nan: Callable[[], bool] = lambda: False,
+        dies_at: int = 0,
+        guesses_right: Callable[[], bool] = lambda: False,
     ) -> None:
         self.layout, self.pools, self.nan, self.dies_at = LAYOUT, size, nan, dies_at
+        self.guesses_right = guesses_right
+        self.slots = [FakeSlot() for _ in range(size.num_state_slots)]
         buffer = torch.zeros(Region.of(LAYOUT, size).size_bytes, dtype=torch.uint8)
         self.cache = CacheTensors.over(buffer, LAYOUT, size)
         self.next_token = [0] * size.num_state_slots
@@ -107,6 +114,17 @@ class FakeEngine:
         self.queue.popleft().execute()
 
 
+@dataclass
+class FakeSlot:
+    """What the device knows of a state slot with drafts: the tokens in its cache (None: as the next
+    row says), the drafts for its next step, and those of the last step that were accepted, which
+    the state does not have yet."""
+
+    length: int | None = None
+    drafts: list[int] = field(default_factory=list)
+    pending: list[int] = field(default_factory=list)
+
+
 @dataclass(eq=False)
 class FakeStep:
     engine: FakeEngine
@@ -120,37 +138,90 @@ class FakeStep:
         self.executed = True
         if self.bound is not None:
             self.engine.next_token[self.bound[0]] = self.bound[1]
+            self.engine.slots[self.bound[0]] = FakeSlot()
         for index, row in enumerate(self.batch.rows if self.batch else ()):
+            if row.token_ids is None:
+                self.sampled.append(tuple(self._decode(row)))
+                continue
             token = self._row(index, row)
             self.sampled.append(() if token is None else (token,))
 
     def _row(self, index: int, row) -> Sampled | None:
-        engine = self.engine
-        cache, slot = engine.cache, row.state_slot
-        tokens = row.token_ids if row.token_ids is not None else (engine.next_token[slot],)
+        cache, slot, states = self.engine.cache, row.state_slot, list[int]()
         state = 0 if row.start == 0 else _int(cache.recurrent[slot].item())
-        states: list[int] = []
-        for offset, token in enumerate(tokens):
-            position = row.start + offset
-            page = row.block_table[position // LAYOUT.page_size]
-            cache.kv[page, 0, :, position % LAYOUT.page_size] = float(token)
+        for offset, token in enumerate(row.token_ids):
+            self._write(row, row.start + offset, token)
             state = advance(state, token)
             states.append(state)
         if row.scoring is not None:
             self._score(index, row.scoring, states)
         cache.recurrent[slot] = float(state)
-        cache.conv[slot] = float(tokens[-1])
+        cache.conv[slot] = float(row.token_ids[-1])
         if not row.sample:
             return None
-        length = row.start + len(tokens)
-        pages = cache.kv[list(row.block_table), 0, 0].reshape(-1)[:length]
-        context = [_int(value) for value in pages.tolist()]
+        sampled = self._sample(row, row.start + len(row.token_ids), state)
+        if sampled.token_id is not None:
+            self.engine.next_token[slot] = sampled.token_id
+        return sampled
+
+    def _decode(self, row) -> list[Sampled]:
+        """The certain token and its drafts, each sampled from what the cache holds up to it."""
+        engine, id = self.engine, row.state_slot
+        cache, slot = engine.cache, engine.slots[id]
+        length = row.start if slot.length is None else slot.length
+        assert length >= row.start, "the host counts more tokens than the device"
+        # A step ahead of the host's knowledge that the sequence has ended: its tokens are dropped.
+        length = min(length, len(row.block_table) * LAYOUT.page_size - 1)
+        room = len(row.block_table) * LAYOUT.page_size
+        drafts = slot.drafts[: min(row.num_drafts, room - length - 1)]
+        state, sampled = _int(cache.recurrent[id].item()), list[Sampled]()
+        for token in slot.pending:
+            state = advance(state, token)
+        slot.pending = []
+        for place, token in enumerate([engine.next_token[id], *drafts]):
+            self._write(row, length + place, token)
+        for place, token in enumerate([engine.next_token[id], *drafts]):
+            state = advance(state, token)
+            if place == 0:
+                cache.recurrent[id] = float(state)
+                cache.conv[id] = float(token)
+            else:
+                slot.pending.append(token)
+            sampled.append(self._sample(row, length + place + 1, state))
+            if place == len(drafts) or sampled[-1].token_id != drafts[place]:
+                break
+        slot.length = length + len(sampled)
+        engine.next_token[id] = sampled[-1].token_id or 0
+        slot.drafts = self._guess(row, slot.length, state)
+        return sampled
+
+    def _guess(self, row, length: int, state: int) -> list[int]:
+        """Drafts of the tokens behind the next one, some of them right."""
+        num, engine = self.batch.num_next_drafts or 0, self.engine
+        context, guesses = self._context(row, length), list[int]()
+        token = engine.next_token[row.state_slot]
+        room = len(row.block_table) * LAYOUT.page_size
+        for _ in range(min(num, room - length - 1)):
+            context, state = [*context, token], advance(state, token)
+            token = next_token(state, context) if engine.guesses_right() else 3
+            guesses.append(token)
+        return guesses
+
+    def _write(self, row, position: int, token: int) -> None:
+        page = row.block_table[position // LAYOUT.page_size]
+        self.engine.cache.kv[page, 0, :, position % LAYOUT.page_size] = float(token)
+
+    def _context(self, row, length: int) -> list[int]:
+        pages = self.engine.cache.kv[list(row.block_table), 0, 0].reshape(-1)[:length]
+        return [_int(value) for value in pages.tolist()]
+
+    def _sample(self, row, length: int, state: int) -> Sampled:
+        engine, context = self.engine, self._context(row, length)
         if POISON in context and length >= engine.dies_at > 0:
             raise Died
         if engine.nan() or (POISON in context and not engine.dies_at):
             return Sampled(None)
-        engine.next_token[slot] = next_token(state, context)
-        return Sampled(engine.next_token[slot])
+        return Sampled(next_token(state, context))
 
     def _score(self, index: int, scoring: Scoring, states: list[int]) -> None:
         assert scoring.num_top == 0
@@ -161,7 +232,8 @@ class FakeStep:
     def result(self) -> StepResult:
         while not self.executed:
             self.engine.run_one()
-        return StepResult(tuple(self.sampled), self.scored)
+        num_drafts = tuple(max(0, len(sampled) - 1) for sampled in self.sampled)
+        return StepResult(tuple(self.sampled), self.scored, num_drafts)
 
 
 def _int(value: float) -> int:
