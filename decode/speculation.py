@@ -20,15 +20,24 @@ MEMORY = 2048.0
 """Drafts after which an old outcome counts for 1 / e."""
 GAIN = 1.02
 """A larger K must promise so many times the tokens a second."""
-TRIAL_EVERY, TRIAL_STEPS = 2048, 64
+TRIAL_EVERY, TRIAL_STEPS = 2048, 32
 """Steps: where drafts do not pay, one in so many begins a trial that lasts so long."""
 AUTO_DRAFTS = 3
 """The most that ``auto`` makes: a fourth is accepted too rarely for its cost."""
 COSTS: dict[str, dict[int, tuple[float, ...]]] = {
     "cpu": {1: (1.2, 1.4, 1.6), 2: (1.3, 1.6, 1.9), 4: (1.5, 1.9, 2.3), 8: (1.6, 2.1, 2.6)},
-    "cuda": {1: (1.35, 1.7, 2.05), 4: (1.45, 1.8, 2.2), 16: (1.35, 1.7, 2.0), 64: (1.3, 1.6, 1.9)},
+    "cuda": {
+        1: (1.36, 1.66, 1.95),
+        2: (1.39, 1.75, 2.12),
+        4: (1.49, 1.91, 2.31),
+        8: (1.52, 1.96, 2.31),
+        16: (1.48, 1.83, 2.06),
+        32: (1.36, 1.58, 1.72),
+        64: (1.23, 1.37, 1.52),
+    },
 }
-"""What a step with 1, 2, 3 drafts takes, in plain steps, by sequences (bench/step.py)."""
+"""What a step with 1, 2, 3 drafts takes, in plain steps, by sequences; cuda: one H200
+(bench/results/h200-drafts.json)."""
 
 
 def max_drafts(setting: str) -> int:

@@ -14,7 +14,7 @@ MAX_DECODE_ROWS = 512
 MAX_DRAFTS = 4
 """Guessed tokens of a sequence in one step."""
 
-MAX_VERIFIED_TOKENS = 256
+MAX_VERIFIED_TOKENS = 512
 """Tokens of a decode step with drafts on CUDA; with more sequences drafts do not pay."""
 
 MIN_PAGE_SIZE = 16

@@ -41,8 +41,8 @@ class StepRows:
 class Placed:
     """Tokens of a pass, a row's in a run. A dead token is none: its ``slots`` int32 is -1, its
     ``positions`` int32 -1 and its ``ends`` int32 0. ``held`` int64 is the row's state slot, 0 for
-    padding; ``ids`` int64 are fed; ``sample_slots`` int64 is the slot of a token that is sampled, -1
-    of others, and ``sample_positions`` int64 the index of what comes out.
+    padding; ``ids`` int64 are fed; ``sample_slots`` int64 is the slot of a sampled token, -1 of
+    others, and ``sample_positions`` int64 the index of what comes out.
 
     A token past the row's pages is dead, but sampled: that a sequence has got its last token, the
     host may learn one step late. What such a step gives is dropped."""
