@@ -1,6 +1,6 @@
 """One forward pass as tensors: built once a pass, read by every layer."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -114,14 +114,25 @@ class DraftRows:
     counts: tuple[int, ...]
     rings: tuple[StateRing, ...]
 
-    def by_place(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        """For each place in the runs: (place, the sequences that have a token there, tokens)."""
-        firsts = [0, *accumulate(self.counts)]
-        for place in range(max(self.counts)):
-            having = [i for i, count in enumerate(self.counts) if count > place]
-            tokens = [firsts[i] + place for i in having]
-            device = self.state_slots.device
-            yield place, torch.tensor(having, device=device), torch.tensor(tokens, device=device)
+    def filled(self, x: torch.Tensor) -> torch.Tensor:
+        """[tokens, …] -> [sequences, longest run, …], shorter runs filled with their last token."""
+        longest = max(self.counts)
+        if x.shape[0] == longest * len(self.counts):
+            return x.view(len(self.counts), longest, *x.shape[1:])
+        ends = [*accumulate(self.counts)]
+        places = [
+            min(end - count + j, end - 1)
+            for end, count in zip(ends, self.counts, strict=True)
+            for j in range(longest)
+        ]
+        index = torch.tensor(places, device=x.device)
+        return x.index_select(0, index).view(len(self.counts), longest, *x.shape[1:])
+
+    def emptied(self, x: torch.Tensor) -> torch.Tensor:
+        """[sequences, longest run, …] -> [tokens, …]: without what ``filled`` added."""
+        if sum(self.counts) == x.shape[0] * x.shape[1]:
+            return x.reshape(-1, *x.shape[2:])
+        return torch.cat([run[:count] for run, count in zip(x, self.counts, strict=True)])
 
 
 @dataclass

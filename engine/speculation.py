@@ -113,13 +113,14 @@ class Speculation:
         self._num_draft_ids = min(DRAFT_IDS, num_logits)
         self._lengths: list[int | None] = [None] * num_slots
         self._made = [0] * num_slots
+        self._num_pending = [0] * num_slots
         self._behind = [False] * num_slots
 
     def forget(self, state_slot: int) -> None:
         """The slot has a new owner."""
         self._lengths[state_slot], self._made[state_slot] = None, 0
         self._behind[state_slot] = False
-        self._pending[state_slot] = 0
+        self._pending[state_slot] = self._num_pending[state_slot] = 0
 
     def prefilled(self, part: Pass, inputs: Inputs, hidden: torch.Tensor) -> None:
         """Compute the draft layer of a pass of prompts, whose hidden states of every token are
@@ -136,7 +137,8 @@ class Speculation:
         ]
         inputs = self._inputs(tokens)
         slots = torch.tensor([row.state_slot for row in rows], device=self._device)
-        inputs.drafts = DraftRows(slots, counts, self._rings)
+        if max(counts) > 1 or any(self._num_pending[row.state_slot] for row in rows):
+            inputs.drafts = DraftRows(slots, counts, self._rings)
         ids = [self._fed(row.state_slot, count) for row, count in zip(rows, counts, strict=True)]
         hidden = self._model.forward(
             inputs, torch.cat(ids), self._cache, self._kernels, every_token=True
@@ -180,7 +182,7 @@ class Speculation:
             num = next((i for i, same in enumerate(agrees) if not same), count - 1)
             accepted.append(num)
             kept += [j <= num for j in range(count)]
-            self._pending[row.state_slot] = num
+            self._pending[row.state_slot] = self._num_pending[row.state_slot] = num
             self._sampler.next_token[row.state_slot] = own[num].clamp(min=0)
         return accepted, kept
 

@@ -1,7 +1,8 @@
 """DeltaNet of decode rows with drafts, in plain PyTorch (state_ring.py says what the ring holds).
 
-Each row has a run of tokens, its certain one first; runs may differ in length. Token by token, and
-in the same operations as rows of one token (torch_conv.conv_decode, torch_delta_rule.recurrent).
+Each sequence has a run of as many tokens, its certain one first. The recurrence goes token by token
+in the operations of rows of one token (torch_conv.conv_decode, torch_delta_rule.recurrent). Runs of
+different lengths are filled up with their own last token, whose numbers are then left out.
 """
 
 from collections.abc import Iterator
@@ -17,22 +18,19 @@ def conv_drafts(
     x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, ring: StateRing, rows: DraftRows
 ) -> torch.Tensor:
     """x [tokens, channels] convolved; state [state slots, channels, kernel - 1] moves on by each
-    row's pending inputs and its first token, the ring keeps the others."""
-    slots = rows.state_slots
+    sequence's pending inputs and its first token, the ring keeps the others."""
+    slots, kept = rows.state_slots, state.shape[2]
     history = state.index_select(0, slots)
     for i, pending in _pending(ring, slots):
-        moved = torch.cat((history[pending, :, 1:], ring.inputs[slots[pending], i, :, None]), -1)
-        history[pending] = moved
-    out = torch.empty_like(x)
-    for j, active, tokens in rows.by_place():
-        window = torch.cat((history[active], x[tokens].unsqueeze(-1)), -1)
-        out[tokens] = F.silu((window.float() * weight).sum(-1)).to(x.dtype)
-        history[active] = window[..., 1:]
-        if j == 0:
-            state.index_copy_(0, slots, history)
-        else:
-            ring.inputs[slots[active], j - 1] = x[tokens]
-    return out
+        moved = torch.cat((history[..., 1:], ring.inputs[slots, i].unsqueeze(-1)), -1)
+        history = torch.where(pending[:, None, None], moved, history)
+    runs = rows.filled(x)
+    wide = torch.cat((history, runs.transpose(1, 2)), -1)
+    state.index_copy_(0, slots, wide[..., 1 : kept + 1])
+    ring.inputs[slots, : runs.shape[1] - 1] = runs[:, 1:]
+    windows = wide.unfold(-1, kept + 1, 1).float()
+    out = F.silu((windows * weight.unsqueeze(1)).sum(-1)).to(x.dtype)
+    return rows.emptied(out.transpose(1, 2))
 
 
 def recurrent_drafts(
@@ -45,43 +43,42 @@ def recurrent_drafts(
     ring: StateRing,
     rows: DraftRows,
 ) -> torch.Tensor:
-    """-> [tokens, v_heads, v_dim]; arguments and state as ``recurrent``'s, each row's tokens in a
-    run. An entry of the ring is a head's k, then the update's values, then the decay."""
+    """-> [tokens, v_heads, v_dim]; arguments and state as ``recurrent``'s, each sequence's tokens
+    in a run. An entry of the ring is a head's k, then the update's values, then the decay."""
     slots, (k_dim, v_dim) = rows.state_slots, state.shape[-2:]
     s = state.index_select(0, slots)
+    flat = s.view(-1, k_dim, v_dim)
     for i, pending in _pending(ring, slots):
-        entry = ring.updates[slots[pending], :, i]
-        decayed = s[pending] * entry[..., -1, None, None]
-        s[pending] = _added(decayed, entry[..., :k_dim], entry[..., k_dim : k_dim + v_dim])
-    out = torch.empty_like(v)
-    for j, active, tokens in rows.by_place():
-        decayed = s[active] * decay[tokens][..., None, None]
-        read = _product(k[tokens], decayed)
-        values = (v[tokens] - read).mul_(beta[tokens].unsqueeze(-1))
-        s[active] = _added(decayed, k[tokens], values)
-        out[tokens] = _product(q[tokens], s[active])
+        entry = torch.where(pending[:, None, None], ring.updates[slots, :, i], 0.0)
+        change = torch.where(pending[:, None], entry[..., -1], 1.0)
+        flat.mul_(change.reshape(-1, 1, 1))
+        _add(flat, entry[..., :k_dim], entry[..., k_dim : k_dim + v_dim])
+    q, k, v, decay, beta = (rows.filled(x) for x in (q, k, v, decay, beta))
+    outputs, values = [], []
+    for j in range(v.shape[1]):
+        k_row = k[:, j].reshape(-1, 1, k_dim)
+        flat.mul_(decay[:, j].reshape(-1, 1, 1))
+        delta = v[:, j].reshape(-1, 1, v_dim) - torch.bmm(k_row, flat)
+        delta.mul_(beta[:, j].reshape(-1, 1, 1))
+        flat.baddbmm_(k_row.transpose(1, 2), delta)
+        outputs.append(torch.bmm(q[:, j].reshape(-1, 1, k_dim), flat).view(v[:, j].shape))
         if j == 0:
             state.index_copy_(0, slots, s)
         else:
-            entry = torch.cat((k[tokens], values, decay[tokens].unsqueeze(-1)), -1)
-            ring.updates[slots[active], :, j - 1] = entry
-    return out
+            values.append(delta.view(v[:, j].shape))
+    if values:
+        entries = (k[:, 1:], torch.stack(values, 1), decay[:, 1:].unsqueeze(-1))
+        ring.updates[slots, :, : len(values)] = torch.cat(entries, -1).transpose(1, 2)
+    return rows.emptied(torch.stack(outputs, 1))
 
 
-def _product(x: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
-    """[rows, heads, k_dim] times [rows, heads, k_dim, v_dim]."""
-    return torch.bmm(x.flatten(0, 1).unsqueeze(1), s.flatten(0, 1)).view(*x.shape[:2], -1)
-
-
-def _added(s: torch.Tensor, k: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """``s + k values^T``, [rows, heads, k_dim, v_dim]."""
-    flat = s.flatten(0, 1)
-    columns, row = k.flatten(0, 1).unsqueeze(2), values.flatten(0, 1).unsqueeze(1)
-    return flat.baddbmm(columns, row).view(s.shape)
+def _add(flat: torch.Tensor, k: torch.Tensor, values: torch.Tensor) -> None:
+    """``flat + k values^T`` in place; k and values [sequences, heads, dim]."""
+    flat.baddbmm_(k.flatten(0, 1).unsqueeze(2), values.flatten(0, 1).unsqueeze(1))
 
 
 def _pending(ring: StateRing, slots: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """(entry, the rows that have it pending), in order."""
+    """(entry, for each sequence whether it has that one pending), in order."""
     pending = ring.pending.index_select(0, slots)
     for i in range(int(pending.max())):
-        yield i, (pending > i).nonzero().squeeze(1)
+        yield i, pending > i
