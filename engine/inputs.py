@@ -102,17 +102,26 @@ class Rows:
         return (positions < self.ends.unsqueeze(1))[:, None, None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class DraftRows:
     """Decode sequences of several tokens each: a certain one, then drafts to verify.
 
     Each token is one of ``Inputs.decode``'s rows, those of a sequence in a run of ``counts``.
-    ``state_slots`` [sequences] on the device; ``rings`` are DeltaNet's, layer by layer.
+    ``state_slots`` [sequences] on the device; ``rings`` are DeltaNet's, layer by layer. Where the
+    host knows them, ``num_pending`` are the entries that each sequence's rings have pending.
     """
 
     state_slots: torch.Tensor
     counts: tuple[int, ...]
     rings: tuple[StateRing, ...]
+    num_pending: tuple[int, ...] = ()
+
+    @cached_property
+    def pending(self) -> list[tuple[int, torch.Tensor | None]]:
+        """(entry, which sequences have it pending: bool [sequences], None: all), in order."""
+        every = torch.tensor(self.num_pending)
+        having = [every > i for i in range(max(self.num_pending))]
+        return [(i, None if bool(mask.all()) else mask) for i, mask in enumerate(having)]
 
     def filled(self, x: torch.Tensor) -> torch.Tensor:
         """[tokens, …] -> [sequences, longest run, …], shorter runs filled with their last token."""

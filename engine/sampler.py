@@ -153,6 +153,8 @@ class Sampler:
         the noise that the target's own choice will have, so that the two agree more often
         (Gumbel coupling). Filters are the target's alone."""
         temperature = self._floats.index_select(0, slots)[:, TEMPERATURE].unsqueeze(1)
+        if logits.device.type == "cpu" and not temperature.any():
+            return logits.argmax(-1)
         seeds = self._ints.index_select(0, slots)[:, SEED]
         noise = gumbel_noise(seeds, positions, logits.shape[1])
         scaled = logits / torch.where(temperature == 0.0, 1.0, temperature)

@@ -137,8 +137,9 @@ class Speculation:
         ]
         inputs = self._inputs(tokens)
         slots = torch.tensor([row.state_slot for row in rows], device=self._device)
-        if max(counts) > 1 or any(self._num_pending[row.state_slot] for row in rows):
-            inputs.drafts = DraftRows(slots, counts, self._rings)
+        num_pending = tuple(self._num_pending[row.state_slot] for row in rows)
+        if max(counts) > 1 or any(num_pending):
+            inputs.drafts = DraftRows(slots, counts, self._rings, num_pending)
         ids = [self._fed(row.state_slot, count) for row, count in zip(rows, counts, strict=True)]
         hidden = self._model.forward(
             inputs, torch.cat(ids), self._cache, self._kernels, every_token=True
@@ -201,17 +202,15 @@ class Speculation:
             self._behind[row.state_slot] |= num_next is None
         if num_next is None:
             return
-        hidden = self._draft_hidden(tokens, ids.clamp(min=0), hidden)
+        hidden = self._draft_hidden(self._inputs(tokens), ids.clamp(min=0), hidden)
         place = {token.state_slot: i for i, token in enumerate(tokens)}
         hidden = hidden[torch.tensor([place[row.state_slot] for row in ended])]
-        rows = list(ended)
+        rows, inputs = list(ended), self._inputs(ended)
         for i in range(min(num_next, len(self._ids))):
-            inputs = self._inputs(rows)
-            lm_head_rows = self._num_draft_ids
-            logits = self._model.logits(hidden, lm_head_rows, self._kernels)
-            # The draft of the token after next: ``sample_positions`` are of the next one.
+            logits = self._model.logits(hidden, self._num_draft_ids, self._kernels)
+            # The layer is at the last token, and guesses the one after the next.
             guessed = self._sampler.guess(logits, inputs.sample_slots, inputs.sample_positions + 1)
-            self._ids[i, inputs.sample_slots] = guessed
+            self._ids[i].index_copy_(0, inputs.sample_slots, guessed)
             for row in rows:
                 self._made[row.state_slot] = i + 1
             staying = [j for j, row in enumerate(rows) if row.start + 1 < self._room(row)]
@@ -219,12 +218,12 @@ class Speculation:
                 return
             rows = [replace(rows[j], start=rows[j].start + 1) for j in staying]
             chosen = torch.tensor(staying, device=self._device)
-            hidden = self._draft_hidden(rows, guessed[chosen], hidden[chosen])
+            inputs = self._inputs(rows)
+            hidden = self._draft_hidden(inputs, guessed[chosen], hidden[chosen])
 
     def _draft_hidden(
-        self, rows: Sequence[Row], ids: torch.Tensor, hidden: torch.Tensor
+        self, inputs: Inputs, ids: torch.Tensor, hidden: torch.Tensor
     ) -> torch.Tensor:
-        inputs = self._inputs(rows)
         return draft_hidden(self._model, ids, hidden, inputs, self._cache, self._kernels)
 
     def _inputs(self, rows: Sequence[Row]) -> Inputs:
