@@ -12,6 +12,7 @@ from tests.clients.tools import (
     AGENT_TASKS,
     CALCULATOR,
     LOOKUP,
+    PRICES,
     SHELLS,
     Calculator,
     Lookup,
@@ -155,3 +156,5 @@ def test_an_agent_ends_with_the_right_number(
             result = called(call.function.name, json.loads(call.function.arguments))
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
     assert last_number(said.content) == number
+    if question == PRICES:
+        assert [each["role"] for each in messages if isinstance(each, dict)].count("tool") >= 3

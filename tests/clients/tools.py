@@ -12,9 +12,8 @@ SHELLS = "Nina has 13 shells. Diana gives Nina 46 shells. How many shells does N
 SHELLS_LEFT = 59
 PRICES = "How much more does a plant cost than a cup?"
 """Three calls: two of lookup, one of calculator."""
-AGENT_TASKS = {SHELLS: SHELLS_LEFT}
+AGENT_TASKS = {SHELLS: SHELLS_LEFT, PRICES: 3}
 """What an agent is asked, and the number that it ends with."""
-# TODO: add PRICES, which is 3, when the checkpoint that calls tools is in models/tiny.
 _OPERATORS = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }  # fmt: skip
