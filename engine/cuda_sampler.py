@@ -37,6 +37,11 @@ class PinnedDraw(Draw):
     copied: torch.cuda.Event | None = None
     on_device: torch.Tensor | None = None
 
+    @property
+    def device_ids(self) -> torch.Tensor:
+        assert self.on_device is not None, "a draw that was not copied"
+        return self.on_device
+
     def wait(self) -> None:
         assert self.copied is not None, "a draw that was not copied"
         self.copied.synchronize()

@@ -189,11 +189,10 @@ class DraftGraphs:
             for j in range(count)
         ]
         draw = self._sampler.sample(logits, slots, positions, sample_rows)
-        assert draw.on_device is not None
         if index is None:
-            self._sampled[:size].copy_(draw.on_device)
+            self._sampled[:size].copy_(draw.device_ids)
         else:
-            self._sampled[:size].fill_(-1).index_copy_(0, index, draw.on_device)
+            self._sampled[:size].fill_(-1).index_copy_(0, index, draw.device_ids)
         return draw
 
     def _make(

@@ -119,7 +119,7 @@ class DraftRows:
     @cached_property
     def pending(self) -> list[tuple[int, torch.Tensor | None]]:
         """(entry, which sequences have it pending: bool [sequences], None: all), in order."""
-        every = torch.tensor(self.num_pending)
+        every = torch.tensor(self.num_pending, device=self.state_slots.device)
         having = [every > i for i in range(max(self.num_pending))]
         return [(i, None if bool(mask.all()) else mask) for i, mask in enumerate(having)]
 

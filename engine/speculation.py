@@ -149,7 +149,7 @@ class Speculation:
         draw = self._sampler.sample(
             logits, inputs.sample_slots, inputs.sample_positions, sample_rows
         )
-        accepted, kept = self._accept(rows, counts, draw.ids, ids)
+        accepted, kept = self._accept(rows, counts, draw.device_ids, ids)
         ended = [
             replace(row, start=self._length(row) + num)
             for row, num in zip(rows, accepted, strict=True)
@@ -161,7 +161,7 @@ class Speculation:
             ended,
             num_next,
             hidden[torch.tensor(kept)],
-            draw.ids[torch.tensor(kept)],
+            draw.device_ids[torch.tensor(kept)],
         )
         owners = [i for i, count in enumerate(counts) for _ in range(count)]
         return owners, Verified(draw, kept)

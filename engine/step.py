@@ -32,6 +32,11 @@ class Draw:
     logprobs: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
     errors: Mapping[int, str] = field(default_factory=dict)
 
+    @property
+    def device_ids(self) -> torch.Tensor:
+        """``ids`` where the next pass needs them."""
+        return self.ids
+
     def wait(self) -> None:
         """Return when the ids are on the host; on the CPU they are."""
 
