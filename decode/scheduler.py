@@ -13,12 +13,14 @@ somebody else's end already brings.
 from bisect import insort
 from collections.abc import Callable
 
+from decode.draft_counts import DraftCounter
 from decode.speculation import DraftPolicy, NoDrafts
 from engine.batch import Row, Sampled, StepResult
 from engine.cache.allocator import CacheAllocator, too_long
 from engine.sequence import Scheduled, Sequence
 from transport.wire.layout import CacheLayout
 from transport.wire.messages import FailureCode, TokenOut
+from transport.wire.reports import DraftCounts
 
 
 class DecodeScheduler:
@@ -43,6 +45,7 @@ class DecodeScheduler:
         self._reclaim = reclaim
         self._coming = coming
         self._drafts = drafts or NoDrafts()
+        self._counter = DraftCounter()
         self._num_made = 0
         self._num_awaited = self._num_returning = 0
         self.running: list[Sequence] = []
@@ -55,6 +58,11 @@ class DecodeScheduler:
         assert sequence.allocation is not None, "running without pages"
         assert sequence.num_cached == sequence.num_tokens - 1, "cache and tokens differ"
         insort(self.running, sequence, key=lambda running: running.arrival)
+
+    @property
+    def draft_counts(self) -> DraftCounts:
+        """What became of all drafts so far."""
+        return self._counter.counts(self._num_made)
 
     @property
     def has_work(self) -> bool:
@@ -86,8 +94,9 @@ class DecodeScheduler:
     ) -> list[tuple[Sequence, tuple[Sampled, ...]]]:
         """Take in a step's result; returns the tokens of sequences that are still running."""
         alive = []
-        for num_drafts, sampled in zip(result.num_drafts, result.sampled, strict=False):
-            if num_drafts and sampled:
+        for num_drafts, sampled in zip(result.drafts, result.sampled, strict=True):
+            if sampled:
+                self._counter.note(num_drafts, len(sampled) - 1)
                 self._drafts.verified(num_drafts, len(sampled) - 1)
         for sequence, row, sampled in scheduled.outcomes(result):
             sequence.in_flight -= 1
@@ -107,13 +116,15 @@ class DecodeScheduler:
         that got none, each with its error. Sequences that are done have ended."""
         tokens: list[TokenOut] = []
         broken: list[tuple[Sequence, str]] = []
+        drafts = dict(zip(scheduled.sequences, result.drafts, strict=True))
         for sequence, every in self.retire(scheduled, result):
-            for sampled in every:
+            for place, sampled in enumerate(every):
                 if sampled.token_id is None:
                     self.end(sequence)
                     broken.append((sequence, sampled.error))
                     break
-                token = sequence.append(sampled)
+                step = (0, 0) if place else (drafts[sequence], len(every) - 1)
+                token = sequence.append(sampled, step)
                 tokens.append(token)
                 if token.finish is not None:
                     self.end(sequence)

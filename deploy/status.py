@@ -11,7 +11,10 @@ from deploy.worker_view import headline, is_ready, worker_cells, worker_lines, w
 
 NOT_READY = 1
 NO_ANSWER = 2
-_COLUMNS = ("role", "instance", "device", "running", "waiting", "pages", "state_slots", "breaker")
+_COLUMNS = (
+    "role", "instance", "device", "running", "waiting", "pages", "state_slots", "drafts",
+    "tok_step", "accepted", "breaker",
+)  # fmt: skip
 
 
 def status(url: Url = DEFAULT_URL) -> None:

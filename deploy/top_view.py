@@ -16,10 +16,10 @@ from deploy.worker_view import (
 
 _COLUMNS = (
     "role", "instance", "device", "running", "waiting", "pages", "kv", "state_slots",
-    "prompt_tok_s", "output_tok_s", "breaker", "gpu",
+    "prompt_tok_s", "output_tok_s", "drafts", "tok_step", "accepted", "breaker", "gpu",
 )  # fmt: skip
-_NOT_IF_NARROW = ("role", "device", "pages")
-_WIDE = 110
+_NOT_IF_NARROW = ("role", "device", "pages", "drafts", "accepted")
+_WIDE = 140
 _OTHER_LINES = 8
 """Lines of the screen that are neither a worker nor a request."""
 

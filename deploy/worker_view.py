@@ -13,7 +13,7 @@ from rich.table import Table
 _LEFT = ("role", "instance", "device", "breaker")
 _HEADINGS = {
     "running": "run", "waiting": "wait", "state_slots": "slots",
-    "prompt_tok_s": "in tok/s", "output_tok_s": "out tok/s",
+    "prompt_tok_s": "in tok/s", "output_tok_s": "out tok/s", "tok_step": "tok/step",
 }  # fmt: skip
 UNKNOWN = "-"
 
@@ -46,9 +46,23 @@ def worker_cells(worker: dict[str, Any], celsius: float | None = None) -> dict[s
         "state_slots": f"{used_slots}/{slots}",
         "prompt_tok_s": f"{worker['prompt_tokens_per_s']:,.0f}",
         "output_tok_s": f"{worker['output_tokens_per_s']:,.0f}",
+        "tok_step": _tokens_per_step(worker),
+        "drafts": str(worker["drafts"]),
+        "accepted": _acceptance(worker),
         "breaker": worker["breaker"],
         "gpu": UNKNOWN if celsius is None else f"{celsius:.0f}°C",
     }
+
+
+def _tokens_per_step(worker: dict[str, Any]) -> str:
+    tokens = worker["tokens_per_step"]
+    return UNKNOWN if tokens is None else f"{tokens:.2f}"
+
+
+def _acceptance(worker: dict[str, Any]) -> str:
+    """In per cent, of the first draft, the second, …: "88/61%"."""
+    shares = worker["draft_acceptance"]
+    return "/".join(f"{100 * share:.0f}" for share in shares) + "%" if shares else UNKNOWN
 
 
 def worker_lines(workers: list[dict[str, str]], columns: Sequence[str]) -> list[str]:

@@ -121,3 +121,8 @@ class StepResult:
     scored: Mapping[int, bytes | None] = field(default_factory=dict)
     num_drafts: tuple[int, ...] = ()
     """By row, how many drafts were verified; empty: none."""
+
+    @property
+    def drafts(self) -> tuple[int, ...]:
+        """``num_drafts`` of every row."""
+        return self.num_drafts or (0,) * len(self.sampled)

@@ -114,8 +114,9 @@ class Sequence:
             return None
         return Scoring(first - start, self.token_ids[first + 1 : last + 1], num_top)
 
-    def append(self, sampled: Sampled) -> TokenOut:
-        """Append a sampled token; the result's ``finish`` says whether it was the last."""
+    def append(self, sampled: Sampled, drafts: tuple[int, int] = (0, 0)) -> TokenOut:
+        """Append a sampled token; the result's ``finish`` says whether it was the last. ``drafts``
+        are those of the step that begins with it: verified, accepted."""
         assert sampled.token_id is not None, "appended a token that was not finite"
         self.token_ids.append(sampled.token_id)
         logprobs = sampled.logprobs
@@ -126,6 +127,7 @@ class Sequence:
             token_id=sampled.token_id,
             logprobs=LogprobsOut(logprobs.chosen, logprobs.top) if logprobs else None,
             finish=self.stop.finish_reason(num_output=self.num_output, token_id=sampled.token_id),
+            drafts=drafts,
         )
 
 

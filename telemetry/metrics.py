@@ -14,6 +14,7 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
+from telemetry.draft_metrics import DraftMetrics
 from telemetry.gpu_metrics import GpuMetrics
 from telemetry.vllm_aliases import VllmAliases
 
@@ -163,6 +164,10 @@ class Metrics:
             "Malformed messages of the coordinator since the worker started.",
             worker, registry=r,
         )  # fmt: skip
+        self.worker_drafts = Gauge(
+            "baton_worker_drafts", "Drafts that a step makes for each sequence.", worker, registry=r
+        )
+        self.drafts = DraftMetrics(r)
         self.gpus = GpuMetrics()
         r.register(self.gpus)
         self.workers_lost = Counter(
@@ -215,6 +220,7 @@ class Metrics:
             "vllm:request_decode_time_seconds": self.decode_s,
             "vllm:prompt_tokens": self.prompt_tokens,
             "vllm:generation_tokens": self.generation_tokens,
+            **self.drafts.vllm(),
         }
         r.register(VllmAliases(model_name, same, self.requests, self.pages, self.free_pages))
 
@@ -222,7 +228,7 @@ class Metrics:
         self, instance: str, role: str, *, num_pages: int, free_pages: int,
         num_state_slots: int, free_state_slots: int, running: int, waiting: int,
         draining: bool = False, stale_dropped: int = 0, breaker_open: bool = False,
-        malformed_dropped: int = 0,
+        malformed_dropped: int = 0, drafts: int = 0,
     ) -> None:  # fmt: skip
         """A live worker's pools and queues, as it last reported them."""
         self.pages.labels(instance, role).set(num_pages)
@@ -235,6 +241,7 @@ class Metrics:
         self.worker_stale.labels(instance, role).set(stale_dropped)
         self.breaker_open.labels(instance, role).set(breaker_open)
         self.worker_malformed.labels(instance, role).set(malformed_dropped)
+        self.worker_drafts.labels(instance, role).set(drafts)
 
     def forget_worker(self, instance: str, role: str) -> None:
         """Remove a worker's series; no-op for one without any."""
@@ -252,5 +259,5 @@ class Metrics:
         return (
             self.pages, self.free_pages, self.state_slots, self.free_state_slots,
             self.worker_running, self.worker_waiting, self.worker_draining,
-            self.worker_stale, self.breaker_open, self.worker_malformed,
+            self.worker_stale, self.breaker_open, self.worker_malformed, self.worker_drafts,
         )  # fmt: skip

@@ -296,4 +296,5 @@ class Worker:
             offered=len(self._offers),
             stale_dropped=self._stale_dropped + self._pulling.stale_dropped,
             accounting_error=self._allocator.check(),
+            drafts=self._sequences.draft_counts,
         )

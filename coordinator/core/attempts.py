@@ -60,6 +60,9 @@ class Attempts:
             return False
         request.stages.setdefault("first_token_at", self._clock())
         request.output_ids.append(token.token_id)
+        verified, accepted = token.drafts
+        request.drafts_verified += verified
+        request.drafts_accepted += accepted
         streamed = Token(token.token_id, token.logprobs, token.finish, tuple(request.prompt_rows))
         request.prompt_rows.clear()
         self._outbox.add(Emit(request, streamed))

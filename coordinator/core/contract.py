@@ -65,7 +65,9 @@ class WorkerStatus:
     accounting is right; ``draining``: it takes no new work. ``breaker`` is "closed" for a worker
     that takes requests, "open" for one that took too many faults and takes none, and "half-open"
     while one request probes it. Tokens a second are over the last seconds (TokenMeter): of prompts
-    when they are done, and of output."""
+    when they are done, and of output. ``drafts`` is how many a decode step makes for each sequence
+    now. Of the last seconds: the tokens that a step gave a sequence, None without steps; and the
+    share of drafts accepted, by position."""
 
     instance: str
     role: str
@@ -82,6 +84,9 @@ class WorkerStatus:
     breaker: BreakerState = "closed"
     prompt_tokens_per_s: float = 0.0
     output_tokens_per_s: float = 0.0
+    drafts: int = 0
+    tokens_per_step: float | None = None
+    draft_acceptance: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

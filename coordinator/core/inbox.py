@@ -118,6 +118,8 @@ class Inbox:
             log.error("cache accounting error at %s: %s", worker.instance, error)
         worker.gauges, worker.gpu = message.gauges, message.gpu
         worker.malformed_dropped = message.malformed_dropped
+        worker.drafts.note(message.gauges.drafts, worker.heard_at)
+        self._observer.drafted(worker)
         self._observer.heartbeat(worker)
         self._lifecycle.reconcile(worker, set(message.held), self._welcome.heartbeat_s)
 

@@ -154,6 +154,11 @@ class Observer:
         self._metrics.workers_lost.labels(role, reason).inc(reason != "goodbye")
         self._records.worker_gone(worker.instance)
 
+    def drafted(self, worker: Worker) -> None:
+        """The worker's heartbeat counts more steps and drafts than the one before."""
+        growth = worker.drafts.growth
+        self._metrics.drafts.grow(growth.num_steps, growth.verified, growth.accepted)
+
     def heartbeat(self, worker: Worker) -> None:
         gauges, pools = worker.gauges, worker.hello.memory.pools
         self._metrics.set_worker(
@@ -169,6 +174,7 @@ class Observer:
             stale_dropped=gauges.stale_dropped,
             breaker_open=not worker.breaker.closed,
             malformed_dropped=worker.malformed_dropped,
+            drafts=worker.drafts.num_drafts,
         )
         if worker.gpu is None:
             self._metrics.gpus.forget(worker.instance)
@@ -265,6 +271,8 @@ def to_record(request: Request, coordinator: str) -> RequestRecord:
         num_output=len(request.output_ids),
         bytes_moved=request.bytes_moved,
         handoff_bytes=request.handoff_bytes,
+        drafts_verified=request.drafts_verified,
+        drafts_accepted=request.drafts_accepted,
         finish_reason=request.finish_reason,
         failure_code=request.code,
         failure_message=request.message,

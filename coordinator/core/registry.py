@@ -7,6 +7,7 @@ from msgspec import structs
 
 from coordinator.core.breaker import Breaker, BreakerSettings
 from coordinator.core.contract import WorkerStatus
+from coordinator.core.draft_meter import DraftMeter
 from coordinator.core.pairs import Pairs
 from coordinator.core.request import Request, State
 from transport.wire.errors import LayoutMismatch, RoleMismatch
@@ -70,6 +71,7 @@ class Worker:
     gpu: GpuHealth | None = None
     prompt_tokens: TokenMeter = field(default_factory=TokenMeter)
     output_tokens: TokenMeter = field(default_factory=TokenMeter)
+    drafts: DraftMeter = field(default_factory=DraftMeter)
     malformed_dropped: int = 0
     unproved: dict[str, float] = field(default_factory=dict)
     landing: dict[str, float] = field(default_factory=dict)
@@ -111,6 +113,9 @@ class Worker:
             prompt_tokens_per_s=self.prompt_tokens.rate(now),
             output_tokens_per_s=self.output_tokens.rate(now),
             breaker=self.breaker.state,
+            drafts=self.drafts.num_drafts,
+            tokens_per_step=self.drafts.tokens_per_step,
+            draft_acceptance=self.drafts.acceptance,
         )
 
     def assign(self, request: Request) -> None:

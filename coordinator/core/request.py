@@ -37,9 +37,9 @@ class Request:
     worker keeps the finished prompt. ``stages`` are the newest attempt's, by the names of
     record.py: Unix seconds of the coordinator's clock (``…_at``) and durations (``…_s``); but
     ``received_at`` and ``first_token_at`` are the request's own. ``bytes_moved`` are all attempts',
-    ``handoff_bytes`` the newest one's. ``revision`` counts changes. ``accepted_at``,
-    ``assigned_at`` (to the newest worker), ``prefill_assigned_at`` and ``progress_at`` are of the
-    monotonic clock.
+    ``handoff_bytes`` the newest one's, ``drafts_verified`` and ``drafts_accepted`` all attempts'.
+    ``revision`` counts changes. ``accepted_at``, ``assigned_at`` (to the newest worker),
+    ``prefill_assigned_at`` and ``progress_at`` are of the monotonic clock.
 
     ``prompt_rows`` are the log-probabilities of the prompt that wait for the first token, and
     ``num_scored`` the tokens that have theirs, over all attempts.
@@ -76,6 +76,8 @@ class Request:
     num_scored: int = 0
     bytes_moved: int = 0
     handoff_bytes: int = 0
+    drafts_verified: int = 0
+    drafts_accepted: int = 0
     finish_reason: FinishReason | None = None
     code: str = ""
     message: str = ""

@@ -45,6 +45,10 @@ class RequestTimeline(Body, kw_only=True):
     prompt_tokens: int
     completion_tokens: Annotated[int, Meta(description="As of the last change of state.")]
     bytes_moved: Annotated[int, Meta(description="By the handoffs of all attempts.")]
+    drafts_verified: Annotated[
+        int, Meta(description="Tokens guessed for it that a decode step has verified.")
+    ]
+    drafts_accepted: Annotated[int, Meta(description="Those of them that were right.")]
     finish_reason: FinishReason | None
     failure: Failure | None
     received_at: Annotated[float, Meta(description="Unix seconds by the coordinator's clock.")]
@@ -84,6 +88,8 @@ def timeline(record: RequestRecord, now: float) -> RequestTimeline:
         prompt_tokens=record.num_prompt,
         completion_tokens=record.num_output,
         bytes_moved=record.bytes_moved,
+        drafts_verified=record.drafts_verified,
+        drafts_accepted=record.drafts_accepted,
         finish_reason=record.finish_reason,
         failure=failure if record.failure_code else None,
         received_at=received_at,

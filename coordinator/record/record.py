@@ -61,7 +61,8 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``…_at`` are Unix seconds by the coordinator's clock, ``…_s`` durations by a worker's; None
     until known, and the newest attempt's, but for ``received_at`` and ``first_token_at``. Those
     between ``prefilled_at`` and ``first_decode_at`` are the parts of the handoff.
-    ``bytes_moved`` are all attempts', ``handoff_bytes`` the newest one's.
+    ``bytes_moved`` are all attempts', ``handoff_bytes`` the newest one's. ``drafts_verified`` and
+    ``drafts_accepted`` count those of all attempts.
 
     ``http_id`` is the client's X-Request-Id, ``coordinator`` the instance that owns the request.
     ``failure_code`` is stable, ``failure_message`` for people. ``revision`` counts the changes.
@@ -81,6 +82,8 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_output: int = 0
     bytes_moved: int = 0
     handoff_bytes: int = 0
+    drafts_verified: int = 0
+    drafts_accepted: int = 0
     finish_reason: FinishReason | None = None
     failure_code: str = ""
     failure_message: str = ""

@@ -16,6 +16,7 @@ from engine.batch import Sampled, StepResult
 from engine.cache.allocator import CacheAllocator
 from tests.decode.test_scheduler import LAYOUT, running
 from transport.wire.layout import PoolSize
+from transport.wire.reports import DraftCounts
 
 COSTS = {1: (1.3, 1.6, 1.9), 8: (2.1, 2.8, 3.5)}
 
@@ -96,6 +97,18 @@ def test_tokens_behind_a_stop_are_dropped() -> None:
     assert step(plan, 1, 7, 3) == [1, 7]
     assert not plan.running
     assert allocator.check() == ""
+
+
+def test_drafts_are_counted_by_position_and_sent_with_the_first_token_of_their_step() -> None:
+    plan, allocator = scheduler(10)
+    running(plan, allocator, 1, length=16)
+    step(plan, 1)
+    scheduled = plan.schedule()
+    assert scheduled is not None
+    result = StepResult((tuple(map(Sampled, (2, 3, 4))),), num_drafts=(4,))
+    sent, _ = plan.take_in(scheduled, result)
+    assert [token.drafts for token in sent] == [(4, 2), (0, 0), (0, 0)]
+    assert plan.draft_counts == DraftCounts(2, (1, 1, 1, 1), (1, 1, 0, 0), num_drafts=4)
 
 
 def test_drafts_end_with_max_tokens_and_take_no_page_of_another() -> None:

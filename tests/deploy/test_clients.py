@@ -44,7 +44,7 @@ def test_status_of_a_ready_service(stub):
     assert told.stdout.splitlines() == [
         "ready (3 queued, 2 running, Redis connected)",
         "role=prefill  instance=p-1  device=cpu  running=1  waiting=0  pages=54/64  "
-        "state_slots=1/8  breaker=closed",
+        "state_slots=1/8  drafts=0  tok_step=-  accepted=-  breaker=closed",
     ]
 
 

@@ -63,7 +63,8 @@ def test_once_prints_the_rates_of_one_interval(service: Service) -> None:
     assert speed.endswith("prompts 0 tok/s  handoff 0.000 GB/s  p50 - ms  p99 - ms")
     assert worker == (
         "role=prefill  instance=p-1  device=cpu  running=1  waiting=0  pages=54/64  kv=84%  "
-        "state_slots=1/8  prompt_tok_s=1,536  output_tok_s=2  breaker=closed  gpu=-"
+        "state_slots=1/8  prompt_tok_s=1,536  output_tok_s=2  drafts=0  tok_step=-  accepted=-  "
+        "breaker=closed  gpu=-"
     )
     assert requests == "no requests yet"
     assert set(service.api.keys) == {"Bearer k1"}
@@ -92,6 +93,13 @@ def test_top_shows_a_gpus_temperature_and_that_a_worker_drains(service: Service)
     worker = once(service.url).stdout.splitlines()[2]
     assert "instance=p-1 (draining)  " in worker
     assert worker.endswith("  gpu=86°C")
+
+
+def test_top_shows_tokens_a_step_and_the_acceptance_of_each_draft(service: Service) -> None:
+    drafting = {"drafts": 2, "tokens_per_step": 2.345, "draft_acceptance": [0.881, 0.46]}
+    service.api.pages["/status"] = STATUS | {"workers": [STATUS["workers"][0] | drafting]}
+    worker = once(service.url).stdout.splitlines()[2]
+    assert "  drafts=2  tok_step=2.35  accepted=88/46%  " in worker
 
 
 def test_once_exits_2_and_says_why_there_is_nothing(service: Service) -> None:

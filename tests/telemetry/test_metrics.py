@@ -27,7 +27,8 @@ def test_every_promised_vllm_name_is_there() -> None:
         "e2e_request_latency_seconds_sum", "request_queue_time_seconds_bucket",
         "request_prefill_time_seconds_bucket", "request_decode_time_seconds_bucket",
         "prompt_tokens_total", "generation_tokens_total", "prefix_cache_queries_total",
-        "prefix_cache_hits_total",
+        "prefix_cache_hits_total", "spec_decode_num_drafts_total",
+        "spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total",
     ):  # fmt: skip
         assert f"vllm:{wanted}" in names
 

@@ -67,7 +67,8 @@ class Offer(WireStruct, frozen=True):
 
 
 class TokenOut(WireStruct, frozen=True):
-    """One output token. ``index`` counts a request's output from 0, across attempts."""
+    """One output token. ``index`` counts a request's output from 0, across attempts. ``drafts``:
+    how many the step whose first token this is has verified of the sequence, and accepted."""
 
     request_id: str
     attempt: int
@@ -75,6 +76,7 @@ class TokenOut(WireStruct, frozen=True):
     token_id: TokenId
     logprobs: LogprobsOut | None = None
     finish: FinishReason | None = None
+    drafts: tuple[Count, Count] = (0, 0)
 
 
 class Hello(WireStruct, frozen=True, tag="hello"):

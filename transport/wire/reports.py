@@ -1,6 +1,30 @@
 """Parts of workers' messages: gauges and GPU health of heartbeats, details of tokens."""
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from transport.wire.fields import Count, Seconds, WireStruct
+
+ByPosition = Annotated[tuple[Count, ...], Meta(max_length=16)]
+
+
+class DraftCounts(WireStruct, frozen=True):
+    """What became of a worker's drafts since it started.
+
+    ``num_steps`` counts a decode step once for each sequence in it. ``verified`` and ``accepted``
+    count drafts by their position, the first one's first. ``num_drafts`` is how many a step makes
+    for each sequence now.
+    """
+
+    num_steps: Count = 0
+    verified: ByPosition = ()
+    accepted: ByPosition = ()
+    num_drafts: Count = 0
+
+    def __post_init__(self) -> None:
+        if len(self.verified) != len(self.accepted):
+            raise ValueError(f"{len(self.verified)} positions verified, {len(self.accepted)} not")
 
 
 class WorkerGauges(WireStruct, frozen=True):
@@ -14,6 +38,7 @@ class WorkerGauges(WireStruct, frozen=True):
     retiring_slots: Count = 0
     stale_dropped: Count = 0
     accounting_error: str = ""
+    drafts: DraftCounts = DraftCounts()
 
 
 class XidCount(WireStruct, frozen=True):

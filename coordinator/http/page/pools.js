@@ -2,7 +2,7 @@
 
 import { $, count, make, say } from "./dom.js";
 
-const NUM_COLUMNS = 10;
+const NUM_COLUMNS = 12;
 
 function usage(name, all, free) {
   const used = all - free;
@@ -14,6 +14,12 @@ function usage(name, all, free) {
 }
 
 const number = (text) => make("td", { className: "number", textContent: text });
+
+// Drafts that a step makes for each sequence, and in per cent how many of each position are accepted.
+function drafts(found) {
+  const shares = found.draft_acceptance.map((share) => (100 * share).toFixed(0));
+  return shares.length ? `${found.drafts} (${shares.join("/")} %)` : count(found.drafts);
+}
 
 function worker(found) {
   const heat = found.gpu_temperature_c === null ? "–" : `${found.gpu_temperature_c.toFixed(0)} °C`;
@@ -28,6 +34,8 @@ function worker(found) {
     usage("pages", found.num_pages, found.free_pages),
     usage("state slots", found.num_state_slots, found.free_state_slots),
     number(`${count(found.prompt_tokens_per_s)} / ${count(found.output_tokens_per_s)}`),
+    number(found.tokens_per_step === null ? "–" : found.tokens_per_step.toFixed(2)),
+    number(drafts(found)),
     make("td", { className: found.breaker === "closed" ? "" : "bad", textContent: found.breaker }),
     number(heat),
   );

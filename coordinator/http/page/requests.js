@@ -47,6 +47,7 @@ function facts(request) {
     `${request.prompt_tokens} in`, `${request.completion_tokens} out`,
     ...(request.ttft_s === null ? [] : [`first token ${time(request.ttft_s)}`]),
     ...(request.bytes_moved ? [`${(request.bytes_moved / 1e6).toFixed(2)} MB moved`] : []),
+    ...(request.drafts_verified ? [`${request.drafts_accepted} of ${request.drafts_verified} drafts accepted`] : []),
     ...(request.attempts > 1 ? [`${request.attempts} attempts`] : []),
     ...(request.failure ? [`${request.failure.code}: ${request.failure.message}`] : []),
   ];

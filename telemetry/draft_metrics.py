@@ -1,0 +1,52 @@
+"""The Prometheus metrics of speculative decoding, over all workers.
+
+They grow by what each heartbeat brings, so that no restart of a worker makes them fall.
+"""
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.registry import Collector
+
+
+class DraftMetrics:
+    """``position`` counts a sequence's drafts in a step from 0, as vLLM does."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.steps = Counter(
+            "baton_sequence_steps", "Decode steps, one for each sequence in them.",
+            registry=registry,
+        )  # fmt: skip
+        self.drafted_steps = Counter(
+            "baton_sequence_steps_with_drafts", "Those of them that verified drafts.",
+            registry=registry,
+        )  # fmt: skip
+        self.verified = Counter("baton_drafts_verified", "Drafts verified.", registry=registry)
+        self.accepted = Counter("baton_drafts_accepted", "Drafts accepted.", registry=registry)
+        self.verified_at = Counter(
+            "baton_drafts_verified_per_position", "Drafts verified, by their position.",
+            ["position"], registry=registry,
+        )  # fmt: skip
+        self.accepted_at = Counter(
+            "baton_drafts_accepted_per_position", "Drafts accepted, by their position.",
+            ["position"], registry=registry,
+        )  # fmt: skip
+
+    def vllm(self) -> dict[str, Collector]:
+        """Those that vLLM has too, by vLLM's names."""
+        return {
+            "vllm:spec_decode_num_drafts": self.drafted_steps,
+            "vllm:spec_decode_num_draft_tokens": self.verified,
+            "vllm:spec_decode_num_accepted_tokens": self.accepted,
+            "vllm:spec_decode_num_accepted_tokens_per_pos": self.accepted_at,
+        }
+
+    def grow(self, num_steps: int, verified: Sequence[int], accepted: Sequence[int]) -> None:
+        """So many more steps of sequences, and drafts by position."""
+        self.steps.inc(num_steps)
+        self.drafted_steps.inc(verified[0] if verified else 0)
+        self.verified.inc(sum(verified))
+        self.accepted.inc(sum(accepted))
+        for counter, counts in ((self.verified_at, verified), (self.accepted_at, accepted)):
+            for position, num in enumerate(counts):
+                counter.labels(str(position)).inc(num)
