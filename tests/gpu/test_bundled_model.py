@@ -61,8 +61,8 @@ def generate(engine: Engine, prompts: list[list[int]], num_drafts: int) -> list[
         sampled = engine.launch(batch).result().sampled
         for slot, outcomes in zip(running, sampled, strict=True):
             outputs[slot] += [outcome.token_id for outcome in outcomes]
-            ends = [i for i, token in enumerate(outputs[slot]) if token in STOP]
-            del outputs[slot][ends[0] + 1 if ends else None :]
+            if ends := [i for i, token in enumerate(outputs[slot]) if token in STOP]:
+                del outputs[slot][ends[0] + 1 :]
         running = [s for s in running if outputs[s][-1] not in STOP and len(outputs[s]) < 200]
         rows = [
             Row(s, tables[s], len(prompts[s]) + len(outputs[s]) - 1, None, num_drafts=num_drafts)

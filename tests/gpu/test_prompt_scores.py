@@ -130,8 +130,12 @@ def test_chunks_and_company_change_them_by_rounding_alone(engine: Engine) -> Non
     among = list(read_rows(result.scored[1], NUM_TOP))
     for found in (cut, among):
         pairs = zip(found, whole, strict=True)
-        far = sum(abs(a.logprob - b.logprob) > 0.1 for a, b in pairs)
-        assert far <= len(whole) // 100
+        apart = sorted(abs(a.logprob - b.logprob) for a, b in pairs)
+        median, high, most = apart[len(apart) // 2], apart[len(apart) * 95 // 100], apart[-1]
+        print(f"nats apart: median {median:.4f}, 95 % {high:.4f}, most {most:.4f}")
+        # In bfloat16 a pass of another length takes other kernels.
+        assert median < 0.05
+        assert high < 0.15
 
 
 def test_prompts_that_do_not_ask_stay_in_their_graph(engine: Engine) -> None:
