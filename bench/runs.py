@@ -102,9 +102,8 @@ def throughput(
 
 OUTSIDE_MODEL = (
     "a request of 2 tokens, alone: time until its stream has ended, as the client sees it, less "
-    "its prefill at the worker (as its record at /v1/requests has it), less one decode step (the "
-    "median time between two tokens of a long stream, alone). What remains is HTTP, tokenizer, "
-    "placement, messages, handoff and Redis"
+    "its prefill at the worker and its one decode step, both as its record at /v1/requests has "
+    "them. What remains is HTTP, tokenizer, placement, messages, handoff and Redis"
 )
 
 
@@ -112,17 +111,16 @@ def outside_model(stack: Stack, prompt: Sequence[int], *, num_requests: int) -> 
     """What a request spends outside the model: see ``OUTSIDE_MODEL``."""
 
     async def run() -> tuple[list[float], list[float], list[float]]:
-        (long,) = bodies([prompt], 128)
         (short,) = bodies([prompt], 2)
-        totals, outside = [], []
+        steps, totals, outside = [], [], []
         async with Client(endpoint(stack.url)) as client:
-            steps = [s for _ in range(3) for s in (await complete(client, **long)).itl_s[8:]]
-            step_s = median(steps)
             for _ in range(num_requests):
                 record = await complete(client, **short)
-                prefill = prefill_s(await get(client, f"/v1/requests/{record.answer_id}"))
+                timeline = await get(client, f"/v1/requests/{record.answer_id}")
+                prefill_s, step_s = model_seconds(timeline)
+                steps.append(step_s)
                 totals.append(record.e2e_s)
-                outside.append(outside_model_s(record.e2e_s, prefill, 1, step_s))
+                outside.append(outside_model_s(record.e2e_s, prefill_s, 1, step_s))
         return steps, totals, outside
 
     steps, totals, outside = asyncio.run(run())
@@ -206,8 +204,8 @@ def memory(
     }
 
 
-def prefill_s(timeline: str) -> float:
-    """Seconds of prefill at the worker, from the JSON of one /v1/requests/{id}."""
-    stages = {stage["name"]: stage for stage in json.loads(timeline)["stages"]}
-    found: float = stages["prefill"]["parts"]["compute"]
-    return found
+def model_seconds(timeline: str) -> tuple[float, float]:
+    """Seconds of prefill and of the first decode step at the workers, from the JSON of one
+    /v1/requests/{id} that was handed off."""
+    parts = {stage["name"]: stage["parts"] for stage in json.loads(timeline)["stages"]}
+    return parts["prefill"]["compute"], parts["handoff"]["first_step"]
