@@ -253,5 +253,8 @@ def _advice(here: CacheLayout, there: CacheLayout) -> str:
     if abs(num_more) == 1 and here == structs.replace(
         there, num_attention_layers=here.num_attention_layers
     ):
-        return "only one of them makes drafts: give all workers the same BATON_SPECULATE"
+        return (
+            "only one of them makes drafts: give all workers the same checkpoint and the same "
+            "BATON_SPECULATE"
+        )
     return "give all workers the same checkpoint and the same BATON_QUANTIZE"

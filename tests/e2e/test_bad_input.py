@@ -19,6 +19,7 @@ from tests.e2e.refusals import EXIT_S, reach, refusal, up
 from tests.e2e.served import served
 from tests.e2e.stack import Stack, environment
 from tests.e2e.streams import Stream
+from tests.engine.checkpoints import with_draft_layer
 from tests.local_redis import LocalRedis
 from transport.wire.channel import CoordinatorChannel, WorkerChannel
 from transport.wire.channel_keys import channel_keys
@@ -162,6 +163,15 @@ async def test_worker_with_another_cache_layout(baton: Stack, role: str) -> None
 async def test_worker_with_another_model(baton: Stack) -> None:
     settings = {"model": served("odd"), **reach(baton), "page_size": 16}
     assert "model mismatch" in await asyncio.to_thread(refusal, "decode", **settings)
+    await still_serves(baton)
+
+
+async def test_worker_that_makes_drafts_beside_workers_without(baton: Stack) -> None:
+    served("per_expert")
+    settings = {"model": with_draft_layer("per_expert"), **reach(baton), "page_size": 16}
+    message = await asyncio.to_thread(refusal, "decode", **settings)
+    assert "only one of them makes drafts" in message
+    assert "BATON_SPECULATE" in message
     await still_serves(baton)
 
 
