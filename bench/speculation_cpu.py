@@ -98,7 +98,7 @@ def main(
     results: list[dict[str, Any]] = []
     print("batch     K  tokens a step    tok/s  x off  step x off")
     for batch in map(int, batches.split(",")):
-        runs = [Run(num, batch) for num in (None, 0, 1, 2, 3)]
+        runs = [Run(num, batch) for num in (None, 0, 1, 2, 3, 4)]
         for _ in range(rounds):
             for run in runs:
                 run.measure(every, eos)

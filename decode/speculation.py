@@ -2,8 +2,8 @@
 
 Pure. A step with K drafts costs ``costs[K]`` plain steps and gives 1 + p_1 + … + p_K tokens, where
 p_i is how often the first i drafts of a sequence were all accepted. The best K has the most tokens
-for its cost. Where even one draft does not pay because drafts are refused, the draft layer is not
-computed at all, and from time to time new sequences try it again.
+for its cost. Where none pays the draft layer is not computed at all; if that is because drafts are
+refused, new sequences try it again from time to time.
 """
 
 from bisect import bisect_left
@@ -22,10 +22,16 @@ GAIN = 1.02
 """A larger K must promise so many times the tokens a second."""
 TRIAL_EVERY, TRIAL_STEPS = 2048, 32
 """Steps: where drafts do not pay, one in so many begins a trial that lasts so long."""
-AUTO_DRAFTS = 3
-"""The most that ``auto`` makes: a fourth is accepted too rarely for its cost."""
+AUTO_DRAFTS = {"cpu": 4, "cuda": 3}
+"""The most that ``auto`` makes: each has graphs of its own on CUDA."""
 COSTS: dict[str, dict[int, tuple[float, ...]]] = {
-    "cpu": {1: (1.2, 1.4, 1.6), 2: (1.3, 1.6, 1.9), 4: (1.5, 1.9, 2.3), 8: (1.6, 2.1, 2.6)},
+    "cpu": {
+        1: (1.85, 2.34, 2.77, 3.11),
+        2: (1.82, 2.23, 2.59, 2.90),
+        4: (1.69, 2.13, 2.51, 2.88),
+        8: (1.77, 2.29, 2.87, 3.24),
+        16: (2.08, 2.67, 3.15, 3.83),
+    },
     "cuda": {
         1: (1.36, 1.66, 1.95),
         2: (1.39, 1.75, 2.12),
@@ -34,16 +40,19 @@ COSTS: dict[str, dict[int, tuple[float, ...]]] = {
         16: (1.48, 1.83, 2.06),
         32: (1.36, 1.58, 1.72),
         64: (1.23, 1.37, 1.52),
+        96: (1.16, 1.33, 1.51),
+        128: (1.17, 1.36, 1.58),
     },
 }
-"""What a step with 1, 2, 3 drafts takes, in plain steps, by sequences; cuda: one H200
-(bench/results/h200-drafts.json)."""
+"""What a step with 1, 2, … drafts takes, in plain steps, by sequences. cpu: the bundled model on
+one thread; cuda: the full size on one H200 (cpu-drafts.json, h200-drafts.json and
+h200-drafts-128.json in bench/results)."""
 
 
-def max_drafts(setting: str) -> int:
+def max_drafts(setting: str, device: str) -> int:
     """The most drafts under ``auto``, ``off`` or a number; raises ValueError naming the setting."""
     if setting in ("auto", "off"):
-        return AUTO_DRAFTS if setting == "auto" else 0
+        return AUTO_DRAFTS[device] if setting == "auto" else 0
     if not (setting.isdecimal() and 1 <= int(setting) <= MAX_DRAFTS):
         raise ValueError(f"speculate: {setting!r} is not auto, off or a number up to {MAX_DRAFTS}")
     return int(setting)
@@ -128,20 +137,17 @@ class AutoDrafts:
         self._costs = dict(sorted(costs.items()))
         self._sizes = list(self._costs)
         self._max_drafts = max_drafts
-        self._off = False
-        self._steps_left = 0
+        self._num_refusing = 0
 
     def num_next(self, num_sequences: int) -> int | None:
         best = self._best(num_sequences)
-        if self._off and self._steps_left > TRIAL_STEPS:
-            self._steps_left -= 1
-            return None
-        if self._off and self._steps_left > 0:
-            self._steps_left -= 1
-            return max(best, 1)
-        self._off = best == 0 and self._best(1) == 0
-        self._steps_left = TRIAL_EVERY if self._off else 0
-        return None if self._off else best
+        if best:
+            return best
+        if any(self._best(size) for size in self._sizes):
+            return None  # Of so many sequences even good drafts cost too much.
+        in_period = self._num_refusing % TRIAL_EVERY
+        self._num_refusing += 1
+        return 1 if in_period >= TRIAL_EVERY - TRIAL_STEPS else None
 
     def verified(self, num_drafts: int, num_accepted: int) -> None:
         self.acceptance.note(num_drafts, num_accepted)

@@ -204,7 +204,7 @@ class Options:
             num_pages=self.num_pages or (CPU_PAGES if device == "cpu" else None),
             num_state_slots=self.num_state_slots or (CPU_STATE_SLOTS if device == "cpu" else None),
             quantize=cast(Quantize, self.quantize),
-            max_drafts=max_drafts(self.speculate),
+            max_drafts=max_drafts(self.speculate, device),
             poison=self.poison,
             decodes=self.role != "prefill",
             prefills=self.role != "decode",

@@ -38,8 +38,8 @@ def test_none_where_a_step_with_drafts_costs_more_than_they_give() -> None:
     policy = AutoDrafts(3, COSTS)
     accept(policy, 1)
     assert policy.num_next(1)
-    assert policy.num_next(8) == 0, "the draft layer follows: a smaller step may draft again"
-    assert policy.num_next(9) == 0, "no such step was measured"
+    assert policy.num_next(8) is None
+    assert policy.num_next(9) is None, "no such step was measured"
 
 
 def test_refused_drafts_end_the_draft_layer_until_a_trial() -> None:
@@ -55,11 +55,12 @@ def test_refused_drafts_end_the_draft_layer_until_a_trial() -> None:
 @pytest.mark.parametrize("setting", ["", "yes", "0", "5", "-1", "1.5"])
 def test_a_bad_setting_is_named(setting: str) -> None:
     with pytest.raises(ValueError, match="speculate"):
-        max_drafts(setting)
+        max_drafts(setting, "cpu")
 
 
 def test_settings() -> None:
-    assert [max_drafts(s) for s in ("auto", "off", "1", "4")] == [3, 0, 1, 4]
+    assert [max_drafts(s, "cuda") for s in ("auto", "off", "1", "4")] == [3, 0, 1, 4]
+    assert max_drafts("auto", "cpu") == 4
     assert isinstance(draft_policy("auto", 0, "cpu"), NoDrafts)
     assert draft_policy("2", 2, "cpu") == FixedDrafts(2)
 
