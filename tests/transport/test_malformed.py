@@ -36,7 +36,7 @@ from transport.wire.messages import (
     encode,
 )
 from transport.wire.prompt_logprobs import PromptLogprobs
-from transport.wire.reports import WorkerGauges
+from transport.wire.reports import DraftCounts, WorkerGauges
 from transport.wire.sampling import SamplingParams, StopRule
 
 OURS = PROTOCOL.encode()
@@ -45,6 +45,7 @@ OFFER = Offer("p-1", (0, 3), 2, 7, 20)
 FROM_WORKERS = [
     Hello("p-1", "prefill", "m", "cpu", 1, 64, 4, EXPORT),
     Heartbeat(WorkerGauges(8, 8), (("r", 1),)),
+    Heartbeat(WorkerGauges(8, 8, drafts=DraftCounts(9, (4, 3), (3, 1), 2))),
     PromptLogprobs("r", 1, 1, bytes(16)),
     Prefilled(TokenOut("r", 1, 0, 42), OFFER, 0.5, 0.25),
     TransferDone("r", 1, 4096, copy_s=0.125),
@@ -159,6 +160,14 @@ def test_hostile_payloads_are_malformed(payload: bytes) -> None:
 def test_numbers_that_would_reach_others_are_malformed(changes: dict[str, Any]) -> None:
     hello = msgspec.structs.replace(FROM_WORKERS[0], **changes)
     assert isinstance(from_worker(b"p-1", [OURS, encode(hello)], ours=OURS)[1], MalformedMessage)
+
+
+@pytest.mark.parametrize("positions", [([4, 3], [3]), ([4], [-1]), ([1] * 17, [1] * 17)])
+def test_counts_of_drafts_are_by_position(positions: tuple[list[int], list[int]]) -> None:
+    beat = msgspec.msgpack.decode(encode(Heartbeat(WorkerGauges(8, 8))))
+    beat["gauges"]["drafts"] = dict(zip(("verified", "accepted"), positions, strict=True))
+    payload = msgspec.msgpack.encode(beat)
+    assert isinstance(from_worker(b"p-1", [OURS, payload], ours=OURS)[1], MalformedMessage)
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1e300])
