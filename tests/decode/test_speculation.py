@@ -42,6 +42,14 @@ def test_none_where_a_step_with_drafts_costs_more_than_they_give() -> None:
     assert policy.num_next(9) is None, "no such step was measured"
 
 
+def test_the_draft_layer_may_follow_steps_that_are_too_large() -> None:
+    policy = AutoDrafts(3, COSTS, follows=True)
+    accept(policy, 1)
+    assert policy.num_next(9) == 0, "a smaller step drafts again"
+    accept(policy, 0, 5000)
+    assert policy.num_next(9) is None, "refused drafts are not worth it"
+
+
 def test_refused_drafts_end_the_draft_layer_until_a_trial() -> None:
     policy = AutoDrafts(3, COSTS)
     accept(policy, 0, 5000)
