@@ -12,8 +12,8 @@ COMMANDS = (
     "correctness", "conformance", "scale", "gpu",
 )  # fmt: skip
 GPU_MODULES = (
-    "handoff_copy", "kernels_mixer", "kernels_moe", "kernels_sampling", "loading",
-    "profile_step", "step",
+    "handoff_copy", "kernels_mixer", "kernels_moe", "kernels_sampling",
+    "profile_step", "speculation", "speculation_cpu", "step",
 )  # fmt: skip
 HEAVY = ("torch", "transformers", "tokenizers", "uvloop", "numpy")
 
