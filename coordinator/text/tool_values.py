@@ -13,6 +13,7 @@ _ALL = frozenset({"string", "integer", "number", "boolean", "null", "array", "ob
 _MAX_LITERAL_LEN = 20_000
 _MAX_REFS = 16
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<rest>(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _LITERALS = {"true": True, "false": False, "null": None, "none": None}
 
 
@@ -53,7 +54,8 @@ def is_string_only(schema: Any) -> bool:
 
 
 def as_json(text: str, schema: Any) -> str:
-    """``text`` as JSON of a type that the schema allows; as a string where it is none of them."""
+    """``text`` as JSON of a type that the schema allows; as a string where it is none of them.
+    Half of a surrogate pair, which JSON's escapes can have and UTF-8 cannot, becomes U+FFFD."""
     types = types_of(schema)
     if "string" in types and types != _ALL and not _is_other(text, types):
         return json.dumps(text, ensure_ascii=False)
@@ -69,7 +71,7 @@ def as_json(text: str, schema: Any) -> str:
         value = int(value) if math.isfinite(value) and value == int(value) else value
     if value is _NO_VALUE or not _fits(value, types):
         return json.dumps(text, ensure_ascii=False)
-    return json.dumps(value, ensure_ascii=False)
+    return _LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", json.dumps(value, ensure_ascii=False))
 
 
 class _NoValue:

@@ -123,6 +123,7 @@ def test_what_breaks_the_format_is_text() -> None:
         ("b", {"enum": ["a", "b"]}, "b"),
         ("2", {"anyOf": [{"type": "integer"}, {"type": "null"}]}, 2),
         ("[" * 100_000, {"type": "array"}, "[" * 100_000),
+        (r'["\ud83d\ude42", "\ud83d", "\\ud83d"]', {"type": "array"}, ["🙂", "\ufffd", r"\ud83d"]),
     ],
 )
 def test_values_have_the_types_of_the_schema(text: str, schema: Any, expected: Any) -> None:
