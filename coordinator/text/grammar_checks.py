@@ -50,6 +50,7 @@ class GrammarChecks:
         self._lock = threading.Lock()
         self._server: _Server | None = None
         self._server_lock = threading.Lock()
+        self._closed = False
         self._known: OrderedDict[bytes, Future[Verdict]] = OrderedDict()
         self._kept_bytes = 0
         self._waiting: OrderedDict[str, deque[_Asked]] = OrderedDict()
@@ -78,6 +79,7 @@ class GrammarChecks:
         for _, asked in waiting:
             asked.cancel()
         with self._server_lock:
+            self._closed = True
             if self._server is not None:
                 self._server.kill()
 
@@ -133,7 +135,10 @@ class GrammarChecks:
         raise ChecksBusy("the process that checks grammars has ended")
 
     def _running(self) -> "_Server":
+        """Raises ChecksBusy once closed: a process that is started then is never ended."""
         with self._server_lock:
+            if self._closed:
+                raise ChecksBusy("no grammars are checked any more")
             if self._server is None or not self._server.is_alive():
                 self._server = _Server(self._arguments)
             return self._server

@@ -132,6 +132,16 @@ async def test_what_waits_at_the_end_is_cancelled(
     gate.set()
 
 
+def test_no_process_is_started_after_the_end(checks: GrammarChecks) -> None:
+    process = checks._running()._process
+    checks.close()
+    assert process.poll() is not None
+    with pytest.raises(ChecksBusy):
+        checks._ask(b"")
+    assert checks._server is not None
+    assert checks._server._process is process
+
+
 async def test_a_form_that_waits_too_long_is_refused(
     checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
