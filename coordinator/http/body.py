@@ -3,7 +3,7 @@ in another process."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from starlette.datastructures import Headers
@@ -151,7 +151,8 @@ class Bodies:
         self, http: Request, kind: Kind, look_up: LookUp | None = None
     ) -> Prepared:
         """A request that generates, with the ids of its prompts; raises ApiError and ClientLeft.
-        ``look_up`` finds what earlier responses hold of the conversation of a body."""
+        ``look_up`` finds what earlier responses hold of the conversation, by the JSON of the
+        References of its body."""
         found = await self._prepared(http, kind, look_up)
         assert isinstance(found, Prepared)
         return found
@@ -169,23 +170,35 @@ class Bodies:
         if encoding not in ("identity", ""):
             message = f"Content-Encoding {quote(encoding)} is not supported; send the body as it is"
             raise ApiError(415, message, code="unsupported_media_type")
-        context, owner = self._context, owner_of(http)
-        held = self._bytes.hold(owner)
+        held = self._bytes.hold(owner_of(http))
         try:
             pieces = await self._receive(http, held)
-            earlier = b"" if look_up is None else await look_up(b"".join(pieces))
-            if held.num_bytes + len(earlier) > HEAVY_BYTES:
-                check_long_fields(b"".join(pieces))
-                num_bytes, max_seq_len = held.num_bytes, context.core.max_seq_len
-                job = Job(kind, max_seq_len, self._settings, num_bytes, earlier)
-                work = self._readers.read(owner, job, pieces)
-            else:
-                request = parse(kind, b"".join(pieces))
-                aside = kind in ("count_tokens", "tokenize", "detokenize")
-                work = context.tokenizer.run(prepared, context, kind, request, earlier, aside=aside)
-            return await while_connected(work, http.receive)
+            earlier = b""
+            if look_up is not None:
+                references = await self._read(http, "references", pieces)
+                assert isinstance(references, bytes)
+                earlier = await look_up(references)
+                held.add(len(earlier))
+            return await self._read(http, kind, pieces, earlier)
         finally:
             held.release()
+
+    async def _read(
+        self, http: Request, kind: Kind, body: Sequence[bytes], earlier: bytes = b""
+    ) -> Prepared | bytes:
+        context, owner = self._context, owner_of(http)
+        num_bytes = sum(map(len, body))
+        if num_bytes + len(earlier) > HEAVY_BYTES:
+            check_long_fields(b"".join(body))
+            job = Job(kind, context.core.max_seq_len, self._settings, num_bytes, earlier)
+            work = self._readers.read(owner, job, body)
+        else:
+            request = parse(kind, b"".join(body))
+            if kind == "references":
+                return prepared(context, kind, request)
+            aside = kind in ("count_tokens", "tokenize", "detokenize")
+            work = context.tokenizer.run(prepared, context, kind, request, earlier, aside=aside)
+        return await while_connected(work, http.receive)
 
     async def _receive(self, http: Request, held: HeldBytes) -> list[bytes]:
         # NOTE: Request.body() would keep it for as long as the response takes.

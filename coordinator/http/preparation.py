@@ -39,6 +39,7 @@ from coordinator.http.request_schemas import (
 )
 from coordinator.http.response_schemas import Detokenized, Tokenized
 from coordinator.http.responses.conversation import fitting
+from coordinator.http.responses.references import ReferringBody, references_of
 from coordinator.http.responses.request import ResponseRequest
 from coordinator.http.responses.turn import turn_of
 from coordinator.http.sampling import check_caps
@@ -106,6 +107,10 @@ def _response(context: AppContext, request: ResponseRequest, earlier: bytes) -> 
 
         chat.messages = fitting(chat.messages, fits)
     return replace(_chat(context, chat), origin=msgspec.json.encode(turn))
+
+
+def _references(_: AppContext, body: ReferringBody) -> bytes:
+    return msgspec.json.encode(references_of(body))
 
 
 def _messages(context: AppContext, request: MessagesRequest) -> Prepared:
@@ -205,6 +210,7 @@ def _check(context: AppContext, request: GenerationRequest, num_prompts: int = 1
 _WORK: dict[Kind, Callable[[AppContext, Any], Prepared | bytes]] = {
     "chat": _chat,
     "completion": _completion,
+    "references": _references,
     "messages": _messages,
     "count_tokens": _tokens_counted,
     "tokenize": _tokenized,

@@ -19,15 +19,18 @@ from coordinator.http.request_schemas import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from coordinator.http.responses.references import ReferringBody
 from coordinator.http.responses.request import ResponseRequest
 
 Kind = Literal[
-    "chat", "completion", "response", "messages", "count_tokens", "tokenize", "detokenize"
-]
+    "chat", "completion", "response", "references", "messages", "count_tokens", "tokenize",
+    "detokenize",
+]  # fmt: skip
 AnyRequest = (
     ChatRequest
     | CompletionRequest
     | ResponseRequest
+    | ReferringBody
     | MessagesRequest
     | CountTokensRequest
     | TokenizeRequest
@@ -46,6 +49,7 @@ _DECODERS: dict[Kind, msgspec.json.Decoder[AnyRequest]] = {
     "messages": msgspec.json.Decoder(MessagesRequest),
     "count_tokens": msgspec.json.Decoder(CountTokensRequest),
     "response": msgspec.json.Decoder(ResponseRequest),
+    "references": msgspec.json.Decoder(ReferringBody),
     "tokenize": msgspec.json.Decoder(TokenizeRequest),
     "detokenize": msgspec.json.Decoder(DetokenizeRequest),
 }

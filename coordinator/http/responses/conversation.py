@@ -112,6 +112,5 @@ def _add_call(message: ChatMessage, item: InputItem) -> None:
     assert item.call_id is not None
     assert item.name is not None
     function = CalledFunction(name=item.name, arguments=item.arguments or "{}")
-    message.tool_calls = [
-        *(message.tool_calls or ()), CalledTool(id=item.call_id, function=function),
-    ]  # fmt: skip
+    message.tool_calls = message.tool_calls or []
+    message.tool_calls.append(CalledTool(id=item.call_id, function=function))

@@ -1,56 +1,49 @@
 """What a body needs of earlier responses: the conversation that it continues, and the items that it
 only names."""
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import Raw, Struct
 
 from coordinator.core.contract import KeptResponses
 from coordinator.http.errors import ApiError, quote
 from coordinator.http.responses.item_ids import is_response_id, response_of
+from coordinator.http.responses.references import References
 from coordinator.record.kept_response import ConversationUnavailable
 from transport.wire.errors import BatonError
 
 _RETRY_AFTER_S = 2.0
 _PARAM = "previous_response_id"
+MAX_NAMED_BYTES = 4 * 1024 * 1024
+"""Of the responses whose items an input names; the store bounds a conversation alike."""
 
 
-class _Named(Struct):
-    """An item of an input, as far as its name goes."""
-
-    type: str = ""
-    id: str | None = None
-
-
-class _Wanted(Struct):
-    previous_response_id: str | None = None
-    input: Raw = Raw()
+class _Item(Struct):
+    id: str
 
 
 class _Body(Struct):
     output: list[Raw]
 
 
-_wanted = msgspec.json.Decoder(_Wanted)
-_named = msgspec.json.Decoder(list[_Named])
-_id_of = msgspec.json.Decoder(_Named)
+_references = msgspec.json.Decoder(References)
+_id_of = msgspec.json.Decoder(_Item)
 _body = msgspec.json.Decoder(_Body)
 _items = msgspec.json.Decoder(list[Raw])
 
 
-async def earlier(kept: KeptResponses, owner: str, body: bytes) -> bytes:
-    """The JSON of an Earlier for this body, b"" where it needs none or is none; raises ApiError."""
-    try:
-        wanted = _wanted.decode(body)
-        names = _names(bytes(wanted.input))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return b""  # the parser says what is wrong
-    if wanted.previous_response_id is None and not names:
+async def earlier(kept: KeptResponses, owner: str, references: bytes) -> bytes:
+    """The JSON of an Earlier for a body with these References (their JSON), b"" where it has none;
+    raises ApiError."""
+    named = _references.decode(references)
+    if named.previous_response_id is None and not named.item_ids:
         return b""
     try:
-        items = await _conversation(kept, owner, wanted.previous_response_id)
-        referenced = await _referenced(kept, owner, names)
+        items = await _conversation(kept, owner, named.previous_response_id)
+        referenced = await _referenced(kept, owner, named.item_ids)
     except BatonError:
-        raise unavailable(_PARAM if wanted.previous_response_id else "input") from None
+        raise unavailable(_PARAM if named.previous_response_id else "input") from None
     return msgspec.json.encode({"items": items, "referenced": referenced})
 
 
@@ -60,14 +53,6 @@ def unavailable(param: str) -> ApiError:
     return ApiError(
         503, message, param=param, code="record_unavailable", retry_after_s=_RETRY_AFTER_S
     )
-
-
-def _names(given: bytes) -> set[str]:
-    """The ids of the items that the input only names."""
-    if b"item_reference" not in given or not given.startswith(b"["):
-        return set()
-    items = _named.decode(given)
-    return {item.id for item in items if item.type == "item_reference" and item.id is not None}
 
 
 async def _conversation(kept: KeptResponses, owner: str, response_id: str | None) -> list[Raw]:
@@ -82,14 +67,22 @@ async def _conversation(kept: KeptResponses, owner: str, response_id: str | None
     return [item for turn in turns for item in _items.decode(turn)]
 
 
-async def _referenced(kept: KeptResponses, owner: str, names: set[str]) -> dict[str, Raw]:
-    ids = sorted({found for name in names if (found := response_of(name)) is not None})
-    if not ids:
-        return {}
-    bodies = await kept.bodies(owner, ids)
-    items = [item for body in bodies if body is not None for item in _body.decode(body).output]
-    known = {_id_of.decode(item).id or "": item for item in items}
-    return {name: known[name] for name in names & known.keys()}
+async def _referenced(kept: KeptResponses, owner: str, item_ids: Sequence[str]) -> dict[str, Raw]:
+    """Those of the items that are kept, by their ids. Reads one response after another, so that a
+    short body does not bring all that is kept into this process at once."""
+    ids = sorted({found for each in item_ids if (found := response_of(each)) is not None})
+    known: dict[str, Raw] = {}
+    num_bytes = 0
+    for response_id in ids:
+        (body,) = await kept.bodies(owner, [response_id])
+        if body is None:
+            continue
+        num_bytes += len(body)
+        if num_bytes > MAX_NAMED_BYTES:
+            message = "The responses whose items the input names are too large to be read at once."
+            raise ApiError(400, message, param="input", code="context_length_exceeded")
+        known |= {_id_of.decode(item).id: item for item in _body.decode(body).output}
+    return {each: known[each] for each in item_ids if each in known}
 
 
 def _not_found(response_id: str) -> ApiError:

@@ -76,7 +76,8 @@ class InputItem(Struct, kw_only=True, omit_defaults=True):
     @property
     def num_parts(self) -> int:
         """The item and its parts."""
-        return 1 + sum(len(v) for v in (self.content, self.output) if isinstance(v, list))
+        lists = (self.content, self.output, self.summary)
+        return 1 + sum(len(parts) for parts in lists if isinstance(parts, list))
 
 
 _REQUIRED = {

@@ -7,9 +7,11 @@ import httpx
 import msgspec
 import pytest
 
-from coordinator.http.chat_schemas import ChatMessage
+from coordinator.http.chat_schemas import MAX_MESSAGES, ChatMessage
+from coordinator.http.request_fields import FieldError
 from coordinator.http.responses.conversation import Earlier, fitting
-from coordinator.http.responses.request import ResponseRequest
+from coordinator.http.responses.items import InputItem, SummaryTextPart
+from coordinator.http.responses.request import ResponseRequest, check_number
 from coordinator.http.responses.turn import turn_of
 from tests.coordinator.answers import check_error
 from tests.coordinator.fake_core import ClientOf, Says
@@ -84,6 +86,13 @@ def test_a_summary_is_a_thought_where_there_is_no_other() -> None:
     summed = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]}
     found = messages(input=[summed, {"role": "assistant", "content": "a"}])
     assert found[0]["reasoning_content"] == "so"
+
+
+def test_the_parts_of_a_summary_count() -> None:
+    summary = [SummaryTextPart("so")] * MAX_MESSAGES
+    check_number([InputItem(type="reasoning", summary=summary[1:])])
+    with pytest.raises(FieldError, match="items and parts"):
+        check_number([InputItem(type="reasoning", summary=summary)])
 
 
 def test_a_call_that_was_cut_off_is_left_out() -> None:

@@ -14,6 +14,7 @@ from coordinator.http.api import create_app
 from coordinator.http.auth.api_keys import parse_api_keys
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.readers import Readers
+from coordinator.http.responses import earlier
 from coordinator.record import keys
 from coordinator.record.kept_response import ConversationUnavailable, KeptResponse
 from coordinator.record.redis_link import Damage, RedisLink
@@ -100,6 +101,45 @@ async def test_items_may_be_named(
                                 {"role": "user", "content": "And?"}])  # fmt: skip
     text = prompt(core, tokenizer)
     assert text.index("I am Nina.") < text.index("Nice!") < text.index("And?")
+
+
+async def test_a_heavy_body_may_name_items_too(
+    says: Says, site: Site, make_store: MakeStore, tokenizer: Tokenizer
+) -> None:
+    """Another process finds what it names."""
+    core = says("Nice!")
+    client = site(core, await make_store())
+    made = await create(client, input="I am Nina.")
+    item = {"type": "item_reference", "id": made.output[0].id}
+    await create(client, input=[{"role": "user", "content": "And?"}, item], unknown="x" * 70_000)
+    text = prompt(core, tokenizer)
+    assert text.index("And?") < text.index("Nice!")
+
+
+async def test_the_bytes_of_named_items_are_bounded(
+    says: Says, site: Site, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = site(says("Nice!"), await make_store())
+    made = [await create(client) for _ in range(3)]
+    references = [{"type": "item_reference", "id": each.output[0].id} for each in made]
+    size = len((await client.get(f"/v1/responses/{made[0].id}")).content)
+    monkeypatch.setattr(earlier, "MAX_NAMED_BYTES", 2 * size + size // 2)
+    await create(client, input=references[:2])
+    answer = await client.post("/v1/responses", json={"input": references})
+    assert check_error(answer, 400, "input")["code"] == "context_length_exceeded"
+
+
+async def test_a_conversation_counts_with_the_bodies_that_wait(
+    says: Says, site: Site, make_store: MakeStore
+) -> None:
+    store = await make_store()
+    made = await create(site(says("Nice!"), store), input="I am Nina. " * 40)
+    client = site(says("Nice!"), store, max_held_body_bytes=600)
+    answer = await client.post("/v1/responses", json={"input": "Hi"})
+    assert answer.status_code == 200
+    body = {"input": "Hi", "previous_response_id": made.id}
+    answer = await client.post("/v1/responses", json=body)
+    assert answer.status_code == 429, answer.text
 
 
 async def test_store_false_keeps_nothing(
