@@ -31,7 +31,7 @@ import typer
 
 from bench.environment import describe
 from transport.wire.layout import PoolSize
-from transport.wire.messages import MemoryExport
+from transport.wire.memory_export import MemoryExport
 
 TARGET_GB_PER_S, TARGET_1K_US = 350.0, 350.0
 START_S = 120.0

@@ -23,7 +23,8 @@ from transport.copy.region import Region
 from transport.copy.selftest import PeerTest, probe_peer, write_pattern
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import PoolSize
-from transport.wire.messages import MemoryExport, Offer
+from transport.wire.memory_export import MemoryExport
+from transport.wire.messages import Offer
 from worker.pairtest import FULL_SIZE as LAYOUT
 
 INSTANCE = "prefill-bench"

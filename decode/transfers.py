@@ -18,7 +18,8 @@ from engine.sequence import Sequence
 from transport.copy.pull import Copied, CopyStream, Pull, Wanted
 from transport.wire.errors import PeerGone
 from transport.wire.layout import CacheLayout
-from transport.wire.messages import MemoryExport, Offer, TransferDone
+from transport.wire.memory_export import MemoryExport
+from transport.wire.messages import Offer, TransferDone
 
 
 @dataclass(eq=False)

@@ -24,7 +24,8 @@ from transport.copy.selftest import probe_peer, write_pattern
 from transport.copy.tensors import CacheTensors
 from transport.wire.errors import BatonError
 from transport.wire.layout import CacheLayout, PoolSize
-from transport.wire.messages import MemoryExport, PeerJoined, PeerTested
+from transport.wire.memory_export import MemoryExport
+from transport.wire.messages import PeerJoined, PeerTested
 
 FULL_SIZE = CacheLayout(
     kv_dtype="bfloat16", page_size=64, num_attention_layers=10, num_kv_heads=2, head_dim=256,

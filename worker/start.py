@@ -25,7 +25,8 @@ from transport.copy.memory import OwnMemory, copy_stream, own_memory
 from transport.copy.pull import CopyStream, NoPeers
 from transport.copy.selftest import write_pattern
 from transport.wire.channel import WorkerChannel
-from transport.wire.messages import Hello, MemoryExport, Role
+from transport.wire.memory_export import MemoryExport
+from transport.wire.messages import Hello, Role
 from transport.wire.session import Session
 from worker.gpu_locks.claim import claim_gpu
 from worker.gpu_locks.folder import LockFolder

@@ -7,12 +7,12 @@ from coordinator.core.placement import PlacementLimits
 from coordinator.core.registry import Registry
 from coordinator.core.request import Request, State
 from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import (
     Decode,
     Failed,
     Generate,
     Hello,
-    MemoryExport,
     Offer,
     PeerTested,
     Prefill,

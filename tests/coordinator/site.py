@@ -11,13 +11,8 @@ from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
 from transport.wire.channel import CoordinatorChannel, WorkerChannel
 from transport.wire.layout import CacheLayout, PoolSize
-from transport.wire.messages import (
-    Decode,
-    Generate,
-    Hello,
-    MemoryExport,
-    Prefill,
-)
+from transport.wire.memory_export import MemoryExport
+from transport.wire.messages import Decode, Generate, Hello, Prefill
 from transport.wire.reports import WorkerGauges
 from transport.wire.session import Session
 

@@ -20,6 +20,7 @@ from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
 from tests.coordinator.site import DEADLINE_S, EXPORT, FAST, Site
 from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import (
     PROTOCOL,
     Decode,
@@ -27,7 +28,6 @@ from transport.wire.messages import (
     Generate,
     Heartbeat,
     Hello,
-    MemoryExport,
     Offer,
     PeerJoined,
     PeerLeft,

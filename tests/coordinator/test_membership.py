@@ -10,7 +10,8 @@ from coordinator.core.membership import ANSWERED_S, Membership
 from coordinator.core.placement import PlacementLimits
 from coordinator.core.registry import Registry
 from transport.wire.layout import CacheLayout, PoolSize
-from transport.wire.messages import Hello, MemoryExport, Refused, Welcome
+from transport.wire.memory_export import MemoryExport
+from transport.wire.messages import Hello, Refused, Welcome
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed
 

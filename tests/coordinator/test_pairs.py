@@ -10,15 +10,8 @@ from coordinator.core.registry import Registry
 from coordinator.core.request import State
 from tests.coordinator.desk import LAYOUT, Desk
 from transport.wire.layout import PoolSize
-from transport.wire.messages import (
-    Decode,
-    Hello,
-    MemoryExport,
-    PeerTested,
-    Prefill,
-    Refused,
-    Welcome,
-)
+from transport.wire.memory_export import MemoryExport
+from transport.wire.messages import Decode, Hello, PeerTested, Prefill, Refused, Welcome
 
 
 def test_only_a_usable_pair_is_used_and_its_end_forgets_it() -> None:

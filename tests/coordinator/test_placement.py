@@ -17,7 +17,8 @@ from coordinator.core.registry import Registry, Worker
 from coordinator.core.request import Request, State
 from tests.coordinator.counted import assert_counted
 from transport.wire.layout import CacheLayout, PoolSize
-from transport.wire.messages import Hello, MemoryExport, Role
+from transport.wire.memory_export import MemoryExport
+from transport.wire.messages import Hello, Role
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed
 

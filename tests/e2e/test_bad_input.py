@@ -25,7 +25,8 @@ from transport.wire.channel import CoordinatorChannel, WorkerChannel
 from transport.wire.channel_keys import channel_keys
 from transport.wire.errors import ProtocolMismatch
 from transport.wire.layout import CacheLayout, PoolSize
-from transport.wire.messages import PROTOCOL, Hello, MemoryExport, Refused
+from transport.wire.memory_export import MemoryExport
+from transport.wire.messages import PROTOCOL, Hello, Refused
 
 OTHER = "baton/0"
 

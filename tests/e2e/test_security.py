@@ -20,7 +20,8 @@ from tests.e2e.served import served
 from tests.e2e.stack import Stack
 from tests.e2e.streams import Stream
 from transport.wire.layout import CacheLayout, PoolSize
-from transport.wire.messages import PROTOCOL, Goodbye, Hello, MemoryExport, encode
+from transport.wire.memory_export import MemoryExport
+from transport.wire.messages import PROTOCOL, Goodbye, Hello, encode
 
 MODEL = "per_expert"
 RIGHT, RARE, WRONG = (f"sk-{name}-0123456789abcdef" for name in ("right", "rare", "wrong"))

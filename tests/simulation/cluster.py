@@ -28,7 +28,8 @@ from transport.copy.selftest import write_pattern
 from transport.copy.tensors import CacheTensors
 from transport.wire.errors import PeerGone
 from transport.wire.layout import PoolSize
-from transport.wire.messages import Decode, Generate, Heartbeat, Hello, MemoryExport, Prefill
+from transport.wire.memory_export import MemoryExport
+from transport.wire.messages import Decode, Generate, Heartbeat, Hello, Prefill
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed
 from worker.settings import HandoffSettings

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from transport.copy.pull import Wanted, copy_offer
 from transport.copy.tensors import CacheTensors
-from transport.wire.messages import MemoryExport
+from transport.wire.memory_export import MemoryExport
 
 
 class LatePull:

@@ -10,7 +10,7 @@ from transport.copy.region import Region
 from transport.copy.selftest import write_pattern
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout, PoolSize
-from transport.wire.messages import MemoryExport
+from transport.wire.memory_export import MemoryExport
 
 LAYOUT = CacheLayout("bfloat16", 16, 2, 2, 8, 3, 24, 3, 4, 8, 16)
 

@@ -18,7 +18,8 @@ from transport.copy.selftest import probe_peer, write_pattern
 from transport.copy.tensors import CacheTensors
 from transport.wire.errors import LayoutMismatch, PeerGone, StaleEpoch
 from transport.wire.layout import PoolSize
-from transport.wire.messages import MemoryExport, Offer
+from transport.wire.memory_export import MemoryExport
+from transport.wire.messages import Offer
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has the real thing")
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from transport.wire.channel import CoordinatorChannel, WorkerChannel, from_worker, to_worker
 from transport.wire.errors import MalformedMessage, ProtocolMismatch, WireError
 from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import (
     PROTOCOL,
     Alive,
@@ -24,7 +25,6 @@ from transport.wire.messages import (
     Goodbye,
     Heartbeat,
     Hello,
-    MemoryExport,
     Offer,
     PeerJoined,
     PeerTested,

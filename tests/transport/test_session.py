@@ -4,15 +4,8 @@ import pytest
 
 from transport.wire.errors import DeadlineExceeded
 from transport.wire.layout import CacheLayout, PoolSize
-from transport.wire.messages import (
-    Alive,
-    Cancel,
-    Heartbeat,
-    Hello,
-    MemoryExport,
-    Refused,
-    Welcome,
-)
+from transport.wire.memory_export import MemoryExport
+from transport.wire.messages import Alive, Cancel, Heartbeat, Hello, Refused, Welcome
 from transport.wire.reports import WorkerGauges
 from transport.wire.session import LOST, JoinRefused, Session
 

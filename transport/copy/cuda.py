@@ -11,7 +11,7 @@ import torch
 from cupy.cuda import runtime
 
 from transport.wire.errors import PeerGone
-from transport.wire.messages import MemoryKind
+from transport.wire.memory_export import MemoryKind
 
 _INVALID_RESOURCE_HANDLE = 400
 """cudaErrorInvalidResourceHandle."""

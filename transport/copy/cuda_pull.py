@@ -24,7 +24,8 @@ from transport.copy.launch import CopyLaunch, CopyLaunches
 from transport.copy.pull import CLOSE_S, Copied, Pull, Wanted, check_epoch, require_region
 from transport.copy.region import PROBE, Region
 from transport.copy.tensors import CacheTensors
-from transport.wire.messages import MemoryExport, Offer
+from transport.wire.memory_export import MemoryExport
+from transport.wire.messages import Offer
 
 MAX_BATCH_BYTES = 256 << 20
 """Handoffs copied together are done together: this bounds how long the first waits for the

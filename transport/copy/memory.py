@@ -12,7 +12,7 @@ import torch
 from transport.copy import shm
 from transport.copy.pull import CopyStream, CopyThread
 from transport.copy.tensors import CacheTensors
-from transport.wire.messages import MemoryKind
+from transport.wire.memory_export import MemoryKind
 
 
 class OwnMemory(Protocol):

@@ -18,7 +18,8 @@ from transport.copy import shm
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.errors import LayoutMismatch, PeerGone, StaleEpoch
-from transport.wire.messages import MemoryExport, MemoryKind, Offer
+from transport.wire.memory_export import MemoryExport, MemoryKind
+from transport.wire.messages import Offer
 
 CLOSE_S = 5.0
 """Far more than any copy takes: a copy that lasts longer will not end."""

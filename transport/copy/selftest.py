@@ -20,7 +20,8 @@ from transport.copy.pull import CopyStream, Wanted
 from transport.copy.region import PROBE
 from transport.copy.tensors import CacheTensors
 from transport.wire.errors import PeerError
-from transport.wire.messages import MemoryKind, Offer
+from transport.wire.memory_export import MemoryKind
+from transport.wire.messages import Offer
 
 EPOCH = 1
 NUM_ROUNDS = 3

@@ -24,7 +24,7 @@ from typing import Literal
 import msgspec
 
 from transport.wire.fields import Count, Positive, Seconds, TokenId, WireStruct
-from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.memory_export import MemoryExport
 from transport.wire.prompt_logprobs import PromptLogprobs
 from transport.wire.reports import FirstStep, GpuHealth, LogprobsOut, WorkerGauges
 from transport.wire.sampling import FinishReason, SamplingParams, StopRule
@@ -33,21 +33,6 @@ from transport.wire.token_ids import ID_BYTES
 PROTOCOL = "baton/7"
 
 Role = Literal["prefill", "decode", "colocated"]
-MemoryKind = Literal["shm", "cuda-ipc"]
-
-
-class MemoryExport(WireStruct, frozen=True):
-    """One worker's cache memory, as a peer can open it.
-
-    ``handle`` is the name of a shared-memory segment, or a CUDA IPC handle in hex. ``layout`` and
-    ``pools`` determine where its parts are (transport/copy/region.py).
-    """
-
-    kind: MemoryKind
-    handle: str
-    size_bytes: Positive
-    layout: CacheLayout
-    pools: PoolSize
 
 
 class Offer(WireStruct, frozen=True):
