@@ -74,6 +74,13 @@ def main(
             help="Tokens that open requests may hold; beyond: 503. 0: an eighth of the memory.",
         ),
     ] = 0,
+    max_prompt_logprobs: Annotated[
+        int,
+        typer.Option(
+            envvar="BATON_MAX_PROMPT_LOGPROBS",
+            help="Log-probabilities of prompts that an answer may have; beyond: 400.",
+        ),
+    ] = HttpSettings.max_prompt_logprobs,
     silence_timeout: Annotated[
         float,
         typer.Option(
@@ -143,6 +150,7 @@ def main(
             http=HttpSettings(
                 served_model_name or model_name(folder.resolve()),
                 max_held_body_bytes=max(_MIN_HELD_BODY_BYTES, memory_bytes() // 16),
+                max_prompt_logprobs=max_prompt_logprobs,
                 api_keys=parse_api_keys(secret_setting(os.environ, API_KEYS), API_KEYS),
                 allowed_origins=tuple(filter(None, map(str.strip, allowed_origins.split(",")))),
             ),
