@@ -2,12 +2,12 @@
 
 Pure: no tensors, sockets or clocks. A step may be launched before the previous one's tokens
 are known to the host (lookahead), so a sequence can turn out to have ended while a step for it
-is under way: its token is dropped, and its cache stays untouchable until that step has retired.
-When a page is missing, the youngest request on its way in gives way, else the youngest that runs
-(``preempt``): it is computed again elsewhere or later, so the oldest that runs here always
-advances. Under a launched step or a copy its pages come back only when that is done; whoever needs
-one sits out until then. What is on its way back is counted, so nobody gives way for a page that
-somebody else's end already brings.
+is under way: its tokens are dropped, and its cache is not reused until that step has retired.
+When a page is missing, the youngest request on its way in is preempted, else the youngest that
+runs: it is computed again elsewhere or later, so the oldest that runs here always advances. Pages
+under a launched step or a copy are free only when that is done; a sequence that needs one sits out
+until then. Those pages are counted, so no sequence is preempted for a page that the end of another
+one already brings.
 """
 
 from bisect import insort
@@ -24,11 +24,12 @@ from transport.wire.reports import DraftCounts
 
 
 class DecodeScheduler:
-    """Running sequences, oldest first, and those that drain.
+    """Running sequences, oldest first, and those that retire.
 
-    Others on this worker hold memory too. ``reclaim`` is asked before a running sequence gives way
-    to the one of this arrival: it ends a younger one of the others, or answers False. ``coming``
-    says how many pages are still held for those of them that have ended, and will soon be free.
+    Prompts and transfers on this worker hold memory too. ``reclaim`` is asked before a running
+    sequence is preempted for the one of this arrival: it ends a younger prompt or transfer, or
+    answers False. ``coming`` says how many pages are still held for those of them that have ended,
+    and will soon be free.
     ``drafts`` chooses how many tokens the steps guess.
     """
 
@@ -69,7 +70,7 @@ class DecodeScheduler:
         return any(self._wants_step(sequence) for sequence in self.running)
 
     def schedule(self) -> Scheduled | None:
-        """The next step's rows. Sequences that had to give way are left in ``preempted``, those
+        """The next step's rows. Sequences that were preempted are left in ``preempted``, those
         that the whole pool cannot hold any longer in ``outgrown``, with the problem."""
         rows: list[Row] = []
         sequences: list[Sequence] = []
@@ -132,7 +133,7 @@ class DecodeScheduler:
         return tokens, broken
 
     def take_given_up(self) -> list[tuple[Sequence, FailureCode, str, bool]]:
-        """Whom ``schedule`` has ended: the sequence, code, message, and whether to try it anew."""
+        """What ``schedule`` has ended: the sequence, code, message, and whether to try it anew."""
         given_up: list[tuple[Sequence, FailureCode, str, bool]] = []
         given_up += [(sequence, "preempted", "out of pages", True) for sequence in self.preempted]
         given_up += [(sequence, "too_long", why, False) for sequence, why in self.outgrown]
@@ -152,7 +153,7 @@ class DecodeScheduler:
 
     def _grow(self, sequence: Sequence) -> bool:
         """Pages for one more token, taken from younger sequences if need be; False if it sits this
-        step out, gave way itself, or is at its end here."""
+        step out, was preempted itself, or is at its end here."""
         assert sequence.allocation is not None, "running without pages"
         num_pages = self._layout.pages_for(self._most_cached(sequence) + 1)
         while num_pages > len(sequence.allocation.pages) + self._allocator.free_pages:
@@ -180,7 +181,9 @@ class DecodeScheduler:
         left = sequence.stop.max_tokens - sequence.num_output - sequence.in_flight - 1
         certain = self._most_cached(sequence) + 1
         num = min(self._num_made, left)
-        pages = self._layout.pages_for(certain + max(0, num))
+        # With a step under way, drafts may stand behind the last token that there can be.
+        last = sequence.num_prompt + sequence.stop.max_tokens
+        pages = self._layout.pages_for(min(certain + max(0, num), last))
         missing = pages - len(sequence.allocation.pages)
         if 0 < missing <= self._allocator.free_pages:
             self._allocator.grow(sequence.allocation, pages)
@@ -223,7 +226,7 @@ class DecodeScheduler:
 
     def _release_if_retired(self, sequence: Sequence) -> None:
         if sequence.in_flight == 0:
-            assert sequence.allocation is not None, "draining without pages"
+            assert sequence.allocation is not None, "retiring without pages"
             self.retiring.remove(sequence)
             self._allocator.release(sequence.allocation)
             sequence.allocation = None

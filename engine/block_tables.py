@@ -31,6 +31,7 @@ class BlockTables:
         for row in rows:
             known, needed = self._num_known[row.state_slot], len(row.block_table)
             if known < needed:
+                assert needed <= self._width, f"{needed} pages, in a table of {self._width}"
                 first = row.state_slot * self._width
                 places.extend(range(first + known, first + needed))
                 pages.extend(row.block_table[known:needed])

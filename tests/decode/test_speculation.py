@@ -141,3 +141,11 @@ def test_a_step_ahead_counts_the_drafts_of_the_one_before() -> None:
     assert sequence.drafts_in_flight == 8
     held = len(sequence.allocation.pages) * LAYOUT.page_size
     assert held >= third.rows[0].start + 1 + 8
+
+
+def test_a_step_ahead_takes_no_page_for_drafts_behind_the_last_token() -> None:
+    plan, allocator = scheduler(10)
+    sequence = running(plan, allocator, 1, length=28, max_tokens=5)  # 32 tokens in all: two pages
+    while plan.schedule() is not None:
+        assert len(sequence.allocation.pages) <= 2, "a block table has no room for a third"
+    assert sequence.in_flight == 4
