@@ -123,7 +123,7 @@ def place_verified(rows: StepRows, tables: SlotTables, placed: Placed, tokens_ea
 
 @triton.jit
 def _accept_kernel(
-    p_row_slots, p_num_drafts, p_sampled,
+    p_row_slots, p_num_drafts, p_rooms, p_sampled,
     p_lengths, p_pending, p_drafts, p_next_token,
     p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
     p_last, p_num_out,
@@ -155,8 +155,9 @@ def _accept_kernel(
         tl.store(p_pending + slot, num_accepted)
     tl.store(p_last + row, (num_accepted + row * TOKENS).to(tl.int64))
     tl.store(p_num_out + row, (num_accepted + 1).to(tl.int64))
+    room = tl.load(p_rooms + row)
     for j in tl.static_range(TOKENS):
-        live = (slot >= 0) & (j <= num_accepted)
+        live = (slot >= 0) & (j <= num_accepted) & (length + j < room)
         id = tl.maximum(tl.load(p_sampled + row * TOKENS + j), 0)
         _store_placed(
             p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
@@ -175,13 +176,14 @@ def accept(
     forced: float | None = None,
 ) -> None:
     """Accept the drafts that equal ``sampled`` int64 [tokens] (-1: none), move the tables on, and
-    place the output for the draft layer: at each position the token that follows it. ``last`` int64
-    [rows] is the index of each row's last one, ``num_out`` int64 [rows] how many there are.
+    place the output for the draft layer: at each position the token that follows it, dead past the
+    row's pages. ``last`` int64 [rows] is the index of each row's last one, ``num_out`` int64 [rows]
+    how many there are.
 
     ``forced``: accept a draft with this probability instead, which only benchmarks do.
     """
     _accept_kernel[(rows.slots.shape[0],)](
-        rows.slots, rows.num_drafts, sampled,
+        rows.slots, rows.num_drafts, rows.rooms, sampled,
         tables.lengths, tables.pending, tables.drafts, tables.next_token,
         *_pointers(placed), last, num_out, tables.drafts.shape[1], forced or 0.0,
         TOKENS=tokens_each, FORCED=forced is not None, num_warps=1, **overlap(sampled),

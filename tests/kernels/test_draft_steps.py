@@ -79,6 +79,17 @@ def test_drafts_are_accepted_up_to_the_first_that_differs(device: torch.device) 
     assert placed.ids.tolist()[:3] == [ids[0], 1001, 0], "what follows each position"
 
 
+def test_output_past_the_pages_is_not_placed_for_the_draft_layer(device: torch.device) -> None:
+    steps = Steps(device, 1)
+    steps.rows.rooms[3] = 20  # Slot 0 has 20 tokens: its sequence ended with the step before.
+    place_verified(steps.rows, steps.tables, steps.placed, 1)
+    sampled = torch.tensor([1001, -1, 1002, 1003], device=device)
+    last, num_out = (torch.zeros(4, dtype=torch.int64, device=device) for _ in range(2))
+    accept(steps.rows, sampled, steps.tables, steps.placed, last, num_out, 1)
+    assert steps.placed.slots.tolist() == [4, -1, 1, -1]
+    assert steps.placed.positions.tolist() == [30, -1, 7, -1], "KV there would be another's"
+
+
 def test_forced_acceptance_is_by_lot(device: torch.device) -> None:
     accepted = []
     for probability in (0.0, 1.0):
