@@ -120,6 +120,8 @@ class DraftGraphs:
             layer = partial(self._forward_layer, bucket, num_drafts)
             self._verify[bucket, num_drafts] = _captured(pool, verify)
             self._layer[bucket, num_drafts] = _captured(pool, layer)
+            # Of no row, for each number of drafts: the kernel between the graphs is compiled too.
+            self._accept(bucket, num_drafts)
         for bucket in reversed([b for b, num in self.shapes if num == 1]):
             for place in places:
                 draft = partial(self._forward_draft, bucket, place)
@@ -148,17 +150,7 @@ class DraftGraphs:
         self._verify[bucket, num_drafts].replay()
         counts = [num + 1 for num in wanted]
         draw = self._sample(rows, counts, tokens_each)
-        step = self._rows(bucket)
-        accept(
-            step,
-            self._sampled,
-            self._tables,
-            self._output,
-            self._last,
-            self._num_out,
-            tokens_each,
-            self.forced,
-        )
+        self._accept(bucket, num_drafts)
         num_out = torch.empty(len(rows), dtype=torch.int64, pin_memory=True)
         num_out.copy_(self._num_out[: len(rows)], non_blocking=True)
         copied = torch.cuda.Event()
@@ -194,6 +186,13 @@ class DraftGraphs:
         else:
             self._sampled[:size].fill_(-1).index_copy_(0, index, draw.device_ids)
         return draw
+
+    def _accept(self, bucket: int, num_drafts: int) -> None:
+        """Enqueue what accepts drafts and moves the tables on."""
+        accept(
+            self._rows(bucket), self._sampled, self._tables, self._output, self._last,
+            self._num_out, num_drafts + 1, self.forced,
+        )  # fmt: skip
 
     def _make(
         self, rows: Sequence[Row], bucket: int, num_drafts: int, num_next: int | None
