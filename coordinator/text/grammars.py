@@ -121,8 +121,10 @@ def _function(i: int, tool: Mapping[str, Any]) -> list[str]:
     properties = schema.get("properties") or {}
     if not isinstance(properties, Mapping):
         raise BadGrammar(f"tool {tool['name']!r}: properties is not an object")
-    required = set(schema.get("required") or ())
-    if unknown := required - set(properties):
+    required = schema.get("required") or []
+    if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
+        raise BadGrammar(f"tool {tool['name']!r}: required is not a list of names")
+    if unknown := set(required) - set(properties):
         raise BadGrammar(f"tool {tool['name']!r}: required {sorted(unknown)} are not properties")
     parts, rules = [_quoted(f"{FUNCTION}{tool['name']}>\n")], []
     for j, (name, value) in enumerate(properties.items()):

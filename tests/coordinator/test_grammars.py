@@ -97,6 +97,12 @@ REFUSED_AT_ONCE: dict[str, Callable[[], str]] = {
     "no choice": lambda: grammars.choice([]),
     "no tool": lambda: grammars.tool_calls([], required=True, parallel=True),
     "required": lambda: grammars.tool_calls([NOT_A_PROPERTY], required=True, parallel=True),
+    "required is a number": lambda: grammars.tool_calls(
+        [{"name": "f", "parameters": {"required": 5}}], required=True, parallel=True
+    ),
+    "required are lists": lambda: grammars.tool_calls(
+        [{"name": "f", "parameters": {"required": [1, ["a"]]}}], required=True, parallel=True
+    ),
 }
 REFUSED_BY_THE_COMPILER = {
     "remote": grammars.json_schema({"$ref": "https://example.com/schema"}),
