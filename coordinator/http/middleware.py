@@ -1,7 +1,7 @@
 """What every request passes before it reaches a route, as plain ASGI.
 
 ``InTurns(RequestId(Observed(CORSMiddleware(KeyCheck(BodyLimit(HeadRequests(app)))))))``: outermost
-first. InTurns is in turns.py, KeyCheck in key_check.py (only where keys are set), BodyLimit in
+first. InTurns is in turns.py, KeyCheck in auth/key_check.py (only where keys are set), BodyLimit in
 body.py; CORS only where origins are allowed.
 """
 

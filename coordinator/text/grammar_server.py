@@ -37,7 +37,7 @@ _MEMORY_BYTES = 1024 * 1024 * 1024  # more than the process has when it is forke
 def main(control_fd: int, folder: Path, num_ids: int, eos_ids: list[int]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it ends with the coordinator, not before
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries its children
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps its children
     control = socket.socket(fileno=control_fd)
     tokenizer = grammar_tokenizer(folder, num_ids, eos_ids)
     gc.freeze()  # a collection in a child would copy pages
