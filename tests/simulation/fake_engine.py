@@ -132,6 +132,7 @@ class FakeStep:
     bound: tuple[int, int] | None
     sampled: list[tuple[Sampled, ...]] = field(default_factory=list)
     scored: dict[int, bytes | None] = field(default_factory=dict)
+    num_drafts: list[int] = field(default_factory=list)
     executed: bool = False
 
     def execute(self) -> None:
@@ -143,6 +144,7 @@ class FakeStep:
             if row.token_ids is None:
                 self.sampled.append(tuple(self._decode(row)))
                 continue
+            self.num_drafts.append(0)
             token = self._row(index, row)
             self.sampled.append(() if token is None else (token,))
 
@@ -174,6 +176,7 @@ class FakeStep:
         length = min(length, len(row.block_table) * LAYOUT.page_size - 1)
         room = len(row.block_table) * LAYOUT.page_size
         drafts = slot.drafts[: min(row.num_drafts, room - length - 1)]
+        self.num_drafts.append(len(drafts))
         state, sampled = _int(cache.recurrent[id].item()), list[Sampled]()
         for token in slot.pending:
             state = advance(state, token)
@@ -232,8 +235,7 @@ class FakeStep:
     def result(self) -> StepResult:
         while not self.executed:
             self.engine.run_one()
-        num_drafts = tuple(max(0, len(sampled) - 1) for sampled in self.sampled)
-        return StepResult(tuple(self.sampled), self.scored, num_drafts)
+        return StepResult(tuple(self.sampled), self.scored, tuple(self.num_drafts))
 
 
 def _int(value: float) -> int:
