@@ -62,8 +62,11 @@ class Run:
                 result = self._engine.launch(ForwardBatch(rows, self.num_drafts)).result()
                 steps += len(running)
                 for slot, outcomes in zip(running, result.sampled, strict=True):
-                    answers[slot] += [outcome.token_id or 0 for outcome in outcomes]
-                    tokens += len(outcomes)
+                    new = [outcome.token_id or 0 for outcome in outcomes]
+                    # What a step gives behind the end of an answer is not sent to a client.
+                    new = new[: new.index(eos) + 1] if eos in new else new
+                    answers[slot] += new
+                    tokens += len(new)
                 running = [s for s in running if eos not in answers[s] and len(answers[s]) < 200]
             seconds += time.perf_counter() - began
         self.rates.append(tokens / seconds)
