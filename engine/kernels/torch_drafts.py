@@ -1,8 +1,9 @@
 """DeltaNet of decode rows with drafts, in plain PyTorch (state_ring.py says what the ring holds).
 
-Each sequence has a run of as many tokens, its certain one first. The recurrence goes token by token
-in the operations of rows of one token (torch_conv.conv_decode, torch_delta_rule.recurrent). Runs of
-different lengths are filled up with their own last token, whose numbers are then left out.
+Each sequence has a run of tokens, its certain one first. The recurrence goes token by token, in the
+operations of rows of one token (torch_conv.conv_decode, torch_delta_rule.recurrent), but that one
+subtraction is part of its product: where MKL computes it, the last bit may differ. Shorter runs are
+filled up with their own last token, whose outputs are then left out.
 """
 
 import torch
