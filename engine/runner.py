@@ -241,7 +241,7 @@ class Engine:
         self.cache.recurrent[state_slot] = float("nan")
 
     def _run(self, part: Pass) -> Draw | None:
-        if self._graphs is not None and all(row.token_ids is None for row in part.rows):
+        if self._graphs is not None and part.decodes:
             return self._sampler.sample(*self._graphs.launch(part.rows), _sampled(part))
         if self._prefill_graphs is not None and (shape := self._prefill_graphs.shape_of(part.rows)):
             stepped = self._prefill_graphs.launch(shape, part.rows)

@@ -71,8 +71,8 @@ def draft_prompts(
     inputs: Inputs,
     hidden: torch.Tensor,
 ) -> None:
-    """Write the draft layer's KV of a pass of prompts: at each token stands the one that follows,
-    after the last one the sampled."""
+    """Write the draft layer's KV of a pass of prompts: it takes each token's hidden state with the
+    id that follows, which for the last token of a prompt is the one just sampled."""
     ids: list[int] = []
     for row in part.rows:
         assert row.token_ids is not None, "a decode row among prompts"
@@ -237,8 +237,9 @@ class Speculation:
         return min(row.num_drafts, made, self._room(row) - self._length(row) - 1)
 
     def _length(self, row: Row) -> int:
-        """Tokens in the cache; at most all but one that its pages hold. With a step ahead the host
-        may not know yet that the sequence has ended, and drops what comes of this step."""
+        """Tokens in the cache, at most one fewer than the row's pages hold: more are there only
+        after the end of a sequence, which the host may learn one step late. It then drops what
+        comes of this step."""
         known = self._lengths[row.state_slot]
         return min(row.start if known is None else known, self._room(row) - 1)
 

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from engine.batch import Binding, ForwardBatch, Row
 from engine.runner import Engine
 from engine.speculation import Speculation
+from engine.step import Step
 from tests.engine.checkpoints import checkpoint, with_draft_layer
 from tests.engine.driver import GREEDY, Driver, Request, load_engine
 from transport.wire.sampling import SamplingParams, StopRule
@@ -102,6 +104,49 @@ def oracle(
         return ids
 
     monkeypatch.setattr(engine._sampler, "guess", guessed)
+
+
+def test_a_slot_has_nothing_of_the_sequence_before(
+    truth: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two state slots for five sequences, which end with drafts made and updates pending."""
+    asked = requests()
+    engine = load_engine(with_draft_layer("per_expert"), max_drafts=3, num_state_slots=2)
+    texts = [[*request.prompt, *ids] for request, ids in zip(asked, truth, strict=True)]
+    oracle(engine, monkeypatch, asked, texts, right=0.8)
+    Driver(engine, budget=64, max_running=2, num_drafts=lambda: 3).run(asked)
+    assert [request.tokens for request in asked] == truth
+
+
+@pytest.mark.parametrize("right", [0.0, 0.8])
+def test_steps_may_run_ahead_of_their_results(
+    right: float, truth: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host then knows a sequence's length only from below, and its end one step late."""
+    asked, tokens = requests(), list[list[int]]()
+    engine = load_engine(with_draft_layer("per_expert"), max_drafts=3)
+    texts = [[*request.prompt, *ids] for request, ids in zip(asked, truth, strict=True)]
+    oracle(engine, monkeypatch, asked, texts, right)
+    pages = [tuple(range(12 * slot, 12 * slot + 12)) for slot in range(len(asked))]
+    for slot, request in enumerate(asked):
+        engine.bind(Binding(slot, request.prompt, (), request.sampling, request.stop))
+        row = Row(slot, pages[slot], 0, request.prompt)
+        ((first,),) = engine.launch(ForwardBatch((row,))).result().sampled
+        tokens.append([first.token_id or 0])
+    ahead: list[Step] = []
+    while any(len(ids) < len(t) for ids, t in zip(tokens, truth, strict=True)):
+        rows = tuple(
+            Row(
+                slot, pages[slot], len(request.prompt) + len(tokens[slot]) - 1 + len(ahead), None,
+                num_drafts=0 if request.sampling.has_penalties else 3,
+            )
+            for slot, request in enumerate(asked)
+        )  # fmt: skip
+        ahead.append(engine.launch(ForwardBatch(rows, 3)))
+        if len(ahead) > 1:
+            for ids, outcomes in zip(tokens, ahead.pop(0).result().sampled, strict=True):
+                ids += [outcome.token_id or 0 for outcome in outcomes]
+    assert [ids[: len(t)] for ids, t in zip(tokens, truth, strict=True)] == truth
 
 
 def test_a_checkpoint_without_a_draft_layer_serves_without() -> None:
