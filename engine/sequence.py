@@ -30,7 +30,8 @@ class Sequence:
     are of this process's monotonic clock.
     ``http_id`` is the client's own id of the request, for the log. ``hands_off``: when its prompt
     is done its cache is offered to a decode worker; else it runs on here. ``num_scored`` tokens of
-    its prompt got their log-probabilities in earlier attempts.
+    its prompt got their log-probabilities in earlier attempts. ``missed_drafts``: a step of it went
+    by without the draft layer, which can guess for it no more.
     """
 
     request_id: str
@@ -51,6 +52,7 @@ class Sequence:
     http_id: str = ""
     hands_off: bool = False
     num_scored: int = 0
+    missed_drafts: bool = False
 
     @classmethod
     def of(cls, message: Prefill | Decode | Generate, now: float) -> "Sequence":
@@ -80,7 +82,8 @@ class Sequence:
     def may_draft(self) -> bool:
         """Whether its tokens can be guessed: what penalties and a grammar do to the next token is
         known only when the one before it is."""
-        return not self.sampling.has_penalties and self.sampling.constraint is None
+        sampling = self.sampling
+        return not (self.missed_drafts or sampling.has_penalties or sampling.constraint)
 
     @property
     def log_fields(self) -> dict[str, object]:

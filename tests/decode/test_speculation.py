@@ -149,3 +149,20 @@ def test_a_step_ahead_takes_no_page_for_drafts_behind_the_last_token() -> None:
     while plan.schedule() is not None:
         assert len(sequence.allocation.pages) <= 2, "a block table has no room for a third"
     assert sequence.in_flight == 4
+
+
+def test_no_drafts_are_made_for_sequences_that_have_missed_some() -> None:
+    class ForOne(FixedDrafts):
+        def num_next(self, num_sequences: int) -> int | None:
+            return None if num_sequences > 1 else self.num
+
+    allocator = CacheAllocator(PoolSize(10, 4))
+    plan = DecodeScheduler(allocator, LAYOUT, drafts=ForOne(2))
+    old, young = running(plan, allocator, 1), running(plan, allocator, 2)
+    assert plan.schedule().num_next_drafts is None
+    plan.end(young)
+    assert plan.schedule().num_next_drafts is None, "none can have any"
+    assert plan.schedule().rows[0].num_drafts == 0
+    plan.end(old)
+    running(plan, allocator, 3)
+    assert plan.schedule().num_next_drafts == 2
