@@ -24,7 +24,7 @@ from transport.copy.selftest import PeerTest, probe_peer, write_pattern
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import PoolSize
 from transport.wire.memory_export import MemoryExport
-from transport.wire.messages import Offer
+from transport.wire.offers import Offer
 from worker.pairtest import FULL_SIZE as LAYOUT
 
 INSTANCE = "prefill-bench"

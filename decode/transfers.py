@@ -19,7 +19,8 @@ from transport.copy.pull import Copied, CopyStream, Pull, Wanted
 from transport.wire.errors import PeerGone
 from transport.wire.layout import CacheLayout
 from transport.wire.memory_export import MemoryExport
-from transport.wire.messages import Offer, TransferDone
+from transport.wire.messages import TransferDone
+from transport.wire.offers import Offer
 
 
 @dataclass(eq=False)

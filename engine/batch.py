@@ -27,6 +27,15 @@ class Scoring:
 
 
 @dataclass(frozen=True)
+class Keep:
+    """The state behind a prefill chunk's first ``num_tokens`` tokens is also stored in
+    ``state_slot``, for the prefix cache. ``num_tokens`` is a multiple of 64, or the whole chunk."""
+
+    num_tokens: int
+    state_slot: int
+
+
+@dataclass(frozen=True)
 class Row:
     """One sequence's part of a batch: a prefill chunk or one decode token.
 
@@ -51,6 +60,7 @@ class Row:
     scoring: Scoring | None = None
     num_drafts: int = 0
     next_id: int | None = None
+    keep: Keep | None = None
 
     @property
     def length(self) -> int:

@@ -21,7 +21,8 @@ from transport.copy.selftest import probe_peer
 from transport.copy.tensors import CacheTensors
 from transport.wire.errors import LayoutMismatch, PeerGone, StaleEpoch
 from transport.wire.memory_export import MemoryExport
-from transport.wire.messages import Offer, PeerTested
+from transport.wire.messages import PeerTested
+from transport.wire.offers import Offer
 from transport.wire.reports import FirstStep
 from worker.reports import Reports
 from worker.settings import HandoffSettings

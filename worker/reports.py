@@ -14,12 +14,12 @@ from transport.wire.messages import (
     Failed,
     FailureCode,
     FromWorker,
-    Offer,
     Prefilled,
     TokenOut,
     Tokens,
     TransferDone,
 )
+from transport.wire.offers import Offer
 from transport.wire.prompt_logprobs import PromptLogprobs, row_bytes
 from transport.wire.reports import FirstStep
 

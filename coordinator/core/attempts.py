@@ -12,7 +12,8 @@ from coordinator.core.faults import Faults
 from coordinator.core.registry import Registry, Worker
 from coordinator.core.request import Request, State
 from coordinator.core.trials import Trials
-from transport.wire.messages import Failed, Offer, TokenOut
+from transport.wire.messages import Failed, TokenOut
+from transport.wire.offers import Offer
 
 NOT_FAULTS = frozenset({"preempted", "draining"})
 TRIED_TWICE = frozenset({"not_finite", "digest_mismatch"})

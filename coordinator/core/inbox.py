@@ -25,6 +25,7 @@ from transport.wire.messages import (
     TransferDone,
     Welcome,
 )
+from transport.wire.offers import PrefixesChanged
 from transport.wire.prompt_logprobs import PromptLogprobs, row_bytes
 
 log = logging.getLogger(__name__)
@@ -85,6 +86,8 @@ class Inbox:
             case Tokens(tokens=tokens):
                 worker.output_tokens.add(len(tokens), worker.heard_at)
                 self._lifecycle.tokens(instance, message)
+            case PrefixesChanged():
+                worker.kept.change(message)
             case Failed():
                 self._lifecycle.failed(instance, message)
             case PeerTested(instance=prefill):

@@ -8,6 +8,7 @@ from msgspec import structs
 from coordinator.core.breaker import Breaker, BreakerSettings
 from coordinator.core.contract import WorkerStatus
 from coordinator.core.draft_meter import DraftMeter
+from coordinator.core.kept_prefixes import KeptPrefixes
 from coordinator.core.pairs import Pairs
 from coordinator.core.request import Request, State
 from transport.wire.errors import LayoutMismatch, RoleMismatch
@@ -54,6 +55,8 @@ class Worker:
     is how many messages it could not read. ``prompt_tokens`` and ``output_tokens`` count
     what it reported as computed, stale or not.
 
+    ``kept`` are the prefixes that it keeps for later prompts.
+
     ``breaker`` says whether its faults keep requests away. ``unproved`` has the requests that gave
     NaN here and were not yet tried elsewhere, by when that was; ``landing`` those that it has yet
     to pull, by when they were placed here, oldest first. While ``reserved_for`` is set, only that
@@ -64,6 +67,7 @@ class Worker:
     gauges: WorkerGauges
     heard_at: float
     breaker: Breaker
+    kept: KeptPrefixes
     draining: bool = False
     settled: bool = False
     last_placed: int = 0
@@ -158,7 +162,8 @@ class Registry:
     def add(self, hello: Hello, now: float) -> Worker:
         size = hello.memory.pools
         gauges = WorkerGauges(free_pages=size.num_pages, free_state_slots=size.num_state_slots)
-        worker = Worker(hello, gauges, now, breaker=Breaker(self.breakers))
+        kept = KeptPrefixes(hello.memory.layout.page_size)
+        worker = Worker(hello, gauges, now, breaker=Breaker(self.breakers), kept=kept)
         self._workers[hello.instance] = worker
         longest = max(hello.max_seq_len, self.longest_seen(hello.role))
         self._longest_seen[hello.role] = longest

@@ -6,7 +6,8 @@ from typing import Any
 
 from coordinator.core.contract import SequenceRequest
 from telemetry.logs import request_fields
-from transport.wire.messages import Decode, Generate, Offer, Prefill, Prefilled, Role, TransferDone
+from transport.wire.messages import Decode, Generate, Prefill, Prefilled, Role, TransferDone
+from transport.wire.offers import Offer
 from transport.wire.prompt_logprobs import PromptLogprobs, row_bytes
 from transport.wire.sampling import FinishReason
 from transport.wire.token_ids import TokenIds, packed, to_wire

@@ -13,7 +13,6 @@ from transport.wire.messages import (
     Failed,
     Generate,
     Hello,
-    Offer,
     PeerTested,
     Prefill,
     Prefilled,
@@ -21,6 +20,7 @@ from transport.wire.messages import (
     Tokens,
     TransferDone,
 )
+from transport.wire.offers import Offer
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import from_wire, packed
 

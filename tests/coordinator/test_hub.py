@@ -20,7 +20,6 @@ from transport.wire.messages import (
     Decode,
     Generate,
     Hello,
-    Offer,
     PeerJoined,
     PeerLeft,
     PeerTested,
@@ -29,6 +28,7 @@ from transport.wire.messages import (
     Refused,
     TokenOut,
 )
+from transport.wire.offers import Offer
 from transport.wire.reports import WorkerGauges
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.session import JoinRefused

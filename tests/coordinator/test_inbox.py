@@ -12,6 +12,7 @@ from coordinator.core.breaker import Breaker, BreakerSettings
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.hub import Hub
 from coordinator.core.inbox import prefilled_problem, rows_problem
+from coordinator.core.kept_prefixes import KeptPrefixes
 from coordinator.core.observer import Observer
 from coordinator.core.placement import PlacementLimits
 from coordinator.core.registry import Worker
@@ -28,7 +29,6 @@ from transport.wire.messages import (
     Generate,
     Heartbeat,
     Hello,
-    Offer,
     PeerJoined,
     PeerLeft,
     PeerTested,
@@ -37,6 +37,7 @@ from transport.wire.messages import (
     TokenOut,
     Tokens,
 )
+from transport.wire.offers import Offer
 from transport.wire.prompt_logprobs import PromptLogprobs
 from transport.wire.reports import WorkerGauges
 from transport.wire.sampling import SamplingParams, StopRule
@@ -191,7 +192,13 @@ def problem(offer: Offer | None, *, role: str = "prefill", attempt: int = 1) -> 
     spec = SequenceRequest("r", packed(range(20)), SamplingParams(), StopRule(4))
     request = Request(spec, 1, State.PREFILLING, attempt=1, prefill_worker="p-1")
     message = Prefilled(TokenOut("r", attempt, 0, 7), offer, 1.0, 2.0)
-    worker = Worker(hello, WorkerGauges(8, 4), 0.0, breaker=Breaker(BreakerSettings()))
+    worker = Worker(
+        hello,
+        WorkerGauges(8, 4),
+        0.0,
+        breaker=Breaker(BreakerSettings()),
+        kept=KeptPrefixes(16),
+    )
     return prefilled_problem(message, worker, request)
 
 
@@ -245,7 +252,13 @@ def test_log_probabilities_that_were_not_asked_for_are_a_workers_fault() -> None
 
 def test_a_prompt_is_not_done_before_all_its_log_probabilities_are_here() -> None:
     hello = Hello("p-1", "prefill", "m", "cpu", 1, 128, 8, PREFILL_MEMORY)
-    worker = Worker(hello, WorkerGauges(8, 4), 0.0, breaker=Breaker(BreakerSettings()))
+    worker = Worker(
+        hello,
+        WorkerGauges(8, 4),
+        0.0,
+        breaker=Breaker(BreakerSettings()),
+        kept=KeptPrefixes(16),
+    )
     request = Request(ASKED, 1, State.PREFILLING, attempt=1, prefill_worker="p-1")
     message = Prefilled(TokenOut("r", 1, 0, 7), GOOD, 1.0, 2.0)
     assert request.take_prompt_rows(PromptLogprobs("r", 1, 1, bytes(18 * 16)))

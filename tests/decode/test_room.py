@@ -10,7 +10,8 @@ from tests.simulation.fake_engine import FakeEngine
 from transport.copy.pull import Copied
 from transport.wire.errors import StaleEpoch
 from transport.wire.layout import PoolSize
-from transport.wire.messages import Cancel, Decode, Failed, Offer, Tokens, TransferDone
+from transport.wire.messages import Cancel, Decode, Failed, Tokens, TransferDone
+from transport.wire.offers import Offer
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
 from worker.handoff import COPY_WAIT_S

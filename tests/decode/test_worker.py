@@ -11,7 +11,8 @@ from tests.transport.exporters import LAYOUT, Exporter, own_cache
 from transport.copy.digest import digest
 from transport.copy.pull import Copied, CopyThread
 from transport.wire.layout import PoolSize
-from transport.wire.messages import Decode, Failed, Offer, PeerJoined, PeerTested, TransferDone
+from transport.wire.messages import Decode, Failed, PeerJoined, PeerTested, TransferDone
+from transport.wire.offers import Offer
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
 from worker.handoff import COPY_PATIENCE_S

@@ -99,3 +99,13 @@ class Stream:
 
 async def all_ended(streams: Sequence[Stream]) -> list[Stream]:
     return [await stream.ended() for stream in streams]
+
+
+async def first_reaches(streams: Sequence[Stream], num_tokens: int) -> None:
+    """Wait until one of them has so many tokens."""
+    waiting = {asyncio.ensure_future(stream.reaches(num_tokens)) for stream in streams}
+    done, others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in others:
+        task.cancel()
+    for task in done:
+        task.result()

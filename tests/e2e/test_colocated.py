@@ -11,16 +11,16 @@ import pytest
 from tests.e2e.records import outcomes, settled
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
-from tests.e2e.streams import Seen, Stream, all_ended
+from tests.e2e.streams import Seen, Stream, all_ended, first_reaches
 
 NUM_WORKERS = 2
-NUM_TOKENS = 100
+NUM_TOKENS = 200
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",
     "heartbeat": 0.25,
     "dead_after": 3.0,
     "page_size": 16,
-    "num_pages": 400,  # short enough for some to give way
+    "num_pages": 600,  # short enough for some to give way
     "max_batch_tokens": 256,
     "max_tokens_beside_decode": 64,
     "poison": True,
@@ -82,8 +82,9 @@ async def test_the_texts_of_the_handoff_also_with_a_worker_killed(
     assert [s.seen for s in undisturbed] == expected
     await colocated.idle(NUM_WORKERS)
     disturbed = streams(colocated)
-    for running in disturbed:
-        await running.reaches(10)
+    # As soon as one has got so far: on a busy machine this process reads the last ones late, when
+    # the worker may be done with all that it had.
+    await first_reaches(disturbed, 10)
     colocated.kill("colocated-1")
     await all_ended(disturbed)
     assert [s.error for s in disturbed] == [None] * len(disturbed)

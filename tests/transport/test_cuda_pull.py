@@ -19,7 +19,7 @@ from transport.copy.tensors import CacheTensors
 from transport.wire.errors import LayoutMismatch, PeerGone, StaleEpoch
 from transport.wire.layout import PoolSize
 from transport.wire.memory_export import MemoryExport
-from transport.wire.messages import Offer
+from transport.wire.offers import Offer
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has the real thing")
 

@@ -25,7 +25,6 @@ from transport.wire.messages import (
     Goodbye,
     Heartbeat,
     Hello,
-    Offer,
     PeerJoined,
     PeerTested,
     Prefilled,
@@ -35,6 +34,7 @@ from transport.wire.messages import (
     Welcome,
     encode,
 )
+from transport.wire.offers import Offer
 from transport.wire.prompt_logprobs import PromptLogprobs
 from transport.wire.reports import DraftCounts, WorkerGauges
 from transport.wire.sampling import SamplingParams, StopRule

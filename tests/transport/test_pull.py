@@ -12,7 +12,7 @@ from transport.copy.pull import CopyThread, Wanted
 from transport.copy.region import PROBE, Region
 from transport.wire.errors import LayoutMismatch, PeerGone, StaleEpoch
 from transport.wire.layout import CacheLayout, PoolSize
-from transport.wire.messages import Offer
+from transport.wire.offers import Offer
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from transport.copy.pull import CLOSE_S, Copied, Pull, Wanted, check_epoch, requ
 from transport.copy.region import PROBE, Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.memory_export import MemoryExport
-from transport.wire.messages import Offer
+from transport.wire.offers import Offer
 
 MAX_BATCH_BYTES = 256 << 20
 """Handoffs copied together are done together: this bounds how long the first waits for the

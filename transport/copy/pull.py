@@ -19,7 +19,7 @@ from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.errors import LayoutMismatch, PeerGone, StaleEpoch
 from transport.wire.memory_export import MemoryExport, MemoryKind
-from transport.wire.messages import Offer
+from transport.wire.offers import Offer
 
 CLOSE_S = 5.0
 """Far more than any copy takes: a copy that lasts longer will not end."""

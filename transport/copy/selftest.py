@@ -21,7 +21,7 @@ from transport.copy.region import PROBE
 from transport.copy.tensors import CacheTensors
 from transport.wire.errors import PeerError
 from transport.wire.memory_export import MemoryKind
-from transport.wire.messages import Offer
+from transport.wire.offers import Offer
 
 EPOCH = 1
 NUM_ROUNDS = 3

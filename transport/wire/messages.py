@@ -16,7 +16,8 @@ work:
 
     coordinator ── Generate ──► worker ── Prefilled(first token), Tokens … ──► coordinator
 
-``PromptLogprobs`` come before ``Prefilled`` where the sampling parameters ask for them.
+``PromptLogprobs`` come before ``Prefilled`` where the sampling parameters ask for them. Between
+requests, ``PrefixesChanged`` says what a worker keeps for later prompts.
 """
 
 from typing import Literal
@@ -25,30 +26,16 @@ import msgspec
 
 from transport.wire.fields import Count, Positive, Seconds, TokenId, WireStruct
 from transport.wire.memory_export import MemoryExport
+from transport.wire.offers import Offer, PrefixesChanged
 from transport.wire.prompt_logprobs import PromptLogprobs
 from transport.wire.reports import FirstStep, GpuHealth, LogprobsOut, WorkerGauges
 from transport.wire.sampling import FinishReason, SamplingParams, StopRule
 from transport.wire.token_ids import ID_BYTES
 
-PROTOCOL = "baton/7"
+PROTOCOL = "baton/8"
 
 Role = Literal["prefill", "decode", "colocated"]
-
-
-class Offer(WireStruct, frozen=True):
-    """A finished prompt's pages and state, readable until released.
-
-    Valid only while the exporter's epoch of ``state_slot`` equals ``epoch``, which the puller
-    checks after its copy. The cache has ``num_tokens`` tokens. ``digest`` is their hash where every
-    handoff is verified, else empty.
-    """
-
-    instance: str
-    block_table: tuple[Count, ...]
-    state_slot: Count
-    epoch: int
-    num_tokens: Positive
-    digest: str = ""
+ReusedFrom = Literal["", "gpu", "host", "peer"]
 
 
 class TokenOut(WireStruct, frozen=True):
@@ -102,12 +89,16 @@ class Prefilled(WireStruct, frozen=True, tag="prefilled"):
     or the order was ``Generate`` and the same worker goes on.
 
     ``wait_s`` is from the order to the first chunk, ``prefill_s`` from there to the first token.
+    ``num_reused`` tokens were not computed: they were ``reused`` from this worker's GPU (or a CPU
+    worker's memory), from its host memory, or from a peer.
     """
 
     token: TokenOut
     offer: Offer | None
     wait_s: Seconds
     prefill_s: Seconds
+    num_reused: Count = 0
+    reused: ReusedFrom = ""
 
 
 class TransferDone(WireStruct, frozen=True, tag="transfer-done"):
@@ -177,7 +168,7 @@ class Goodbye(WireStruct, frozen=True, tag="goodbye"):
 
 
 FromWorker = (
-    Hello | Heartbeat | PromptLogprobs | Prefilled | TransferDone | Tokens
+    Hello | Heartbeat | PromptLogprobs | Prefilled | PrefixesChanged | TransferDone | Tokens
     | Failed | PeerTested | Goodbye
 )  # fmt: skip
 
@@ -205,14 +196,15 @@ class Alive(WireStruct, frozen=True, tag="alive"):
 
 
 class PeerJoined(WireStruct, frozen=True, tag="peer-joined"):
-    """To decode workers: open the memory of this prefill worker, once, and test the path."""
+    """Open the memory of this worker, once, and test the path: to decode workers of every prefill
+    worker, and to workers that compute prompts of every worker that keeps prefixes."""
 
     instance: str
     memory: MemoryExport
 
 
 class PeerLeft(WireStruct, frozen=True, tag="peer-left"):
-    """To decode workers: this prefill worker is gone; unmap its memory once no pull uses it."""
+    """This worker is gone; unmap its memory once no pull uses it."""
 
     instance: str
 
@@ -224,7 +216,9 @@ class _Order(WireStruct, frozen=True):
     ``num_prompt`` of them are the prompt, so the next token to sample has output index
     ``num_tokens - num_prompt``. ``arrival`` orders requests by acceptance, also across attempts:
     when memory is short, the youngest is preempted. ``http_id`` is the client's X-Request-Id. The
-    coordinator has the log-probabilities of ``num_scored`` tokens of the prompt already.
+    coordinator has the log-probabilities of ``num_scored`` tokens of the prompt already. Prefixes
+    are shared only between orders of the same ``salt``. ``boundaries``: after so many tokens a
+    later prompt is likely to go on otherwise; a state is kept there, in ascending order.
     """
 
     request_id: str
@@ -236,14 +230,19 @@ class _Order(WireStruct, frozen=True):
     stop: StopRule
     http_id: str = ""
     num_scored: Count = 0
+    salt: str = ""
+    boundaries: tuple[Count, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.token_ids) % ID_BYTES:
             raise ValueError(f"token_ids: {len(self.token_ids)} bytes end within an id")
 
 
-class Prefill(_Order, frozen=True, tag="prefill"):
-    """Compute ``token_ids``, sample one token, and offer the cache."""
+class Prefill(_Order, frozen=True, tag="prefill", kw_only=True):
+    """Compute ``token_ids``, sample one token, and offer the cache. ``prefix`` is what a peer keeps
+    of them, to be pulled where it is longer than what this worker has."""
+
+    prefix: Offer | None = None
 
 
 class Decode(_Order, frozen=True, tag="decode", kw_only=True):
@@ -252,9 +251,11 @@ class Decode(_Order, frozen=True, tag="decode", kw_only=True):
     offer: Offer
 
 
-class Generate(_Order, frozen=True, tag="generate"):
+class Generate(_Order, frozen=True, tag="generate", kw_only=True):
     """Compute ``token_ids``, and decode at the same worker to the end: a colocated one, or a decode
-    worker while no prefill worker takes work."""
+    worker while no prefill worker takes work. ``prefix`` as in ``Prefill``."""
+
+    prefix: Offer | None = None
 
 
 class Cancel(WireStruct, frozen=True, tag="cancel"):

@@ -27,8 +27,36 @@ class DraftCounts(WireStruct, frozen=True):
             raise ValueError(f"{len(self.verified)} positions verified, {len(self.accepted)} not")
 
 
+class PrefixCounts(WireStruct, frozen=True):
+    """What a worker's prefix cache has done since it started, and holds now.
+
+    ``queried`` tokens of prompts were looked up, and ``reused_gpu``, ``reused_host`` and
+    ``reused_peer`` of them found. Each prompt that computed more than its last page counts once in
+    ``missed_new`` (no earlier prompt began like this), ``missed_no_state`` (one did, but no state
+    was kept where they part) or ``missed_evicted`` (there was one). ``evicted`` prefixes made room
+    for others. ``num_kept`` prefixes hold ``pages_kept`` pages that no running request has, and
+    ``host_bytes`` of ``host_size_bytes`` of host memory.
+    """
+
+    queried: Count = 0
+    reused_gpu: Count = 0
+    reused_host: Count = 0
+    reused_peer: Count = 0
+    missed_new: Count = 0
+    missed_no_state: Count = 0
+    missed_evicted: Count = 0
+    evicted: Count = 0
+    evicted_host: Count = 0
+    num_kept: Count = 0
+    pages_kept: Count = 0
+    num_kept_host: Count = 0
+    host_bytes: Count = 0
+    host_size_bytes: Count = 0
+
+
 class WorkerGauges(WireStruct, frozen=True):
-    """A worker's pages, state slots and queues at one moment."""
+    """A worker's pages, state slots and queues at one moment. Free are also those that only kept
+    prefixes hold."""
 
     free_pages: Count
     free_state_slots: Count
@@ -39,6 +67,7 @@ class WorkerGauges(WireStruct, frozen=True):
     stale_dropped: Count = 0
     accounting_error: str = ""
     drafts: DraftCounts = DraftCounts()
+    prefix: PrefixCounts = PrefixCounts()
 
 
 class XidCount(WireStruct, frozen=True):

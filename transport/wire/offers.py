@@ -1,0 +1,48 @@
+"""What a worker keeps where a peer may read it: a finished prompt, and prefixes of earlier ones."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from transport.wire.fields import Count, Positive, WireStruct
+from transport.wire.prefix import KEY_BYTES
+
+Key = Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+
+
+class Offer(WireStruct, frozen=True):
+    """A finished prompt's pages and state, readable until released.
+
+    Valid only while the exporter's epoch of ``state_slot`` equals ``epoch``, which the puller
+    checks after its copy. The cache has ``num_tokens`` tokens. ``digest`` is their hash where every
+    handoff is verified, else empty.
+    """
+
+    instance: str
+    block_table: tuple[Count, ...]
+    state_slot: Count
+    epoch: int
+    num_tokens: Positive
+    digest: str = ""
+
+
+class KeptPrefix(WireStruct, frozen=True):
+    """A prefix of earlier requests that a worker keeps, with the state behind its last token.
+
+    ``key`` is the prefix's, ``pages_key`` that of its whole pages (prefix.py). ``offer`` says where
+    a peer may read it, for as long as the state slot has the offer's epoch; None: it lies in the
+    worker's host memory, where no peer can read it.
+    """
+
+    key: Key
+    pages_key: Key
+    num_tokens: Positive
+    offer: Offer | None
+
+
+class PrefixesChanged(WireStruct, frozen=True, tag="prefixes-changed"):
+    """What the worker keeps of earlier requests, since the message before; all of it when it has
+    just joined. ``removed`` are keys; one that is also ``added`` now lies elsewhere."""
+
+    added: tuple[KeptPrefix, ...] = ()
+    removed: tuple[Key, ...] = ()

@@ -1,0 +1,107 @@
+"""The keys by which workers and the coordinator name a prefix of a prompt. Pure.
+
+Whole pages are hashed in a chain: the key of ``n`` pages is the hash of the key of ``n - 1`` pages
+and of the last page's ids. A prefix that ends within a page has the hash of its whole pages' key
+and of the ids behind them. The chain begins with the model's fingerprint and a salt. So two
+prefixes with the same key have the same ids, of the same model, for the same tenant.
+"""
+
+from collections import Counter
+from hashlib import blake2b
+
+from transport.wire.token_ids import ID_BYTES, TokenIds, to_wire
+
+KEY_BYTES = 16
+
+
+class PrefixKeys:
+    """The keys of one prompt's prefixes, hashed as far as they were asked for.
+
+    ``page_size`` is in tokens.
+    """
+
+    def __init__(self, model: str, salt: str, token_ids: TokenIds, page_size: int) -> None:
+        self._ids = memoryview(to_wire(token_ids))
+        self._page_size = page_size
+        self._page_bytes = page_size * ID_BYTES
+        self._pages = [_hash(_hash(b"", model.encode()), salt.encode())]
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self._ids) // ID_BYTES
+
+    @property
+    def num_pages(self) -> int:
+        """Whole pages of the prompt."""
+        return len(self._ids) // self._page_bytes
+
+    def pages(self, num_pages: int) -> bytes:
+        """The key of the first whole pages; of none for 0."""
+        assert num_pages <= self.num_pages, f"{num_pages} of {self.num_pages} pages"
+        while len(self._pages) <= num_pages:
+            start = (len(self._pages) - 1) * self._page_bytes
+            page = self._ids[start : start + self._page_bytes]
+            self._pages.append(_hash(self._pages[-1], page))
+        return self._pages[num_pages]
+
+    def prefix(self, num_tokens: int) -> bytes:
+        """The key of the first tokens."""
+        num_pages, tail = divmod(num_tokens, self._page_size)
+        whole = self.pages(num_pages)
+        if not tail:
+            return whole
+        start = num_pages * self._page_bytes
+        return _hash(whole, self._ids[start : start + tail * ID_BYTES])
+
+
+def _hash(before: bytes, data: bytes | memoryview) -> bytes:
+    return blake2b(data, digest_size=KEY_BYTES, key=before).digest()
+
+
+class KnownPrefixes:
+    """Which prefixes are known, to find the longest that a prompt begins with.
+
+    ``page_size`` is in tokens, and that of all keys.
+    """
+
+    def __init__(self, page_size: int) -> None:
+        self._page_size = page_size
+        self._lengths: dict[bytes, int] = {}
+        self._tails: dict[bytes, Counter[int]] = {}  # by the key of the whole pages
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._lengths
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def add(self, key: bytes, pages_key: bytes, num_tokens: int) -> None:
+        """No-op for a prefix that is known."""
+        if key not in self._lengths:
+            self._lengths[key] = num_tokens
+            self._tails.setdefault(pages_key, Counter())[num_tokens % self._page_size] += 1
+
+    def remove(self, key: bytes, pages_key: bytes) -> None:
+        """No-op for a prefix that is not known."""
+        num_tokens = self._lengths.pop(key, None)
+        if num_tokens is None:
+            return
+        tails = self._tails[pages_key]
+        tails[num_tokens % self._page_size] -= 1
+        if not tails[num_tokens % self._page_size]:
+            del tails[num_tokens % self._page_size]
+        if not tails:
+            del self._tails[pages_key]
+
+    def longest(self, keys: PrefixKeys, max_tokens: int) -> tuple[bytes, int] | None:
+        """The key and length of the longest known prefix of at most ``max_tokens`` tokens, and of
+        one at least."""
+        for num_pages in range(min(max_tokens // self._page_size, keys.num_pages), -1, -1):
+            for tail in sorted(self._tails.get(keys.pages(num_pages), ()), reverse=True):
+                num_tokens = num_pages * self._page_size + tail
+                if not 0 < num_tokens <= min(max_tokens, keys.num_tokens):
+                    continue
+                key = keys.prefix(num_tokens)
+                if key in self._lengths:
+                    return key, num_tokens
+        return None
