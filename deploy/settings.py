@@ -4,6 +4,7 @@
 ValueError that begins with the name of the setting.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,13 +24,16 @@ BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "tiny"
 @dataclass(frozen=True)
 class UpSettings:
     """What ``baton up`` starts: prefill and decode workers, or colocated ones. ``device`` is never
-    "auto"; ``redis_url`` None: a Redis is started."""
+    "auto"; each worker gets ``host_cache_gb`` of 10^9 bytes; ``redis_url`` None: a Redis is
+    started."""
 
     model: Path
     served_model_name: str
     load_format: LoadFormat
     quantize: Quantize
     speculate: Speculate
+    prefix_cache: bool
+    host_cache_gb: float
     device: Literal["cpu", "cuda"]
     num_prefill: int
     num_decode: int
@@ -56,6 +60,8 @@ def resolve(
     load_format: LoadFormat = "auto",
     quantize: Quantize = "none",
     speculate: Speculate = "auto",
+    prefix_cache: bool = True,
+    host_cache_gb: float = 0.0,
     device: Device = "auto",
     prefill: int | None = None,
     decode: int | None = None,
@@ -74,6 +80,8 @@ def resolve(
         raise ValueError("--host: must not be empty")
     if drain_timeout_s <= 0:
         raise ValueError(f"--drain-timeout: must be more than 0 seconds, not {drain_timeout_s:g}")
+    if not 0 <= host_cache_gb < math.inf:
+        raise ValueError(f"--host-cache: {host_cache_gb:g} GB is negative or not finite")
     if redis_url is not None:
         check_redis_url(redis_url, "--redis-url")
     if served_model_name == "":
@@ -90,6 +98,8 @@ def resolve(
         load_format=load_format,
         quantize=quantize,
         speculate=speculate,
+        prefix_cache=prefix_cache,
+        host_cache_gb=host_cache_gb,
         device=on,
         num_prefill=num_prefill,
         num_decode=num_decode,

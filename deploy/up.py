@@ -48,6 +48,21 @@ def up(
             "layer; auto: as many as pay.",
         ),
     ] = "auto",
+    prefix_cache: Annotated[
+        bool,
+        typer.Option(
+            envvar="BATON_PREFIX_CACHE",
+            help="Keep the states of prompts and answers, so that later prompts that begin like "
+            "them compute only their new tokens.",
+        ),
+    ] = True,
+    host_cache: Annotated[
+        float,
+        typer.Option(
+            envvar="BATON_HOST_CACHE_GB",
+            help="Pinned host memory of each worker for kept prefixes, in GB.",
+        ),
+    ] = 0.0,
     device: Annotated[
         Device, typer.Option(envvar="BATON_DEVICE", help="auto: cuda where there is a GPU.")
     ] = "auto",
@@ -118,6 +133,8 @@ def up(
         load_format=load_format,
         quantize=quantize,
         speculate=speculate,
+        prefix_cache=prefix_cache,
+        host_cache_gb=host_cache,
         device=device,
         prefill=prefill,
         decode=decode,

@@ -95,6 +95,21 @@ def require_readable(folder: Path, names: Sequence[str], setting: str = "model")
             raise ValueError(f"{setting}: {file} cannot be read: {error.strerror}") from None
 
 
+def num_tokenizer_ids(folder: Path) -> int | None:
+    """One more than the highest id of the folder's ``tokenizer.json``; None without one. Ids
+    from there on are padding of the vocabulary."""
+    path = folder / TOKENIZER
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_bytes())
+        ids = [*content["model"]["vocab"].values()]
+        ids += [token["id"] for token in content.get("added_tokens", ())]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"model: {path} is not a readable tokenizer: {error}") from None
+    return int(max(ids)) + 1
+
+
 def _snapshot(path: Path, setting: str) -> Path:
     snapshots = sorted(each for each in (path / "snapshots").iterdir() if each.is_dir())
     main = path / "refs" / "main"

@@ -3,7 +3,6 @@
 Read here, in ``__main__``'s name, and nowhere else.
 """
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from prefill.scheduler import PrefillLimits
 from transport.checkpoint_folder import (
     CONFIG,
     checkpoint_folder,
+    num_tokenizer_ids,
     require_readable,
     weight_files,
 )
@@ -31,7 +31,7 @@ from transport.wire.secret_setting import secret_setting
 from worker.cores import threads_of, usable_cores
 from worker.gpu_locks.folder import DEFAULT
 from worker.gpu_locks.marks import UNFIT_S
-from worker.settings import HandoffSettings, WorkerSettings
+from worker.settings import HandoffSettings, PrefixCacheSettings, WorkerSettings, host_bytes
 
 CPU_PAGES = 1024
 CPU_STATE_SLOTS = 64
@@ -42,8 +42,8 @@ LOOKAHEAD = {"cpu": 0, "cuda": 1}
 """A launch on the CPU computes; on CUDA it only enqueues, so that the host works meanwhile."""
 
 
-def _option(variable: str, help_text: str, **more: Any) -> Any:
-    return typer.Option(envvar=variable, help=help_text, **more)
+def _option(variable: str, help_text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, envvar=variable, help=help_text, **more)
 
 
 MaxBatchTokens = Annotated[
@@ -119,6 +119,14 @@ class Options:
             "pay), off, or 1 to 4. All workers must say the same.",
         ),
     ] = "auto"
+    prefix_cache: Annotated[
+        bool,
+        _option("BATON_PREFIX_CACHE", "Keep prefixes of prompts and answers for later prompts."),
+    ] = True
+    host_cache_gb: Annotated[
+        float,
+        _option("BATON_HOST_CACHE_GB", "GB of pinned memory for kept prefixes.", "--host-cache"),
+    ] = 0.0
     page_size: Annotated[int, _option("BATON_PAGE_SIZE", "Tokens a page.")] = 64
     num_pages: Annotated[
         int, _option("BATON_NUM_PAGES", "Pages in the pool; 0: what fits on a GPU, 1024 on a CPU.")
@@ -178,6 +186,7 @@ class Options:
             gpu_lock_dir=self.gpu_lock_dir,
             unfit_gpu_s=self.unfit_gpu,
             speculate=self.speculate,
+            prefix_cache=PrefixCacheSettings(self.prefix_cache, host_bytes(self.host_cache_gb)),
         )
 
     def _limits(self, device: Device) -> ColocatedLimits:
@@ -273,18 +282,3 @@ class ColocatedOptions(Options):
 def channel_keys() -> ChannelKeys | None:
     """What lets this worker join, from the environment alone; raises ValueError naming it."""
     return keys_of(secret_setting(os.environ, SECRET))
-
-
-def num_tokenizer_ids(model: Path) -> int | None:
-    """One more than the highest id of the folder's ``tokenizer.json``; None without one. Ids
-    from there on are padding of the vocabulary."""
-    path = model / "tokenizer.json"
-    if not path.is_file():
-        return None
-    try:
-        content = json.loads(path.read_bytes())
-        ids = [*content["model"]["vocab"].values()]
-        ids += [token["id"] for token in content.get("added_tokens", ())]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"model: {path} is not a readable tokenizer: {error}") from None
-    return int(max(ids)) + 1

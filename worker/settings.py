@@ -32,6 +32,26 @@ class HandoffSettings:
 
 
 @dataclass(frozen=True)
+class PrefixCacheSettings:
+    """``enabled``: prefixes are kept and looked up. ``host_bytes`` of pinned host memory hold those
+    that leave the device too; 0: there is no host tier."""
+
+    enabled: bool = True
+    host_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.host_bytes < 0:
+            raise ValueError(f"host_cache: {self.host_bytes} bytes is negative")
+
+
+def host_bytes(gigabytes: float) -> int:
+    """Bytes of so many GB, of 10^9 bytes each. Raises ValueError."""
+    if not 0 <= gigabytes < math.inf:
+        raise ValueError(f"host_cache: {gigabytes} GB is negative or not finite")
+    return int(gigabytes * 1e9)
+
+
+@dataclass(frozen=True)
 class WorkerSettings:
     """``lookahead`` is how many steps may be launched before the oldest one's tokens are processed,
     0 or 1 (options.LOOKAHEAD); ``threads`` 0 leaves torch its own choice; ``gpu`` names one
@@ -56,6 +76,7 @@ class WorkerSettings:
     gpu_lock_dir: Path = DEFAULT
     unfit_gpu_s: float = UNFIT_S
     speculate: str = "auto"
+    prefix_cache: PrefixCacheSettings = field(default_factory=PrefixCacheSettings)
 
     def __post_init__(self) -> None:
         if not self.coordinator:

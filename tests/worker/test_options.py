@@ -1,13 +1,18 @@
 """The command lines of the three roles, and what they make of a bad setting."""
 
+import math
 from inspect import signature
 from typing import Any
 
 import pytest
+import typer
 from typer.models import OptionInfo
+from typer.testing import CliRunner
 
+from worker import main
 from worker.main import command
 from worker.options import ColocatedOptions, DecodeOptions, Options, PrefillOptions
+from worker.settings import PrefixCacheSettings, WorkerSettings
 
 GIVEN: dict[str, Any] = {"coordinator": "ipc://somewhere", "device": "cpu"}
 OF_SOME_ROLES = {
@@ -43,6 +48,8 @@ def test_a_role_has_the_options_of_all_and_its_own_each_with_a_variable(
         (DecodeOptions, {"max_tokens_beside_decode": 63}, "max_tokens_beside_decode: 63 < 64"),
         (ColocatedOptions, {"max_tokens_beside_decode": 63}, "max_tokens_beside_decode: 63 < 64"),
         (DecodeOptions, {"speculate": "5"}, "speculate: '5' is not auto, off or a number up to 4"),
+        (DecodeOptions, {"host_cache_gb": -1.0}, "host_cache: -1.0 GB is negative or not finite"),
+        (PrefillOptions, {"host_cache_gb": math.inf}, "host_cache: inf GB is negative or not .*"),
         (PrefillOptions, {"speculate": ""}, "speculate: '' is not auto, off or a number up to 4"),
     ],
 )
@@ -58,3 +65,31 @@ def test_a_decode_worker_computes_prompts_in_batches_as_beside_running_sequences
     for num_running, num_waiting in ((0, 1), (8, 1), (1, 9)):
         found = limits.max_tokens(num_running=num_running, num_waiting=num_waiting)
         assert found == 128
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "expected"),
+    [
+        ([], {}, PrefixCacheSettings(enabled=True, host_bytes=0)),
+        (["--no-prefix-cache"], {}, PrefixCacheSettings(enabled=False)),
+        ([], {"BATON_PREFIX_CACHE": "off"}, PrefixCacheSettings(enabled=False)),
+        (["--prefix-cache"], {"BATON_PREFIX_CACHE": "off"}, PrefixCacheSettings(enabled=True)),
+        (["--host-cache", "1.5"], {}, PrefixCacheSettings(host_bytes=1_500_000_000)),
+        ([], {"BATON_HOST_CACHE_GB": "64"}, PrefixCacheSettings(host_bytes=64_000_000_000)),
+    ],
+)
+def test_the_prefix_cache_is_set_on_the_command_line_or_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    environment: dict[str, str],
+    expected: PrefixCacheSettings,
+) -> None:
+    found: list[WorkerSettings] = []
+    monkeypatch.setattr(main, "run_service", lambda *given: given[-1]())
+    monkeypatch.setattr(main, "serve", found.append)
+    app = typer.Typer()
+    app.command()(main.command(PrefillOptions))
+    given = {"BATON_COORDINATOR": "ipc://somewhere", "BATON_DEVICE": "cpu", **environment}
+    result = CliRunner().invoke(app, arguments, env=given, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert [each.prefix_cache for each in found] == [expected]
