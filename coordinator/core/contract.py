@@ -22,7 +22,7 @@ class SequenceRequest:
     """One sequence to generate. ``request_id`` is unique among all that were ever accepted;
     ``http_id`` is the X-Request-Id of the HTTP request it belongs to. ``streamed``: its tokens
     are sent as they come, else they are held until the last one. ``key`` is the name of the API key
-    that it is charged to."""
+    that it is charged to. Prefixes are shared only between requests of the same ``salt``."""
 
     request_id: str
     prompt_ids: TokenIds
@@ -31,6 +31,7 @@ class SequenceRequest:
     http_id: str = ""
     streamed: bool = True
     key: str = ""
+    salt: str = ""
 
     @property
     def num_scored(self) -> int:
@@ -48,12 +49,14 @@ class SequenceRequest:
 class Token:
     """One output token, in order, exactly once. ``finish`` is set on the last one only.
     ``prompt_logprobs`` comes with the first one where the request asks for it: rows of
-    transport/wire/prompt_logprobs.py for all tokens of the prompt but the first."""
+    transport/wire/prompt_logprobs.py for all tokens of the prompt but the first. ``num_reused``, of
+    the first token: so many tokens of the prompt came from the prefix cache."""
 
     token_id: int
     logprobs: LogprobsOut | None = None
     finish: FinishReason | None = None
     prompt_logprobs: tuple[bytes, ...] = ()
+    num_reused: int = 0
 
 
 BreakerState = Literal["closed", "open", "half-open"]
