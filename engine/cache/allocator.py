@@ -2,69 +2,109 @@
 
 The states of design and docs map onto it so: *filling*, *receiving* and *live* are an allocation
 of a sequence; *offered* is an allocation that the offers keep; *retiring* is an allocation whose
-sequence has ended but is still touched by a launched step. A page or slot in no allocation is free.
+sequence has ended but is still touched by a launched step; *cached* are the pages and state slots
+of kept prefixes (kept.py), which go when their memory is wanted. All others are free.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from engine.cache.kept import KeptPrefix, KeptPrefixes
 from engine.cache.pages import PagePool
 from engine.cache.slots import SlotPool, StateSlot
 from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.prefix import PrefixKeys
 
 
 @dataclass(eq=False)
 class CacheAllocation:
-    """The pages and the state slot of one sequence; invalid once released."""
+    """The pages and the state slot of one sequence; invalid once released. The first ``num_shared``
+    pages are others' too: the sequence only reads them."""
 
     slot: StateSlot
     pages: list[int] = field(default_factory=list)
+    num_shared: int = 0
     released: bool = False
+
+
+def _nothing(slot: StateSlot) -> None:
+    pass
+
+
+def _nothing_freed(slot: StateSlot | None, pages: Sequence[int]) -> None:
+    pass
 
 
 class CacheAllocator:
     """The two pools kept together, so that a sequence has both or neither.
 
-    ``on_reserve`` runs before anything is written for the new owner, ``on_release`` when the last
-    owner releases; a worker publishes the slot's epoch there, and tests poison memory.
+    ``on_reserve`` runs before anything is written to a slot for its new owner; ``on_free`` when the
+    last owner of a slot (or None) and of pages has gone: a worker publishes the slot's epoch there,
+    and tests poison memory. ``on_evict`` is called with each kept prefix that goes.
     """
 
     def __init__(
         self,
         size: PoolSize,
         *,
-        on_reserve: Callable[[CacheAllocation], None] = lambda allocation: None,
-        on_release: Callable[[CacheAllocation], None] = lambda allocation: None,
+        page_size: int = 1,
+        on_reserve: Callable[[StateSlot], None] = _nothing,
+        on_free: Callable[[StateSlot | None, Sequence[int]], None] = _nothing_freed,
     ) -> None:
         self.size = size
+        self.kept = KeptPrefixes(page_size)
+        self.on_evict: Callable[[KeptPrefix], None] = lambda kept: None
+        self._page_size = page_size
         self._pages = PagePool(size.num_pages)
         self._slots = SlotPool(size.num_state_slots)
         self._on_reserve = on_reserve
-        self._on_release = on_release
+        self._on_free = on_free
         self._allocations: set[CacheAllocation] = set()
+        self._making: set[KeptPrefix] = set()
 
     @property
     def free_pages(self) -> int:
-        return self._pages.num_free
+        """Pages that no sequence has; some of them may be cached."""
+        return self._pages.num_free + self._pages.num_only_kept
 
     @property
     def free_state_slots(self) -> int:
-        return self._slots.num_free
+        """State slots that no sequence has; some of them may be cached."""
+        return self._slots.num_free + self.kept.num_evictable
+
+    @property
+    def num_pages_cached(self) -> int:
+        """Pages that only kept prefixes hold."""
+        return self._pages.num_only_kept
 
     def can_reserve(self, num_pages: int) -> bool:
-        return self._slots.num_free > 0 and self._pages.num_free >= num_pages
+        return self.free_state_slots > 0 and self.free_pages >= num_pages
 
-    def reserve(self, num_pages: int) -> CacheAllocation:
-        """A state slot and ``num_pages`` pages; raises PoolExhausted, taking neither."""
-        pages = self._pages.reserve(num_pages)
+    def reserve(self, num_pages: int, prefix: KeptPrefix | None = None) -> CacheAllocation:
+        """A state slot and ``num_pages`` pages, the first of them the whole pages of ``prefix``;
+        raises PoolExhausted, taking neither. Kept prefixes are evicted as needed."""
+        shared: tuple[int, ...] = ()
+        if prefix is not None:
+            shared = prefix.pages[: prefix.num_tokens // self._page_size]
+            self.kept.pin(prefix)
+            self._pages.use(shared)
         try:
-            slot = self._slots.reserve()
+            self._make_room(num_pages - len(shared), 1)
+            pages = self._pages.reserve(num_pages - len(shared))
+            try:
+                slot = self._slots.reserve()
+            except BaseException:
+                self._pages.release(pages)
+                raise
         except BaseException:
-            self._pages.release(pages)
+            self._pages.release(shared)
             raise
-        allocation = CacheAllocation(slot, list(pages))
+        finally:
+            if prefix is not None:
+                self.kept.unpin(prefix)
+        allocation = CacheAllocation(slot, [*shared, *pages], len(shared))
         self._allocations.add(allocation)
-        self._on_reserve(allocation)
+        self._on_reserve(slot)
         return allocation
 
     def grow(self, allocation: CacheAllocation, num_pages: int) -> None:
@@ -72,29 +112,109 @@ class CacheAllocator:
         assert not allocation.released, "growing a released allocation"
         missing = num_pages - len(allocation.pages)
         if missing > 0:
+            self._make_room(missing, 0)
             allocation.pages.extend(self._pages.reserve(missing))
 
     def release(self, allocation: CacheAllocation) -> None:
         """Give everything back; only once no launched step or copy can touch it any more."""
-        assert not allocation.released, "released twice"
-        allocation.released = True
-        self._allocations.remove(allocation)
-        self._on_release(allocation)
-        self._pages.release(allocation.pages)
+        self._forget(allocation)
+        self._on_free(allocation.slot, self._pages.release(allocation.pages))
         self._slots.release(allocation.slot)
+
+    # ---- prefixes that are kept
+
+    def begin_prefix(
+        self, allocation: CacheAllocation, keys: PrefixKeys, num_tokens: int
+    ) -> KeptPrefix | None:
+        """A state slot for the state behind ``num_tokens`` tokens of a sequence, which a batch is
+        about to write; None if that prefix is kept already, or no slot is to be had. It is not to
+        be used before ``finish_prefix``."""
+        key = keys.prefix(num_tokens)
+        if key in self.kept:
+            self.kept.touch(key)
+            return None
+        if not self.free_state_slots:
+            return None
+        self._make_room(0, 1)
+        slot = self._slots.reserve()
+        self._on_reserve(slot)
+        num_pages, tail = divmod(num_tokens, self._page_size)
+        pages = tuple(allocation.pages[: num_pages + (tail > 0)])
+        self._pages.use(pages)
+        kept = KeptPrefix(key, keys.pages(num_pages), num_tokens, pages, slot)
+        self._making.add(kept)
+        return kept
+
+    def finish_prefix(self, kept: KeptPrefix, *, sound: bool = True) -> bool:
+        """Its state is written: keep it from here on. False, freeing it, if it is not ``sound`` or
+        another one was kept meanwhile."""
+        self._making.remove(kept)
+        if sound and kept.key not in self.kept:
+            self._pages.keep(kept.pages)
+            self._pages.release(kept.pages)
+            self.kept.add(kept)
+            return True
+        kept.valid = False
+        self._on_free(kept.slot, self._pages.release(kept.pages))
+        self._slots.release(kept.slot)
+        return False
+
+    def turn_into_prefix(
+        self, allocation: CacheAllocation, keys: PrefixKeys, num_tokens: int
+    ) -> KeptPrefix | None:
+        """Release an allocation, and keep its state slot, whose state is behind ``num_tokens``
+        tokens, with their pages. None, releasing all, if that prefix is kept already."""
+        key = keys.prefix(num_tokens)
+        if key in self.kept:
+            self.kept.touch(key)
+            self.release(allocation)
+            return None
+        self._forget(allocation)
+        num_pages, tail = divmod(num_tokens, self._page_size)
+        pages = tuple(allocation.pages[: num_pages + (tail > 0)])
+        self._pages.keep(pages)
+        self._on_free(None, self._pages.release(allocation.pages))
+        kept = KeptPrefix(key, keys.pages(num_pages), num_tokens, pages, allocation.slot)
+        self.kept.add(kept)
+        return kept
+
+    def evict(self, kept: KeptPrefix) -> None:
+        """Free a kept prefix that nothing under way reads."""
+        self.kept.remove(kept)
+        self.on_evict(kept)
+        self._on_free(kept.slot, self._pages.drop(kept.pages))
+        self._slots.release(kept.slot)
 
     def check(self) -> str:
         """ "" if every page and state slot is accounted for, else what is wrong."""
-        pages = self._pages.num_free + sum(
-            len(allocation.pages) for allocation in self._allocations
+        held = sum(len(a.pages) for a in self._allocations) + sum(
+            len(kept.pages) for kept in self._making
         )
+        references = held, sum(len(kept.pages) for kept in self.kept)
         slots = self._slots.num_free + len(self._allocations)
-        if (pages, slots) == (self.size.num_pages, self.size.num_state_slots):
+        slots += len(self.kept) + len(self._making)
+        if references == self._pages.references and slots == self.size.num_state_slots:
             return ""
         return (
-            f"{pages} of {self.size.num_pages} pages and {slots} of "
-            f"{self.size.num_state_slots} state slots accounted for"
+            f"sequences and kept prefixes hold {references} pages, the pool says "
+            f"{self._pages.references}; {slots} of {self.size.num_state_slots} state slots "
+            "accounted for"
         )
+
+    def _forget(self, allocation: CacheAllocation) -> None:
+        assert not allocation.released, "released twice"
+        allocation.released = True
+        self._allocations.remove(allocation)
+
+    def _make_room(self, num_pages: int, num_slots: int) -> None:
+        """Evict kept prefixes until so much is free, as far as they go."""
+        if num_pages > self.free_pages or num_slots > self.free_state_slots:
+            return
+        while self._pages.num_free < num_pages or self._slots.num_free < num_slots:
+            kept = self.kept.next_to_evict()
+            if kept is None:
+                return
+            self.evict(kept)
 
 
 def too_long(num_tokens: int, layout: CacheLayout, size: PoolSize) -> str:

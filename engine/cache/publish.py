@@ -1,6 +1,9 @@
 """The allocator of an engine's cache, which publishes the epochs of state slots to pullers."""
 
-from engine.cache.allocator import CacheAllocation, CacheAllocator
+from collections.abc import Sequence
+
+from engine.cache.allocator import CacheAllocator
+from engine.cache.slots import StateSlot
 from engine.runner import Engine
 
 FREE_EPOCH = 0
@@ -16,14 +19,18 @@ def allocator_for(engine: Engine) -> CacheAllocator:
     epochs = engine.cache.epochs
 
     # NOTE: assigning a number would copy it from pageable memory and wait for the step under way.
-    def publish(allocation: CacheAllocation) -> None:
-        epochs[allocation.slot.id].fill_(allocation.slot.epoch)
+    def publish(slot: StateSlot) -> None:
+        epochs[slot.id].fill_(slot.epoch)
 
-    def withdraw(allocation: CacheAllocation) -> None:
-        epochs[allocation.slot.id].fill_(FREE_EPOCH)
+    def withdraw(slot: StateSlot | None, pages: Sequence[int]) -> None:
+        if slot is not None:
+            epochs[slot.id].fill_(FREE_EPOCH)
         if engine.config.poison:
-            engine.poison_pages(allocation.pages)
-            engine.poison_slot(allocation.slot.id)
+            if pages:
+                engine.poison_pages(pages)
+            if slot is not None:
+                engine.poison_slot(slot.id)
 
     epochs.fill_(FREE_EPOCH)
-    return CacheAllocator(engine.pools, on_reserve=publish, on_release=withdraw)
+    page_size = engine.layout.page_size
+    return CacheAllocator(engine.pools, page_size=page_size, on_reserve=publish, on_free=withdraw)
