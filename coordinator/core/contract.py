@@ -22,7 +22,9 @@ class SequenceRequest:
     """One sequence to generate. ``request_id`` is unique among all that were ever accepted;
     ``http_id`` is the X-Request-Id of the HTTP request it belongs to. ``streamed``: its tokens
     are sent as they come, else they are held until the last one. ``key`` is the name of the API key
-    that it is charged to. Prefixes are shared only between requests of the same ``salt``."""
+    that it is charged to. Prefixes are shared only between requests of the same ``salt``.
+    ``boundaries``: after so many tokens of the prompt, ascending, later prompts are likely to go on
+    otherwise."""
 
     request_id: str
     prompt_ids: TokenIds
@@ -32,6 +34,7 @@ class SequenceRequest:
     streamed: bool = True
     key: str = ""
     salt: str = ""
+    boundaries: tuple[int, ...] = ()
 
     @property
     def num_scored(self) -> int:

@@ -115,6 +115,7 @@ def sequence_requests(
             prompt_param=request.prompt_param, asked_param=asked_param,
             default=request.default_max_tokens,
         )  # fmt: skip
+        boundaries = context.tokenizer.boundaries.of(prompt) if chat else ()
         stop = stop_rule(request, context.tokenizer, max_tokens=max_tokens)
         for seed in seeds(request.seed, n):
             suffix = f"-{len(specs)}" if n * len(prompts) > 1 else ""
@@ -129,7 +130,7 @@ def sequence_requests(
             specs.append(
                 SequenceRequest(
                     request_id, prompt, seeded, stop, bound_request(),
-                    streamed=bool(request.stream),
+                    streamed=bool(request.stream), boundaries=boundaries,
                 )
             )  # fmt: skip
     check_prompt_logprobs(request, specs, context.settings.max_prompt_logprobs)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import tokenizers
 
+from coordinator.text.boundaries import Boundaries
 from coordinator.text.chat_template import ChatTemplate, TemplateRefused
 from coordinator.text.detokenizer import TokenBytes
 from coordinator.text.grammar_checks import GrammarChecks
@@ -86,6 +87,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self.token_bytes = TokenBytes(backend)
+        self.boundaries = Boundaries(backend)
         self.thought_start = backend.token_to_id("<think>")
         self.thought_end = backend.token_to_id("</think>")
 

@@ -194,8 +194,8 @@ async def test_a_heavy_body_is_answered_as_a_light_one(
     asked = [stream.spec for stream in core.streams]
     half = len(asked) // 2
     for one, other in zip(asked[:half], asked[half:], strict=True):
-        assert (one.prompt_ids, one.sampling, one.stop) == (
-            other.prompt_ids, other.sampling, other.stop,
+        assert (one.prompt_ids, one.sampling, one.stop, one.boundaries) == (
+            other.prompt_ids, other.sampling, other.stop, other.boundaries,
         )  # fmt: skip
 
 

@@ -1,0 +1,58 @@
+"""After how many tokens of a chat's prompt later prompts are likely to go on otherwise.
+
+The chat format of the Qwen family (ChatML) begins each turn with ``<|im_start|>`` and a role, so
+the turns are found in the token ids, and the prompt is not rendered again. A later prompt may
+differ from this one
+
+- behind the system prompt and the tools: a new conversation;
+- before the last question: the same conversation, asked otherwise;
+- behind ``<|im_start|>assistant`` and its line break of the first answer after the last question:
+  the conversation after its next question, where the template renders this answer (and the tool
+  loop that follows it) without the think block with which it begins now;
+- behind the same of the last answer: the next step of a tool loop, as far as this prompt's end.
+
+Tool results come in user turns too, but are no questions: the answers before and after them keep
+their think blocks.
+"""
+
+import re
+
+import tokenizers
+
+from transport.wire.token_ids import ID_BYTES, TokenIds, packed, to_wire
+
+_START = "<|im_start|>"
+_KINDS = {"answer": "assistant\n", "result": "user\n<tool_response>", "question": "user"}
+
+
+class Boundaries:
+    """Finds them in prompts; none with a tokenizer that does not have this format's token."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        def pattern(text: str) -> bytes:
+            ids = backend.encode(text, add_special_tokens=False).ids
+            return re.escape(to_wire(packed(ids)))
+
+        self._turns: re.Pattern[bytes] | None = None
+        if backend.token_to_id(_START) is not None:
+            kinds = (
+                b"(?P<%b>%b)" % (kind.encode(), pattern(text)) for kind, text in _KINDS.items()
+            )
+            # NOTE: a pattern that begins with fixed bytes is searched for 40 times faster.
+            self._turns = re.compile(b"%b(?:%b)" % (pattern(_START), b"|".join(kinds)))
+
+    def of(self, prompt: TokenIds) -> tuple[int, ...]:
+        """Numbers of tokens of ``prompt``, ascending: up to four, above 0 and below all."""
+        if self._turns is None:
+            return ()
+        turns = [
+            (turn.lastgroup, turn.start() // ID_BYTES, turn.end() // ID_BYTES)
+            for turn in self._turns.finditer(to_wire(prompt))
+            if turn.start() % ID_BYTES == 0
+        ]
+        first = [start for _, start, _ in turns[:1]]
+        question = [start for kind, start, _ in turns if kind == "question"][-1:]
+        answers = [end for kind, _, end in turns if kind == "answer"]
+        next_answer = [end for end in answers if question and end > question[0]][:1]
+        found = {*first, *question, *next_answer, *answers[-1:]}
+        return tuple(sorted(num for num in found if 0 < num < len(prompt)))
