@@ -60,11 +60,14 @@ class Attempts:
         if token.index != len(request.output_ids):
             return False
         request.stages.setdefault("first_token_at", self._clock())
+        num_reused = 0 if request.output_ids else request.num_reused
         request.output_ids.append(token.token_id)
         verified, accepted = token.drafts
         request.drafts_verified += verified
         request.drafts_accepted += accepted
-        streamed = Token(token.token_id, token.logprobs, token.finish, tuple(request.prompt_rows))
+        streamed = Token(
+            token.token_id, token.logprobs, token.finish, tuple(request.prompt_rows), num_reused
+        )
         request.prompt_rows.clear()
         self._outbox.add(Emit(request, streamed))
         last = token.finish is not None

@@ -7,9 +7,9 @@ from typing import assert_never
 
 from coordinator.core.lifecycle import Lifecycle
 from coordinator.core.membership import Membership
+from coordinator.core.message_checks import kept_problem, prefilled_problem, rows_problem
 from coordinator.core.observer import Observer
 from coordinator.core.registry import Registry, Worker
-from coordinator.core.request import Request, State
 from transport.wire.channel import CoordinatorChannel
 from transport.wire.errors import MalformedMessage, WireError
 from transport.wire.messages import (
@@ -26,7 +26,7 @@ from transport.wire.messages import (
     Welcome,
 )
 from transport.wire.offers import PrefixesChanged
-from transport.wire.prompt_logprobs import PromptLogprobs, row_bytes
+from transport.wire.prompt_logprobs import PromptLogprobs
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Inbox:
                 worker.output_tokens.add(len(tokens), worker.heard_at)
                 self._lifecycle.tokens(instance, message)
             case PrefixesChanged():
-                worker.kept.change(message)
+                self._prefixes_changed(worker, message)
             case Failed():
                 self._lifecycle.failed(instance, message)
             case PeerTested(instance=prefill):
@@ -139,9 +139,18 @@ class Inbox:
             self.handle(worker.instance, MalformedMessage(f"from {worker.instance}: {problem}"))
             return
         if request is not None:
-            worker.prompt_tokens.add(request.num_tokens, worker.heard_at)
+            num_computed = request.num_tokens - message.num_reused
+            worker.prompt_tokens.add(max(0, num_computed), worker.heard_at)
         worker.output_tokens.add(1, worker.heard_at)
         self._lifecycle.prefilled(worker.instance, message)
+
+    def _prefixes_changed(self, worker: Worker, message: PrefixesChanged) -> None:
+        for kept in message.added:
+            if problem := kept_problem(kept, worker):
+                error = MalformedMessage(f"from {worker.instance}: {problem}")
+                self.handle(worker.instance, error)
+                return
+        worker.kept.change(message)
 
     def _request_of(self, message: FromWorker | WireError) -> dict[str, object]:
         """Log fields of the open request that a message is about, if it is about one."""
@@ -156,52 +165,3 @@ class Inbox:
                 return {}
         request = self._lifecycle.requests.get(request_id)
         return {} if request is None else request.log_fields
-
-
-def rows_problem(message: PromptLogprobs, request: Request) -> str:
-    """What in the log-probabilities of a prompt contradicts its request; "" if nothing does."""
-    num_top = request.spec.sampling.prompt_logprobs
-    if num_top is None:
-        return "log-probabilities of a prompt that did not ask for them"
-    num_rows, rest = divmod(len(message.rows), row_bytes(num_top))
-    if rest or not num_rows:
-        return f"{len(message.rows)} bytes of log-probabilities, of {row_bytes(num_top)} a token"
-    if message.start + num_rows > len(request.spec.prompt_ids):
-        return f"log-probabilities of tokens {message.start} to {message.start + num_rows - 1}"
-    return ""
-
-
-def prefilled_problem(message: Prefilled, worker: Worker, request: Request) -> str:
-    """What in a Prefilled contradicts the request's order; "" if nothing does, or the message is
-    stale. Called before the message's token is counted."""
-    if request.state is not State.PREFILLING or request.attempt != message.token.attempt:
-        return ""
-    if request.num_scored < request.spec.num_scored:
-        return f"log-probabilities of {request.num_scored} of {request.spec.num_scored} tokens"
-    return offer_problem(message, worker, request)
-
-
-def offer_problem(message: Prefilled, worker: Worker, request: Request) -> str:
-    """What in an offer contradicts the request's order or the worker's pages and state slots.
-
-    A decode worker asserts that an offer's pages and tokens add up, so a wrong offer from one
-    worker would end another.
-    """
-    offer = message.offer
-    if offer is None:
-        return ""
-    if worker.hello.role != "prefill":
-        return f"an offer by a worker of role {worker.hello.role}"
-    if offer.instance != worker.instance:
-        return f"an offer of {offer.instance}'s memory"
-    if offer.num_tokens != request.num_tokens:
-        return f"an offer of {offer.num_tokens} tokens, ordered were {request.num_tokens}"
-    pools = worker.hello.memory.pools
-    num_pages = worker.layout.pages_for(offer.num_tokens)
-    if len(offer.block_table) != num_pages:
-        return f"an offer of {len(offer.block_table)} pages, not {num_pages}"
-    if max(offer.block_table) >= pools.num_pages:
-        return f"an offer of page {max(offer.block_table)}, of {pools.num_pages}"
-    if offer.state_slot >= pools.num_state_slots:
-        return f"an offer of state slot {offer.state_slot}, of {pools.num_state_slots}"
-    return ""

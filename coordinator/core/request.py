@@ -6,7 +6,15 @@ from typing import Any
 
 from coordinator.core.contract import SequenceRequest
 from telemetry.logs import request_fields
-from transport.wire.messages import Decode, Generate, Prefill, Prefilled, Role, TransferDone
+from transport.wire.messages import (
+    Decode,
+    Generate,
+    Prefill,
+    Prefilled,
+    ReusedFrom,
+    Role,
+    TransferDone,
+)
 from transport.wire.offers import Offer
 from transport.wire.prompt_logprobs import PromptLogprobs, row_bytes
 from transport.wire.sampling import FinishReason
@@ -43,7 +51,8 @@ class Request:
     ``prefill_assigned_at`` and ``progress_at`` are of the monotonic clock.
 
     ``prompt_rows`` are the log-probabilities of the prompt that wait for the first token, and
-    ``num_scored`` the tokens that have theirs, over all attempts.
+    ``num_scored`` the tokens that have theirs, over all attempts. The attempt that gave the first
+    token ``reused`` the first ``num_reused`` tokens of the prompt from there.
 
     ``losses`` are the workers lost while they had it. ``deaths`` to ``suspect`` are of
     trials.py. ``too_long_for`` is a role with a worker that could not hold it, ``needs_len`` the
@@ -75,6 +84,8 @@ class Request:
     output_ids: TokenIds = field(default_factory=packed)
     prompt_rows: list[bytes] = field(default_factory=list)
     num_scored: int = 0
+    num_reused: int = 0
+    reused: ReusedFrom = ""
     bytes_moved: int = 0
     handoff_bytes: int = 0
     drafts_verified: int = 0
@@ -145,7 +156,9 @@ class Request:
         return True
 
     def was_prefilled(self, message: Prefilled, now: float) -> None:
-        """Note what its prefill took."""
+        """Note what its prefill took. Called before the message's token is counted."""
+        if not self.output_ids:
+            self.num_reused, self.reused = message.num_reused, message.reused
         self.stages |= {
             "prefilled_at": now,
             "prefill_wait_s": message.wait_s,
@@ -190,4 +203,6 @@ class Request:
             "stop": spec.stop,
             "http_id": spec.http_id,
             "num_scored": self.num_scored,
+            "salt": spec.salt,
+            "boundaries": spec.boundaries,
         }

@@ -8,20 +8,13 @@ import pytest
 import zmq.asyncio
 
 from coordinator.core import hub as hub_module
-from coordinator.core.breaker import Breaker, BreakerSettings
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.hub import Hub
-from coordinator.core.inbox import prefilled_problem, rows_problem
-from coordinator.core.kept_prefixes import KeptPrefixes
 from coordinator.core.observer import Observer
 from coordinator.core.placement import PlacementLimits
-from coordinator.core.registry import Worker
-from coordinator.core.request import Request, State
 from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
 from tests.coordinator.site import DEADLINE_S, EXPORT, FAST, Site
-from transport.wire.layout import CacheLayout, PoolSize
-from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import (
     PROTOCOL,
     Decode,
@@ -38,7 +31,6 @@ from transport.wire.messages import (
     Tokens,
 )
 from transport.wire.offers import Offer
-from transport.wire.prompt_logprobs import PromptLogprobs
 from transport.wire.reports import WorkerGauges
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.session import JoinRefused
@@ -179,90 +171,3 @@ def test_status_tells_how_many_tokens_a_second_a_worker_computed(
     now += 5.0
     (worker,) = hub.status().workers
     assert (worker.prompt_tokens_per_s, worker.output_tokens_per_s) == (0.0, 0.0)
-
-
-PREFILL_MEMORY = MemoryExport("shm", "h", 1, CacheLayout("float32", 16, *[1] * 9), PoolSize(8, 4))
-
-
-GOOD = Offer("p-1", (0, 7), 3, 1, 20)
-
-
-def problem(offer: Offer | None, *, role: str = "prefill", attempt: int = 1) -> str:
-    hello = Hello("p-1", role, "m", "cpu", 1, 128, 8, PREFILL_MEMORY)  # type: ignore[arg-type]
-    spec = SequenceRequest("r", packed(range(20)), SamplingParams(), StopRule(4))
-    request = Request(spec, 1, State.PREFILLING, attempt=1, prefill_worker="p-1")
-    message = Prefilled(TokenOut("r", attempt, 0, 7), offer, 1.0, 2.0)
-    worker = Worker(
-        hello,
-        WorkerGauges(8, 4),
-        0.0,
-        breaker=Breaker(BreakerSettings()),
-        kept=KeptPrefixes(16),
-    )
-    return prefilled_problem(message, worker, request)
-
-
-@pytest.mark.parametrize(
-    ("offer", "part"),
-    [
-        (Offer("p-2", (0, 7), 3, 1, 20), "p-2's memory"),
-        (Offer("p-1", (0, 7), 3, 1, 19), "19 tokens, ordered were 20"),
-        (Offer("p-1", (0,), 3, 1, 20), "1 pages, not 2"),
-        (Offer("p-1", (0, 8), 3, 1, 20), "page 8, of 8"),
-        (Offer("p-1", (0, 7), 4, 1, 20), "state slot 4, of 4"),
-    ],
-)
-def test_a_wrong_offer_is_named(offer: Offer, part: str) -> None:
-    assert part in problem(offer)
-    assert problem(offer, attempt=0) == "", "stale, so dropped as such"
-
-
-def test_a_right_one_passes() -> None:
-    assert problem(GOOD) == problem(None) == ""
-
-
-def test_a_colocated_worker_offers_nothing() -> None:
-    assert "role colocated" in problem(GOOD, role="colocated")
-
-
-ASKED = SequenceRequest("r", packed(range(20)), SamplingParams(prompt_logprobs=1), StopRule(4))
-
-
-@pytest.mark.parametrize(
-    ("start", "num_bytes", "part"),
-    [
-        (1, 0, "0 bytes"),
-        (1, 24, "24 bytes of log-probabilities, of 16 a token"),
-        (20, 16, "tokens 20 to 20"),
-        (1, 20 * 16, "tokens 1 to 20"),
-        (1, 19 * 16, ""),
-        (19, 16, ""),
-    ],
-)
-def test_wrong_log_probabilities_are_named(start: int, num_bytes: int, part: str) -> None:
-    found = rows_problem(PromptLogprobs("r", 1, start, bytes(num_bytes)), Request(ASKED, 1))
-    assert (part in found) if part else not found
-
-
-def test_log_probabilities_that_were_not_asked_for_are_a_workers_fault() -> None:
-    spec = SequenceRequest("r", packed(range(20)), SamplingParams(), StopRule(4))
-    message = PromptLogprobs("r", 1, 1, bytes(16))
-    assert "did not ask" in rows_problem(message, Request(spec, 1))
-
-
-def test_a_prompt_is_not_done_before_all_its_log_probabilities_are_here() -> None:
-    hello = Hello("p-1", "prefill", "m", "cpu", 1, 128, 8, PREFILL_MEMORY)
-    worker = Worker(
-        hello,
-        WorkerGauges(8, 4),
-        0.0,
-        breaker=Breaker(BreakerSettings()),
-        kept=KeptPrefixes(16),
-    )
-    request = Request(ASKED, 1, State.PREFILLING, attempt=1, prefill_worker="p-1")
-    message = Prefilled(TokenOut("r", 1, 0, 7), GOOD, 1.0, 2.0)
-    assert request.take_prompt_rows(PromptLogprobs("r", 1, 1, bytes(18 * 16)))
-    assert prefilled_problem(message, worker, request) == "log-probabilities of 18 of 19 tokens"
-    assert not request.take_prompt_rows(PromptLogprobs("r", 1, 1, bytes(16))), "given before"
-    assert request.take_prompt_rows(PromptLogprobs("r", 1, 19, bytes(16)))
-    assert prefilled_problem(message, worker, request) == ""

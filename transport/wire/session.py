@@ -34,9 +34,9 @@ from transport.wire.reports import GpuHealth, WorkerGauges
 
 Work = PeerJoined | PeerLeft | Prefill | Decode | Generate | Cancel | Release
 ORDERS: dict[Role, tuple[type[Work], ...]] = {
-    "prefill": (Prefill, Cancel, Release),
+    "prefill": (Prefill, Cancel, Release, PeerJoined, PeerLeft),
     "decode": (Decode, Generate, Cancel, PeerJoined, PeerLeft),
-    "colocated": (Generate, Cancel),
+    "colocated": (Generate, Cancel, PeerJoined, PeerLeft),
 }
 """What the coordinator sends to a worker of each role."""
 Lost = Literal["lost"]

@@ -1,0 +1,76 @@
+"""What in a worker's message contradicts what the coordinator knows: such a message would break
+another worker. Pure."""
+
+from coordinator.core.registry import Worker
+from coordinator.core.request import Request, State
+from transport.wire.messages import Prefilled
+from transport.wire.offers import KeptPrefix, Offer
+from transport.wire.prompt_logprobs import PromptLogprobs, row_bytes
+
+
+def rows_problem(message: PromptLogprobs, request: Request) -> str:
+    """What in the log-probabilities of a prompt contradicts its request; "" if nothing does."""
+    num_top = request.spec.sampling.prompt_logprobs
+    if num_top is None:
+        return "log-probabilities of a prompt that did not ask for them"
+    num_rows, rest = divmod(len(message.rows), row_bytes(num_top))
+    if rest or not num_rows:
+        return f"{len(message.rows)} bytes of log-probabilities, of {row_bytes(num_top)} a token"
+    if message.start + num_rows > len(request.spec.prompt_ids):
+        return f"log-probabilities of tokens {message.start} to {message.start + num_rows - 1}"
+    return ""
+
+
+def prefilled_problem(message: Prefilled, worker: Worker, request: Request) -> str:
+    """What in a Prefilled contradicts the request's order; "" if nothing does, or the message is
+    stale. Called before the message's token is counted."""
+    if request.state is not State.PREFILLING or request.attempt != message.token.attempt:
+        return ""
+    if request.num_scored < request.spec.num_scored:
+        return f"log-probabilities of {request.num_scored} of {request.spec.num_scored} tokens"
+    if message.num_reused >= request.num_tokens:
+        return f"{message.num_reused} tokens reused, ordered were {request.num_tokens}"
+    return offer_problem(message, worker, request)
+
+
+def offer_problem(message: Prefilled, worker: Worker, request: Request) -> str:
+    """What in an offer contradicts the request's order or the worker's pages and state slots."""
+    offer = message.offer
+    if offer is None:
+        return ""
+    if worker.hello.role != "prefill":
+        return f"an offer by a worker of role {worker.hello.role}"
+    if offer.num_tokens != request.num_tokens:
+        return f"an offer of {offer.num_tokens} tokens, ordered were {request.num_tokens}"
+    return _memory_problem(offer, worker)
+
+
+def kept_problem(kept: KeptPrefix, worker: Worker) -> str:
+    """What in a kept prefix contradicts itself or the worker's pages and state slots."""
+    if kept.num_tokens > worker.hello.max_seq_len:
+        return f"a prefix of {kept.num_tokens} tokens, of {worker.hello.max_seq_len} at most"
+    ends_with_page = kept.num_tokens % worker.layout.page_size == 0
+    if ends_with_page != (kept.key == kept.pages_key):
+        return f"a prefix of {kept.num_tokens} tokens with a key of another length"
+    offer = kept.offer
+    if offer is None:
+        return ""
+    if offer.num_tokens != kept.num_tokens:
+        return f"an offer of {offer.num_tokens} tokens, of a prefix of {kept.num_tokens}"
+    return _memory_problem(offer, worker)
+
+
+def _memory_problem(offer: Offer, worker: Worker) -> str:
+    """A worker that pulls asserts that an offer's pages and tokens add up, so a wrong offer from
+    one worker would end another."""
+    if offer.instance != worker.instance:
+        return f"an offer of {offer.instance}'s memory"
+    pools = worker.hello.memory.pools
+    num_pages = worker.layout.pages_for(offer.num_tokens)
+    if len(offer.block_table) != num_pages:
+        return f"an offer of {len(offer.block_table)} pages, not {num_pages}"
+    if max(offer.block_table) >= pools.num_pages:
+        return f"an offer of page {max(offer.block_table)}, of {pools.num_pages}"
+    if offer.state_slot >= pools.num_state_slots:
+        return f"an offer of state slot {offer.state_slot}, of {pools.num_state_slots}"
+    return ""
