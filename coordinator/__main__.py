@@ -18,6 +18,7 @@ import uvloop
 from coordinator.core.hub_settings import HubSettings
 from coordinator.core.streams import memory_bytes, tokens_that_fit
 from coordinator.http.auth.api_keys import parse_api_keys
+from coordinator.http.cache_salt import Isolation
 from coordinator.http.http_settings import HttpSettings
 from coordinator.record.redis_link import RedisUnavailable
 from coordinator.record.settings import PASSWORD, KeepLimits
@@ -116,6 +117,13 @@ def main(
             help="Origins whose pages may call the API, separated by commas; *: all.",
         ),
     ] = "",
+    prefix_cache_isolation: Annotated[
+        Isolation,
+        typer.Option(
+            envvar="BATON_PREFIX_CACHE_ISOLATION",
+            help="key: only requests of one API key share prefixes; off: all do.",
+        ),
+    ] = "off",
     response_ttl: Annotated[
         int,
         typer.Option(
@@ -153,6 +161,7 @@ def main(
                 max_prompt_logprobs=max_prompt_logprobs,
                 api_keys=parse_api_keys(secret_setting(os.environ, API_KEYS), API_KEYS),
                 allowed_origins=tuple(filter(None, map(str.strip, allowed_origins.split(",")))),
+                prefix_cache_isolation=prefix_cache_isolation,
             ),
             hub=HubSettings(
                 heartbeat,

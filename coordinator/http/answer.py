@@ -46,12 +46,14 @@ class ChunkedAnswer:
         options = request.stream_options
         self._writer = writer
         self._prompt_tokens = prompt_tokens
+        self._cached = CachedTokens(request.n or 1)
         self._output_tokens = 0
         self._ends_with_usage = bool(options and options.include_usage)
         self._usage_always = bool(options and options.continuous_usage_stats)
 
     def events(self, index: int, delta: Delta) -> bytes:
         self._output_tokens += len(delta.tokens)
+        self._cached.add(index, delta)
         usage: Usage | UnsetType | None = None if self._ends_with_usage else UNSET
         if self._usage_always:
             usage = self._usage()
@@ -66,11 +68,36 @@ class ChunkedAnswer:
         return sse(error.body()) + _DONE
 
     async def body(self, choices: Sequence[Delta]) -> Struct:
-        self._output_tokens = sum(len(choice.tokens) for choice in choices)
+        for index, choice in enumerate(choices):
+            self._output_tokens += len(choice.tokens)
+            self._cached.add(index, choice)
         return self._writer.body(choices, self._usage())
 
     def _usage(self) -> Usage:
-        return Usage.of(self._prompt_tokens, self._output_tokens)
+        return Usage.of(self._prompt_tokens, self._output_tokens, self._cached.total)
+
+
+class CachedTokens:
+    """Tokens of the prompts that came from the prefix cache, of the choices that have begun.
+
+    Each prompt counts once: of its ``n`` choices the one with the fewest. The others may have what
+    that one computed, which no earlier request had.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._of_choice: dict[int, int] = {}
+
+    def add(self, index: int, delta: Delta) -> None:
+        self._of_choice.setdefault(index, delta.num_reused)  # that of the first delta
+
+    @property
+    def total(self) -> int:
+        fewest: dict[int, int] = {}
+        for index, num_reused in self._of_choice.items():
+            prompt = index // self._n
+            fewest[prompt] = min(num_reused, fewest.get(prompt, num_reused))
+        return sum(fewest.values())
 
 
 _DONE = b"data: [DONE]\n\n"

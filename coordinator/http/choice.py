@@ -18,7 +18,8 @@ from coordinator.text.stops import StopMatcher
 class Delta:
     """What came since the last delta. ``offsets[i]`` is how much text came before ``tokens[i]``;
     ``stop`` is the stop string that ended the output, ``stop_id`` the token that the request asks
-    to stop at. ``prompt`` comes with the first delta where the request asks for it."""
+    to stop at. ``prompt`` comes with the first delta where the request asks for it, and
+    ``num_reused``, the tokens of the prompt that were not computed, always."""
 
     text: str = ""
     tokens: list[Token] = field(default_factory=list)
@@ -27,6 +28,7 @@ class Delta:
     stop: str | None = None
     stop_id: int | None = None
     prompt: PromptJson | None = None
+    num_reused: int = 0
 
     @property
     def prompt_logprobs(self) -> PromptLogprobs:
@@ -93,6 +95,7 @@ class Choice:
             num_tokens += 1
             if num_tokens == 1:
                 delta.prompt = await self._read_prompt(token)
+                delta.num_reused = token.num_reused
             delta.tokens.append(token)
             delta.offsets.append(text_len)
             stopped_by_id = token.finish == "stop" and token.token_id in self._stop_ids
@@ -139,7 +142,8 @@ class NoOutput(Choice):
     async def deltas(self) -> AsyncIterator[Delta]:
         """One, without text. Raises GenerationFailed."""
         async for token in self.stream:
-            yield Delta(prompt=await self._read_prompt(token), finish="length")
+            prompt = await self._read_prompt(token)
+            yield Delta(prompt=prompt, num_reused=token.num_reused, finish="length")
 
 
 async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[int, Delta]]:
@@ -185,6 +189,7 @@ async def collected(choices: Sequence[Choice]) -> list[Delta]:
         whole[index].tokens += delta.tokens
         whole[index].offsets += delta.offsets
         whole[index].prompt = whole[index].prompt or delta.prompt
+        whole[index].num_reused += delta.num_reused
         whole[index].finish = delta.finish
         whole[index].stop, whole[index].stop_id = delta.stop, delta.stop_id
     for delta, parts in zip(whole, texts, strict=True):

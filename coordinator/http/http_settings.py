@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from coordinator.http.auth.api_keys import ApiKey
+from coordinator.http.cache_salt import ISOLATIONS, Isolation
 
 # 32 is about twice what a token takes in scripts that JSON escapes, \uXXXX for a letter.
 _BYTES_PER_TOKEN = 32
@@ -20,7 +21,8 @@ class HttpSettings:
     a request's head must be whole within ``head_timeout_s`` and its body within
     ``body_timeout_s``; a client that reads nothing for ``write_timeout_s`` has left. With
     ``api_keys`` every request needs one of them. Pages of ``allowed_origins`` ("*": all) may call
-    the API from a browser.
+    the API from a browser. With ``prefix_cache_isolation`` "key" only requests of one API key share
+    prefixes.
     """
 
     served_model_name: str
@@ -38,10 +40,16 @@ class HttpSettings:
     write_timeout_s: float = 60.0
     api_keys: tuple[ApiKey, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    prefix_cache_isolation: Isolation = "off"
 
     def __post_init__(self) -> None:
         if not self.served_model_name or not self.served_model_name.isprintable():
             raise ValueError(f"served_model_name is {self.served_model_name!r}; give it a name")
+        if self.prefix_cache_isolation not in ISOLATIONS:
+            found = self.prefix_cache_isolation
+            raise ValueError(f"prefix_cache_isolation: {found!r} is neither off nor key")
+        if self.prefix_cache_isolation == "key" and not self.api_keys:
+            raise ValueError("prefix_cache_isolation: 'key' needs API keys (BATON_API_KEYS)")
         for name, value in vars(self).items():
             if not isinstance(value, str | tuple | None) and not value > 0:
                 raise ValueError(f"{name} must be above 0, got {value!r}")

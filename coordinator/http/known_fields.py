@@ -12,13 +12,12 @@ from coordinator.http.request_fields import Unsupported, harmless
 from coordinator.http.sampling_fields import SamplingFields
 
 IGNORED = {
-    "cache_salt": "no request uses the cache of another one",
     "guided_decoding_backend": "llguidance compiles every grammar",
     "metadata": "it labels stored answers, and none is stored",
     "prediction": "it only makes an answer come sooner",
-    "prompt_cache_key": "there is no prefix cache",
-    "prompt_cache_options": "there is no prefix cache",
-    "prompt_cache_retention": "there is no prefix cache",
+    "prompt_cache_key": "a prompt's prefix is found without it",
+    "prompt_cache_options": "all prompts are kept while there is room",
+    "prompt_cache_retention": "all prompts are kept while there is room",
     "return_mm_kwargs": "only vLLM's render endpoints use it",
     "safety_identifier": "it names the end user, and no answer depends on that",
     "session_id": "it is a hint for routing, and any worker can serve any request",

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from coordinator.http.cache_salt import CacheSalt
 from coordinator.http.chat_schemas import (
     Messages,
     NamedTool,
@@ -55,6 +56,7 @@ class GenerationRequest(KnownFields, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=0, le=INT32_MAX)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=0, le=INT32_MAX)] | None = None
     return_token_ids: bool | None = None
+    cache_salt: CacheSalt | None = None
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None

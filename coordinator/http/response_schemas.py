@@ -30,7 +30,7 @@ class ErrorBody(Struct):
 
 
 class PromptTokensDetails(Body, kw_only=True):
-    """``cached_tokens``: those that another request's cache had; there is no prefix cache."""
+    """``cached_tokens`` came from the prefix cache: no choice had to compute them."""
 
     cached_tokens: int = 0
 
@@ -44,10 +44,12 @@ class Usage(Body, kw_only=True):
     prompt_tokens_details: PromptTokensDetails = msgspec.field(default_factory=PromptTokensDetails)
 
     @staticmethod
-    def of(prompt_tokens: int, completion_tokens: int) -> "Usage":
-        total = prompt_tokens + completion_tokens
+    def of(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> "Usage":
         return Usage(
-            prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, total_tokens=total
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            total_tokens=prompt_tokens + completion_tokens,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached_tokens),
         )
 
 

@@ -43,6 +43,7 @@ class FakeStream:
     script: Sequence[int]
     failure: GenerationFailed | None
     gate: asyncio.Semaphore | None
+    num_reused: int = 0
     outcome: str = ""
     num_sent: int = 0
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -65,6 +66,7 @@ class FakeStream:
             raise AssertionError("the script is shorter than max_tokens")
         token_id = self.script[self.num_sent]
         self.num_sent += 1
+        num_reused = self.num_reused if self.num_sent == 1 else 0
         stop = self.spec.stop
         finish = stop.finish_reason(num_output=self.num_sent, token_id=token_id)
         logprobs = None
@@ -75,7 +77,8 @@ class FakeStream:
             self.num_sent, sent = -1, self.num_sent
             self.total = sent
         first = self.num_sent in (1, -1) and self.spec.sampling.prompt_logprobs is not None
-        return Token(token_id, logprobs, finish, prompt_rows(self.spec) if first else ())
+        rows = prompt_rows(self.spec) if first else ()
+        return Token(token_id, logprobs, finish, rows, num_reused)
 
     def stop_early(self) -> None:
         if not self.outcome:
@@ -93,7 +96,8 @@ class FakeStream:
 @dataclass
 class FakeCore:
     """``script`` gives a request's tokens; ``gate`` lets them out one by one; ``accept`` is
-    how many are accepted before Overloaded; ``failure`` comes when the script is over."""
+    how many are accepted before Overloaded; ``failure`` comes when the script is over; ``reused``
+    gives how many tokens of a prompt were not computed."""
 
     script: Script
     max_seq_len: int | None = 512
@@ -101,6 +105,7 @@ class FakeCore:
     gate: asyncio.Semaphore | None = None
     accept: int = 10**9
     failure: GenerationFailed | None = None
+    reused: Callable[[SequenceRequest], int] = lambda _: 0
     problems: tuple[str, ...] = ()
     workers: tuple[WorkerStatus, ...] = ()
     streams: list[FakeStream] = field(default_factory=list)
@@ -111,7 +116,7 @@ class FakeCore:
             raise Overloaded("the queue is full", retry_after_s=2.5)
         ids = {stream.spec.request_id for stream in self.streams}
         assert spec.request_id not in ids, "an id was used twice"
-        stream = FakeStream(spec, self.script(spec), self.failure, self.gate)
+        stream = FakeStream(spec, self.script(spec), self.failure, self.gate, self.reused(spec))
         self.streams.append(stream)
         return stream
 

@@ -192,12 +192,6 @@ async def test_special_tokens_are_added_to_a_chat_where_it_is_asked_for(
     check_error(wrong, 400, "add_special_tokens")
 
 
-async def test_usage_tells_that_no_prompt_token_was_cached(says: Says, client_of: ClientOf) -> None:
-    for path in (CHAT, COMPLETIONS):
-        usage = (await post(client_of(says()), path, **BODIES[path]))["usage"]
-        assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
-
-
 async def test_tokenize_gives_what_a_chat_would_have(says: Says, client_of: ClientOf) -> None:
     core = says()
     client = client_of(core)

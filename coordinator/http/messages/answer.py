@@ -48,7 +48,7 @@ class MessagesAnswer:
         self._parser = parser
         self._fills_context = fills_context
         self._blocks = BlockEvents(tells_thought=tells_thought)
-        self._output_tokens = 0
+        self._output_tokens = self._cached_tokens = 0
         self._started = False
         self._last = Delta()
 
@@ -79,6 +79,7 @@ class MessagesAnswer:
 
     def _take(self, delta: Delta) -> list[Piece]:
         self._output_tokens += len(delta.tokens)
+        self._cached_tokens += delta.num_reused
         self._last = delta
         return self._parser.push(delta.text, last=delta.finish is not None).pieces
 
@@ -94,7 +95,11 @@ class MessagesAnswer:
         )  # fmt: skip
 
     def _usage(self) -> MessagesUsage:
-        return MessagesUsage(input_tokens=self._prompt_tokens, output_tokens=self._output_tokens)
+        return MessagesUsage(
+            input_tokens=self._prompt_tokens - self._cached_tokens,
+            output_tokens=self._output_tokens,
+            cache_read_input_tokens=self._cached_tokens,
+        )
 
     def _stop_reason(self) -> StopReason:
         if self._last.finish == "length":

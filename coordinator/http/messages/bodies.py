@@ -36,7 +36,8 @@ ContentBlock = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class MessagesUsage(Body, kw_only=True):
-    """Tokens of the prompt, and of the whole answer until now. Nothing is told of caches."""
+    """Tokens of the prompt that were computed, of the whole answer until now, and those of the
+    prompt that came from the prefix cache. What is written to the cache is not told."""
 
     input_tokens: int
     output_tokens: int

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta
 
+from coordinator.http.cache_salt import CacheSalt
 from coordinator.http.chat_schemas import TextPart, check_tool_names
 from coordinator.http.messages.blocks import MessageParams, check_number_of_blocks
 from coordinator.http.messages.choices import (
@@ -20,9 +21,9 @@ from coordinator.http.sampling_fields import INT32_MAX
 
 IGNORED = {
     "billing_policy": "nothing is billed",
-    "cache_control": "there is no prefix cache",
+    "cache_control": "all prompts are kept while there is room",
     "context_management": "the conversation is taken as the client sends it",
-    "diagnostics": "they are about the prefix cache, and there is none",
+    "diagnostics": "they explain misses of Anthropic's cache",
     "fallback_credit_token": "nothing is billed",
     "fallbacks": "there is one model",
     "inference_geo": "the model runs where the server is",
@@ -86,7 +87,7 @@ class CountTokensRequest(RequestBody, kw_only=True):
 
 
 class MessagesRequest(CountTokensRequest, kw_only=True):
-    """A message to answer."""
+    """A message to answer. ``cache_salt`` is the field of chats."""
 
     max_tokens: Annotated[int, Meta(ge=1, le=INT32_MAX)]
     stream: bool | None = None
@@ -94,3 +95,4 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None
+    cache_salt: CacheSalt | None = None

@@ -109,6 +109,7 @@ def _generation(request: MessagesRequest) -> dict[str, Any]:
         "temperature": request.temperature,
         "top_p": request.top_p,
         "top_k": request.top_k,
+        "cache_salt": request.cache_salt,
         "response_format": form
         and JsonSchemaFormat(json_schema=JsonSchema(schema_=form.schema_, strict=True)),
     }

@@ -54,7 +54,7 @@ class ResponseAnswer:
         self._thought_end = thought_end
         self._keep = keep
         self._thinks = thought_end is not None
-        self._num_tokens = self._num_thought = self._num_events = 0
+        self._num_tokens = self._num_thought = self._num_cached = self._num_events = 0
         self._cut_off = False
 
     def events(self, index: int, delta: Delta) -> bytes:
@@ -90,6 +90,7 @@ class ResponseAnswer:
         return await self._whole()
 
     def _push(self, delta: Delta) -> list[Event]:
+        self._num_cached += delta.num_reused
         answer = self._counted(delta.tokens)
         logprobs = []
         if self._token_bytes is not None:
@@ -132,7 +133,7 @@ class ResponseAnswer:
     def _usage(self) -> ResponseUsage:
         return ResponseUsage(
             input_tokens=self._prompt_tokens,
-            input_tokens_details=InputDetails(),
+            input_tokens_details=InputDetails(cached_tokens=self._num_cached),
             output_tokens=self._num_tokens,
             output_tokens_details=OutputDetails(reasoning_tokens=self._num_thought),
             total_tokens=self._prompt_tokens + self._num_tokens,
@@ -162,4 +163,5 @@ def _by_token(whole: Delta) -> list[Delta]:
     ]
     if deltas:
         deltas[-1].finish = whole.finish
+        deltas[0].num_reused = whole.num_reused
     return deltas

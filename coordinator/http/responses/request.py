@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct
 
+from coordinator.http.cache_salt import CacheSalt
 from coordinator.http.chat_schemas import (
     MAX_MESSAGES,
     JsonObjectFormat,
@@ -132,6 +133,7 @@ class ResponseRequest(KnownFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     structured_outputs: StructuredOutputs | None = None
     thinking_token_budget: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None
+    cache_salt: CacheSalt | None = None
 
     access_programs: Unsupported = UNSET
     background: Unsupported = UNSET

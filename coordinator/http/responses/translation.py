@@ -59,6 +59,7 @@ def chat_request(
         reasoning_effort=effort,
         thinking_token_budget=request.thinking_token_budget,
         chat_template_kwargs=request.chat_template_kwargs,
+        cache_salt=request.cache_salt,
         logprobs=request.tells_logprobs,
         top_logprobs=request.top_logprobs,
         **sampling,
