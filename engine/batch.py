@@ -29,10 +29,17 @@ class Scoring:
 @dataclass(frozen=True)
 class Keep:
     """The state behind a prefill chunk's first ``num_tokens`` tokens is also stored in
-    ``state_slot``, for the prefix cache. ``num_tokens`` is a multiple of 64, or the whole chunk."""
+    ``state_slot``, for the prefix cache. ``num_tokens`` is a multiple of 64, or the whole chunk;
+    the slot is that of no row of the batch."""
 
     num_tokens: int
     state_slot: int
+
+    def within(self, offset: int, length: int) -> "Keep | None":
+        """What at most ``length`` tokens of the chunk keep, from its token ``offset`` on."""
+        if not offset < self.num_tokens <= offset + length:
+            return None
+        return Keep(self.num_tokens - offset, self.state_slot)
 
 
 @dataclass(frozen=True)
@@ -40,12 +47,13 @@ class Row:
     """One sequence's part of a batch: a prefill chunk or one decode token.
 
     ``token_ids`` None is a decode row: the engine feeds the token it sampled last for
-    ``state_slot`` (it never left the device). ``start`` tokens are already in the cache; a row with
-    ``start`` 0 begins from an empty state, whatever the slot held before. ``block_table`` covers
+    ``state_slot`` (it never left the device). ``start`` tokens are already in the cache, and the
+    slot has the state behind them; a row with ``start`` 0 begins from an empty state, whatever the
+    slot held before. ``block_table`` covers
     ``start + length`` tokens; it may be the allocation's own list, which only grows, so that a step
     copies no table. ``sample`` is False for a chunk that is not the prompt's last; ``next_id`` is
     then the token after it, for the draft layer. ``scoring`` is for prompts whose log-probabilities
-    are asked for.
+    are asked for, ``keep`` for chunks that pass a place where the prefix cache wants the state.
 
     With drafts the device alone knows how many were accepted: ``start`` of a decode row is then the
     least that is in the cache, and exact only where no step for the sequence is under way.

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from engine import ragged
-from engine.batch import Row
+from engine.batch import Keep, Row
 from engine.kernels.state_ring import StateRing
 from engine.upload import upload, upload_parts
 from transport.wire.layout import CacheLayout
@@ -23,7 +23,8 @@ class Rows:
 
     ``state_slots`` [rows], ``ends`` [rows] (tokens in the cache after this pass) and
     ``block_tables`` [rows, pages] are int64 on the device; a short table is padded with its own
-    first page. ``starts`` and ``lens`` are the same facts on the host. A *KV row* is one token's
+    first page. ``starts`` and ``lens`` are the same facts on the host, ``keeps`` what each prefill
+    row is to keep (empty: no row keeps anything). A *KV row* is one token's
     ``[num_kv_heads, head_dim]`` when the page pool is seen as ``[rows, kv_heads, head_dim]``;
     those here are of K in the first attention layer, others lie at a constant distance.
     """
@@ -35,6 +36,7 @@ class Rows:
     lens: tuple[int, ...]
     page_size: int
     page_rows: int
+    keeps: tuple[Keep | None, ...] = ()
     _behind: ragged.BehindHistory | None = field(default=None, init=False)
 
     @classmethod
@@ -47,10 +49,12 @@ class Rows:
         block_tables: torch.Tensor,
         starts: tuple[int, ...],
         lens: tuple[int, ...],
+        keeps: tuple[Keep | None, ...] = (),
     ) -> "Rows":
         """Rows of a cache of ``layout``."""
-        page_rows = layout.num_attention_layers * 2 * layout.page_size
-        return cls(state_slots, ends, block_tables, starts, lens, layout.page_size, page_rows)
+        page_size = layout.page_size
+        page_rows = layout.num_attention_layers * 2 * page_size
+        return cls(state_slots, ends, block_tables, starts, lens, page_size, page_rows, keeps)
 
     @cached_property
     def max_end(self) -> int:
@@ -66,6 +70,22 @@ class Rows:
     @cached_property
     def blocks(self) -> ragged.Blocks:
         return ragged.Blocks.of(self.lens, self.ends.device)
+
+    @cached_property
+    def kept_rows(self) -> list[tuple[int, Keep]]:
+        """The rows that keep something, by their index."""
+        return [(i, keep) for i, keep in enumerate(self.keeps) if keep is not None]
+
+    @cached_property
+    def kept_blocks(self) -> dict[int, list[tuple[int, int]]]:
+        """By the last block of ``blocks`` that a kept state includes: (the row's place in
+        ``blocks.order``, the state slot)."""
+        kept: dict[int, list[tuple[int, int]]] = {}
+        order = self.blocks.order.tolist() if self.kept_rows else []
+        for row, keep in self.kept_rows:
+            block = -(-keep.num_tokens // self.blocks.size) - 1
+            kept.setdefault(block, []).append((order.index(row), keep.state_slot))
+        return kept
 
     def behind_history(self, num_history: int) -> ragged.BehindHistory:
         if self._behind is None or self._behind.num_history != num_history:
@@ -236,4 +256,5 @@ def _device_rows(
         block_tables=tables.view(len(rows), -1),
         starts=tuple(row.start for row in rows),
         lens=tuple(row.length for row in rows),
+        keeps=tuple(row.keep for row in rows),
     )

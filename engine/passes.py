@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from engine.batch import ForwardBatch, Row
+from engine.batch import ForwardBatch, Keep, Row
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout, PoolSize
 
 
@@ -29,8 +29,9 @@ def passes(
     they are to be ``apart``; prompts that are scored come last, in passes of their own, as
     ``scored_block`` says.
 
-    A block is at most ``block`` tokens of one prompt, counted from its chunk's aligned start: the
-    same blocks, thus the same arithmetic, however the prompt was cut and whatever runs beside it.
+    A block is at most ``block`` tokens of one prompt, counted from its chunk's start, which is
+    aligned: the same blocks, thus the same arithmetic, however the prompt was cut and whatever runs
+    beside it.
     """
     rows = list(enumerate(batch.rows))
     decode = [(i, row) for i, row in rows if row.token_ids is None]
@@ -45,6 +46,9 @@ def passes(
 class Checks:
     """Asserts what the engine relies on; a violation is a bug of the scheduler's.
 
+    Chunks are aligned from the place where their sequence began: its first token, or the end of
+    the prefix whose state it was given (``begin_at``).
+
     Of a decode row's block table only the pages are looked at that were not there in its last
     step: a table grows, and hundreds of long ones would cost more than the launch.
     """
@@ -52,14 +56,21 @@ class Checks:
     def __init__(self, layout: CacheLayout, pools: PoolSize, max_position_embeddings: int) -> None:
         self._layout, self._pools, self._max_end = layout, pools, max_position_embeddings
         self._num_checked = [0] * pools.num_state_slots
+        self._begin = [0] * pools.num_state_slots
 
     def forget(self, state_slot: int) -> None:
-        """The slot has a new owner: its block table starts anew."""
-        self._num_checked[state_slot] = 0
+        """The slot has a new owner: its block table starts anew, at its first token."""
+        self._num_checked[state_slot] = self._begin[state_slot] = 0
+
+    def begin_at(self, state_slot: int, num_tokens: int) -> None:
+        """The slot's new owner is given the state behind its first ``num_tokens`` tokens."""
+        assert num_tokens > 0, f"state slot {state_slot}: a prefix of {num_tokens} tokens"
+        self._begin[state_slot] = num_tokens
 
     def check(self, batch: ForwardBatch) -> None:
         assert batch.rows, "an empty batch"
         slots = [row.state_slot for row in batch.rows]
+        slots += [row.keep.state_slot for row in batch.rows if row.keep is not None]
         assert len(set(slots)) == len(slots), f"a state slot twice in one batch: {sorted(slots)}"
         for row in batch.rows:
             problem = self._problem(row)
@@ -88,10 +99,25 @@ class Checks:
         if row.token_ids is None:
             if row.start <= 0:
                 return "decode without a prompt"
+            if row.keep is not None:
+                return "decode that keeps a state"
             return "" if row.sample else "decode that does not sample"
-        if row.start % CHUNK_ALIGNMENT:
+        begin = self._begin[slot]
+        if row.start < begin:
+            return f"before the prefix of {begin} tokens that it was given"
+        if (row.start - begin) % CHUNK_ALIGNMENT:
             return "unaligned start"
-        return "unaligned end" if end % CHUNK_ALIGNMENT and not row.sample else ""
+        if (end - begin) % CHUNK_ALIGNMENT and not row.sample:
+            return "unaligned end"
+        return self._problem_of_keep(row.keep, row.length) if row.keep else ""
+
+    def _problem_of_keep(self, keep: Keep, length: int) -> str:
+        if not 0 <= keep.state_slot < self._pools.num_state_slots:
+            return f"keeps a state in {keep.state_slot}, of {self._pools.num_state_slots} slots"
+        if not 0 < keep.num_tokens <= length:
+            return f"keeps the state behind {keep.num_tokens} of its {length} tokens"
+        aligned = keep.num_tokens % CHUNK_ALIGNMENT == 0 or keep.num_tokens == length
+        return "" if aligned else f"keeps the state behind {keep.num_tokens} tokens: unaligned"
 
 
 def _cut(rows: Sequence[tuple[int, Row]], block: int | None, *, score: bool = False) -> list[Pass]:
@@ -119,6 +145,7 @@ def _blocks(row: Row, block: int) -> list[Row]:
             token_ids=row.token_ids[offset : offset + block],
             sample=row.sample and offset == offsets[-1],
             scoring=row.scoring.within(offset, block) if row.scoring else None,
+            keep=row.keep.within(offset, block) if row.keep else None,
             next_id=_following(row, offset + block),
         )
         for offset in offsets

@@ -2,6 +2,7 @@
 
 engine = Engine.load(config, buffer_factory)     weights in, cache laid over the buffer
 engine.bind(binding)                             before a sequence's first sampled token
+engine.restore(slot, kept_slot, num_tokens)      where a kept prefix saves its first tokens
 step = engine.launch(batch)                      enqueue; sampled tokens feed the next launch
 result = step.result()                           wait, and read what was sampled
 """
@@ -10,7 +11,6 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,9 +24,9 @@ from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
 from engine.kernels.choice import kernels_for
 from engine.kernels.interface import Kernels
-from engine.model.config import ModelConfig
 from engine.model.qwen35 import Qwen35
 from engine.model.registry import build
+from engine.model_folder import read_model
 from engine.passes import Checks, Pass, passes
 from engine.prefill_graphs import PrefillGraphs
 from engine.prompt_scores import Scores
@@ -117,24 +117,8 @@ class Engine:
         Raises ValueError naming the setting for a folder or config that cannot be served, and
         CheckpointError (a ValueError) naming the tensor or file for a bad checkpoint.
         """
-        model_config = ModelConfig.read(config.model_dir)
-        if config.num_valid_ids is not None and config.num_valid_ids > model_config.vocab_size:
-            raise ValueError(
-                f"num_valid_ids: {config.num_valid_ids} exceeds the vocabulary of "
-                f"{model_config.vocab_size}"
-            )
-        drafts = model_config.num_mtp_layers > 0 and config.max_drafts > 0
-        entries: list[checkpoint.Entry] = []
-        if config.load_format != "dummy":
-            entries = checkpoint.read_entries(config.model_dir, mtp=drafts)
-            drafts = drafts and checkpoint.has_draft_layer(entries)
-        if not drafts:
-            model_config = model_config.without_drafts()
-        max_drafts = config.max_drafts if drafts and config.decodes else 0
-        if config.quantize == "fp8":
-            model_config = model_config.quantised()
-        if config.load_format == "dummy":
-            model_config = replace(model_config, quantization=model_config.quantization.drawn())
+        model_config, entries = read_model(config)
+        max_drafts = config.max_drafts if model_config.num_mtp_layers and config.decodes else 0
         in_fp8 = model_config.quantization.source != "none"
         layout = model_config.cache_layout(config.kv_dtype, config.page_size)
         weight_bytes = build(model_config, config.torch_dtype, torch.device("meta")).num_bytes
@@ -179,13 +163,31 @@ class Engine:
         self._sampler.prepare(sampling)
 
     def bind(self, binding: Binding) -> None:
-        """Give a state slot its sequence's sampling settings; ordered after earlier launches."""
+        """Give a state slot its sequence's sampling settings; ordered after earlier launches. The
+        sequence begins at its first token, unless ``restore`` follows."""
         self._sampler.bind(binding)
         self._checks.forget(binding.state_slot)
         if self._drafts is not None:
             self._drafts.forget(binding.state_slot)
         if self._graphs is not None:
             self._graphs.forget(binding.state_slot)
+
+    @torch.inference_mode()
+    def restore(self, state_slot: int, from_slot: int, num_tokens: int) -> None:
+        """Let the sequence just bound to ``state_slot`` begin behind its first ``num_tokens``
+        tokens, any number: copy the state behind them from ``from_slot``, unless that is the slot
+        itself. Ordered between launches like ``bind``; the sequence's chunks are then aligned from
+        ``num_tokens`` on, and its pages hold the tokens before.
+        """
+        self._checks.begin_at(state_slot, num_tokens)
+        if from_slot != state_slot:
+            for states in (self.cache.conv, self.cache.recurrent):
+                states[state_slot].copy_(states[from_slot])
+
+    @torch.inference_mode()
+    def copy_page(self, from_page: int, to_page: int) -> None:
+        """Copy a page of every layer, ordered between launches."""
+        self.cache.kv[to_page].copy_(self.cache.kv[from_page])
 
     @torch.inference_mode()
     def launch(self, batch: ForwardBatch) -> Step:

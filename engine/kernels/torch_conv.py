@@ -24,7 +24,8 @@ def conv_decode(
 def conv_prefill(
     x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: Rows
 ) -> torch.Tensor:
-    """Chunks of any length back to back: x [tokens, channels], state as in ``conv_decode``."""
+    """Chunks of any length back to back: x [tokens, channels], state as in ``conv_decode``; also
+    stored behind the tokens of each of the rows' ``keeps``."""
     taps, kept = weight.t().float(), state.shape[2]
     history = state.index_select(0, rows.state_slots).transpose(1, 2)
     if rows.fresh is not None:
@@ -41,4 +42,7 @@ def conv_prefill(
         out.addcmul_(wide[j : j + num_windows], taps[j])
     last = inputs.index_select(0, layout.last).view(-1, kept, x.shape[1])
     state.index_copy_(0, rows.state_slots, last.transpose(1, 2))
+    for row, keep in rows.kept_rows:
+        end = sum(rows.lens[:row]) + row * kept + kept + keep.num_tokens
+        state[keep.state_slot].copy_(inputs[end - kept : end].t())
     return F.silu(out.index_select(0, layout.tokens - kept)).to(x.dtype)

@@ -74,7 +74,8 @@ def chunked(
 ) -> torch.Tensor:
     """Chunks back to back -> [tokens, v_heads, v_dim]; ``state`` [state slots, …] in place.
 
-    Blocks are counted from each row's start. ``g`` (log decay) and ``beta`` [tokens, v_heads].
+    Blocks are counted from each row's start. ``g`` (log decay) and ``beta`` [tokens, v_heads]. The
+    state behind the tokens of each of the rows' ``keeps`` is stored as well.
     """
     num_heads, blocks = g.shape[1], rows.blocks
     size = blocks.size
@@ -108,13 +109,16 @@ def chunked(
     s = state.index_select(0, slots)
     if rows.fresh is not None:
         s.masked_fill_(rows.fresh.index_select(0, blocks.order)[:, None, None, None], 0.0)
+    kept = rows.kept_blocks
     outputs, begin = [], 0
-    for num_active in blocks.active:
+    for block, num_active in enumerate(blocks.active):
         part = slice(begin, begin + num_active)
         entry = s[:num_active]
         values = u[part] - w[part] @ entry
         outputs.append(q[part] @ entry + within[part] @ values)
         entry.mul_(leave[part]).add_(k[part] @ values)
+        for place, slot in kept.get(block, ()):
+            state[slot].copy_(s[place])
         begin += num_active
     state.index_copy_(0, slots, s)
     out = outputs[0] if len(outputs) == 1 else torch.cat(outputs)

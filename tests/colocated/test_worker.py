@@ -30,7 +30,7 @@ class Watched(FakeEngine):
     def launch(self, batch: ForwardBatch) -> FakeStep:
         self.batches.append(batch)
         step = super().launch(batch)
-        self.max_ahead = max(self.max_ahead, sum(s.batch is not None for s in self.queue))
+        self.max_ahead = max(self.max_ahead, sum(isinstance(s, FakeStep) for s in self.queue))
         return step
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.batch import Binding, ForwardBatch, Row, Sampled
+from engine.batch import Binding, ForwardBatch, Keep, Row, Sampled
 from engine.kernels.reference import ReferenceKernels
 from engine.runner import Engine
 from tests.engine.checkpoints import SHAPES, checkpoint
@@ -161,6 +161,11 @@ GOOD = Row(0, (0, 1, 2, 3), 0, PROMPT[:64], sample=False)
         ((replace(GOOD, state_slot=20),), "state slot 20"),
         ((replace(GOOD, token_ids=()),), "no tokens"),
         ((replace(GOOD, token_ids=None, sample=True),), "without a prompt"),
+        ((replace(GOOD, keep=Keep(64, 20)),), "keeps a state in 20, of 20 slots"),
+        ((replace(GOOD, keep=Keep(65, 1)),), "behind 65 of its 64 tokens"),
+        ((replace(GOOD, keep=Keep(63, 1)),), "behind 63 tokens: unaligned"),
+        ((replace(GOOD, keep=Keep(64, 0)),), "twice"),
+        ((replace(GOOD, start=1, token_ids=None, sample=True, keep=Keep(1, 1)),), "decode that"),
         ((replace(GOOD, start=1024, block_table=tuple(range(99))),), "beyond 1024"),
     ],
 )

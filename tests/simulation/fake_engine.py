@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from engine.batch import Binding, ForwardBatch, Sampled, Scoring, StepResult
+from engine.passes import Checks
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout, PoolSize
@@ -86,7 +87,8 @@ class FakeEngine:
         buffer = torch.zeros(Region.of(LAYOUT, size).size_bytes, dtype=torch.uint8)
         self.cache = CacheTensors.over(buffer, LAYOUT, size)
         self.next_token = [0] * size.num_state_slots
-        self.queue: deque[FakeStep] = deque()
+        self.queue: deque[FakeStep | Queued] = deque()
+        self.checks = Checks(LAYOUT, size, 1 << 30)
         self.config = SimpleNamespace(poison=True)
         for tensor in (self.cache.kv, self.cache.conv, self.cache.recurrent):
             tensor.fill_(float("nan"))
@@ -102,11 +104,31 @@ class FakeEngine:
         """Nothing to prepare."""
 
     def bind(self, binding: Binding) -> None:
-        output = binding.output_ids
-        self.queue.append(FakeStep(self, None, (binding.state_slot, output[-1] if output else -1)))
+        slot, last = binding.state_slot, binding.output_ids[-1] if binding.output_ids else -1
+
+        def execute() -> None:
+            self.next_token[slot], self.slots[slot] = last, FakeSlot()
+
+        self.checks.forget(slot)
+        self.queue.append(Queued(execute))
+
+    def restore(self, state_slot: int, from_slot: int, num_tokens: int) -> None:
+        def execute() -> None:
+            for states in (self.cache.conv, self.cache.recurrent):
+                states[state_slot] = states[from_slot]
+
+        self.checks.begin_at(state_slot, num_tokens)
+        self.queue.append(Queued(execute))
+
+    def copy_page(self, from_page: int, to_page: int) -> None:
+        def execute() -> None:
+            self.cache.kv[to_page] = self.cache.kv[from_page]
+
+        self.queue.append(Queued(execute))
 
     def launch(self, batch: ForwardBatch) -> "FakeStep":
-        step = FakeStep(self, batch, None)
+        self.checks.check(batch)
+        step = FakeStep(self, batch)
         self.queue.append(step)
         return step
 
@@ -125,11 +147,17 @@ class FakeSlot:
     pending: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Queued:
+    """What the device does between steps, in its turn."""
+
+    execute: Callable[[], None]
+
+
 @dataclass(eq=False)
 class FakeStep:
     engine: FakeEngine
-    batch: ForwardBatch | None
-    bound: tuple[int, int] | None
+    batch: ForwardBatch
     sampled: list[tuple[Sampled, ...]] = field(default_factory=list)
     scored: dict[int, bytes | None] = field(default_factory=dict)
     num_drafts: list[int] = field(default_factory=list)
@@ -137,10 +165,7 @@ class FakeStep:
 
     def execute(self) -> None:
         self.executed = True
-        if self.bound is not None:
-            self.engine.next_token[self.bound[0]] = self.bound[1]
-            self.engine.slots[self.bound[0]] = FakeSlot()
-        for index, row in enumerate(self.batch.rows if self.batch else ()):
+        for index, row in enumerate(self.batch.rows):
             if row.token_ids is None:
                 self.sampled.append(tuple(self._decode(row)))
                 continue
@@ -155,6 +180,9 @@ class FakeStep:
             self._write(row, row.start + offset, token)
             state = advance(state, token)
             states.append(state)
+            if row.keep is not None and row.keep.num_tokens == offset + 1:
+                cache.recurrent[row.keep.state_slot] = float(state)
+                cache.conv[row.keep.state_slot] = float(token)
         if row.scoring is not None:
             self._score(index, row.scoring, states)
         cache.recurrent[slot] = float(state)

@@ -1,0 +1,33 @@
+"""Which model the settings make of a checkpoint folder, before any tensor is read."""
+
+from dataclasses import replace
+
+from engine import checkpoint
+from engine.config import EngineConfig
+from engine.model.config import ModelConfig
+
+
+def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry]]:
+    """The model of ``config.model_dir`` as it will be served, with or without its draft layer and
+    in the quantisation asked for, and its tensors (none with dummy weights).
+
+    Raises ValueError naming the setting for a folder or config that cannot be served, and
+    CheckpointError (a ValueError) naming the tensor or file for a bad checkpoint.
+    """
+    model = ModelConfig.read(config.model_dir)
+    if config.num_valid_ids is not None and config.num_valid_ids > model.vocab_size:
+        raise ValueError(
+            f"num_valid_ids: {config.num_valid_ids} exceeds the vocabulary of {model.vocab_size}"
+        )
+    drafts = model.num_mtp_layers > 0 and config.max_drafts > 0
+    entries: list[checkpoint.Entry] = []
+    if config.load_format != "dummy":
+        entries = checkpoint.read_entries(config.model_dir, mtp=drafts)
+        drafts = drafts and checkpoint.has_draft_layer(entries)
+    if not drafts:
+        model = model.without_drafts()
+    if config.quantize == "fp8":
+        model = model.quantised()
+    if config.load_format == "dummy":
+        model = replace(model, quantization=model.quantization.drawn())
+    return model, entries
