@@ -10,13 +10,14 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-_COLUMNS = ("received", "id", "state", "prompt", "output", "ttft", "took", "workers")
-_NUMBERS = ("prompt", "output", "ttft", "took")
+_COLUMNS = ("received", "id", "state", "prompt", "cached", "output", "ttft", "took", "workers")
+_NUMBERS = ("prompt", "cached", "output", "ttft", "took")
 _STAGES = {"queue": "bright_black", "prefill": "blue", "handoff": "yellow", "decode": "green"}
 _EARLIER = "white"
 _STATES = {"finished": "green", "failed": "bold red", "cancelled": "yellow"}
-_WIDE = 132
-"""A screen of so many columns has room for the workers' names."""
+_NOT_IF_NARROW = ("cached", "workers")
+_WIDE = 140
+"""A screen of so many columns has room for those too."""
 _BESIDE_BAR = 70
 _BAR_CELLS = 10, 32
 _UNKNOWN = "-"
@@ -35,18 +36,18 @@ def request_lines(requests: list[dict[str, Any]]) -> list[str]:
 
 def requests_table(requests: list[dict[str, Any]], width: int) -> Group:
     """The bars of all requests have one time scale, by which the longest fills its column. A screen
-    of less than 132 columns does not show the workers' names."""
+    of less than 140 columns does not show cached tokens and the workers' names."""
     longest_s = max((request["duration_s"] for request in requests), default=0.0)
-    names = _COLUMNS if width >= _WIDE else _COLUMNS[:-1]
+    names = [name for name in _COLUMNS if width >= _WIDE or name not in _NOT_IF_NARROW]
     num_cells = min(max(width - _BESIDE_BAR, _BAR_CELLS[0]), _BAR_CELLS[1])
     table = Table(box=None, pad_edge=False)
     for name in names:
         table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=True)
     table.add_column("stages", no_wrap=True)
     for request in requests:
-        cells = [Text(cell) for cell in _cells(request)[: len(names)]]
-        cells[_COLUMNS.index("state")].stylize(_STATES.get(request["state"], ""))
-        table.add_row(*cells, _bar(request, longest_s, num_cells))
+        told = dict(zip(_COLUMNS, map(Text, _cells(request)), strict=True))
+        told["state"].stylize(_STATES.get(request["state"], ""))
+        table.add_row(*(told[name] for name in names), _bar(request, longest_s, num_cells))
     legend = Text.assemble(*((f"█ {name}  ", style) for name, style in _STAGES.items()))
     legend.append(f"the longest bar: {_seconds(longest_s)}")
     return Group(table, legend)
@@ -61,6 +62,7 @@ def _cells(request: dict[str, Any]) -> tuple[str, ...]:
         request["id"][:8],
         request["state"] + failure,
         str(request["prompt_tokens"]),
+        str(request["cached_tokens"]),
         str(request["completion_tokens"]),
         _UNKNOWN if ttft_s is None else _seconds(ttft_s),
         _seconds(request["duration_s"]),

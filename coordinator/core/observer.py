@@ -247,6 +247,8 @@ def _log_end(request: Request, reason: str) -> None:
     }
     if "first_token_at" in stages:
         fields["ttft_s"] = stages["first_token_at"] - stages["received_at"]
+    if request.num_reused:
+        fields["cached_len"] = request.num_reused
     if request.spec.key:
         fields["key"] = request.spec.key
     failed = request.state is State.FAILED
@@ -273,6 +275,8 @@ def to_record(request: Request, coordinator: str) -> RequestRecord:
         handoff_bytes=request.handoff_bytes,
         drafts_verified=request.drafts_verified,
         drafts_accepted=request.drafts_accepted,
+        num_reused=request.num_reused,
+        reused=request.reused,
         finish_reason=request.finish_reason,
         failure_code=request.code,
         failure_message=request.message,

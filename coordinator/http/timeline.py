@@ -12,6 +12,7 @@ from msgspec import Meta, structs
 
 from coordinator.http.response_schemas import Body
 from coordinator.record.record import HANDOFF_PARTS, RequestRecord, State, stage_seconds
+from transport.wire.messages import ReusedFrom
 from transport.wire.sampling import FinishReason
 
 StageName = Literal["earlier attempts", "queue", "prefill", "handoff", "decode"]
@@ -49,6 +50,13 @@ class RequestTimeline(Body, kw_only=True):
         int, Meta(description="Tokens guessed for it that a decode step has verified.")
     ]
     drafts_accepted: Annotated[int, Meta(description="Those of them that were right.")]
+    cached_tokens: Annotated[
+        int, Meta(description="Tokens of the prompt that came from the prefix cache.")
+    ]
+    reused: Annotated[
+        ReusedFrom,
+        Meta(description="Where they were: the worker's own GPU or host memory, or a peer's."),
+    ]
     finish_reason: FinishReason | None
     failure: Failure | None
     received_at: Annotated[float, Meta(description="Unix seconds by the coordinator's clock.")]
@@ -90,6 +98,8 @@ def timeline(record: RequestRecord, now: float) -> RequestTimeline:
         bytes_moved=record.bytes_moved,
         drafts_verified=record.drafts_verified,
         drafts_accepted=record.drafts_accepted,
+        cached_tokens=record.num_reused,
+        reused=record.reused,
         finish_reason=record.finish_reason,
         failure=failure if record.failure_code else None,
         received_at=received_at,

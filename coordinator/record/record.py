@@ -31,6 +31,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from transport.wire.errors import MalformedMessage
+from transport.wire.messages import ReusedFrom
 from transport.wire.sampling import FinishReason
 
 State = Literal["queued", "prefilling", "handoff", "decoding", "finished", "failed", "cancelled"]
@@ -62,7 +63,8 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     until known, and the newest attempt's, but for ``received_at`` and ``first_token_at``. Those
     between ``prefilled_at`` and ``first_decode_at`` are the parts of the handoff.
     ``bytes_moved`` are all attempts', ``handoff_bytes`` the newest one's. ``drafts_verified`` and
-    ``drafts_accepted`` count those of all attempts.
+    ``drafts_accepted`` count those of all attempts. The attempt that gave the first token did not
+    compute ``num_reused`` tokens of the prompt, which were ``reused`` from there.
 
     ``http_id`` is the client's X-Request-Id, ``coordinator`` the instance that owns the request.
     ``failure_code`` is stable, ``failure_message`` for people. ``revision`` counts the changes.
@@ -84,6 +86,8 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     handoff_bytes: int = 0
     drafts_verified: int = 0
     drafts_accepted: int = 0
+    num_reused: int = 0
+    reused: ReusedFrom = ""
     finish_reason: FinishReason | None = None
     failure_code: str = ""
     failure_message: str = ""

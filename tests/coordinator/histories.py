@@ -7,7 +7,7 @@ from msgspec import structs
 from coordinator.record.record import RequestRecord, State
 
 KEPT = frozenset({"request_id", "coordinator", "http_id", "num_prompt", "num_output", "received_at",
-                  "first_token_at", "bytes_moved"})  # fmt: skip
+                  "first_token_at", "bytes_moved", "num_reused", "reused"})  # fmt: skip
 
 
 def advance(record: RequestRecord, state: State, /, **changes: Any) -> RequestRecord:

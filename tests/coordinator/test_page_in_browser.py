@@ -171,8 +171,11 @@ async def test_requests_are_drawn_and_refusals_told(
         ("finished", "42.000", "2.00 s", ""),
     ]  # fmt: skip
     assert "copy 10 ms" in rows[2][4]
+    facts = await browser.value("document.querySelector('[data-id=r1] .facts').textContent")
+    assert "7 in, 5 cached (peer) · 3 out" in facts
     failed = await browser.value("document.querySelector('[data-id=r2]').textContent")
     assert "no_worker: none left" in failed
+    assert "cached" not in failed
     await browser.write("#message", "Hi")
     await browser.press("Enter")
     await browser.until("document.querySelector('.assistant .error')")

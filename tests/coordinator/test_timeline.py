@@ -16,7 +16,7 @@ HANDED_OFF: dict[str, Any] = {
     "in_socket_s": 0.0, "wait_memory_s": 0.0, "launch_s": 0.001, "copy_s": 0.01,
     "boundary_s": 0.002,
     "transferred_at": 101.05, "first_step_s": 0.02, "first_decode_at": 101.125, "bytes_moved": 4096,
-    "drafts_verified": 6, "drafts_accepted": 4,
+    "drafts_verified": 6, "drafts_accepted": 4, "num_reused": 5, "reused": "peer",
 }  # fmt: skip
 
 
@@ -37,6 +37,7 @@ def test_a_finished_request_has_its_four_stages() -> None:
     }  # fmt: skip
     assert (found.duration_s, found.ttft_s, found.bytes_moved) == (2.0, 1.0, 4096)
     assert (found.drafts_verified, found.drafts_accepted) == (6, 4)
+    assert (found.cached_tokens, found.reused) == (5, "peer")
     assert [stage.worker for stage in found.stages] == [None, "p", "d", "d"]
     assert not any(stage.open for stage in found.stages)
     handoff = found.stages[2]

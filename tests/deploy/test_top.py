@@ -78,7 +78,7 @@ def test_top_prints_the_last_requests_with_workers_and_stages(service: Service) 
     service.has_requests([msgspec.to_builtins(timeline(record, 102.0))])
     (told,) = once(service.url).stdout.splitlines()[3:]
     assert re.fullmatch(
-        r"request=01234567  received=\d\d:\d\d:\d\d  state=finished  prompt=7  output=3  "
+        r"request=01234567  received=\d\d:\d\d:\d\d  state=finished  prompt=7  cached=5  output=3  "
         r"ttft=1.00s  took=2.00s  workers=p>d  "
         r"queue=500ms  prefill=500ms  handoff=125ms  decode=875ms",
         told,

@@ -41,10 +41,14 @@ function endRow(request) {
   );
 }
 
+// How much of the prompt came from the prefix cache, if any did.
+const cached = (request, where = "") =>
+  (request.cached_tokens ? `, ${request.cached_tokens} cached${where}` : "");
+
 function facts(request) {
   const words = [
     new Date(request.received_at * 1000).toLocaleDateString(),
-    `${request.prompt_tokens} in`, `${request.completion_tokens} out`,
+    `${request.prompt_tokens} in${cached(request, ` (${request.reused})`)}`, `${request.completion_tokens} out`,
     ...(request.ttft_s === null ? [] : [`first token ${time(request.ttft_s)}`]),
     ...(request.bytes_moved ? [`${(request.bytes_moved / 1e6).toFixed(2)} MB moved`] : []),
     ...(request.drafts_verified ? [`${request.drafts_accepted} of ${request.drafts_verified} drafts accepted`] : []),
@@ -59,7 +63,7 @@ function fill(item, request, longest_s) {
   const state = make("span", { className: request.state, textContent: request.state });
   details.querySelector("summary").replaceChildren(
     make("span", {}, `${clock(request.received_at)} · ${request.id.slice(0, 8)} · `, state,
-      ` · ${request.prompt_tokens} in, ${request.completion_tokens} out`),
+      ` · ${request.prompt_tokens} in${cached(request)}, ${request.completion_tokens} out`),
     make("span", { textContent: time(request.duration_s) }),
     bar(request, longest_s),
   );
