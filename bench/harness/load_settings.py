@@ -1,12 +1,12 @@
-"""What an open-loop run sends, and by which targets it is judged."""
+"""What a load is: arrivals in an open loop with the targets that judge them, or agents."""
 
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 from typer import Option
 
+from bench.harness.agents.settings import AgentSettings
 from bench.harness.figures.goodput import Slo
-from bench.harness.request_settings import RequestSettings
 from bench.harness.workload.plan import Lengths
 from bench.harness.workload.traces import Trace
 
@@ -19,12 +19,14 @@ _INPUT, _OUTPUT = Lengths(1024, 1024), Lengths(128, 128)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadSettings(RequestSettings):
+class LoadSettings(AgentSettings):
     """``rate`` in requests a second: of Poisson arrivals, or what a trace is paced to (None: as it
-    was). ``duration_s`` and ``requests`` both limit a run from above; one may be None."""
+    was); of agents, how many begin a second (None: all at once). ``duration_s`` and ``requests``
+    both limit a run of arrivals from above; one may be None."""
 
     rate: Annotated[
-        float | None, Option(help="Requests a second: Poisson, or what a trace is paced to.")
+        float | None,
+        Option(help="Requests a second: Poisson, or what a trace is paced to. Agents that begin."),
     ] = None
     trace: Annotated[
         Trace | None, Option(help="Mooncake or Bailian JSONL, Azure CSV."), Trace.read
@@ -49,8 +51,10 @@ class LoadSettings(RequestSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         assert self.slo
-        if self.trace is None and self.rate is None:
-            raise ValueError("rate: neither a rate nor a trace is given")
+        if self.trace is None and self.rate is None and self.agents is None:
+            raise ValueError("rate: neither a rate nor a trace is given, nor agents")
+        if self.agents is not None and (self.trace or self.sweep or self.requests):
+            raise ValueError("agents: not together with trace, sweep or requests")
         if self.sweep and self.rate is None:
             raise ValueError("rate: a sweep needs the first rate to try")
         for name in (*_ABOVE_0, *_LEAST_1):
@@ -62,7 +66,7 @@ class LoadSettings(RequestSettings):
 
     @property
     def kind(self) -> str:  # type: ignore[override]
-        return "sweep" if self.sweep else "load"
+        return "agents" if self.agents is not None else "sweep" if self.sweep else "load"
 
     @property
     def slo(self) -> Slo:
@@ -74,4 +78,6 @@ class LoadSettings(RequestSettings):
         for name in ("input", "output"):
             lengths: Lengths = found.pop(f"{name}_len")
             found[f"{name}s"] = [lengths.low, lengths.high]
+        turns = self.agents_turn_len
+        found["agents_turn_len"] = [turns.low, turns.high]
         return found | {"trace": self.trace and self.trace.name}

@@ -1,4 +1,4 @@
-"""Load: an open loop of Poisson or trace arrivals, judged by latency targets.
+"""Load: an open loop of Poisson or trace arrivals, judged by latency targets; or agents.
 
 One run is one rate. A request is due when the plan says, whatever the server does; every latency
 counts from there, and how late the client itself was is part of the result.
@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Sequence
 
+from bench.harness.agents.run import agents
 from bench.harness.client.reading import read
 from bench.harness.client.record import Failure
 from bench.harness.conduct import Finding, Session
@@ -24,13 +25,16 @@ from bench.harness.workload.tokens import Tokens
 
 
 async def load(settings: LoadSettings, target: CountedTarget, session: Session) -> Finding:
-    """Poisson or trace arrivals in an open loop, judged by targets for TTFT and TPOT.
+    """Poisson or trace arrivals in an open loop, judged by targets for TTFT and TPOT; or, with
+    --agents, conversations that grow turn by turn, with the share of prompts that was cached.
 
     Exit status: 0, 1 when requests failed or no rate met the targets, 2 when nothing could be
     measured, 130 interrupted.
     """
     tokens = await find_tokens(session.aside, session.server, target.tokenizer, target.vocab_size)
     session.progress.say(f"seed {settings.seed}, {tokens.source}")
+    if settings.agents is not None:
+        return await agents(settings, tokens, session)
     loader = Loader(session, tokens, settings)
     await loader.warm_up()
     if settings.sweep:

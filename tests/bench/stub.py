@@ -11,6 +11,7 @@ held back to the end of its event where an event carries several.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from time import perf_counter
 from typing import Annotated, Any, Literal
 
@@ -37,13 +38,16 @@ def encode(text: str) -> list[int]:
 @dataclass(frozen=True)
 class Behaviour:
     """What the stub does. ``fault_every`` n: every n-th request goes wrong by
-    ``fault`` after ``fault_after`` tokens; ``usage_factor`` is what its usage lies by."""
+    ``fault`` after ``fault_after`` tokens; ``usage_factor`` is what its usage lies by.
+    ``tells_cached``: its usage says how many tokens a prompt and an earlier prompt with its answer
+    have in common."""
 
     ttft_s: float = 0.02
     itl_s: float = 0.005
     tokens_per_event: int = 1
     give_ids: bool = False
     usage_factor: float = 1.0
+    tells_cached: bool = False
     answer_len: int | None = None
     fault: Fault | None = None
     fault_every: int = 1
@@ -70,6 +74,7 @@ class Stub:
         self.served: list[Served] = []
         self.url = ""
         self.on_request: Callable[[int], None] = lambda number: None
+        self._earlier: list[str] = []
         self._port = port
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -142,6 +147,8 @@ class Stub:
         if fault == "mute":
             await asyncio.get_running_loop().create_future()
         usage = _usage(body, count, do.usage_factor, chat=chat)
+        if do.tells_cached:
+            usage["prompt_tokens_details"] = {"cached_tokens": self._cached(body, ids)}
         if not body.get("stream"):
             await _until(served.came_at_s + do.ttft_s + (count - 1) * do.itl_s)
             whole = _choice(ids, chat=chat, stream=False, ids=do.give_ids, finish="length")
@@ -165,8 +172,19 @@ class Stub:
         await writer.drain()
         return True
 
+    def _cached(self, body: dict[str, Any], answer: Sequence[int]) -> int:
+        text = "".join(message["content"] for message in body["messages"])
+        common = max((_common(text, one) for one in self._earlier), default=0)
+        self._earlier.append(text + decode(answer))
+        return common // 2
+
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 async def _until(at_s: float) -> None:
@@ -197,7 +215,7 @@ def _choice(
     return choice | ({"token_ids": list(tokens)} if ids else {})
 
 
-def _usage(body: dict[str, Any], count: int, factor: float, *, chat: bool) -> dict[str, int]:
+def _usage(body: dict[str, Any], count: int, factor: float, *, chat: bool) -> dict[str, Any]:
     prompt = body.get("prompt", "")
     text = "".join(m["content"] for m in body["messages"]) if chat else prompt
     num_prompt = len(encode(text)) if isinstance(text, str) else len(text)

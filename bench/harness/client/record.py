@@ -20,12 +20,23 @@ class Failure(StrEnum):
     CANCELLED = "cancelled"  # by us: the run was interrupted
 
 
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int | None = None
+
+
 class Usage(msgspec.Struct, frozen=True):
     """The server's own count, in tokens."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     total_tokens: int = 0
+    prompt_tokens_details: PromptTokensDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Of the prompt; None where the server does not tell."""
+        details = self.prompt_tokens_details
+        return None if details is None else details.cached_tokens
 
 
 class Arrival(msgspec.Struct, frozen=True, array_like=True):

@@ -49,6 +49,7 @@ class Outcome:
             "longest_gap_ms": _ms(max(record.itl_s, default=None)),
             "prompt_tokens": self.prompt_len,
             "prompt_tokens_usage": None if usage is None else usage.prompt_tokens,
+            "cached_tokens": None if usage is None else usage.cached_tokens,
             "tokens": self.num_tokens,
             "tokens_by": self.count.by,
             "tokens_usage": self.count.said,

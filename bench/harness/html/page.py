@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from bench.harness.html import sections
+from bench.harness.html.agents import agents
 from bench.harness.html.charts import MatplotlibMissing
 from bench.harness.html.sections import TERMS, Section
 
@@ -108,7 +109,12 @@ def _own(found: dict[str, Any]) -> list[Section]:
     results, kind = found["results"], found["kind"]
     if not results:
         return []
-    shown = {"throughput": lambda _: [], "load": sections.load, "sweep": sections.sweep}
+    shown = {
+        "throughput": lambda _: [],
+        "load": sections.load,
+        "sweep": sections.sweep,
+        "agents": agents,
+    }
     parts = [*shown.get(kind, sections.generic)(found)]
     parts += sections.timeline(results.get("timeline") or [])
     parts += sections.gpus(results.get("gpu") or [])

@@ -1,0 +1,79 @@
+"""One agent: what it says is drawn before the clock runs, what it is answered comes in between."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bench.harness.client.asking import Ask, chat
+from bench.harness.client.exchange import Exchange
+from bench.harness.client.reading import read
+from bench.harness.client.record import Record
+from bench.harness.conduct import Session
+from bench.harness.load_settings import LoadSettings
+from bench.harness.workload.prompts import random_text
+from bench.harness.workload.tokens import Tokens
+
+
+@dataclass(frozen=True)
+class Script:
+    """``messages`` come one a turn, behind the ``system`` message and all before; each has so many
+    tokens by our own count, and asks for an answer of so many."""
+
+    system: Mapping[str, Any]
+    messages: list[dict[str, Any]]
+    message_lens: list[int]
+    answer_lens: list[int]
+
+
+async def script(
+    system: Mapping[str, Any], settings: LoadSettings, tokens: Tokens, number: int
+) -> Script:
+    """Of agent ``number``: random tokens, the same ones for the same seed. Raises PromptsFailed."""
+    draw = random.Random(f"{settings.seed} agent {number}")
+    lens = [settings.agents_turn_len.draw(draw) for _ in range(settings.turns)]
+    texts = [await random_text(tokens, length, draw) for length in lens]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": text} for text in texts]
+    if settings.agents_turn_as == "tool":
+        for turn, message in enumerate(messages[1:], 1):
+            message |= {"role": "tool", "tool_call_id": f"call_{turn}"}
+    answers = [settings.output_len.draw(draw) for _ in range(settings.turns)]
+    return Script(system, messages, lens, answers)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One request of an agent; ``ask`` is without its body, which is long."""
+
+    ask: Ask
+    exchange: Exchange
+
+
+async def converse(
+    said: Script, settings: LoadSettings, session: Session, begins_after_s: float
+) -> list[Turn]:
+    """The turns that were sent: all, or up to one that failed (there is no answer to go on from),
+    or until the run was stopped."""
+    control, messages, turns = session.control, [said.system], list[Turn]()
+    pause_s = begins_after_s
+    for message, max_tokens in zip(said.messages, said.answer_lens, strict=True):
+        if await control.stopped_within(pause_s):
+            break
+        messages.append(message)
+        ask = chat(session.server.model, messages, max_tokens=max_tokens, **settings.fields())
+        exchange = await session.client.exchange(ask)
+        turns.append(Turn(replace(ask, content=b""), exchange))
+        control.saw(exchange)
+        answer = read(exchange)
+        session.progress.step(failed=not answer.ok)
+        if not answer.ok:
+            break
+        messages.append(_message(answer))
+        pause_s = settings.think_s
+    return turns
+
+
+def _message(answer: Record) -> dict[str, Any]:
+    """As clients send an answer back."""
+    thought = {"reasoning_content": answer.reasoning} if answer.reasoning else {}
+    return {"role": "assistant", "content": answer.text, **thought}
