@@ -30,7 +30,8 @@ class DecodeScheduler:
     sequence is preempted for the one of this arrival: it ends a younger prompt or transfer, or
     answers False. ``coming`` says how many pages are still held for those of them that have ended,
     and will soon be free.
-    ``drafts`` chooses how many tokens the steps guess.
+    ``drafts`` chooses how many tokens the steps guess. ``keep`` is asked when the cache of a
+    finished sequence is free: it may take it over for the prefix cache.
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class DecodeScheduler:
         reclaim: Callable[[int], bool] = lambda arrival: False,
         coming: Callable[[], int] = lambda: 0,
         drafts: DraftPolicy | None = None,
+        keep: Callable[[Sequence], bool] = lambda sequence: False,
     ) -> None:
         self._allocator = allocator
         self._layout = layout
         self._reclaim = reclaim
         self._coming = coming
         self._drafts = drafts or NoDrafts()
+        self._keep = keep
         self._counter = DraftCounter()
         self._num_made = 0
         self._num_awaited = self._num_returning = 0
@@ -107,7 +110,8 @@ class DecodeScheduler:
         for sequence, row, sampled in scheduled.outcomes(result):
             sequence.in_flight -= 1
             sequence.drafts_in_flight -= row.num_drafts
-            sequence.num_cached += max(0, len(sampled) - 1)
+            sequence.num_pending = max(0, len(sampled) - 1)
+            sequence.num_cached += sequence.num_pending
             if sequence.ended:
                 self._release_if_retired(sequence)
             else:
@@ -133,6 +137,7 @@ class DecodeScheduler:
                 token = sequence.append(sampled, step)
                 tokens.append(token)
                 if token.finish is not None:
+                    sequence.finished = True
                     self.end(sequence)
                     break
         return tokens, broken
@@ -233,5 +238,6 @@ class DecodeScheduler:
         if sequence.in_flight == 0:
             assert sequence.allocation is not None, "retiring without pages"
             self.retiring.remove(sequence)
-            self._allocator.release(sequence.allocation)
+            if not (sequence.finished and self._keep(sequence)):
+                self._allocator.release(sequence.allocation)
             sequence.allocation = None

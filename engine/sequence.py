@@ -1,17 +1,22 @@
 """One request on one worker: its tokens, its allocation, and the number of its launched steps."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.batch import Binding, ForwardBatch, Row, Sampled, Scoring, StepResult
 from engine.cache.allocator import CacheAllocation
+from engine.cache.kept import KeptPrefix
 from telemetry.logs import request_fields
+from transport.copy.pull import Pull
 from transport.wire.messages import (
     Decode,
     Generate,
     Prefill,
+    ReusedFrom,
     TokenOut,
 )
+from transport.wire.offers import Offer
+from transport.wire.prefix import PrefixKeys
 from transport.wire.reports import LogprobsOut
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import TokenIds, from_wire
@@ -31,7 +36,16 @@ class Sequence:
     ``http_id`` is the client's own id of the request, for the log. ``hands_off``: when its prompt
     is done its cache is offered to a decode worker; else it runs on here. ``num_scored`` tokens of
     its prompt got their log-probabilities in earlier attempts. ``missed_drafts``: a step of it went
-    by without the draft layer, which can guess for it no more.
+    by without the draft layer, which can guess for it no more. ``num_pending`` of the tokens in its
+    pages are drafts of its last step that its state does not have yet. ``begun``: its first batch
+    here was launched. ``finished``: it has got its last token.
+
+    Of the prefix cache: ``salt`` and ``boundaries`` as in the order; ``keys`` are those of its
+    tokens when it came, None where nothing may be shared; ``source`` is what a peer keeps of it,
+    and ``pulling`` the copy of that, while under way; ``prefix`` is the kept prefix that it begins
+    with, until its first chunk is done; ``num_reused`` tokens were not computed, being ``reused``
+    from there. States are kept at ``places``, counted in tokens; ``making`` are those that launched
+    chunks write, ``made`` what it has used and kept.
     """
 
     request_id: str
@@ -53,9 +67,24 @@ class Sequence:
     hands_off: bool = False
     num_scored: int = 0
     missed_drafts: bool = False
+    num_pending: int = 0
+    begun: bool = False
+    finished: bool = False
+    salt: str = ""
+    keys: PrefixKeys | None = None
+    boundaries: tuple[int, ...] = ()
+    source: Offer | None = None
+    pulling: Pull | None = None
+    prefix: KeptPrefix | None = None
+    num_reused: int = 0
+    reused: ReusedFrom = ""
+    places: list[int] = field(default_factory=list)
+    making: list[KeptPrefix] = field(default_factory=list)
+    made: list[KeptPrefix] = field(default_factory=list)
 
     @classmethod
     def of(cls, message: Prefill | Decode | Generate, now: float) -> "Sequence":
+        source = None if isinstance(message, Decode) else message.prefix
         return cls(
             message.request_id,
             message.attempt,
@@ -68,6 +97,9 @@ class Sequence:
             http_id=message.http_id,
             hands_off=isinstance(message, Prefill),
             num_scored=message.num_scored,
+            salt=message.salt,
+            boundaries=message.boundaries,
+            source=source,
         )
 
     @property

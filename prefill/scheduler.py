@@ -4,15 +4,21 @@ Pure: no tensors, sockets or clocks. A prompt is admitted when all its pages and
 are free, so it can always be finished. Its chunks end at multiples of 64, except the last. The
 pool that finished prompts occupy until they are pulled is the back-pressure: while it is full,
 nothing new is admitted.
+
+A prompt begins behind what is kept of it (reuse.py), here or at a peer (pulls.py). One that shares
+much with a prompt that is being filled waits for it, and lets later ones pass.
 """
 
 from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.batch import Row, Sampled, StepResult
+from engine.batch import Keep, Row, Sampled, StepResult
 from engine.cache.allocator import CacheAllocator
+from engine.cache.kept import KeptPrefix
 from engine.sequence import Scheduled, Sequence
+from prefill.pulls import PrefixPulls
+from prefill.reuse import PrefixReuse
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
 
 
@@ -34,7 +40,8 @@ class PrefillScheduler:
     """Prompts waiting, prompts being filled, and those that ended under a launched batch and drain
     until it has retired.
 
-    ``headroom`` is how many pages must stay free beside a prompt that is admitted.
+    ``headroom`` is how many pages must stay free beside a prompt that is admitted. ``reuse`` and
+    ``pulls`` are the prefix cache's, None without.
     """
 
     def __init__(
@@ -43,11 +50,15 @@ class PrefillScheduler:
         layout: CacheLayout,
         limits: PrefillLimits,
         headroom: Callable[[], int] = lambda: 0,
+        reuse: PrefixReuse | None = None,
+        pulls: PrefixPulls | None = None,
     ) -> None:
         self._allocator = allocator
         self._layout = layout
         self._limits = limits
         self._headroom = headroom
+        self._reuse = reuse
+        self._pulls = pulls
         self.waiting: list[Sequence] = []
         self.filling: list[Sequence] = []
         self.retiring: set[Sequence] = set()
@@ -55,9 +66,10 @@ class PrefillScheduler:
     @property
     def has_work(self) -> bool:
         """Whether a call to ``schedule`` could launch something now."""
-        if any(s.num_cached < len(s.token_ids) for s in self.filling):
+        if any(_unfinished(sequence) for sequence in self.filling):
             return True
-        return bool(self.waiting) and self._has_room(self.waiting[0])
+        following = self._next_waiting()
+        return following is not None and self._has_room(following)
 
     @property
     def num_retiring_pages(self) -> int:
@@ -79,7 +91,10 @@ class PrefillScheduler:
             length = self._chunk_length(sequence, budget)
             if length == 0 or len(rows) == self._limits.max_batch_rows:
                 break
-            rows.append(self._row(sequence, length))
+            keep = None
+            if self._reuse is not None:
+                length, keep = self._reuse.chunk(sequence, length)
+            rows.append(self._row(sequence, length, keep))
             sequences.append(sequence)
             budget -= length
             sequence.in_flight += 1
@@ -91,6 +106,8 @@ class PrefillScheduler:
         finished = []
         for sequence, row, sampled in scheduled.outcomes(result):
             sequence.in_flight -= 1
+            if self._reuse is not None:
+                self._reuse.retired(sequence, row.keep)
             if sequence.ended:
                 self._release_if_retired(sequence)
             elif row.sample:
@@ -98,6 +115,31 @@ class PrefillScheduler:
                 self.filling.remove(sequence)
                 finished.append((sequence, sampled[0]))
         return finished
+
+    def pulled(self) -> list[tuple[Sequence, str]]:
+        """Take in the prefixes that have come from peers. Returns the sequences whose copy has not
+        ended in time, each with the problem; they have ended."""
+        if self._pulls is None:
+            return []
+        for sequence, num_tokens in self._pulls.done():
+            sequence.in_flight -= 1
+            if sequence.ended:
+                self._release_if_retired(sequence)
+            elif num_tokens:
+                self._begin(sequence, None, num_tokens)
+            else:  # the peer has evicted it meanwhile: as if there had been none
+                self.filling.remove(sequence)
+                self._release_if_retired(sequence)
+                self.add(sequence)
+        late = self._pulls.overdue()
+        for sequence in late:
+            self.end(sequence)
+        return [(sequence, "the copy of its prefix did not finish in time") for sequence in late]
+
+    def doubt(self, sequence: Sequence) -> None:
+        """What it has kept or come from may be wrong."""
+        if self._reuse is not None:
+            self._reuse.doubt(sequence)
 
     def end(self, sequence: Sequence) -> None:
         """Stop computing a sequence; its cache is free once its launched steps have retired."""
@@ -110,17 +152,42 @@ class PrefillScheduler:
 
     def _candidates(self) -> list[Sequence]:
         """Prompts with something left to launch, oldest first, new ones admitted as they fit."""
-        unfinished = [s for s in self.filling if s.num_cached < len(s.token_ids)]
+        unfinished = [sequence for sequence in self.filling if _unfinished(sequence)]
         room = self._limits.max_batch_rows - len(unfinished)
-        while self.waiting and room > 0:
-            if not self._has_room(self.waiting[0]):
+        while room > 0:
+            sequence = self._next_waiting()
+            if sequence is None or not self._has_room(sequence):
                 break
-            sequence = self.waiting.pop(0)
-            sequence.allocation = self._allocator.reserve(self._num_pages(sequence))
-            self.filling.append(sequence)
-            unfinished.append(sequence)
-            room -= 1
+            self.waiting.remove(sequence)
+            self._admit(sequence)
+            if sequence.pulling is None:
+                unfinished.append(sequence)
+                room -= 1
         return unfinished
+
+    def _next_waiting(self) -> Sequence | None:
+        """The oldest that does not wait for what another one is about to keep."""
+        reuse, filling = self._reuse, self.filling
+        if reuse is None or not filling:
+            return self.waiting[0] if self.waiting else None
+        return next((s for s in self.waiting if not reuse.waits(s, filling)), None)
+
+    def _admit(self, sequence: Sequence) -> None:
+        """Give it its pages and state slot, and a beginning."""
+        num_pages = self._num_pages(sequence)
+        prefix = self._reuse.find(sequence) if self._reuse is not None else None
+        if self._pulls is not None and self._pulls.pays(sequence, prefix):
+            sequence.allocation = self._allocator.reserve(num_pages)
+            self._pulls.start(sequence)
+            sequence.in_flight += 1
+        else:
+            sequence.allocation = self._allocator.reserve(num_pages, prefix)
+            self._begin(sequence, prefix, prefix.num_tokens if prefix else 0)
+        self.filling.append(sequence)
+
+    def _begin(self, sequence: Sequence, prefix: KeptPrefix | None, num_reused: int) -> None:
+        if self._reuse is not None:
+            self._reuse.admitted(sequence, prefix, num_reused)
 
     def _has_room(self, sequence: Sequence) -> bool:
         return self._allocator.can_reserve(self._num_pages(sequence) + self._headroom())
@@ -132,7 +199,7 @@ class PrefillScheduler:
         rest = len(sequence.token_ids) - sequence.num_cached
         return rest if rest <= budget else budget // CHUNK_ALIGNMENT * CHUNK_ALIGNMENT
 
-    def _row(self, sequence: Sequence, length: int) -> Row:
+    def _row(self, sequence: Sequence, length: int, keep: Keep | None) -> Row:
         assert sequence.allocation is not None, "scheduled without pages"
         start, end = sequence.num_cached, sequence.num_cached + length
         return Row(
@@ -143,6 +210,7 @@ class PrefillScheduler:
             sample=end == len(sequence.token_ids),
             scoring=sequence.scoring(start, end),
             next_id=sequence.token_ids[end] if end < len(sequence.token_ids) else None,
+            keep=keep,
         )
 
     def _release_if_retired(self, sequence: Sequence) -> None:
@@ -152,5 +220,12 @@ class PrefillScheduler:
             self.retiring.add(sequence)
             return
         self.retiring.discard(sequence)
+        if self._reuse is not None:
+            self._reuse.ended(sequence)
         self._allocator.release(sequence.allocation)
         sequence.allocation = None
+
+
+def _unfinished(sequence: Sequence) -> bool:
+    """Whether it has tokens that can be launched."""
+    return sequence.pulling is None and sequence.num_cached < len(sequence.token_ids)

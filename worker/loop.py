@@ -75,6 +75,8 @@ class WorkerLoop:
                 self._stall.moved()
                 self._receive()
                 self._worker.step()
+                if self._session.welcomed:
+                    self._worker.tell()
                 self._session.beat(self._worker.gauges, self._worker.held, self._gpu.health)
                 self._say_how_it_stands()
                 self._take_no_more_if_unfit()

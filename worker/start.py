@@ -63,7 +63,7 @@ def serve(settings: WorkerSettings) -> None:
         write_pattern(engine.cache, instance)
         session = Session(channel, _hello(role, instance, engine, memory, claimed), time.monotonic)
         puller: CopyStream = NoPeers()
-        if role == "decode":
+        if role == "decode" or settings.prefix_cache.enabled:
             puller = copy_stream(device, engine.cache, poisoned=engine.config.poison)
         worker = Worker(
             engine,
@@ -75,6 +75,7 @@ def serve(settings: WorkerSettings) -> None:
             puller,
             lookahead=settings.lookahead,
             drafts=draft_policy(settings.speculate, engine.max_drafts, device),
+            prefix_cache=settings.prefix_cache.enabled,
         )
         cleanup.callback(worker.close)
         watch = _watch(claimed, settings) if claimed else NoWatch()

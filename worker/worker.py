@@ -48,6 +48,7 @@ from transport.wire.messages import (
 from transport.wire.reports import WorkerGauges
 from transport.wire.session import ORDERS, Session, Work
 from worker.handoff import COPY_WAIT_S, Pulling, first_steps, offer_of
+from worker.prefixes import Prefixes
 from worker.reports import Reports
 from worker.settings import HandoffSettings
 
@@ -71,6 +72,7 @@ class Worker:
         *,
         lookahead: int,
         drafts: DraftPolicy | None = None,
+        prefix_cache: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
@@ -85,12 +87,17 @@ class Worker:
         self._offers = Offers(self._allocator, handoff.offer_ttl_s)
         self._pulling = Pulling(engine, self._allocator, puller, self._reports, handoff, clock)
         self._transfers = self._pulling.transfers
+        self._prefixes = prefixes = Prefixes(
+            engine, self._allocator, puller, instance, handoff, clock, enabled=prefix_cache
+        )
         self._sequences = DecodeScheduler(
-            self._allocator, engine.layout, self._reclaim, self._num_pages_coming, drafts
-        )
+            self._allocator, engine.layout, self._reclaim, self._num_pages_coming, drafts,
+            prefixes.keep_answer,
+        )  # fmt: skip
         self._prompts = PrefillScheduler(
-            self._allocator, engine.layout, limits.prompts, self._num_beside_prompts
-        )
+            self._allocator, engine.layout, limits.prompts, self._num_beside_prompts,
+            prefixes.reuse, prefixes.pulls,
+        )  # fmt: skip
         self._launched: deque[tuple[Scheduled, Step, Process]] = deque()
         self._stalled = False
         self._stale_dropped = 0
@@ -105,6 +112,8 @@ class Worker:
         for given_up in self._sequences.take_given_up():
             self._reports.failed(*given_up)
         self._launch(decode, self._process_tokens)
+        for sequence, problem in self._prompts.pulled():
+            self._reports.failed(sequence, "pull_timeout", problem)
         prompts = self._prompts.schedule(
             self._limits.max_tokens(
                 num_running=len(self._sequences.running), num_waiting=len(self._prompts.sequences())
@@ -123,9 +132,10 @@ class Worker:
         if scheduled is None:
             return
         for row, sequence in zip(scheduled.rows, scheduled.sequences, strict=True):
-            if row.start == 0:
-                sequence.started_at = self._clock()
+            if row.token_ids is not None and not sequence.begun:
+                sequence.begun, sequence.started_at = True, self._clock()
                 self._engine.bind(sequence.binding())
+                self._prefixes.begin(sequence)
         step = self._engine.launch(scheduled.batch)
         self._launched.append((scheduled, step, process))
         self._process(behind=self._lookahead)
@@ -150,6 +160,7 @@ class Worker:
             self._reports.no_token(sequence, "")
         for sequence, sampled in self._prompts.retire(scheduled, result):
             if sampled.token_id is None:
+                self._prompts.doubt(sequence)
                 self._prompts.end(sequence)
                 self._reports.no_token(sequence, sampled.error)
                 continue
@@ -178,8 +189,12 @@ class Worker:
                 released = self._offers.release(request_id, attempt, epoch)
                 self._stale_dropped += not released
             case PeerJoined(instance=instance, memory=memory):
-                self._session.send(self._pulling.meet(instance, memory))
+                tested = self._pulling.meet(instance, memory)
+                if not tested.problem:
+                    self._prefixes.pulls.peers.add(instance)
+                self._session.send(tested)
             case PeerLeft(instance=instance):
+                self._prefixes.pulls.peers.discard(instance)
                 self._pulling.lose(instance)
             case _:
                 assert_never(message)
@@ -195,6 +210,7 @@ class Worker:
         if isinstance(message, Decode):
             self._pulling.add(sequence, message.offer, self._session.in_socket_s)
         else:
+            self._prefixes.name(sequence)
             self._prompts.add(sequence)
 
     def _cancel(self, request_id: str, attempt: int) -> bool:
@@ -224,6 +240,11 @@ class Worker:
             self._end(sequence)
         self._offers.withdraw_all()
         self._transfers.drop_peers()
+        self._prefixes.forget_told()
+
+    def tell(self) -> None:
+        """Tell the coordinator which prefixes are kept, where that has changed."""
+        self._prefixes.tell(self._session.send)
 
     def give_back(self) -> None:
         """The drain's deadline: report every request as failed, to be retried elsewhere."""
@@ -264,8 +285,10 @@ class Worker:
     def wait_s(self) -> float:
         """How long the loop may sleep for a message: 0 with work at hand."""
         has_work = self._sequences.has_work or self._prompts.has_work
-        if not self._launched and self._transfers.receiving and (self._stalled or not has_work):
+        copying = self._transfers.receiving or self._prefixes.pulls.under_way
+        if not self._launched and copying and (self._stalled or not has_work):
             self._transfers.wait_for_copies(COPY_WAIT_S)
+            self._prefixes.pulls.wait(COPY_WAIT_S)
             return 0.0
         return 0.0 if self._launched or has_work else IDLE_S
 
@@ -282,8 +305,8 @@ class Worker:
     @property
     def empty(self) -> bool:
         """Whether pages and state slots are all free."""
-        busy = self._active() or self._launched or self._transfers.receiving
-        return not busy and not len(self._offers)
+        copying = self._transfers.receiving or self._prefixes.pulls.under_way
+        return not (self._active() or self._launched or copying or len(self._offers))
 
     def gauges(self) -> WorkerGauges:
         transfers = self._transfers
@@ -297,4 +320,5 @@ class Worker:
             stale_dropped=self._stale_dropped + self._pulling.stale_dropped,
             accounting_error=self._allocator.check(),
             drafts=self._sequences.draft_counts,
+            prefix=self._prefixes.counts(),
         )

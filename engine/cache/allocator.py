@@ -86,7 +86,7 @@ class CacheAllocator:
         shared: tuple[int, ...] = ()
         if prefix is not None:
             shared = prefix.pages[: prefix.num_tokens // self._page_size]
-            self.kept.pin(prefix)
+            self.pin(prefix)
             self._pages.use(shared)
         try:
             self._make_room(num_pages - len(shared), 1)
@@ -101,7 +101,7 @@ class CacheAllocator:
             raise
         finally:
             if prefix is not None:
-                self.kept.unpin(prefix)
+                self.unpin(prefix)
         allocation = CacheAllocation(slot, [*shared, *pages], len(shared))
         self._allocations.add(allocation)
         self._on_reserve(slot)
@@ -178,6 +178,24 @@ class CacheAllocator:
         self.kept.add(kept)
         return kept
 
+    def pin(self, kept: KeptPrefix) -> None:
+        """Something that is about to be launched reads it: it is not evicted until ``unpin``."""
+        self._pages.use(kept.pages)
+        self.kept.note_pinned(kept)
+
+    def unpin(self, kept: KeptPrefix) -> None:
+        self.kept.note_unpinned(kept)
+        self._pages.release(kept.pages)
+        if kept.doubted and not kept.num_users:
+            self.evict(kept)
+
+    def doubt(self, kept: KeptPrefix) -> None:
+        """Its state may be wrong: it is not found any more, and freed with its last user."""
+        if kept.valid:
+            self.kept.doubt(kept)
+            if not kept.num_users:
+                self.evict(kept)
+
     def evict(self, kept: KeptPrefix) -> None:
         """Free a kept prefix that nothing under way reads."""
         self.kept.remove(kept)
@@ -187,9 +205,9 @@ class CacheAllocator:
 
     def check(self) -> str:
         """ "" if every page and state slot is accounted for, else what is wrong."""
-        held = sum(len(a.pages) for a in self._allocations) + sum(
-            len(kept.pages) for kept in self._making
-        )
+        held = sum(len(a.pages) for a in self._allocations)
+        held += sum(len(kept.pages) for kept in self._making)
+        held += sum(kept.num_users * len(kept.pages) for kept in self.kept)
         references = held, sum(len(kept.pages) for kept in self.kept)
         slots = self._slots.num_free + len(self._allocations)
         slots += len(self.kept) + len(self._making)

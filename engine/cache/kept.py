@@ -16,7 +16,9 @@ from transport.wire.prefix import KnownPrefixes, PrefixKeys
 @dataclass(eq=False)
 class KeptPrefix:
     """``key`` and ``pages_key`` as in transport/wire/prefix.py. ``num_users`` batches or copies
-    under way read or write it: it cannot be evicted. ``valid`` until it is evicted."""
+    under way read or write it: it cannot be evicted. ``valid`` until it is evicted.
+    ``missed_drafts``: the draft layer's KV of some token is missing. ``doubted``: what was
+    computed from it was not finite; it is not found any more, and goes with its last user."""
 
     key: bytes
     pages_key: bytes
@@ -25,6 +27,8 @@ class KeptPrefix:
     slot: StateSlot
     num_users: int = 0
     valid: bool = True
+    missed_drafts: bool = False
+    doubted: bool = False
 
 
 class KeptPrefixes:
@@ -33,20 +37,23 @@ class KeptPrefixes:
     def __init__(self, page_size: int) -> None:
         self._known = KnownPrefixes(page_size)
         self._kept: dict[bytes, KeptPrefix] = {}
+        self._doubted: set[KeptPrefix] = set()
+        self._new: dict[bytes, KeptPrefix] = {}
         self._num_pinned = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._kept) + len(self._doubted)
 
     def __iter__(self) -> Iterator[KeptPrefix]:
-        return iter(self._kept.values())
+        yield from self._kept.values()
+        yield from self._doubted
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._kept
 
     @property
     def num_evictable(self) -> int:
-        return len(self._kept) - self._num_pinned
+        return len(self) - self._num_pinned
 
     def longest(self, keys: PrefixKeys, max_tokens: int) -> KeptPrefix | None:
         """The longest of at most ``max_tokens`` tokens that the prompt begins with."""
@@ -56,7 +63,7 @@ class KeptPrefixes:
     def add(self, kept: KeptPrefix) -> None:
         assert kept.key not in self._kept, "a prefix kept twice"
         assert not kept.num_users, "added under a batch that writes it"
-        self._kept[kept.key] = kept
+        self._kept[kept.key] = self._new[kept.key] = kept
         self._known.add(kept.key, kept.pages_key, kept.num_tokens)
 
     def touch(self, key: bytes) -> None:
@@ -66,15 +73,37 @@ class KeptPrefixes:
     def remove(self, kept: KeptPrefix) -> None:
         assert not kept.num_users, "evicted under a batch that reads it"
         kept.valid = False
+        if kept.doubted:
+            self._doubted.remove(kept)
+        else:
+            self._lose(kept)
+
+    def doubt(self, kept: KeptPrefix) -> None:
+        """It is not to be found any more."""
+        if not kept.doubted:
+            self._lose(kept)
+            self._doubted.add(kept)
+            kept.doubted = True
+
+    def take_new(self) -> list[KeptPrefix]:
+        """Those that were added since the last call, and are still here."""
+        new, self._new = list(self._new.values()), {}
+        return new
+
+    def all_new(self) -> None:
+        """``take_new`` is to return all of them."""
+        self._new = dict(self._kept)
+
+    def _lose(self, kept: KeptPrefix) -> None:
         del self._kept[kept.key]
+        self._new.pop(kept.key, None)
         self._known.remove(kept.key, kept.pages_key)
 
-    def pin(self, kept: KeptPrefix) -> None:
-        """Something under way reads it."""
+    def note_pinned(self, kept: KeptPrefix) -> None:
         self._num_pinned += not kept.num_users
         kept.num_users += 1
 
-    def unpin(self, kept: KeptPrefix) -> None:
+    def note_unpinned(self, kept: KeptPrefix) -> None:
         assert kept.num_users, "unpinned twice"
         kept.num_users -= 1
         self._num_pinned -= not kept.num_users

@@ -15,7 +15,7 @@ class Offer(WireStruct, frozen=True):
 
     Valid only while the exporter's epoch of ``state_slot`` equals ``epoch``, which the puller
     checks after its copy. The cache has ``num_tokens`` tokens. ``digest`` is their hash where every
-    handoff is verified, else empty.
+    handoff is verified, else empty. ``missed_drafts``: the draft layer's KV of a token is missing.
     """
 
     instance: str
@@ -24,6 +24,7 @@ class Offer(WireStruct, frozen=True):
     epoch: int
     num_tokens: Positive
     digest: str = ""
+    missed_drafts: bool = False
 
 
 class KeptPrefix(WireStruct, frozen=True):

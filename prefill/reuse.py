@@ -1,0 +1,140 @@
+"""What a prompt reuses of earlier ones, and what it leaves for later ones. Pure.
+
+    find      the longest kept prefix, when a prompt is admitted
+    waits     it should wait instead: a prompt that is being filled will keep a longer one soon
+    admitted  from where it is computed, and where it keeps states (prefix_policy.py)
+    keep      a chunk's part of that
+    retired   a chunk is done: what it kept can be found from now on
+
+A prompt whose log-probabilities are asked for is computed whole, and has no keys.
+"""
+
+from collections.abc import Iterable
+
+from engine.batch import Keep
+from engine.cache.allocator import CacheAllocator
+from engine.cache.kept import KeptPrefix
+from engine.cache.prefix_policy import MIN_SAVED_TOKENS, SeenPages, places
+from engine.sequence import Sequence
+from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
+from transport.wire.reports import PrefixCounts
+
+
+class PrefixReuse:
+    """The prefixes of one worker's prompts. ``counts`` has its lookups."""
+
+    def __init__(self, allocator: CacheAllocator, layout: CacheLayout) -> None:
+        self._allocator = allocator
+        self._layout = layout
+        self._seen = SeenPages()
+        self.counts = PrefixCounts()
+
+    def find(self, sequence: Sequence) -> KeptPrefix | None:
+        """The longest kept prefix of the sequence; it leaves one token to compute at least."""
+        if sequence.keys is None:
+            return None
+        return self._allocator.kept.longest(sequence.keys, sequence.num_tokens - 1)
+
+    def waits(self, sequence: Sequence, filling: Iterable[Sequence]) -> bool:
+        """Whether a prompt that is being filled will soon keep so much more of the sequence than
+        is kept now, that computing it twice would be a waste. What they share is added to the
+        places where that prompt keeps states, if it has not passed it."""
+        if sequence.keys is None:
+            return False
+        found = self.find(sequence)
+        worth = (found.num_tokens if found else 0) + MIN_SAVED_TOKENS
+        return any(self._shared_soon(other, sequence, worth) for other in filling)
+
+    def _shared_soon(self, other: Sequence, sequence: Sequence, worth: int) -> bool:
+        """Whether ``other`` is going to keep a prefix of both of at least ``worth`` tokens."""
+        if other.keys is None or other.pulling is not None:
+            return False
+        shared = common_pages(other, sequence) * self._layout.page_size
+        most = min(shared, sequence.num_tokens - 1, other.num_tokens - 1)
+        most -= (most - other.num_reused) % CHUNK_ALIGNMENT
+        if most < worth:
+            return False
+        if most > other.num_cached and most not in other.places:
+            other.places = sorted({*other.places, most})
+        coming = [kept.num_tokens for kept in other.making]
+        coming += [place for place in other.places if place > other.num_cached]
+        return any(worth <= num_tokens <= most for num_tokens in coming)
+
+    def admitted(self, sequence: Sequence, prefix: KeptPrefix | None, num_reused: int) -> None:
+        """The sequence has pages, and is computed from its token ``num_reused`` on: behind
+        ``prefix``, which is pinned until its first chunk is done, or behind what was copied."""
+        sequence.num_cached = sequence.num_reused = num_reused
+        if sequence.keys is None:
+            return
+        if prefix is not None:
+            self._allocator.pin(prefix)
+            self._allocator.kept.touch(prefix.key)
+            sequence.prefix, sequence.reused = prefix, "gpu"
+            sequence.missed_drafts = prefix.missed_drafts
+        num_seen = self._seen.note(sequence.keys)
+        sequence.places = list(
+            places(
+                sequence.num_tokens,
+                start=num_reused,
+                boundaries=sequence.boundaries,
+                branch=num_seen * self._layout.page_size,
+                page_size=self._layout.page_size,
+            )
+        )
+
+    def chunk(self, sequence: Sequence, length: int) -> tuple[int, Keep | None]:
+        """How long the chunk of at most ``length`` tokens is, and what it keeps: of two places in
+        it the first one is where it ends."""
+        start = sequence.num_cached
+        inside = [p - start for p in sequence.places if start < p <= start + length]
+        if not inside:
+            return length, None
+        if len(inside) > 1:
+            length = inside[0]
+        assert sequence.allocation is not None, "computed without pages"
+        assert sequence.keys is not None, "keeps without keys"
+        kept = self._allocator.begin_prefix(sequence.allocation, sequence.keys, start + inside[0])
+        if kept is None:
+            return length, None
+        kept.missed_drafts = sequence.missed_drafts
+        sequence.making.append(kept)
+        return length, Keep(inside[0], kept.slot.id)
+
+    def retired(self, sequence: Sequence, keep: Keep | None) -> None:
+        """One of the sequence's chunks is done."""
+        if sequence.prefix is not None:
+            self._allocator.unpin(sequence.prefix)
+            sequence.made.append(sequence.prefix)
+            sequence.prefix = None
+        if keep is not None:
+            kept = sequence.making.pop(0)
+            if self._allocator.finish_prefix(kept):
+                sequence.made.append(kept)
+
+    def ended(self, sequence: Sequence) -> None:
+        """No batch of the sequence is under way, and none will be."""
+        if sequence.prefix is not None:
+            self._allocator.unpin(sequence.prefix)
+            sequence.prefix = None
+
+    def doubt(self, sequence: Sequence) -> None:
+        """Its logits were not finite: neither what it kept nor what it came from is to be used."""
+        for kept in sequence.made:
+            self._allocator.doubt(kept)
+        sequence.made.clear()
+
+
+def common_pages(a: Sequence, b: Sequence) -> int:
+    """Whole pages that both begin with. Keys are chains: behind one that differs all do."""
+    assert a.keys is not None, "no keys"
+    assert b.keys is not None, "no keys"
+    low, high = 0, min(a.keys.num_pages, b.keys.num_pages)
+    if a.keys.pages(0) != b.keys.pages(0):
+        return 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a.keys.pages(middle) == b.keys.pages(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
