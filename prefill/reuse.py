@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from engine.batch import Keep
 from engine.cache.allocator import CacheAllocator
 from engine.cache.kept import KeptPrefix
-from engine.cache.prefix_policy import MIN_SAVED_TOKENS, SeenPages, places
+from engine.cache.prefix_policy import SeenPages, places
 from engine.sequence import Sequence
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
 from transport.wire.reports import PrefixCounts
@@ -23,9 +23,12 @@ from transport.wire.reports import PrefixCounts
 class PrefixReuse:
     """The prefixes of one worker's prompts. ``counts`` has its lookups."""
 
-    def __init__(self, allocator: CacheAllocator, layout: CacheLayout) -> None:
+    def __init__(
+        self, allocator: CacheAllocator, layout: CacheLayout, min_saved_tokens: int
+    ) -> None:
         self._allocator = allocator
         self._layout = layout
+        self._min_saved = min_saved_tokens
         self._seen = SeenPages()
         self.counts = PrefixCounts()
 
@@ -42,7 +45,7 @@ class PrefixReuse:
         if sequence.keys is None:
             return False
         found = self.find(sequence)
-        worth = (found.num_tokens if found else 0) + MIN_SAVED_TOKENS
+        worth = (found.num_tokens if found else 0) + self._min_saved
         return any(self._shared_soon(other, sequence, worth) for other in filling)
 
     def _shared_soon(self, other: Sequence, sequence: Sequence, worth: int) -> bool:
@@ -79,6 +82,7 @@ class PrefixReuse:
                 boundaries=sequence.boundaries,
                 branch=num_seen * self._layout.page_size,
                 page_size=self._layout.page_size,
+                min_saved=self._min_saved,
             )
         )
 

@@ -176,6 +176,8 @@ class PrefillScheduler:
         """Give it its pages and state slot, and a beginning."""
         num_pages = self._num_pages(sequence)
         prefix = self._reuse.find(sequence) if self._reuse is not None else None
+        if prefix is not None and not self._allocator.can_share(num_pages, prefix):
+            prefix = None
         if self._pulls is not None and self._pulls.pays(sequence, prefix):
             sequence.allocation = self._allocator.reserve(num_pages)
             self._pulls.start(sequence)

@@ -22,11 +22,11 @@ from transport.wire.offers import KeptPrefix as KeptMessage
 from transport.wire.offers import Offer, PrefixesChanged
 from transport.wire.prefix import PrefixKeys
 from transport.wire.reports import PrefixCounts
-from worker.settings import HandoffSettings
+from worker.settings import HandoffSettings, PrefixCacheSettings
 
 
 class Prefixes:
-    """What a worker keeps for later prompts; nothing unless ``enabled``."""
+    """What a worker keeps for later prompts; nothing where that is off."""
 
     def __init__(
         self,
@@ -36,16 +36,17 @@ class Prefixes:
         instance: str,
         handoff: HandoffSettings,
         clock: Callable[[], float],
-        *,
-        enabled: bool,
+        settings: PrefixCacheSettings,
     ) -> None:
         self._engine = engine
         self._allocator = allocator
         self._page_size = page_size = engine.layout.page_size
         self._verify = handoff.verify
         self._offer = partial(Offer, instance)
-        self._enabled = enabled
-        self.reuse = PrefixReuse(allocator, engine.layout) if enabled else None
+        self._enabled = settings.enabled
+        self.reuse: PrefixReuse | None = None
+        if settings.enabled:
+            self.reuse = PrefixReuse(allocator, engine.layout, settings.min_saved_tokens)
         self.pulls = PrefixPulls(puller, page_size, handoff.pull_timeout_s, clock)
         self._evicted: set[bytes] = set()
         self._num_evicted = 0

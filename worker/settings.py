@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from colocated.limits import ColocatedLimits
+from engine.cache.prefix_policy import MIN_SAVED_TOKENS
 from engine.config import EngineConfig
 from transport.wire.channel_keys import ChannelKeys
+from transport.wire.layout import CHUNK_ALIGNMENT
 from transport.wire.messages import Role
 from worker.gpu_locks.folder import DEFAULT
 from worker.gpu_locks.marks import UNFIT_S
@@ -34,12 +36,16 @@ class HandoffSettings:
 @dataclass(frozen=True)
 class PrefixCacheSettings:
     """``enabled``: prefixes are kept and looked up. ``host_bytes`` of pinned host memory hold those
-    that leave the device too; 0: there is no host tier."""
+    that leave the device too; 0: there is no host tier. A state is kept where it saves a later
+    prompt ``min_saved_tokens`` at least."""
 
     enabled: bool = True
     host_bytes: int = 0
+    min_saved_tokens: int = MIN_SAVED_TOKENS
 
     def __post_init__(self) -> None:
+        if self.min_saved_tokens < CHUNK_ALIGNMENT:
+            raise ValueError(f"min_saved_tokens: {self.min_saved_tokens} < {CHUNK_ALIGNMENT}")
         if self.host_bytes < 0:
             raise ValueError(f"host_cache: {self.host_bytes} bytes is negative")
 

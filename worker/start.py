@@ -75,7 +75,7 @@ def serve(settings: WorkerSettings) -> None:
             puller,
             lookahead=settings.lookahead,
             drafts=draft_policy(settings.speculate, engine.max_drafts, device),
-            prefix_cache=settings.prefix_cache.enabled,
+            prefix_cache=settings.prefix_cache,
         )
         cleanup.callback(worker.close)
         watch = _watch(claimed, settings) if claimed else NoWatch()

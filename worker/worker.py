@@ -50,7 +50,7 @@ from transport.wire.session import ORDERS, Session, Work
 from worker.handoff import COPY_WAIT_S, Pulling, first_steps, offer_of
 from worker.prefixes import Prefixes
 from worker.reports import Reports
-from worker.settings import HandoffSettings
+from worker.settings import HandoffSettings, PrefixCacheSettings
 
 IDLE_S = 60.0
 
@@ -72,7 +72,7 @@ class Worker:
         *,
         lookahead: int,
         drafts: DraftPolicy | None = None,
-        prefix_cache: bool = True,
+        prefix_cache: PrefixCacheSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
@@ -88,7 +88,13 @@ class Worker:
         self._pulling = Pulling(engine, self._allocator, puller, self._reports, handoff, clock)
         self._transfers = self._pulling.transfers
         self._prefixes = prefixes = Prefixes(
-            engine, self._allocator, puller, instance, handoff, clock, enabled=prefix_cache
+            engine,
+            self._allocator,
+            puller,
+            instance,
+            handoff,
+            clock,
+            prefix_cache or PrefixCacheSettings(),
         )
         self._sequences = DecodeScheduler(
             self._allocator, engine.layout, self._reclaim, self._num_pages_coming, drafts,

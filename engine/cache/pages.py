@@ -82,9 +82,9 @@ class PagePool:
         self._num_keeps -= len(ids)
         return self._reclaim(ids)
 
-    def num_freed_by(self, ids: Iterable[int]) -> int:
-        """How many of a keeper's pages nothing else holds."""
-        return sum(not self._used[page] and self._kept[page] == 1 for page in ids)
+    def count_only_kept(self, ids: Iterable[int]) -> int:
+        """How many of these no sequence uses."""
+        return sum(not self._used[page] for page in ids)
 
     def _reclaim(self, ids: Sequence[int]) -> list[int]:
         freed = [page for page in ids if not self._used[page] and not self._kept[page]]

@@ -13,7 +13,7 @@ from transport.wire.layout import PoolSize
 from transport.wire.messages import Cancel, Failed, Generate, Prefilled, Tokens
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
-from worker.settings import HandoffSettings
+from worker.settings import HandoffSettings, PrefixCacheSettings
 from worker.worker import Worker
 
 PAGE = 16
@@ -49,6 +49,7 @@ class Bench:
             HandoffSettings(),
             NoPeers(),
             lookahead=lookahead,
+            prefix_cache=PrefixCacheSettings(enabled=False),  # all prompts begin alike
             clock=lambda: 0.0,
         )
 

@@ -32,7 +32,7 @@ from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import Decode, Generate, Heartbeat, Hello, Prefill
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed
-from worker.settings import HandoffSettings
+from worker.settings import HandoffSettings, PrefixCacheSettings
 from worker.worker import Worker
 
 
@@ -90,6 +90,9 @@ class Cluster:
         self.offer_ttl_s = rng.choice([0.15, 1.0, 10_000.0])
         self.pull_timeout_s, self.dies_at = pull_timeout_s, dies_at
         self.nan_share = nan_share
+        self.prefix_cache = PrefixCacheSettings(
+            enabled=rng.random() < 0.8, min_saved_tokens=rng.choice([64, 64, 128])
+        )
         self.registry = Registry(breakers)
         self.effects: list[Effect] = []
         self.lifecycle = Lifecycle(
@@ -128,7 +131,7 @@ class Cluster:
         hello = Hello(instance, role, "m", "cpu", 1, longest, size.num_state_slots, export)
         node = Node(hello, engine)
         session = SimpleNamespace(send=node.outbox.append, in_socket_s=0.0)
-        if role == "decode":
+        if role == "decode" or self.prefix_cache.enabled:
             node.copies = LateCopies(engine.cache, self.rng, self._find_memory, stuck=stuck)
         handoff = HandoffSettings(
             self.offer_ttl_s, self.pull_timeout_s,
@@ -138,7 +141,7 @@ class Cluster:
         node.pool = Worker(
             engine, session, role, instance, ColocatedLimits(PrefillLimits(128, 4), beside),
             handoff, node.copies or NoPeers(), lookahead=self.lookahead, clock=lambda: self.now,
-            drafts=ChangingDrafts(self.rng),
+            drafts=ChangingDrafts(self.rng), prefix_cache=self.prefix_cache,
         )  # fmt: skip
         self.nodes[instance] = node
         self.memories[instance] = engine.cache
@@ -226,6 +229,7 @@ class Cluster:
             node.pool.handle(node.inbox.popleft())
         node.has_read_all |= not node.inbox
         node.pool.step()
+        node.pool.tell()
         assert node.pool.gauges().accounting_error == ""
 
     def _heartbeat(self, node: Node) -> None:

@@ -37,6 +37,16 @@ def test_decode_workers_stand_in_while_prefill_workers_are_away(lookahead: int, 
     run_scenario(random.Random(seed), ("prefill", "decode"), lookahead, max_away=6_000)
 
 
+def draw_prompt(rng: random.Random, earlier: dict) -> tuple[int, ...]:
+    """A new one; or one that begins as an earlier one did, or goes on where its answer ended."""
+    begin: tuple[int, ...] = ()
+    if earlier and rng.random() < 0.7:
+        prompt, stop = rng.choice(list(earlier.values()))
+        whole = (*prompt, *expected_output(prompt, stop))
+        begin = whole[: rng.choice([len(prompt), len(whole), rng.randint(1, len(whole))])][:150]
+    return (*begin, *(rng.randrange(64) for _ in range(rng.randint(1, max(1, 150 - len(begin))))))
+
+
 def run_scenario(
     rng: random.Random, roles: tuple[str, ...], lookahead: int, max_away: int = 0
 ) -> None:
@@ -56,7 +66,7 @@ def run_scenario(
     away = Away(cluster, max_away)
     for _ in range(MAX_EVENTS):
         if len(prompts) < 25 and rng.random() < 0.02:
-            prompt = tuple(rng.randrange(64) for _ in range(rng.randint(1, 150)))
+            prompt = draw_prompt(rng, prompts)
             stop = StopRule(rng.randint(1, 60), stop_token_ids=(EOS,) if rng.random() < 0.7 else ())
             prompts[cluster.submit(prompt, stop)] = prompt, stop
         elif cluster.open and rng.random() < 0.002:
