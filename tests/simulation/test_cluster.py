@@ -52,7 +52,9 @@ def run_scenario(
 ) -> None:
     """Workers that are killed, or drain and leave, are replaced ``max_away`` events later at most;
     with any, mostly prefill workers, and there are few."""
-    size = PoolSize(num_pages=rng.choice([14, 18, 25, 40, 60]), num_state_slots=rng.randint(2, 8))
+    size = PoolSize(
+        num_pages=rng.choice([14, 18, 25, 40, 60, 120]), num_state_slots=rng.randint(2, 16)
+    )
     blamed = rng.random() < 0.5  # for the deaths of workers, which are none of their doing here
     nan_share = rng.choice([0.0, 0.0, 0.005])
     cluster = Cluster(
