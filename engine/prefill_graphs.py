@@ -73,7 +73,8 @@ class Shape:
         sampled = [(i, row) for i, row in enumerate(rows) if row.sample]
         lens = [row.length for row in rows]
         ends = [row.start + row.length for row in rows]
-        plan = HostPlan.of([row.start for row in rows], lens)
+        keeps = [row.keep for row in rows]
+        plan = HostPlan.of([row.start for row in rows], lens, keeps=keeps)
         tables = np.zeros((self.rows + 1, MAX_PAGES), dtype=np.int32)
         for table, row, end in zip(tables, rows, ends, strict=False):
             num_pages = layout.pages_for(end)

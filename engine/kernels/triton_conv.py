@@ -30,8 +30,8 @@ def conv_qkv(
     """-> q, k [tokens, k_heads, k_dim] of unit length and v [tokens, v_heads, v_dim].
 
     projected [tokens, width], whose first ``channels`` columns are q | k | v; weight [channels, 4];
-    conv_state [state slots, channels, 3], read and then moved on in place; state_slots [rows], not
-    read for rows without tokens.
+    conv_state [state slots, channels, 3], read and then moved on in place, where also goes what the
+    plan ``keeps``; state_slots [rows], not read for rows without tokens.
     """
     num_tokens = projected.shape[0]
     channels = weight.shape[0]
@@ -47,7 +47,7 @@ def conv_qkv(
     k = torch.empty_like(q)
     v = projected.new_empty(num_tokens, num_v_heads, v_dim)
     num_rows = plan.starts.shape[0]
-    args = (projected, weight, conv_state, state_slots, plan.firsts, plan.starts)
+    args = (projected, weight, conv_state, state_slots, plan.firsts, plan.starts, plan.keeps)
     blocks = (plan.block_firsts, plan.block_rows)
     strides = (projected.stride(0), conv_state.stride(0))
     # The first tokens of a row that has history are written twice, the second time with it.
@@ -74,6 +74,7 @@ def _conv_kernel(
     p_slots,
     p_firsts,
     p_starts,
+    p_keeps,
     p_block_firsts,
     p_block_rows,
     p_first_half,
@@ -122,14 +123,13 @@ def _conv_kernel(
             p_j = p_h + o_c[None, :] * 3 + (o_t + j)[:, None]
             b_h = tl.load(p_j, mask=m_j[:, None], other=0.0).to(tl.float32)
             b_y += b_h * tl.load(p_weight + o_c * 4 + j).to(tl.float32)[None, :]
-        # Row i becomes input ``length - 3 + i``: the row's own, or the old state's i + length.
-        o_new = length - 3 + o_t
-        p_x += (length - 3).to(tl.int64) * x_stride
-        b_new = tl.load(p_x, mask=((o_t < 3) & (o_new >= 0))[:, None], other=0.0)
         p_h += o_c[None, :] * 3
-        m_kept = (o_t < 3) & (o_new < 0) & started
-        b_old = tl.load(p_h + (o_t + length)[:, None], mask=m_kept[:, None], other=0.0)
-        b_new = tl.where((o_new >= 0)[:, None], b_new, b_old)
+        kept = tl.load(p_keeps + row * 2)
+        if kept > 0:
+            p_kept = p_state + tl.load(p_keeps + row * 2 + 1).to(tl.int64) * slot_stride
+            b_kept = _last_inputs(p_x, p_h, o_t, kept, x_stride, started)
+            tl.store(p_kept + o_c[None, :] * 3 + o_t[:, None], b_kept, mask=(o_t < 3)[:, None])
+        b_new = _last_inputs(p_x, p_h, o_t, length, x_stride, started)
         # NOTE: every thread has loaded before any stores.
         tl.debug_barrier()
         tl.store(p_h + o_t[:, None], b_new, mask=(o_t < 3)[:, None])
@@ -146,3 +146,16 @@ def _conv_kernel(
         b_y *= scale
     p_out += ((first + o_t).to(tl.int64)[:, None] * HEADS + head) * DIM + o_d[None, :]
     tl.store(p_out, b_y.to(p_x.dtype.element_ty), mask=m_t[:, None])
+
+
+@triton.jit
+def _last_inputs(p_x, p_h, o_t, length, x_stride, started):
+    """The state behind ``length`` tokens of a row: at i of ``o_t`` input ``length - 3 + i``, the
+    row's own or the old state's ``length + i``. ``p_x`` are its tokens ``o_t``, ``p_h`` is the old
+    state."""
+    o_new = length - 3 + o_t
+    p_new = p_x + (length - 3).to(tl.int64) * x_stride
+    b_new = tl.load(p_new, mask=((o_t < 3) & (o_new >= 0))[:, None], other=0.0)
+    m_old = (o_t < 3) & (o_new < 0) & started
+    b_old = tl.load(p_h + (o_t + length)[:, None], mask=m_old[:, None], other=0.0)
+    return tl.where((o_new >= 0)[:, None], b_new, b_old)

@@ -47,7 +47,8 @@ def delta_prefill(
 ) -> torch.Tensor:
     """-> [tokens, v_heads, v_dim] like ``v``; ``state`` [state slots, v_heads, k_dim, v_dim].
 
-    ``state`` is float32 and updated in place at ``state_slots`` [rows].
+    ``state`` is float32 and updated in place at ``state_slots`` [rows]. What the plan ``keeps`` of
+    a row, the state behind its first blocks, is stored too.
 
     q, k, v from ``conv_qkv``; b, a [tokens, v_heads] may be columns of a wider matrix; neg_exp_a,
     dt_bias [v_heads] float32. A row that starts at 0 begins from zeros without reading its slot,
@@ -84,7 +85,7 @@ def delta_prefill(
     out = torch.empty_like(v)
     _scan_kernel[(v_dim // block_columns, num_v_heads, plan.starts.shape[0])](
         q, k, v, inverse, scores, total, out, state, state_slots,
-        plan.firsts, plan.block_firsts, plan.starts, state.stride(0),
+        plan.firsts, plan.block_firsts, plan.starts, plan.keeps, state.stride(0),
         NUM_V_HEADS=num_v_heads, GROUP=group, K_DIM=k_dim, V_DIM=v_dim, BLOCK=BLOCK,
         COLUMNS=block_columns, STAGES=num_stages, num_warps=num_warps,
     )  # fmt: skip
@@ -182,6 +183,7 @@ def _scan_kernel(
     p_firsts,
     p_block_firsts,
     p_starts,
+    p_keeps,
     slot_stride,
     NUM_V_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -202,11 +204,11 @@ def _scan_kernel(
     o_i = tl.arange(0, BLOCK)
     o_k = tl.arange(0, K_DIM)
     o_v = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    p_state += tl.load(p_slots + row).to(tl.int64) * slot_stride + head * (K_DIM * V_DIM)
-    p_state += o_k[:, None] * V_DIM + o_v[None, :]
+    p_state += head * (K_DIM * V_DIM) + o_k[:, None] * V_DIM + o_v[None, :]
+    o_own = tl.load(p_slots + row).to(tl.int64) * slot_stride
     b_s = tl.zeros([K_DIM, COLUMNS], tl.float32)
     if tl.load(p_starts + row) > 0:
-        b_s = tl.load(p_state)
+        b_s = tl.load(p_state + o_own)
 
     o_block = (block_first * NUM_V_HEADS + head).to(tl.int64)
     p_total += o_block * BLOCK + o_i
@@ -220,23 +222,29 @@ def _scan_kernel(
     o_out = (o_t * NUM_V_HEADS + head)[:, None] * V_DIM + o_v[None, :]
     p_v += o_out
     p_out += o_out
-    for block in tl.range(0, num_blocks, num_stages=STAGES):
-        m_t = (block * BLOCK + o_i < length)[:, None]
-        o_step = tl.full([], BLOCK, tl.int64) * block
-        b_k = tl.load(p_k + o_step * (NUM_V_HEADS // GROUP * K_DIM), mask=m_t, other=0.0)
-        b_q = tl.load(p_q + o_step * (NUM_V_HEADS // GROUP * K_DIM), mask=m_t, other=0.0)
-        b_v = tl.load(p_v + o_step * (NUM_V_HEADS * V_DIM), mask=m_t, other=0.0)
-        b_inverse = tl.load(p_inverse + o_step * (NUM_V_HEADS * BLOCK))
-        b_scores = tl.load(p_scores + o_step * (NUM_V_HEADS * BLOCK))
-        b_total = tl.load(p_total + o_step * NUM_V_HEADS)
-        b_last = tl.min(b_total, 0)
-        b_grown = tl.exp(b_total)
-        b_h = b_s.to(b_k.dtype)
-        b_u = b_v.to(tl.float32) - tl.dot(b_k, b_h) * b_grown[:, None]
-        b_u = tl.dot(b_inverse, b_u.to(b_k.dtype))
-        b_o = tl.dot(b_q, b_h) * b_grown[:, None]
-        b_o = tl.dot(b_scores, b_u.to(b_k.dtype), b_o)
-        tl.store(p_out + o_step * (NUM_V_HEADS * V_DIM), b_o.to(b_k.dtype), mask=m_t)
-        b_u *= tl.exp(b_last - b_total)[:, None]
-        b_s = tl.dot(tl.trans(b_k), b_u.to(b_k.dtype), b_s * tl.exp(b_last))
-    tl.store(p_state, b_s)
+    kept_blocks = tl.cdiv(tl.load(p_keeps + row * 2), BLOCK)
+    o_kept = tl.load(p_keeps + row * 2 + 1).to(tl.int64) * slot_stride
+    # The blocks whose state is kept, if any, then the others: a test in each block would cost more.
+    for part in tl.range(tl.where(kept_blocks > 0, 0, 1), 2):
+        begin = tl.where(part == 0, 0, kept_blocks)
+        end = tl.where(part == 0, kept_blocks, num_blocks)
+        for block in tl.range(begin, end, num_stages=STAGES):
+            m_t = (block * BLOCK + o_i < length)[:, None]
+            o_step = tl.full([], BLOCK, tl.int64) * block
+            b_k = tl.load(p_k + o_step * (NUM_V_HEADS // GROUP * K_DIM), mask=m_t, other=0.0)
+            b_q = tl.load(p_q + o_step * (NUM_V_HEADS // GROUP * K_DIM), mask=m_t, other=0.0)
+            b_v = tl.load(p_v + o_step * (NUM_V_HEADS * V_DIM), mask=m_t, other=0.0)
+            b_inverse = tl.load(p_inverse + o_step * (NUM_V_HEADS * BLOCK))
+            b_scores = tl.load(p_scores + o_step * (NUM_V_HEADS * BLOCK))
+            b_total = tl.load(p_total + o_step * NUM_V_HEADS)
+            b_last = tl.min(b_total, 0)
+            b_grown = tl.exp(b_total)
+            b_h = b_s.to(b_k.dtype)
+            b_u = b_v.to(tl.float32) - tl.dot(b_k, b_h) * b_grown[:, None]
+            b_u = tl.dot(b_inverse, b_u.to(b_k.dtype))
+            b_o = tl.dot(b_q, b_h) * b_grown[:, None]
+            b_o = tl.dot(b_scores, b_u.to(b_k.dtype), b_o)
+            tl.store(p_out + o_step * (NUM_V_HEADS * V_DIM), b_o.to(b_k.dtype), mask=m_t)
+            b_u *= tl.exp(b_last - b_total)[:, None]
+            b_s = tl.dot(tl.trans(b_k), b_u.to(b_k.dtype), b_s * tl.exp(b_last))
+        tl.store(p_state + tl.where(part == 0, o_kept, o_own), b_s)

@@ -279,7 +279,10 @@ class TritonKernels:
     def _plan(self, inputs: Inputs) -> PrefillPlan:
         rows = inputs.prefill
         assert rows is not None, "a plan without prefill rows"
-        return inputs.once("plan", lambda: PrefillPlan.of(rows.starts, rows.lens, self._device))
+        return inputs.once(
+            "plan",
+            lambda: PrefillPlan.of(rows.starts, rows.lens, self._device, keeps=rows.keeps),
+        )
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:

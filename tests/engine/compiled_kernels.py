@@ -18,7 +18,7 @@ from triton.compiler import make_backend
 from triton.runtime import jit
 
 from engine import cuda_sampler
-from engine.batch import Binding, ForwardBatch, Row, Scoring
+from engine.batch import Binding, ForwardBatch, Keep, Row, Scoring
 from engine.config import Device, EngineConfig
 from engine.cuda_sampler import CudaSampler, num_logits
 from engine.kernels.triton_set import TritonKernels
@@ -83,20 +83,21 @@ def small_engine(
 
 
 def batches(engine: Engine, draw: random.Random) -> list[ForwardBatch]:
-    """Prompts, whole or continued, few and many, short and long; then many short ones together, and
-    some that are scored."""
+    """Prompts, whole or continued, few and many, short and long, some of which keep a state; then
+    many short ones together, and some that are scored."""
     found = []
     for _ in range(NUM_BATCHES):
         rows, pages = [], list(range(PAGES))
         for slot in range(draw.choice((1, 1, 2, 3, 4, 5, 8, 15, 16, 24))):
-            start = draw.choice((0, 0, 64, 128, 1024))
+            start = draw.choice((0, 0, 64, 128, 77, 1024))
             length = draw.choice((1, 7, 64, 100, 256, 300, draw.randint(1, 1100)))
             num_pages = engine.layout.pages_for(start + length)
             if len(pages) < num_pages:
                 break
             held, pages = pages[:num_pages], pages[num_pages:]
             sample = bool((start + length) % 64) or draw.random() < 0.5
-            rows.append(Row(slot, tuple(held), start, (0,) * length, sample=sample))
+            keep = Keep(length, slot + 32) if draw.random() < 0.3 else None
+            rows.append(Row(slot, tuple(held), start, (0,) * length, sample=sample, keep=keep))
         found.append(ForwardBatch(tuple(rows)))
     for num_rows in (17, 24, 33, 40, 60):
         short = [Row(slot, (slot,), 0, (0,) * draw.choice((3, 9, 20))) for slot in range(num_rows)]
@@ -147,6 +148,8 @@ def main() -> None:
             for row in batch.rows:
                 sampling = SAMPLING[(index + row.state_slot) % 2 if index % 3 else 0]
                 engine.bind(Binding(row.state_slot, (0,), (), sampling, StopRule(9)))
+                if row.start:
+                    engine.restore(row.state_slot, row.state_slot, row.start)
             engine.launch(batch).result()
         for sampling, stop in asked():
             engine.bind(Binding(0, (0,), (), sampling, stop))

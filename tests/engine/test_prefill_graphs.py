@@ -4,13 +4,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.batch import Row
+from engine.batch import Keep, Row
 from engine.kernels.triton_prefill_plan import BLOCK, TILE_LEN, HostPlan
 from engine.prefill_graphs import MAX_PAGES, ROWS, TOKENS, Shape
 from transport.wire.layout import CacheLayout
 
 chunks = st.lists(
-    st.tuples(st.integers(0, 40).map(lambda n: n * 64), st.integers(1, 256)),
+    st.tuples(st.integers(0, 40).map(lambda n: n * 64) | st.integers(0, 2560), st.integers(1, 256)),
     min_size=1,
     max_size=16,
 )
@@ -49,7 +49,8 @@ def test_a_padded_pass_is_the_pass_and_empty_rows(spec: list[tuple[int, int]]) -
         pages = tuple(range(page, page + count + 2))
         page += count
         sample = bool(slot % 2) or bool((start + length) % 64)
-        rows.append(Row(slot + 3, pages, start, tuple(range(length)), sample=sample))
+        keep = Keep(length, slot + 99) if slot % 3 == 0 else None
+        rows.append(Row(slot + 3, pages, start, tuple(range(length)), sample=sample, keep=keep))
     num_tokens = sum(row.length for row in rows)
     shape = Shape(next(n for n in TOKENS if n >= num_tokens), ROWS[len(rows) > 1])
     parts = shape.parts(rows, LAYOUT)
@@ -66,6 +67,9 @@ def test_a_padded_pass_is_the_pass_and_empty_rows(spec: list[tuple[int, int]]) -
         assert positions[firsts[i] : firsts[i + 1]].tolist() == list(range(row.start, end))
         held = row.block_table[: LAYOUT.pages_for(end)]
         assert tuple(tables[i, : len(held)]) == held
+    keeps = [(row.keep.num_tokens, row.keep.state_slot) if row.keep else (0, -1) for row in rows]
+    keeps += [(0, -1)] * (shape.rows + 1 - len(rows))
+    assert parts["keeps"].reshape(-1, 2).tolist() == [list(keep) for keep in keeps]
     # Every row beyond, and the last in any case, has neither tokens nor blocks.
     assert (np.diff(firsts)[len(rows) :] == 0).all()
     assert (np.diff(parts["block_firsts"])[len(rows) :] == 0).all()
@@ -88,5 +92,6 @@ def test_a_pass_of_nothing_has_only_empty_rows_and_padding() -> None:
     assert (parts["block_rows"] == shape.rows).all()
     assert (parts["token_rows"] == shape.rows).all()
     assert (parts["tiles"].reshape(-1, 2) == (shape.rows, 0)).all()
+    assert (parts["keeps"].reshape(-1, 2) == (0, -1)).all()
     others = "ids", "ends", "num_live", "firsts", "starts", "block_firsts", "tables"
     assert not any(parts[name].any() for name in others)
