@@ -118,11 +118,16 @@ def test_a_prompt_that_ends_with_a_question_or_within_an_answer(tokenizer: Token
     ]
     going_on = tokenizer.encode_chat([*FIRST, answer("Fo")], continue_final=True)
     assert tokenizer.decode(going_on[tokenizer.boundaries.of(going_on)[-1] :]) == "Fo"
+    header = tokenizer.encode("Four.<|im_start|>assistant\n")
+    assert len(header) not in tokenizer.boundaries.of(header)
 
 
 def test_other_texts_and_other_tokenizers_have_none(tiny: Tokenizer) -> None:
     assert tiny.boundaries.of(tiny.encode("<|im_end|> How many user\n are an assistant\n?")) == ()
     assert tiny.boundaries.of(packed()) == ()
+    header = tiny.encode("<|im_start|>user")
+    bytes_between_ids = packed([7, *(token_id << 8 for token_id in header), 0, 7])
+    assert tiny.boundaries.of(bytes_between_ids) == ()
     plain = Boundaries(Backend(models.BPE()))
     assert plain.of(tiny.encode_chat(SECOND)) == ()
 

@@ -29,7 +29,7 @@ TEMPLATE_LEN = 16
 async def agents(settings: LoadSettings, tokens: Tokens, session: Session) -> AgentsLoad:
     """Raises ValueError where the last turns do not fit the server, and PromptsFailed."""
     assert settings.agents is not None
-    _check_fits(settings, session.server.max_model_len or math.inf)
+    check_fits(settings, session.server.max_model_len or math.inf)
     draw = random.Random(f"{settings.seed} system")
     text = await random_text(tokens, settings.agents_shared_prefix, draw)
     system = {"role": "system", "content": text}
@@ -88,7 +88,8 @@ async def _outcomes(
     return found
 
 
-def _check_fits(settings: LoadSettings, most: float) -> None:
+def check_fits(settings: LoadSettings, most: float) -> None:
+    """Raises ValueError where the last turns may be longer than ``most`` tokens."""
     a_turn = settings.agents_turn_len.high + settings.output_len.high + 2 * TEMPLATE_LEN
     longest = settings.agents_shared_prefix + TEMPLATE_LEN + settings.turns * a_turn
     if longest > most:

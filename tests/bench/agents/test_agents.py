@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from bench.cli import app
 from bench.harness.agents.result import AgentsLoad
+from bench.harness.agents.run import check_fits
 from bench.harness.client.record import Arrival, Failure, PromptTokensDetails, Record, Usage
 from bench.harness.figures.counting import Count
 from bench.harness.figures.outcome import Outcome
@@ -119,6 +120,29 @@ def test_the_same_seed_repeats_the_conversations(serve_stub: ServeStub, tmp_path
         )
     assert said[0] == said[1]
     assert not said[0] & said[2]
+
+
+def test_a_turn_is_due_so_long_after_the_answer_before_it(
+    serve_stub: ServeStub, tmp_path: Path
+) -> None:
+    stub = serve_stub(FAST)
+    more = ["--think-s", "0.05", "--rate", "20"]
+    _, _, found = bench(stub.url, tmp_path / "r.json", *SMALL, *more)
+    requests = found["results"]["requests"]
+    begins = [request["due_ms"] for request in requests[::4]]
+    assert begins[1] >= 45  # the second agent begins 50 ms after the first; its timer may be early
+    assert begins[2] >= 95
+    for before, after in pairwise(requests):
+        if after in requests[::4]:
+            continue  # another agent's first
+        assert after["due_ms"] >= before["done_ms"] + 45
+
+
+def test_conversations_that_outgrow_the_server_are_refused_before_they_begin() -> None:
+    settings = LoadSettings(agents=1, turns=10, agents_shared_prefix=1000, seed=1)
+    check_fits(settings, 5000)
+    with pytest.raises(ValueError, match=r"turns, agents_shared_prefix.*at most 4096"):
+        check_fits(settings, 4096)
 
 
 @pytest.mark.parametrize(
