@@ -12,8 +12,8 @@ from deploy.worker_view import headline, is_ready, worker_cells, worker_lines, w
 NOT_READY = 1
 NO_ANSWER = 2
 _COLUMNS = (
-    "role", "instance", "device", "running", "waiting", "pages", "state_slots", "drafts",
-    "tok_step", "accepted", "breaker",
+    "role", "instance", "device", "running", "waiting", "pages", "state_slots", "hits", "kept",
+    "drafts", "tok_step", "accepted", "breaker",
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from deploy.requests_view import request_lines, requests_table
 from deploy.worker_view import (
     UNKNOWN,
     headline,
+    hit_rate,
     is_ready,
     worker_cells,
     worker_lines,
@@ -16,10 +17,11 @@ from deploy.worker_view import (
 
 _COLUMNS = (
     "role", "instance", "device", "running", "waiting", "pages", "kv", "state_slots",
-    "prompt_tok_s", "output_tok_s", "drafts", "tok_step", "accepted", "breaker", "gpu",
+    "prompt_tok_s", "output_tok_s", "hits", "kept", "drafts", "tok_step", "accepted", "breaker",
+    "gpu",
 )  # fmt: skip
-_NOT_IF_NARROW = ("role", "device", "pages", "drafts", "accepted")
-_WIDE = 140
+_NOT_IF_NARROW = ("role", "device", "pages", "kept", "drafts", "accepted")
+_WIDE = 156
 _OTHER_LINES = 8
 """Lines of the screen that are neither a worker nor a request."""
 
@@ -29,7 +31,7 @@ def lines(reading: Reading, rates: Rates) -> list[str]:
     workers = worker_lines(_workers(reading), _COLUMNS)
     requests = request_lines(reading.requests)
     note = [reading.requests_note] if reading.requests_note else []
-    return [headline(reading.status), _speed(rates), *workers, *requests, *note]
+    return [headline(reading.status), _speed(reading, rates), *workers, *requests, *note]
 
 
 def table(reading: Reading, rates: Rates, width: int, height: int) -> Group:
@@ -40,7 +42,7 @@ def table(reading: Reading, rates: Rates, width: int, height: int) -> Group:
     shown = reading.requests[: max(0, height - _OTHER_LINES - len(workers))]
     return Group(
         Text(headline(reading.status), style=style),
-        Text(_speed(rates)),
+        Text(_speed(reading, rates)),
         "",
         worker_table(workers, columns),
         "",
@@ -53,10 +55,11 @@ def _workers(reading: Reading) -> list[dict[str, str]]:
     return [worker_cells(each, celsius.get(each["instance"])) for each in reading.status["workers"]]
 
 
-def _speed(rates: Rates) -> str:
+def _speed(reading: Reading, rates: Rates) -> str:
     return "  ".join((
         f"output {_number(rates.output_tok_s)} tok/s",
         f"prompts {_number(rates.prompt_tok_s)} tok/s",
+        f"hits {hit_rate(reading.status['workers'])}",
         f"handoff {_number(rates.handoff_gb_s, 3)} GB/s",
         f"p50 {_ms(rates.handoff_p50_s)} ms",
         f"p99 {_ms(rates.handoff_p99_s)} ms",

@@ -49,9 +49,24 @@ def worker_cells(worker: dict[str, Any], celsius: float | None = None) -> dict[s
         "tok_step": _tokens_per_step(worker),
         "drafts": str(worker["drafts"]),
         "accepted": _acceptance(worker),
+        "hits": hit_rate([worker]),
+        "kept": _kept(worker),
         "breaker": worker["breaker"],
         "gpu": UNKNOWN if celsius is None else f"{celsius:.0f}°C",
     }
+
+
+def hit_rate(workers: Sequence[dict[str, Any]]) -> str:
+    """Of the prompt tokens of the last minute, the share that the prefix cache had."""
+    queried = sum(worker["queried_tokens"] for worker in workers)
+    reused = sum(worker["reused_tokens"] for worker in workers)
+    return f"{100 * reused / queried:.0f}%" if queried else UNKNOWN
+
+
+def _kept(worker: dict[str, Any]) -> str:
+    """Prefixes on the device, and in the host tier: "12+40"."""
+    host = worker["kept_prefixes_host"]
+    return f"{worker['kept_prefixes']}+{host}" if host else str(worker["kept_prefixes"])
 
 
 def _tokens_per_step(worker: dict[str, Any]) -> str:

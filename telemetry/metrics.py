@@ -16,6 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 
 from telemetry.draft_metrics import DraftMetrics
 from telemetry.gpu_metrics import GpuMetrics
+from telemetry.prefix_metrics import PrefixMetrics
 from telemetry.vllm_aliases import VllmAliases
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -168,6 +169,7 @@ class Metrics:
             "baton_worker_drafts", "Drafts that a step makes for each sequence.", worker, registry=r
         )
         self.drafts = DraftMetrics(r)
+        self.prefixes = PrefixMetrics(r)
         self.gpus = GpuMetrics()
         r.register(self.gpus)
         self.workers_lost = Counter(
@@ -221,6 +223,7 @@ class Metrics:
             "vllm:prompt_tokens": self.prompt_tokens,
             "vllm:generation_tokens": self.generation_tokens,
             **self.drafts.vllm(),
+            **self.prefixes.vllm(),
         }
         r.register(VllmAliases(model_name, same, self.requests, self.pages, self.free_pages))
 
@@ -248,6 +251,7 @@ class Metrics:
         for gauge in self._worker_gauges():
             gauge.remove_by_labels({"instance": instance, "role": role})
         self.gpus.forget(instance)
+        self.prefixes.forget(instance, role)
         if role in ("prefill", "decode"):
             self.selftest_bytes_per_s.remove_by_labels({role: instance})
 

@@ -9,9 +9,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-# Dashboards and autoscalers for vLLM ask for these too. They are always 0 here.
-_NO_PREFIX_CACHE = ("vllm:prefix_cache_queries", "vllm:prefix_cache_hits")
-
 
 class VllmAliases(Collector):
     """Repeats metrics under vLLM's names at every scrape; keeps no numbers.
@@ -38,9 +35,6 @@ class VllmAliases(Collector):
                 yield self._renamed(source, alias)
         yield self._kv_cache_usage()
         yield self._request_success()
-        for name in _NO_PREFIX_CACHE:
-            zero = Sample(f"{name}_total", self._labels, 0.0)
-            yield _metric(name, "Always 0: there is no prefix cache.", "counter", [zero])
 
     def _renamed(self, source: Metric, alias: str) -> Metric:
         samples = (

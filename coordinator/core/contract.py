@@ -73,7 +73,9 @@ class WorkerStatus:
     while one request probes it. Tokens a second are over the last seconds (TokenMeter): of prompts
     when they are done, and of output. ``drafts`` is how many a decode step makes for each sequence
     now. Of the last seconds: the tokens that a step gave a sequence, None without steps; and the
-    share of drafts accepted, by position."""
+    share of drafts accepted, by position. Of the last minute: the tokens of prompts that were
+    looked up in the prefix cache, and those of them found. ``kept_prefixes`` are on its device now,
+    ``kept_prefixes_host`` in its host tier."""
 
     instance: str
     role: str
@@ -93,6 +95,10 @@ class WorkerStatus:
     drafts: int = 0
     tokens_per_step: float | None = None
     draft_acceptance: tuple[float, ...] = ()
+    queried_tokens: int = 0
+    reused_tokens: int = 0
+    kept_prefixes: int = 0
+    kept_prefixes_host: int = 0
 
 
 @dataclass(frozen=True)

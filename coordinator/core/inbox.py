@@ -122,7 +122,8 @@ class Inbox:
         worker.gauges, worker.gpu = message.gauges, message.gpu
         worker.malformed_dropped = message.malformed_dropped
         worker.drafts.note(message.gauges.drafts, worker.heard_at)
-        self._observer.drafted(worker)
+        worker.prefixes.note(message.gauges.prefix, worker.heard_at)
+        self._observer.counted(worker)
         self._observer.heartbeat(worker)
         self._lifecycle.reconcile(worker, set(message.held), self._welcome.heartbeat_s)
 

@@ -154,10 +154,12 @@ class Observer:
         self._metrics.workers_lost.labels(role, reason).inc(reason != "goodbye")
         self._records.worker_gone(worker.instance)
 
-    def drafted(self, worker: Worker) -> None:
-        """The worker's heartbeat counts more steps and drafts than the one before."""
+    def counted(self, worker: Worker) -> None:
+        """The worker's heartbeat counts more than the one before."""
         growth = worker.drafts.growth
         self._metrics.drafts.grow(growth.num_steps, growth.verified, growth.accepted)
+        prefixes = structs.asdict(worker.prefixes.growth)
+        self._metrics.prefixes.grow(worker.instance, worker.hello.role, prefixes)
 
     def heartbeat(self, worker: Worker) -> None:
         gauges, pools = worker.gauges, worker.hello.memory.pools
@@ -176,6 +178,8 @@ class Observer:
             malformed_dropped=worker.malformed_dropped,
             drafts=worker.drafts.num_drafts,
         )
+        held = structs.asdict(gauges.prefix) | {"gpu_bytes": worker.kept_bytes}
+        self._metrics.prefixes.tell(worker.instance, worker.hello.role, held)
         if worker.gpu is None:
             self._metrics.gpus.forget(worker.instance)
         else:

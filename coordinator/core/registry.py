@@ -10,6 +10,7 @@ from coordinator.core.contract import WorkerStatus
 from coordinator.core.draft_meter import DraftMeter
 from coordinator.core.kept_prefixes import KeptPrefixes
 from coordinator.core.pairs import Pairs
+from coordinator.core.prefix_meter import PrefixMeter
 from coordinator.core.request import Request, State
 from transport.wire.errors import LayoutMismatch, RoleMismatch
 from transport.wire.layout import CacheLayout
@@ -76,6 +77,7 @@ class Worker:
     prompt_tokens: TokenMeter = field(default_factory=TokenMeter)
     output_tokens: TokenMeter = field(default_factory=TokenMeter)
     drafts: DraftMeter = field(default_factory=DraftMeter)
+    prefixes: PrefixMeter = field(default_factory=PrefixMeter)
     malformed_dropped: int = 0
     unproved: dict[str, float] = field(default_factory=dict)
     landing: dict[str, float] = field(default_factory=dict)
@@ -98,9 +100,15 @@ class Worker:
         if now - self.beats[1] >= heartbeat_s / 2:
             self.beats = self.beats[1], now
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of its pages and state slots that only kept prefixes hold."""
+        held, layout = self.gauges.prefix, self.layout
+        return held.pages_kept * layout.page_bytes + held.num_kept * layout.state_slot_bytes
+
     def status(self, now: float) -> WorkerStatus:
         """``now`` is of the monotonic clock."""
-        pools = self.hello.memory.pools
+        pools, prefixes = self.hello.memory.pools, self.prefixes.recent
         return WorkerStatus(
             instance=self.instance,
             role=self.hello.role,
@@ -120,6 +128,10 @@ class Worker:
             drafts=self.drafts.num_drafts,
             tokens_per_step=self.drafts.tokens_per_step,
             draft_acceptance=self.drafts.acceptance,
+            queried_tokens=prefixes.queried,
+            reused_tokens=prefixes.reused_gpu + prefixes.reused_host + prefixes.reused_peer,
+            kept_prefixes=prefixes.num_kept,
+            kept_prefixes_host=prefixes.num_kept_host,
         )
 
     def assign(self, request: Request) -> None:

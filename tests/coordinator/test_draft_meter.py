@@ -26,7 +26,7 @@ class Told:
         worker = desk.registry.require(instance)
         worker.gauges = WorkerGauges(1, 1, drafts=counts)
         worker.drafts.note(counts, now)
-        self.observer.drafted(worker)
+        self.observer.counted(worker)
         self.observer.heartbeat(worker)
 
     def samples(self) -> dict[tuple[str, str], float]:

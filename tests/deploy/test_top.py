@@ -60,11 +60,11 @@ def test_once_prints_the_rates_of_one_interval(service: Service) -> None:
     assert ready == "ready (3 queued, 2 running, Redis connected)"
     output_tok_s = float(speed.split()[1])
     assert 10 < output_tok_s <= 51, "five tokens in 0.1 s or a little more"
-    assert speed.endswith("prompts 0 tok/s  handoff 0.000 GB/s  p50 - ms  p99 - ms")
+    assert speed.endswith("prompts 0 tok/s  hits -  handoff 0.000 GB/s  p50 - ms  p99 - ms")
     assert worker == (
         "role=prefill  instance=p-1  device=cpu  running=1  waiting=0  pages=54/64  kv=84%  "
-        "state_slots=1/8  prompt_tok_s=1,536  output_tok_s=2  drafts=0  tok_step=-  accepted=-  "
-        "breaker=closed  gpu=-"
+        "state_slots=1/8  prompt_tok_s=1,536  output_tok_s=2  hits=-  kept=0  drafts=0  "
+        "tok_step=-  accepted=-  breaker=closed  gpu=-"
     )
     assert requests == "no requests yet"
     assert set(service.api.keys) == {"Bearer k1"}
@@ -100,6 +100,19 @@ def test_top_shows_tokens_a_step_and_the_acceptance_of_each_draft(service: Servi
     service.api.pages["/status"] = STATUS | {"workers": [STATUS["workers"][0] | drafting]}
     worker = once(service.url).stdout.splitlines()[2]
     assert "  drafts=2  tok_step=2.35  accepted=88/46%  " in worker
+
+
+def test_top_shows_what_the_prefix_cache_had(service: Service) -> None:
+    caching = {"queried_tokens": 4000, "reused_tokens": 3480, "kept_prefixes": 12}
+    first, second = (
+        STATUS["workers"][0] | caching | more for more in ({}, {"kept_prefixes_host": 40})
+    )
+    second["reused_tokens"] = 0
+    service.api.pages["/status"] = STATUS | {"workers": [first, second]}
+    _, speed, *workers = once(service.url).stdout.splitlines()[:4]
+    assert "  hits 44%  " in speed, "of all prompt tokens"
+    assert "  hits=87%  kept=12  " in workers[0]
+    assert "  hits=0%  kept=12+40  " in workers[1]
 
 
 def test_once_exits_2_and_says_why_there_is_nothing(service: Service) -> None:

@@ -2,7 +2,7 @@
 
 import { $, count, make, say } from "./dom.js";
 
-const NUM_COLUMNS = 12;
+const NUM_COLUMNS = 13;
 
 function usage(name, all, free) {
   const used = all - free;
@@ -13,12 +13,26 @@ function usage(name, all, free) {
   );
 }
 
+const total = (workers, name) => workers.reduce((sum, each) => sum + each[name], 0);
+
 const number = (text) => make("td", { className: "number", textContent: text });
 
 // Drafts that a step makes for each sequence, and in per cent how many of each position are accepted.
 function drafts(found) {
   const shares = found.draft_acceptance.map((share) => (100 * share).toFixed(0));
   return shares.length ? `${found.drafts} (${shares.join("/")} %)` : count(found.drafts);
+}
+
+// Of the prompt tokens of the last minute, the share that the prefix cache had; "" without prompts.
+function hits(workers) {
+  const [queried, reused] = ["queried_tokens", "reused_tokens"].map((name) => total(workers, name));
+  return queried ? `${((100 * reused) / queried).toFixed(0)} %` : "";
+}
+
+// That share, and how many prefixes are kept, on the device and in the host tier.
+function prefixes(found) {
+  const host = found.kept_prefixes_host ? ` + ${count(found.kept_prefixes_host)}` : "";
+  return `${hits([found]) || "–"} (${count(found.kept_prefixes)}${host})`;
 }
 
 function worker(found) {
@@ -36,6 +50,7 @@ function worker(found) {
     number(`${count(found.prompt_tokens_per_s)} / ${count(found.output_tokens_per_s)}`),
     number(found.tokens_per_step === null ? "–" : found.tokens_per_step.toFixed(2)),
     number(drafts(found)),
+    number(prefixes(found)),
     make("td", { className: found.breaker === "closed" ? "" : "bad", textContent: found.breaker }),
     number(heat),
   );
@@ -43,8 +58,6 @@ function worker(found) {
   const error = make("td", { className: "error", colSpan: NUM_COLUMNS, textContent: found.accounting_error });
   return [row, make("tr", {}, error)];
 }
-
-const sum = (workers, name) => count(workers.reduce((total, each) => total + each[name], 0));
 
 export function showStatus(status) {
   const problems = [...status.problems, ...(status.draining ? ["draining"] : [])];
@@ -54,8 +67,9 @@ export function showStatus(status) {
   say($("health"), `${state} · ${status.queued} queued · ${status.running} running${redis}`);
   $("health").className = problems.length ? "bad" : "good";
   const { workers } = status;
-  const [prompts, output] = ["prompt_tokens_per_s", "output_tokens_per_s"].map((n) => sum(workers, n));
-  say($("speed"), `${workers.length} workers · prompts ${prompts} tok/s · output ${output} tok/s`);
+  const [prompts, output] = ["prompt_tokens_per_s", "output_tokens_per_s"].map((n) => count(total(workers, n)));
+  const found = hits(workers) ? ` · prefix hits ${hits(workers)}` : "";
+  say($("speed"), `${workers.length} workers · prompts ${prompts} tok/s · output ${output} tok/s${found}`);
   const inOrder = workers.toSorted(
     (a, b) => b.role.localeCompare(a.role) || a.instance.localeCompare(b.instance));
   $("pools").replaceChildren(...inOrder.flatMap(worker));

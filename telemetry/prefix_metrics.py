@@ -1,0 +1,107 @@
+"""The Prometheus metrics of the prefix cache, by worker, and vLLM's, over all workers.
+
+Counters grow by what each heartbeat brings. So those under vLLM's names, which have no worker's
+name, do not fall when a worker leaves.
+"""
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.registry import Collector
+
+_REUSED = {"gpu": "reused_gpu", "host": "reused_host", "peer": "reused_peer"}
+_MISSED = {"new": "missed_new", "no_state": "missed_no_state", "evicted": "missed_evicted"}
+_EVICTED = {"gpu": "evicted", "host": "evicted_host"}
+_KEPT = {"gpu": "num_kept", "host": "num_kept_host"}
+_BYTES = {"gpu": "gpu_bytes", "host": "host_bytes"}
+
+
+class PrefixMetrics:
+    """``tier`` is where prefixes are: ``gpu`` (of a CPU worker its memory), ``host``, or ``peer``,
+    another worker's. Counts have the names of PrefixCounts (transport/wire/reports.py)."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        worker, r = ["instance", "role"], registry
+        by_tier = [*worker, "tier"]
+        self._queried = Counter(
+            "baton_prefix_cache_queried_tokens", "Tokens of prompts looked up.", worker, registry=r
+        )
+        self._reused = Counter(
+            "baton_prefix_cache_reused_tokens", "Those of them found.", by_tier, registry=r
+        )
+        self._missed = Counter(
+            "baton_prefix_cache_missed_prompts",
+            "Prompts that computed more than their last page: no earlier one began alike (new), "
+            "no state was kept where they part, or it was evicted.",
+            [*worker, "reason"], registry=r,
+        )  # fmt: skip
+        self._evicted = Counter(
+            "baton_prefix_cache_evictions", "Prefixes that made room.", by_tier, registry=r
+        )
+        self._kept = Gauge("baton_prefix_cache_prefixes", "Prefixes kept.", by_tier, registry=r)
+        self._pages = Gauge(
+            "baton_prefix_cache_pages", "Pages that only prefixes hold.", worker, registry=r
+        )
+        self._bytes = Gauge(
+            "baton_prefix_cache_bytes",
+            "Memory that only prefixes hold: pages and state slots.",
+            by_tier, registry=r,
+        )  # fmt: skip
+        self._size = Gauge(
+            "baton_prefix_cache_host_size_bytes", "Size of the host tier.", worker, registry=r
+        )
+        self._by_worker = (
+            self._queried, self._reused, self._missed, self._evicted,
+            self._kept, self._pages, self._bytes, self._size,
+        )  # fmt: skip
+        self._vllm = {
+            name: Counter(name.removeprefix("vllm:"), text, registry=None)
+            for name, text in _VLLM.items()
+        }
+
+    def vllm(self) -> Mapping[str, Collector]:
+        """vLLM's counters by their names. Its external cache is that of the host and of peers."""
+        return self._vllm
+
+    def grow(self, instance: str, role: str, grown: Mapping[str, int]) -> None:
+        """So much more was looked up, found, missed and evicted at a worker."""
+        worker = instance, role
+        self._queried.labels(*worker).inc(grown["queried"])
+        for counter, names in (
+            (self._reused, _REUSED), (self._missed, _MISSED), (self._evicted, _EVICTED),
+        ):  # fmt: skip
+            for label, name in names.items():
+                counter.labels(*worker, label).inc(grown[name])
+        local = grown["reused_gpu"]
+        external = grown["reused_host"] + grown["reused_peer"]
+        for name, num in (
+            ("vllm:prefix_cache_queries", grown["queried"]),
+            ("vllm:prefix_cache_hits", local),
+            ("vllm:external_prefix_cache_queries", max(0, grown["queried"] - local)),
+            ("vllm:external_prefix_cache_hits", external),
+            ("vllm:prompt_tokens_cached", local + external),
+        ):
+            self._vllm[name].inc(num)
+
+    def tell(self, instance: str, role: str, held: Mapping[str, int]) -> None:
+        """What a worker keeps now; ``gpu_bytes`` too."""
+        worker = instance, role
+        for gauge, names in ((self._kept, _KEPT), (self._bytes, _BYTES)):
+            for tier, name in names.items():
+                gauge.labels(*worker, tier).set(held[name])
+        self._pages.labels(*worker).set(held["pages_kept"])
+        self._size.labels(*worker).set(held["host_size_bytes"])
+
+    def forget(self, instance: str, role: str) -> None:
+        """Remove a worker's series; no-op for one without any."""
+        for metric in self._by_worker:
+            metric.remove_by_labels({"instance": instance, "role": role})
+
+
+_VLLM = {
+    "vllm:prefix_cache_queries": "Tokens of prompts looked up.",
+    "vllm:prefix_cache_hits": "Those found at the worker that computed the rest.",
+    "vllm:external_prefix_cache_queries": "Tokens of prompts looked up elsewhere.",
+    "vllm:external_prefix_cache_hits": "Those found in host memory or at another worker.",
+    "vllm:prompt_tokens_cached": "Tokens of prompts that were not computed.",
+}
