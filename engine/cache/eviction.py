@@ -1,0 +1,146 @@
+"""Which kept prefix is evicted next. Pure.
+
+A kept prefix is worth ``uses * saved tokens / size / age``, as in "Hyperbolic Caching" (Blankstein
+et al., USENIX ATC '17) but for the age, which begins at the last use. The least is evicted.
+"""
+
+from collections.abc import Callable, Hashable
+from heapq import heappop, heappush
+from itertools import count
+from math import floor, log2
+from typing import Generic, Literal, NamedTuple, TypeVar
+
+Resource = Literal["pages", "state_slots"]
+
+_SHARED_PAGES = 0.25
+"""The size in pages of a kept prefix whose pages all are held by others too: it is evicted late
+where pages are short, for no page is free then, but another one may hold some alone."""
+
+
+class Worth(NamedTuple):
+    """``saved_tokens``: from the end of the next shorter kept prefix on its path, or from 0, to its
+    own. ``num_pages``: those that nothing else holds."""
+
+    saved_tokens: int
+    num_pages: int
+
+    def per(self, resource: Resource) -> float:
+        """Saved tokens for each page that its eviction frees, or for its state slot."""
+        pages = max(self.num_pages, _SHARED_PAGES)
+        return max(1, self.saved_tokens) / (pages if resource == "pages" else 1)
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+class EvictionOrder(Generic[K]):
+    """Kept prefixes in the order of their eviction, one for each resource that may be short.
+
+    ``worth`` is asked when a prefix is used and before it is evicted. Between the two it may rise
+    unnoticed; ``changed`` says that it fell. A prefix that is not ``evictable`` is passed over.
+    """
+
+    def __init__(self, worth: Callable[[K], Worth], evictable: Callable[[K], bool]) -> None:
+        self._worth = worth
+        self._now = 0  # uses of all kept prefixes
+        self._uses: dict[K, tuple[int, int]] = {}  # how many, and when last
+        self._ranks: dict[Resource, _Ranks[K]] = {
+            "pages": _Ranks(evictable),
+            "state_slots": _Ranks(evictable),
+        }
+
+    def __len__(self) -> int:
+        return len(self._uses)
+
+    def use(self, kept: K) -> None:
+        """It was made, or a prompt begins with it."""
+        num_uses, _ = self._uses.get(kept, (0, 0))
+        self._now += 1
+        self._uses[kept] = num_uses + 1, self._now
+        self.changed(kept)
+
+    def changed(self, kept: K) -> None:
+        """Its worth may have fallen: what it shared is its own now, or a shorter one is kept."""
+        worth = self._worth(kept)
+        for resource in self._ranks:
+            self._rank(kept, resource, worth)
+
+    def remove(self, kept: K) -> None:
+        del self._uses[kept]
+        for ranks in self._ranks.values():
+            ranks.remove(kept)
+
+    def next(self, short: Resource) -> K | None:
+        """The one to evict when ``short`` is short, still in the order; None if none can be."""
+        while True:
+            kept = self._ranks[short].least(self._now)
+            if kept is None or not self._rank(kept, short, self._worth(kept)):
+                return kept
+
+    def _rank(self, kept: K, resource: Resource, worth: Worth) -> bool:
+        num_uses, last = self._uses[kept]
+        return self._ranks[resource].put(kept, num_uses * worth.per(resource), last)
+
+
+class _Ranks(Generic[K]):
+    """Heaps of kept prefixes of the same worth but for their age, in powers of two.
+
+    In each heap the one that was used least recently is worth least, so that only the first of
+    each are compared: some 20 comparisons, however many prefixes are kept.
+    """
+
+    def __init__(self, evictable: Callable[[K], bool]) -> None:
+        self._evictable = evictable
+        self._order = count()
+        self._places: dict[K, tuple[int, int]] = {}  # rank and last use; other entries are stale
+        self._heaps: dict[int, list[tuple[int, int, K]]] = {}
+        self._num_entries = 0
+
+    def put(self, kept: K, value: float, last: int) -> bool:
+        """False if it stays where it is."""
+        place = floor(log2(value)), last
+        if self._places.get(kept) == place:
+            return False
+        self._places[kept] = place
+        self._push(kept)
+        if self._num_entries > 4 * len(self._places) + 64:
+            self._rebuild()
+        return True
+
+    def remove(self, kept: K) -> None:
+        del self._places[kept]
+
+    def least(self, now: int) -> K | None:
+        found = [(log2(1 + now - first[0]) - rank, first) for rank, first in self._firsts()]
+        return max(found)[1][2] if found else None
+
+    def _firsts(self) -> list[tuple[int, tuple[int, int, K]]]:
+        """Of each rank the one that was used least recently, of those that can be evicted."""
+        found = []
+        held = []
+        for rank, heap in self._heaps.items():
+            while heap:
+                last, _, kept = heap[0]
+                if self._places.get(kept) != (rank, last):
+                    heappop(heap)
+                    self._num_entries -= 1
+                elif not self._evictable(kept):
+                    held.append((rank, heappop(heap)))
+                else:
+                    found.append((rank, heap[0]))
+                    break
+        for rank, entry in held:
+            heappush(self._heaps[rank], entry)
+        return found
+
+    def _push(self, kept: K) -> None:
+        rank, last = self._places[kept]
+        heappush(self._heaps.setdefault(rank, []), (last, next(self._order), kept))
+        self._num_entries += 1
+
+    def _rebuild(self) -> None:
+        """Without stale entries."""
+        self._heaps.clear()
+        self._num_entries = 0
+        for kept in self._places:
+            self._push(kept)

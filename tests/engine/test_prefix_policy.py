@@ -1,0 +1,95 @@
+"""Where states are kept, and what is remembered of earlier prompts."""
+
+from array import array
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.cache.prefix_policy import MIN_SAVED_TOKENS, QUESTION_TOKENS, SeenPages, places
+from transport.wire.prefix import PrefixKeys
+
+PAGE = 4
+
+
+def keys(*ids: int) -> PrefixKeys:
+    return PrefixKeys("model", "", array("i", ids), PAGE)
+
+
+def test_a_short_prompt_keeps_the_state_behind_its_last_whole_page() -> None:
+    assert places(700, start=0, page_size=64) == (640,)
+
+
+def test_a_prompt_of_whole_pages_leaves_a_token_to_compute() -> None:
+    assert places(640, start=0, page_size=64) == (576,)
+
+
+def test_a_long_prompt_keeps_a_second_state_before_its_question() -> None:
+    assert places(10_000, start=0, page_size=64) == (8_960, 9_984)
+
+
+def test_boundaries_and_branch_are_rounded_down_to_where_a_chunk_may_end() -> None:
+    found = places(10_000, start=10, boundaries=(2_000,), branch=6_400, page_size=64)
+    assert found == (1_994, 6_346, 8_970, 9_930)
+
+
+def test_of_places_that_are_near_each_other_the_first_is_taken() -> None:
+    assert places(3_000, start=0, boundaries=(2_900, 2_999), page_size=64) == (1_920, 2_880)
+
+
+def test_a_prompt_that_adds_little_to_what_it_reuses_keeps_nothing() -> None:
+    assert places(1_200, start=1_024, page_size=64) == ()
+
+
+@given(
+    num_tokens=st.integers(1, 20_000),
+    start=st.integers(0, 20_000),
+    boundaries=st.lists(st.integers(0, 25_000), max_size=5),
+    branch=st.integers(0, 300),
+)
+def test_whatever_a_later_prompt_shares_a_state_is_kept_not_far_before(
+    num_tokens: int, start: int, boundaries: list[int], branch: int
+) -> None:
+    start %= num_tokens
+    found = places(num_tokens, start=start, boundaries=boundaries, branch=branch * 64, page_size=64)
+    assert all((place - start) % 64 == 0 and start < place < num_tokens for place in found)
+    starts = [start, *found]
+    assert all(b - a >= MIN_SAVED_TOKENS for a, b in pairwise(starts))
+    for shared in (branch * 64, *boundaries, num_tokens - QUESTION_TOKENS):
+        if start <= shared < num_tokens - 64:
+            assert any(0 <= shared - place < MIN_SAVED_TOKENS + 64 for place in starts)
+
+
+def test_pages_that_an_earlier_prompt_began_with_are_seen() -> None:
+    seen = SeenPages()
+    assert seen.note(keys(*range(12))) == 0
+    assert seen.note(keys(*range(8), *range(50, 60))) == 2
+    assert seen.note(keys(*range(8), *range(50, 60))) == 4
+    assert seen.note(keys(*range(1, 13))) == 0
+
+
+def test_of_a_prompt_that_is_forgotten_in_part_a_prefix_is_remembered() -> None:
+    seen = SeenPages(max_pages=3)
+    first, second = keys(*range(8)), keys(*range(50, 58))
+    seen.note(first)
+    seen.note(second)
+    assert seen.note(first) == 1
+
+
+def test_a_prompt_of_more_pages_than_are_remembered_is_remembered_by_its_first() -> None:
+    seen = SeenPages(max_pages=3)
+    seen.note(keys(*range(40)))
+    assert seen.note(keys(*range(40))) == 3
+
+
+def test_why_a_prompt_reuses_no_more() -> None:
+    seen = SeenPages()
+    first, second = keys(*range(16)), keys(*range(12), *range(50, 60))
+    assert seen.miss(first, 0, seen.note(first)) == "new"
+    assert seen.miss(second, 0, seen.note(second)) == "no_state"
+    seen.note_kept(first.pages(2))
+    third = keys(*range(12), *range(70, 80))
+    num_seen = seen.note(third)
+    assert seen.miss(third, 0, num_seen) == "evicted"
+    assert seen.miss(third, 2, num_seen) == "no_state"
+    assert seen.miss(third, 3, num_seen) == "new"
