@@ -1,0 +1,51 @@
+"""Whose prompts share prefixes, by the settings of a real system."""
+
+import httpx
+
+from tests.e2e.conftest import Start
+from tests.e2e.refusals import refusal
+from tests.e2e.served import TINY
+from tests.e2e.stack import Stack
+
+KEYS = {name: f"sk-{name}-0123456789abcdef" for name in ("alice", "bob")}
+PROMPT = [100 + i % 150 for i in range(700)]
+
+
+def cached(stack: Stack, key: str = "", **fields: object) -> int:
+    """How many tokens of the prompt were cached, as the answer and the record tell."""
+    headers = {"authorization": f"Bearer {KEYS[key]}"} if key else {}
+    with httpx.Client(base_url=stack.url, headers=headers, timeout=30.0) as http:
+        body = {"prompt": PROMPT, "max_tokens": 2, "ignore_eos": True, **fields}
+        answer = http.post("/v1/completions", json=body).raise_for_status().json()
+        record = http.get(f"/v1/requests/{answer['id']}").raise_for_status().json()
+    found: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert record["cached_tokens"] == found
+    assert (record["reused"] == "") == (found == 0)
+    return found
+
+
+def test_isolated_keys_find_only_their_own_prompts(start: Start) -> None:
+    keys = ",".join(f"{name}:{key}" for name, key in KEYS.items())
+    stack = start(TINY, "--role", "colocated", api_keys=keys, prefix_cache_isolation="key")
+    assert [cached(stack, key) for key in KEYS] == [0, 0]
+    assert all(cached(stack, key) > 0 for key in KEYS)
+    assert cached(stack, "alice", cache_salt="of her own") == 0
+    assert stack.stop() == 0
+    assert "of her own" not in stack.text
+
+
+def test_without_the_cache_every_prompt_is_computed(start: Start) -> None:
+    stack = start(TINY, "--role", "colocated", "--no-prefix-cache")
+    assert [cached(stack) for _ in range(2)] == [0, 0]
+    (worker,) = httpx.get(f"{stack.url}/status", timeout=5.0).json()["workers"]
+    assert (worker["kept_prefixes"], worker["queried_tokens"]) == (0, 0)
+    assert stack.stop() == 0
+
+
+def test_isolation_without_keys_is_refused() -> None:
+    needed = {"model": TINY, "redis_url": "redis://127.0.0.1:1"}
+    message = refusal("coordinator", prefix_cache_isolation="key", **needed)
+    assert message.startswith("error: prefix_cache_isolation: 'key' needs API keys")
+    message = refusal("coordinator", prefix_cache_isolation="tenant", **needed)
+    assert "'tenant'" in message
+    assert "prefix-cache-isolation" in message
