@@ -67,6 +67,8 @@ class Kernels(Protocol):
         [state slots, v_heads, k_dim, v_dim] float32. Value head j uses key head
         ``j // (v_heads / k_heads)``. ``layer`` counts the DeltaNet layers: with drafts in
         ``inputs``, its ring is read and written too, and the states move on by the certain tokens.
+        What a prefill row keeps (``Rows.keeps``), the states behind a part of its tokens, is stored
+        too; no output or other state depends on it.
         """
         ...
 

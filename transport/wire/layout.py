@@ -10,8 +10,9 @@ CacheDtype = Literal["float32", "bfloat16"]
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
 
 CHUNK_ALIGNMENT = 64
-"""Prefill chunks end at multiples of this, so that a prompt computed in chunks gives the same
-numbers as the prompt computed at once (the DeltaNet kernel works in blocks of 64)."""
+"""Prefill chunks end at multiples of this, counted from where their sequence begins, so that a
+prompt computed in chunks gives the same numbers as the prompt computed at once (the DeltaNet kernel
+works in blocks of 64)."""
 
 
 class CacheLayout(Struct, frozen=True, forbid_unknown_fields=True):
