@@ -148,7 +148,7 @@ class CacheAllocator:
         num_pages, tail = divmod(num_tokens, self._page_size)
         pages = tuple(allocation.pages[: num_pages + (tail > 0)])
         self._pages.use(pages)
-        kept = KeptPrefix(key, keys.pages(num_pages), num_tokens, pages, slot)
+        kept = KeptPrefix(key, keys.of_pages(num_pages), num_tokens, pages, slot)
         self._making.add(kept)
         return kept
 
@@ -181,7 +181,7 @@ class CacheAllocator:
         pages = tuple(allocation.pages[: num_pages + (tail > 0)])
         self._pages.keep(pages)
         self._on_free(None, self._pages.release(allocation.pages))
-        kept = KeptPrefix(key, keys.pages(num_pages), num_tokens, pages, allocation.slot)
+        kept = KeptPrefix(key, keys.of_pages(num_pages), num_tokens, pages, allocation.slot)
         self.kept.add(kept)
         return kept
 

@@ -15,13 +15,14 @@ from transport.wire.prefix import KnownPrefixes, PrefixKeys
 
 @dataclass(eq=False)
 class KeptPrefix:
-    """``key`` and ``pages_key`` as in transport/wire/prefix.py. ``num_users`` batches or copies
-    under way read or write it: it cannot be evicted. ``valid`` until it is evicted.
-    ``missed_drafts``: the draft layer's KV of some token is missing. ``doubted``: what was
-    computed from it was not finite; it is not found any more, and goes with its last user."""
+    """``key`` as in transport/wire/prefix.py; ``page_keys`` are those of its first 0, 1, ... whole
+    pages. ``num_users`` batches or copies under way read or write it: it cannot be evicted.
+    ``valid`` until it is evicted. ``missed_drafts``: the draft layer's KV of some token is missing.
+    ``doubted``: what was computed from it was not finite; it is not found any more, and goes with
+    its last user."""
 
     key: bytes
-    pages_key: bytes
+    page_keys: tuple[bytes, ...]
     num_tokens: int
     pages: tuple[int, ...]
     slot: StateSlot
@@ -29,6 +30,11 @@ class KeptPrefix:
     valid: bool = True
     missed_drafts: bool = False
     doubted: bool = False
+
+    @property
+    def pages_key(self) -> bytes:
+        """The key of all its whole pages."""
+        return self.page_keys[-1]
 
 
 class KeptPrefixes:
@@ -54,6 +60,9 @@ class KeptPrefixes:
     @property
     def num_evictable(self) -> int:
         return len(self) - self._num_pinned
+
+    def get(self, key: bytes) -> KeptPrefix | None:
+        return self._kept.get(key)
 
     def longest(self, keys: PrefixKeys, max_tokens: int) -> KeptPrefix | None:
         """The longest of at most ``max_tokens`` tokens that the prompt begins with."""

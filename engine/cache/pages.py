@@ -38,6 +38,15 @@ class PagePool:
         """How many pages all users and all keepers together hold."""
         return self._num_uses, self._num_keeps
 
+    def grow(self, num_pages: int) -> None:
+        """Have ``num_pages`` pages from now on, no fewer than before; the new ones are free."""
+        num_new = num_pages - self._num_pages
+        assert num_new >= 0, f"{num_pages} pages, {self._num_pages} before"
+        self._free[:0] = range(num_pages - 1, self._num_pages - 1, -1)
+        self._used += [0] * num_new
+        self._kept += [0] * num_new
+        self._num_pages = num_pages
+
     def reserve(self, n: int) -> tuple[int, ...]:
         """``n`` free pages for one user, or PoolExhausted with nothing taken."""
         assert n >= 0, n

@@ -1,0 +1,194 @@
+"""Prefixes that are also kept in host memory, and survive their eviction from the device.
+
+1. ``save`` queues a prefix that the device keeps from now on.
+2. ``poll``, called in each round of the worker's loop, copies what waits, a batch at a time, and
+   keeps what has been copied. Nothing on the device is held for a copy: it is thrown away if its
+   prefix was evicted meanwhile, since the pages may have been written then.
+3. ``longest`` finds a prefix, and ``fetch`` copies it into memory that its sequence has reserved.
+
+Pages and states are in blocks of one pool (transport/copy/host_copy.py).
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from engine.cache.host_blocks import HostBlocks
+from engine.cache.kept import KeptPrefix, KeptPrefixes
+from engine.cache.slots import StateSlot
+from transport.copy.host_copy import HostCopier, HostCopy
+from transport.copy.pull import Pull
+from transport.wire.layout import CacheLayout
+from transport.wire.prefix import PrefixKeys
+
+MAX_WAITING = 64
+MAX_BATCH_BYTES = 512 << 20
+"""About 10 ms through PCIe 5. The last prefix of a batch may exceed it."""
+NO_SLOT = StateSlot(-1, 0)
+
+
+@dataclass(eq=False)
+class _Batch:
+    """Saves that are copied together: each prefix of the device, with the one that it becomes here.
+    ``pages`` are the device's, and ``states`` its slots, each with the blocks that it goes to."""
+
+    prefixes: dict[bytes, tuple[KeptPrefix, KeptPrefix]] = field(default_factory=dict)
+    pages: dict[int, int] = field(default_factory=dict)
+    states: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    pull: Pull | None = None
+
+
+class HostTier:
+    """A prefix in host memory is a KeptPrefix without a slot: its ``pages`` are the blocks of its
+    pages, and behind them those of its state."""
+
+    def __init__(self, layout: CacheLayout, copier: HostCopier) -> None:
+        self._layout = layout
+        self._copier = copier
+        self._kept = KeptPrefixes(layout.page_size)
+        self._blocks = HostBlocks(copier.num_blocks)
+        self._waiting: deque[KeptPrefix] = deque(maxlen=MAX_WAITING)
+        self._saving = _Batch()
+        self._fetching: list[tuple[KeptPrefix, Pull]] = []
+        self.num_evicted = 0
+
+    @property
+    def num_kept(self) -> int:
+        return len(self._kept)
+
+    @property
+    def used_bytes(self) -> int:
+        return self._blocks.num_held * self._copier.block_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """The host memory that there is by now."""
+        return self._copier.num_blocks * self._copier.block_bytes
+
+    @property
+    def copying(self) -> bool:
+        """Whether ``poll`` has something to wait for."""
+        return bool(self._waiting or self._saving.prefixes or self._fetching)
+
+    def save(self, kept: KeptPrefix) -> None:
+        """Keep a prefix of the device here too, unless it is evicted before its copy is done, or
+        too many others wait behind it."""
+        if kept.key in self._kept:
+            self._kept.touch(kept.key)
+        else:
+            self._waiting.append(kept)
+
+    def poll(self) -> None:
+        """Keep what has been copied, and start the next batch."""
+        self._blocks.grow(self._copier.num_blocks)
+        self._end_fetches()
+        if self._saving.pull is not None and self._saving.pull.done():
+            self._end_saves()
+        if self._saving.pull is None:
+            self._start_saves()
+
+    def longest(self, keys: PrefixKeys, max_tokens: int) -> KeptPrefix | None:
+        """The longest of at most ``max_tokens`` tokens that the prompt begins with."""
+        return self._kept.longest(keys, max_tokens)
+
+    def fetch(self, kept: KeptPrefix, block_table: tuple[int, ...], state_slot: int) -> Pull:
+        """Copy a prefix into the first of these pages and this slot, which are reserved for its
+        sequence until the copy is done."""
+        num_pages = self._layout.pages_for(kept.num_tokens)
+        assert kept.valid, "fetched after its eviction"
+        assert len(block_table) >= num_pages, f"{len(block_table)} pages for {num_pages}"
+        self._kept.touch(kept.key)
+        self._blocks.use(kept.pages)  # they stay if it is evicted meanwhile
+        pages = tuple(zip(block_table, kept.pages[:num_pages], strict=False))
+        pull = self._copier.fetch(HostCopy(pages, [(state_slot, kept.pages[num_pages:])]))
+        self._fetching.append((kept, pull))
+        return pull
+
+    def drop(self, key: bytes) -> None:
+        """Keep this prefix no longer, if it is here or on its way: it may be wrong."""
+        kept = self._kept.get(key)
+        if kept is not None:
+            self._remove(kept)
+        elif key in self._saving.prefixes:
+            self._saving.prefixes[key][1].valid = False
+        for waiting in [kept for kept in self._waiting if kept.key == key]:
+            self._waiting.remove(waiting)
+
+    def close(self) -> bool:
+        """Wait for the copies under way; whether all have ended, so that none writes the cache."""
+        return self._copier.close()
+
+    def check(self) -> str:
+        """ "" if every block is accounted for, else what is wrong."""
+        copied = [here for _, here in self._saving.prefixes.values()]
+        copied += [kept for kept, _ in self._fetching]
+        references = sum(len(p.pages) for p in copied), sum(len(p.pages) for p in self._kept)
+        if references == self._blocks.references:
+            return ""
+        return (
+            f"copies and kept prefixes hold {references} blocks of host memory, the pool says "
+            f"{self._blocks.references}"
+        )
+
+    def _start_saves(self) -> None:
+        batch, num_bytes = self._saving, 0
+        while self._waiting and num_bytes < MAX_BATCH_BYTES:
+            kept = self._waiting.popleft()
+            if kept.valid and kept.key not in self._kept and kept.key not in batch.prefixes:
+                num_bytes += self._add(batch, kept) * self._copier.block_bytes
+        if batch.prefixes:
+            batch.pull = self._copier.save(HostCopy(tuple(batch.pages.items()), batch.states))
+
+    def _add(self, batch: _Batch, kept: KeptPrefix) -> int:
+        """Add a prefix to a batch if there is room; returns how many blocks it copies."""
+        # A prefix that is valid at the batch's end has held its pages all the time, so their copy
+        # is good, also if it began for another one that has been evicted.
+        copied = {page: batch.pages[page] for page in kept.pages if page in batch.pages}
+        blocks = self._blocks.find(kept) | copied
+        shared = tuple(blocks.values())
+        self._blocks.use(shared)
+        missing = [page for page in kept.pages if page not in blocks]
+        num_state = self._copier.blocks_per_state
+        num_new = len(missing) + num_state
+        if not self._make_room(num_new):
+            self._blocks.release(shared)
+            return 0
+        new = sorted(self._blocks.reserve(num_new))  # adjacent blocks are copied together
+        state, fresh = tuple(new[:num_state]), dict(zip(missing, new[num_state:], strict=True))
+        blocks |= fresh
+        batch.pages |= fresh
+        batch.states.append((kept.slot.id, state))
+        pages = (*(blocks[page] for page in kept.pages), *state)
+        here = KeptPrefix(kept.key, kept.page_keys, kept.num_tokens, pages, NO_SLOT)
+        here.missed_drafts = kept.missed_drafts
+        batch.prefixes[kept.key] = kept, here
+        return num_new
+
+    def _make_room(self, num_blocks: int) -> bool:
+        """Evict prefixes until so many blocks are free; False if that cannot be."""
+        if num_blocks > self._blocks.num_free + self._blocks.num_only_kept:
+            return False
+        while self._blocks.num_free < num_blocks:
+            kept = self._kept.next_to_evict()
+            assert kept is not None, "blocks are kept by no prefix"
+            self._remove(kept)
+            self.num_evicted += 1
+        return True
+
+    def _remove(self, kept: KeptPrefix) -> None:
+        self._kept.remove(kept)
+        self._blocks.drop(kept.pages)
+
+    def _end_saves(self) -> None:
+        batch, self._saving = self._saving, _Batch()
+        for kept, here in batch.prefixes.values():
+            if kept.valid and here.valid:
+                self._blocks.keep_prefix(here)
+                self._kept.add(here)
+        for _, here in batch.prefixes.values():
+            self._blocks.release(here.pages)
+
+    def _end_fetches(self) -> None:
+        done = [each for each in self._fetching if each[1].done()]
+        for each in done:
+            self._fetching.remove(each)
+            self._blocks.release(each[0].pages)

@@ -1,0 +1,375 @@
+"""Prefixes survive their eviction from the device in host memory, whatever ends when."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from engine.cache import host_tier
+from engine.cache.allocator import CacheAllocation
+from engine.cache.host_tier import HostTier
+from engine.cache.kept import KeptPrefix
+from tests.engine.late_host_copies import LateCopy, LateHostCopier
+from tests.engine.prefix_device import PAGE, PrefixDevice, keys_of
+from tests.transport.exporters import LAYOUT
+from transport.copy.host_copy import ThreadHostCopier
+from transport.copy.pull import Pull
+from transport.wire.layout import PoolSize
+
+STATE_BLOCKS = 4
+TOKENS = tuple(range(500, 500 + 10 * PAGE))
+
+
+class Site:
+    """A device and a host tier whose copies end when the test says so."""
+
+    def __init__(self, num_blocks: int = 60, num_pieces: int = 1) -> None:
+        self.device = PrefixDevice(PoolSize(30, 6))
+        self.copier = LateHostCopier(self.device.cache, num_pieces, num_blocks)
+        self.tier = HostTier(LAYOUT, self.copier)
+
+    def settle(self) -> None:
+        for _ in range(50):
+            self.tier.poll()
+            self.copier.end_all()
+            if not self.tier.copying:
+                return
+        raise AssertionError("copies without an end")
+
+    def comes_back(self, tokens: tuple[int, ...]) -> bool:
+        kept = self.tier.longest(keys_of(tokens), len(tokens))
+        if kept is None or kept.num_tokens != len(tokens):
+            return False
+        allocation = self.device.allocator.reserve(LAYOUT.pages_for(len(tokens)))
+        self.tier.fetch(kept, tuple(allocation.pages), allocation.slot.id)
+        self.settle()
+        right = self.device.holds(allocation.pages, allocation.slot.id, tokens)
+        self.device.allocator.release(allocation)
+        return right
+
+
+@pytest.mark.parametrize("num_tokens", [1, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE, 5 * PAGE + 3])
+def test_a_prefix_comes_back_after_its_eviction(num_tokens: int) -> None:
+    device = PrefixDevice(PoolSize(30, 6))
+    tier = HostTier(LAYOUT, ThreadHostCopier(device.cache, 1 << 20))
+    tokens = TOKENS[:num_tokens]
+    tier.save(device.keep_only(tokens))
+    tier.poll()
+    wait_for_saves(tier)
+    device.evict_all()
+    kept = tier.longest(keys_of(TOKENS), len(TOKENS))
+    assert kept is not None
+    assert kept.num_tokens == num_tokens
+    allocation = device.allocator.reserve(8)
+    pull = tier.fetch(kept, tuple(allocation.pages), allocation.slot.id)
+    assert pull.wait(10)
+    assert pull.result().num_bytes > num_tokens
+    assert device.holds(allocation.pages, allocation.slot.id, tokens)
+    tier.poll()
+    assert not tier.copying
+    assert tier.check() == ""
+    assert tier.close()
+
+
+def wait_for_saves(tier: HostTier) -> None:
+    pull = tier._saving.pull
+    assert pull is not None
+    assert pull.wait(10)
+    tier.poll()
+    assert not tier.copying
+
+
+def test_pages_that_prefixes_share_are_stored_once() -> None:
+    site = Site()
+    allocation = site.device.run(TOKENS)
+    places = [2 * PAGE, 4 * PAGE + 5, 6 * PAGE]
+    for place in places[:2]:
+        kept = site.device.keep(allocation, TOKENS, place)
+        assert kept is not None
+        site.tier.save(kept)
+    site.settle()
+    assert site.tier.used_bytes == (5 + 2 * STATE_BLOCKS) * site.copier.block_bytes
+    kept = site.device.keep(allocation, TOKENS, places[2])
+    assert kept is not None
+    site.tier.save(kept)
+    site.settle()
+    # The partial page was copied with what it had; as a whole page it has a block of its own.
+    assert site.tier.used_bytes <= (7 + 3 * STATE_BLOCKS) * site.copier.block_bytes
+    site.device.allocator.release(allocation)
+    site.device.evict_all()
+    assert all(site.comes_back(TOKENS[:place]) for place in places)
+
+
+def test_pages_are_found_by_what_they_hold_not_by_where_they_were() -> None:
+    site = Site()
+    site.tier.save(site.device.keep_only(TOKENS[: 4 * PAGE]))
+    site.settle()
+    site.device.evict_all()
+    site.tier.save(site.device.keep_only(TOKENS[: 6 * PAGE]))
+    site.settle()
+    assert site.tier.used_bytes == (6 + 2 * STATE_BLOCKS) * site.copier.block_bytes
+    site.device.evict_all()
+    assert site.comes_back(TOKENS[: 4 * PAGE])
+    assert site.comes_back(TOKENS[: 6 * PAGE])
+
+
+def test_a_prefix_evicted_while_it_is_copied_or_waits_is_not_kept() -> None:
+    site = Site()
+    site.tier.save(site.device.keep_only(TOKENS[:PAGE]))
+    site.tier.poll()
+    site.tier.save(site.device.keep_only(TOKENS[: 2 * PAGE]))
+    site.device.evict_all()
+    site.settle()
+    assert site.tier.num_kept == 0
+    assert site.tier.used_bytes == 0
+    assert site.tier.check() == ""
+
+
+def test_a_page_copied_for_an_evicted_prefix_serves_the_other_one_that_has_it() -> None:
+    site = Site()
+    allocation = site.device.run(TOKENS[: 4 * PAGE])
+    first = site.device.keep(allocation, TOKENS, 2 * PAGE)
+    second = site.device.keep(allocation, TOKENS, 4 * PAGE)
+    assert first is not None
+    assert second is not None
+    site.device.allocator.release(allocation)
+    site.tier.save(first)
+    site.tier.save(second)
+    site.tier.poll()
+    site.device.allocator.evict(first)
+    site.settle()
+    assert site.tier.num_kept == 1
+    site.device.evict_all()
+    assert site.comes_back(TOKENS[: 4 * PAGE])
+
+
+def test_the_least_recently_used_prefix_makes_room() -> None:
+    site = Site(num_blocks=2 * (STATE_BLOCKS + 1))
+    prompts = [tuple(range(base, base + PAGE)) for base in (0, 100, 200)]
+    for prompt in prompts[:2]:
+        site.tier.save(site.device.keep_only(prompt))
+        site.settle()
+    assert site.comes_back(prompts[0])
+    site.tier.save(site.device.keep_only(prompts[2]))
+    site.settle()
+    assert [site.comes_back(prompt) for prompt in prompts] == [True, False, True]
+    assert site.tier.num_evicted == 1
+    assert site.tier.check() == ""
+
+
+def test_a_prefix_that_can_never_fit_evicts_nothing() -> None:
+    site = Site(num_blocks=STATE_BLOCKS + 2)
+    site.tier.save(site.device.keep_only(TOKENS[:PAGE]))
+    site.settle()
+    site.tier.save(site.device.keep_only(TOKENS[3:] + TOKENS[:3]))
+    site.settle()
+    assert site.tier.num_kept == 1
+    assert site.tier.num_evicted == 0
+
+
+def test_a_prefix_evicted_from_the_host_while_it_is_fetched_arrives_whole() -> None:
+    site = Site(num_blocks=2 * (STATE_BLOCKS + 2))
+    tokens, others = TOKENS[: 2 * PAGE], [tuple(range(b, b + 2 * PAGE)) for b in (0, 100, 200)]
+    site.tier.save(site.device.keep_only(tokens))
+    site.settle()
+    kept = site.tier.longest(keys_of(tokens), len(tokens))
+    assert kept is not None
+    allocation = site.device.allocator.reserve(2)
+    pull = site.tier.fetch(kept, tuple(allocation.pages), allocation.slot.id)
+    saves = [site.copier.copies[0]]
+    for other in others:
+        site.tier.save(site.device.keep_only(other))
+        site.tier.poll()
+        for copy in site.copier.copies:
+            while copy is not saves[0] and not copy.done():
+                copy.step()
+        site.tier.poll()
+    assert not pull.done()
+    assert not kept.valid
+    site.copier.end_all()
+    assert site.device.holds(allocation.pages, allocation.slot.id, tokens)
+    site.settle()
+    assert site.tier.check() == ""
+
+
+def test_only_so_many_wait_and_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_tier, "MAX_BATCH_BYTES", 1)
+    site = Site()
+    site.tier._waiting = type(site.tier._waiting)(maxlen=2)
+    prompts = [tuple(range(base, base + PAGE)) for base in (0, 100, 200)]
+    for prompt in prompts:
+        site.tier.save(site.device.keep_only(prompt))
+    site.tier.poll()
+    assert len(site.copier.copies) == 1
+    assert len(site.tier._saving.prefixes) == 1
+    site.settle()
+    assert [site.comes_back(prompt) for prompt in prompts] == [False, True, True]
+
+
+@pytest.mark.parametrize("when", ["waiting", "copied", "kept", "fetched"])
+def test_a_dropped_prefix_is_not_found(when: str) -> None:
+    site = Site()
+    tokens, keys = TOKENS[: 2 * PAGE], keys_of(TOKENS)
+    kept = site.device.keep_only(tokens)
+    site.tier.save(kept)
+    if when != "waiting":
+        site.tier.poll()
+    if when in ("kept", "fetched"):
+        site.settle()
+    if when == "fetched":
+        found = site.tier.longest(keys, len(TOKENS))
+        assert found is not None
+        allocation = site.device.allocator.reserve(2)
+        site.tier.fetch(found, tuple(allocation.pages), allocation.slot.id)
+    site.tier.drop(kept.key)
+    site.settle()
+    assert site.tier.longest(keys, len(TOKENS)) is None
+    assert site.tier.used_bytes == 0
+    assert site.tier.check() == ""
+
+
+def test_the_tier_grows_with_its_memory() -> None:
+    site = Site(num_blocks=STATE_BLOCKS, num_pieces=0)
+    site.tier.save(site.device.keep_only(TOKENS[: 3 * PAGE]))
+    site.settle()
+    assert site.tier.num_kept == site.tier.size_bytes == 0
+    site.copier.grow()
+    site.copier.grow()
+    site.tier.save(site.device.keep_only(TOKENS[: 2 * PAGE]))
+    site.settle()
+    assert site.tier.size_bytes == 2 * STATE_BLOCKS * site.copier.block_bytes
+    site.device.evict_all()
+    assert site.comes_back(TOKENS[: 2 * PAGE])
+    assert not site.comes_back(TOKENS[: 3 * PAGE])
+
+
+def test_adjacent_blocks_are_copied_together_but_not_across_pieces() -> None:
+    site = Site(num_blocks=8, num_pieces=2)
+    site.tier.poll()
+    site.tier.save(site.device.keep_only(TOKENS))  # 4 + 10 blocks of 16
+    site.tier.poll()
+    (copy,) = site.copier.copies
+    sizes = sorted(num_bytes for _, _, num_bytes in copy.moves)
+    cache, block = site.device.cache, site.copier.block_bytes
+    states = [cache.conv[0].nbytes, cache.recurrent[0].nbytes]
+    assert sizes == sorted([*states, 4 * block, 6 * block])
+
+
+class HostTierMachine(RuleBasedStateMachine):
+    """Prompts that go on like each other or otherwise, with saves, evictions, fetches and copies in
+    any order; the device's own prefixes are used too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device = PrefixDevice(PoolSize(14, 4))
+        self.copier = LateHostCopier(self.device.cache, 1, 12)
+        self.tier = HostTier(LAYOUT, self.copier)
+        self.saved: dict[bytes, tuple[int, ...]] = {}
+        self.fetches: list[tuple[Pull, CacheAllocation, tuple[int, ...]]] = []
+
+    @rule(
+        choices=st.lists(st.integers(0, 1), min_size=1, max_size=4),
+        tail=st.integers(0, PAGE - 1),
+        place=st.integers(1, 4 * PAGE),
+        end=st.sampled_from(["release", "keep"]),
+    )
+    def prompt(self, choices: list[int], tail: int, place: int, end: str) -> None:
+        tokens = self._tokens(choices, tail)
+        keys, allocator = keys_of(tokens), self.device.allocator
+        if not allocator.can_reserve(LAYOUT.pages_for(len(tokens))):
+            return
+        prefix = allocator.kept.longest(keys, len(tokens) - 1)
+        if prefix is not None and not allocator.can_share(LAYOUT.pages_for(len(tokens)), prefix):
+            prefix = None
+        allocation = self.device.run(tokens, prefix)
+        if place <= len(tokens):
+            self._save(self.device.keep(allocation, tokens, place), tokens)
+        if end == "release":
+            allocator.release(allocation)
+        else:
+            self._save(allocator.turn_into_prefix(allocation, keys, len(tokens)), tokens)
+
+    @rule(choices=st.lists(st.integers(0, 1), min_size=1, max_size=4), tail=st.integers(0, PAGE))
+    def fetch(self, choices: list[int], tail: int) -> None:
+        tokens = self._tokens(choices, tail)
+        kept = self.tier.longest(keys_of(tokens), len(tokens))
+        if kept is None or not self.device.allocator.can_reserve(LAYOUT.pages_for(len(tokens))):
+            return
+        allocation = self.device.allocator.reserve(LAYOUT.pages_for(len(tokens)))
+        pull = self.tier.fetch(kept, tuple(allocation.pages), allocation.slot.id)
+        self.fetches.append((pull, allocation, tokens[: kept.num_tokens]))
+
+    @rule(which=st.integers(0, 5), num_runs=st.integers(1, 8))
+    def copy(self, which: int, num_runs: int) -> None:
+        under_way = [copy for copy in self.copier.copies if not copy.done()]
+        if under_way:
+            copy: LateCopy = under_way[which % len(under_way)]
+            for _ in range(num_runs):
+                copy.step()
+
+    @rule()
+    def poll(self) -> None:
+        self.tier.poll()
+
+    @rule(which=st.integers(0, 3))
+    @precondition(lambda self: len(self.device.allocator.kept))
+    def evict(self, which: int) -> None:
+        kept = list(self.device.allocator.kept)
+        self.device.allocator.evict(kept[which % len(kept)])
+
+    @rule(which=st.integers(0, 3))
+    @precondition(lambda self: self.saved)
+    def drop(self, which: int) -> None:
+        self.tier.drop(list(self.saved)[which % len(self.saved)])
+
+    @rule()
+    @precondition(lambda self: self.copier.num_blocks < 36)
+    def grow(self) -> None:
+        self.copier.grow()
+
+    @invariant()
+    def fetched_prefixes_are_right(self) -> None:
+        for pull, allocation, tokens in self.fetches:
+            if pull.done():
+                assert self.device.holds(allocation.pages, allocation.slot.id, tokens)
+                self.device.allocator.release(allocation)
+        self.fetches = [each for each in self.fetches if not each[1].released]
+
+    @invariant()
+    def books_balance(self) -> None:
+        assert self.tier.check() == ""
+        assert self.device.allocator.check() == ""
+        self.tier._blocks.check()
+
+    def teardown(self) -> None:
+        for _ in range(200):
+            self.tier.poll()
+            self.copier.end_all()
+            if not self.tier.copying:
+                break
+        self.fetched_prefixes_are_right()
+        assert not self.fetches
+        assert self.tier._blocks.references[0] == 0
+        self.device.evict_all()
+        for kept in list(self.tier._kept):
+            tokens = self.saved[kept.key]
+            allocation = self.device.allocator.reserve(LAYOUT.pages_for(len(tokens)))
+            self.tier.fetch(kept, tuple(allocation.pages), allocation.slot.id)
+            self.copier.end_all()
+            assert self.device.holds(allocation.pages, allocation.slot.id, tokens)
+            self.device.allocator.release(allocation)
+
+    @staticmethod
+    def _tokens(choices: list[int], tail: int) -> tuple[int, ...]:
+        """Prompts of whole pages out of two, then the first tokens of a third."""
+        pages = [token for c in choices for token in range(100 * c, 100 * c + PAGE)]
+        return (*pages, *range(300, 300 + tail))
+
+    def _save(self, kept: KeptPrefix | None, tokens: tuple[int, ...]) -> None:
+        if kept is not None:
+            self.saved[kept.key] = tokens[: kept.num_tokens]
+            self.tier.save(kept)
+
+
+HostTierMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHostTier = HostTierMachine.TestCase
