@@ -30,6 +30,7 @@ from coordinator.core.placement import (
 )
 from coordinator.core.registry import Registry, Worker
 from coordinator.core.request import Request, State
+from coordinator.core.reuse import reuses_of
 from coordinator.core.trials import Trials
 from transport.wire.messages import Cancel, Release, ToWorker
 
@@ -215,9 +216,10 @@ class Dispatcher:
         return self._faults.able(prefill, request)
 
     def _choose_first(self, workers: list[Worker], request: Request) -> Worker | None:
+        reuses = reuses_of(request, self._registry)
         if workers and workers[0].hello.role != "prefill":
-            return choose_generate(workers, request, self._limits)
-        return choose_prefill(workers, request, self._limits)
+            return choose_generate(workers, request, self._limits, reuses)
+        return choose_prefill(workers, request, self._limits, reuses)
 
     def _too_long_for_all(self, request: Request) -> bool:
         role = request.too_long_for
@@ -230,8 +232,12 @@ class Dispatcher:
         request.prefill_worker = worker.instance
         request.stages["placed_at"] = self._clock()
         request.prefill_assigned_at = self._monotonic()
-        hands_off = worker.hello.role == "prefill"
-        self._assign(request, worker, request.as_prefill() if hands_off else request.as_generate())
+        reuse = reuses_of(request, self._registry)(worker)
+        request.num_expected = reuse.num_tokens
+        if worker.keeps_prefixes and request.shares_prefixes:
+            worker.coming.add(request.request_id, request.prefix_keys(worker.hello))
+        order = request.as_prefill if worker.hello.role == "prefill" else request.as_generate
+        self._assign(request, worker, order(reuse.prefix))
 
     def _to_decode(self, request: Request, worker: Worker) -> None:
         request.decode_worker = worker.instance

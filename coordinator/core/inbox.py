@@ -90,10 +90,8 @@ class Inbox:
                 self._prefixes_changed(worker, message)
             case Failed():
                 self._lifecycle.failed(instance, message)
-            case PeerTested(instance=prefill):
-                if self._registry.get(prefill) is not None:
-                    self._observer.peer_tested(instance, message)
-                self._lifecycle.peer_tested(instance, message)
+            case PeerTested():
+                self._peer_tested(worker, message)
             case Goodbye(draining=True, unfit=unfit):
                 if unfit:
                     gpu = worker.hello.gpu
@@ -145,13 +143,22 @@ class Inbox:
         worker.output_tokens.add(1, worker.heard_at)
         self._lifecycle.prefilled(worker.instance, message)
 
+    def _peer_tested(self, worker: Worker, message: PeerTested) -> None:
+        instance, peer, problem = worker.instance, message.instance, message.problem
+        if worker.hello.role != "decode":
+            if problem:
+                log.warning("%s pulls no kept prefixes from %s: %s", instance, peer, problem)
+        elif self._registry.get(peer) is not None:
+            self._observer.peer_tested(instance, message)
+        self._lifecycle.peer_tested(instance, message)
+
     def _prefixes_changed(self, worker: Worker, message: PrefixesChanged) -> None:
         for kept in message.added:
             if problem := kept_problem(kept, worker):
                 error = MalformedMessage(f"from {worker.instance}: {problem}")
                 self.handle(worker.instance, error)
                 return
-        worker.kept.change(message)
+        self._lifecycle.prefixes_changed(worker.instance, message)
 
     def _request_of(self, message: FromWorker | WireError) -> dict[str, object]:
         """Log fields of the open request that a message is about, if it is about one."""

@@ -1,30 +1,107 @@
-"""What one worker keeps of earlier requests, as it has told. Pure."""
+"""Which prefixes of earlier requests the workers keep, as they have told, and which prefixes they
+are computing. Pure."""
+
+from collections import Counter
 
 from transport.wire.offers import KeptPrefix, PrefixesChanged
 from transport.wire.prefix import KnownPrefixes, PrefixKeys
 
+MAX_COMING_PAGES = 256
+"""Of each prompt that is being computed: 16,384 tokens are long enough to be worth waiting for."""
+
 
 class KeptPrefixes:
-    """A worker's kept prefixes by key, and the longest of them for a prompt."""
+    """The kept prefixes of all workers, so that a prompt is looked up once for all of them.
+
+    ``page_size`` is in tokens.
+    """
 
     def __init__(self, page_size: int) -> None:
         self._known = KnownPrefixes(page_size)
-        self._kept: dict[bytes, KeptPrefix] = {}
+        self._kept: dict[bytes, dict[str, KeptPrefix]] = {}  # by key, then by worker
+        self._keys: dict[str, set[bytes]] = {}  # by worker
+        self._longest = 0  # that was ever kept
 
     def __len__(self) -> int:
-        return len(self._kept)
+        """Prefixes, counted at each worker that keeps them."""
+        return sum(len(keys) for keys in self._keys.values())
 
-    def change(self, message: PrefixesChanged) -> None:
-        """Take in what the worker says."""
+    def change(self, instance: str, message: PrefixesChanged) -> None:
+        """Take in what a worker says."""
         for key in message.removed:
-            kept = self._kept.pop(key, None)
-            if kept is not None:
-                self._known.remove(key, kept.pages_key)
+            self._remove(instance, key)
         for kept in message.added:
-            self._kept[kept.key] = kept
-            self._known.add(kept.key, kept.pages_key, kept.num_tokens)
+            self._remove(instance, kept.key)
+            self._add(instance, kept)
 
-    def longest(self, keys: PrefixKeys, max_tokens: int) -> KeptPrefix | None:
-        """The longest of at most ``max_tokens`` tokens that the prompt begins with."""
-        found = self._known.longest(keys, max_tokens)
-        return None if found is None else self._kept[found[0]]
+    def forget(self, instance: str) -> None:
+        """A worker is gone, and what it kept."""
+        for key in list(self._keys.get(instance, ())):
+            self._remove(instance, key)
+
+    def of(self, keys: PrefixKeys, max_tokens: int) -> list[tuple[str, KeptPrefix]]:
+        """All of at most ``max_tokens`` tokens that the prompt begins with, each with its worker;
+        the longest first."""
+        found: list[tuple[str, KeptPrefix]] = []
+        limit = min(max_tokens, self._longest)
+        while (longest := self._known.longest(keys, limit)) is not None:
+            key, num_tokens = longest
+            found += self._kept[key].items()
+            limit = num_tokens - 1
+        return found
+
+    def _add(self, instance: str, kept: KeptPrefix) -> None:
+        others = self._kept.setdefault(kept.key, {})
+        for other in others.values():
+            if (other.pages_key, other.num_tokens) != (kept.pages_key, kept.num_tokens):
+                return  # one of the two workers is wrong: equal keys have equal ids
+        others[instance] = kept
+        self._keys.setdefault(instance, set()).add(kept.key)
+        self._known.add(kept.key, kept.pages_key, kept.num_tokens)
+        self._longest = max(self._longest, kept.num_tokens)
+
+    def _remove(self, instance: str, key: bytes) -> None:
+        """No-op for a prefix that the worker does not keep."""
+        if key not in self._keys.get(instance, ()):
+            return
+        self._keys[instance].remove(key)
+        if not self._keys[instance]:
+            del self._keys[instance]
+        kept = self._kept[key].pop(instance)
+        if not self._kept[key]:
+            del self._kept[key]
+            self._known.remove(key, kept.pages_key)
+
+
+class ComingPrefixes:
+    """The whole pages at the beginning of the prompts that a worker is computing: what of them
+    another prompt begins with is there when that one's turn comes."""
+
+    def __init__(self) -> None:
+        self._pages: Counter[bytes] = Counter()
+        self._of: dict[str, list[bytes]] = {}  # by request
+
+    @property
+    def requests(self) -> set[str]:
+        """Those whose prompts these are."""
+        return set(self._of)
+
+    def add(self, request_id: str, keys: PrefixKeys) -> None:
+        """A request's prompt was placed at the worker."""
+        pages = keys.pages_up_to(min(keys.num_pages, MAX_COMING_PAGES))[1:]
+        self._of[request_id] = pages
+        self._pages.update(pages)
+
+    def remove(self, request_id: str) -> None:
+        """The prompt is computed, or given up. No-op for one that is not there."""
+        for page in self._of.pop(request_id, ()):
+            self._pages[page] -= 1
+            if not self._pages[page]:
+                del self._pages[page]
+
+    def num_pages(self, keys: PrefixKeys, max_pages: int) -> int:
+        """How many whole pages, of at most ``max_pages``, the prompt shares with one of these."""
+        num_pages = 0
+        while num_pages < max_pages and keys.pages(num_pages + 1) in self._pages:
+            num_pages += 1
+        return num_pages

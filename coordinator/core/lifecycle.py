@@ -25,6 +25,7 @@ from coordinator.core.dispatch import Dispatcher
 from coordinator.core.effects import Effect, HandedOff, Outbox
 from coordinator.core.faults import Faults
 from coordinator.core.hub_settings import HubSettings
+from coordinator.core.introductions import Introductions
 from coordinator.core.overdue import Overdue
 from coordinator.core.placement import PlacementLimits
 from coordinator.core.registry import Registry, Worker
@@ -33,13 +34,12 @@ from coordinator.core.trials import TrialLimits, Trials
 from transport.wire.messages import (
     Cancel,
     Failed,
-    PeerJoined,
-    PeerLeft,
     PeerTested,
     Prefilled,
     Tokens,
     TransferDone,
 )
+from transport.wire.offers import PrefixesChanged
 from transport.wire.prompt_logprobs import PromptLogprobs
 
 
@@ -68,6 +68,7 @@ class Lifecycle:
         self._arrivals = 0
         self._outbox = outbox = Outbox(carry_out)
         self._overdue = Overdue(settings or HubSettings(), self.requests)
+        self._introductions = Introductions(registry, outbox.send)
         self._faults = Faults(registry, monotonic, outbox.add)
         self._trials = Trials(registry, trials or TrialLimits(), monotonic)
         self._dispatcher = Dispatcher(
@@ -138,14 +139,7 @@ class Lifecycle:
         if worker is None:
             return
         with self._outbox:
-            if worker.hello.role == "prefill":
-                joined = PeerJoined(instance, worker.hello.memory)
-                for decode in self._registry.of("decode"):
-                    self._outbox.send(decode.instance, joined)
-            elif worker.hello.role == "decode":
-                for prefill in self._registry.of("prefill"):
-                    joined = PeerJoined(prefill.instance, prefill.hello.memory)
-                    self._outbox.send(instance, joined)
+            self._introductions.joined(worker)
             self._dispatcher.run()
 
     def drain(self, worker: Worker) -> None:
@@ -167,23 +161,30 @@ class Lifecycle:
         self._faults.worker_gone(instance)
         self._trials.worker_gone(instance)
         with self._outbox:
-            if worker.hello.role == "prefill":
-                for decode in self._registry.of("decode"):
-                    self._outbox.send(decode.instance, PeerLeft(instance))
+            self._introductions.left(worker)
             for request in list(worker.assigned.values()):
                 if request.decode_worker in ("", instance):
                     self._attempts.lose(request, worker, died=died)
             self._dispatcher.run()
 
     def peer_tested(self, instance: str, message: PeerTested) -> None:
-        """A decode worker has tested the path from a prefill worker, or failed to."""
-        if self._registry.get(message.instance) is None:
+        """A worker has tested the path from another one, or failed to."""
+        puller = self._registry.get(instance)
+        if puller is None or self._registry.get(message.instance) is None:
             self.stale_dropped += 1
             return
-        now = self._monotonic()
-        self._registry.pairs.report(message.instance, instance, message.problem, now)
+        pairs = self._registry.pairs_of(puller)
+        pairs.report(message.instance, instance, message.problem, self._monotonic())
         with self._outbox:
             self._dispatcher.run()
+
+    def prefixes_changed(self, instance: str, message: PrefixesChanged) -> None:
+        """What a worker keeps of earlier requests."""
+        worker = self._registry.require(instance)
+        self._registry.kept.change(instance, message)
+        if not worker.keeps_prefixes:
+            with self._outbox:
+                self._introductions.keeps_prefixes(worker)
 
     def reconcile(self, worker: Worker, held: set[tuple[str, int]], heartbeat_s: float) -> None:
         """Compare what a worker says it holds with what was placed there: nothing may be lost

@@ -1,7 +1,9 @@
-"""Which decode worker may pull from which prefill worker, by their self-tests. Pure.
+"""Which worker may pull from which, by their self-tests. Pure.
 
-A pair is untested until its decode worker has reported, and then usable or broken. Only usable
-pairs get requests. A broken pair stays broken until one of the two comes back as a new instance.
+A pair is a worker that exports its memory and one that pulls from there: a prefill and a decode
+worker for handoffs, any two for kept prefixes. It is untested until the puller has reported, and
+then usable or broken. Only usable pairs are used. A broken pair stays broken until one of the two
+comes back as a new instance.
 """
 
 from collections.abc import Mapping
@@ -24,23 +26,23 @@ class Pairs:
         self._usable: set[tuple[str, str]] = set()
         self._broken: dict[tuple[str, str], Broken] = {}
 
-    def report(self, prefill: str, decode: str, problem: str, now: float) -> None:
+    def report(self, exporter: str, puller: str, problem: str, now: float) -> None:
         """Take in a self-test; ``problem`` is empty for a pair that may be used."""
-        self.forget_pair(prefill, decode)
+        self.forget_pair(exporter, puller)
         if problem:
-            self._broken[prefill, decode] = Broken(problem, now)
+            self._broken[exporter, puller] = Broken(problem, now)
         else:
-            self._usable.add((prefill, decode))
+            self._usable.add((exporter, puller))
 
-    def usable(self, prefill: str, decode: str) -> bool:
-        return (prefill, decode) in self._usable
+    def usable(self, exporter: str, puller: str) -> bool:
+        return (exporter, puller) in self._usable
 
     def broken_of(self, instance: str) -> dict[str, Broken]:
-        """The broken pairs of a worker of either role, by its partner."""
+        """The broken pairs of a worker on either side, by its partner."""
         return {
-            prefill if decode == instance else decode: broken
-            for (prefill, decode), broken in self._broken.items()
-            if instance in (prefill, decode)
+            exporter if puller == instance else puller: broken
+            for (exporter, puller), broken in self._broken.items()
+            if instance in (exporter, puller)
         }
 
     def stranded(
@@ -60,11 +62,11 @@ class Pairs:
                 return ""
         return next((broken[partner].problem for partner in partners), "")
 
-    def forget_pair(self, prefill: str, decode: str) -> None:
-        self._usable.discard((prefill, decode))
-        self._broken.pop((prefill, decode), None)
+    def forget_pair(self, exporter: str, puller: str) -> None:
+        self._usable.discard((exporter, puller))
+        self._broken.pop((exporter, puller), None)
 
     def forget(self, instance: str) -> None:
-        """A worker of either role is gone."""
+        """A worker on either side is gone."""
         self._usable = {pair for pair in self._usable if instance not in pair}
         self._broken = {p: b for p, b in self._broken.items() if instance not in p}

@@ -1,9 +1,12 @@
 """Which worker gets a request. Pure.
 
-    prefill   the fewest prompt tokens ahead
+    prefill   the fewest prompt tokens to compute: those ahead, and its own
     decode    chosen only when the prompt is done: the fewest sequences, then the most free pages
     generate  at a colocated worker, or a decode worker while no prefill worker takes work: the
-              fewest sequences, then the fewest prompt tokens ahead, then the most free pages
+              fewest sequences, then the fewest prompt tokens to compute, then the most free pages
+
+What a worker need not compute of the prompt (reuse.py) counts: so a session's next turn goes where
+its prefix is kept, until the work ahead there outweighs it, and then takes the prefix along.
 
 A worker is only chosen if it has room by what the coordinator itself has placed there, counted in
 the requests' lengths as of now: a worker's own report is a heartbeat old, and may not yet know of
@@ -16,13 +19,21 @@ full or not. When there is none, the largest get it: it may end early. It fails 
 that worker. A request that no worker can hold even now is placed at once, to be refused.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from coordinator.core.registry import Worker
 from coordinator.core.request import Request
+from coordinator.core.reuse import Reuse, Reuses, nothing
 
-Load = Callable[[Worker], tuple[int, ...]]
+WORK_WEIGHT = 2
+"""A token that a request itself computes counts as so many ahead: the request waits for it, and so
+do all that are placed there later. So of requests that begin alike the second one goes to the same
+worker, though another one would have its first token as soon."""
+SEQUENCE_WORTH_LEN = 1_024
+"""Tokens saved that are worth decoding beside one sequence more."""
+
+Load = Callable[[Worker, Reuse], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -41,47 +52,51 @@ class PlacementLimits:
 
 
 def choose_prefill(
-    workers: Iterable[Worker], request: Request, limits: PlacementLimits
+    workers: Iterable[Worker], request: Request, limits: PlacementLimits, reuses: Reuses = nothing
 ) -> Worker | None:
     """The prefill worker for the request's tokens, of workers that are ``large_enough``."""
-    fitting = (
-        w
-        for w in workers
-        if _takes_prompt(w, request.num_tokens, limits)
-        and _has_room(w, request.num_tokens, share=limits.prefill_watermark)
-    )
-    return _least_loaded(fitting, request, lambda w: (w.tokens_ahead,))
+    room = (w for w in workers if _has_room(w, request.num_tokens, share=limits.prefill_watermark))
+    fitting = _taking_prompt(room, request, limits, reuses)
+    return _least_loaded(fitting, request, lambda w, reuse: (_work(w, request, reuse),))
 
 
 def choose_decode(workers: Iterable[Worker], request: Request) -> Worker | None:
     """The decode worker for the request's tokens, its newest included, of workers that are
     ``large_enough``."""
-    fitting = (w for w in workers if _has_room(w, request.num_tokens + 1, growing=True))
-    return _least_loaded(fitting, request, lambda w: (len(w.assigned), -w.free_pages))
+    fitting = (
+        (w, nothing(w)) for w in workers if _has_room(w, request.num_tokens + 1, growing=True)
+    )
+    return _least_loaded(fitting, request, lambda w, _: (len(w.assigned), -w.free_pages))
 
 
 def choose_generate(
-    workers: Iterable[Worker], request: Request, limits: PlacementLimits
+    workers: Iterable[Worker], request: Request, limits: PlacementLimits, reuses: Reuses = nothing
 ) -> Worker | None:
     """The worker that computes the request's tokens and goes on, of workers that are
     ``large_enough``."""
-    fitting = (
-        w
-        for w in workers
-        if _takes_prompt(w, request.num_tokens, limits)
-        and _has_room(w, request.num_tokens + 1, growing=True)
-    )
-    return _least_loaded(
-        fitting, request, lambda w: (len(w.assigned), w.tokens_ahead, -w.free_pages)
-    )
+
+    def load(worker: Worker, reuse: Reuse) -> tuple[int, ...]:
+        num_sequences = len(worker.assigned) - reuse.saved_len // SEQUENCE_WORTH_LEN
+        return num_sequences, _work(worker, request, reuse), -worker.free_pages
+
+    room = (w for w in workers if _has_room(w, request.num_tokens + 1, growing=True))
+    return _least_loaded(_taking_prompt(room, request, limits, reuses), request, load)
 
 
-def _least_loaded(fitting: Iterable[Worker], request: Request, load: Load) -> Worker | None:
-    return min(
-        fitting,
-        key=lambda w: (w.instance == request.failed_at, *load(w), w.last_placed),
-        default=None,
-    )
+def _least_loaded(
+    fitting: Iterable[tuple[Worker, Reuse]], request: Request, load: Load
+) -> Worker | None:
+    def cost(worker: Worker, reuse: Reuse) -> tuple[int, ...]:
+        return worker.instance == request.failed_at, *load(worker, reuse), worker.last_placed
+
+    least = min(fitting, key=lambda candidate: cost(*candidate), default=None)
+    return None if least is None else least[0]
+
+
+def _work(worker: Worker, request: Request, reuse: Reuse) -> int:
+    """What the worker has to do until the request's first token, in prompt tokens."""
+    own = request.num_tokens - reuse.num_tokens
+    return worker.tokens_ahead + WORK_WEIGHT * own + reuse.cost_len
 
 
 def large_enough(workers: Iterable[Worker], num_tokens: int) -> list[Worker]:
@@ -91,9 +106,17 @@ def large_enough(workers: Iterable[Worker], num_tokens: int) -> list[Worker]:
     return [w for w in taking if w.hello.max_seq_len >= min(num_tokens, longest)]
 
 
-def _takes_prompt(worker: Worker, num_tokens: int, limits: PlacementLimits) -> bool:
-    ahead = worker.tokens_ahead
-    return ahead == 0 or ahead + num_tokens <= limits.max_tokens_ahead
+def _taking_prompt(
+    workers: Iterable[Worker], request: Request, limits: PlacementLimits, reuses: Reuses
+) -> Iterator[tuple[Worker, Reuse]]:
+    """Those that may have so much of the request ahead, and what each reuses of it."""
+    for worker in workers:
+        ahead = worker.tokens_ahead
+        if ahead < limits.max_tokens_ahead:  # looking a prompt up takes its time
+            reuse = reuses(worker)
+            num_tokens = request.num_tokens - reuse.num_tokens
+            if ahead == 0 or ahead + num_tokens <= limits.max_tokens_ahead:
+                yield worker, reuse
 
 
 def _has_room(

@@ -8,12 +8,12 @@ from msgspec import structs
 from coordinator.core.breaker import Breaker, BreakerSettings
 from coordinator.core.contract import WorkerStatus
 from coordinator.core.draft_meter import DraftMeter
-from coordinator.core.kept_prefixes import KeptPrefixes
+from coordinator.core.kept_prefixes import ComingPrefixes, KeptPrefixes
 from coordinator.core.pairs import Pairs
 from coordinator.core.prefix_meter import PrefixMeter
 from coordinator.core.request import Request, State
 from transport.wire.errors import LayoutMismatch, RoleMismatch
-from transport.wire.layout import CacheLayout
+from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
 from transport.wire.messages import Hello, Role
 from transport.wire.reports import GpuHealth, WorkerGauges
 
@@ -46,8 +46,8 @@ class TokenMeter:
 class Worker:
     """One welcomed worker. ``assigned`` holds the requests it is responsible for, which is
     also how its memory is accounted for between two heartbeats: ``num_pages_assigned`` are the
-    pages that they need now, counted from their lengths, and ``tokens_ahead`` the tokens of those
-    whose first token has not come yet. Both are kept by ``assign``, ``unassign`` and ``recount``.
+    pages that they need now, counted from their lengths, and ``tokens_ahead`` the tokens to compute
+    of those whose first token has not come yet. ``assign``, ``unassign`` and ``recount`` keep both.
 
     ``heard_at`` is of the monotonic clock: a step of the system's must not look like silence.
     ``settled``: it has said more than hello. ``last_placed`` orders workers by when they were last
@@ -56,7 +56,8 @@ class Worker:
     is how many messages it could not read. ``prompt_tokens`` and ``output_tokens`` count
     what it reported as computed, stale or not.
 
-    ``kept`` are the prefixes that it keeps for later prompts.
+    ``keeps_prefixes``: it has told what it keeps of earlier requests. ``coming`` are the prefixes
+    that it is computing then.
 
     ``breaker`` says whether its faults keep requests away. ``unproved`` has the requests that gave
     NaN here and were not yet tried elsewhere, by when that was; ``landing`` those that it has yet
@@ -68,9 +69,9 @@ class Worker:
     gauges: WorkerGauges
     heard_at: float
     breaker: Breaker
-    kept: KeptPrefixes
     draining: bool = False
     settled: bool = False
+    keeps_prefixes: bool = False
     last_placed: int = 0
     beats: tuple[float, float] = (-inf, -inf)
     gpu: GpuHealth | None = None
@@ -82,6 +83,7 @@ class Worker:
     unproved: dict[str, float] = field(default_factory=dict)
     landing: dict[str, float] = field(default_factory=dict)
     reserved_for: Request | None = None
+    coming: ComingPrefixes = field(default_factory=ComingPrefixes)
     assigned: dict[str, Request] = field(default_factory=dict)
     num_pages_assigned: int = 0
     tokens_ahead: int = 0
@@ -140,6 +142,7 @@ class Worker:
 
     def unassign(self, request: Request) -> None:
         self.landing.pop(request.request_id, None)
+        self.coming.remove(request.request_id)
         if self.assigned.pop(request.request_id, None) is not None:
             pages, ahead = self._counted.pop(request.request_id)
             self.num_pages_assigned -= pages
@@ -149,7 +152,10 @@ class Worker:
         """A request that is here has become longer, or its first token has come."""
         num_tokens = request.num_tokens
         pages = self.layout.pages_for(num_tokens + 1)
-        ahead = num_tokens if request.state is State.PREFILLING else 0
+        computing = request.state is State.PREFILLING
+        ahead = num_tokens - request.num_expected if computing else 0
+        if not computing:
+            self.coming.remove(request.request_id)
         pages_before, ahead_before = self._counted.get(request.request_id, (0, 0))
         if pages != pages_before or ahead != ahead_before:
             self.num_pages_assigned += pages - pages_before
@@ -169,13 +175,16 @@ class Registry:
         self._workers: dict[str, Worker] = {}
         self.breakers = breakers or BreakerSettings()
         self._longest_seen: dict[Role, int] = {}
-        self.pairs = Pairs()
+        self.pairs = Pairs()  # for handoffs
+        self.prefix_pairs = Pairs()
+        self.kept = KeptPrefixes(CHUNK_ALIGNMENT)
 
     def add(self, hello: Hello, now: float) -> Worker:
         size = hello.memory.pools
         gauges = WorkerGauges(free_pages=size.num_pages, free_state_slots=size.num_state_slots)
-        kept = KeptPrefixes(hello.memory.layout.page_size)
-        worker = Worker(hello, gauges, now, breaker=Breaker(self.breakers), kept=kept)
+        worker = Worker(hello, gauges, now, breaker=Breaker(self.breakers))
+        if not self._workers:  # those that join later have the same layout
+            self.kept = KeptPrefixes(worker.layout.page_size)
         self._workers[hello.instance] = worker
         longest = max(hello.max_seq_len, self.longest_seen(hello.role))
         self._longest_seen[hello.role] = longest
@@ -183,6 +192,8 @@ class Registry:
 
     def remove(self, instance: str) -> Worker | None:
         self.pairs.forget(instance)
+        self.prefix_pairs.forget(instance)
+        self.kept.forget(instance)
         return self._workers.pop(instance, None)
 
     def get(self, instance: str) -> Worker | None:
@@ -219,6 +230,17 @@ class Registry:
         yet to prove it."""
         taking = self.taking("decode")
         return [w for w in taking if prefill not in self.pairs.broken_of(w.instance)]
+
+    def pairs_of(self, puller: Worker) -> Pairs:
+        """What is known of the workers that it pulls from."""
+        return self.pairs if puller.hello.role == "decode" else self.prefix_pairs
+
+    def may_pull_prefix(self, puller: Worker, instance: str) -> bool:
+        """Whether it reads the memory of that worker right, and no faults keep requests away from
+        there."""
+        keeper = self._workers.get(instance)
+        usable = self.pairs_of(puller).usable(instance, puller.instance)
+        return usable and keeper is not None and keeper.breaker.closed
 
     def heard(self, role: Role) -> dict[str, float]:
         """When each worker of a role was last heard of."""

@@ -9,6 +9,7 @@ from telemetry.logs import request_fields
 from transport.wire.messages import (
     Decode,
     Generate,
+    Hello,
     Prefill,
     Prefilled,
     ReusedFrom,
@@ -16,6 +17,7 @@ from transport.wire.messages import (
     TransferDone,
 )
 from transport.wire.offers import Offer
+from transport.wire.prefix import PrefixKeys
 from transport.wire.prompt_logprobs import PromptLogprobs, row_bytes
 from transport.wire.sampling import FinishReason
 from transport.wire.token_ids import TokenIds, packed, to_wire
@@ -52,7 +54,8 @@ class Request:
 
     ``prompt_rows`` are the log-probabilities of the prompt that wait for the first token, and
     ``num_scored`` the tokens that have theirs, over all attempts. The attempt that gave the first
-    token ``reused`` the first ``num_reused`` tokens of the prompt from there.
+    token ``reused`` the first ``num_reused`` tokens of the prompt from there. The newest one was
+    expected to reuse ``num_expected``.
 
     ``losses`` are the workers lost while they had it. ``deaths`` to ``suspect`` are of
     trials.py. ``too_long_for`` is a role with a worker that could not hold it, ``needs_len`` the
@@ -86,6 +89,7 @@ class Request:
     num_scored: int = 0
     num_reused: int = 0
     reused: ReusedFrom = ""
+    num_expected: int = 0
     bytes_moved: int = 0
     handoff_bytes: int = 0
     drafts_verified: int = 0
@@ -95,6 +99,7 @@ class Request:
     message: str = ""
     stages: dict[str, float] = field(default_factory=dict)
     revision: int = 0
+    _keys: PrefixKeys | None = None  # of this attempt's tokens
 
     @property
     def request_id(self) -> str:
@@ -107,6 +112,26 @@ class Request:
     @property
     def num_tokens(self) -> int:
         return len(self.spec.prompt_ids) + len(self.output_ids)
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether it may reuse what was computed for others: the log-probabilities of a prompt need
+        all of it computed."""
+        return self.spec.sampling.prompt_logprobs is None
+
+    @property
+    def salt(self) -> str:
+        """After NaN, and as a suspect, it shares prefixes with no other request: a kept prefix may
+        be the cause."""
+        alone = self.suspect or "not_finite" in self.failed_with
+        return f"{self.spec.salt} {self.request_id}" if alone else self.spec.salt
+
+    def prefix_keys(self, hello: Hello) -> PrefixKeys:
+        """The keys of its tokens' prefixes, at the workers that serve as this one does."""
+        if self._keys is None:
+            page_size = hello.memory.layout.page_size
+            self._keys = PrefixKeys(hello.model, self.salt, self.token_ids, page_size)
+        return self._keys
 
     @property
     def waiting(self) -> bool:
@@ -142,8 +167,9 @@ class Request:
         kept = ("received_at", "first_token_at")
         self.stages = {name: at for name, at in self.stages.items() if name in kept}
         self.stages["queued_at"] = now
-        self.handoff_bytes = 0
+        self.handoff_bytes = self.num_expected = 0
         self.proved = False
+        self._keys = None
 
     def take_prompt_rows(self, message: PromptLogprobs) -> bool:
         """Keep the next log-probabilities of the prompt; False for others, which are stale."""
@@ -159,6 +185,7 @@ class Request:
         """Note what its prefill took. Called before the message's token is counted."""
         if not self.output_ids:
             self.num_reused, self.reused = message.num_reused, message.reused
+        self._keys = None  # as large as the prompt
         self.stages |= {
             "prefilled_at": now,
             "prefill_wait_s": message.wait_s,
@@ -178,13 +205,13 @@ class Request:
             "boundary_s": message.boundary_s,
         }
 
-    def as_prefill(self) -> Prefill:
+    def as_prefill(self, prefix: Offer | None = None) -> Prefill:
         """The order to compute its tokens, those already sent included."""
-        return Prefill(**self._order())
+        return Prefill(**self._order(), prefix=prefix)
 
-    def as_generate(self) -> Generate:
+    def as_generate(self, prefix: Offer | None = None) -> Generate:
         """The order to compute its tokens and to go on at the same worker."""
-        return Generate(**self._order())
+        return Generate(**self._order(), prefix=prefix)
 
     def as_decode(self) -> Decode:
         """The order to pull its offer and go on."""
@@ -203,6 +230,6 @@ class Request:
             "stop": spec.stop,
             "http_id": spec.http_id,
             "num_scored": self.num_scored,
-            "salt": spec.salt,
+            "salt": self.salt,
             "boundaries": spec.boundaries,
         }

@@ -8,5 +8,6 @@ def assert_counted(worker: Worker) -> None:
     there = worker.assigned.values()
     pages = (worker.layout.pages_for(request.num_tokens + 1) for request in there)
     assert worker.num_pages_assigned == sum(pages)
-    ahead = (r.num_tokens for r in there if r.state is State.PREFILLING)
-    assert worker.tokens_ahead == sum(ahead)
+    computing = [r for r in there if r.state is State.PREFILLING]
+    assert worker.tokens_ahead == sum(r.num_tokens - r.num_expected for r in computing)
+    assert worker.coming.requests <= {r.request_id for r in computing}

@@ -37,6 +37,7 @@ class Desk:
     def __init__(self, workers=("p-1", "p-2", "d-1", "d-2"), **options) -> None:
         self.now = 100.0
         self.names: list[str] = []
+        self.introduced: list[tuple[str, object]] = []  # what was sent as the last worker joined
         self.registry = Registry()
         self._effects: list[Effect] = []
         self.life = Lifecycle(
@@ -56,7 +57,7 @@ class Desk:
         longest = num_pages * LAYOUT.page_size
         self.registry.add(Hello(instance, role, "m", "cpu", 1, longest, 4, export), self.now)
         self.life.introduce(instance)
-        self.take_effects()
+        self.introduced = self.sent()
         for other in self.registry.of("decode" if role == "prefill" else "prefill"):
             prefill, decode = sorted((instance, other.instance), reverse=True)
             self.tested(prefill, decode)

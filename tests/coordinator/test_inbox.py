@@ -14,6 +14,7 @@ from coordinator.core.observer import Observer
 from coordinator.core.placement import PlacementLimits
 from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
+from tests.coordinator.kept import kept
 from tests.coordinator.site import DEADLINE_S, EXPORT, FAST, Site
 from transport.wire.messages import (
     PROTOCOL,
@@ -30,7 +31,7 @@ from transport.wire.messages import (
     TokenOut,
     Tokens,
 )
-from transport.wire.offers import Offer
+from transport.wire.offers import Offer, PrefixesChanged
 from transport.wire.reports import WorkerGauges
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.session import JoinRefused
@@ -151,6 +152,18 @@ async def test_an_offer_that_cannot_be_is_refused(site: Site) -> None:
         await asyncio.to_thread(prefill.hear, Decode)
     assert site.hub.status().running == 1, "another prefill worker computes it"
     stream.cancel()
+
+
+async def test_a_kept_prefix_that_cannot_be_is_refused(site: Site) -> None:
+    prefill, decode = site.join("p-1", "prefill"), site.join("d-1", "decode")
+    await asyncio.to_thread(prefill.session.join, DEADLINE_S)
+    await asyncio.to_thread(decode.hear, PeerJoined)
+    decode.session.send(PrefixesChanged((kept(range(20), "d-1"),)))
+    joined = await asyncio.to_thread(prefill.hear, PeerJoined)
+    assert joined.instance == "d-1"
+    decode.session.send(PrefixesChanged((kept(range(20), "p-1"),)))
+    with pytest.raises(JoinRefused, match="an offer of p-1's memory"):
+        await asyncio.to_thread(decode.hear, Decode)
 
 
 def test_status_tells_how_many_tokens_a_second_a_worker_computed(

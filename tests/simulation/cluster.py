@@ -247,6 +247,8 @@ class Cluster:
                 self.lifecycle.transfer_done(instance, message)
             case "Tokens":
                 self.lifecycle.tokens(instance, message)
+            case "PrefixesChanged":
+                self.lifecycle.prefixes_changed(instance, message)
             case "PeerTested":
                 self.lifecycle.peer_tested(instance, message)
             case "Failed":

@@ -42,8 +42,9 @@ class KeptPrefix(WireStruct, frozen=True):
 
 
 class PrefixesChanged(WireStruct, frozen=True, tag="prefixes-changed"):
-    """What the worker keeps of earlier requests, since the message before; all of it when it has
-    just joined. ``removed`` are keys; one that is also ``added`` now lies elsewhere."""
+    """What the worker keeps of earlier requests, since the message before; all of it, also nothing,
+    when it has just joined: one that never sends this keeps none, so no peer opens its memory for
+    that. ``removed`` are keys; one that is also ``added`` now lies elsewhere."""
 
     added: tuple[KeptPrefix, ...] = ()
     removed: tuple[Key, ...] = ()

@@ -1,0 +1,23 @@
+"""Prefixes that workers of the tests keep."""
+
+from collections.abc import Sequence
+
+from transport.wire.offers import KeptPrefix, Offer
+from transport.wire.prefix import PrefixKeys
+from transport.wire.token_ids import packed
+
+PAGE = 16
+
+
+def keys_of(ids: Sequence[int], salt: str = "") -> PrefixKeys:
+    return PrefixKeys("m", salt, packed(ids), PAGE)
+
+
+def kept(
+    ids: Sequence[int], instance: str = "w", *, on_host: bool = False, salt: str = ""
+) -> KeptPrefix:
+    """A prefix of these tokens, kept by the worker ``instance``, of model "m"."""
+    keys, num_tokens = keys_of(ids, salt), len(ids)
+    pages = tuple(range(-(-num_tokens // PAGE)))
+    offer = None if on_host else Offer(instance, pages, 0, 1, num_tokens)
+    return KeptPrefix(keys.prefix(num_tokens), keys.pages(keys.num_pages), num_tokens, offer)
