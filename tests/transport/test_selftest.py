@@ -7,8 +7,7 @@ import torch
 
 from tests.transport.exporters import LAYOUT, Exporter, own_cache
 from transport.copy.pull import CopyThread
-from transport.copy.region import PROBE
-from transport.copy.selftest import PeerTest, probe_peer
+from transport.copy.selftest import NUM_PAGES, PeerTest, probe_peer, write_pattern
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import PoolSize
 
@@ -50,7 +49,7 @@ def test_a_good_path_passes_and_leaves_the_pools_alone(peer: Exporter, own: Cach
 def test_one_wrong_byte_anywhere_is_found(part: str, peer: Exporter, own: CacheTensors) -> None:
     assert peer.cache.probe is not None
     for place in (0, -1):
-        whole = getattr(peer.cache.probe, part).view(-1).view(torch.uint8)
+        whole = exported_bytes(peer.cache)[["kv", "conv", "recurrent"].index(part)]
         whole[place] ^= 0x10
         problem = outcome(peer, own).problem
         assert f"1 of {size()} bytes from {peer.instance} arrived wrong" in problem
@@ -76,6 +75,16 @@ def test_memory_that_nobody_prepared_is_found(peer: Exporter, own: CacheTensors)
     assert f"this is not the memory of {peer.instance}" in outcome(peer, own).problem
 
 
+def test_a_worker_that_has_tested_others_still_passes_their_test(
+    peer: Exporter, own: CacheTensors
+) -> None:
+    write_pattern(own, "own")
+    exported = [part.clone() for part in exported_bytes(own)]
+    assert outcome(peer, own).problem == ""
+    for part, before in zip(exported_bytes(own), exported, strict=True):
+        assert torch.equal(part, before)
+
+
 def test_a_copy_that_never_ends_is_found(own: CacheTensors) -> None:
     class Stuck:
         def wait(self, timeout_s: float) -> bool:
@@ -88,5 +97,12 @@ def test_a_copy_that_never_ends_is_found(own: CacheTensors) -> None:
     assert "the copy from p-1 did not end within 3 s" in probe_peer(Stream(), own, "p-1").problem
 
 
+def exported_bytes(cache: CacheTensors) -> list[torch.Tensor]:
+    """The parts of the probe's first half, uint8, in place."""
+    assert cache.probe is not None
+    parts = (cache.probe.kv, cache.probe.conv, cache.probe.recurrent)
+    return [part[: len(part) // 2].view(-1).view(torch.uint8) for part in parts]
+
+
 def size() -> int:
-    return PROBE.num_pages * LAYOUT.page_bytes + LAYOUT.state_slot_bytes
+    return NUM_PAGES * LAYOUT.page_bytes + LAYOUT.state_slot_bytes

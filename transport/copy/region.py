@@ -8,8 +8,9 @@ Each worker has one region: allocated and exported once, never freed while the p
     recurrent    [num_state_slots, *recurrent_shape] float32
     probe        the same four parts once more, for ``PROBE`` pages and state slots
 
-The probe is a small cache that no request uses. Its content is known, so a peer can pull it at any
-time, also while the pools are full, to test the path between the two (selftest.py).
+The probe is a small cache that no request uses. The content of its first half is known, so a peer
+can pull it at any time, also while the pools are full, to test the path between the two
+(selftest.py).
 
 Layout and pool size determine the offsets, so exporter and puller do not send them.
 """
@@ -19,8 +20,9 @@ from dataclasses import dataclass, replace
 from transport.wire.layout import DTYPE_BYTES, CacheLayout, PoolSize
 
 ALIGNMENT_BYTES = 4096
-PROBE = PoolSize(num_pages=16, num_state_slots=1)
-"""As much as a prompt of 16 pages: 81 MiB at the full model's size."""
+PROBE = PoolSize(num_pages=32, num_state_slots=2)
+"""Twice as much as a prompt of 16 pages, 81 MiB at the full model's size: a worker may export one
+half and pull into the other at the same time."""
 
 
 @dataclass(frozen=True)

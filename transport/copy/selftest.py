@@ -1,9 +1,9 @@
-"""The self-test of a prefill and a decode worker: a known pattern is copied, and every byte
-compared.
+"""The self-test of two workers: a known pattern is copied, and every byte compared.
 
-exporter   before hello: fills its probe (region.py) with a pattern derived from its instance
-puller     before the pair is used: clears its own probe, pulls the exporter's into it with its copy
-           stream, and compares on its own device
+exporter   before hello: fills the first half of its probe (region.py) with a pattern derived from
+           its instance
+puller     before the pair is used: clears the second half of its own probe, pulls the exporter's
+           first half into it with its copy stream, and compares on its own device
 
 The probe is in the exported region and is copied like any handoff, so a fault of a handoff's path
 (mapping, driver, namespaces, addresses, the copy itself) shows here too. The test uses no page or
@@ -24,6 +24,9 @@ from transport.wire.memory_export import MemoryKind
 from transport.wire.offers import Offer
 
 EPOCH = 1
+NUM_PAGES = PROBE.num_pages // 2
+EXPORTED, RECEIVED = 0, 1
+"""The halves of a probe, and their state slots."""
 NUM_ROUNDS = 3
 TIMEOUT_S = 3.0
 SLOW_BYTES_PER_S: dict[MemoryKind, float] = {"cuda-ipc": 150e9, "shm": 0.1e9}
@@ -55,8 +58,8 @@ class PeerTest:
 
 
 def write_pattern(cache: CacheTensors, instance: str) -> None:
-    """Fill the probe of an exporter's own region; complete when this returns."""
-    probe = _probe(cache)
+    """Fill what an exporter's own probe exports; complete when this returns."""
+    probe = _half(cache, EXPORTED)
     probe.epochs.fill_(EPOCH)
     pattern = _pattern(instance, probe)
     for part in _parts(probe.kv, probe):
@@ -72,16 +75,17 @@ def probe_peer(stream: CopyStream, own: CacheTensors, instance: str) -> PeerTest
     Takes milliseconds, at most ``TIMEOUT_S`` a round. Faults of the peer or the path are in the
     result, not raised.
     """
-    probe = _probe(own)
+    probe = _half(own, RECEIVED)
     for tensor in (probe.kv, probe.conv, probe.recurrent):
         tensor.zero_()
     _finish(probe)
     pages = tuple(range(PROBE.num_pages))
     # Pages in reverse, so that a copy which ignores the ids fails.
-    offer = Offer(instance, pages[::-1], 0, EPOCH, num_tokens=0)
+    offer = Offer(instance, pages[:NUM_PAGES][::-1], EXPORTED, EPOCH, num_tokens=0)
+    wanted = Wanted(offer, pages[NUM_PAGES:], RECEIVED, in_probe=True)
     seconds, num_bytes = [], 0
     for _ in range(NUM_ROUNDS):
-        (pull,) = stream.pull([Wanted(offer, pages, 0, in_probe=True)])
+        (pull,) = stream.pull([wanted])
         if not pull.wait(TIMEOUT_S):
             problem = f"the copy from {instance} did not end within {TIMEOUT_S:g} s; {_ADVICE}"
             return PeerTest(0, 0.0, problem)
@@ -133,6 +137,10 @@ def _finish(probe: CacheTensors) -> None:
         torch.cuda.current_stream(probe.kv.device).synchronize()
 
 
-def _probe(cache: CacheTensors) -> CacheTensors:
-    assert cache.probe is not None, "a worker's region has a probe"
-    return cache.probe
+def _half(cache: CacheTensors, half: int) -> CacheTensors:
+    probe, slot = cache.probe, slice(half, half + 1)
+    assert probe is not None, "a worker's region has a probe"
+    pages = slice(half * NUM_PAGES, (half + 1) * NUM_PAGES)
+    return CacheTensors(
+        probe.epochs[slot], probe.kv[pages], probe.conv[slot], probe.recurrent[slot]
+    )
