@@ -52,10 +52,10 @@ class CacheAllocator:
         on_free: Callable[[StateSlot | None, Sequence[int]], None] = _nothing_freed,
     ) -> None:
         self.size = size
-        self.kept = KeptPrefixes(page_size)
         self.on_evict: Callable[[KeptPrefix], None] = lambda kept: None
         self._page_size = page_size
         self._pages = PagePool(size.num_pages)
+        self.kept = KeptPrefixes(page_size, self._pages.num_kept_once)
         self._slots = SlotPool(size.num_state_slots)
         self._on_reserve = on_reserve
         self._on_free = on_free
@@ -209,6 +209,7 @@ class CacheAllocator:
         self.on_evict(kept)
         self._on_free(kept.slot, self._pages.drop(kept.pages))
         self._slots.release(kept.slot)
+        self.kept.note_evicted(kept)
 
     def check(self) -> str:
         """ "" if every page and state slot is accounted for, else what is wrong."""
@@ -235,8 +236,8 @@ class CacheAllocator:
         """Evict kept prefixes until so much is free, as far as they go."""
         if num_pages > self.free_pages or num_slots > self.free_state_slots:
             return
-        while self._pages.num_free < num_pages or self._slots.num_free < num_slots:
-            kept = self.kept.next_to_evict()
+        while (no_pages := self._pages.num_free < num_pages) or self._slots.num_free < num_slots:
+            kept = self.kept.next_to_evict("pages" if no_pages else "state_slots")
             if kept is None:
                 return
             self.evict(kept)

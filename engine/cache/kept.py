@@ -6,9 +6,10 @@ may go on writing behind them. Pages without a state behind them are of no use t
 pages are never kept alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from engine.cache.eviction import EvictionOrder, Resource, Worth
 from engine.cache.slots import StateSlot
 from transport.wire.prefix import KnownPrefixes, PrefixKeys
 
@@ -38,9 +39,14 @@ class KeptPrefix:
 
 
 class KeptPrefixes:
-    """All kept prefixes of one worker, by key, the least recently used first."""
+    """All kept prefixes of one worker, by key. ``num_kept_once`` counts those of a prefix's pages
+    that no other one keeps."""
 
-    def __init__(self, page_size: int) -> None:
+    def __init__(self, page_size: int, num_kept_once: Callable[[Sequence[int]], int]) -> None:
+        self._page_size = page_size
+        self._num_kept_once = num_kept_once
+        self._order = EvictionOrder(self.worth, lambda kept: not kept.num_users)
+        self._ends: dict[int, list[KeptPrefix]] = {}  # by the last of their whole pages
         self._known = KnownPrefixes(page_size)
         self._kept: dict[bytes, KeptPrefix] = {}
         self._doubted: set[KeptPrefix] = set()
@@ -74,10 +80,13 @@ class KeptPrefixes:
         assert not kept.num_users, "added under a batch that writes it"
         self._kept[kept.key] = self._new[kept.key] = kept
         self._known.add(kept.key, kept.pages_key, kept.num_tokens)
+        if kept.num_tokens >= self._page_size:
+            self._ends.setdefault(self._last_page(kept), []).append(kept)
+        self._order.use(kept)
 
     def touch(self, key: bytes) -> None:
-        """It was used: the last to be evicted now."""
-        self._kept[key] = self._kept.pop(key)
+        """It was used: it stays longer."""
+        self._order.use(self._kept[key])
 
     def remove(self, kept: KeptPrefix) -> None:
         assert not kept.num_users, "evicted under a batch that reads it"
@@ -107,6 +116,12 @@ class KeptPrefixes:
         del self._kept[kept.key]
         self._new.pop(kept.key, None)
         self._known.remove(kept.key, kept.pages_key)
+        self._order.remove(kept)
+        if kept.num_tokens >= self._page_size:
+            ends = self._ends[self._last_page(kept)]
+            ends.remove(kept)
+            if not ends:
+                del self._ends[self._last_page(kept)]
 
     def note_pinned(self, kept: KeptPrefix) -> None:
         self._num_pinned += not kept.num_users
@@ -117,5 +132,31 @@ class KeptPrefixes:
         kept.num_users -= 1
         self._num_pinned -= not kept.num_users
 
-    def next_to_evict(self) -> KeptPrefix | None:
-        return next((kept for kept in self._kept.values() if not kept.num_users), None)
+    def next_to_evict(self, short: Resource) -> KeptPrefix | None:
+        """None if all are in use."""
+        return self._order.next(short)
+
+    def note_evicted(self, kept: KeptPrefix) -> None:
+        """Its pages are dropped: those that it shared may be kept by one other prefix only."""
+        before = self._next_shorter(kept)
+        if before is not None:
+            self._order.changed(before)
+
+    def worth(self, kept: KeptPrefix) -> Worth:
+        """What its eviction costs, and what it frees."""
+        before = self._next_shorter(kept)
+        saved = kept.num_tokens - (before.num_tokens if before is not None else 0)
+        return Worth(saved, self._num_kept_once(kept.pages))
+
+    def _next_shorter(self, kept: KeptPrefix) -> KeptPrefix | None:
+        """The longest kept prefix that ``kept`` begins with. One that ends within a page is taken
+        for such a one if its whole pages are."""
+        num_whole = kept.num_tokens // self._page_size
+        for page in reversed(kept.pages[:num_whole]):
+            ends = [each for each in self._ends.get(page, ()) if each.num_tokens < kept.num_tokens]
+            if ends:
+                return max(ends, key=lambda each: each.num_tokens)
+        return None
+
+    def _last_page(self, kept: KeptPrefix) -> int:
+        return kept.pages[kept.num_tokens // self._page_size - 1]

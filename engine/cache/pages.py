@@ -1,5 +1,6 @@
 """The page pool's allocator: which pages are free, and how many hold each of the others."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from transport.wire.errors import PoolExhausted
@@ -94,6 +95,11 @@ class PagePool:
     def count_only_kept(self, ids: Iterable[int]) -> int:
         """How many of these no sequence uses."""
         return sum(not self._used[page] for page in ids)
+
+    def num_kept_once(self, ids: Sequence[int]) -> int:
+        """How many of a keeper's pages it alone keeps: the last ones, for what shares a page with
+        it also shares those before."""
+        return len(ids) - bisect_left(ids, True, key=lambda page: self._kept[page] == 1)
 
     def _reclaim(self, ids: Sequence[int]) -> list[int]:
         freed = [page for page in ids if not self._used[page] and not self._kept[page]]
