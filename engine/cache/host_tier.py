@@ -44,8 +44,8 @@ class HostTier:
     def __init__(self, layout: CacheLayout, copier: HostCopier) -> None:
         self._layout = layout
         self._copier = copier
-        self._kept = KeptPrefixes(layout.page_size)
         self._blocks = HostBlocks(copier.num_blocks)
+        self._kept = KeptPrefixes(layout.page_size, self._blocks.num_kept_once)
         self._waiting: deque[KeptPrefix] = deque(maxlen=MAX_WAITING)
         self._saving = _Batch()
         self._fetching: list[tuple[KeptPrefix, Pull]] = []
@@ -168,7 +168,7 @@ class HostTier:
         if num_blocks > self._blocks.num_free + self._blocks.num_only_kept:
             return False
         while self._blocks.num_free < num_blocks:
-            kept = self._kept.next_to_evict()
+            kept = self._kept.next_to_evict("pages")
             assert kept is not None, "blocks are kept by no prefix"
             self._remove(kept)
             self.num_evicted += 1
@@ -177,6 +177,7 @@ class HostTier:
     def _remove(self, kept: KeptPrefix) -> None:
         self._kept.remove(kept)
         self._blocks.drop(kept.pages)
+        self._kept.note_evicted(kept)
 
     def _end_saves(self) -> None:
         batch, self._saving = self._saving, _Batch()
