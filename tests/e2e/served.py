@@ -5,6 +5,7 @@ those checkpoints has, so every id a model can choose has a text.
 """
 
 import json
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.engine.checkpoints import BASE, checkpoint
 
 TINY = ROOT / "models" / "tiny"
 """The bundled model."""
+LONG = 16_000
 
 
 @cache
@@ -33,4 +35,15 @@ def served(name: str) -> Path:
     (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     config = {"eos_token": "<|im_end|>", "tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+@cache
+def served_long(name: str) -> Path:
+    """The same model for sequences of up to ``LONG`` tokens: with as many to come, no stream is
+    over before a test acts, however slow the machine is."""
+    folder = served(name).with_name(f"{name}-long")
+    shutil.copytree(served(name), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": LONG}))
     return folder

@@ -6,7 +6,7 @@ import signal
 from tests.e2e.conftest import Start
 from tests.e2e.records import outcomes, settled
 from tests.e2e.served import served
-from tests.e2e.streams import Stream, all_ended
+from tests.e2e.streams import Stream, all_ended, some_reach
 from tests.local_redis import LocalRedis
 
 
@@ -14,8 +14,7 @@ async def test_sigterm_finishes_what_runs(start: Start, redis_server: LocalRedis
     baton = start(served("per_expert"), "--redis-url", redis_server.url)
     with baton.redis() as server:
         streams = [Stream(baton.url, [1, 2, i], max_tokens=200) for i in range(8)]
-        for stream in streams:
-            await stream.reaches(10)
+        await some_reach(streams, 4, num_tokens=10)
         baton.pids()
         baton.process.send_signal(signal.SIGTERM)
         baton.until("SIGTERM: draining", 5.0)
@@ -31,8 +30,7 @@ async def test_sigterm_fails_what_cannot_finish(start: Start, redis_server: Loca
     baton = start(served("per_expert"), "--redis-url", redis_server.url, *drain)
     with baton.redis() as server:
         streams = [Stream(baton.url, [1, 2, i], max_tokens=1000) for i in range(8)]
-        for stream in streams:
-            await stream.reaches(10)
+        await some_reach(streams, 4, num_tokens=10)
         assert await asyncio.to_thread(baton.stop) == 0
         await all_ended(streams)
         assert {stream.outcome for stream in streams} == {"failed"}
@@ -43,8 +41,7 @@ async def test_sigterm_fails_what_cannot_finish(start: Start, redis_server: Loca
 async def test_sigkill_leaves_nothing(start: Start) -> None:
     baton = start(served("per_expert"))
     streams = [Stream(baton.url, [1, 2, i], max_tokens=1000) for i in range(4)]
-    for stream in streams:
-        await stream.reaches(10)
+    await some_reach(streams, 2, num_tokens=10)
     baton.pids()
     baton.process.kill()
     baton.process.wait()

@@ -17,9 +17,9 @@ import pytest
 
 from coordinator.record import keys
 from tests.e2e.records import Records, outcomes, settled
-from tests.e2e.served import served
+from tests.e2e.served import LONG, served_long
 from tests.e2e.stack import Stack
-from tests.e2e.streams import Seen, Stream, all_ended
+from tests.e2e.streams import Seen, Stream, all_ended, some_reach
 from tests.e2e.waiting import eventually
 from tests.local_redis import LocalRedis
 
@@ -46,17 +46,21 @@ class Site:
         self.redis = LocalRedis(folder)
         self.redis.start()
         args = ("--prefill", "2", "--decode", "2", "--redis-url", self.redis.url)
-        self.baton = Stack(served("per_expert"), *args, **SETTINGS).start()
+        self.baton = Stack(served_long("per_expert"), *args, **SETTINGS).start()
 
-    def streams(self, count: int = 12) -> list[Stream]:
-        """Long streams, twelve at most, greedy and sampled, the same every time."""
+    def streams(self, count: int = 12, max_tokens: int = NUM_TOKENS) -> list[Stream]:
+        """Streams, twelve at most, greedy and sampled, the same every time."""
         draw = random.Random(7)
         lengths = [5, 64, 200, 17, 330, 90] * 2
         prompts = [[draw.randrange(260) for _ in range(n)] for n in lengths]
         return [
-            Stream(self.baton.url, prompt, max_tokens=NUM_TOKENS, seed=i, temperature=float(i % 2))
+            Stream(self.baton.url, prompt, max_tokens=max_tokens, seed=i, temperature=float(i % 2))
             for i, prompt in enumerate(prompts[:count])
         ]
+
+    def endless(self) -> list[Stream]:
+        """The same with more tokens than any test waits for."""
+        return self.streams(max_tokens=LONG - 1000)
 
     async def whole(self, expected: dict[str, str], deadline_s: float = 20.0) -> Records:
         await self.baton.idle(NUM_WORKERS, deadline_s)
@@ -88,6 +92,11 @@ async def undisturbed(site: Site) -> list[Seen]:
     return site.undisturbed
 
 
+async def in_the_middle(streams: list[Stream]) -> None:
+    """Wait until half of them have twenty tokens: by then all of them run."""
+    await some_reach(streams, len(streams) // 2, num_tokens=20)
+
+
 async def check_undisturbed(site: Site, streams: list[Stream], seen: list[Seen]) -> int:
     """Wait for the end; nothing may differ. Returns how many requests were placed anew."""
     await all_ended(streams)
@@ -98,37 +107,48 @@ async def check_undisturbed(site: Site, streams: list[Stream], seen: list[Seen])
     return sum(int(records[stream.http_id]["attempt"]) > 1 for stream in streams)
 
 
+async def check_endless(site: Site, streams: list[Stream], seen: list[Seen]) -> int:
+    """Wait until each has what an undisturbed stream ends with, and leave it. Returns how many
+    requests were placed anew."""
+    for stream in streams:
+        await stream.reaches(NUM_TOKENS)
+    for stream, (token_ids, text, _) in zip(streams, seen, strict=True):
+        await stream.disconnect()
+        assert stream.token_ids[:NUM_TOKENS] == token_ids
+        assert stream.text.startswith(text.rstrip("\ufffd"))  # of a character's first bytes
+    records = await site.whole(outcomes(streams))
+    return sum(int(records[stream.http_id]["attempt"]) > 1 for stream in streams)
+
+
 async def test_prefill_worker_killed(site: Site, undisturbed: list[Seen]) -> None:
     site.baton.kill("prefill-1", signal.SIGSTOP)  # it has prompts left when it is killed
     streams = site.streams()
-    await asyncio.wait([asyncio.ensure_future(s.reaches(1)) for s in streams],
-                       return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+    await some_reach(streams, 1, num_tokens=1)
     site.baton.kill("prefill-1")
     assert await check_undisturbed(site, streams, undisturbed) > 0
 
 
 async def test_decode_worker_killed_mid_stream(site: Site, undisturbed: list[Seen]) -> None:
-    streams = site.streams()
-    for stream in streams:
-        await stream.reaches(20)
+    streams = site.endless()
+    await in_the_middle(streams)
     since = len(site.baton.lines)
     site.baton.kill("decode-1")
     fenced = await asyncio.to_thread(site.baton.until, r"fenced decode-\w+: (.*)", 20.0, since)
     assert fenced[1].startswith("its connection is closed"), "noticed by its silence"
-    assert await check_undisturbed(site, streams, undisturbed) >= 4
+    assert await check_endless(site, streams, undisturbed) >= 4
 
 
 async def test_decode_worker_hangs_and_wakes(site: Site, undisturbed: list[Seen]) -> None:
-    streams = site.streams()
-    for stream in streams:
-        await stream.reaches(20)
+    streams = site.endless()
+    await in_the_middle(streams)
     since = len(site.baton.lines)
     before = site.baton.pids()["decode-2"]
     site.baton.kill("decode-2", signal.SIGSTOP)
-    await all_ended(streams)  # without the one that hangs
+    for stream in streams:
+        await stream.reaches(NUM_TOKENS)  # without the worker that hangs
     site.baton.kill("decode-2", signal.SIGCONT)
     await asyncio.to_thread(site.baton.until, "decode-2: fenced: silent for", 10.0, since)
-    assert await check_undisturbed(site, streams, undisturbed) >= 4
+    assert await check_endless(site, streams, undisturbed) >= 4
     assert site.baton.pids()["decode-2"] != before
 
 
@@ -136,14 +156,13 @@ async def test_coordinator_killed(site: Site, undisturbed: list[Seen]) -> None:
     with site.baton.redis() as server:
         (presence,) = server.scan_iter(keys.COORDINATOR_PREFIX + "*")
     last = await Stream(site.baton.url, [1, 2, 3], max_tokens=5).ended()
-    streams = site.streams()
-    for stream in streams:
-        await stream.reaches(20)
+    streams = site.endless()
+    await in_the_middle(streams)
     site.baton.kill("coordinator")
     await all_ended(streams)
     assert {stream.outcome for stream in streams} == {""}, "a broken connection is no end"
     for stream, (token_ids, *_) in zip(streams, undisturbed, strict=True):
-        assert stream.token_ids == token_ids[: len(stream.token_ids)]
+        assert stream.token_ids[:NUM_TOKENS] == token_ids[: len(stream.token_ids)]
     await site.baton.idle(NUM_WORKERS)
     again = site.streams()
     lost = {stream.http_id: "failed" for stream in streams} | outcomes([last])
@@ -157,8 +176,7 @@ async def test_coordinator_killed(site: Site, undisturbed: list[Seen]) -> None:
 async def test_coordinator_restarts_as_planned(site: Site, undisturbed: list[Seen]) -> None:
     """Streams end, and what comes meanwhile waits for the next process."""
     streams = site.streams()
-    for stream in streams:
-        await stream.reaches(20)
+    await in_the_middle(streams)
     since = len(site.baton.lines)
     old = site.baton.pids()["coordinator"]
     site.baton.kill("coordinator", signal.SIGTERM)
@@ -172,10 +190,9 @@ async def test_coordinator_restarts_as_planned(site: Site, undisturbed: list[See
 
 
 async def test_coordinator_stalls_and_wakes(site: Site, undisturbed: list[Seen]) -> None:
-    """Whoever did not listen has no right to call others silent."""
+    """A coordinator that was stopped does not take the workers for dead."""
     streams = site.streams()
-    for stream in streams:
-        await stream.reaches(20)
+    await in_the_middle(streams)
     workers = site.baton.pids()
     since = len(site.baton.lines)
     site.baton.kill("coordinator", signal.SIGSTOP)
@@ -189,8 +206,7 @@ async def test_coordinator_stalls_and_wakes(site: Site, undisturbed: list[Seen])
 
 async def test_redis_stalls_and_wakes(site: Site, undisturbed: list[Seen]) -> None:
     streams = site.streams()
-    for stream in streams:
-        await stream.reaches(20)
+    await in_the_middle(streams)
     os.kill(site.redis.pid, signal.SIGSTOP)
     try:
         await all_ended(streams)
@@ -202,8 +218,7 @@ async def test_redis_stalls_and_wakes(site: Site, undisturbed: list[Seen]) -> No
 
 async def test_redis_gone_and_back_empty(site: Site, undisturbed: list[Seen]) -> None:
     streams = site.streams()
-    for stream in streams:
-        await stream.reaches(20)
+    await in_the_middle(streams)
     site.redis.stop(0.0)
     await all_ended(streams)
     later = Stream(site.baton.url, [1, 2, 3], max_tokens=5)
@@ -226,23 +241,23 @@ async def redis_is(site: Site, *, connected: bool) -> None:
 
 
 async def test_clients_leave(site: Site, undisturbed: list[Seen]) -> None:
-    streams = site.streams()
+    staying, leaving = site.streams(6), site.endless()
     plain = [asyncio.create_task(_unstreamed(site.baton.url, f"plain-{i}")) for i in range(4)]
-    for stream in streams[::2]:
-        await stream.reaches(20)
-    assert (await site.baton.status())["running"] == len(streams) + len(plain)
-    for stream in streams[::2]:
+    await in_the_middle(leaving)
+    assert (await site.baton.status())["running"] >= len(leaving) + len(plain)
+    for stream in leaving:
         await stream.disconnect()
     for task in plain:
         task.cancel()
-    stayed = await all_ended(streams[1::2])
-    assert [stream.seen for stream in stayed] == undisturbed[1::2]
+    await all_ended(staying)
+    assert [stream.seen for stream in staying] == undisturbed[:6]
     left = {f"plain-{i}": "cancelled" for i in range(4)}
-    await site.whole(outcomes(streams) | left, deadline_s=2.0)
+    await site.whole(outcomes(staying + leaving) | left)
 
 
 async def _unstreamed(url: str, http_id: str) -> httpx.Response:
     """A client that gets nothing before the end."""
-    body = {"prompt": [1] * 300, "max_tokens": 600, "ignore_eos": True}
-    async with httpx.AsyncClient(timeout=60.0, headers={"X-Request-Id": http_id}) as http:
+    body = {"prompt": [1] * 300, "max_tokens": LONG - 1000, "ignore_eos": True}
+    headers = {"X-Request-Id": http_id}
+    async with httpx.AsyncClient(timeout=60.0, headers=headers, verify=False) as http:
         return await http.post(f"{url}/v1/completions", json=body)

@@ -93,8 +93,8 @@ async def test_clients_leave_while_they_wait(small: Stack, expected: list[Seen])
         for client, seen in zip(clients, expected, strict=True):
             assert client in gone or client.seen == seen
         assert {client.outcome for client in gone} == {"cancelled"}
-        await small.idle(num_workers=2, deadline_s=2.0)
-        await settled(server, outcomes(clients), deadline_s=2.0)
+        await small.idle(num_workers=2)
+        await settled(server, outcomes(clients))
 
 
 async def test_what_can_never_fit_is_refused(small: Stack) -> None:
