@@ -66,20 +66,20 @@ class KVTransferQueue:
         self._puller = puller
         self._pull_timeout_s = pull_timeout_s
         self._clock = clock
-        self._peers: set[str] = set()
+        self.peers: set[str] = set()
         self.pending: list[KVTransfer] = []
         self.receiving: list[KVTransfer] = []
 
     def add_peer(self, instance: str, memory: MemoryExport) -> None:
         """Map a prefill worker's memory, unless it is; raises PeerGone, LayoutMismatch."""
         self._layout.require_same(memory.layout, peer=instance)
-        if instance not in self._peers:
+        if instance not in self.peers:
             self._puller.open(instance, memory)
-            self._peers.add(instance)
+            self.peers.add(instance)
 
     def drop_peer(self, instance: str) -> list[Sequence]:
         """Forget a peer; pulls under way keep its mapping. Returns what can no longer come."""
-        self._peers.discard(instance)
+        self.peers.discard(instance)
         self._puller.close_peer(instance)
         lost = [a for a in self.pending if a.offer.instance == instance]
         for transfer in lost:
@@ -87,16 +87,16 @@ class KVTransferQueue:
         return [transfer.sequence for transfer in lost]
 
     def drop_peers(self) -> None:
-        for instance in list(self._peers):
+        for instance in list(self.peers):
             self.drop_peer(instance)
 
     @property
     def has_peers(self) -> bool:
-        return bool(self._peers)
+        return bool(self.peers)
 
     def add(self, sequence: Sequence, offer: Offer, in_socket_s: float) -> None:
         """Queue a transfer; raises PeerGone when the offer's worker is not known here."""
-        if offer.instance not in self._peers:
+        if offer.instance not in self.peers:
             raise PeerGone(f"prefill worker {offer.instance} is not known here")
         transfer = KVTransfer(sequence, offer, in_socket_s)
         insort(self.pending, transfer, key=lambda a: a.sequence.arrival)

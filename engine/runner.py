@@ -86,7 +86,9 @@ class Engine:
         self.max_drafts = config.max_drafts if model.weights.mtp else 0
         self._sampler: Sampler
         self._cuda: CudaParts | None = None
+        self.epoch_stream: torch.cuda.Stream | None = None
         if config.device == "cuda":
+            self.epoch_stream = torch.cuda.Stream(priority=-1)
             self._cuda = cuda = cuda_parts(
                 config, model, cache, layout, kernels, self.num_ids, self.max_drafts, grammars
             )

@@ -5,7 +5,7 @@ meanwhile. The epoch of the state slot tells, and the prompt is computed without
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from engine.cache.kept import KeptPrefix
 from engine.sequence import Sequence
@@ -16,23 +16,27 @@ log = logging.getLogger(__name__)
 
 
 class PrefixPulls:
-    """The copies under way, and the peers they come from. A copy may take ``timeout_s``."""
+    """The copies under way. ``peers`` are those whose memory is open; a copy may take
+    ``timeout_s``."""
 
     def __init__(
-        self, puller: CopyStream, page_size: int, timeout_s: float, clock: Callable[[], float]
+        self,
+        puller: CopyStream,
+        peers: Set[str],
+        timeout_s: float,
+        clock: Callable[[], float],
     ) -> None:
         self._puller = puller
-        self._page_size = page_size
+        self._peers = peers
         self._timeout_s = timeout_s
         self._clock = clock
         self._under_way: list[tuple[Sequence, float]] = []
-        self.peers: set[str] = set()
         self.num_stale = 0
 
     def pays(self, sequence: Sequence, prefix: KeptPrefix | None) -> bool:
         """Whether a peer keeps more of the sequence than ``prefix``, which is kept here."""
         source = sequence.source
-        if source is None or source.instance not in self.peers:
+        if source is None or source.instance not in self._peers:
             return False
         if not 0 < source.num_tokens < sequence.num_tokens:
             return False

@@ -4,7 +4,7 @@ prefill/reuse.py finds and keeps prefixes of prompts, prefill/pulls.py copies th
 are the state and the page that a prompt begins with, the answers that are kept, and the messages.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 
 from msgspec import structs
@@ -33,6 +33,7 @@ class Prefixes:
         engine: Engine,
         allocator: CacheAllocator,
         puller: CopyStream,
+        peers: Set[str],
         instance: str,
         handoff: HandoffSettings,
         clock: Callable[[], float],
@@ -40,14 +41,14 @@ class Prefixes:
     ) -> None:
         self._engine = engine
         self._allocator = allocator
-        self._page_size = page_size = engine.layout.page_size
+        self._page_size = engine.layout.page_size
         self._verify = handoff.verify
         self._offer = partial(Offer, instance)
         self._enabled = settings.enabled
         self.reuse: PrefixReuse | None = None
         if settings.enabled:
             self.reuse = PrefixReuse(allocator, engine.layout, settings.min_saved_tokens)
-        self.pulls = PrefixPulls(puller, page_size, handoff.pull_timeout_s, clock)
+        self.pulls = PrefixPulls(puller, peers, handoff.pull_timeout_s, clock)
         self._evicted: set[bytes] = set()
         self._num_evicted = 0
         allocator.on_evict = self._note_evicted

@@ -64,7 +64,8 @@ def serve(settings: WorkerSettings) -> None:
         session = Session(channel, _hello(role, instance, engine, memory, claimed), time.monotonic)
         puller: CopyStream = NoPeers()
         if role == "decode" or settings.prefix_cache.enabled:
-            puller = copy_stream(device, engine.cache, poisoned=engine.config.poison)
+            poisoned, after = engine.config.poison, engine.epoch_stream
+            puller = copy_stream(device, engine.cache, poisoned=poisoned, after=after)
         worker = Worker(
             engine,
             session,

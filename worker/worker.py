@@ -30,7 +30,7 @@ from decode.speculation import DraftPolicy
 from engine.cache.allocator import too_long
 from engine.cache.publish import allocator_for
 from engine.runner import Engine
-from engine.sequence import Scheduled, Sequence, attempts_up_to, youngest_since
+from engine.sequence import Scheduled, Sequence, attempts_up_to
 from engine.step import Step
 from prefill.offers import Offers
 from prefill.scheduler import PrefillScheduler
@@ -50,6 +50,7 @@ from transport.wire.session import ORDERS, Session, Work
 from worker.handoff import COPY_WAIT_S, Pulling, first_steps, offer_of
 from worker.prefixes import Prefixes
 from worker.reports import Reports
+from worker.room import Room
 from worker.settings import HandoffSettings, PrefixCacheSettings
 
 IDLE_S = 60.0
@@ -88,20 +89,16 @@ class Worker:
         self._pulling = Pulling(engine, self._allocator, puller, self._reports, handoff, clock)
         self._transfers = self._pulling.transfers
         self._prefixes = prefixes = Prefixes(
-            engine,
-            self._allocator,
-            puller,
-            instance,
-            handoff,
-            clock,
+            engine, self._allocator, puller, self._transfers.peers, instance, handoff, clock,
             prefix_cache or PrefixCacheSettings(),
-        )
-        self._sequences = DecodeScheduler(
-            self._allocator, engine.layout, self._reclaim, self._num_pages_coming, drafts,
+        )  # fmt: skip
+        self._room = room = Room(self._transfers, self._preempt)
+        self._sequences = room.sequences = DecodeScheduler(
+            self._allocator, engine.layout, room.reclaim, room.num_coming, drafts,
             prefixes.keep_answer,
         )  # fmt: skip
-        self._prompts = PrefillScheduler(
-            self._allocator, engine.layout, limits.prompts, self._num_beside_prompts,
+        self._prompts = room.prompts = PrefillScheduler(
+            self._allocator, engine.layout, limits.prompts, room.num_beside_prompts,
             prefixes.reuse, prefixes.pulls,
         )  # fmt: skip
         self._launched: deque[tuple[Scheduled, Step, Process]] = deque()
@@ -112,7 +109,7 @@ class Worker:
 
     def step(self) -> None:
         """Schedule, launch, process the previous result; returns at once without work."""
-        for sequence in self._pulling.arrived(num_growing=self._num_beside_transfers()):
+        for sequence in self._pulling.arrived(num_growing=self._room.num_beside_transfers()):
             self._sequences.add(sequence)
         decode = self._sequences.schedule()
         for given_up in self._sequences.take_given_up():
@@ -156,6 +153,8 @@ class Worker:
         first = first_steps(scheduled, self._clock())
         tokens, broken = self._sequences.take_in(scheduled, result)
         for sequence, error in broken:
+            if not error:
+                self._prompts.doubt(sequence)
             self._reports.no_token(sequence, error)
         self._reports.tokens(scheduled, tokens, first)
 
@@ -166,7 +165,8 @@ class Worker:
             self._reports.no_token(sequence, "")
         for sequence, sampled in self._prompts.retire(scheduled, result):
             if sampled.token_id is None:
-                self._prompts.doubt(sequence)
+                if not sampled.error:
+                    self._prompts.doubt(sequence)
                 self._prompts.end(sequence)
                 self._reports.no_token(sequence, sampled.error)
                 continue
@@ -195,12 +195,8 @@ class Worker:
                 released = self._offers.release(request_id, attempt, epoch)
                 self._stale_dropped += not released
             case PeerJoined(instance=instance, memory=memory):
-                tested = self._pulling.meet(instance, memory)
-                if not tested.problem:
-                    self._prefixes.pulls.peers.add(instance)
-                self._session.send(tested)
+                self._session.send(self._pulling.meet(instance, memory))
             case PeerLeft(instance=instance):
-                self._prefixes.pulls.peers.discard(instance)
                 self._pulling.lose(instance)
             case _:
                 assert_never(message)
@@ -240,6 +236,10 @@ class Worker:
         else:
             self._prompts.end(sequence)
 
+    def _preempt(self, sequence: Sequence) -> None:
+        self._end(sequence)
+        self._reports.failed(sequence, "preempted", "out of pages")
+
     def drop_all(self) -> None:
         """The coordinator is gone: end every request without a word."""
         for sequence in self._active():
@@ -261,30 +261,6 @@ class Worker:
     def close(self) -> None:
         """Nothing writes the cache after this."""
         self._pulling.close()
-
-    # ---- memory that the queues share
-
-    def _num_beside_transfers(self) -> int:
-        """Pages to keep free beside a transfer that is admitted."""
-        return len(self._sequences.running) + len(self._prompts.filling)
-
-    def _num_beside_prompts(self) -> int:
-        """Pages to keep free beside a prompt that is admitted."""
-        return len(self._sequences.running) + len(self._transfers.receiving)
-
-    def _num_pages_coming(self) -> int:
-        """Pages of ended prompts and transfers, free when their last batch or copy is done."""
-        return self._prompts.num_retiring_pages + self._transfers.num_pages_coming()
-
-    def _reclaim(self, arrival: int) -> bool:
-        """Preempt the youngest that fills or receives pages, if it is younger than ``arrival``."""
-        held = [*self._prompts.filling, *self._transfers.holding_pages()]
-        youngest = youngest_since(held, arrival)
-        if youngest is None:
-            return False
-        self._end(youngest)
-        self._reports.failed(youngest, "preempted", "out of pages")
-        return True
 
     # ---- what the life around it asks (loop.py)
 

@@ -1,12 +1,28 @@
 """The allocator of an engine's cache, which publishes the epochs of state slots to pullers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
 
 from engine.cache.allocator import CacheAllocator
 from engine.cache.slots import StateSlot
 from engine.runner import Engine
 
 FREE_EPOCH = 0
+
+
+@contextmanager
+def at_once(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """On CUDA: what is enqueued runs beside the step under way, and before all that is enqueued
+    later on the current stream. Pulls wait for ``stream`` too (transport/copy/cuda_pull.py), which
+    write into memory that was just freed without waiting for the step."""
+    if stream is None:
+        yield
+        return
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream(stream.device).wait_stream(stream)
 
 
 def allocator_for(engine: Engine) -> CacheAllocator:
@@ -20,11 +36,13 @@ def allocator_for(engine: Engine) -> CacheAllocator:
 
     # NOTE: assigning a number would copy it from pageable memory and wait for the step under way.
     def publish(slot: StateSlot) -> None:
-        epochs[slot.id].fill_(slot.epoch)
+        with at_once(engine.epoch_stream):
+            epochs[slot.id].fill_(slot.epoch)
 
     def withdraw(slot: StateSlot | None, pages: Sequence[int]) -> None:
         if slot is not None:
-            epochs[slot.id].fill_(FREE_EPOCH)
+            with at_once(engine.epoch_stream):
+                epochs[slot.id].fill_(FREE_EPOCH)
         if engine.config.poison:
             if pages:
                 engine.poison_pages(pages)

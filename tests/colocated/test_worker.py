@@ -159,8 +159,8 @@ def test_a_prompt_gives_way_only_to_older_sequences() -> None:
     bench.ask("old", 250, arrival=5)
     bench.ask("young", 250, arrival=9)
     bench.steps(1)
-    assert not bench.pool._reclaim(10)
-    assert bench.pool._reclaim(3)
+    assert not bench.pool._room.reclaim(10)
+    assert bench.pool._room.reclaim(3)
     assert bench.failures() == [("young", "preempted", True)]
 
 

@@ -84,12 +84,12 @@ def test_the_youngest_that_is_on_its_way_is_preempted_first(youngest: str) -> No
     site.steps(1)
     site.ask("handoff", arrivals["handoff"], PAGE - 1)
     site.steps(1)
-    assert site.pool._reclaim(1)
+    assert site.pool._room.reclaim(1)
     other = "handoff" if youngest == "prompt" else "prompt"
     assert site.failures() == [(youngest, "preempted", True)]
-    assert site.pool._reclaim(1)
+    assert site.pool._room.reclaim(1)
     assert site.failures()[1:] == [(other, "preempted", True)]
-    assert not site.pool._reclaim(1)
+    assert not site.pool._room.reclaim(1)
 
 
 @pytest.mark.parametrize("lookahead", [0, 1])

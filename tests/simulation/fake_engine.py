@@ -82,7 +82,7 @@ class FakeEngine:
         guesses_right: Callable[[], bool] = lambda: False,
     ) -> None:
         self.layout, self.pools, self.nan, self.dies_at = LAYOUT, size, nan, dies_at
-        self.fingerprint = "m"
+        self.fingerprint, self.epoch_stream = "m", None
         self.guesses_right = guesses_right
         self.slots = [FakeSlot() for _ in range(size.num_state_slots)]
         buffer = torch.zeros(Region.of(LAYOUT, size).size_bytes, dtype=torch.uint8)

@@ -8,7 +8,8 @@
 Order between pulls and decode steps: a pull writes only free memory, and memory becomes free only
 when the host has seen the last step end that could use it. A sequence takes part in a step only
 after the host has seen its pull's event. So neither stream waits for the other, except where freed
-memory is poisoned (tests), by fills that may be queued on the decode stream.
+memory is poisoned (tests), by fills that may be queued on the decode stream. A pull waits for the
+epochs' stream: peers must see that what lay in the memory is gone before it is overwritten.
 """
 
 import time
@@ -126,19 +127,21 @@ class CudaPull:
 
 class CudaCopyStream:
     """A CopyStream on the device of ``own``. ``after_steps``: pulls wait for what is queued on the
-    decode stream when they start."""
+    decode stream when they start; and always for what is queued on ``after``."""
 
     def __init__(
         self,
         own: CacheTensors,
         *,
         after_steps: bool,
+        after: torch.cuda.Stream | None = None,
         shape: CopyShape | None = None,
     ) -> None:
         assert own.probe is not None, "a worker's region has a probe"
         self._own, self._own_probe = Parts.of(own), Parts.of(own.probe)
         self._sizes = BlockBytes(own.kv[0].nbytes, own.conv[0].nbytes, own.recurrent[0].nbytes)
         self._after_steps = after_steps
+        self._after = after
         self._stream = stream = torch.cuda.Stream(own.kv.device, priority=HIGH_PRIORITY)
         self._peers: dict[str, Peer] = {}
         self._under_way: list[CudaPull] = []
@@ -208,6 +211,8 @@ class CudaCopyStream:
         num_blocks = num_pages + 2 * num_handoffs
         launch = self._launches.take(num_blocks, num_handoffs)
         self._fill(launch.table(num_blocks), launch.words(num_handoffs), wanted, peers)
+        if self._after is not None:
+            self._stream.wait_stream(self._after)
         if self._after_steps:
             self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         launch.enqueue(num_pages, num_handoffs)

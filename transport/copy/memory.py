@@ -86,11 +86,13 @@ def own_memory(device: str, instance: str) -> OwnMemory:
     return CudaMemory()
 
 
-def copy_stream(device: str, own: CacheTensors, *, poisoned: bool) -> CopyStream:
-    """The copy stream of a decode worker on ``device``. ``poisoned``: freed memory is
-    overwritten."""
+def copy_stream(
+    device: str, own: CacheTensors, *, poisoned: bool, after: "torch.cuda.Stream | None" = None
+) -> CopyStream:
+    """The copy stream of a worker on ``device``. ``poisoned``: freed memory is overwritten. A pull
+    writes nothing before what is enqueued on ``after`` is done."""
     if device == "cpu":
         return CopyThread(own)
     from transport.copy.cuda_pull import CudaCopyStream
 
-    return CudaCopyStream(own, after_steps=poisoned)
+    return CudaCopyStream(own, after_steps=poisoned, after=after)

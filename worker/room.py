@@ -1,0 +1,45 @@
+"""Memory that prompts, transfers and running sequences of one worker share.
+
+A prompt or a transfer is admitted only while a page is left for every sequence that will grow. When
+pages run out all the same, the youngest that fills or receives pages gives way.
+"""
+
+from collections.abc import Callable
+
+from decode.scheduler import DecodeScheduler
+from decode.transfers import KVTransferQueue
+from engine.sequence import Sequence, youngest_since
+from prefill.scheduler import PrefillScheduler
+
+
+class Room:
+    """``prompts`` and ``sequences`` are set once they are made. ``preempt`` ends a sequence, to be
+    tried elsewhere."""
+
+    prompts: PrefillScheduler
+    sequences: DecodeScheduler
+
+    def __init__(self, transfers: KVTransferQueue, preempt: Callable[[Sequence], None]) -> None:
+        self._transfers = transfers
+        self._preempt = preempt
+
+    def num_beside_transfers(self) -> int:
+        """Pages to keep free beside a transfer that is admitted."""
+        return len(self.sequences.running) + len(self.prompts.filling)
+
+    def num_beside_prompts(self) -> int:
+        """Pages to keep free beside a prompt that is admitted."""
+        return len(self.sequences.running) + len(self._transfers.receiving)
+
+    def num_coming(self) -> int:
+        """Pages of ended prompts and transfers, free when their last batch or copy is done."""
+        return self.prompts.num_retiring_pages + self._transfers.num_pages_coming()
+
+    def reclaim(self, arrival: int) -> bool:
+        """Preempt the youngest that fills or receives pages, if it is younger than ``arrival``."""
+        held = [*self.prompts.filling, *self._transfers.holding_pages()]
+        youngest = youngest_since(held, arrival)
+        if youngest is None:
+            return False
+        self._preempt(youngest)
+        return True
