@@ -9,6 +9,7 @@
 A prompt whose log-probabilities are asked for is computed whole, and has no keys.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from engine.batch import Keep
@@ -17,11 +18,10 @@ from engine.cache.kept import KeptPrefix
 from engine.cache.prefix_policy import SeenPages, places
 from engine.sequence import Sequence
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
-from transport.wire.reports import PrefixCounts
 
 
 class PrefixReuse:
-    """The prefixes of one worker's prompts. ``counts`` has its lookups."""
+    """The prefixes of one worker's prompts. ``counts`` are those of PrefixCounts for lookups."""
 
     def __init__(
         self, allocator: CacheAllocator, layout: CacheLayout, min_saved_tokens: int
@@ -30,7 +30,7 @@ class PrefixReuse:
         self._layout = layout
         self._min_saved = min_saved_tokens
         self._seen = SeenPages()
-        self.counts = PrefixCounts()
+        self.counts: Counter[str] = Counter()
 
     def find(self, sequence: Sequence) -> KeptPrefix | None:
         """The longest kept prefix of the sequence; it leaves one token to compute at least."""
@@ -75,6 +75,7 @@ class PrefixReuse:
             sequence.prefix, sequence.reused = prefix, "gpu"
             sequence.missed_drafts = prefix.missed_drafts
         num_seen = self._seen.note(sequence.keys)
+        self._count(sequence, num_seen)
         sequence.places = list(
             places(
                 sequence.num_tokens,
@@ -85,6 +86,16 @@ class PrefixReuse:
                 min_saved=self._min_saved,
             )
         )
+
+    def _count(self, sequence: Sequence, num_pages_seen: int) -> None:
+        assert sequence.keys is not None, "looked up without keys"
+        counts, num_reused = self.counts, sequence.num_reused
+        counts["queried"] += sequence.num_tokens
+        if sequence.reused:
+            counts[f"reused_{sequence.reused}"] += num_reused
+        if sequence.num_tokens - num_reused > self._min_saved:
+            num_pages = num_reused // self._layout.page_size
+            counts[f"missed_{self._seen.miss(sequence.keys, num_pages, num_pages_seen)}"] += 1
 
     def chunk(self, sequence: Sequence, length: int) -> tuple[int, Keep | None]:
         """How long the chunk of at most ``length`` tokens is, and what it keeps: of two places in
@@ -114,6 +125,7 @@ class PrefixReuse:
             kept = sequence.making.pop(0)
             if self._allocator.finish_prefix(kept):
                 sequence.made.append(kept)
+                self._seen.note_kept(kept.pages_key)
 
     def ended(self, sequence: Sequence) -> None:
         """No batch of the sequence is under way, and none will be."""

@@ -7,8 +7,6 @@ are the state and the page that a prompt begins with, the answers that are kept,
 from collections.abc import Callable, Set
 from functools import partial
 
-from msgspec import structs
-
 from engine.cache.allocator import CacheAllocator
 from engine.cache.kept import KeptPrefix
 from engine.runner import Engine
@@ -101,9 +99,8 @@ class Prefixes:
         self._evicted.clear()
 
     def counts(self) -> PrefixCounts:
-        counts = self.reuse.counts if self.reuse is not None else PrefixCounts()
-        return structs.replace(
-            counts,
+        return PrefixCounts(
+            **(self.reuse.counts if self.reuse is not None else {}),
             evicted=self._num_evicted,
             num_kept=len(self._allocator.kept),
             pages_kept=self._allocator.num_pages_cached,

@@ -63,7 +63,7 @@ class Site:
             lookahead=lookahead,
             clock=lambda: self.now,
         )
-        self.pool._transfers._peers.add("p-1")
+        self.pool._transfers.peers.add("p-1")
 
     def _pull(self, wanted: list) -> list[HandPull]:
         pulls = [HandPull() for _ in wanted]

@@ -41,7 +41,8 @@ class Site:
         self.stream = CopyThread(self.cache)
         engine = SimpleNamespace(
             cache=self.cache, layout=LAYOUT, pools=SIZE, bind=self.bound.append,
-            config=SimpleNamespace(poison=False), prepare=lambda sampling: None,
+            config=SimpleNamespace(poison=False), epoch_stream=None, fingerprint="m",
+            prepare=lambda sampling: None,
         )  # fmt: skip
         session = SimpleNamespace(send=self.sent.append, in_socket_s=0.0)
         self.pool = Worker(

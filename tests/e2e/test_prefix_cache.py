@@ -83,7 +83,7 @@ async def test_the_tokens_of_a_server_without_a_cache(baton: Stack, without: Sta
     assert all(n > 512 for n in reused[5:9]), reused
     again, streams = await conversation(baton)
     assert again == expected
-    await baton.idle(2 if "prefill" in baton.text else 1)
+    await baton.idle(1 if "colocated" in baton.text else 2)
 
 
 async def test_prompts_that_come_together_are_computed_once(baton: Stack) -> None:
