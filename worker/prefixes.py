@@ -42,7 +42,7 @@ class Prefixes:
         self._page_size = engine.layout.page_size
         self._verify = handoff.verify
         self._offer = partial(Offer, instance)
-        self._enabled = settings.enabled
+        self._enabled = self._untold = settings.enabled
         self.reuse: PrefixReuse | None = None
         if settings.enabled:
             self.reuse = PrefixReuse(allocator, engine.layout, settings.min_saved_tokens)
@@ -87,14 +87,17 @@ class Prefixes:
         return True
 
     def tell(self, send: Callable[[FromWorker], None]) -> None:
-        """Say what is kept since the last time; all of it at first and after ``forget_told``."""
+        """Say what is kept since the last time; all of it at first and after ``forget_told``, also
+        nothing: so the coordinator knows from the start that prefixes are kept here."""
         added = tuple(self._message(kept) for kept in self._allocator.kept.take_new())
         removed, self._evicted = tuple(self._evicted), set()
-        if added or removed:
+        if added or removed or self._untold:
+            self._untold = False
             send(PrefixesChanged(added, removed))
 
     def forget_told(self) -> None:
         """Whoever was told is gone."""
+        self._untold = self._enabled
         self._allocator.kept.all_new()
         self._evicted.clear()
 
