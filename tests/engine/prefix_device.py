@@ -14,8 +14,8 @@ PAGE = LAYOUT.page_size
 POISON = -7.0
 
 
-def keys_of(tokens: Sequence[int]) -> PrefixKeys:
-    return PrefixKeys("model", "", packed(tokens), PAGE)
+def keys_of(tokens: Sequence[int], page_size: int = PAGE) -> PrefixKeys:
+    return PrefixKeys("model", "", packed(tokens), page_size)
 
 
 def _mark(tokens: Sequence[int], num_tokens: int) -> float:

@@ -5,6 +5,7 @@ a GPU can show (order of streams, speed, real IPC) is in tests/gpu.
 """
 
 import contextlib
+import ctypes
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -13,6 +14,8 @@ import pytest
 import torch
 
 from transport.copy import launch as copy_launch
+
+PATCHED = ("transport.copy.cuda", "transport.copy.cuda_pull", "transport.copy.cuda_host")
 
 
 class Event:
@@ -39,6 +42,7 @@ class Event:
 class Stream:
     waited_for = 0
     device = torch.device("cpu")
+    cuda_stream = 0
 
     def __init__(self, *args: object, **options: object) -> None:
         pass
@@ -51,7 +55,10 @@ class Stream:
 
 
 class RuntimeFake(ModuleType):
-    """``cupy.cuda.runtime``: opens what is in ``buffers``, notes what is closed."""
+    """``cupy.cuda.runtime``: opens what is in ``buffers``, notes what is closed, and pins so many
+    pieces of memory."""
+
+    memcpyHostToDevice, memcpyDeviceToHost = 1, 2
 
     class CUDARuntimeError(RuntimeError):
         def __init__(self, status: int) -> None:
@@ -64,6 +71,9 @@ class RuntimeFake(ModuleType):
         self.opened: list[str] = []
         self.closed: list[int] = []
         self.export_error = 0
+        self.registered: list[int] = []
+        self.max_registered = sys.maxsize
+        self.copied: list[tuple[int, int]] = []  # bytes, kind
 
     def ipcGetMemHandle(self, pointer: int) -> bytes:
         if self.export_error:
@@ -77,6 +87,21 @@ class RuntimeFake(ModuleType):
         self.opened.append(name)
         return self.buffers[name].data_ptr()
 
+    def setDevice(self, device: int) -> None:
+        pass
+
+    def hostRegister(self, pointer: int, num_bytes: int, flags: int) -> None:
+        if len(self.registered) == self.max_registered:
+            raise self.CUDARuntimeError(2)
+        self.registered.append(pointer)
+
+    def hostUnregister(self, pointer: int) -> None:
+        self.registered.remove(pointer)
+
+    def memcpyAsync(self, target: int, source: int, num_bytes: int, kind: int, stream: int) -> None:
+        ctypes.memmove(target, source, num_bytes)
+        self.copied.append((num_bytes, kind))
+
     def ipcCloseMemHandle(self, pointer: int) -> None:
         self.closed.append(pointer)
 
@@ -88,7 +113,7 @@ def installed(patch: pytest.MonkeyPatch) -> Iterator[RuntimeFake]:
     cupy.cuda, cuda.runtime = cuda, runtime  # type: ignore[attr-defined]
     for name, module in (("cupy", cupy), ("cupy.cuda", cuda)):
         patch.setitem(sys.modules, name, module)
-    for name in ("transport.copy.cuda", "transport.copy.cuda_pull"):
+    for name in PATCHED:
         patch.delitem(sys.modules, name, raising=False)
     plain_empty = torch.empty
     patch.setattr(
@@ -103,5 +128,5 @@ def installed(patch: pytest.MonkeyPatch) -> Iterator[RuntimeFake]:
     try:
         yield runtime
     finally:
-        for name in ("transport.copy.cuda", "transport.copy.cuda_pull"):
+        for name in PATCHED:
             sys.modules.pop(name, None)

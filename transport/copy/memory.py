@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 
 from transport.copy import shm
+from transport.copy.host_copy import HostCopier, ThreadHostCopier
 from transport.copy.pull import CopyStream, CopyThread
 from transport.copy.tensors import CacheTensors
 from transport.wire.memory_export import MemoryKind
@@ -96,3 +97,24 @@ def copy_stream(
     from transport.copy.cuda_pull import CudaCopyStream
 
     return CudaCopyStream(own, after_steps=poisoned, after=after)
+
+
+def host_copier(
+    device: str,
+    own: CacheTensors,
+    size_bytes: int,
+    *,
+    poisoned: bool,
+    after: "torch.cuda.Stream | None" = None,
+) -> HostCopier:
+    """Host memory for prefixes of a worker on ``device``, to be made when all graphs are captured.
+    Raises ValueError if it is too small for any. ``poisoned``, ``after``: as for pulls."""
+    page_bytes, state_bytes = own.kv[0].nbytes, own.conv[0].nbytes + own.recurrent[0].nbytes
+    least = 3 * page_bytes + state_bytes  # a page, and a state in blocks of which two are not full
+    if size_bytes < least:
+        raise ValueError(f"host_cache: {size_bytes} bytes, of {least} that a prefix can take")
+    if device == "cpu":
+        return ThreadHostCopier(own, size_bytes)
+    from transport.copy.cuda_host import CudaHostCopier
+
+    return CudaHostCopier(own, size_bytes, after_steps=poisoned, after=after)
