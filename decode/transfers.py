@@ -6,14 +6,18 @@
 Either may take ``pull_timeout_s``.
 
 Nothing is reserved before the pull can start, and a reserved slot is reused only after its copy
-is done, whatever became of the request meanwhile.
+is done, whatever became of the request meanwhile. Pages that are kept here already are shared and
+not pulled: those of a conversation's earlier turns.
 """
 
 from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from engine.cache.allocator import CacheAllocator
+from engine.cache.kept import KeptPrefix
 from engine.sequence import Sequence
 from transport.copy.pull import Copied, CopyStream, Pull, Wanted
 from transport.wire.errors import PeerGone
@@ -115,13 +119,31 @@ class KVTransferQueue:
                 break
             self.pending.pop(0)
             transfer.memory_at = self._clock()
-            allocation = sequence.allocation = self._allocator.reserve(num_pages)
-            block_table = tuple(allocation.pages[: len(offer.block_table)])
-            wanted.append(Wanted(offer, block_table, allocation.slot.id))
+            wanted.append(self._reserve(sequence, offer, num_pages))
             admitted.append(transfer)
         if admitted:
             self._launch(admitted, wanted)
         return bool(admitted)
+
+    def _reserve(self, sequence: Sequence, offer: Offer, num_pages: int) -> Wanted:
+        """Pages and a state slot for a sequence, and what of its offer is to be pulled there."""
+        prefix = self._kept(sequence, offer)
+        if prefix is not None and not self._allocator.can_share(num_pages, prefix):
+            prefix = None
+        if prefix is not None:
+            self._allocator.kept.touch(prefix.key)
+        allocation = sequence.allocation = self._allocator.reserve(num_pages, prefix)
+        shared, num_offered = allocation.num_shared, len(offer.block_table)
+        missing = structs.replace(offer, block_table=offer.block_table[shared:])
+        return Wanted(missing, tuple(allocation.pages[shared:num_offered]), allocation.slot.id)
+
+    def _kept(self, sequence: Sequence, offer: Offer) -> KeptPrefix | None:
+        """A kept prefix whose pages can stand for those offered. Where every handoff is verified
+        there is none: the same tokens' KV may differ in its last bits."""
+        if sequence.keys is None or offer.digest:
+            return None
+        prefix = self._allocator.kept.longest(sequence.keys, offer.num_tokens)
+        return None if prefix is None or prefix.missed_drafts else prefix
 
     def _launch(self, admitted: list[KVTransfer], wanted: list[Wanted]) -> None:
         pulls = self._puller.pull(wanted)

@@ -209,10 +209,10 @@ class Worker:
             self._reports.failed(sequence, "too_long", problem, retry=False)
             return
         self._engine.prepare(sequence.sampling)
+        self._prefixes.name(sequence)
         if isinstance(message, Decode):
             self._pulling.add(sequence, message.offer, self._session.in_socket_s)
         else:
-            self._prefixes.name(sequence)
             self._prompts.add(sequence)
 
     def _cancel(self, request_id: str, attempt: int) -> bool:

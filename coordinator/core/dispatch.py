@@ -30,7 +30,7 @@ from coordinator.core.placement import (
 )
 from coordinator.core.registry import Registry, Worker
 from coordinator.core.request import Request, State
-from coordinator.core.reuse import reuses_of
+from coordinator.core.reuse import kept_at, reuses_of
 from coordinator.core.trials import Trials
 from transport.wire.messages import Cancel, Release, ToWorker
 
@@ -185,7 +185,7 @@ class Dispatcher:
             else:
                 workers = self._pullers(request, proved[prefill])
                 free = [worker for worker in workers if worker.instance not in spoken_for]
-                worker = choose_decode(free, request)
+                worker = choose_decode(free, request, kept_at(request, self._registry))
                 if worker is None:
                     spoken_for.update(worker.instance for worker in workers)
                     if not request.avoided:

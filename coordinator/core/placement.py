@@ -60,13 +60,19 @@ def choose_prefill(
     return _least_loaded(fitting, request, lambda w, reuse: (_work(w, request, reuse),))
 
 
-def choose_decode(workers: Iterable[Worker], request: Request) -> Worker | None:
+def choose_decode(
+    workers: Iterable[Worker], request: Request, reuses: Reuses = nothing
+) -> Worker | None:
     """The decode worker for the request's tokens, its newest included, of workers that are
-    ``large_enough``."""
-    fitting = (
-        (w, nothing(w)) for w in workers if _has_room(w, request.num_tokens + 1, growing=True)
-    )
-    return _least_loaded(fitting, request, lambda w, _: (len(w.assigned), -w.free_pages))
+    ``large_enough``. One that keeps pages of an earlier turn need not pull and hold them twice: it
+    may have one sequence more."""
+
+    def load(worker: Worker, reuse: Reuse) -> tuple[int, ...]:
+        num_sequences = len(worker.assigned) - (reuse.num_tokens >= SEQUENCE_WORTH_LEN)
+        return num_sequences, -worker.free_pages
+
+    room = (w for w in workers if _has_room(w, request.num_tokens + 1, growing=True))
+    return _least_loaded(((w, reuses(w)) for w in room), request, load)
 
 
 def choose_generate(

@@ -73,6 +73,16 @@ def reuses_of(request: Request, registry: Registry) -> Reuses:
     return reuse
 
 
+def kept_at(request: Request, registry: Registry) -> Reuses:
+    """What each worker itself keeps of the request's tokens."""
+    keeping = next((worker for worker in registry.all() if worker.keeps_prefixes), None)
+    if keeping is None or not request.shares_prefixes:
+        return nothing
+    found = registry.kept.of(request.prefix_keys(keeping.hello), request.num_tokens)
+    kept = {instance: prefix.num_tokens for instance, prefix in reversed(found)}
+    return lambda worker: Reuse(kept.get(worker.instance, 0))
+
+
 def pull_cost(num_tokens: int, own: int) -> int:
     """Of a prefix, in tokens, where ``own`` of its tokens are kept already."""
     displaced = max(0, num_tokens - own)

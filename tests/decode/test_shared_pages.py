@@ -1,0 +1,94 @@
+"""A handoff pulls only the pages that the decode worker does not keep already."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from decode.transfers import KVTransferQueue
+from engine.cache.allocator import CacheAllocator
+from engine.sequence import Sequence
+from tests.simulation.fake_engine import LAYOUT
+from transport.copy.pull import Wanted
+from transport.wire.layout import PoolSize
+from transport.wire.messages import Decode
+from transport.wire.offers import Offer
+from transport.wire.prefix import PrefixKeys
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import packed, to_wire
+
+PAGE = LAYOUT.page_size
+TURN = packed(range(3 * PAGE + 5))  # kept: three pages, and five tokens of a fourth
+NEXT = TURN + packed(range(100, 100 + PAGE))
+
+
+class Site:
+    def __init__(self, num_pages: int = 40) -> None:
+        self.allocator = CacheAllocator(PoolSize(num_pages, 4), page_size=PAGE)
+        self.wanted: list[Wanted] = []
+        puller = SimpleNamespace(pull=self._pull)
+        self.queue = KVTransferQueue(self.allocator, LAYOUT, puller, 10.0, lambda: 0.0)
+        self.queue.peers.add("p-1")
+
+    def _pull(self, wanted: list[Wanted]) -> list[SimpleNamespace]:
+        self.wanted += wanted
+        return [SimpleNamespace(done=lambda: True) for _ in wanted]
+
+    def keep(self, *, missed_drafts: bool = False) -> tuple[int, ...]:
+        """Keep the turn, as a sequence that has ended does."""
+        allocation = self.allocator.reserve(LAYOUT.pages_for(len(TURN)))
+        keys = PrefixKeys("m", "", TURN, PAGE)
+        kept = self.allocator.turn_into_prefix(allocation, keys, len(TURN))
+        assert kept is not None
+        kept.missed_drafts = missed_drafts
+        return kept.pages
+
+    def pull(self, *, digest: str = "", salt: str = "") -> Sequence:
+        num_pages = LAYOUT.pages_for(len(NEXT))
+        offer = Offer("p-1", tuple(range(50, 50 + num_pages)), 2, 7, len(NEXT), digest)
+        order = Decode(
+            "r", 1, 1, to_wire(NEXT + packed([9])), len(NEXT), SamplingParams(), StopRule(9),
+            offer=offer,
+        )  # fmt: skip
+        sequence = Sequence.of(order, 0.0)
+        sequence.keys = PrefixKeys("m", salt, sequence.token_ids, PAGE)
+        self.queue.add(sequence, offer, 0.0)
+        assert self.queue.start_pulls(num_growing=0)
+        return sequence
+
+
+def test_kept_pages_are_shared_and_the_rest_is_pulled() -> None:
+    site = Site()
+    kept = site.keep()
+    sequence = site.pull()
+    (wanted,) = site.wanted
+    assert sequence.allocation is not None
+    assert tuple(sequence.allocation.pages[:3]) == kept[:3]
+    assert kept[3] not in sequence.allocation.pages, "a page that is not full is not shared"
+    assert wanted.offer.block_table == (53, 54)
+    assert wanted.block_table == tuple(sequence.allocation.pages[3:5])
+    assert wanted.state_slot == sequence.allocation.slot.id
+    assert site.allocator.check() == ""
+    site.queue.done()
+    site.queue.release(sequence)
+    assert site.allocator.check() == ""
+    assert site.allocator.free_pages == 40
+
+
+@pytest.mark.parametrize(
+    ("kept", "pulled"),
+    [({}, {"digest": "0"}), ({}, {"salt": "another"}), ({"missed_drafts": True}, {})],
+    ids=["verified", "salted", "without drafts"],
+)
+def test_otherwise_all_is_pulled(kept: dict[str, bool], pulled: dict[str, str]) -> None:
+    site = Site()
+    site.keep(**kept)
+    site.pull(**pulled)
+    assert len(site.wanted[0].offer.block_table) == 5
+
+
+def test_what_is_kept_gives_way_where_the_memory_is_short() -> None:
+    site = Site(num_pages=6)
+    site.keep()
+    sequence = site.pull()
+    assert sequence.num_pages_held == 5
+    assert site.allocator.check() == ""
