@@ -1,11 +1,13 @@
 """Whose prompts share prefixes, by the settings of a real system."""
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.conftest import Start
 from tests.e2e.refusals import refusal
 from tests.e2e.served import TINY
 from tests.e2e.stack import Stack
+from tests.e2e.waiting import eventually
 
 KEYS = {name: f"sk-{name}-0123456789abcdef" for name in ("alice", "bob")}
 PROMPT = [100 + i % 150 for i in range(700)]
@@ -22,6 +24,37 @@ def cached(stack: Stack, key: str = "", **fields: object) -> int:
     assert record["cached_tokens"] == found
     assert (record["reused"] == "") == (found == 0)
     return found
+
+
+async def test_metrics_and_status_say_what_was_found(tiny: Stack) -> None:
+    async def told() -> dict[str, float]:
+        async with httpx.AsyncClient(base_url=tiny.url, timeout=5.0) as http:
+            text = (await http.get("/metrics")).text
+        families = text_string_to_metric_families(text)
+        samples = [sample for family in families for sample in family.samples]
+        names = {
+            "queries": "vllm:prefix_cache_queries_total",
+            "hits": "vllm:prefix_cache_hits_total",
+        }
+        return {
+            word: sum(sample.value for sample in samples if sample.name == name)
+            for word, name in names.items()
+        }
+
+    before = await told()
+    assert cached(tiny, cache_salt="metrics") == 0
+    found = cached(tiny, cache_salt="metrics")
+    assert found > 0
+
+    async def check() -> None:
+        after = await told()
+        assert after["queries"] - before["queries"] == 2 * len(PROMPT)
+        assert after["hits"] - before["hits"] == found
+        workers = (await tiny.status())["workers"]
+        assert sum(worker["reused_tokens"] for worker in workers) >= found
+        assert sum(worker["kept_prefixes"] for worker in workers) > 0
+
+    await eventually(check, "heartbeats have told it")
 
 
 def test_isolated_keys_find_only_their_own_prompts(start: Start) -> None:

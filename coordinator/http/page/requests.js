@@ -19,7 +19,7 @@ function bar(request, longest_s) {
 }
 
 function stageRow(stage, received_at) {
-  const parts = Object.entries(stage.parts).map(([name, s]) => `${name.replace("_", " ")} ${time(s)}`);
+  const parts = Object.entries(stage.parts).map(([name, s]) => `${name.replaceAll("_", " ")} ${time(s)}`);
   return make(
     "tr", {},
     make("th", { scope: "row", textContent: stage.name + (stage.open ? " …" : "") }),
