@@ -39,7 +39,7 @@ from engine.passes import Pass
 from engine.speculation import DRAFT_IDS, draft_prompts
 from engine.step import Draw, SampleRow
 from engine.upload import upload
-from engine.verified import Verified
+from engine.verified import Verified, VerifiedOnGpu
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 
@@ -157,7 +157,7 @@ class DraftGraphs:
         copied.record()
         self._make(rows, bucket, num_drafts, num_next)
         owners = [i for i, count in enumerate(counts) for _ in range(count)]
-        return owners, Verified(draw, counts, num_out, copied)
+        return owners, VerifiedOnGpu(draw, counts, num_out, copied)
 
     def _num_drafts(self, row: Row, most: int) -> int:
         made = 0 if self._behind[row.state_slot] else self._made[row.state_slot]

@@ -13,12 +13,12 @@ and the recurrent states move on by accepted tokens alone (kernels/state_ring.py
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 
-from engine.batch import Row, Sampled
+from engine.batch import Row
 from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
@@ -26,30 +26,15 @@ from engine.model.mtp import draft_hidden
 from engine.model.qwen35 import Qwen35
 from engine.passes import Pass
 from engine.sampler import Sampler
-from engine.step import Draw, Outcome, SampleRow
+from engine.step import Outcome, SampleRow
 from engine.upload import upload
+from engine.verified import Verified
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 
 DRAFT_IDS = 65_536
 """Ids that a draft may be, the first ones: a BPE vocabulary has its most frequent merges first. The
 whole lm_head would take as long as the draft layer."""
-
-
-@dataclass(frozen=True)
-class Verified:
-    """A step's draw of all its tokens, and ``kept``: which of them are the output."""
-
-    draw: Draw
-    kept: Sequence[bool]
-
-    def wait(self) -> None:
-        self.draw.wait()
-
-    def to_host(self) -> list[Sampled | None]:
-        """One entry a token, None for those behind a refused draft."""
-        sampled = self.draw.to_host()
-        return [each if kept else None for each, kept in zip(sampled, self.kept, strict=True)]
 
 
 class Drafts(Protocol):
@@ -164,7 +149,7 @@ class Speculation:
             draw.device_ids[torch.tensor(kept)],
         )
         owners = [i for i, count in enumerate(counts) for _ in range(count)]
-        return owners, Verified(draw, kept)
+        return owners, Verified(draw, counts, torch.tensor(accepted) + 1)
 
     def _accept(
         self,

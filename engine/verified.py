@@ -1,4 +1,4 @@
-"""What the host gets of a decode step with drafts on CUDA."""
+"""What the host gets of a decode step with drafts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from engine.step import Draw
 
 @dataclass(frozen=True)
 class Verified:
-    """A step on its way to the host. ``counts``: of each row the tokens that were sampled;
-    ``num_out``, pinned, how many of them are output."""
+    """The tokens of a step. ``counts``: of each row the tokens that were sampled; ``num_out``, on
+    the host, how many of them are output."""
 
     draw: Draw
     counts: Sequence[int]
     num_out: torch.Tensor
-    copied: torch.cuda.Event
 
     def wait(self) -> None:
-        self.copied.synchronize()
+        """Return when ``num_out`` is on the host."""
+        self.draw.wait()
 
     def to_host(self) -> list[Sampled | None]:
         """One entry a token, None for those behind a refused draft."""
@@ -32,3 +32,13 @@ class Verified:
             for j in range(count)
         ]
         return [each if keep else None for each, keep in zip(sampled, kept, strict=True)]
+
+
+@dataclass(frozen=True)
+class VerifiedOnGpu(Verified):
+    """A step under way: the pinned ``num_out`` is filled when ``copied`` has happened."""
+
+    copied: torch.cuda.Event
+
+    def wait(self) -> None:
+        self.copied.synchronize()
