@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from bench import result_file
 from bench.step import FULL_SIZE, gpu_environment
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
@@ -101,8 +102,7 @@ def main(
         "num_steps": num_steps,
         "steps": results,
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(report, indent=1) + "\n")
+    result_file.write(out, report)
 
 
 def _measure(

@@ -6,7 +6,6 @@ is the whole run's over its steps, host work included. Prompts of several length
 what a first token waits for.
 """
 
-import json
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import torch
 import typer
 from llguidance import LLMatcher
 
+from bench import result_file
 from bench.environment import describe
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig, Quantize
@@ -223,8 +223,7 @@ def main(
         "long_prompts": long_prompts,
         "single_prompts_ms": single_prompts,
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(report, indent=1) + "\n")
+    result_file.write(out, report)
 
 
 def gpu_environment(module: str, commit: str) -> dict[str, Any]:
