@@ -3,7 +3,8 @@ of the Messages API, as Anthropic's do (messages/error_form.py)."""
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
@@ -74,6 +75,24 @@ class ApiError(Exception):
 
     def response(self) -> Response:
         return _ErrorResponse(self)
+
+
+@contextmanager
+def fields_renamed(names: Mapping[str, str], *, max_tokens: str = "max_tokens") -> Iterator[None]:
+    """An ApiError that is raised within names the field that the client sent: ``names`` has it by
+    that of a chat; ``max_tokens`` is what the client calls that field in the rest of a message."""
+    try:
+        yield
+    except ApiError as error:
+        param = error.param or ""
+        if (given := names.get(param)) is None:
+            raise
+        message = str(error).replace("max_tokens", max_tokens)
+        if message.startswith(f"{param}: "):
+            message = given + message.removeprefix(param)
+        raise ApiError(
+            error.status, message, param=given, code=error.code, headers=error.headers
+        ) from None
 
 
 class _ErrorResponse(Response):

@@ -1,7 +1,6 @@
 """From a Messages request to the chat that it asks for."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from coordinator.http.chat_schemas import (
@@ -12,7 +11,7 @@ from coordinator.http.chat_schemas import (
     NamedTool,
     Tool,
 )
-from coordinator.http.errors import ApiError
+from coordinator.http.errors import fields_renamed
 from coordinator.http.messages.choices import (
     ThinkingDisabled,
     ThinkingEnabled,
@@ -26,12 +25,13 @@ from coordinator.http.messages.conversation import conversation
 from coordinator.http.messages.requests import CountTokensRequest, MessagesRequest
 from coordinator.http.request_schemas import ChatRequest
 
-_GIVEN_AS = {
+_NAMES = {
     "response_format.json_schema.schema": "output_config.format.schema",
     "max_completion_tokens": "max_tokens",
     "stop": "stop_sequences",
 }
-"""What a field of a chat is called in a Messages request."""
+"""What the fields of a chat are called in a Messages request."""
+fields_as_given = partial(fields_renamed, _NAMES)
 
 
 def chat_of(request: CountTokensRequest) -> ChatRequest:
@@ -46,20 +46,6 @@ def chat_of(request: CountTokensRequest) -> ChatRequest:
         **_thinking(request),
         **(_generation(request) if isinstance(request, MessagesRequest) else {}),
     )
-
-
-@contextmanager
-def fields_as_given() -> Iterator[None]:
-    """Errors about fields of a chat name those of the Messages request."""
-    try:
-        yield
-    except ApiError as error:
-        if (given := _GIVEN_AS.get(param := error.param or "")) is None:
-            raise
-        message = str(error).replace(f"{param}:", f"{given}:", 1)
-        raise ApiError(
-            error.status, message, param=given, code=error.code, headers=error.headers
-        ) from None
 
 
 def _tool(tool: ToolParam) -> Tool:

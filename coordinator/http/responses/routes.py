@@ -23,7 +23,7 @@ from coordinator.http.responses.item_ids import is_response_id, response_id
 from coordinator.http.responses.output import Output
 from coordinator.http.responses.request import ResponseRequest
 from coordinator.http.responses.schemas import DeletedResponse, ResponseBody
-from coordinator.http.responses.translation import own_names
+from coordinator.http.responses.translation import fields_as_given
 from coordinator.http.responses.turn import Turn
 from coordinator.http.routes_generate import respond, sequence_requests
 from coordinator.record.kept_response import KeptResponse
@@ -49,7 +49,7 @@ def response_routes(context: AppContext, bodies: Bodies, kept: KeptResponses) ->
     async def create_response(http: Request) -> Response:
         """The model's response to an input; with ``stream`` as server-sent events."""
         owner = account_of(http.scope).name
-        with own_names():
+        with fields_as_given():
             prepared = await bodies.generation(http, "response", partial(earlier, kept, owner))
             turn, tokenizer = _turn.decode(prepared.origin), context.tokenizer
             constraint = await constraint_for(http, prepared, tokenizer)

@@ -1,7 +1,6 @@
 """From a request for a response to the request for a chat that computes it. Pure."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -16,7 +15,7 @@ from coordinator.http.chat_schemas import (
     ResponseFormat,
     Tool,
 )
-from coordinator.http.errors import ApiError
+from coordinator.http.errors import fields_renamed
 from coordinator.http.request_fields import FieldError
 from coordinator.http.request_schemas import ChatRequest
 from coordinator.http.responses.request import (
@@ -34,6 +33,7 @@ _NAMES = {
     "response_format": "text.format",
 }
 """What the fields of a chat are called in a request for a response."""
+fields_as_given = partial(fields_renamed, _NAMES, max_tokens="max_output_tokens")
 
 Choice = Literal["none", "auto", "required"] | NamedTool | None
 
@@ -64,22 +64,6 @@ def chat_request(
         top_logprobs=request.top_logprobs,
         **sampling,
     )
-
-
-@contextmanager
-def own_names() -> Iterator[None]:
-    """Errors that are raised within name the fields of the request for a response."""
-    try:
-        yield
-    except ApiError as error:
-        if (name := _NAMES.get(error.param or "")) is None:
-            raise
-        text = str(error).replace("max_tokens", "max_output_tokens")
-        if text.startswith(f"{error.param}: "):
-            text = name + text.removeprefix(error.param or "")
-        raise ApiError(
-            error.status, text, param=name, code=error.code, headers=error.headers
-        ) from None
 
 
 def _tools(request: ResponseRequest) -> tuple[list[Tool] | None, Choice]:
