@@ -1,91 +1,133 @@
-"""Prefixes that peers keep, copied into the pages and state slot of a prompt that begins with them.
+"""Prefixes that are kept elsewhere, copied into the pages and state slot of a prompt.
 
-A copy is like that of a handoff, but nothing is held at the peer for it: it may evict the prefix
-meanwhile. The epoch of the state slot tells, and the prompt is computed without it then.
+From a peer: like a handoff, but nothing is held there for it. The peer may evict the prefix
+meanwhile; the epoch of the state slot tells, and the prompt is computed without it then.
+From host memory (engine/cache/host_tier.py): the device had evicted it.
 """
 
-import logging
 from collections.abc import Callable, Set
+from dataclasses import dataclass
 
+from msgspec import structs
+
+from engine.cache.host_tier import HostTier
 from engine.cache.kept import KeptPrefix
 from engine.sequence import Sequence
-from transport.copy.pull import CopyStream, Wanted
+from transport.copy.pull import CopyStream, Pull, Wanted
 from transport.wire.errors import StaleEpoch
+from transport.wire.messages import ReusedFrom
+from transport.wire.offers import Offer
 
-log = logging.getLogger(__name__)
+
+@dataclass(frozen=True, eq=False)
+class PrefixCopy:
+    """``num_tokens`` of the sequence, which ``reused_from`` keeps, are being copied. ``deadline``
+    is when the request is given up."""
+
+    sequence: Sequence
+    pull: Pull
+    num_tokens: int
+    reused_from: ReusedFrom
+    missed_drafts: bool
+    deadline: float
 
 
 class PrefixPulls:
     """The copies under way. ``peers`` are those whose memory is open; a copy may take
-    ``timeout_s``."""
+    ``timeout_s``. What host memory has is copied where it saves ``min_saved_tokens``."""
 
     def __init__(
         self,
         puller: CopyStream,
         peers: Set[str],
+        host: HostTier,
         timeout_s: float,
         clock: Callable[[], float],
+        *,
+        min_saved_tokens: int,
     ) -> None:
         self._puller = puller
         self._peers = peers
+        self._host = host
         self._timeout_s = timeout_s
         self._clock = clock
-        self._under_way: list[tuple[Sequence, float]] = []
+        self._min_saved = min_saved_tokens
+        self._under_way: list[PrefixCopy] = []
         self.num_stale = 0
 
     def pays(self, sequence: Sequence, prefix: KeptPrefix | None) -> bool:
-        """Whether a peer keeps more of the sequence than ``prefix``, which is kept here."""
-        source = sequence.source
-        if source is None or source.instance not in self._peers:
-            return False
-        if not 0 < source.num_tokens < sequence.num_tokens:
-            return False
-        return source.num_tokens > (prefix.num_tokens if prefix else 0)
+        """Whether more of the sequence is kept elsewhere than ``prefix``, which is kept here."""
+        num_here = prefix.num_tokens if prefix else 0
+        source, on_host = self._source(sequence), self._on_host(sequence)
+        if source is not None and source.num_tokens > num_here:
+            return True
+        return on_host is not None and on_host.num_tokens >= num_here + self._min_saved
 
     def start(self, sequence: Sequence) -> None:
-        """Copy the sequence's source into its own pages and state slot."""
-        source, allocation = sequence.source, sequence.allocation
-        assert source is not None, "a pull without a source"
-        assert allocation is not None, "a pull without pages"
-        pages = tuple(allocation.pages[: len(source.block_table)])
-        (sequence.pulling,) = self._puller.pull([Wanted(source, pages, allocation.slot.id)])
-        self._under_way.append((sequence, self._clock() + self._timeout_s))
+        """Copy the most that is kept of the sequence into its own pages and state slot. The pages
+        that it shares have it already."""
+        allocation, deadline = sequence.allocation, self._clock() + self._timeout_s
+        assert allocation is not None, "a copy without pages"
+        pages, slot, num_shared = tuple(allocation.pages), allocation.slot.id, allocation.num_shared
+        source, kept = self._source(sequence), self._on_host(sequence)
+        if kept is not None and (source is None or kept.num_tokens >= source.num_tokens):
+            pull = self._host.fetch(kept, pages, slot, num_shared)
+            copy = PrefixCopy(sequence, pull, kept.num_tokens, "host", kept.missed_drafts, deadline)
+        else:
+            assert source is not None, "a pull without a source"
+            rest = structs.replace(source, block_table=source.block_table[num_shared:])
+            targets = pages[num_shared : len(source.block_table)]
+            (pull,) = self._puller.pull([Wanted(rest, targets, slot)])
+            copy = PrefixCopy(
+                sequence, pull, source.num_tokens, "peer", source.missed_drafts, deadline
+            )
+        sequence.pulling = pull
+        self._under_way.append(copy)
 
     def done(self) -> list[tuple[Sequence, int]]:
         """Sequences whose copy has ended, and how many tokens it brought: 0 when the peer had
         evicted them. Those have no source any more."""
-        found = []
-        for sequence, deadline in list(self._under_way):
-            pull, source = sequence.pulling, sequence.source
-            assert pull is not None, "not being pulled"
-            assert source is not None, "a pull without a source"
-            if not pull.done():
-                continue
-            self._under_way.remove((sequence, deadline))
-            sequence.pulling = sequence.source = None
-            try:
-                pull.result()
-            except StaleEpoch:
-                self.num_stale += 1
-                found.append((sequence, 0))
-            else:
-                sequence.reused, sequence.missed_drafts = "peer", source.missed_drafts
-                found.append((sequence, source.num_tokens))
-        return found
+        ended = [copy for copy in self._under_way if copy.pull.done()]
+        self._under_way = [copy for copy in self._under_way if copy not in ended]
+        return [(copy.sequence, self._end(copy)) for copy in ended]
+
+    def _end(self, copy: PrefixCopy) -> int:
+        sequence = copy.sequence
+        sequence.pulling = sequence.source = None
+        try:
+            copy.pull.result()
+        except StaleEpoch:
+            self.num_stale += 1
+            return 0
+        sequence.reused, sequence.missed_drafts = copy.reused_from, copy.missed_drafts
+        return copy.num_tokens
 
     def overdue(self) -> list[Sequence]:
         """Those past their deadline that have not ended. Their copies still write their slots."""
         now = self._clock()
-        return [s for s, deadline in self._under_way if now >= deadline and not s.ended]
+        late = (copy.sequence for copy in self._under_way if now >= copy.deadline)
+        return [sequence for sequence in late if not sequence.ended]
 
     def wait(self, timeout_s: float) -> None:
         """Wait until all copies under way are done, at most ``timeout_s``."""
         deadline = self._clock() + timeout_s
-        for sequence, _ in self._under_way:
-            assert sequence.pulling is not None, "not being pulled"
-            if not sequence.pulling.wait(max(0.0, deadline - self._clock())):
+        for copy in self._under_way:
+            if not copy.pull.wait(max(0.0, deadline - self._clock())):
                 return
 
     @property
     def under_way(self) -> bool:
         return bool(self._under_way)
+
+    def _source(self, sequence: Sequence) -> Offer | None:
+        """What a peer keeps of the sequence."""
+        source = sequence.source
+        if source is None or source.instance not in self._peers:
+            return None
+        return source if 0 < source.num_tokens < sequence.num_tokens else None
+
+    def _on_host(self, sequence: Sequence) -> KeptPrefix | None:
+        """What host memory keeps of the sequence."""
+        if sequence.keys is None:
+            return None
+        return self._host.longest(sequence.keys, sequence.num_tokens - 1)

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from engine.batch import Keep
 from engine.cache.allocator import CacheAllocator
+from engine.cache.host_tier import HostTier
 from engine.cache.kept import KeptPrefix
 from engine.cache.prefix_policy import SeenPages, places
 from engine.sequence import Sequence
@@ -24,9 +25,14 @@ class PrefixReuse:
     """The prefixes of one worker's prompts. ``counts`` are those of PrefixCounts for lookups."""
 
     def __init__(
-        self, allocator: CacheAllocator, layout: CacheLayout, min_saved_tokens: int
+        self,
+        allocator: CacheAllocator,
+        layout: CacheLayout,
+        min_saved_tokens: int,
+        host: HostTier,
     ) -> None:
         self._allocator = allocator
+        self._host = host
         self._layout = layout
         self._min_saved = min_saved_tokens
         self._seen = SeenPages()
@@ -137,7 +143,10 @@ class PrefixReuse:
         """Its logits were not finite: neither what it kept nor what it came from is to be used."""
         for kept in sequence.made:
             self._allocator.doubt(kept)
+            self._host.drop(kept.key)
         sequence.made.clear()
+        if sequence.keys is not None and sequence.reused == "host":
+            self._host.drop(sequence.keys.prefix(sequence.num_reused))
 
 
 def common_pages(a: Sequence, b: Sequence) -> int:

@@ -5,8 +5,8 @@ are free, so it can always be finished. Its chunks end at multiples of 64, excep
 pool that finished prompts occupy until they are pulled is the back-pressure: while it is full,
 nothing new is admitted.
 
-A prompt begins behind what is kept of it (reuse.py), here or at a peer (pulls.py). One that shares
-much with a prompt that is being filled waits for it, and lets later ones pass.
+A prompt begins behind what is kept of it, here (reuse.py), in host memory or at a peer (pulls.py).
+One that shares much with a prompt that is being filled waits for it, and lets later ones pass.
 """
 
 from bisect import insort
@@ -117,7 +117,7 @@ class PrefillScheduler:
         return finished
 
     def pulled(self) -> list[tuple[Sequence, str]]:
-        """Take in the prefixes that have come from peers. Returns the sequences whose copy has not
+        """Take in the prefixes that have been copied. Returns the sequences whose copy has not
         ended in time, each with the problem; they have ended."""
         if self._pulls is None:
             return []
@@ -127,7 +127,7 @@ class PrefillScheduler:
                 self._release_if_retired(sequence)
             elif num_tokens:
                 self._begin(sequence, None, num_tokens)
-            else:  # the peer has evicted it meanwhile: as if there had been none
+            else:  # a peer has evicted it meanwhile: as if there had been none
                 self.filling.remove(sequence)
                 self._release_if_retired(sequence)
                 self.add(sequence)
@@ -179,7 +179,7 @@ class PrefillScheduler:
         if prefix is not None and not self._allocator.can_share(num_pages, prefix):
             prefix = None
         if self._pulls is not None and self._pulls.pays(sequence, prefix):
-            sequence.allocation = self._allocator.reserve(num_pages)
+            sequence.allocation = self._allocator.reserve(num_pages, prefix)
             self._pulls.start(sequence)
             sequence.in_flight += 1
         else:

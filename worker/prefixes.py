@@ -1,19 +1,23 @@
 """The prefix cache of one worker: what its parts need of the engine, and what it tells.
 
-prefill/reuse.py finds and keeps prefixes of prompts, prefill/pulls.py copies those of peers. Here
-are the state and the page that a prompt begins with, the answers that are kept, and the messages.
+prefill/reuse.py finds and keeps prefixes of prompts, prefill/pulls.py copies those of peers and of
+host memory, where engine/cache/host_tier.py saves them. Here are the state and the page that a
+prompt begins with, the answers that are kept, and the messages.
 """
 
+import logging
 from collections.abc import Callable, Set
 from functools import partial
 
 from engine.cache.allocator import CacheAllocator
+from engine.cache.host_tier import HostTier
 from engine.cache.kept import KeptPrefix
 from engine.runner import Engine
 from engine.sequence import Sequence
 from prefill.pulls import PrefixPulls
 from prefill.reuse import PrefixReuse
 from transport.copy.digest import digest
+from transport.copy.host_copy import HostCopier
 from transport.copy.pull import CopyStream
 from transport.wire.messages import FromWorker
 from transport.wire.offers import KeptPrefix as KeptMessage
@@ -21,6 +25,8 @@ from transport.wire.offers import Offer, PrefixesChanged
 from transport.wire.prefix import PrefixKeys
 from transport.wire.reports import PrefixCounts
 from worker.settings import HandoffSettings, PrefixCacheSettings
+
+log = logging.getLogger(__name__)
 
 
 class Prefixes:
@@ -36,6 +42,7 @@ class Prefixes:
         handoff: HandoffSettings,
         clock: Callable[[], float],
         settings: PrefixCacheSettings,
+        host: HostCopier,
     ) -> None:
         self._engine = engine
         self._allocator = allocator
@@ -43,13 +50,19 @@ class Prefixes:
         self._verify = handoff.verify
         self._offer = partial(Offer, instance)
         self._enabled = self._untold = settings.enabled
+        self.host = HostTier(engine.layout, host)
         self.reuse: PrefixReuse | None = None
+        min_saved = settings.min_saved_tokens
         if settings.enabled:
-            self.reuse = PrefixReuse(allocator, engine.layout, settings.min_saved_tokens)
-        self.pulls = PrefixPulls(puller, peers, handoff.pull_timeout_s, clock)
-        self._evicted: set[bytes] = set()
+            self.reuse = PrefixReuse(allocator, engine.layout, min_saved, self.host)
+        self.pulls = PrefixPulls(
+            puller, peers, self.host, handoff.pull_timeout_s, clock, min_saved_tokens=min_saved
+        )
+        self._moved: set[bytes] = set()
         self._num_evicted = 0
+        allocator.on_keep = self.host.save
         allocator.on_evict = self._note_evicted
+        self.host.on_evict = self._note_evicted_from_host
 
     def name(self, sequence: Sequence) -> None:
         """Give an arriving sequence its keys, unless all of it has to be computed."""
@@ -89,17 +102,22 @@ class Prefixes:
     def tell(self, send: Callable[[FromWorker], None]) -> None:
         """Say what is kept since the last time; all of it at first and after ``forget_told``, also
         nothing: so the coordinator knows from the start that prefixes are kept here."""
-        added = tuple(self._message(kept) for kept in self._allocator.kept.take_new())
-        removed, self._evicted = tuple(self._evicted), set()
-        if added or removed or self._untold:
+        moved, self._moved = self._moved, set()
+        added = [self._message(kept) for kept in self._allocator.kept.take_new()]
+        added += [
+            KeptMessage(kept.key, kept.pages_key, kept.num_tokens, None)
+            for kept in map(self.host.get, moved)
+            if kept is not None and kept.key not in self._allocator.kept
+        ]
+        if added or moved or self._untold:
             self._untold = False
-            send(PrefixesChanged(added, removed))
+            send(PrefixesChanged(tuple(added), tuple(moved)))
 
     def forget_told(self) -> None:
         """Whoever was told is gone."""
         self._untold = self._enabled
         self._allocator.kept.all_new()
-        self._evicted.clear()
+        self._moved = {kept.key for kept in self.host if kept.key not in self._allocator.kept}
 
     def counts(self) -> PrefixCounts:
         return PrefixCounts(
@@ -107,7 +125,16 @@ class Prefixes:
             evicted=self._num_evicted,
             num_kept=len(self._allocator.kept),
             pages_kept=self._allocator.num_pages_cached,
+            evicted_host=self.host.num_evicted,
+            num_kept_host=self.host.num_kept,
+            host_bytes=self.host.used_bytes,
+            host_size_bytes=self.host.size_bytes,
         )
+
+    def close(self) -> None:
+        """Wait for the copies of host memory, so that none writes the cache any more."""
+        if not self.host.close():
+            log.error("a copy of host memory has not ended: this process may hang on its GPU")
 
     def _keys(self, sequence: Sequence) -> PrefixKeys:
         model = self._engine.fingerprint
@@ -120,5 +147,9 @@ class Prefixes:
         return KeptMessage(kept.key, kept.pages_key, num_tokens, offer)
 
     def _note_evicted(self, kept: KeptPrefix) -> None:
-        self._evicted.add(kept.key)
+        self._moved.add(kept.key)
         self._num_evicted += 1
+
+    def _note_evicted_from_host(self, kept: KeptPrefix) -> None:
+        if kept.key not in self._allocator.kept:
+            self._moved.add(kept.key)

@@ -21,7 +21,8 @@ from engine import gpu
 from engine.runner import Engine
 from telemetry.notify import notify, progress
 from telemetry.nvml import local_gpus
-from transport.copy.memory import OwnMemory, copy_stream, own_memory
+from transport.copy.host_copy import HostCopier, NoHostMemory
+from transport.copy.memory import OwnMemory, copy_stream, host_copier, own_memory
 from transport.copy.pull import CopyStream, NoPeers
 from transport.copy.selftest import write_pattern
 from transport.wire.channel import WorkerChannel
@@ -66,6 +67,12 @@ def serve(settings: WorkerSettings) -> None:
         if role == "decode" or settings.prefix_cache.enabled:
             poisoned, after = engine.config.poison, engine.epoch_stream
             puller = copy_stream(device, engine.cache, poisoned=poisoned, after=after)
+        host: HostCopier = NoHostMemory()
+        if settings.prefix_cache.host_bytes and settings.prefix_cache.enabled and role != "decode":
+            host = host_copier(
+                device, engine.cache, settings.prefix_cache.host_bytes,
+                poisoned=engine.config.poison, after=engine.epoch_stream,
+            )  # fmt: skip
         worker = Worker(
             engine,
             session,
@@ -75,6 +82,7 @@ def serve(settings: WorkerSettings) -> None:
             settings.handoff,
             puller,
             lookahead=settings.lookahead,
+            host=host,
             drafts=draft_policy(settings.speculate, engine.max_drafts, device),
             prefix_cache=settings.prefix_cache,
         )

@@ -34,6 +34,7 @@ from engine.sequence import Scheduled, Sequence, attempts_up_to
 from engine.step import Step
 from prefill.offers import Offers
 from prefill.scheduler import PrefillScheduler
+from transport.copy.host_copy import HostCopier, NoHostMemory
 from transport.copy.pull import CopyStream
 from transport.wire.messages import (
     Cancel,
@@ -54,6 +55,8 @@ from worker.room import Room
 from worker.settings import HandoffSettings, PrefixCacheSettings
 
 IDLE_S = 60.0
+SAVING_S = 0.01
+"""How long a wait for a message may be while host memory is being written, which takes as long."""
 
 Process = Callable[[Scheduled, Step], None]
 
@@ -74,6 +77,7 @@ class Worker:
         lookahead: int,
         drafts: DraftPolicy | None = None,
         prefix_cache: PrefixCacheSettings | None = None,
+        host: HostCopier | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
@@ -90,7 +94,7 @@ class Worker:
         self._transfers = self._pulling.transfers
         self._prefixes = prefixes = Prefixes(
             engine, self._allocator, puller, self._transfers.peers, instance, handoff, clock,
-            prefix_cache or PrefixCacheSettings(),
+            prefix_cache or PrefixCacheSettings(), host or NoHostMemory(),
         )  # fmt: skip
         self._room = room = Room(self._transfers, self._preempt)
         self._sequences = room.sequences = DecodeScheduler(
@@ -109,6 +113,7 @@ class Worker:
 
     def step(self) -> None:
         """Schedule, launch, process the previous result; returns at once without work."""
+        self._prefixes.host.poll()
         for sequence in self._pulling.arrived(num_growing=self._room.num_beside_transfers()):
             self._sequences.add(sequence)
         decode = self._sequences.schedule()
@@ -261,6 +266,7 @@ class Worker:
     def close(self) -> None:
         """Nothing writes the cache after this."""
         self._pulling.close()
+        self._prefixes.close()
 
     # ---- what the life around it asks (loop.py)
 
@@ -272,7 +278,9 @@ class Worker:
             self._transfers.wait_for_copies(COPY_WAIT_S)
             self._prefixes.pulls.wait(COPY_WAIT_S)
             return 0.0
-        return 0.0 if self._launched or has_work else IDLE_S
+        if self._launched or has_work:
+            return 0.0
+        return SAVING_S if self._prefixes.host.copying else IDLE_S
 
     def held(self) -> tuple[tuple[str, int], ...]:
         """(request id, attempt) of every request not ended here."""
@@ -300,7 +308,7 @@ class Worker:
             retiring_slots=len(self._prompts.retiring) + len(self._sequences.retiring),
             offered=len(self._offers),
             stale_dropped=self._stale_dropped + self._pulling.stale_dropped,
-            accounting_error=self._allocator.check(),
+            accounting_error=self._allocator.check() or self._prefixes.host.check(),
             drafts=self._sequences.draft_counts,
             prefix=self._prefixes.counts(),
         )

@@ -40,7 +40,8 @@ class CacheAllocator:
 
     ``on_reserve`` runs before anything is written to a slot for its new owner; ``on_free`` when the
     last owner of a slot (or None) and of pages has gone: a worker publishes the slot's epoch there,
-    and tests poison memory. ``on_evict`` is called with each kept prefix that goes.
+    and tests poison memory. ``on_keep`` is called with each prefix that is kept from now on,
+    ``on_evict`` with each that goes.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class CacheAllocator:
         on_free: Callable[[StateSlot | None, Sequence[int]], None] = _nothing_freed,
     ) -> None:
         self.size = size
+        self.on_keep: Callable[[KeptPrefix], None] = lambda kept: None
         self.on_evict: Callable[[KeptPrefix], None] = lambda kept: None
         self._page_size = page_size
         self._pages = PagePool(size.num_pages)
@@ -148,7 +150,7 @@ class CacheAllocator:
         num_pages, tail = divmod(num_tokens, self._page_size)
         pages = tuple(allocation.pages[: num_pages + (tail > 0)])
         self._pages.use(pages)
-        kept = KeptPrefix(key, keys.of_pages(num_pages), num_tokens, pages, slot)
+        kept = KeptPrefix(key, tuple(keys.pages_up_to(num_pages)), num_tokens, pages, slot)
         self._making.add(kept)
         return kept
 
@@ -160,6 +162,7 @@ class CacheAllocator:
             self._pages.keep(kept.pages)
             self._pages.release(kept.pages)
             self.kept.add(kept)
+            self.on_keep(kept)
             return True
         kept.valid = False
         self._on_free(kept.slot, self._pages.release(kept.pages))
@@ -181,8 +184,11 @@ class CacheAllocator:
         pages = tuple(allocation.pages[: num_pages + (tail > 0)])
         self._pages.keep(pages)
         self._on_free(None, self._pages.release(allocation.pages))
-        kept = KeptPrefix(key, keys.of_pages(num_pages), num_tokens, pages, allocation.slot)
+        kept = KeptPrefix(
+            key, tuple(keys.pages_up_to(num_pages)), num_tokens, pages, allocation.slot
+        )
         self.kept.add(kept)
+        self.on_keep(kept)
         return kept
 
     def pin(self, kept: KeptPrefix) -> None:

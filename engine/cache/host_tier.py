@@ -10,6 +10,7 @@ Pages and states are in blocks of one pool (transport/copy/host_copy.py).
 """
 
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from engine.cache.host_blocks import HostBlocks
@@ -49,6 +50,7 @@ class HostTier:
         self._waiting: deque[KeptPrefix] = deque(maxlen=MAX_WAITING)
         self._saving = _Batch()
         self._fetching: list[tuple[KeptPrefix, Pull]] = []
+        self.on_evict: Callable[[KeptPrefix], None] = lambda kept: None
         self.num_evicted = 0
 
     @property
@@ -74,7 +76,7 @@ class HostTier:
         too many others wait behind it."""
         if kept.key in self._kept:
             self._kept.touch(kept.key)
-        else:
+        elif self._copier.num_blocks:
             self._waiting.append(kept)
 
     def poll(self) -> None:
@@ -90,15 +92,27 @@ class HostTier:
         """The longest of at most ``max_tokens`` tokens that the prompt begins with."""
         return self._kept.longest(keys, max_tokens)
 
-    def fetch(self, kept: KeptPrefix, block_table: tuple[int, ...], state_slot: int) -> Pull:
-        """Copy a prefix into the first of these pages and this slot, which are reserved for its
-        sequence until the copy is done."""
+    def get(self, key: bytes) -> KeptPrefix | None:
+        return self._kept.get(key)
+
+    def __iter__(self) -> Iterator[KeptPrefix]:
+        return iter(self._kept)
+
+    def fetch(
+        self,
+        kept: KeptPrefix,
+        block_table: tuple[int, ...],
+        state_slot: int,
+        num_shared: int = 0,
+    ) -> Pull:
+        """Copy a prefix into the first of these pages, but for ``num_shared`` that have it already,
+        and into this slot. They are reserved for its sequence until the copy is done."""
         num_pages = self._layout.pages_for(kept.num_tokens)
         assert kept.valid, "fetched after its eviction"
         assert len(block_table) >= num_pages, f"{len(block_table)} pages for {num_pages}"
         self._kept.touch(kept.key)
         self._blocks.use(kept.pages)  # they stay if it is evicted meanwhile
-        pages = tuple(zip(block_table, kept.pages[:num_pages], strict=False))
+        pages = tuple(zip(block_table, kept.pages[:num_pages], strict=False))[num_shared:]
         pull = self._copier.fetch(HostCopy(pages, [(state_slot, kept.pages[num_pages:])]))
         self._fetching.append((kept, pull))
         return pull
@@ -108,6 +122,7 @@ class HostTier:
         kept = self._kept.get(key)
         if kept is not None:
             self._remove(kept)
+            self.on_evict(kept)
         elif key in self._saving.prefixes:
             self._saving.prefixes[key][1].valid = False
         for waiting in [kept for kept in self._waiting if kept.key == key]:
@@ -172,6 +187,7 @@ class HostTier:
             assert kept is not None, "blocks are kept by no prefix"
             self._remove(kept)
             self.num_evicted += 1
+            self.on_evict(kept)
         return True
 
     def _remove(self, kept: KeptPrefix) -> None:

@@ -48,6 +48,10 @@ class LateHostCopier:
     def num_blocks(self) -> int:
         return self._map.num_blocks
 
+    @property
+    def under_way(self) -> list[LateCopy]:
+        return [copy for copy in self.copies if not copy.done()]
+
     def grow(self) -> None:
         self._memory.append(torch.zeros(self._piece_bytes, dtype=torch.uint8))
         self._map.pieces.append(self._memory[-1].data_ptr())
@@ -67,6 +71,6 @@ class LateHostCopier:
                 copy.step()
 
     def _start(self, moves: list[tuple[int, int, int]]) -> LateCopy:
-        self.copies = [copy for copy in self.copies if not copy.done()]
+        self.copies = self.under_way
         self.copies.append(LateCopy(moves))
         return self.copies[-1]

@@ -9,7 +9,7 @@ from engine.cache import host_tier
 from engine.cache.allocator import CacheAllocation
 from engine.cache.host_tier import HostTier
 from engine.cache.kept import KeptPrefix
-from tests.engine.late_host_copies import LateCopy, LateHostCopier
+from tests.engine.late_host_copies import LateHostCopier
 from tests.engine.prefix_device import PAGE, PrefixDevice, keys_of
 from tests.transport.exporters import LAYOUT
 from transport.copy.host_copy import ThreadHostCopier
@@ -301,9 +301,9 @@ class HostTierMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 5), num_runs=st.integers(1, 8))
     def copy(self, which: int, num_runs: int) -> None:
-        under_way = [copy for copy in self.copier.copies if not copy.done()]
+        under_way = self.copier.under_way
         if under_way:
-            copy: LateCopy = under_way[which % len(under_way)]
+            copy = under_way[which % len(under_way)]
             for _ in range(num_runs):
                 copy.step()
 

@@ -126,7 +126,9 @@ def test_the_tier_over_it_brings_a_prefix_back(cache: CacheTensors, copier) -> N
 
     tier = HostTier(FULL_SIZE, copier)
     keys, tokens = keys_of(range(200), FULL_SIZE.page_size), 2 * 64 + 5
-    kept = KeptPrefix(keys.prefix(tokens), keys.of_pages(2), tokens, (5, 900, 3), StateSlot(1, 1))
+    kept = KeptPrefix(
+        keys.prefix(tokens), tuple(keys.pages_up_to(2)), tokens, (5, 900, 3), StateSlot(1, 1)
+    )
     tier.save(kept)
     deadline = time.monotonic() + 60
     while tier.num_kept == 0:

@@ -21,6 +21,7 @@ from coordinator.core.request import Request, State
 from coordinator.core.trials import TrialLimits
 from prefill.scheduler import PrefillLimits
 from tests.coordinator.counted import assert_counted
+from tests.engine.late_host_copies import LateHostCopier
 from tests.simulation.fake_engine import LAYOUT, Died, FakeEngine, expected_rows
 from tests.simulation.late_copies import LateCopies
 from transport.copy.pull import NoPeers
@@ -44,6 +45,7 @@ class Node:
     engine: FakeEngine
     pool: Worker | None = None
     copies: LateCopies | None = None
+    host: LateHostCopier | None = None
     inbox: deque = field(default_factory=deque)
     outbox: deque = field(default_factory=deque)
     has_read_all: bool = False
@@ -93,6 +95,7 @@ class Cluster:
         self.prefix_cache = PrefixCacheSettings(
             enabled=rng.random() < 0.8, min_saved_tokens=rng.choice([64, 64, 128])
         )
+        self.host_blocks = rng.choice([0, 15, 40, 200])
         self.registry = Registry(breakers)
         self.effects: list[Effect] = []
         self.lifecycle = Lifecycle(
@@ -137,11 +140,14 @@ class Cluster:
             self.offer_ttl_s, self.pull_timeout_s,
             verify=role == "prefill" and self.rng.random() < 0.5,
         )  # fmt: skip
+        if self.host_blocks and self.prefix_cache.enabled:
+            node.host = LateHostCopier(engine.cache, 1, self.host_blocks)
         beside = 128 if role == "prefill" else self.rng.choice([64, 128])
         node.pool = Worker(
             engine, session, role, instance, ColocatedLimits(PrefillLimits(128, 4), beside),
             handoff, node.copies or NoPeers(), lookahead=self.lookahead, clock=lambda: self.now,
             drafts=ChangingDrafts(self.rng), prefix_cache=self.prefix_cache,
+            host=node.host,
         )  # fmt: skip
         self.nodes[instance] = node
         self.memories[instance] = engine.cache
@@ -215,6 +221,8 @@ class Cluster:
             events.append(node.engine.run_one)
         if node.copies is not None and node.copies.queue:
             events.append(lambda: node.copies.queue.popleft().execute())
+        if node.host is not None and node.host.under_way:
+            events.append(self.rng.choice(node.host.under_way).step)
         if node.may_beat and self.rng.random() < 0.2:
             events.append(lambda: self._heartbeat(node))
         try:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 from colocated.limits import ColocatedLimits
 from prefill.scheduler import PrefillLimits
+from tests.engine.late_host_copies import LateHostCopier
 from tests.simulation.fake_engine import FakeEngine
 from transport.copy.pull import NoPeers
 from transport.wire.layout import PoolSize
@@ -15,9 +16,10 @@ from worker.settings import HandoffSettings, PrefixCacheSettings
 from worker.worker import Worker
 
 
-def a_worker(sent: list, *, enabled: bool = True) -> Worker:
+def a_worker(sent: list, *, enabled: bool = True, num_blocks: int = 0) -> Worker:
+    engine = FakeEngine(PoolSize(40, 8))
     return Worker(
-        FakeEngine(PoolSize(40, 8)),
+        engine,
         SimpleNamespace(send=sent.append),
         "colocated",
         "c-1",
@@ -26,8 +28,25 @@ def a_worker(sent: list, *, enabled: bool = True) -> Worker:
         NoPeers(),
         lookahead=0,
         prefix_cache=PrefixCacheSettings(enabled=enabled, min_saved_tokens=64),
+        host=LateHostCopier(engine.cache, 1, num_blocks) if num_blocks else None,
         clock=lambda: 0.0,
     )
+
+
+def run_prompt(worker: Worker, sent: list) -> None:
+    prompt = to_wire(packed(n % 60 for n in range(150)))
+    worker.handle(Generate("r", 1, 1, prompt, 150, SamplingParams(), StopRule(4)))
+    while not any(t.finish for m in sent if isinstance(m, Tokens) for t in m.tokens):
+        worker.step()
+    worker.step()
+
+
+def told(worker: Worker, sent: list) -> PrefixesChanged:
+    """What it has to say, and says now."""
+    sent.clear()
+    worker.tell()
+    (message,) = sent
+    return message
 
 
 def test_it_says_once_that_it_keeps_prefixes_also_before_there_is_one() -> None:
@@ -47,15 +66,34 @@ def test_it_says_once_that_it_keeps_prefixes_also_before_there_is_one() -> None:
 def test_a_new_coordinator_is_told_of_all_that_is_kept() -> None:
     sent: list = []
     worker = a_worker(sent)
-    prompt = to_wire(packed(n % 60 for n in range(150)))
-    worker.handle(Generate("r", 1, 1, prompt, 150, SamplingParams(), StopRule(4)))
-    while not any(t.finish for m in sent if isinstance(m, Tokens) for t in m.tokens):
-        worker.step()
-    worker.step()
+    run_prompt(worker, sent)
     worker.tell()
-    told = [m for m in sent if isinstance(m, PrefixesChanged)]
-    assert told[0].added
+    first = [m for m in sent if isinstance(m, PrefixesChanged)]
+    assert first[0].added
     worker.drop_all()
     worker.tell()
     again = [m for m in sent if isinstance(m, PrefixesChanged)][1:]
-    assert [set(m.added) for m in again] == [set(told[0].added)]
+    assert [set(m.added) for m in again] == [set(first[0].added)]
+
+
+def test_prefixes_that_only_host_memory_has_are_told_without_an_offer() -> None:
+    sent: list = []
+    worker = a_worker(sent, num_blocks=100)
+    run_prompt(worker, sent)
+    host, kept = worker._prefixes.host, worker._allocator.kept
+    while host.copying:
+        worker.step()
+        host._copier.end_all()
+    keys = {each.key for each in kept}
+    assert {each.key for each in told(worker, sent).added} == keys
+    for each in list(kept):
+        worker._allocator.evict(each)
+    message = told(worker, sent)
+    assert set(message.removed) == keys
+    assert {(each.key, each.offer) for each in message.added} == {(key, None) for key in keys}
+    worker.drop_all()
+    assert {(m.key, m.offer) for m in told(worker, sent).added} == {(key, None) for key in keys}
+    gone = next(iter(keys))
+    host.drop(gone)
+    message = told(worker, sent)
+    assert (message.added, message.removed) == ((), (gone,))

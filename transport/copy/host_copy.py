@@ -117,6 +117,21 @@ class BlockMap:
                 yield start + offset, min(self.block_bytes, size - offset)
 
 
+class NoHostMemory:
+    """The HostCopier of a worker that has no host memory for prefixes."""
+
+    block_bytes = blocks_per_state = num_blocks = 0
+
+    def save(self, copy: HostCopy) -> Pull:
+        raise AssertionError("saved without memory")
+
+    def fetch(self, copy: HostCopy) -> Pull:
+        raise AssertionError("fetched without memory")
+
+    def close(self, timeout_s: float = CLOSE_S) -> bool:
+        return True
+
+
 class ThreadHostCopier:
     """The HostCopier of a CPU worker: ordinary memory of ``size_bytes``, and a thread for each
     direction, so that a fetch does not wait for saves."""

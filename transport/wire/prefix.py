@@ -50,11 +50,6 @@ class PrefixKeys:
         self.pages(num_pages)
         return self._pages[: num_pages + 1]
 
-    def of_pages(self, num_pages: int) -> tuple[bytes, ...]:
-        """The keys of the first 0, 1, ... ``num_pages`` whole pages."""
-        self.pages(num_pages)
-        return tuple(self._pages[: num_pages + 1])
-
     def prefix(self, num_tokens: int) -> bytes:
         """The key of the first tokens."""
         num_pages, tail = divmod(num_tokens, self._page_size)
