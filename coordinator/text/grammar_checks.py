@@ -5,11 +5,13 @@ a key or a client's address each, take turns.
 """
 
 import asyncio
+import logging
 import os
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from coordinator.text.forms import Form, Verdict
-from coordinator.text.grammar_server import CPU_S
+from coordinator.text.grammar_server import BEGUN, CPU_S
 
 TOO_MUCH = (
     f"it takes more than {CPU_S:g} s of a processor, or too much memory, to compile; make it "
@@ -28,14 +30,19 @@ _MAX_KEPT_BYTES = 32 * 1024 * 1024
 _MAX_WAITING = 1_024
 _MAX_WAITING_OF_ONE = 256
 _DEADLINE_S = 10.0
+_LOAD_S = 60.0  # for the vocabulary
 _encode = msgspec.json.Encoder().encode
-
+log = logging.getLogger(__name__)
 
 _Asked = tuple[bytes, Future[Verdict]]
 
 
 class ChecksBusy(Exception):
     """Too many forms wait, or this one was not checked in time."""
+
+
+class _Hangs(Exception):
+    """The process has not forked a child in time."""
 
 
 class GrammarChecks:
@@ -127,8 +134,13 @@ class GrammarChecks:
             server = self._running()
             try:
                 reply = server.ask(form)
-            except TimeoutError:
+            except _Hangs:
+                if server.has_loaded():
+                    log.error("the process that checks grammars does not answer; it is replaced")
+                    server.kill()
                 raise ChecksBusy("the process that checks grammars does not answer") from None
+            except TimeoutError:
+                raise ChecksBusy(f"the grammar was not checked within {_DEADLINE_S:g} s") from None
             if reply:
                 return _verdict(reply)
             server.kill()  # it is ending, or has ended
@@ -146,7 +158,9 @@ class GrammarChecks:
 
 class _Server:
     def __init__(self, arguments: Sequence[str]) -> None:
+        self._has_answered, self._loaded_by = False, time.monotonic() + _LOAD_S
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.settimeout(_DEADLINE_S)
         with theirs:
             command = [sys.executable, "-m", "coordinator.text.grammar_server"]
             self._process = subprocess.Popen(
@@ -156,20 +170,32 @@ class _Server:
 
     def ask(self, form: bytes) -> bytes:
         """The reply, or as much as came of it: b"" where the process has ended, at least
-        ``BEGUN`` where the child was ended. Raises TimeoutError."""
+        ``BEGUN`` where the child was ended. Raises _Hangs when no child begins in time, and
+        TimeoutError when one does not go on."""
         mine, theirs = socket.socketpair()
         with mine:
             mine.settimeout(_DEADLINE_S)
             try:
                 with theirs:
                     socket.send_fds(self._control, [b"\0"], [theirs.fileno()])
+                begun = mine.recv(len(BEGUN))
+            except TimeoutError:
+                raise _Hangs from None
+            except OSError:
+                return b""
+            self._has_answered |= begun == BEGUN
+            try:
                 mine.sendall(form)
                 mine.shutdown(socket.SHUT_WR)
             except TimeoutError:
                 raise
             except OSError:
-                pass  # what was read before tells why
-            return _all_of(mine)
+                pass  # what is read tells why
+            return begun + _all_of(mine)
+
+    def has_loaded(self) -> bool:
+        """It has the vocabulary, or had the time to load it."""
+        return self._has_answered or time.monotonic() > self._loaded_by
 
     def is_alive(self) -> bool:
         return self._process.poll() is None

@@ -7,7 +7,7 @@ with limits that end it; its client then gets no reply. A worker compiles what h
 thread whose stack is larger, at least twice.
 
 1. A message on socket ``FD`` brings one end of a socket pair, and a child is forked for it.
-2. The child reads a Form until its end, writes a Verdict and exits.
+2. The child writes ``BEGUN``, reads a Form until its end, writes a Verdict and exits.
 3. The process ends when the other end of ``FD`` is closed.
 """
 
@@ -30,6 +30,8 @@ from transport.grammars import grammar_tokenizer
 CPU_S = 0.15
 BEGUN = b"\n"
 """What a child writes before it begins: white space, before the JSON of its Verdict."""
+CHILD_S = 30.0
+"""Seconds by the wall clock after which a child is ended, also one that uses no processor."""
 _STACK_BYTES = 1024 * 1024
 _MEMORY_BYTES = 1024 * 1024 * 1024  # more than the process has when it is forked
 
@@ -77,6 +79,7 @@ def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.setitimer(signal.ITIMER_PROF, CPU_S)  # its signal ends the process
+    signal.setitimer(signal.ITIMER_REAL, CHILD_S)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,32 @@ async def test_a_process_that_was_killed_is_started_again(checks: GrammarChecks)
     assert (await checks.check(Form("regex", "[a-z]"))).grammar
 
 
+async def test_a_process_that_hangs_is_replaced(
+    checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await checks.check(DIGITS)
+    os.kill(before := pid(checks), signal.SIGSTOP)
+    monkeypatch.setattr(grammar_checks, "_DEADLINE_S", 0.2)
+    with pytest.raises(ChecksBusy, match="does not answer"):
+        await asyncio.to_thread(checks._ask, b"{}")
+    monkeypatch.undo()
+    assert (await checks.check(Form("regex", "[a-z]"))).grammar
+    assert pid(checks) != before
+
+
+async def test_a_process_that_loads_is_not_replaced(
+    checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.kill(before := pid(checks), signal.SIGSTOP)
+    monkeypatch.setattr(grammar_checks, "_DEADLINE_S", 0.2)
+    with pytest.raises(ChecksBusy, match="does not answer"):
+        await asyncio.to_thread(checks._ask, b"{}")
+    monkeypatch.undo()
+    os.kill(before, signal.SIGCONT)
+    assert (await checks.check(DIGITS)).grammar
+    assert pid(checks) == before
+
+
 async def test_owners_take_turns(checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[bytes] = []
     gate = threading.Event()
