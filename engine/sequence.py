@@ -43,7 +43,8 @@ class Sequence:
     Of the prefix cache: ``salt`` and ``boundaries`` as in the order; ``keys`` are those of its
     tokens when it came, None where nothing may be shared; ``source`` is what a peer keeps of it,
     and ``pulling`` the copy of that, while under way; ``prefix`` is the kept prefix that it begins
-    with, until its first chunk is done; ``num_reused`` tokens were not computed, being ``reused``
+    with, until its first chunk is done; while it waits, another sequence is about to keep so many
+    tokens ``awaited``; ``num_reused`` tokens were not computed, being ``reused``
     from there. States are kept at ``places``, counted in tokens; ``making`` are those that launched
     chunks write, ``made`` what it has used and kept.
     """
@@ -76,6 +77,7 @@ class Sequence:
     source: Offer | None = None
     pulling: Pull | None = None
     prefix: KeptPrefix | None = None
+    awaited: "tuple[Sequence, int] | None" = None
     num_reused: int = 0
     reused: ReusedFrom = ""
     places: list[int] = field(default_factory=list)

@@ -20,6 +20,9 @@ from engine.cache.prefix_policy import SeenPages, places
 from engine.sequence import Sequence
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
 
+MAX_PLACES = 8
+"""Where a prompt keeps states, at most: a chunk ends at each but the last."""
+
 
 class PrefixReuse:
     """The prefixes of one worker's prompts. ``counts`` are those of PrefixCounts for lookups."""
@@ -50,29 +53,39 @@ class PrefixReuse:
         places where that prompt keeps states, if it has not passed it."""
         if sequence.keys is None:
             return False
+        if sequence.awaited is not None and _is_coming(*sequence.awaited):
+            return True
         found = self.find(sequence)
         worth = (found.num_tokens if found else 0) + self._min_saved
-        return any(self._shared_soon(other, sequence, worth) for other in filling)
+        sequence.awaited = None
+        for other in filling:
+            place = self._shared_soon(other, sequence)
+            if place >= worth:
+                sequence.awaited = other, place
+                return True
+        return False
 
-    def _shared_soon(self, other: Sequence, sequence: Sequence, worth: int) -> bool:
-        """Whether ``other`` is going to keep a prefix of both of at least ``worth`` tokens."""
+    def _shared_soon(self, other: Sequence, sequence: Sequence) -> int:
+        """Tokens of the longest prefix of both that ``other`` is going to keep; 0: of none."""
         if other.keys is None or other.pulling is not None:
-            return False
+            return 0
         shared = common_pages(other, sequence) * self._layout.page_size
         most = min(shared, sequence.num_tokens - 1, other.num_tokens - 1)
         most -= (most - other.num_reused) % CHUNK_ALIGNMENT
-        if most < worth:
-            return False
-        if most > other.num_cached and most not in other.places:
-            other.places = sorted({*other.places, most})
         coming = [kept.num_tokens for kept in other.making]
         coming += [place for place in other.places if place > other.num_cached]
-        return any(worth <= num_tokens <= most for num_tokens in coming)
+        best = max((num_tokens for num_tokens in coming if num_tokens <= most), default=0)
+        add = most > other.num_cached and most - best >= self._min_saved
+        if not add or len(other.places) >= MAX_PLACES:
+            return best
+        other.places = sorted({*other.places, most})
+        return most
 
     def admitted(self, sequence: Sequence, prefix: KeptPrefix | None, num_reused: int) -> None:
         """The sequence has pages, and is computed from its token ``num_reused`` on: behind
         ``prefix``, which is pinned until its first chunk is done, or behind what was copied."""
         sequence.num_cached = sequence.num_reused = num_reused
+        sequence.awaited = None
         if sequence.keys is None:
             return
         if prefix is not None:
@@ -147,6 +160,14 @@ class PrefixReuse:
         sequence.made.clear()
         if sequence.keys is not None and sequence.reused == "host":
             self._host.drop(sequence.keys.prefix(sequence.num_reused))
+
+
+def _is_coming(other: Sequence, num_tokens: int) -> bool:
+    """Whether a sequence is yet to keep this prefix."""
+    if other.ended:
+        return False
+    being_made = any(kept.num_tokens == num_tokens for kept in other.making)
+    return being_made or (num_tokens > other.num_cached and num_tokens in other.places)
 
 
 def common_pages(a: Sequence, b: Sequence) -> int:
