@@ -235,7 +235,10 @@ class Dispatcher:
         reuse = reuses_of(request, self._registry)(worker)
         request.num_expected = reuse.num_tokens
         if worker.keeps_prefixes and request.shares_prefixes:
-            worker.coming.add(request.request_id, request.prefix_keys(worker.hello))
+            keys = request.prefix_keys(worker.hello)
+            worker.coming.add(request.request_id, keys)
+            if request.attempt == 1:
+                request.branch = self._registry.seen.note(keys) * worker.layout.page_size
         order = request.as_prefill if worker.hello.role == "prefill" else request.as_generate
         self._assign(request, worker, order(reuse.prefix))
 

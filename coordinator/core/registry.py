@@ -12,34 +12,12 @@ from coordinator.core.kept_prefixes import ComingPrefixes, KeptPrefixes
 from coordinator.core.pairs import Pairs
 from coordinator.core.prefix_meter import PrefixMeter
 from coordinator.core.request import Request, State
+from coordinator.core.seen_pages import SeenPages
+from coordinator.core.token_meter import TokenMeter
 from transport.wire.errors import LayoutMismatch, RoleMismatch
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
 from transport.wire.messages import Hello, Role
 from transport.wire.reports import GpuHealth, WorkerGauges
-
-METER_WINDOW_S = 5
-
-
-class TokenMeter:
-    """How many tokens a second a worker has computed over the last ``METER_WINDOW_S``. Counts by
-    whole seconds; ``now`` is of any clock that does not go back."""
-
-    def __init__(self) -> None:
-        self._seconds = [-1] * (METER_WINDOW_S + 1)
-        self._counts = [0] * (METER_WINDOW_S + 1)
-
-    def add(self, num_tokens: int, now: float) -> None:
-        second = int(now)
-        place = second % (METER_WINDOW_S + 1)
-        if self._seconds[place] != second:
-            self._seconds[place], self._counts[place] = second, 0
-        self._counts[place] += num_tokens
-
-    def rate(self, now: float) -> float:
-        """Over the last whole seconds; the one under way does not count yet."""
-        since, until = int(now) - METER_WINDOW_S, int(now)
-        counted = zip(self._seconds, self._counts, strict=True)
-        return sum(n for at, n in counted if since <= at < until) / METER_WINDOW_S
 
 
 @dataclass(eq=False)
@@ -178,6 +156,7 @@ class Registry:
         self.pairs = Pairs()  # for handoffs
         self.prefix_pairs = Pairs()
         self.kept = KeptPrefixes(CHUNK_ALIGNMENT)
+        self.seen = SeenPages()
 
     def add(self, hello: Hello, now: float) -> Worker:
         size = hello.memory.pools

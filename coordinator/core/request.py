@@ -55,7 +55,7 @@ class Request:
     ``prompt_rows`` are the log-probabilities of the prompt that wait for the first token, and
     ``num_scored`` the tokens that have theirs, over all attempts. The attempt that gave the first
     token ``reused`` the first ``num_reused`` tokens of the prompt from there. The newest one was
-    expected to reuse ``num_expected``.
+    expected to reuse ``num_expected``. An earlier prompt began with the same ``branch`` tokens.
 
     ``losses`` are the workers lost while they had it. ``deaths`` to ``suspect`` are of
     trials.py. ``too_long_for`` is a role with a worker that could not hold it, ``needs_len`` the
@@ -90,6 +90,7 @@ class Request:
     num_reused: int = 0
     reused: ReusedFrom = ""
     num_expected: int = 0
+    branch: int = 0
     bytes_moved: int = 0
     handoff_bytes: int = 0
     drafts_verified: int = 0
@@ -231,5 +232,5 @@ class Request:
             "http_id": spec.http_id,
             "num_scored": self.num_scored,
             "salt": self.salt,
-            "boundaries": spec.boundaries,
+            "boundaries": tuple(sorted({*spec.boundaries, self.branch} - {0})),
         }
