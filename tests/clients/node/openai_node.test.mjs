@@ -35,7 +35,9 @@ test("a response whole, streamed and by the helper", async () => {
   }
   assert.equal(text, whole.output_text);
   assert.equal(last.type, "response.completed");
-  assert.deepEqual(last.response.usage, whole.usage);
+  for (const name of ["input_tokens", "output_tokens", "total_tokens"]) {
+    assert.equal(last.response.usage[name], whole.usage[name]); // cached tokens may differ
+  }
   const helped = await client.responses.stream(asked).finalResponse();
   assert.equal(helped.output_text, whole.output_text);
 });
