@@ -41,7 +41,7 @@ class CacheAllocator:
     ``on_reserve`` runs before anything is written to a slot for its new owner; ``on_free`` when the
     last owner of a slot (or None) and of pages has gone: a worker publishes the slot's epoch there,
     and tests poison memory. ``on_keep`` is called with each prefix that is kept from now on,
-    ``on_evict`` with each that goes.
+    ``on_evict`` with each that is found no more.
     """
 
     def __init__(
@@ -205,14 +205,17 @@ class CacheAllocator:
     def doubt(self, kept: KeptPrefix) -> None:
         """Its state may be wrong: it is not found any more, and freed with its last user."""
         if kept.valid:
-            self.kept.doubt(kept)
+            if not kept.doubted:
+                self.kept.doubt(kept)
+                self.on_evict(kept)
             if not kept.num_users:
                 self.evict(kept)
 
     def evict(self, kept: KeptPrefix) -> None:
         """Free a kept prefix that nothing under way reads."""
         self.kept.remove(kept)
-        self.on_evict(kept)
+        if not kept.doubted:
+            self.on_evict(kept)
         self._on_free(kept.slot, self._pages.drop(kept.pages))
         self._slots.release(kept.slot)
         self.kept.note_evicted(kept)
