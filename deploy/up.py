@@ -60,7 +60,8 @@ def up(
         float,
         typer.Option(
             envvar="BATON_HOST_CACHE_GB",
-            help="Pinned host memory of each worker for kept prefixes, in GB.",
+            help="GB of pinned host memory of each prefill or colocated worker, where prefixes "
+            "outlive their eviction from its GPU.",
         ),
     ] = 0.0,
     device: Annotated[
