@@ -98,3 +98,17 @@ def test_memory_that_cannot_be_pinned_is_logged_and_the_rest_used(
     assert copier.num_blocks == BLOCKS_PER_PIECE
     assert "could be pinned" in caplog.text
     assert copier.close()
+
+
+def test_a_host_with_little_memory_left_keeps_it(
+    cuda: RuntimeFake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cuda_host = import_module("transport.copy.cuda_host")
+    left = iter([cuda_host.LEFT_BYTES + (1 << 20), cuda_host.LEFT_BYTES])
+    monkeypatch.setattr(cuda_host, "available_bytes", lambda: next(left))
+    with caplog.at_level(logging.ERROR):
+        copier = host_copier(own_cache(SIZE, 1), 3 * BLOCKS_PER_PIECE)
+        assert copier.pieces.wait(10)
+    assert copier.num_blocks == BLOCKS_PER_PIECE
+    assert "4.3 GB are available on this host" in caplog.text
+    assert copier.close()

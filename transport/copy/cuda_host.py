@@ -19,12 +19,15 @@ from dataclasses import dataclass
 import torch
 from cupy.cuda import runtime
 
+from transport.copy.free_memory import available_bytes
 from transport.copy.host_copy import BlockMap, HostCopy
 from transport.copy.pull import CLOSE_S, Copied, Pull
 from transport.copy.tensors import CacheTensors
 
 PIECE_BYTES = 256 << 20
 """The driver lets no other thread in while it maps a piece, so the pieces are small."""
+LEFT_BYTES = 4 << 30
+"""Left to the rest of the host: no more is pinned when so much is available."""
 
 log = logging.getLogger(__name__)
 
@@ -67,9 +70,9 @@ class PinnedPieces:
                 if self._stop.is_set():
                     return
                 self._get_one()
-        except (OSError, RuntimeError) as error:
+        except (MemoryError, OSError, RuntimeError) as error:
             log.error(
-                "host cache: only %.1f of %.1f GB of host memory could be pinned: %s",
+                "host_cache: only %.1f of %.1f GB of host memory could be pinned: %s",
                 len(self._addresses) * self._piece_bytes / 1e9, self._num * self._piece_bytes / 1e9,
                 error,
             )  # fmt: skip
@@ -78,6 +81,9 @@ class PinnedPieces:
         log.info("pinned %.1f GB for prefixes in %.0f s", gigabytes, time.monotonic() - began)
 
     def _get_one(self) -> None:
+        available = available_bytes()
+        if available < LEFT_BYTES + self._piece_bytes:
+            raise MemoryError(f"{available / 1e9:.1f} GB are available on this host")
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         memory = mmap.mmap(-1, self._piece_bytes, flags=flags)
         with suppress(OSError):  # a kernel without huge pages: it only takes longer
