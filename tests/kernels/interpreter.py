@@ -1,12 +1,15 @@
 """Triton's interpreter, with bfloat16 in ``tl.dot``, and faster where its own bookkeeping takes
 longer than the kernel: the results and the checks are the same."""
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 import triton.language as tl
+from triton._utils import validate_block_shape
+from triton.language import core
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
@@ -19,6 +22,9 @@ def prepare() -> None:
     _patch_language_once_a_launch()
     _check_overflow_in_numpy()
     _look_up_types_once()
+    _describe_shapes_once()
+    _reduce_whole_planes()
+    _truncate_bfloat16()
 
 
 def _multiply_bfloat16() -> None:
@@ -86,3 +92,69 @@ def _look_up_types_once() -> None:
         return plain(kind) if isinstance(scalar, tl.pointer_type) else of_scalar(scalar)
 
     interpreter._get_np_dtype = look_up
+
+
+def _describe_shapes_once() -> None:
+    """Each block's type checks its shape and writes it into a name, and each tensor wraps its shape
+    in constants: that took longer than the tensor's operation. Shapes are few, and never change."""
+
+    @cache
+    def checked(shape: tuple[int, ...]) -> tuple[core.tuple, int]:
+        assert shape, "a block has at least one dimension"
+        return core.tuple(list(shape)), validate_block_shape(list(shape))
+
+    @cache
+    def constants(shape: tuple[int, ...]) -> tuple[core.tuple, core.constexpr]:
+        return core.tuple([core.constexpr(s) for s in shape]), core.constexpr(math.prod(shape))
+
+    def block(kind: Any, element_ty: Any, shape: Any) -> None:
+        kind.element_ty = element_ty
+        kind.shape, kind.numel = checked(tuple(core._unwrap_if_constexpr(s) for s in shape))
+
+    def tensor(made: Any, handle: Any, type: Any) -> None:
+        made.handle, made.type, made.dtype = handle, type, type.scalar
+        made.shape, made.numel = constants(tuple(type.shape) if type.is_block() else ())
+
+    core.block_type.name = property(lambda kind: f"<{kind.shape}, {kind.element_ty}>")
+    core.block_type.__init__, core.tensor.__init__ = block, tensor
+
+
+def _reduce_whole_planes() -> None:
+    """A reduction by a function of ours calls it for each element; call it for each index of the
+    axis, with all others at once: the same sums in the same order. NOTE: such a function must not
+    branch on its arguments."""
+    plain = interpreter.ReduceOps.generic_reduce
+
+    def reduce(op: Any, blocks: Any) -> list[Any]:
+        if op.axis is None:
+            return plain(op, blocks)
+        kinds = [block.dtype for block in blocks]
+        planes = [np.moveaxis(block.handle.data, op.axis, 0) for block in blocks]
+
+        def tensors(arrays: Any) -> list[Any]:
+            return [op.to_tensor(a, kind) for a, kind in zip(arrays, kinds, strict=True)]
+
+        total = tensors(plane[0] for plane in planes)
+        for i in range(1, len(planes[0])):
+            total = op.combine_fn.fn(*total, *tensors(plane[i] for plane in planes))
+        found = [each.handle.data.reshape(planes[0].shape[1:]) for each in total]
+        if op.keep_dims:
+            found = [np.expand_dims(each, op.axis) for each in found]
+        return tensors(found)
+
+    interpreter.ReduceOps.generic_reduce = reduce
+
+
+def _truncate_bfloat16() -> None:
+    """To bfloat16 the interpreter drops a float32's lower bits, taking sign, exponent and mantissa
+    apart; drop them in one call of numpy, and add zeros on the way back."""
+    plain = interpreter._convert_float
+
+    def convert(data: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if rounding is None and (source, target) == (tl.float32, tl.bfloat16):
+            return (data.view("u4") >> 16).astype("u2")
+        if rounding is None and (source, target) == (tl.bfloat16, tl.float32):
+            return data.astype("u4") << 16
+        return plain(data, source, target, rounding)
+
+    interpreter._convert_float = convert
