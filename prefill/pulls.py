@@ -5,6 +5,7 @@ meanwhile; the epoch of the state slot tells, and the prompt is computed without
 From host memory (engine/cache/host_tier.py): the device had evicted it.
 """
 
+import logging
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 
@@ -13,10 +14,14 @@ from msgspec import structs
 from engine.cache.host_tier import HostTier
 from engine.cache.kept import KeptPrefix
 from engine.sequence import Sequence
+from transport.copy.digest import digest
 from transport.copy.pull import CopyStream, Pull, Wanted
+from transport.copy.tensors import CacheTensors
 from transport.wire.errors import StaleEpoch
 from transport.wire.messages import ReusedFrom
 from transport.wire.offers import Offer
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +35,7 @@ class PrefixCopy:
     reused_from: ReusedFrom
     missed_drafts: bool
     deadline: float
+    digest: str = ""
 
 
 class PrefixPulls:
@@ -40,6 +46,7 @@ class PrefixPulls:
         self,
         puller: CopyStream,
         peers: Set[str],
+        cache: CacheTensors,
         host: HostTier,
         timeout_s: float,
         clock: Callable[[], float],
@@ -48,6 +55,7 @@ class PrefixPulls:
     ) -> None:
         self._puller = puller
         self._peers = peers
+        self._cache = cache
         self._host = host
         self._timeout_s = timeout_s
         self._clock = clock
@@ -62,6 +70,13 @@ class PrefixPulls:
         if source is not None and source.num_tokens > num_here:
             return True
         return on_host is not None and on_host.num_tokens >= num_here + self._min_saved
+
+    def shares(self, sequence: Sequence, prefix: KeptPrefix | None) -> bool:
+        """Whether the pages of ``prefix`` can stand for those that are to be copied. Not where
+        every copy is verified: the same tokens' KV may differ in its last bits."""
+        source = self._source(sequence)
+        verified = source is not None and source.digest
+        return prefix is not None and not prefix.missed_drafts and not verified
 
     def start(self, sequence: Sequence) -> None:
         """Copy the most that is kept of the sequence into its own pages and state slot. The pages
@@ -79,14 +94,15 @@ class PrefixPulls:
             targets = pages[num_shared : len(source.block_table)]
             (pull,) = self._puller.pull([Wanted(rest, targets, slot)])
             copy = PrefixCopy(
-                sequence, pull, source.num_tokens, "peer", source.missed_drafts, deadline
-            )
+                sequence, pull, source.num_tokens, "peer", source.missed_drafts, deadline,
+                source.digest,
+            )  # fmt: skip
         sequence.pulling = pull
         self._under_way.append(copy)
 
     def done(self) -> list[tuple[Sequence, int]]:
         """Sequences whose copy has ended, and how many tokens it brought: 0 when the peer had
-        evicted them. Those have no source any more."""
+        evicted them, or they came wrong. Those have no source any more."""
         ended = [copy for copy in self._under_way if copy.pull.done()]
         self._under_way = [copy for copy in self._under_way if copy not in ended]
         return [(copy.sequence, self._end(copy)) for copy in ended]
@@ -99,8 +115,19 @@ class PrefixPulls:
         except StaleEpoch:
             self.num_stale += 1
             return 0
+        if copy.digest and not sequence.ended and copy.digest != self._digest(copy):
+            log.error("a prefix changed on its way from a peer", extra=sequence.log_fields)
+            return 0
         sequence.reused, sequence.missed_drafts = copy.reused_from, copy.missed_drafts
         return copy.num_tokens
+
+    def _digest(self, copy: PrefixCopy) -> str:
+        allocation, num_tokens = copy.sequence.allocation, copy.num_tokens
+        assert allocation is not None, "copied without pages"
+        num_pages = -(-num_tokens // self._cache.kv.shape[3])
+        return digest(
+            self._cache, tuple(allocation.pages[:num_pages]), allocation.slot.id, num_tokens
+        )
 
     def overdue(self) -> list[Sequence]:
         """Those past their deadline that have not ended. Their copies still write their slots."""

@@ -179,7 +179,8 @@ class PrefillScheduler:
         if prefix is not None and not self._allocator.can_share(num_pages, prefix):
             prefix = None
         if self._pulls is not None and self._pulls.pays(sequence, prefix):
-            sequence.allocation = self._allocator.reserve(num_pages, prefix)
+            shared = prefix if self._pulls.shares(sequence, prefix) else None
+            sequence.allocation = self._allocator.reserve(num_pages, shared)
             self._pulls.start(sequence)
             sequence.in_flight += 1
         else:

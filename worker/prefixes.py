@@ -56,8 +56,9 @@ class Prefixes:
         if settings.enabled:
             self.reuse = PrefixReuse(allocator, engine.layout, min_saved, self.host)
         self.pulls = PrefixPulls(
-            puller, peers, self.host, handoff.pull_timeout_s, clock, min_saved_tokens=min_saved
-        )
+            puller, peers, engine.cache, self.host, handoff.pull_timeout_s, clock,
+            min_saved_tokens=min_saved,
+        )  # fmt: skip
         self._moved: set[bytes] = set()
         self._num_evicted = 0
         allocator.on_keep = self.host.save
