@@ -25,12 +25,15 @@ Document = dict[str, Any]
 
 @cache
 def rendered(name: str) -> str:
-    """What ``kubectl apply -k`` would send."""
+    """What ``kubectl apply -k`` of the set would send."""
+    return kustomized(MANIFESTS / name)
+
+
+def kustomized(folder: Path) -> str:
     kubectl = Path(sys.executable).with_name("kubectl")
     done = subprocess.run(
-        [kubectl, "kustomize", MANIFESTS / name],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [kubectl, "kustomize", folder], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout
 
