@@ -70,7 +70,7 @@ class Pod:
         begun = time.monotonic()
         grace_s = str(pod(self._name)["terminationGracePeriodSeconds"])
         for container in reversed(self._started):
-            _docker("stop", "--time", grace_s, container, timeout_s=float(grace_s) + 30.0)
+            _docker("stop", "-t", grace_s, container, timeout_s=float(grace_s) + 30.0)
         return time.monotonic() - begun
 
     def exit_codes(self) -> dict[str, int]:
