@@ -153,16 +153,14 @@ class PrefillScheduler:
     def _candidates(self) -> list[Sequence]:
         """Prompts with something left to launch, oldest first, new ones admitted as they fit."""
         unfinished = [sequence for sequence in self.filling if _unfinished(sequence)]
-        room = self._limits.max_batch_rows - len(unfinished)
-        while room > 0:
-            sequence = self._next_waiting()
-            if sequence is None or not self._has_room(sequence):
+        # The next one is compared with those that are filled also where a batch has no room for it.
+        while (sequence := self._next_waiting()) is not None:
+            if len(unfinished) >= self._limits.max_batch_rows or not self._has_room(sequence):
                 break
             self.waiting.remove(sequence)
             self._admit(sequence)
             if sequence.pulling is None:
                 unfinished.append(sequence)
-                room -= 1
         return unfinished
 
     def _next_waiting(self) -> Sequence | None:
