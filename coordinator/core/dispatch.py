@@ -236,9 +236,10 @@ class Dispatcher:
         request.num_expected = reuse.num_tokens
         if worker.keeps_prefixes and request.shares_prefixes:
             keys = request.prefix_keys(worker.hello)
-            worker.coming.add(request.request_id, keys)
+            page_size = worker.layout.page_size
+            worker.coming.add(request.request_id, keys, reuse.num_tokens // page_size)
             if request.attempt == 1:
-                request.branch = self._registry.seen.note(keys) * worker.layout.page_size
+                request.branch = self._registry.seen.note(keys) * page_size
         order = request.as_prefill if worker.hello.role == "prefill" else request.as_generate
         self._assign(request, worker, order(reuse.prefix))
 

@@ -74,8 +74,9 @@ class KeptPrefixes:
 
 
 class ComingPrefixes:
-    """The whole pages at the beginning of the prompts that a worker is computing: what of them
-    another prompt begins with is there when that one's turn comes."""
+    """The whole pages that a worker is computing for prompts: a later prompt that begins with them
+    too finds a state behind them when its turn comes. Pages that those prompts themselves reuse
+    are none of these: behind pages that were pulled the worker keeps no state."""
 
     def __init__(self) -> None:
         self._pages: Counter[bytes] = Counter()
@@ -86,9 +87,10 @@ class ComingPrefixes:
         """Those whose prompts these are."""
         return set(self._of)
 
-    def add(self, request_id: str, keys: PrefixKeys) -> None:
-        """A request's prompt was placed at the worker."""
-        pages = keys.pages_up_to(min(keys.num_pages, MAX_COMING_PAGES))[1:]
+    def add(self, request_id: str, keys: PrefixKeys, num_reused: int) -> None:
+        """A request's prompt was placed at the worker, and all but ``num_reused`` pages of it are
+        to be computed."""
+        pages = keys.pages_up_to(min(keys.num_pages, MAX_COMING_PAGES))[num_reused + 1 :]
         self._of[request_id] = pages
         self._pages.update(pages)
 
@@ -101,7 +103,7 @@ class ComingPrefixes:
 
     def num_pages(self, keys: PrefixKeys, max_pages: int) -> int:
         """How many whole pages, of at most ``max_pages``, the prompt shares with one of these."""
-        num_pages = 0
-        while num_pages < max_pages and keys.pages(num_pages + 1) in self._pages:
-            num_pages += 1
-        return num_pages
+        if not self._pages:
+            return 0
+        pages = keys.pages_up_to(min(max_pages, MAX_COMING_PAGES))
+        return next((n for n in range(len(pages) - 1, 0, -1) if pages[n] in self._pages), 0)

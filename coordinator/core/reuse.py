@@ -8,7 +8,7 @@ All is as the workers have told, so it may have changed: a worker computes what 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coordinator.core.registry import Registry, Worker
 from coordinator.core.request import Request
@@ -29,8 +29,8 @@ Reuses = Callable[[Worker], "Reuse"]
 
 @dataclass(frozen=True)
 class Reuse:
-    """So many tokens at the prompt's beginning, for as much work as computing ``cost_len`` tokens;
-    ``prefix`` is what a peer keeps of them, if it is to be pulled."""
+    """So many tokens at the prompt's beginning, for as much work as computing ``cost_len`` tokens.
+    ``prefix`` is what a peer keeps of them, to be pulled if the worker has no more by then."""
 
     num_tokens: int = 0
     cost_len: int = 0
@@ -67,7 +67,10 @@ def reuses_of(request: Request, registry: Registry) -> Reuses:
         for instance, kept in found:
             if kept.offer is not None and registry.may_pull_prefix(worker, instance):
                 pulled = Reuse(kept.num_tokens, pull_cost(kept.num_tokens, own), kept.offer)
-                return pulled if pulled.saved_len > best.saved_len else best
+                if pulled.saved_len > best.saved_len:
+                    return pulled
+                # What is coming may not come.
+                return replace(best, prefix=kept.offer if pulled.saved_len > own else None)
         return best
 
     return reuse

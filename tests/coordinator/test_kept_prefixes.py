@@ -81,17 +81,18 @@ def test_of_two_workers_that_contradict_each_other_the_second_is_not_believed() 
     assert len(index) == 0
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.none() | IDS), max_size=12), IDS)
+@given(st.lists(st.tuples(st.integers(0, 4), st.none() | IDS, st.integers(0, 3)), max_size=12), IDS)
 def test_a_prompt_shares_pages_with_those_that_are_being_computed(changes, prompt) -> None:
-    coming, model = ComingPrefixes(), dict[int, list[int]]()
-    for request, ids in changes:
+    coming, model = ComingPrefixes(), dict[int, tuple[list[int], int]]()
+    for request, ids, num_reused in changes:
         coming.remove(str(request))
         model.pop(request, None)
         if ids is not None:
-            coming.add(str(request), keys_of(ids))
-            model[request] = ids
-    whole = [n for n in range(len(prompt) // PAGE + 1) for ids in model.values()
-             if n <= len(ids) // PAGE and ids[: n * PAGE] == prompt[: n * PAGE]]  # fmt: skip
+            coming.add(str(request), keys_of(ids), num_reused)
+            model[request] = ids, num_reused
+    whole = [n for n in range(len(prompt) // PAGE + 1) for ids, num_reused in model.values()
+             if num_reused < n <= len(ids) // PAGE and ids[: n * PAGE] == prompt[: n * PAGE]
+             ]  # fmt: skip
     assert coming.num_pages(keys_of(prompt), len(prompt) // PAGE) == max(whole, default=0)
     assert coming.requests == {str(request) for request in model}
     for request in list(model):
@@ -101,5 +102,5 @@ def test_a_prompt_shares_pages_with_those_that_are_being_computed(changes, promp
 
 def test_of_a_long_prompt_the_first_pages_are_known() -> None:
     coming, ids = ComingPrefixes(), [1] * PAGE * (MAX_COMING_PAGES + 9)
-    coming.add("r", keys_of(ids))
+    coming.add("r", keys_of(ids), 0)
     assert coming.num_pages(keys_of(ids), MAX_COMING_PAGES + 9) == MAX_COMING_PAGES

@@ -70,7 +70,8 @@ class Fleet:
     def put(self, request: Request, worker: Worker) -> None:
         request.state = State.PREFILLING
         request.num_expected = reuses_of(request, self.registry)(worker).num_tokens
-        worker.coming.add(request.request_id, request.prefix_keys(worker.hello))
+        keys, num_pages = request.prefix_keys(worker.hello), request.num_expected // PAGE
+        worker.coming.add(request.request_id, keys, num_pages)
         worker.assign(request)
         worker.last_placed = next(self._numbers)
 
@@ -177,6 +178,25 @@ def test_requests_that_begin_alike_go_to_one_worker_while_it_pays() -> None:
         short = SYSTEM[: LONG_SHARED_LEN - PAGE]
         fleet = Fleet(2, role)
         assert [fleet.place([*short, n]) for n in range(2)] == ["w0", "w1"]
+
+
+def test_what_a_worker_pulls_is_not_coming_there() -> None:
+    fleet = Fleet(2)
+    fleet.keep("w0", SYSTEM)
+    fleet.put(fleet.request([*SYSTEM, 5]), fleet.registry.require("w1"))
+    reuse = fleet.reuse("w1", [*SYSTEM, 6])
+    assert reuse.prefix is not None, "no state is kept behind what was pulled"
+    assert (reuse.num_tokens, reuse.cost_len) == (2_000, pull_cost(2_000, 0))
+
+
+def test_beside_what_is_coming_a_peers_prefix_is_named_too() -> None:
+    fleet, longer = Fleet(2), [*SYSTEM, *[2] * 1_000]
+    fleet.put(fleet.request(longer), fleet.registry.require("w1"))
+    fleet.keep("w0", SYSTEM)
+    reuse = fleet.reuse("w1", [*longer, 5])
+    assert (reuse.num_tokens, reuse.cost_len) == (2_992, 0), "whole pages"
+    assert reuse.prefix is not None
+    assert reuse.prefix.num_tokens == 2_000
 
 
 PROMPTS = st.integers(1, 200).map(lambda n: [1] * n) | st.lists(
