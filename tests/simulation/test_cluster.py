@@ -37,14 +37,16 @@ def test_decode_workers_stand_in_while_prefill_workers_are_away(lookahead: int, 
     run_scenario(random.Random(seed), ("prefill", "decode"), lookahead, max_away=6_000)
 
 
-def draw_prompt(rng: random.Random, earlier: dict) -> tuple[int, ...]:
+def draw_prompt(rng: random.Random, earlier: list, longest: int) -> tuple[int, ...]:
     """A new one; or one that begins as an earlier one did, or goes on where its answer ended."""
     begin: tuple[int, ...] = ()
-    if earlier and rng.random() < 0.7:
-        prompt, stop = rng.choice(list(earlier.values()))
+    if earlier and rng.random() < 0.8:
+        prompt, stop = rng.choice(earlier)
         whole = (*prompt, *expected_output(prompt, stop))
-        begin = whole[: rng.choice([len(prompt), len(whole), rng.randint(1, len(whole))])][:150]
-    return (*begin, *(rng.randrange(64) for _ in range(rng.randint(1, max(1, 150 - len(begin))))))
+        cut = rng.choice([len(prompt), len(whole), len(whole), rng.randint(1, len(whole))])
+        begin = whole[:cut][: longest - 1]
+    most = rng.choice([20, 150, longest - len(begin)])
+    return (*begin, *(rng.randrange(64) for _ in range(rng.randint(1, most))))[:longest]
 
 
 def run_scenario(
@@ -56,7 +58,7 @@ def run_scenario(
         num_pages=rng.choice([14, 18, 25, 40, 60, 120]), num_state_slots=rng.randint(2, 16)
     )
     blamed = rng.random() < 0.5  # for the deaths of workers, which are none of their doing here
-    nan_share = rng.choice([0.0, 0.0, 0.005])
+    nan_share = rng.choice([0.0, 0.0, 0.005, 0.02])
     cluster = Cluster(
         rng, lookahead=lookahead, size=size, trials=None if blamed else LENIENT,
         nan_share=nan_share, pull_timeout_s=rng.choice([0.05, 10_000.0]),
@@ -65,12 +67,16 @@ def run_scenario(
         for _ in range(1 if max_away and role == "prefill" else rng.randint(1, 3)):
             cluster.add_worker(role)
     prompts, cancelled = {}, set()
+    longest = 150 if size.num_pages < 25 else rng.choice([150, 320])
     away = Away(cluster, max_away)
     for _ in range(MAX_EVENTS):
-        if len(prompts) < 25 and rng.random() < 0.02:
-            prompt = draw_prompt(rng, prompts)
-            stop = StopRule(rng.randint(1, 60), stop_token_ids=(EOS,) if rng.random() < 0.7 else ())
-            prompts[cluster.submit(prompt, stop)] = prompt, stop
+        if len(prompts) < 25 and rng.random() < 0.01:
+            for nth in range(min(rng.choice([1, 1, 5]), 25 - len(prompts))):
+                known = list(prompts.values())[-1 if nth else 0 :]
+                prompt = draw_prompt(rng, known, longest)
+                eos = (EOS,) if rng.random() < 0.7 else ()
+                stop = StopRule(rng.randint(1, 60), stop_token_ids=eos)
+                prompts[cluster.submit(prompt, stop)] = prompt, stop
         elif cluster.open and rng.random() < 0.002:
             victim = rng.choice(list(cluster.open))
             cancelled.add(victim)
