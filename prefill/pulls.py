@@ -1,8 +1,9 @@
-"""Prefixes that are kept elsewhere, copied into the pages and state slot of a prompt.
+"""Prefixes that are kept elsewhere, copied into the pages of a prompt.
 
 From a peer: like a handoff, but nothing is held there for it. The peer may evict the prefix
 meanwhile; the epoch of the state slot tells, and the prompt is computed without it then.
-From host memory (engine/cache/host_tier.py): the device had evicted it.
+From host memory (engine/cache/host_tier.py): the device had evicted it. It is kept there again, so
+that other prompts that begin with it need no copy.
 """
 
 import logging
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
+from engine.cache.allocator import CacheAllocator
 from engine.cache.host_tier import HostTier
 from engine.cache.kept import KeptPrefix
 from engine.sequence import Sequence
@@ -27,7 +29,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, eq=False)
 class PrefixCopy:
     """``num_tokens`` of the sequence, which ``reused_from`` keeps, are being copied. ``deadline``
-    is when the request is given up."""
+    is when the request is given up. ``making``: what is kept on the device when it is done."""
 
     sequence: Sequence
     pull: Pull
@@ -36,6 +38,7 @@ class PrefixCopy:
     missed_drafts: bool
     deadline: float
     digest: str = ""
+    making: KeptPrefix | None = None
 
 
 class PrefixPulls:
@@ -44,6 +47,7 @@ class PrefixPulls:
 
     def __init__(
         self,
+        allocator: CacheAllocator,
         puller: CopyStream,
         peers: Set[str],
         cache: CacheTensors,
@@ -53,6 +57,7 @@ class PrefixPulls:
         *,
         min_saved_tokens: int,
     ) -> None:
+        self._allocator = allocator
         self._puller = puller
         self._peers = peers
         self._cache = cache
@@ -79,47 +84,71 @@ class PrefixPulls:
         return prefix is not None and not prefix.missed_drafts and not verified
 
     def start(self, sequence: Sequence) -> None:
-        """Copy the most that is kept of the sequence into its own pages and state slot. The pages
+        """Copy the most that is kept of the sequence into its own pages and a state slot. The pages
         that it shares have it already."""
-        allocation, deadline = sequence.allocation, self._clock() + self._timeout_s
-        assert allocation is not None, "a copy without pages"
-        pages, slot, num_shared = tuple(allocation.pages), allocation.slot.id, allocation.num_shared
         source, kept = self._source(sequence), self._on_host(sequence)
         if kept is not None and (source is None or kept.num_tokens >= source.num_tokens):
-            pull = self._host.fetch(kept, pages, slot, num_shared)
-            copy = PrefixCopy(sequence, pull, kept.num_tokens, "host", kept.missed_drafts, deadline)
+            copy = self._fetch(sequence, kept)
         else:
             assert source is not None, "a pull without a source"
-            rest = structs.replace(source, block_table=source.block_table[num_shared:])
-            targets = pages[num_shared : len(source.block_table)]
-            (pull,) = self._puller.pull([Wanted(rest, targets, slot)])
-            copy = PrefixCopy(
-                sequence, pull, source.num_tokens, "peer", source.missed_drafts, deadline,
-                source.digest,
-            )  # fmt: skip
-        sequence.pulling = pull
+            copy = self._pull(sequence, source)
+        sequence.pulling = copy.pull
         self._under_way.append(copy)
 
-    def done(self) -> list[tuple[Sequence, int]]:
-        """Sequences whose copy has ended, and how many tokens it brought: 0 when the peer had
-        evicted them, or they came wrong. Those have no source any more."""
+    def _pull(self, sequence: Sequence, source: Offer) -> PrefixCopy:
+        allocation, deadline = sequence.allocation, self._clock() + self._timeout_s
+        assert allocation is not None, "a copy without pages"
+        first, end = allocation.num_shared, len(source.block_table)
+        rest = structs.replace(source, block_table=source.block_table[first:])
+        pages, slot = tuple(allocation.pages[first:end]), allocation.slot.id
+        (pull,) = self._puller.pull([Wanted(rest, pages, slot)])
+        return PrefixCopy(
+            sequence, pull, source.num_tokens, "peer", source.missed_drafts, deadline,
+            digest=source.digest,
+        )  # fmt: skip
+
+    def _fetch(self, sequence: Sequence, kept: KeptPrefix) -> PrefixCopy:
+        """The state comes into a slot in which it is kept, or the sequence's where none is free."""
+        allocation, deadline = sequence.allocation, self._clock() + self._timeout_s
+        assert allocation is not None, "a copy without pages"
+        assert sequence.keys is not None, "found without keys"
+        making = self._allocator.begin_prefix(allocation, sequence.keys, kept.num_tokens)
+        slot = allocation.slot
+        if making is not None:
+            making.missed_drafts, slot = kept.missed_drafts, making.slot
+            sequence.making.append(making)
+        pages, num_shared = tuple(allocation.pages), allocation.num_shared
+        pull = self._host.fetch(kept, pages, slot.id, num_shared)
+        return PrefixCopy(
+            sequence, pull, kept.num_tokens, "host", kept.missed_drafts, deadline, making=making
+        )
+
+    def done(self) -> list[tuple[Sequence, int, KeptPrefix | None]]:
+        """Sequences whose copy has ended, how many tokens it brought, and where they are kept now
+        if not in the sequence's own slot. 0 when the peer had evicted them, or they came wrong.
+        Those have no source any more."""
         ended = [copy for copy in self._under_way if copy.pull.done()]
         self._under_way = [copy for copy in self._under_way if copy not in ended]
-        return [(copy.sequence, self._end(copy)) for copy in ended]
+        return [(copy.sequence, *self._end(copy)) for copy in ended]
 
-    def _end(self, copy: PrefixCopy) -> int:
-        sequence = copy.sequence
+    def _end(self, copy: PrefixCopy) -> tuple[int, KeptPrefix | None]:
+        sequence, making = copy.sequence, copy.making
         sequence.pulling = sequence.source = None
         try:
             copy.pull.result()
         except StaleEpoch:
             self.num_stale += 1
-            return 0
+            return 0, None
         if copy.digest and not sequence.ended and copy.digest != self._digest(copy):
             log.error("a prefix changed on its way from a peer", extra=sequence.log_fields)
-            return 0
+            return 0, None
         sequence.reused, sequence.missed_drafts = copy.reused_from, copy.missed_drafts
-        return copy.num_tokens
+        if making is None:
+            return copy.num_tokens, None
+        sequence.making.remove(making)
+        if self._allocator.finish_prefix(making):
+            return copy.num_tokens, making
+        return copy.num_tokens, self._allocator.kept.get(making.key)
 
     def _digest(self, copy: PrefixCopy) -> str:
         allocation, num_tokens = copy.sequence.allocation, copy.num_tokens

@@ -49,14 +49,16 @@ class PrefixReuse:
 
     def waits(self, sequence: Sequence, filling: Iterable[Sequence]) -> bool:
         """Whether a prompt that is being filled will soon keep so much more of the sequence than
-        is kept now, that computing it twice would be a waste. What they share is added to the
-        places where that prompt keeps states, if it has not passed it."""
+        is kept now, that computing or copying it twice would be a waste. What they share is added
+        to the places where that prompt keeps states, if it has not passed it."""
         if sequence.keys is None:
             return False
         if sequence.awaited is not None and _is_coming(*sequence.awaited):
             return True
         found = self.find(sequence)
+        on_host = self._host.longest(sequence.keys, sequence.num_tokens - 1)
         worth = (found.num_tokens if found else 0) + self._min_saved
+        worth = max(worth, on_host.num_tokens if on_host else 0)
         sequence.awaited = None
         for other in filling:
             place = self._shared_soon(other, sequence)
@@ -67,7 +69,7 @@ class PrefixReuse:
 
     def _shared_soon(self, other: Sequence, sequence: Sequence) -> int:
         """Tokens of the longest prefix of both that ``other`` is going to keep; 0: of none."""
-        if other.keys is None or other.pulling is not None:
+        if other.keys is None or (other.pulling is not None and not other.making):
             return 0
         shared = common_pages(other, sequence) * self._layout.page_size
         most = min(shared, sequence.num_tokens - 1, other.num_tokens - 1)
@@ -76,6 +78,7 @@ class PrefixReuse:
         coming += [place for place in other.places if place > other.num_cached]
         best = max((num_tokens for num_tokens in coming if num_tokens <= most), default=0)
         add = most > other.num_cached and most - best >= self._min_saved
+        add = add and other.pulling is None  # it has no places before it begins
         if not add or len(other.places) >= MAX_PLACES:
             return best
         other.places = sorted({*other.places, most})
@@ -91,7 +94,7 @@ class PrefixReuse:
         if prefix is not None:
             self._allocator.pin(prefix)
             self._allocator.kept.touch(prefix.key)
-            sequence.prefix, sequence.reused = prefix, "gpu"
+            sequence.prefix, sequence.reused = prefix, sequence.reused or "gpu"
             sequence.missed_drafts = prefix.missed_drafts
         num_seen = self._seen.note(sequence.keys)
         self._count(sequence, num_seen)

@@ -121,12 +121,12 @@ class PrefillScheduler:
         ended in time, each with the problem; they have ended."""
         if self._pulls is None:
             return []
-        for sequence, num_tokens in self._pulls.done():
+        for sequence, num_tokens, prefix in self._pulls.done():
             sequence.in_flight -= 1
             if sequence.ended:
                 self._release_if_retired(sequence)
             elif num_tokens:
-                self._begin(sequence, None, num_tokens)
+                self._begin(sequence, prefix, num_tokens)
             else:  # a peer has evicted it meanwhile: as if there had been none
                 self.filling.remove(sequence)
                 self._release_if_retired(sequence)

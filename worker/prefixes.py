@@ -56,7 +56,7 @@ class Prefixes:
         if settings.enabled:
             self.reuse = PrefixReuse(allocator, engine.layout, min_saved, self.host)
         self.pulls = PrefixPulls(
-            puller, peers, engine.cache, self.host, handoff.pull_timeout_s, clock,
+            allocator, puller, peers, engine.cache, self.host, handoff.pull_timeout_s, clock,
             min_saved_tokens=min_saved,
         )  # fmt: skip
         self._moved: set[bytes] = set()
@@ -84,7 +84,7 @@ class Prefixes:
             self._engine.restore(slot, slot, sequence.num_reused)
             return
         self._engine.restore(slot, prefix.slot.id, sequence.num_reused)
-        if tail:
+        if tail and prefix.pages[num_pages] != allocation.pages[num_pages]:
             self._engine.copy_page(prefix.pages[num_pages], allocation.pages[num_pages])
 
     def keep_answer(self, sequence: Sequence) -> bool:

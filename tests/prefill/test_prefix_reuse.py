@@ -18,6 +18,7 @@ from engine.sequence import Scheduled, Sequence
 from prefill.pulls import PrefixPulls
 from prefill.reuse import PrefixReuse
 from prefill.scheduler import PrefillLimits, PrefillScheduler
+from tests.engine.late_host_copies import LateHostCopier
 from transport.copy.host_copy import NoHostMemory
 from transport.copy.pull import Copied, Wanted
 from transport.copy.region import Region
@@ -80,18 +81,22 @@ class Prompts:
         tokens: int = 256,
         rows: int = 4,
         enabled: bool = True,
+        host_blocks: int = 0,
     ) -> None:
         self.rng, self.now = rng, 0.0
         self.size = PoolSize(num_pages, slots)
         self.allocator = CacheAllocator(self.size, page_size=LAYOUT.page_size)
-        host = HostTier(LAYOUT, NoHostMemory())
         self.peer = Peer(rng)
-        reuse = PrefixReuse(self.allocator, LAYOUT, 64, host) if enabled else None
         buffer = torch.zeros(Region.of(LAYOUT, self.size).size_bytes, dtype=torch.uint8)
         cache = CacheTensors.over(buffer, LAYOUT, self.size)
-        pulls = PrefixPulls(
-            self.peer, {PEER}, cache, host, TIMEOUT_S, lambda: self.now, min_saved_tokens=64
-        )
+        self.copier = LateHostCopier(cache, 1, host_blocks) if host_blocks else NoHostMemory()
+        self.host = HostTier(LAYOUT, self.copier)
+        self.allocator.on_keep = self.host.save
+        reuse = PrefixReuse(self.allocator, LAYOUT, 64, self.host) if enabled else None
+        self.pulls = pulls = PrefixPulls(
+            self.allocator, self.peer, {PEER}, cache, self.host, TIMEOUT_S, lambda: self.now,
+            min_saved_tokens=64,
+        )  # fmt: skip
         self.plan = PrefillScheduler(
             self.allocator, LAYOUT, PrefillLimits(tokens, rows), lambda: 0, reuse, pulls
         )
@@ -119,9 +124,9 @@ class Prompts:
 
     def launch(self) -> bool:
         """One round's batch; False if there was nothing to launch."""
-        had_work, num_pulls = self.plan.has_work, len(self.peer.pulls)
+        had_work, under_way = self.plan.has_work, len(self.pulls._under_way)
         batch = self.plan.schedule()
-        pulled = len(self.peer.pulls) > num_pulls
+        pulled = len(self.pulls._under_way) > under_way
         assert had_work == (batch is not None or pulled), "has_work and schedule differ"
         if batch is None:
             return pulled
@@ -160,8 +165,11 @@ class Prompts:
         late = [pull for pull, _ in self.peer.pulls if not pull.ended]
         if late:
             self.rng.choice(late).ended = True
+        if isinstance(self.copier, LateHostCopier) and self.copier.under_way:
+            self.rng.choice(self.copier.under_way).step()
 
     def pulled(self) -> list[Sequence]:
+        self.host.poll()
         return [sequence for sequence, _ in self.plan.pulled()]
 
     def run(self) -> None:
@@ -202,6 +210,7 @@ def test_every_prompt_is_computed_and_all_memory_comes_back(seed: int) -> None:
     prompts = Prompts(
         rng, num_pages=rng.choice([50, 80, 300]), slots=rng.randint(2, 12),
         tokens=rng.choice([64, 128, 512]), rows=rng.choice([1, 4]), enabled=rng.random() < 0.9,
+        host_blocks=rng.choice([0, 60, 400]),
     )  # fmt: skip
     drawn, ended = prompts_of(rng), list[Sequence]()
     most = rng.randint(5, 40)
@@ -229,9 +238,12 @@ def test_every_prompt_is_computed_and_all_memory_comes_back(seed: int) -> None:
         else:
             ended += prompts.pulled()
             assert prompts.launch() or prompts.num_added < most or not stuck(prompts)
-        assert prompts.allocator.check() == ""
+        assert prompts.allocator.check() == prompts.host.check() == ""
     for pull, _ in prompts.peer.pulls:
         pull.ended = True
+    while prompts.host.copying:
+        prompts.end_pull()
+        prompts.host.poll()
     prompts.pulled()
     while prompts.launched:
         prompts.retire()
@@ -245,7 +257,7 @@ def test_every_prompt_is_computed_and_all_memory_comes_back(seed: int) -> None:
 def stuck(prompts: Prompts) -> bool:
     """Whether prompts wait although nothing is under way that they could wait for."""
     under_way = prompts.launched or prompts.offered or prompts.plan.retiring
-    copying = any(not pull.ended for pull, _ in prompts.peer.pulls)
+    copying = prompts.pulls.under_way
     return bool(prompts.plan.sequences()) and not under_way and not copying
 
 
