@@ -8,6 +8,7 @@ import yaml
 from telemetry.metrics import Metrics
 from tests.kubernetes.rendered import (
     MANIFESTS,
+    ROOT,
     SETS,
     WORKERS,
     containers,
@@ -22,6 +23,7 @@ from tests.kubernetes.rendered import (
 AFTER_DRAIN_S = 20
 """For the workers and Redis, which end after the coordinator."""
 GPU = "nvidia.com/gpu"
+UID = 10001
 
 
 def test_every_folder_that_can_be_applied_is_tested() -> None:
@@ -112,7 +114,10 @@ def test_without_a_claim_gpus_are_those_of_the_device_plugin(name: str, num_gpus
 
 @pytest.mark.parametrize("name", SETS)
 def test_a_container_can_do_no_more_than_it_needs(name: str) -> None:
-    assert pod(name)["securityContext"]["runAsNonRoot"] is True
+    assert pod(name)["securityContext"] == {
+        "runAsNonRoot": True, "runAsUser": UID, "runAsGroup": UID,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }  # fmt: skip
     assert pod(name)["automountServiceAccountToken"] is False
     for container in containers(name).values():
         assert container["securityContext"] == {
@@ -120,6 +125,12 @@ def test_a_container_can_do_no_more_than_it_needs(name: str) -> None:
             "capabilities": {"drop": ["ALL"]},
             "readOnlyRootFilesystem": True,
         }
+
+
+@pytest.mark.parametrize("image", ["coordinator", "worker"])
+def test_containers_have_the_user_of_their_image(image: str) -> None:
+    recipe = (ROOT / f"deploy/images/{image}.Dockerfile").read_text()
+    assert re.findall(r"useradd --uid (\d+)", recipe) == [str(UID)]
 
 
 @pytest.mark.parametrize("name", SETS)
