@@ -1,6 +1,7 @@
 """Bodies and events of the Messages API, read by the types of Anthropic's SDK and nothing else."""
 
 import json
+from functools import cache
 from typing import Any
 
 import httpx
@@ -13,9 +14,13 @@ MESSAGES = "/v1/messages"
 HEADERS = {"anthropic-version": "2023-06-01"}
 
 
+# To make an adapter takes far longer than to read with it.
+_adapter = cache(TypeAdapter)
+
+
 def strictly(kind: Any, data: bytes | str) -> Any:
     """``data`` as ``kind``: every field there and of its type, and no field that it lacks."""
-    found = TypeAdapter(kind).validate_json(data, strict=True)
+    found = _adapter(kind).validate_json(data, strict=True)
     _check_no_more(found)
     return found
 
