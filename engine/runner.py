@@ -144,12 +144,8 @@ class Engine:
         if config.num_state_slots is None and (short := gpu.shortage(layout, pools, in_fp8=in_fp8)):
             log.warning("memory: %s", short)
         cache.epochs.zero_()
-        kernels = kernels or kernels_for(
-            model_config,
-            config.torch_dtype,
-            config.device,
-            step_tokens(pools.num_state_slots, max_drafts),
-        )
+        most = step_tokens(pools.num_state_slots, max_drafts)
+        kernels = kernels or kernels_for(model_config, config.torch_dtype, config.device, most)
         engine = cls(
             config, model, cache, layout, pools, fingerprint, kernels, grammars.result(LOAD_S)
         )

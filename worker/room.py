@@ -1,7 +1,7 @@
-"""Memory that prompts, transfers and running sequences of one worker share.
+"""The prompts, transfers and running sequences of one worker, and the memory that they share.
 
 A prompt or a transfer is admitted only while a page is left for every sequence that will grow. When
-pages run out all the same, the youngest that fills or receives pages gives way.
+pages run out all the same, the youngest that fills or receives pages is preempted.
 """
 
 from collections.abc import Callable
@@ -22,6 +22,20 @@ class Room:
     def __init__(self, transfers: KVTransferQueue, preempt: Callable[[Sequence], None]) -> None:
         self._transfers = transfers
         self._preempt = preempt
+
+    def active(self) -> list[Sequence]:
+        """Every sequence that has not ended here, but for those offered."""
+        transferred, running = self._transfers.sequences(), self.sequences.running
+        return [*self.prompts.sequences(), *transferred, *running]
+
+    def end(self, sequence: Sequence) -> None:
+        """End one of them; its memory is free once nothing under way touches it."""
+        if sequence in self.sequences.running:
+            self.sequences.end(sequence)
+        elif sequence in self._transfers.sequences():
+            self._transfers.end(sequence)
+        else:
+            self.prompts.end(sequence)
 
     def num_beside_transfers(self) -> int:
         """Pages to keep free beside a transfer that is admitted."""

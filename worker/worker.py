@@ -122,11 +122,9 @@ class Worker:
         self._launch(decode, self._process_tokens)
         for sequence, problem in self._prompts.pulled():
             self._reports.failed(sequence, "pull_timeout", problem)
-        prompts = self._prompts.schedule(
-            self._limits.max_tokens(
-                num_running=len(self._sequences.running), num_waiting=len(self._prompts.sequences())
-            )
-        )
+        num_running, num_waiting = len(self._sequences.running), len(self._prompts.sequences())
+        most = self._limits.max_tokens(num_running=num_running, num_waiting=num_waiting)
+        prompts = self._prompts.schedule(most)
         self._launch(prompts, self._process_prompts)
         idle = decode is None and prompts is None
         self._stalled = idle and not self._launched
@@ -222,33 +220,20 @@ class Worker:
 
     def _cancel(self, request_id: str, attempt: int) -> bool:
         """End what there is of the request up to ``attempt``; False if there was nothing."""
-        found = attempts_up_to(self._active(), request_id, attempt)
+        found = attempts_up_to(self._room.active(), request_id, attempt)
         for sequence in found:
-            self._end(sequence)
+            self._room.end(sequence)
             self._reports.dropped(sequence)
         return self._offers.withdraw(request_id, attempt) or bool(found)
 
-    def _active(self) -> list[Sequence]:
-        """Every sequence that has not ended here, but for those offered."""
-        waiting_and_filling, transferred = self._prompts.sequences(), self._transfers.sequences()
-        return [*waiting_and_filling, *transferred, *self._sequences.running]
-
-    def _end(self, sequence: Sequence) -> None:
-        if sequence in self._sequences.running:
-            self._sequences.end(sequence)
-        elif sequence in self._transfers.sequences():
-            self._transfers.end(sequence)
-        else:
-            self._prompts.end(sequence)
-
     def _preempt(self, sequence: Sequence) -> None:
-        self._end(sequence)
+        self._room.end(sequence)
         self._reports.failed(sequence, "preempted", "out of pages")
 
     def drop_all(self) -> None:
         """The coordinator is gone: end every request without a word."""
-        for sequence in self._active():
-            self._end(sequence)
+        for sequence in self._room.active():
+            self._room.end(sequence)
         self._offers.withdraw_all()
         self._transfers.drop_peers()
         self._prefixes.forget_told()
@@ -259,7 +244,7 @@ class Worker:
 
     def give_back(self) -> None:
         """The drain's deadline: report every request as failed, to be retried elsewhere."""
-        for sequence in [*self._active(), *self._offers.sequences()]:
+        for sequence in [*self._room.active(), *self._offers.sequences()]:
             self._reports.failed(sequence, "draining", "the worker is shutting down")
         self.drop_all()
 
@@ -284,19 +269,19 @@ class Worker:
 
     def held(self) -> tuple[tuple[str, int], ...]:
         """(request id, attempt) of every request not ended here."""
-        return tuple(sequence.key for sequence in [*self._active(), *self._offers.sequences()])
+        return tuple(sequence.key for sequence in [*self._room.active(), *self._offers.sequences()])
 
     @property
     def ready(self) -> bool:
         """Whether it can take part in serving: a decode worker, once it has a peer to pull from or
         prompts to compute itself."""
-        return self._role != "decode" or self._transfers.has_peers or bool(self._active())
+        return self._role != "decode" or self._transfers.has_peers or bool(self._room.active())
 
     @property
     def empty(self) -> bool:
         """Whether pages and state slots are all free."""
         copying = self._transfers.receiving or self._prefixes.pulls.under_way
-        return not (self._active() or self._launched or copying or len(self._offers))
+        return not (self._room.active() or self._launched or copying or len(self._offers))
 
     def gauges(self) -> WorkerGauges:
         transfers = self._transfers
