@@ -166,7 +166,9 @@ class Prompts:
         if late:
             self.rng.choice(late).ended = True
         if isinstance(self.copier, LateHostCopier) and self.copier.under_way:
-            self.rng.choice(self.copier.under_way).step()
+            copy = self.rng.choice(self.copier.under_way)
+            for _ in range(self.rng.choice([1, 20, 200])):
+                copy.step()
 
     def pulled(self) -> list[Sequence]:
         self.host.poll()
