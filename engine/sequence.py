@@ -43,11 +43,11 @@ class Sequence:
     Of the prefix cache: ``salt`` and ``boundaries`` as in the order; ``keys`` are those of its
     tokens when it came, None where nothing may be shared; ``source`` is what a peer keeps of it,
     and ``pulling`` the copy of that, while under way; ``prefix`` is the kept prefix that it begins
-    with, until its first chunk is done; while it waits, another sequence is about to keep so many
-    tokens ``awaited``; ``num_reused`` tokens were not computed, being ``reused``
-    from there. States are kept at ``places``, counted in tokens; ``making`` are those that launched
-    chunks write, ``copied`` the one that its first chunk comes behind, where that was copied from
-    elsewhere; ``made`` what it has used and kept.
+    with, until its first chunk is done; an earlier prompt began with ``num_seen`` of its tokens;
+    while it waits, another sequence is about to keep so many tokens ``awaited``; ``num_reused``
+    tokens were not computed, being ``reused`` from there. States are kept at ``places``, counted in
+    tokens; ``making`` are those that launched chunks write, ``copied`` the one that its first chunk
+    comes behind, where that was copied from elsewhere; ``made`` what it has used and kept.
     """
 
     request_id: str
@@ -80,6 +80,7 @@ class Sequence:
     prefix: KeptPrefix | None = None
     awaited: "tuple[Sequence, int] | None" = None
     num_reused: int = 0
+    num_seen: int = 0
     reused: ReusedFrom = ""
     copied: KeptPrefix | None = None
     places: list[int] = field(default_factory=list)

@@ -94,16 +94,18 @@ class PrefixReuse:
         if prefix is not None:
             self._allocator.pin(prefix)
             self._allocator.kept.touch(prefix.key)
+            self._host.save(prefix)  # its use counts there too, for when the device evicts it
             sequence.prefix, sequence.reused = prefix, sequence.reused or "gpu"
             sequence.missed_drafts = prefix.missed_drafts
         num_seen = self._seen.note(sequence.keys)
+        sequence.num_seen = num_seen * self._layout.page_size
         self._count(sequence, num_seen)
         sequence.places = list(
             places(
                 sequence.num_tokens,
                 start=num_reused,
                 boundaries=sequence.boundaries,
-                branch=num_seen * self._layout.page_size,
+                branch=sequence.num_seen,
                 page_size=self._layout.page_size,
                 min_saved=self._min_saved,
             )
@@ -151,6 +153,8 @@ class PrefixReuse:
             if self._allocator.finish_prefix(kept):
                 sequence.made.append(kept)
                 self._seen.note_kept(kept.pages_key)
+                if kept.num_tokens <= sequence.num_seen:  # two prompts have come by here
+                    self._allocator.kept.touch(kept.key)
 
     def ended(self, sequence: Sequence) -> None:
         """No batch of the sequence is under way, and none will be."""

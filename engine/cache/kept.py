@@ -153,9 +153,10 @@ class KeptPrefixes:
         for such a one if its whole pages are."""
         num_whole = kept.num_tokens // self._page_size
         for page in reversed(kept.pages[:num_whole]):
-            ends = [each for each in self._ends.get(page, ()) if each.num_tokens < kept.num_tokens]
-            if ends:
-                return max(ends, key=lambda each: each.num_tokens)
+            if page in self._ends:
+                ends = [each for each in self._ends[page] if each.num_tokens < kept.num_tokens]
+                if ends:
+                    return max(ends, key=lambda each: each.num_tokens)
         return None
 
     def _last_page(self, kept: KeptPrefix) -> int:

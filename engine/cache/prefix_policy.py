@@ -15,6 +15,10 @@ QUESTION_TOKENS = 1024
 """How much the end of a prompt may differ from that of a later one that shares the rest: a question
 about a long document, or text that the next turn writes otherwise. A state is kept before it."""
 
+COARSE_TOKENS = 512
+"""Long prompts keep the states of their ends at multiples of this, so that prompts that begin alike
+and differ in length keep them at the same places."""
+
 MAX_SEEN_PAGES = 1 << 18
 """Keys that are remembered: those of 17 million tokens, in about 40 MB."""
 
@@ -39,10 +43,10 @@ def places(
     expected to part from this one. ``branch``: what an earlier prompt began with too. Of places
     that are less than ``min_saved`` apart the first is taken: what shares the others shares it.
     """
-    last = (num_tokens - 1) // page_size * page_size
-    wanted = {last, num_tokens - QUESTION_TOKENS, branch, *boundaries}
+    step = COARSE_TOKENS if num_tokens > 8 * COARSE_TOKENS else page_size
+    ends = [end // step * step for end in (num_tokens - 1, num_tokens - 1 - QUESTION_TOKENS)]
     found: list[int] = []
-    for place in sorted(min(place, last) for place in wanted):
+    for place in sorted(min(place, num_tokens - 1) for place in {*ends, branch, *boundaries}):
         place -= (place - start) % CHUNK_ALIGNMENT
         if place - (found[-1] if found else start) >= min_saved:
             found.append(place)

@@ -6,7 +6,13 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cache.prefix_policy import MIN_SAVED_TOKENS, QUESTION_TOKENS, SeenPages, places
+from engine.cache.prefix_policy import (
+    COARSE_TOKENS,
+    MIN_SAVED_TOKENS,
+    QUESTION_TOKENS,
+    SeenPages,
+    places,
+)
 from transport.wire.prefix import PrefixKeys
 
 PAGE = 4
@@ -24,13 +30,18 @@ def test_a_prompt_of_whole_pages_leaves_a_token_to_compute() -> None:
     assert places(640, start=0, page_size=64) == (576,)
 
 
-def test_a_long_prompt_keeps_a_second_state_before_its_question() -> None:
-    assert places(10_000, start=0, page_size=64) == (8_960, 9_984)
+def test_a_second_state_is_kept_before_a_question() -> None:
+    assert places(3_000, start=0, page_size=64) == (1_920, 2_944)
+
+
+def test_long_prompts_that_begin_alike_keep_states_at_the_same_places() -> None:
+    assert places(10_000, start=0, page_size=64) == (8_704, 9_728)
+    assert places(10_200, start=0, page_size=64) == (8_704, 9_728)
 
 
 def test_boundaries_and_branch_are_rounded_down_to_where_a_chunk_may_end() -> None:
     found = places(10_000, start=10, boundaries=(2_000,), branch=6_400, page_size=64)
-    assert found == (1_994, 6_346, 8_970, 9_930)
+    assert found == (1_994, 6_346, 8_650, 9_674)
 
 
 def test_of_places_that_are_near_each_other_the_first_is_taken() -> None:
@@ -55,9 +66,11 @@ def test_whatever_a_later_prompt_shares_a_state_is_kept_not_far_before(
     assert all((place - start) % 64 == 0 and start < place < num_tokens for place in found)
     starts = [start, *found]
     assert all(b - a >= MIN_SAVED_TOKENS for a, b in pairwise(starts))
-    for shared in (branch * 64, *boundaries, num_tokens - QUESTION_TOKENS):
+    guessed = num_tokens - QUESTION_TOKENS - 1
+    for shared in (branch * 64, *boundaries, guessed):
+        far = MIN_SAVED_TOKENS + 64 + (COARSE_TOKENS if shared == guessed else 0)
         if start <= shared < num_tokens - 64:
-            assert any(0 <= shared - place < MIN_SAVED_TOKENS + 64 for place in starts)
+            assert any(0 <= shared - place < far for place in starts)
 
 
 def test_pages_that_an_earlier_prompt_began_with_are_seen() -> None:

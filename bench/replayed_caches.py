@@ -1,0 +1,154 @@
+"""Caches that a trace is replayed through: ours, on no device, and one that needs no states.
+
+Requests come one after the other: each has its prompt computed and its answer written before the
+next one comes. A cache says how many tokens of the prompt it had.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.cache.allocator import CacheAllocation, CacheAllocator
+from engine.cache.host_tier import HostTier
+from engine.cache.kept import KeptPrefix
+from engine.sequence import Sequence
+from prefill.reuse import PrefixReuse
+from transport.copy.host_copy import HostCopy
+from transport.copy.pull import CLOSE_S, Copied
+from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.prefix import PrefixKeys
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import TokenIds
+
+CHUNK_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class Request:
+    """``prompt`` has the keys of the prompt, ``whole`` those of prompt and answer, and ``blocks``
+    those of both in the blocks of the LRU. ``ids`` are the prompt's."""
+
+    ids: TokenIds
+    prompt: PrefixKeys
+    whole: PrefixKeys
+    blocks: PrefixKeys
+
+
+class Cache(Protocol):
+    def serve(self, request: Request) -> int:
+        """How many tokens of the prompt were there; keeps what it keeps of the request."""
+        ...
+
+
+class BlockLru:
+    """Blocks of tokens, each of use without a state, the least recently used evicted first.
+    ``answers``: those of answers are kept too."""
+
+    def __init__(self, num_blocks: int, block_len: int, *, answers: bool) -> None:
+        self._num_blocks = num_blocks
+        self._block_len = block_len
+        self._answers = answers
+        self._kept: OrderedDict[bytes, None] = OrderedDict()
+
+    def serve(self, request: Request) -> int:
+        prompt = self._blocks(request.blocks, len(request.ids))
+        hits = next((n for n, key in enumerate(prompt) if key not in self._kept), len(prompt))
+        num_tokens = request.whole.num_tokens if self._answers else len(request.ids)
+        for key in reversed(self._blocks(request.blocks, num_tokens)):  # the first go last
+            self._kept[key] = None
+            self._kept.move_to_end(key)
+        while len(self._kept) > self._num_blocks:
+            self._kept.popitem(last=False)
+        return min(hits * self._block_len, len(request.ids) - 1)
+
+    def _blocks(self, keys: PrefixKeys, num_tokens: int) -> list[bytes]:
+        """The last one may not be full."""
+        ends = range(self._block_len, num_tokens + self._block_len, self._block_len)
+        return [keys.prefix(min(end, num_tokens)) for end in ends]
+
+
+class Prefixes:
+    """A worker's prefix cache: its index, its policy and its allocator, with ``host_bytes`` of host
+    memory behind it."""
+
+    def __init__(
+        self, layout: CacheLayout, pools: PoolSize, host_bytes: int, min_saved_tokens: int
+    ) -> None:
+        self._layout = layout
+        self._min_saved = min_saved_tokens
+        self._allocator = CacheAllocator(pools, page_size=layout.page_size)
+        self._host = HostTier(layout, _NoCopier(layout, host_bytes))
+        self._reuse = PrefixReuse(self._allocator, layout, min_saved_tokens, self._host)
+        self._allocator.on_keep = self._save
+
+    def serve(self, request: Request) -> int:
+        ids, num_tokens = request.ids, request.whole.num_tokens
+        sampling, stop = SamplingParams(), StopRule(num_tokens - len(ids))
+        sequence = Sequence("", 1, 1, ids, len(ids), sampling, stop, keys=request.prompt)
+        sequence.allocation = self._admit(sequence, request)
+        while sequence.num_cached < sequence.num_tokens:
+            left = sequence.num_tokens - sequence.num_cached
+            length, keep = self._reuse.chunk(sequence, min(left, CHUNK_TOKENS))
+            sequence.num_cached += length
+            self._reuse.retired(sequence, keep)
+        self._reuse.ended(sequence)
+        # The last token of an answer is never computed.
+        self._allocator.turn_into_prefix(sequence.allocation, request.whole, num_tokens - 1)
+        return sequence.num_reused
+
+    def check(self) -> str:
+        """ "" if all memory is accounted for, else what is wrong."""
+        return self._allocator.check() or self._host.check()
+
+    def _admit(self, sequence: Sequence, request: Request) -> CacheAllocation:
+        num_pages = self._layout.pages_for(request.whole.num_tokens)
+        prefix = self._reuse.find(sequence)
+        num_here = prefix.num_tokens if prefix is not None else 0
+        allocation = self._allocator.reserve(num_pages, prefix)
+        there = self._host.longest(request.prompt, sequence.num_tokens - 1)
+        if there is not None and there.num_tokens >= num_here + self._min_saved:
+            slot, num_shared = allocation.slot.id, allocation.num_shared
+            self._host.fetch(there, tuple(allocation.pages), slot, num_shared)
+            self._host.poll()
+            sequence.reused = "host"
+            self._reuse.admitted(sequence, None, there.num_tokens)
+        else:
+            self._reuse.admitted(sequence, prefix, num_here)
+        return allocation
+
+    def _save(self, kept: KeptPrefix) -> None:
+        if self._host.size_bytes:
+            self._host.save(kept)
+            self._host.poll()  # copies what waits
+            self._host.poll()  # keeps what was copied
+
+
+class _Done:
+    """A copy that took no time."""
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self, timeout_s: float) -> bool:
+        return True
+
+    def result(self) -> Copied:
+        return Copied(0, 0.0)
+
+
+class _NoCopier:
+    """Host memory of which only the size counts."""
+
+    def __init__(self, layout: CacheLayout, size_bytes: int) -> None:
+        self.block_bytes = layout.page_bytes
+        self.num_blocks = size_bytes // layout.page_bytes
+        self.blocks_per_state = -(-layout.state_slot_bytes // layout.page_bytes) + 1
+
+    def save(self, copy: HostCopy) -> _Done:
+        return _Done()
+
+    def fetch(self, copy: HostCopy) -> _Done:
+        return _Done()
+
+    def close(self, timeout_s: float = CLOSE_S) -> bool:
+        return True
