@@ -1,16 +1,20 @@
 """A prompt that reuses earlier ones gives the tokens that it gives when all of it is computed."""
 
 import random
+import signal
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
+from coordinator.record import keys
 from tests.e2e.conftest import ending_well
 from tests.e2e.records import Records, outcomes, settled
-from tests.e2e.served import served
+from tests.e2e.served import TINY, served
 from tests.e2e.stack import Stack
 from tests.e2e.streams import Seen, Stream, all_ended
+from tests.e2e.waiting import eventually
 
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",
@@ -43,10 +47,10 @@ TURNS = [
 ]
 
 
-def stream(baton: Stack, prompt: list[int], number: int) -> Stream:
+def stream(baton: Stack, prompt: list[int], number: int, max_tokens: int = NUM_TOKENS) -> Stream:
     """Greedy or sampled, the same every time."""
     temperature = float(number % 2)
-    return Stream(baton.url, prompt, max_tokens=NUM_TOKENS, seed=number, temperature=temperature)
+    return Stream(baton.url, prompt, max_tokens=max_tokens, seed=number, temperature=temperature)
 
 
 async def conversation(baton: Stack) -> tuple[list[Seen], list[Stream]]:
@@ -95,6 +99,99 @@ async def test_prompts_that_come_together_are_computed_once(baton: Stack) -> Non
         int(records[each.http_id].get("num_reused", 0)) for each in streams
     )
     assert computed <= 900 + 6 * (40 + 64) + 64
+
+
+FIELDS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampled": {"temperature": 1.0, "seed": 3, "top_p": 0.9},
+    "penalties": {"presence_penalty": 1.5, "frequency_penalty": 0.5, "repetition_penalty": 1.2},
+    "biased": {"logit_bias": {"65": 3.0, "66": -100}, "min_tokens": 5},
+    "logprobs": {"logprobs": 3},
+    "choices": {"n": 3, "seed": 5, "temperature": 1.0},
+    "salted": {"cache_salt": "tenant"},
+    "prompt_logprobs": {"prompt_logprobs": 1},
+}
+
+
+def ask(baton: Stack, prompt: list[int], **fields: object) -> tuple[list[dict[str, Any]], int]:
+    """The answer's choices, and how many of the prompt's tokens were cached."""
+    body = {
+        "prompt": prompt, "max_tokens": 20, "ignore_eos": True, "temperature": 0,
+        "return_token_ids": True, **fields,
+    }  # fmt: skip
+    answer = httpx.post(f"{baton.url}/v1/completions", json=body, timeout=30.0).raise_for_status()
+    usage = answer.json()["usage"]
+    choices = sorted(answer.json()["choices"], key=lambda choice: choice["index"])
+    return choices, usage["prompt_tokens_details"]["cached_tokens"]
+
+
+def test_what_requests_ask_for_is_the_same_behind_a_prefix(baton: Stack, without: Stack) -> None:
+    prompt = draw(40, 750)
+    ask(baton, prompt)
+    for name, fields in FIELDS.items():
+        expected, _ = ask(without, prompt, **fields)
+        found, num_cached = ask(baton, prompt, **fields)
+        assert num_cached == (0 if name in ("salted", "prompt_logprobs") else 704), name
+        for choice, other in zip(found, expected, strict=True):
+            assert choice["token_ids"] == other["token_ids"], name
+            assert choice["text"] == other["text"], name
+            scored, others = choice.pop("logprobs"), other.pop("logprobs")
+            assert (scored is None) == (others is None) == (name != "logprobs")
+            if scored is not None:
+                assert scored["token_logprobs"] == pytest.approx(others["token_logprobs"], abs=1e-3)
+
+
+async def test_a_stream_behind_a_prefix_goes_on_when_its_worker_is_killed(
+    baton: Stack, without: Stack
+) -> None:
+    prompt = draw(50, 500)
+    colocated = "colocated" in baton.text
+    expected = await stream(without, prompt, 0, max_tokens=500).ended()
+    await stream(baton, prompt, 1).ended()
+    found = stream(baton, prompt, 0, max_tokens=500)
+    await found.reaches(3)
+    baton.kill("colocated-1" if colocated else "decode-1", signal.SIGKILL)
+    await found.ended()
+    assert found.seen == expected.seen
+    record = await ended(baton, found)
+    assert int(record["attempt"]) > 1
+    assert int(record["num_reused"]) > 0
+    await baton.idle(1 if colocated else 2, 40.0)
+
+
+def test_drafts_behind_a_prefix_are_those_of_a_prompt_computed_whole() -> None:
+    """Prompts with a salt that no other has are computed whole."""
+    settings = SETTINGS | {"page_size": 64, "num_pages": 128}
+    with ending_well(Stack(TINY, *SETUPS["colocated"], **settings)) as baton:
+        prompt = [100 + i * 7 % 150 for i in range(600)]
+        reused = []
+        for nth in range(4):
+            fields = {"max_tokens": 60, "temperature": float(nth == 2), "seed": nth}
+            (choice,), num_cached = ask(baton, prompt, **fields)
+            (other,), none = ask(baton, prompt, cache_salt=f"salt {nth}", **fields)
+            assert none == 0
+            assert choice["token_ids"] == other["token_ids"]
+            reused.append(num_cached)
+            prompt = [*prompt, *choice["token_ids"], *range(100, 100 + 20 * nth)]
+        assert reused[0] == 0
+        assert all(n >= 600 for n in reused[1:]), reused
+        status = httpx.get(f"{baton.url}/metrics").text
+    accepted = [line for line in status.splitlines() if "accepted" in line and line[0] != "#"]
+    assert any(float(line.split()[-1]) > 0 for line in accepted), accepted
+
+
+async def ended(baton: Stack, found: Stream) -> dict[str, str]:
+    """The record of a request that has finished."""
+
+    async def check() -> dict[str, str]:
+        with baton.redis() as server:
+            names = server.scan_iter(keys.REQUEST_PREFIX + "*", count=1000)
+            records = [server.hgetall(name) for name in names]
+        (record,) = (each for each in records if each["http_id"] == found.http_id)
+        assert record["state"] == "finished"
+        return record
+
+    return await eventually(check, "that its record ends")
 
 
 async def whole(baton: Stack, streams: list[Stream]) -> Records:
