@@ -46,8 +46,8 @@ class Sequence:
     with, until its first chunk is done; an earlier prompt began with ``num_seen`` of its tokens;
     while it waits, another sequence is about to keep so many tokens ``awaited``; ``num_reused``
     tokens were not computed, being ``reused`` from there. States are kept at ``places``, counted in
-    tokens; ``making`` are those that launched chunks write, ``copied`` the one that its first chunk
-    comes behind, where that was copied from elsewhere; ``made`` what it has used and kept.
+    tokens; ``making`` are those that launched chunks and copies write, ``made`` what it has used
+    and kept.
     """
 
     request_id: str
@@ -82,7 +82,6 @@ class Sequence:
     num_reused: int = 0
     num_seen: int = 0
     reused: ReusedFrom = ""
-    copied: KeptPrefix | None = None
     places: list[int] = field(default_factory=list)
     making: list[KeptPrefix] = field(default_factory=list)
     made: list[KeptPrefix] = field(default_factory=list)

@@ -2,8 +2,8 @@
 
 From a peer: like a handoff, but nothing is held there for it. The peer may evict the prefix
 meanwhile; the epoch of the state slot tells, and the prompt is computed without it then.
-From host memory (engine/cache/host_tier.py): the device had evicted it. It is kept there again, so
-that other prompts that begin with it need no copy.
+From host memory (engine/cache/host_tier.py): the device had evicted it. Either is kept here from
+then on, so that other prompts that begin with it need no copy.
 """
 
 import logging
@@ -20,6 +20,7 @@ from transport.copy.digest import digest
 from transport.copy.pull import CopyStream, Pull, Wanted
 from transport.copy.tensors import CacheTensors
 from transport.wire.errors import StaleEpoch
+from transport.wire.layout import CHUNK_ALIGNMENT
 from transport.wire.messages import ReusedFrom
 from transport.wire.offers import Offer
 
@@ -98,30 +99,39 @@ class PrefixPulls:
     def _pull(self, sequence: Sequence, source: Offer) -> PrefixCopy:
         allocation, deadline = sequence.allocation, self._clock() + self._timeout_s
         assert allocation is not None, "a copy without pages"
+        # Only one conversation goes on behind an answer: that is not kept here too.
+        is_answer = source.num_tokens % CHUNK_ALIGNMENT
+        making = None if is_answer else self._begin(sequence, source)
+        slot = making.slot if making is not None else allocation.slot
         first, end = allocation.num_shared, len(source.block_table)
         rest = structs.replace(source, block_table=source.block_table[first:])
-        pages, slot = tuple(allocation.pages[first:end]), allocation.slot.id
-        (pull,) = self._puller.pull([Wanted(rest, pages, slot)])
+        (pull,) = self._puller.pull([Wanted(rest, tuple(allocation.pages[first:end]), slot.id)])
         return PrefixCopy(
             sequence, pull, source.num_tokens, "peer", source.missed_drafts, deadline,
-            digest=source.digest,
+            digest=source.digest, making=making,
         )  # fmt: skip
 
     def _fetch(self, sequence: Sequence, kept: KeptPrefix) -> PrefixCopy:
-        """The state comes into a slot in which it is kept, or the sequence's where none is free."""
         allocation, deadline = sequence.allocation, self._clock() + self._timeout_s
         assert allocation is not None, "a copy without pages"
-        assert sequence.keys is not None, "found without keys"
-        making = self._allocator.begin_prefix(allocation, sequence.keys, kept.num_tokens)
-        slot = allocation.slot
-        if making is not None:
-            making.missed_drafts, slot = kept.missed_drafts, making.slot
-            sequence.making.append(making)
+        making = self._begin(sequence, kept)
+        slot = making.slot if making is not None else allocation.slot
         pages, num_shared = tuple(allocation.pages), allocation.num_shared
         pull = self._host.fetch(kept, pages, slot.id, num_shared)
         return PrefixCopy(
             sequence, pull, kept.num_tokens, "host", kept.missed_drafts, deadline, making=making
         )
+
+    def _begin(self, sequence: Sequence, source: Offer | KeptPrefix) -> KeptPrefix | None:
+        """A slot for the copied state, in which it is kept; None: the sequence's own has to do."""
+        allocation, keys = sequence.allocation, sequence.keys
+        if allocation is None or keys is None:
+            return None
+        making = self._allocator.begin_prefix(allocation, keys, source.num_tokens)
+        if making is not None:
+            making.missed_drafts = source.missed_drafts
+            sequence.making.append(making)
+        return making
 
     def done(self) -> list[tuple[Sequence, int, KeptPrefix | None]]:
         """Sequences whose copy has ended, how many tokens it brought, and where they are kept now
@@ -134,29 +144,33 @@ class PrefixPulls:
     def _end(self, copy: PrefixCopy) -> tuple[int, KeptPrefix | None]:
         sequence, making = copy.sequence, copy.making
         sequence.pulling = sequence.source = None
+        is_right = self._came_right(copy)
+        if making is not None:
+            sequence.making.remove(making)
+            if not self._allocator.finish_prefix(making, sound=is_right):
+                making = self._allocator.kept.get(making.key)
+        if not is_right:
+            return 0, None
+        sequence.reused, sequence.missed_drafts = copy.reused_from, copy.missed_drafts
+        return copy.num_tokens, making
+
+    def _came_right(self, copy: PrefixCopy) -> bool:
         try:
             copy.pull.result()
         except StaleEpoch:
             self.num_stale += 1
-            return 0, None
-        if copy.digest and not sequence.ended and copy.digest != self._digest(copy):
-            log.error("a prefix changed on its way from a peer", extra=sequence.log_fields)
-            return 0, None
-        sequence.reused, sequence.missed_drafts = copy.reused_from, copy.missed_drafts
-        if making is None:
-            return copy.num_tokens, None
-        sequence.making.remove(making)
-        if self._allocator.finish_prefix(making):
-            return copy.num_tokens, making
-        return copy.num_tokens, self._allocator.kept.get(making.key)
+            return False
+        if copy.digest and not copy.sequence.ended and copy.digest != self._digest(copy):
+            log.error("a prefix changed on its way from a peer", extra=copy.sequence.log_fields)
+            return False
+        return True
 
     def _digest(self, copy: PrefixCopy) -> str:
         allocation, num_tokens = copy.sequence.allocation, copy.num_tokens
         assert allocation is not None, "copied without pages"
+        slot = allocation.slot if copy.making is None else copy.making.slot
         num_pages = -(-num_tokens // self._cache.kv.shape[3])
-        return digest(
-            self._cache, tuple(allocation.pages[:num_pages]), allocation.slot.id, num_tokens
-        )
+        return digest(self._cache, tuple(allocation.pages[:num_pages]), slot.id, num_tokens)
 
     def overdue(self) -> list[Sequence]:
         """Those past their deadline that have not ended. Their copies still write their slots."""

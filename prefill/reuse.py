@@ -145,11 +145,8 @@ class PrefixReuse:
             self._allocator.unpin(sequence.prefix)
             sequence.made.append(sequence.prefix)
             sequence.prefix = None
-        done = [] if keep is None else [sequence.making.pop(0)]
-        if sequence.copied is not None:
-            done.append(sequence.copied)
-            sequence.copied = None
-        for kept in done:
+        if keep is not None:
+            kept = sequence.making.pop(0)
             if self._allocator.finish_prefix(kept):
                 sequence.made.append(kept)
                 self._seen.note_kept(kept.pages_key)

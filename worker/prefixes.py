@@ -82,24 +82,10 @@ class Prefixes:
         num_pages, tail = divmod(sequence.num_reused, self._page_size)
         if prefix is None:  # a copy has put it there
             self._engine.restore(slot, slot, sequence.num_reused)
-            self._keep_copied(sequence)
             return
         self._engine.restore(slot, prefix.slot.id, sequence.num_reused)
         if tail and prefix.pages[num_pages] != allocation.pages[num_pages]:
             self._engine.copy_page(prefix.pages[num_pages], allocation.pages[num_pages])
-
-    def _keep_copied(self, sequence: Sequence) -> None:
-        """Keep here too what was copied from a peer or from host memory: the next prompt with this
-        beginning need not copy it again. Not the end of an answer: only one conversation goes on
-        there, and the next time from the end of a later one."""
-        allocation, keys, num_tokens = sequence.allocation, sequence.keys, sequence.num_reused
-        if allocation is None or keys is None or num_tokens % self._page_size:
-            return
-        kept = self._allocator.begin_prefix(allocation, keys, num_tokens)
-        if kept is not None:
-            kept.missed_drafts = sequence.missed_drafts
-            self._engine.restore(kept.slot.id, allocation.slot.id, num_tokens)
-            sequence.copied = kept
 
     def keep_answer(self, sequence: Sequence) -> bool:
         """Take over the cache of a finished sequence, if its state is behind tokens that are
