@@ -107,13 +107,14 @@ class Prefixes:
         allocation = self._allocator.reserve(num_pages, prefix)
         there = self._host.longest(request.prompt, sequence.num_tokens - 1)
         if there is not None and there.num_tokens >= num_here + self._min_saved:
-            slot, num_shared = allocation.slot.id, allocation.num_shared
-            self._host.fetch(there, tuple(allocation.pages), slot, num_shared)
+            self._host.fetch(there, tuple(allocation.pages), allocation.slot.id)
             self._host.poll()
             sequence.reused = "host"
-            self._reuse.admitted(sequence, None, there.num_tokens)
-        else:
-            self._reuse.admitted(sequence, prefix, num_here)
+            num_here = there.num_tokens
+            prefix = self._allocator.begin_prefix(allocation, request.prompt, num_here)
+            if prefix is not None and not self._allocator.finish_prefix(prefix):
+                prefix = None
+        self._reuse.admitted(sequence, prefix, num_here)
         return allocation
 
     def _save(self, kept: KeptPrefix) -> None:
