@@ -58,6 +58,7 @@ def reuses_of(request: Request, registry: Registry) -> Reuses:
     keys = request.prefix_keys(keeping.hello)
     max_tokens = request.num_tokens - 1  # one token at least is computed
     found = registry.kept.of(keys, max_tokens)
+    may_pull = "pull_timeout" not in request.failed_with  # perhaps a copy from such a peer
 
     def reuse(worker: Worker) -> Reuse:
         own = next((k.num_tokens for at, k in found if at == worker.instance), 0)
@@ -65,7 +66,7 @@ def reuses_of(request: Request, registry: Registry) -> Reuses:
         shared *= worker.layout.page_size
         best = Reuse(max(own, shared if shared >= LONG_SHARED_LEN else 0))
         for instance, kept in found:
-            if kept.offer is not None and registry.may_pull_prefix(worker, instance):
+            if may_pull and kept.offer and registry.may_pull_prefix(worker, instance):
                 pulled = Reuse(kept.num_tokens, pull_cost(kept.num_tokens, own), kept.offer)
                 if pulled.saved_len > best.saved_len:
                     return pulled

@@ -145,6 +145,17 @@ def test_after_nan_the_next_attempt_reuses_nothing() -> None:
     assert orders[0].salt == "" != orders[1].salt
 
 
+def test_after_a_copy_that_did_not_end_the_next_attempt_pulls_no_prefix() -> None:
+    desk = Desk(("p-1", "d-1"))
+    keeps(desk, "p-1")
+    keeps(desk, "d-1", range(300))
+    desk.life.peer_tested("p-1", PeerTested("d-1"))
+    desk.submit("r", 400)
+    desk.life.failed("p-1", Failed("r", 1, "pull_timeout", "the copy did not finish", True))
+    orders = [order for _, order in desk.sent() if isinstance(order, Prefill)]
+    assert [order.prefix is not None for order in orders] == [True, False]
+
+
 def test_what_a_worker_kept_goes_with_it_and_comes_back_as_it_says() -> None:
     desk = Desk(("b-1",))
     keeps(desk, "b-1", range(300))
