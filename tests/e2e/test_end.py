@@ -11,7 +11,7 @@ from tests.local_redis import LocalRedis
 
 
 async def test_sigterm_finishes_what_runs(start: Start, redis_server: LocalRedis) -> None:
-    baton = start(served("per_expert"), "--redis-url", redis_server.url)
+    baton = start(served("fused"), "--redis-url", redis_server.url)
     with baton.redis() as server:
         streams = [Stream(baton.url, [1, 2, i], max_tokens=200) for i in range(8)]
         await some_reach(streams, 4, num_tokens=10)
@@ -27,7 +27,7 @@ async def test_sigterm_finishes_what_runs(start: Start, redis_server: LocalRedis
 
 async def test_sigterm_fails_what_cannot_finish(start: Start, redis_server: LocalRedis) -> None:
     drain = ("--drain-timeout", "0.2")
-    baton = start(served("per_expert"), "--redis-url", redis_server.url, *drain)
+    baton = start(served("fused"), "--redis-url", redis_server.url, *drain)
     with baton.redis() as server:
         streams = [Stream(baton.url, [1, 2, i], max_tokens=1000) for i in range(8)]
         await some_reach(streams, 4, num_tokens=10)
@@ -39,7 +39,7 @@ async def test_sigterm_fails_what_cannot_finish(start: Start, redis_server: Loca
 
 
 async def test_sigkill_leaves_nothing(start: Start) -> None:
-    baton = start(served("per_expert"))
+    baton = start(served("fused"))
     streams = [Stream(baton.url, [1, 2, i], max_tokens=1000) for i in range(4)]
     await some_reach(streams, 2, num_tokens=10)
     baton.pids()

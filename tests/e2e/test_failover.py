@@ -41,7 +41,7 @@ def stream(baton: Stack, number: int, max_tokens: int = 60) -> Stream:
 @pytest.fixture(scope="module")
 def baton() -> Iterator[Stack]:
     args = ("--prefill", "1", "--decode", "2")
-    with ending_well(Stack(served("per_expert"), *args, **SETTINGS)) as stack:
+    with ending_well(Stack(served("multimodal"), *args, **SETTINGS)) as stack:
         yield stack
 
 

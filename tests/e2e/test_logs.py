@@ -12,7 +12,7 @@ from tests.e2e.served import served
 from tests.e2e.stack import Stack
 from tests.e2e.waiting import eventually
 
-MODEL = "per_expert"
+MODEL = "sharded"
 KEY = "sk-only-this-test-knows-0123"
 SECRET = "a secret that only this test knows, 0123456789"
 PROMPT = "the words of a prompt belong to nobody's log"
