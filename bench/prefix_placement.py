@@ -1,28 +1,31 @@
-"""``python -m bench.prefix_placement TRACE``: what placement makes of a trace's common beginnings.
+"""``python -m bench.prefix_placement TRACE...``: what placement makes of traces' common beginnings.
 
+    python -m bench.prefix_placement mooncake_synthetic.jsonl
     python -m bench.prefix_placement mooncake_conversation.jsonl --requests 4000 --speed 8
-    python -m bench.prefix_placement mooncake_conversation.jsonl --requests 4000 --speed 8 --blind
 
 The coordinator's own lifecycle, queue, index and placement, over prefill workers that only count:
 each computes one prompt after another at ``--rate`` tokens/s, and keeps a state at a prompt's last
 whole block of the trace and where the coordinator says, the least recently used evicted first, in
-its part of ``--memory-gb``. With ``--blind`` it tells the coordinator nothing of that. Prints one
-line of JSON: the share of prompt tokens that were reused, pulls from peers, and TTFT in seconds.
-Nothing here is timed: the figures are the same on every machine.
+its part of ``--memory-gb``. Each trace is replayed with these workers, with a coordinator that is
+told nothing of what they keep (``blind``), and with one worker of all the memory. The result file
+has the share of prompt tokens that were reused, pulls from peers, and TTFT in seconds. Nothing here
+is timed: the figures are the same on every machine.
 """
 
 import heapq
 import itertools
-import json
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+from bench import result_file
+from bench.environment import describe
 from bench.harness.workload.plan import Planned
 from bench.harness.workload.traces import read_trace
 from coordinator.core.contract import SequenceRequest
@@ -208,30 +211,55 @@ def _ids(planned: Planned) -> TokenIds:
 
 
 def main(
-    trace: Annotated[Path, typer.Argument(help="With hashed blocks: Mooncake's or Bailian's.")],
-    requests: Annotated[int, typer.Option(help="Of its first ones; 0: all.")] = 0,
+    traces: Annotated[list[Path], typer.Argument(help="With hashed blocks: Mooncake's.")],
+    requests: Annotated[int, typer.Option(help="Of their first ones; 0: all.")] = 0,
     workers: Annotated[int, typer.Option(help="Prefill workers.")] = 4,
     memory_gb: Annotated[float, typer.Option(help="For KV and states, of all together.")] = 160.0,
     rate: Annotated[float, typer.Option(help="Tokens/s that a worker computes.")] = 75_000.0,
     speed: Annotated[float, typer.Option(help="Times as fast as the trace.")] = 1.0,
-    blind: Annotated[
-        bool, typer.Option(help="The coordinator does not know what is kept.")
-    ] = False,
+    out: Annotated[Path, typer.Option(help="The result file.")] = Path("prefix-placement.json"),
 ) -> None:
-    """Replay the trace, and print what was reused."""
-    plan = read_trace(trace)[: requests or None]
-    if not all(planned.blocks for planned in plan):
-        raise typer.BadParameter("the trace has no hashed blocks")
-    replay = Replay(workers, memory_gb * 1e9, rate, blind=blind)
-    replay.run(plan, speed)
-    p50, p90, p99 = np.percentile(replay.ttft_s, (50, 90, 99))
-    result = {
-        "requests": len(replay.ttft_s),
-        "reused": round(replay.num_reused / replay.num_tokens, 4),
-        "pulls": replay.num_pulls,
-        "ttft_s": {"p50": round(p50, 3), "p90": round(p90, 3), "p99": round(p99, 3)},
+    """Replay the traces, and write what was reused."""
+    results: dict[str, Any] = {}
+    for trace in traces:
+        plan = read_trace(trace)[: requests or None]
+        if not all(planned.blocks for planned in plan):
+            raise typer.BadParameter(f"{trace} has no hashed blocks")
+        results[trace.name] = found = {}
+        for name, num, blind in (
+            ("seeing", workers, False),
+            ("blind", workers, True),
+            ("one_worker", 1, False),
+        ):
+            replay = Replay(num, memory_gb * 1e9, rate, blind=blind)
+            replay.run(plan, speed)
+            found[name] = _result(replay)
+            print(trace.name, name, found[name], flush=True)
+    settings = {
+        "requests": requests,
+        "workers": workers,
+        "memory_gb": memory_gb,
+        "rate": rate,
+        "speed": speed,
     }
-    print(json.dumps(result))
+    document = result_file.document(
+        "prefix-placement",
+        environment=describe(sys.argv[1:], "bench.prefix_placement"),
+        server={},
+        settings=settings,
+        results=results,
+    )
+    result_file.write(out, document)
+
+
+def _result(replay: Replay) -> dict[str, Any]:
+    p50, p90, p99 = np.percentile(replay.ttft_s, (50, 90, 99)).tolist()
+    return {
+        "requests": len(replay.ttft_s),
+        "reused": replay.num_reused / replay.num_tokens,
+        "pulls": replay.num_pulls,
+        "ttft_s": {"p50": p50, "p90": p90, "p99": p99},
+    }
 
 
 if __name__ == "__main__":
