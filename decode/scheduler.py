@@ -113,6 +113,8 @@ class DecodeScheduler:
             sequence.num_pending = max(0, len(sampled) - 1)
             sequence.num_cached += sequence.num_pending
             if sequence.ended:
+                if any(each.token_id is None for each in sampled):
+                    sequence.finished = False  # its state is not worth keeping
                 self._release_if_retired(sequence)
             else:
                 assert sampled, "a decode row did not sample"

@@ -75,7 +75,7 @@ class KVTransferQueue:
         self.receiving: list[KVTransfer] = []
 
     def add_peer(self, instance: str, memory: MemoryExport) -> None:
-        """Map a prefill worker's memory, unless it is; raises PeerGone, LayoutMismatch."""
+        """Map a peer's memory, unless it is; raises PeerGone, LayoutMismatch."""
         self._layout.require_same(memory.layout, peer=instance)
         if instance not in self.peers:
             self._puller.open(instance, memory)
@@ -132,6 +132,7 @@ class KVTransferQueue:
             prefix = None
         if prefix is not None:
             self._allocator.kept.touch(prefix.key)
+            sequence.made.append(prefix)
         allocation = sequence.allocation = self._allocator.reserve(num_pages, prefix)
         shared, num_offered = allocation.num_shared, len(offer.block_table)
         missing = structs.replace(offer, block_table=offer.block_table[shared:])

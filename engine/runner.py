@@ -210,7 +210,9 @@ class Engine:
                 draw = self._run(part)
             if draw is not None:
                 draws.append((part.sampled, draw))
-        return Step(len(batch.rows), tuple(draws), tuple(scores))
+        waits = draws or scores or self.epoch_stream is None
+        ended = None if waits else torch.cuda.current_stream().record_event()
+        return Step(len(batch.rows), tuple(draws), tuple(scores), ended)
 
     def warm_up(self) -> None:
         """Run every kind of batch once, so that no request waits for a kernel to be compiled.

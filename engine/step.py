@@ -70,19 +70,26 @@ class Outcome(Protocol):
 @dataclass(frozen=True)
 class Step:
     """One launched batch. The host knows nothing of its outcome before ``result``. ``draws`` and
-    ``scores`` have for each pass the batch indices of its tokens' rows, and what those get."""
+    ``scores`` have for each pass the batch indices of its tokens' rows, and what those get.
+    ``ended``: of a batch on CUDA that gives neither, so that it too is done only when the GPU has
+    computed it."""
 
     num_rows: int
     draws: tuple[tuple[Sequence[int], Outcome], ...]
     scores: tuple[tuple[tuple[int, ...], Scores], ...] = ()
+    ended: torch.cuda.Event | None = None
 
     def wait(self) -> None:
         """Return when the step is done, without reading its outcome."""
+        if self.ended is not None:
+            self.ended.synchronize()
         for _, draw in self.draws:
             draw.wait()
 
     def result(self) -> StepResult:
         """Wait for the step and read it."""
+        if self.ended is not None:
+            self.ended.synchronize()
         sampled: list[list[Sampled]] = [[] for _ in range(self.num_rows)]
         num_tokens = [0] * self.num_rows
         for indices, draw in self.draws:

@@ -160,7 +160,7 @@ class PrefixPulls:
         except StaleEpoch:
             self.num_stale += 1
             return False
-        if copy.digest and not copy.sequence.ended and copy.digest != self._digest(copy):
+        if copy.digest and copy.digest != self._digest(copy):
             log.error("a prefix changed on its way from a peer", extra=copy.sequence.log_fields)
             return False
         return True

@@ -96,7 +96,7 @@ class PrefixReuse:
             self._allocator.kept.touch(prefix.key)
             self._host.save(prefix)  # its use counts there too, for when the device evicts it
             sequence.prefix, sequence.reused = prefix, sequence.reused or "gpu"
-            sequence.missed_drafts = prefix.missed_drafts
+            sequence.missed_drafts |= prefix.missed_drafts
         num_seen = self._seen.note(sequence.keys)
         sequence.num_seen = num_seen * self._layout.page_size
         self._count(sequence, num_seen)

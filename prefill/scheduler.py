@@ -73,7 +73,8 @@ class PrefillScheduler:
 
     @property
     def num_retiring_pages(self) -> int:
-        return sum(sequence.num_pages_held for sequence in self.retiring)
+        """Of ended sequences, but for those that a copy still writes, which may not end."""
+        return sum(s.num_pages_held for s in self.retiring if s.pulling is None)
 
     def sequences(self) -> list[Sequence]:
         return [*self.waiting, *self.filling]
@@ -179,6 +180,7 @@ class PrefillScheduler:
         if self._pulls is not None and self._pulls.pays(sequence, prefix):
             shared = prefix if self._pulls.shares(sequence, prefix) else None
             sequence.allocation = self._allocator.reserve(num_pages, shared)
+            sequence.made += [shared] if shared is not None else []
             self._pulls.start(sequence)
             sequence.in_flight += 1
         else:

@@ -31,7 +31,7 @@ class PrefixMetrics:
         )
         self._missed = Counter(
             "baton_prefix_cache_missed_prompts",
-            "Prompts that computed more than their last page: no earlier one began alike (new), "
+            "Prompts that computed more than 256 tokens: no earlier one began alike (new), "
             "no state was kept where they part, or it was evicted.",
             [*worker, "reason"], registry=r,
         )  # fmt: skip

@@ -5,7 +5,7 @@
 3. ``add`` queues a sequence whose cache lies with a peer (decode/transfers.py).
 4. ``arrived`` starts the copies there is room for, and gives the sequences whose copy is done.
 
-A worker of another role than decode has a ``Pulling`` without peers.
+In workers of other roles its peers are those that prefixes are pulled from.
 """
 
 import logging

@@ -116,7 +116,7 @@ class Prefixes:
             send(PrefixesChanged(tuple(added), tuple(moved)))
 
     def forget_told(self) -> None:
-        """Whoever was told is gone."""
+        """The coordinator that was told is gone."""
         self._untold = self._enabled
         self._allocator.kept.all_new()
         self._moved = {kept.key for kept in self.host if kept.key not in self._allocator.kept}

@@ -279,7 +279,7 @@ class Worker:
 
     @property
     def empty(self) -> bool:
-        """Whether pages and state slots are all free."""
+        """Whether nothing is under way or waits."""
         copying = self._transfers.receiving or self._prefixes.pulls.under_way
         return not (self._room.active() or self._launched or copying or len(self._offers))
 

@@ -216,8 +216,10 @@ class Dispatcher:
         return self._faults.able(prefill, request)
 
     def _choose_first(self, workers: list[Worker], request: Request) -> Worker | None:
+        if not workers:
+            return None
         reuses = reuses_of(request, self._registry)
-        if workers and workers[0].hello.role != "prefill":
+        if workers[0].hello.role != "prefill":
             return choose_generate(workers, request, self._limits, reuses)
         return choose_prefill(workers, request, self._limits, reuses)
 
@@ -234,6 +236,7 @@ class Dispatcher:
         request.prefill_assigned_at = self._monotonic()
         reuse = reuses_of(request, self._registry)(worker)
         request.num_expected = reuse.num_tokens
+        request.prefix_from = reuse.prefix.instance if reuse.prefix is not None else ""
         if worker.keeps_prefixes and request.shares_prefixes:
             keys = request.prefix_keys(worker.hello)
             page_size = worker.layout.page_size
@@ -244,6 +247,7 @@ class Dispatcher:
         self._assign(request, worker, order(reuse.prefix))
 
     def _to_decode(self, request: Request, worker: Worker) -> None:
+        request.forget_prefix_keys()
         request.decode_worker = worker.instance
         request.stages["handoff_placed_at"] = self._clock()
         worker.landing[request.request_id] = self._monotonic()

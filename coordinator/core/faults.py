@@ -167,10 +167,22 @@ class Faults:
     def _charge_of(self, request: Request, instance: str, code: str) -> _Charge:
         first_step = instance == request.decode_worker and not request.proved
         shared = code in _OF_PAIRS or (code == "not_finite" and first_step)
-        pair = shared and request.prefill_worker not in ("", instance)
-        workers = (request.prefill_worker, instance) if pair else (instance,)
+        exporter = request.prefill_worker
+        if code == "pull_timeout" and instance == exporter and request.prefix_from:
+            exporter = request.prefix_from  # the copy of a prefix did not end
+            self._distrust(exporter, instance)
+        pair = shared and exporter not in ("", instance)
+        workers = (exporter, instance) if pair else (instance,)
         placed_at = tuple(request.placed_at(each) for each in workers)
         return _Charge(code, workers, placed_at, self._monotonic())
+
+    def _distrust(self, exporter: str, puller: str) -> None:
+        """No prefix is pulled there any more; a decode worker's handoffs go on as they are."""
+        worker = self._registry.get(puller)
+        if worker is not None and worker.hello.role != "decode":
+            problem = "the copy of a prefix did not end"
+            now = self._monotonic()
+            self._registry.prefix_pairs.report(exporter, puller, problem, now)
 
     def _is_fault(self, request: Request, code: str) -> bool:
         if code == "peer_gone":

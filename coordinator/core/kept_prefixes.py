@@ -46,7 +46,8 @@ class KeptPrefixes:
         limit = min(max_tokens, self._longest)
         while (longest := self._known.longest(keys, limit)) is not None:
             key, num_tokens = longest
-            found += self._kept[key].items()
+            entries = self._kept[key].items()
+            found += [each for each in entries if each[1].num_tokens == num_tokens]
             limit = num_tokens - 1
         return found
 

@@ -55,7 +55,8 @@ class Request:
     ``prompt_rows`` are the log-probabilities of the prompt that wait for the first token, and
     ``num_scored`` the tokens that have theirs, over all attempts. The attempt that gave the first
     token ``reused`` the first ``num_reused`` tokens of the prompt from there. The newest one was
-    expected to reuse ``num_expected``. An earlier prompt began with the same ``branch`` tokens.
+    expected to reuse ``num_expected``, perhaps pulled from ``prefix_from``. An earlier prompt began
+    with the same ``branch`` tokens.
 
     ``losses`` are the workers lost while they had it. ``deaths`` to ``suspect`` are of
     trials.py. ``too_long_for`` is a role with a worker that could not hold it, ``needs_len`` the
@@ -90,6 +91,7 @@ class Request:
     num_reused: int = 0
     reused: ReusedFrom = ""
     num_expected: int = 0
+    prefix_from: str = ""
     branch: int = 0
     bytes_moved: int = 0
     handoff_bytes: int = 0
@@ -182,11 +184,15 @@ class Request:
         self.num_scored += len(message.rows) // row_bytes(num_top)
         return True
 
+    def forget_prefix_keys(self) -> None:
+        """They are as large as the prompt, and looked up no more."""
+        self._keys = None
+
     def was_prefilled(self, message: Prefilled, now: float) -> None:
         """Note what its prefill took. Called before the message's token is counted."""
         if not self.output_ids:
             self.num_reused, self.reused = message.num_reused, message.reused
-        self._keys = None  # as large as the prompt
+        self.forget_prefix_keys()
         self.stages |= {
             "prefilled_at": now,
             "prefill_wait_s": message.wait_s,

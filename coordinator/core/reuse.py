@@ -9,6 +9,7 @@ All is as the workers have told, so it may have changed: a worker computes what 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from coordinator.core.registry import Registry, Worker
 from coordinator.core.request import Request
@@ -57,10 +58,11 @@ def reuses_of(request: Request, registry: Registry) -> Reuses:
         return nothing
     keys = request.prefix_keys(keeping.hello)
     max_tokens = request.num_tokens - 1  # one token at least is computed
-    found = registry.kept.of(keys, max_tokens)
+    looked_up = cache(lambda: registry.kept.of(keys, max_tokens))
     may_pull = "pull_timeout" not in request.failed_with  # perhaps a copy from such a peer
 
     def reuse(worker: Worker) -> Reuse:
+        found = looked_up()
         own = next((k.num_tokens for at, k in found if at == worker.instance), 0)
         shared = worker.coming.num_pages(keys, max_tokens // worker.layout.page_size)
         shared *= worker.layout.page_size

@@ -25,9 +25,12 @@ class SeenPages:
         return len(self._seen)
 
     def note(self, keys: PrefixKeys) -> int:
-        """Remember a prompt; returns how many of its pages an earlier one began with."""
+        """Remember a prompt; returns how many of its pages an earlier one began with, 0 where it is
+        more than are looked at: where the two part is not known then."""
         pages = keys.pages_up_to(min(keys.num_pages, MAX_PAGES, self._max_seen))[1:]
         num_seen = next((n for n, key in enumerate(pages) if key not in self._seen), len(pages))
+        if num_seen == len(pages) < keys.num_pages:
+            num_seen = 0
         # The first page is noted last: what is remembered of a prompt is a prefix of it.
         for key in reversed(pages):
             self._seen[key] = None

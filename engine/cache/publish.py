@@ -15,8 +15,8 @@ FREE_EPOCH = 0
 @contextmanager
 def at_once(stream: torch.cuda.Stream | None) -> Iterator[None]:
     """On CUDA: what is enqueued runs beside the step under way, and before all that is enqueued
-    later on the current stream. Pulls wait for ``stream`` too (transport/copy/cuda_pull.py), which
-    write into memory that was just freed without waiting for the step."""
+    later on the current stream. Pulls write freed memory without waiting for the step, so they wait
+    for ``stream`` (transport/copy/cuda_pull.py)."""
     if stream is None:
         yield
         return
@@ -29,7 +29,7 @@ def allocator_for(engine: Engine) -> CacheAllocator:
     """An allocator that publishes every change of owner in the exported region.
 
     The exported epoch of a state slot is its owner's, and ``FREE_EPOCH`` while it
-    is free: it changes before anybody else may write there, so a puller that finds it unchanged
+    is free: it changes before anything else may write there, so a puller that finds it unchanged
     after its copy has read nothing but the offered bytes.
     """
     epochs = engine.cache.epochs

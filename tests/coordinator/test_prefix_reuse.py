@@ -156,6 +156,20 @@ def test_after_a_copy_that_did_not_end_the_next_attempt_pulls_no_prefix() -> Non
     assert [order.prefix is not None for order in orders] == [True, False]
 
 
+def test_a_copy_that_did_not_end_is_the_fault_of_both_and_costs_hits_only() -> None:
+    desk = Desk(("p-1", "d-1"))
+    keeps(desk, "p-1")
+    keeps(desk, "d-1", range(300))
+    desk.life.peer_tested("p-1", PeerTested("d-1"))
+    for name in ("r", "s", "t", "u"):
+        desk.submit(name, 400)
+        desk.life.failed("p-1", Failed(name, 1, "pull_timeout", "the copy did not finish", True))
+    orders = [order for _, order in desk.sent() if isinstance(order, Prefill)]
+    assert [order.request_id for order in orders if order.prefix is not None] == ["r"]
+    assert desk.registry.prefix_pairs.broken_of("p-1").keys() == {"d-1"}
+    assert not desk.registry.pairs.broken_of("p-1"), "handoffs go on"
+
+
 def test_what_a_worker_kept_goes_with_it_and_comes_back_as_it_says() -> None:
     desk = Desk(("b-1",))
     keeps(desk, "b-1", range(300))

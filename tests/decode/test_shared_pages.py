@@ -3,12 +3,15 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from decode.transfers import KVTransferQueue
 from engine.cache.allocator import CacheAllocator
 from engine.sequence import Sequence
 from tests.simulation.fake_engine import LAYOUT
-from transport.copy.pull import Wanted
+from transport.copy.pull import Wanted, copy_offer
+from transport.copy.region import Region
+from transport.copy.tensors import CacheTensors
 from transport.wire.layout import PoolSize
 from transport.wire.messages import Decode
 from transport.wire.offers import Offer
@@ -17,6 +20,7 @@ from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
 
 PAGE = LAYOUT.page_size
+SIZE = PoolSize(8, 4)
 TURN = packed(range(3 * PAGE + 5))  # kept: three pages, and five tokens of a fourth
 NEXT = TURN + packed(range(100, 100 + PAGE))
 
@@ -84,6 +88,22 @@ def test_otherwise_all_is_pulled(kept: dict[str, bool], pulled: dict[str, str]) 
     site.keep(**kept)
     site.pull(**pulled)
     assert len(site.wanted[0].offer.block_table) == 5
+
+
+def test_a_handoff_of_kept_pages_alone_pulls_the_state() -> None:
+    """Through the real copy of a CPU worker."""
+    caches = [
+        CacheTensors.over(
+            torch.zeros(Region.of(LAYOUT, SIZE).size_bytes, dtype=torch.uint8), LAYOUT, SIZE
+        )
+        for _ in range(2)
+    ]
+    here, peer = caches
+    peer.epochs[2], peer.recurrent[2] = 7, 5.0
+    offer = Offer("p-1", (), 2, 7, 2 * PAGE)
+    copied = copy_offer(here, peer, Wanted(offer, (), 3))
+    assert copied.num_bytes == LAYOUT.state_slot_bytes
+    assert here.recurrent[3].item() == 5.0
 
 
 def test_what_is_kept_gives_way_where_the_memory_is_short() -> None:

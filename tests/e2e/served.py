@@ -22,8 +22,10 @@ LONG = 16_000
 
 @cache
 def served(name: str) -> Path:
-    """The folder of checkpoint ``name``, with its tokenizer and chat template."""
-    folder = checkpoint(name)
+    """A copy of the folder of checkpoint ``name``, with its tokenizer and chat template: engine
+    tests in the same process use the folder without."""
+    folder = checkpoint(name).parent / "served" / name
+    shutil.copytree(checkpoint(name), folder)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE({text: i for i, text in enumerate(alphabet)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

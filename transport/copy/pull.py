@@ -65,7 +65,7 @@ class Pull(Protocol):
 
 
 class CopyStream(Protocol):
-    """The peers' memory that a decode worker has open, and its pulls from there, in order, beside
+    """The peers' memory that a worker has open, and its pulls from there, in order, beside
     its steps. A peer is opened once, and is known by its instance id."""
 
     def open(self, instance: str, memory: MemoryExport) -> None:
@@ -204,8 +204,8 @@ def copy_sequence(
 ) -> int:
     """Copy whole pages and one state slot between regions; returns the number of bytes."""
     device = target.kv.device
-    pages = source.kv[torch.tensor(source_pages, device=device)]
-    target.kv[torch.tensor(target_pages, device=device)] = pages
+    pages = source.kv[torch.tensor(source_pages, dtype=torch.int64, device=device)]
+    target.kv[torch.tensor(target_pages, dtype=torch.int64, device=device)] = pages
     target.conv[target_slot].copy_(source.conv[source_slot])
     target.recurrent[target_slot].copy_(source.recurrent[source_slot])
     return pages.nbytes + source.conv[source_slot].nbytes + source.recurrent[source_slot].nbytes

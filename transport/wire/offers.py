@@ -11,7 +11,8 @@ Key = Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
 
 
 class Offer(WireStruct, frozen=True):
-    """A finished prompt's pages and state, readable until released.
+    """Pages and state of a finished prompt, readable until released, or of a kept prefix, readable
+    until evicted.
 
     Valid only while the exporter's epoch of ``state_slot`` equals ``epoch``, which the puller
     checks after its copy. The cache has ``num_tokens`` tokens. ``digest`` is their hash where every

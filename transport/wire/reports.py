@@ -31,7 +31,7 @@ class PrefixCounts(WireStruct, frozen=True):
     """What a worker's prefix cache has done since it started, and holds now.
 
     ``queried`` tokens of prompts were looked up, and ``reused_gpu``, ``reused_host`` and
-    ``reused_peer`` of them found. Each prompt that computed more than its last page counts once in
+    ``reused_peer`` of them found. Each prompt that computed more than 256 tokens counts once in
     ``missed_new`` (no earlier prompt began like this), ``missed_no_state`` (one did, but no state
     was kept where they part) or ``missed_evicted`` (there was one). ``evicted`` prefixes made room
     for others. ``num_kept`` prefixes hold ``pages_kept`` pages that no running request has, and
