@@ -29,7 +29,7 @@ class SeenPages:
         more than are looked at: where the two part is not known then."""
         pages = keys.pages_up_to(min(keys.num_pages, MAX_PAGES, self._max_seen))[1:]
         num_seen = next((n for n, key in enumerate(pages) if key not in self._seen), len(pages))
-        if num_seen == len(pages) < keys.num_pages:
+        if num_seen == MAX_PAGES < keys.num_pages:
             num_seen = 0
         # The first page is noted last: what is remembered of a prompt is a prefix of it.
         for key in reversed(pages):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.seen_pages import SeenPages
+from coordinator.core.seen_pages import MAX_PAGES, SeenPages
 from tests.coordinator.desk import Desk
 from tests.coordinator.kept import PAGE, keys_of
 from transport.wire.messages import Generate
@@ -36,6 +36,12 @@ def test_of_the_newest_prompts_the_beginnings_are_remembered(prompts, max_seen) 
         seen.note(keys_of(tokens(pages)))
         assert len(seen) <= max_seen
         assert seen.note(keys_of(tokens(pages))) == min(len(pages), max_seen)
+
+
+def test_where_prompts_part_that_share_more_than_is_looked_at_is_not_known() -> None:
+    seen = SeenPages()
+    for num_pages, shared in ((MAX_PAGES, 0), (MAX_PAGES, MAX_PAGES), (MAX_PAGES + 1, 0)):
+        assert seen.note(keys_of(tokens([0] * num_pages)[:-1])) == shared
 
 
 def test_the_second_prompt_that_begins_so_is_told_to_keep_a_state_where_it_goes_on_otherwise() -> (
