@@ -14,6 +14,7 @@ from functools import cache
 from coordinator.core.registry import Registry, Worker
 from coordinator.core.request import Request
 from transport.wire.offers import Offer
+from transport.wire.prefix import PrefixKeys
 
 LONG_SHARED_LEN = 512
 """Beginnings that two prompts share are worth a wait from here on; they cost 7 ms to compute."""
@@ -53,10 +54,9 @@ def nothing(worker: Worker) -> Reuse:
 
 def reuses_of(request: Request, registry: Registry) -> Reuses:
     """What each worker would reuse of the request's tokens."""
-    keeping = next((worker for worker in registry.all() if worker.keeps_prefixes), None)
-    if keeping is None or not request.shares_prefixes:
+    keys = _keys_of(request, registry)
+    if keys is None:
         return nothing
-    keys = request.prefix_keys(keeping.hello)
     max_tokens = request.num_tokens - 1  # one token at least is computed
     looked_up = cache(lambda: registry.kept.of(keys, max_tokens))
     may_pull = "pull_timeout" not in request.failed_with  # perhaps a copy from such a peer
@@ -81,12 +81,20 @@ def reuses_of(request: Request, registry: Registry) -> Reuses:
 
 def kept_at(request: Request, registry: Registry) -> Reuses:
     """What each worker itself keeps of the request's tokens."""
-    keeping = next((worker for worker in registry.all() if worker.keeps_prefixes), None)
-    if keeping is None or not request.shares_prefixes:
+    keys = _keys_of(request, registry)
+    if keys is None:
         return nothing
-    found = registry.kept.of(request.prefix_keys(keeping.hello), request.num_tokens)
+    found = registry.kept.of(keys, request.num_tokens)
     kept = {instance: prefix.num_tokens for instance, prefix in reversed(found)}
     return lambda worker: Reuse(kept.get(worker.instance, 0))
+
+
+def _keys_of(request: Request, registry: Registry) -> PrefixKeys | None:
+    """None where no worker keeps prefixes, or the request shares none."""
+    keeping = next((worker for worker in registry.all() if worker.keeps_prefixes), None)
+    if keeping is None or not request.shares_prefixes:
+        return None
+    return request.prefix_keys(keeping.hello)
 
 
 def pull_cost(num_tokens: int, own: int) -> int:

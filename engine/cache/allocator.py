@@ -147,10 +147,8 @@ class CacheAllocator:
         self._make_room(0, 1)
         slot = self._slots.reserve()
         self._on_reserve(slot)
-        num_pages, tail = divmod(num_tokens, self._page_size)
-        pages = tuple(allocation.pages[: num_pages + (tail > 0)])
-        self._pages.use(pages)
-        kept = KeptPrefix(key, tuple(keys.pages_up_to(num_pages)), num_tokens, pages, slot)
+        kept = self._prefix_of(allocation, keys, num_tokens, slot)
+        self._pages.use(kept.pages)
         self._making.add(kept)
         return kept
 
@@ -180,13 +178,9 @@ class CacheAllocator:
             self.release(allocation)
             return None
         self._forget(allocation)
-        num_pages, tail = divmod(num_tokens, self._page_size)
-        pages = tuple(allocation.pages[: num_pages + (tail > 0)])
-        self._pages.keep(pages)
+        kept = self._prefix_of(allocation, keys, num_tokens, allocation.slot)
+        self._pages.keep(kept.pages)
         self._on_free(None, self._pages.release(allocation.pages))
-        kept = KeptPrefix(
-            key, tuple(keys.pages_up_to(num_pages)), num_tokens, pages, allocation.slot
-        )
         self.kept.add(kept)
         self.on_keep(kept)
         return kept
@@ -235,6 +229,15 @@ class CacheAllocator:
             f"{self._pages.references}; {slots} of {self.size.num_state_slots} state slots "
             "accounted for"
         )
+
+    def _prefix_of(
+        self, allocation: CacheAllocation, keys: PrefixKeys, num_tokens: int, slot: StateSlot
+    ) -> KeptPrefix:
+        """The sequence's first ``num_tokens`` tokens, with the state in ``slot``."""
+        num_pages, tail = divmod(num_tokens, self._page_size)
+        pages = tuple(allocation.pages[: num_pages + (tail > 0)])
+        page_keys = tuple(keys.pages_up_to(num_pages))
+        return KeptPrefix(keys.prefix(num_tokens), page_keys, num_tokens, pages, slot)
 
     def _forget(self, allocation: CacheAllocation) -> None:
         assert not allocation.released, "released twice"
