@@ -232,3 +232,31 @@ def test_what_restoring_costs(engine: Engine, capsys: pytest.CaptureFixture[str]
     num_bytes = engine.layout.state_slot_bytes
     with capsys.disabled():
         print(f"\nrestore of {num_bytes >> 20} MiB: {statistics.median(times):.3f} ms")
+
+
+def test_a_batch_that_samples_nothing_is_done_when_the_gpu_has_computed_it(engine: Engine) -> None:
+    """What it has kept is saved to the host, and shared, as soon as it says that it is done."""
+    from transport.copy.cuda_host import CudaHostCopier
+    from transport.copy.host_copy import HostCopy
+
+    copier = CudaHostCopier(engine.cache, 1 << 30, after_steps=False)
+    assert copier.pieces.wait(120)
+    stream, ids = torch.cuda.current_stream(), text(4096)
+    launch(engine, Row(0, table(0), 0, ids, sample=False, keep=Keep(3136, KEPT)))
+    truth = states(engine, KEPT)
+    for slot in (0, KEPT):
+        engine.poison_slot(slot)
+    torch.cuda.synchronize()
+    bind(engine, 0)
+    chunk = Row(0, table(0), 0, ids, sample=False, keep=Keep(3136, KEPT))
+    step = engine.launch(ForwardBatch((chunk,)))
+    assert not stream.query(), "too short to see that the host waits"
+    step.wait()
+    assert stream.query()
+    state = HostCopy((), ((KEPT, list(range(copier.blocks_per_state))),))
+    assert copier.save(state).wait(60)
+    engine.poison_slot(KEPT)
+    torch.cuda.synchronize()
+    assert copier.fetch(state).wait(60)
+    assert all(map(torch.equal, states(engine, KEPT), truth))
+    assert copier.close(30)
