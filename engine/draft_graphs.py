@@ -119,9 +119,10 @@ class DraftGraphs:
             verify = partial(self._forward, bucket, num_drafts)
             layer = partial(self._forward_layer, bucket, num_drafts)
             self._verify[bucket, num_drafts] = _captured(pool, verify)
-            self._layer[bucket, num_drafts] = _captured(pool, layer)
-            # Of no row, for each number of drafts: the kernel between the graphs is compiled too.
+            # Of no row. The kernel between the graphs is compiled too, and leaves in ``_last``
+            # rows of this shape, which the layer reads.
             self._accept(bucket, num_drafts)
+            self._layer[bucket, num_drafts] = _captured(pool, layer)
         for bucket in reversed([b for b, num in self.shapes if num == 1]):
             for place in places:
                 draft = partial(self._forward_draft, bucket, place)
