@@ -36,6 +36,8 @@ def main(signal_name: str, parent: str, *command: str) -> None:
         sys.exit(f"error: prctl: {os.strerror(ctypes.get_errno())}")
     if os.getppid() != int(parent):
         sys.exit(f"error: the parent {parent} is gone already")
+    # The mask is inherited, and a parent such as a worker of Ray blocks SIGINT in its threads.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if command[0].startswith("--listen="):
         os.dup2(int(command[0].partition("=")[2]), FIRST_FD)
         os.environ |= {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}

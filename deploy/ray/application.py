@@ -1,0 +1,49 @@
+"""Baton as an application of Ray Serve: ``serve run deploy/ray/serve.yaml``.
+
+Ray's proxies take HTTP requests, ``Ingress`` chooses a node for each, and each replica of ``Node``
+is one node's stack. What is set here fits every cluster; what differs is in the YAML file.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ray import serve
+from ray.serve.config import RequestRouterConfig
+from ray.serve.deployment import Application
+
+from deploy.ray.ingress import Ingress
+from deploy.ray.node import Node
+from deploy.ray.settings import node_settings
+
+ROUTER = "deploy.ray.router:ConversationRouter"
+# A node queues its requests itself, and refuses those beyond BATON_MAX_OPEN by its own 503.
+_MAX_OPEN = 65_536
+_STATS_EVERY_S = 2.0
+_HEALTH_EVERY_S = 5.0
+_HEALTH_TIMEOUT_S = 15.0
+DRAIN_S = 600.0
+"""That streams get to end, of a node or an ingress that Ray stops."""
+
+
+def build(arguments: Mapping[str, Any]) -> Application:
+    """Raises ValueError that names the argument."""
+    nodes = serve.deployment(
+        Node,
+        name="Node",
+        max_ongoing_requests=_MAX_OPEN,
+        health_check_period_s=_HEALTH_EVERY_S,
+        health_check_timeout_s=_HEALTH_TIMEOUT_S,
+        graceful_shutdown_timeout_s=DRAIN_S,
+        graceful_shutdown_wait_loop_s=1.0,
+        request_router_config=RequestRouterConfig(
+            request_router_class=ROUTER, request_routing_stats_period_s=_STATS_EVERY_S
+        ),
+    )
+    ingress = serve.deployment(
+        Ingress,
+        name="Ingress",
+        max_ongoing_requests=_MAX_OPEN,
+        graceful_shutdown_timeout_s=DRAIN_S,
+        graceful_shutdown_wait_loop_s=1.0,
+    )
+    return ingress.bind(nodes.bind(node_settings(arguments)))

@@ -1,0 +1,109 @@
+"""The deployment ``Node``: each replica holds one node's GPUs and runs Baton's stack on them.
+
+Life of a replica:
+ 1. start    ``baton up`` (stack.py), as it would serve alone; Ray waits until it is ready
+ 2. serve    the ingress asks Ray for a replica and sends the request to its URL (forward.py): no
+             token passes through this process. Until its answer has ended, the request holds a
+             slot here, by which Ray knows the load, and does not end a replica that has work
+ 3. watch    ``/ready`` and ``/metrics`` are read for health, routing and scaling
+ 4. stop     Ray chooses the replica for no new request and waits for its slots, at most
+             ``graceful_shutdown_timeout_s``; then ``baton up`` gets SIGTERM
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import msgspec
+import ray
+from ray import serve
+
+from deploy.ray.fetch import Fetched, Fetcher
+from deploy.ray.scaling import load_of
+from deploy.ray.settings import NodeSettings
+from deploy.ray.stack import Stack, up_service
+from transport.wire.errors import BatonError
+
+_ANSWER_S = 5.0
+_STOP_S = 20.0  # of the coordinator 10 s, of the workers and Redis what is left
+
+
+class Unhealthy(BatonError):
+    """Ray replaces the replica when it has been told so three times in a row."""
+
+
+class _Ready(msgspec.Struct):
+    """What is read of ``/ready``."""
+
+    ready: bool
+    problems: list[str] = []
+
+
+class Node:
+    """See above. Its methods are the hooks of Ray Serve, and ``ask``."""
+
+    async def __init__(self, settings: NodeSettings) -> None:  # type: ignore[misc]
+        """Raises StackEnded."""
+        host = ray.util.get_node_ip_address()
+        service = up_service(
+            os.environ, settings.settings, host=host, port=settings.port, drain_s=_STOP_S / 2
+        )
+        self._unready_s = settings.unready_s
+        self._stack = Stack(service)
+        await self._stack.start()
+        self._fetcher = Fetcher(self._stack.url, _ANSWER_S)
+        self._name = serve.get_replica_context().replica_id.unique_id
+        self._ready_at = time.monotonic()
+
+    def record_replica_metadata(self) -> dict[str, str]:
+        return {"url": self._stack.url}
+
+    async def check_health(self) -> None:
+        """Raises Unhealthy when the stack is replaced sooner than it mends itself: it has ended, it
+        does not answer, or it has had no live worker for ``unready_s``. A stack that is full is not
+        ready either, but well."""
+        if ended := self._stack.ended:
+            raise Unhealthy(f"baton up has ended: {ended}")
+        ready = await self._ready()
+        if ready.ready or not any("no live" in problem for problem in ready.problems):
+            self._ready_at = time.monotonic()
+        elif time.monotonic() - self._ready_at > self._unready_s:
+            raise Unhealthy(f"not ready for {self._unready_s:g} s: {'; '.join(ready.problems)}")
+
+    async def record_routing_stats(self) -> dict[str, Any]:
+        try:
+            return {
+                "ready": (await self._ready()).ready,
+                "open": sum((await self._load()).values()),
+            }
+        except Unhealthy:
+            return {"ready": False, "open": 0}
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        return await self._load()
+
+    async def ask(self, path: str, headers: Mapping[str, str]) -> tuple[str, Fetched]:
+        """This replica's name, and the stack's answer to a GET."""
+        return self._name, await self._fetcher.get(path, headers)
+
+    async def __del__(self) -> None:
+        if stack := getattr(self, "_stack", None):
+            await stack.stop(_STOP_S)
+
+    async def _ready(self) -> _Ready:
+        try:
+            return msgspec.json.decode(await self._get("/ready"), type=_Ready)
+        except msgspec.DecodeError as error:
+            raise Unhealthy(f"/ready of {self._stack.url} cannot be read: {error}") from error
+
+    async def _load(self) -> dict[str, float]:
+        """By the metrics, which need no API key."""
+        return load_of((await self._get("/metrics")).decode())
+
+    async def _get(self, path: str) -> bytes:
+        try:
+            return (await self._fetcher.get(path, {})).body
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise Unhealthy(f"{path} of {self._stack.url} is not answered: {error!r}") from error

@@ -1,0 +1,50 @@
+"""Which nodes have what a request names: the record of a request, or a stored response.
+
+With a Redis for each node, which is the default, both are where the request was served. All nodes
+are asked, which is rare and takes some milliseconds. With one Redis for all, every node says yes.
+"""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+
+from deploy.ray.conversation import previous_response
+from deploy.ray.fetch import Fetched
+from deploy.ray.pass_through import target
+
+log = logging.getLogger("ray.serve")
+
+_ANSWER_S = 5.0
+_NAMED = re.compile(r"/v1/(requests|responses)/[^/?]+")
+_KEYS = ("authorization", "x-api-key")
+
+
+def named(request: Request, body: bytes) -> str | None:
+    """The path under which a node has what ``request`` names; None where it names nothing."""
+    path = target(request)
+    if request.method == "POST" and path == "/v1/responses":
+        earlier = previous_response(body)
+        return f"/v1/responses/{quote(earlier, safe='')}" if earlier else None
+    found = _NAMED.match(path)
+    return found[0] if found else None
+
+
+async def holders(nodes: Any, path: str, request: Request) -> tuple[str, ...]:
+    """The nodes that have it, in no order; none where no node has it, or the key is not theirs."""
+    headers = {name: request.headers[name] for name in _KEYS if name in request.headers}
+    return tuple(name for name, answer in await _all(nodes, path, headers) if answer.status == 200)
+
+
+async def _all(nodes: Any, path: str, headers: Mapping[str, str]) -> Sequence[tuple[str, Fetched]]:
+    """The answers of the nodes that answer in time."""
+    asked = nodes.broadcast("ask", path, headers)
+    try:
+        found = await asked.results_async(timeout_s=_ANSWER_S, return_exceptions=True)
+    except TimeoutError:
+        log.warning("not all nodes have answered GET %s within %g s", path, _ANSWER_S)
+        return ()
+    return [each for each in found if not isinstance(each, BaseException)]

@@ -1,0 +1,58 @@
+"""Ray Serve's hook for routing: which node takes a request (ranking.py).
+
+``DeploymentHandle.choose_replica`` passes its keyword arguments on to ``choose_replicas`` here:
+
+- ``key``: of the conversation (conversation.py);
+- ``avoid``: nodes that have refused the connection for this request;
+- ``among``: the only nodes that may be chosen, where the answer depends on it (records.py).
+
+Ray counts what is open at each replica; that is its load. Whether a node is ready comes with its
+routing stats (node.py).
+"""
+
+from typing import Any
+
+from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+
+from deploy.ray.ranking import Choice, ranked
+
+
+class ConversationRouter(RequestRouter):  # type: ignore[misc]
+    """``max_lead`` of ``request_router_kwargs``: see ``ranked``."""
+
+    def initialize_state(self, max_lead: int = 8) -> None:
+        if max_lead < 1:
+            raise ValueError(f"max_lead: must be at least 1 request, not {max_lead}")
+        self._max_lead = max_lead
+
+    async def choose_replicas(
+        self,
+        candidate_replicas: list[RunningReplica],
+        pending_request: PendingRequest | None = None,
+    ) -> list[list[RunningReplica]]:
+        wanted: dict[str, Any] = {} if pending_request is None else pending_request.kwargs
+        if pending_request is not None:
+            pending_request.routing_context.should_backoff = True
+        replicas = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
+        for name in wanted.get("avoid", ()):
+            if len(replicas) > 1:
+                replicas.pop(name, None)
+        if among := [name for name in wanted.get("among", ()) if name in replicas]:
+            replicas = {name: replicas[name] for name in among}
+        key = wanted.get("key") or self._spread(pending_request)
+        order = ranked(key, map(self._choice, replicas.values()), self._max_lead)
+        return [[replicas[name]] for name in order]
+
+    def _choice(self, replica: RunningReplica) -> Choice:
+        load = self.replica_queue_len_cache.get(replica.replica_id)
+        stats = replica.routing_stats
+        return Choice(
+            replica.replica_id.unique_id,
+            load=stats.get("open", 0) if load is None else load,
+            ready=stats.get("ready", True),
+        )
+
+    def _spread(self, pending_request: PendingRequest | None) -> bytes:
+        """A request without a prompt goes anywhere."""
+        request_id = "" if pending_request is None else pending_request.metadata.internal_request_id
+        return request_id.encode()[:64]

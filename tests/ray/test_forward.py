@@ -1,0 +1,172 @@
+"""One request passed on to a node, with nodes that refuse, break off and wait."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from deploy.ray.fetch import new_session
+from deploy.ray.forward import Forwarded
+
+HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-type: "
+EVENTS = HEAD + b"text/event-stream; charset=utf-8\r\n\r\n"
+Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+@dataclass
+class Nodes:
+    """A handle whose router takes the nodes in order, without those to avoid."""
+
+    urls: list[str]
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    held: int = 0
+
+    @asynccontextmanager
+    async def choose_replica(self, **wanted: Any) -> AsyncIterator[SimpleNamespace]:
+        self.asked.append(wanted)
+        name = next(str(n) for n in range(len(self.urls)) if str(n) not in wanted["avoid"])
+        self.held += 1
+        try:
+            yield SimpleNamespace(replica_id=name, replica_metadata={"url": self.urls[int(name)]})
+        finally:
+            self.held -= 1
+
+
+@dataclass
+class Client:
+    """The other end of ASGI. ``leaves`` is set when it closes the connection."""
+
+    sent: list[dict[str, Any]] = field(default_factory=list)
+    leaves: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    async def receive(self) -> dict[str, str]:
+        await self.leaves.wait()
+        return {"type": "http.disconnect"}
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent[1:])
+
+
+@asynccontextmanager
+async def node(behaviour: Behaviour) -> AsyncIterator[str]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await behaviour(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+async def passed_on(nodes: Nodes, client: Client, path: str = "/v1/chat/completions") -> None:
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+    async with new_session() as session, asyncio.timeout(30):
+        forwarded = Forwarded(
+            Request(scope), b"{}", nodes=nodes, session=session, wanted={"key": b"k"}
+        )
+        await forwarded(scope, client.receive, client.send)
+    assert nodes.held == 0
+
+
+async def events(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(EVENTS + chunk(b"data: 1\n\n"))
+    writer.write(chunk(b"data: [DONE]\n\n") + chunk(b""))
+
+
+async def broken_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(EVENTS + chunk(b"data: 1\n\n"))
+
+
+async def test_status_headers_and_body_are_passed_on() -> None:
+    async with node(events) as url:
+        nodes, client = Nodes([url]), Client()
+        await passed_on(nodes, client)
+    assert client.sent[0]["status"] == 200
+    assert (b"content-type", b"text/event-stream; charset=utf-8") in client.sent[0]["headers"]
+    assert (b"x-baton-node", b"0") in client.sent[0]["headers"]
+    assert client.body == b"data: 1\n\ndata: [DONE]\n\n"
+    assert nodes.asked == [{"key": b"k", "avoid": ()}]
+
+
+async def test_a_node_that_refuses_the_connection_is_avoided() -> None:
+    async with node(events) as gone:
+        pass
+    async with node(events) as url:
+        nodes, client = Nodes([gone, url]), Client()
+        await passed_on(nodes, client)
+    assert client.body.endswith(b"data: [DONE]\n\n")
+    assert [asked["avoid"] for asked in nodes.asked] == [(), ("0",)]
+
+
+async def test_three_that_refuse_are_a_503_that_says_when_to_try_again() -> None:
+    async with node(events) as gone:
+        pass
+    client = Client()
+    await passed_on(Nodes([gone] * 4), client)
+    assert client.sent[0]["status"] == 503
+    assert (b"retry-after", b"1") in client.sent[0]["headers"]
+    assert "3 nodes have refused" in json.loads(client.body)["error"]["message"]
+
+
+async def test_a_node_lost_before_its_answer_is_a_503() -> None:
+    async def lost(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async with node(lost) as url:
+        client = Client()
+        await passed_on(Nodes([url]), client)
+    assert client.sent[0]["status"] == 503
+    assert json.loads(client.body)["error"]["code"] == "node_lost"
+
+
+async def test_a_stream_that_breaks_off_ends_with_an_error_event() -> None:
+    async with node(broken_off) as url:
+        client = Client()
+        await passed_on(Nodes([url]), client)
+    first, error, done = [part for part in client.body.split(b"\n\n") if part]
+    assert (first, done) == (b"data: 1", b"data: [DONE]")
+    assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == "node_lost"
+
+
+async def test_a_whole_answer_that_breaks_off_stays_incomplete() -> None:
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
+
+    async with node(half) as url:
+        client = Client()
+        with pytest.raises(Exception, match="payload is not completed"):
+            await passed_on(Nodes([url]), client)
+    assert all(message.get("more_body", True) for message in client.sent)
+
+
+async def test_when_the_client_leaves_the_nodes_connection_is_closed() -> None:
+    closed = asyncio.Event()
+    client = Client()
+
+    async def waits(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(EVENTS + chunk(b"data: 1\n\n"))
+        client.leaves.set()
+        await reader.read()  # to the end of the connection
+        closed.set()
+
+    async with node(waits) as url:
+        await passed_on(Nodes([url]), client)
+        async with asyncio.timeout(30):
+            await closed.wait()
