@@ -84,11 +84,24 @@ class Kernels(Protocol):
     ) -> torch.Tensor:
         """Gated causal attention up to its output projection -> [tokens, heads * head_dim].
 
-        ``x @ in_proj.T`` is [tokens, (k | q | gate | v) heads * head_dim]. Norm and rotate k and
+        ``x @ in_proj.T`` is [tokens, (v | k | q | gate) heads * head_dim]. Norm and rotate k and
         q, write k and v to attention layer ``layer``'s pages, attend, times ``sigmoid(gate)``. kv
         is the page pool [pages, layers, 2, page_size, kv_heads, head_dim]; inv_freq
         [rotary_dim / 2] float32 are the rotations a position, halves of ``rotary_dim`` paired.
         """
+        ...
+
+    def write_kv(
+        self,
+        x: torch.Tensor,
+        weights: AttentionWeights,
+        eps: float,
+        inv_freq: torch.Tensor,
+        kv: torch.Tensor,
+        layer: int,
+        inputs: Inputs,
+    ) -> None:
+        """Write the k and v that ``attention`` writes, and no more."""
         ...
 
     def moe_add(

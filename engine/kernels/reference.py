@@ -84,11 +84,28 @@ class ReferenceKernels:
         projected = self._linear(x, self._linear.plain(weights.in_proj)).view(
             x.shape[0], -1, head_dim
         )
-        kq, gate, v = projected.split_with_sizes((kv_heads + heads, heads, kv_heads), dim=1)
+        v, kq, gate = projected.split_with_sizes((kv_heads, kv_heads + heads, heads), dim=1)
         rope = inputs.once("rope", lambda: torch_norm.rope_table(inputs.positions, inv_freq))
         kq = torch_norm.norm_rope(kq, weights.kq_norm, rope, eps)
-        out = self._attend(kq[:, kv_heads:], kq[:, :kv_heads], v, kv, layer, inputs)
-        return (out * gate.sigmoid()).flatten(1)
+        _write(kq[:, :kv_heads], v, kv, layer, inputs)
+        return (self._attend(kq[:, kv_heads:], kv, layer, inputs) * gate.sigmoid()).flatten(1)
+
+    def write_kv(
+        self,
+        x: torch.Tensor,
+        weights: AttentionWeights,
+        eps: float,
+        inv_freq: torch.Tensor,
+        kv: torch.Tensor,
+        layer: int,
+        inputs: Inputs,
+    ) -> None:
+        kv_heads, head_dim = kv.shape[-2:]
+        rows = self._linear.plain(weights.in_proj.first(2 * kv_heads * head_dim))
+        v, k = self._linear(x, rows).view(x.shape[0], 2, kv_heads, head_dim).unbind(1)
+        rope = inputs.once("rope", lambda: torch_norm.rope_table(inputs.positions, inv_freq))
+        k = torch_norm.norm_rope(k, weights.kq_norm[:kv_heads], rope, eps)
+        _write(k, v, kv, layer, inputs)
 
     def moe_add(
         self,
@@ -178,8 +195,6 @@ class ReferenceKernels:
     def _attend(
         self,
         q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
         kv: torch.Tensor,
         layer: int,
         inputs: Inputs,
@@ -188,14 +203,21 @@ class ReferenceKernels:
         k_rows, v_rows = torch_attention.layer_rows(kv, layer)
         parts = []
         if inputs.decode:
-            k_rows.index_copy_(0, inputs.decode.new_rows, k[:n])
-            v_rows.index_copy_(0, inputs.decode.new_rows, v[:n])
             parts.append(torch_attention.attend_decode(q[:n], k_rows, v_rows, inputs.decode))
         if inputs.prefill:
-            k_rows.index_copy_(0, inputs.prefill.new_rows, k[n:])
-            v_rows.index_copy_(0, inputs.prefill.new_rows, v[n:])
             parts.append(torch_attention.attend_prefill(q[n:], k_rows, v_rows, inputs.prefill))
         return _joined(parts)
+
+
+def _write(k: torch.Tensor, v: torch.Tensor, kv: torch.Tensor, layer: int, inputs: Inputs) -> None:
+    n = inputs.num_decode
+    k_rows, v_rows = torch_attention.layer_rows(kv, layer)
+    if inputs.decode:
+        k_rows.index_copy_(0, inputs.decode.new_rows, k[:n])
+        v_rows.index_copy_(0, inputs.decode.new_rows, v[:n])
+    if inputs.prefill:
+        k_rows.index_copy_(0, inputs.prefill.new_rows, k[n:])
+        v_rows.index_copy_(0, inputs.prefill.new_rows, v[n:])
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:

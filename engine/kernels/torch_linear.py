@@ -23,12 +23,16 @@ DENSE_ROWS = (6, 24)
 """Between these all of a few small experts for every token are the faster way."""
 
 
+Place = tuple[int, torch.Size]
+"""Where a weight begins, and its shape: its first rows may be used alone."""
+
+
 class Linear:
     """``x @ weight.T`` [rows, outputs] for weights that live as long as this does."""
 
     def __init__(self) -> None:
-        self._packed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._dequantised: dict[int, torch.Tensor] = {}
+        self._packed: dict[Place, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._dequantised: dict[Place, torch.Tensor] = {}
         self._has_onednn = bool(torch.backends.mkldnn.is_available())
 
     def plain(self, weight: Matrix) -> torch.Tensor:
@@ -36,7 +40,7 @@ class Linear:
         time."""
         if weight.fp8.numel() > MAX_WEIGHTS or not weight.num_fp8:
             return weight.dequantised()
-        place = weight.fp8.data_ptr()
+        place = _place(weight.fp8)
         if place not in self._dequantised:
             self._dequantised[place] = weight.dequantised()
         return self._dequantised[place]
@@ -83,12 +87,16 @@ class Linear:
 
     def _pack(self, weight: torch.Tensor) -> torch.Tensor:
         """In oneDNN's order; [experts, outputs, inputs] as one matrix over all their inputs."""
-        known = self._packed.get(weight.data_ptr())
-        if known is None or known[0].shape != weight.shape:
+        known = self._packed.get(_place(weight))
+        if known is None:
             matrix = weight.transpose(0, 1).flatten(1) if weight.dim() == 3 else weight
             packed = torch.ops.mkldnn._reorder_linear_weight(matrix.contiguous(), TYPICAL_ROWS)
-            known = self._packed[weight.data_ptr()] = weight, packed
+            known = self._packed[_place(weight)] = weight, packed
         return known[1]
+
+
+def _place(weight: torch.Tensor) -> Place:
+    return weight.data_ptr(), weight.shape
 
 
 def _product(x: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:

@@ -26,17 +26,54 @@ def rope_cache(
 ) -> torch.Tensor:
     """Write attention layer ``layer``'s k and v of each token -> q [tokens, heads, head_dim].
 
-    projected [tokens, k | q | gate | v] in heads of head_dim; weight [kv_heads + heads, head_dim]
+    projected [tokens, v | k | q | gate] in heads of head_dim; weight [kv_heads + heads, head_dim]
     float32, k first; inv_freq [rotary_dim / 2] float32; positions [tokens], where -1 marks padding
     (nothing is read or written, its q is zero); token_rows [tokens] is each token's row of
     block_tables [rows, pages], None if token i is row i; kv is the page pool
     [pages, layers, 2, page_size, kv_heads, head_dim].
     """
-    num_tokens, width = projected.shape
-    page_size, num_kv_heads, head_dim = kv.shape[3:]
+    num_kv_heads, head_dim = kv.shape[4:]
     num_heads = weight.shape[0] - num_kv_heads
+    width = 2 * (num_heads + num_kv_heads) * head_dim
+    assert projected.shape[1] == width, (projected.shape, weight.shape)
+    q = projected.new_empty(projected.shape[0], num_heads, head_dim)
+    _launch(projected, q, weight, inv_freq, positions, token_rows, block_tables, kv, layer, eps)
+    return q
+
+
+def cache_kv(
+    projected: torch.Tensor,
+    weight: torch.Tensor,
+    inv_freq: torch.Tensor,
+    positions: torch.Tensor,
+    token_rows: torch.Tensor | None,
+    block_tables: torch.Tensor,
+    kv: torch.Tensor,
+    layer: int,
+    eps: float,
+) -> None:
+    """What ``rope_cache`` writes to the pages, of projected [tokens, v | k]."""
+    num_kv_heads, head_dim = kv.shape[4:]
+    assert projected.shape[1] == 2 * num_kv_heads * head_dim, (projected.shape, kv.shape)
+    _launch(projected, None, weight, inv_freq, positions, token_rows, block_tables, kv, layer, eps)
+
+
+def _launch(
+    projected: torch.Tensor,
+    q: torch.Tensor | None,
+    weight: torch.Tensor,
+    inv_freq: torch.Tensor,
+    positions: torch.Tensor,
+    token_rows: torch.Tensor | None,
+    block_tables: torch.Tensor,
+    kv: torch.Tensor,
+    layer: int,
+    eps: float,
+) -> None:
+    num_tokens = projected.shape[0]
+    page_size, num_kv_heads, head_dim = kv.shape[3:]
+    num_heads = 0 if q is None else q.shape[1]
     assert weight.shape[1] == head_dim, (weight.shape, kv.shape)
-    assert width == 2 * (num_heads + num_kv_heads) * head_dim, (width, weight.shape)
     assert projected.stride(1) == 1, projected.stride()
     assert positions.shape == (num_tokens,), positions.shape
     assert positions.is_contiguous()
@@ -45,21 +82,19 @@ def rope_cache(
     assert kv.dtype == projected.dtype, (kv.dtype, projected.dtype)
     rotary_dim = 2 * inv_freq.shape[0]
     assert rotary_dim & (rotary_dim - 1) == 0, rotary_dim
-    q = projected.new_empty(num_tokens, num_heads, head_dim)
     if num_tokens == 0:
-        return q
+        return
     tokens_each = 1 if num_tokens <= 128 else 16
-    _rope_kernel[(num_heads + 2 * num_kv_heads, triton.cdiv(num_tokens, tokens_each))](
+    _rope_kernel[(2 * num_kv_heads + num_heads, triton.cdiv(num_tokens, tokens_each))](
         projected, weight, inv_freq, positions,
-        positions if token_rows is None else token_rows, block_tables, q, kv,
+        positions if token_rows is None else token_rows, block_tables, kv if q is None else q, kv,
         num_tokens, projected.stride(0), block_tables.stride(0), kv.stride(0),
         layer * kv.stride(1), kv.stride(2), eps,
         HEADS=num_heads, KV_HEADS=num_kv_heads, DIM=head_dim, HALF=rotary_dim // 2,
         PAGE=page_size, TOKENS=tokens_each, OWN_ROW=token_rows is None,
         num_warps=1 if tokens_each == 1 else 4,
-        **overlap(q),
+        **overlap(projected),
     )  # fmt: skip
-    return q
 
 
 @triton.jit(do_not_specialize=["num_tokens", "table_stride"])
@@ -88,7 +123,7 @@ def _rope_kernel(
     OWN_ROW: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One head of k, q or v (in this order) of TOKENS tokens."""
+    """One head of v, k or q (in this order) of TOKENS tokens."""
     wait_for_inputs(PDL)
     head = tl.program_id(0)
     o_t = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
@@ -97,16 +132,13 @@ def _rope_kernel(
     m_live = b_position >= 0
     o_d = tl.arange(0, DIM)
     o_t = o_t.to(tl.int64)
-    is_v = head >= HEADS + KV_HEADS
-    column = head * DIM
-    if is_v:
-        column += HEADS * DIM
-    p_x += o_t[:, None] * x_stride + column
+    is_v = head < KV_HEADS
+    p_x += o_t[:, None] * x_stride + head * DIM
     b_x = tl.load(p_x + o_d[None, :], mask=m_live[:, None], other=0.0)
 
-    is_q = (head >= KV_HEADS) & (head < HEADS + KV_HEADS)
+    is_q = head >= 2 * KV_HEADS
     if is_q:
-        p_out = p_q + ((o_t * HEADS + head - KV_HEADS) * DIM)[:, None]
+        p_out = p_q + ((o_t * HEADS + head - 2 * KV_HEADS) * DIM)[:, None]
         m_out = m_t[:, None]
     else:
         row = o_t
@@ -115,8 +147,6 @@ def _rope_kernel(
         p_page = p_tables + row * table_stride + b_position // PAGE
         page = tl.load(p_page, mask=m_live, other=0).to(tl.int64)
         kv_head = head % KV_HEADS
-        if is_v:
-            kv_head = (head - HEADS - KV_HEADS) % KV_HEADS
         o_page = page * page_stride + layer_offset + is_v.to(tl.int64) * v_offset
         p_out = p_kv + (o_page + ((b_position % PAGE) * KV_HEADS + kv_head) * DIM)[:, None]
         m_out = m_live[:, None]
@@ -126,7 +156,7 @@ def _rope_kernel(
     else:
         b_wide = b_x.to(tl.float32)
         b_scale = tl.rsqrt(tl.sum(b_wide * b_wide, 1) / DIM + eps)[:, None]
-        p_w = p_weight + head * DIM
+        p_w = p_weight + (head - KV_HEADS) * DIM
         b_y = (b_wide * b_scale * tl.load(p_w + o_d)[None, :]).to(b_x.dtype)
         tl.store(p_out + o_d[None, :], b_y, mask=m_out & (o_d >= 2 * HALF)[None, :])
         o_r = tl.arange(0, HALF)

@@ -24,61 +24,14 @@ from engine.kernels.triton_fp8 import widened_rows
 from engine.kernels.triton_gated_norm import gated_rms_norm
 from engine.kernels.triton_linear import float_linear, linear, linear_parts
 from engine.kernels.triton_prefill_plan import PrefillPlan
-from engine.kernels.triton_rope_cache import rope_cache
+from engine.kernels.triton_rope_cache import cache_kv, rope_cache
 from engine.kernels.triton_route import route_shared
 from engine.model.config import ModelConfig
 from engine.model.matrix import Matrix
-from engine.model.quantization import BLOCK
 from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 from transport.wire.layout import CacheLayout
 
 MAX_STREAMED_TOKENS = 512
-MIN_DOT = 16
-"""Each side of the smallest product on tensor cores."""
-
-
-def unsupported(config: ModelConfig, dtype: torch.dtype) -> str:
-    """Why the set cannot compute this model; empty if it can."""
-    problems = []
-    if dtype != torch.bfloat16:
-        problems.append(f"dtype {dtype}")
-    if config.linear_conv_kernel_dim != 4:
-        problems.append(f"linear_conv_kernel_dim {config.linear_conv_kernel_dim}")
-    if config.moe_intermediate_size != config.shared_expert_intermediate_size:
-        problems.append("experts and shared expert of different sizes")
-    if config.linear_key_head_dim != config.linear_value_head_dim:
-        problems.append("linear_key_head_dim and linear_value_head_dim of different sizes")
-    value_heads = config.linear_num_value_heads
-    if value_heads % 32 and 32 % value_heads:
-        problems.append(f"linear_num_value_heads {value_heads} neither a part of 32 nor a multiple")
-    sizes = {
-        "hidden_size": config.hidden_size,
-        "moe_intermediate_size": config.moe_intermediate_size,
-        "num_attention_heads * head_dim": config.num_attention_heads * config.head_dim,
-        "linear_num_value_heads * linear_value_head_dim": config.value_dim,
-        "linear_* channels": config.conv_channels,
-    }
-    if config.quantization.source != "none" and config.head_dim % BLOCK:
-        problems.append(f"FP8 blocks of head_dim {config.head_dim} rows")
-    problems += [
-        f"{name} {size} not a multiple of 512" for name, size in sizes.items() if size % 512
-    ]
-    powers = {
-        "num_experts_per_tok": (config.num_experts_per_tok, 1),
-        "num_attention_heads / num_key_value_heads": (
-            config.num_attention_heads // config.num_key_value_heads,
-            1,
-        ),
-        "head_dim": (config.head_dim, MIN_DOT),
-        "rotary_dim": (config.rotary_dim, 2),
-        "linear_key_head_dim": (config.linear_key_head_dim, MIN_DOT),
-    }
-    problems += [
-        f"{name} {size} not a power of two from {least} on"
-        for name, (size, least) in powers.items()
-        if size < least or size & (size - 1)
-    ]
-    return ", ".join(problems)
 
 
 @dataclass
@@ -209,8 +162,7 @@ class TritonKernels:
         kv_heads, head_dim = kv.shape[-2:]
         heads = weights.kq_norm.shape[0] - kv_heads
         projected = linear(x, weights.in_proj)
-        begin = (kv_heads + heads) * head_dim
-        gate = projected[:, begin : begin + heads * head_dim]
+        gate = projected[:, (2 * kv_heads + heads) * head_dim :]
         n = inputs.num_decode
         positions = inputs.once("positions", inputs.positions.int)
         parts = []
@@ -233,6 +185,31 @@ class TritonKernels:
             )  # fmt: skip
             parts.append(attention_prefill(q, gate[n:], kv, layer, rows.tables, plan))
         return _joined(parts)
+
+    def write_kv(
+        self,
+        x: torch.Tensor,
+        weights: AttentionWeights,
+        eps: float,
+        inv_freq: torch.Tensor,
+        kv: torch.Tensor,
+        layer: int,
+        inputs: Inputs,
+    ) -> None:
+        kv_heads, head_dim = kv.shape[-2:]
+        projected = linear(x, weights.in_proj.first(2 * kv_heads * head_dim))
+        positions, n = inputs.once("positions", inputs.positions.int), inputs.num_decode
+        if inputs.decode:
+            cache_kv(
+                projected[:n], weights.kq_norm, inv_freq, positions[:n], None,
+                self._rows(inputs, "decode").tables, kv, layer, eps,
+            )  # fmt: skip
+        if inputs.prefill:
+            cache_kv(
+                projected[n:], weights.kq_norm, inv_freq, positions[n:],
+                self._plan(inputs).token_rows, self._rows(inputs, "prefill").tables,
+                kv, layer, eps,
+            )  # fmt: skip
 
     def moe_add(
         self,

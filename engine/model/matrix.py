@@ -60,6 +60,13 @@ class Matrix:
         """FP8 rows that share a row of scales."""
         return self.num_fp8 // self.scales.shape[-2] if self.num_fp8 else BLOCK
 
+    def first(self, num_rows: int) -> "Matrix":
+        """The first ``num_rows`` rows, in the same memory; a multiple of ``group`` of those in
+        FP8."""
+        num_fp8 = min(num_rows, self.num_fp8)
+        scales = self.scales[..., : num_fp8 // self.group, :]
+        return Matrix(self.fp8[..., :num_fp8, :], scales, self.plain[..., : num_rows - num_fp8, :])
+
     @property
     def nbytes(self) -> int:
         return self.fp8.nbytes + self.scales.nbytes + self.plain.nbytes

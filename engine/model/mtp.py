@@ -3,6 +3,9 @@
     x_t = fc([norm(embed(id_{t+1})), norm(h_t)]);   x_t += attention(norm(x_t));   x_t += moe(...)
     draft of id_{t+2} = lm_head(norm(x_t))
 
+What a token's KV is made of comes before the layer's attention. A pass from which nothing is to be
+guessed therefore writes the KV alone (``draft_kv``), some 1 / 6 of the layer's work.
+
 h is the trunk's hidden state after its final norm; for a second draft, the layer's own. Embedding
 and lm_head are the trunk's. The layer's KV is the last layer of the page pool. Source: the
 checkpoint's ``mtp.*`` tensors, and DeepSeek-V3's report, section 2.2, whose layer this is.
@@ -14,7 +17,7 @@ import torch.nn.functional as F
 from engine.inputs import Inputs
 from engine.kernels.interface import Kernels
 from engine.model.qwen35 import Qwen35
-from engine.model.weights import AttentionWeights
+from engine.model.weights import AttentionWeights, MtpWeights
 from transport.copy.tensors import CacheTensors
 
 
@@ -32,18 +35,47 @@ def draft_hidden(
     hidden] the trunk's, or this function's own, at the position itself. Writes the layer's KV.
     """
     config, weights = model.config, model.weights
-    eps, mtp = config.rms_norm_eps, weights.mtp
-    assert mtp is not None, "drafts without a draft layer"
-    layer, mixer = mtp.layer, mtp.layer.mixer
-    assert isinstance(mixer, AttentionWeights), "a draft layer attends"
-    _, embedded = kernels.add_norm(F.embedding(ids, weights.embed), None, mtp.embedding_norm, eps)
-    _, normed = kernels.add_norm(hidden, None, mtp.hidden_norm, eps)
-    both = torch.cat((embedded, normed), -1)
-    x, pending = kernels.linear_add(torch.zeros_like(embedded), both, mtp.fc)
-    x, y = kernels.add_norm(x, pending, layer.input_norm, eps)
-    last = cache.kv.shape[1] - 1
+    eps, (mtp, mixer) = config.rms_norm_eps, _layer(model)
+    layer, last = mtp.layer, cache.kv.shape[1] - 1
+    x, y = _entered(model, ids, hidden, kernels)
     mixed = kernels.attention(y, mixer, eps, weights.inv_freq, cache.kv, last, inputs)
     x, pending = kernels.linear_add(x, mixed, mixer.out_proj)
     x, y = kernels.add_norm(x, pending, layer.post_norm, eps)
     x, pending = kernels.moe_add(x, y, layer.moe, config.num_experts_per_tok, inputs)
     return kernels.final_norm(x, pending, mtp.norm, eps, None)
+
+
+def draft_kv(
+    model: Qwen35,
+    ids: torch.Tensor,
+    hidden: torch.Tensor,
+    inputs: Inputs,
+    cache: CacheTensors,
+    kernels: Kernels,
+) -> None:
+    """Write the KV that ``draft_hidden`` writes, and no more."""
+    weights, eps = model.weights, model.config.rms_norm_eps
+    _, mixer = _layer(model)
+    _, y = _entered(model, ids, hidden, kernels)
+    last = cache.kv.shape[1] - 1
+    kernels.write_kv(y, mixer, eps, weights.inv_freq, cache.kv, last, inputs)
+
+
+def _layer(model: Qwen35) -> tuple[MtpWeights, AttentionWeights]:
+    mtp = model.weights.mtp
+    assert mtp is not None, "drafts without a draft layer"
+    assert isinstance(mtp.layer.mixer, AttentionWeights), "a draft layer attends"
+    return mtp, mtp.layer.mixer
+
+
+def _entered(
+    model: Qwen35, ids: torch.Tensor, hidden: torch.Tensor, kernels: Kernels
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What enters the layer [tokens, hidden], and its norm."""
+    weights, eps = model.weights, model.config.rms_norm_eps
+    mtp, _ = _layer(model)
+    _, embedded = kernels.add_norm(F.embedding(ids, weights.embed), None, mtp.embedding_norm, eps)
+    _, normed = kernels.add_norm(hidden, None, mtp.hidden_norm, eps)
+    both = torch.cat((embedded, normed), -1)
+    x, pending = kernels.linear_add(torch.zeros_like(embedded), both, mtp.fc)
+    return kernels.add_norm(x, pending, mtp.layer.input_norm, eps)

@@ -188,11 +188,11 @@ class _Builder:
         return AttentionWeights(
             in_proj=new.matrix(
                 hidden,
+                Part(name + "v_proj.weight", kv_heads * dim),
                 Part(name + "k_proj.weight", kv_heads * dim),
                 # The checkpoint has q and gate rows alternating head by head; here all q come
                 # first.
                 Part(name + "q_proj.weight", 2 * heads * dim, interleaved=(heads, 2)),
-                Part(name + "v_proj.weight", kv_heads * dim),
             ),
             kq_norm=new.norms(
                 dim, (name + "k_norm.weight", kv_heads), (name + "q_norm.weight", heads)

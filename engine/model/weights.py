@@ -21,7 +21,7 @@ class DeltaNetWeights:
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """Rows of ``in_proj``: k, q, gate, v; k and q share one norm and rotation pass."""
+    """Rows of ``in_proj``: v, k, q, gate; k and q share one norm and rotation pass."""
 
     in_proj: Matrix
     kq_norm: torch.Tensor

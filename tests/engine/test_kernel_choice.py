@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.kernels.triton_set import unsupported
+from engine.kernels.triton_support import unsupported
 from engine.model.config import ModelConfig
 from tests.engine.compiled_kernels import FULL_SIZE
 

@@ -8,7 +8,7 @@ from engine.kernels import torch_attention, torch_norm
 from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
 from engine.kernels.triton_attention_prefill import attention_prefill
 from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan
-from engine.kernels.triton_rope_cache import rope_cache
+from engine.kernels.triton_rope_cache import cache_kv, rope_cache
 from tests.kernels.closeness import relative_error
 
 HEADS, KV_HEADS, DIM, PAGE, EPS, LAYER = 8, 2, 32, 16, 1e-6, 1
@@ -57,12 +57,12 @@ class Cache:
 
     @property
     def gate(self) -> torch.Tensor:
-        return self.projected[:, (KV_HEADS + HEADS) * DIM : (KV_HEADS + 2 * HEADS) * DIM]
+        return self.projected[:, (2 * KV_HEADS + HEADS) * DIM :]
 
     def truth(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """-> gated output, the pages after it, and q."""
         x = self.projected.view(len(self.positions), -1, DIM)
-        kq, gate, v = x.split_with_sizes((KV_HEADS + HEADS, HEADS, KV_HEADS), 1)
+        v, kq, gate = x.split_with_sizes((KV_HEADS, KV_HEADS + HEADS, HEADS), 1)
         rope = torch_norm.rope_table(self.positions, self.inv_freq)
         kq = torch_norm.norm_rope(kq, self.weight, rope, EPS)
         kv = self.kv.clone()
@@ -96,7 +96,7 @@ def test_decode(dtype: torch.dtype, num_programs: int, device: torch.device) -> 
     workspace = AttentionWorkspace.allocate(5, HEADS, DIM, device)
     workspace.partials.fill_(float("nan"))
     workspace.stats.fill_(float("nan"))
-    gate = projected[:, (KV_HEADS + HEADS) * DIM : (KV_HEADS + 2 * HEADS) * DIM]
+    gate = projected[:, (2 * KV_HEADS + HEADS) * DIM :]
     gate[-1] = 0.0
     out = attention_decode(
         q, gate, cache.kv, LAYER, tables, ends, workspace, num_programs=num_programs, block=16
@@ -124,6 +124,22 @@ def test_prefill(dtype: torch.dtype, device: torch.device) -> None:
     assert relative_error(out, truth) < BOUND[dtype]
 
 
+@pytest.mark.parametrize("num_tokens", [4, 200])
+def test_k_and_v_alone_are_written_as_with_q(num_tokens: int, device: torch.device) -> None:
+    starts, lens = ([0, 15, 16, 77], [1] * 4) if num_tokens == 4 else ([3, 0], [100, 100])
+    cache = Cache(starts, lens, torch.bfloat16, device)
+    token_rows = None
+    if num_tokens > 4:
+        token_rows = PrefillPlan.of(cache.rows.starts, cache.rows.lens, device).token_rows
+    narrow, alone = cache.projected[:, : 2 * KV_HEADS * DIM].contiguous(), cache.kv.clone()
+    shared = (
+        cache.weight, cache.inv_freq, cache.positions, token_rows, cache.rows.block_tables,
+    )  # fmt: skip
+    rope_cache(cache.projected, *shared, cache.kv, LAYER, EPS)
+    cache_kv(narrow, *shared, alone, LAYER, EPS)
+    assert torch.equal(alone.view(torch.int16), cache.kv.view(torch.int16))
+
+
 def test_padding_changes_nothing(device: torch.device) -> None:
     cache = Cache([0, 31, 64], [37, 1, 16], torch.bfloat16, device)
     before = cache.kv.clone()
@@ -142,7 +158,7 @@ def test_padding_changes_nothing(device: torch.device) -> None:
             projected[:length], cache.weight, cache.inv_freq, positions[:length],
             plan.token_rows, tables, cache.kv, LAYER, EPS,
         )  # fmt: skip
-        gate = projected[:length, (KV_HEADS + HEADS) * DIM : (KV_HEADS + 2 * HEADS) * DIM]
+        gate = projected[:length, (2 * KV_HEADS + HEADS) * DIM :]
         out = attention_prefill(q, gate, cache.kv, LAYER, tables, plan)
         return [out[:num_tokens], cache.kv.clone().nan_to_num()]
 
