@@ -1,12 +1,15 @@
 """``python -m bench.speculation``: what drafts cost and give on one GPU, without a server.
 
-Full-size model, random weights. A random draft layer is never right, so drafts are accepted with a
-given probability instead (``--acceptance``), which the result says. Steps are timed as in
-bench/step.py, one ahead of the host; K "off" is an engine without the draft layer.
+Full-size model, random weights. A random draft layer is never right, so drafts are accepted by lot
+with a given probability instead (``--acceptance``), which the result says. Steps are timed as in
+bench/step.py, one ahead of the host; K "off" is an engine without the draft layer. Tokens a second
+of a fixed K are those that the acceptance gives on average, over the measured step. ``auto`` is the
+workers' own choice of K from the first step on, and its tokens are those of the lots.
 """
 
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +17,9 @@ import torch
 import typer
 
 from bench import result_file
+from bench.draft_graph_times import graph_times
 from bench.step import FULL_SIZE, gpu_environment
+from decode.speculation import AUTO_DRAFTS, DraftPolicy, FixedDrafts, NoDrafts, draft_policy
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
 from engine.draft_graphs import DraftGraphs
@@ -22,6 +27,45 @@ from engine.runner import Engine
 from engine.step import Step
 from transport.copy.memory import own_memory
 from transport.wire.sampling import SamplingParams, StopRule
+
+WARM_STEPS = 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """``drafts`` is K, off or auto; auto is timed from its first step on."""
+
+    batch: int
+    drafts: str
+    acceptance: float
+    num_steps: int
+
+    @property
+    def num_warm(self) -> int:
+        return 0 if self.drafts == "auto" else WARM_STEPS
+
+    @property
+    def max_drafts(self) -> int:
+        if self.drafts == "auto":
+            return AUTO_DRAFTS["cuda"]
+        return 0 if self.drafts == "off" else int(self.drafts)
+
+    @property
+    def max_tokens(self) -> int:
+        """That a sequence may get."""
+        return (self.num_warm + self.num_steps + 1) * (1 + self.max_drafts)
+
+    @property
+    def expected_tokens(self) -> float | None:
+        """Of a step and sequence, where K does not change."""
+        if self.drafts == "auto":
+            return None
+        return sum(self.acceptance**i for i in range(1 + self.max_drafts))
+
+    def policy(self) -> DraftPolicy:
+        if self.drafts == "auto":
+            return draft_policy("auto", self.max_drafts, "cuda")
+        return NoDrafts() if self.drafts == "off" else FixedDrafts(self.max_drafts)
 
 
 class Bench:
@@ -42,32 +86,40 @@ class Bench:
             rows = tuple(Row(s, self._pages(s), 0, tuple(prompts[s])) for s in slots)
             self._engine.launch(ForwardBatch(rows)).result()
 
-    def decode(self, batch: int, num_drafts: int | None, num_steps: int) -> tuple[float, float]:
-        """(seconds a step, tokens a step and sequence)."""
+    def decode(self, case: Case) -> tuple[float, float]:
+        """(seconds a step, tokens a step and sequence), of the steps after the warm-up."""
+        policy, num_warm, batch = case.policy(), case.num_warm, case.batch
         pending: Step | None = None
-        began = num_tokens = 0.0
-        for step in range(num_steps + 8):
-            if step == 8:
+        began, num_tokens, made = time.perf_counter(), 0, 0
+        for step in range(num_warm + case.num_steps):
+            if step == num_warm:
+                if pending is not None:
+                    self._take_in(pending, policy)
+                pending, num_tokens = None, 0
                 torch.cuda.synchronize()
-                began, num_tokens = time.perf_counter(), 0.0
+                began = time.perf_counter()
             rows = tuple(
-                Row(s, self._pages(s), self._input_len + step, None, num_drafts=num_drafts or 0)
+                Row(s, self._pages(s), self._input_len + step, None, num_drafts=made)
                 for s in range(batch)
             )
-            launched = self._engine.launch(ForwardBatch(rows, num_drafts))
+            made = policy.num_next(batch)
+            launched = self._engine.launch(ForwardBatch(rows, made))
             if pending is not None:
-                num_tokens += self._tokens(pending)
+                num_tokens += self._take_in(pending, policy)
             pending = launched
         assert pending is not None, "no steps"
-        num_tokens += self._tokens(pending)
-        seconds = (time.perf_counter() - began) / num_steps
-        return seconds, num_tokens / (num_steps + 1) / batch
+        num_tokens += self._take_in(pending, policy)
+        seconds = time.perf_counter() - began
+        return seconds / case.num_steps, num_tokens / case.num_steps / batch
 
     @staticmethod
-    def _tokens(step: Step) -> int:
-        sampled = step.result().sampled
-        assert all(s.token_id is not None for each in sampled for s in each), "NaN"
-        return sum(len(each) for each in sampled)
+    def _take_in(step: Step, policy: DraftPolicy) -> int:
+        """How many tokens the step gave."""
+        result = step.result()
+        assert all(s.token_id is not None for each in result.sampled for s in each), "NaN"
+        for num_drafts, sampled in zip(result.drafts, result.sampled, strict=True):
+            policy.verified(num_drafts, len(sampled) - 1)
+        return sum(len(each) for each in result.sampled)
 
     def _pages(self, slot: int) -> tuple[int, ...]:
         return tuple(range(slot * self._pages_each, (slot + 1) * self._pages_each))
@@ -77,77 +129,97 @@ def main(
     model: Annotated[Path, typer.Option(help="Checkpoint folder or config.")] = FULL_SIZE,
     batches: Annotated[str, typer.Option(help="Batch sizes.")] = "1,2,4,8,16,32,64",
     drafts: Annotated[
-        str,
-        typer.Option(help="K; none: the layer is not computed. off, alone: an engine without it."),
-    ] = "none,0,1,2,3",
+        str, typer.Option(help="Values of K. off, alone: an engine without the draft layer.")
+    ] = "0,1,2,3",
     off: Annotated[Path | None, typer.Option(help="A result of off, to compare with.")] = None,
     acceptance: Annotated[str, typer.Option(help="Of each draft.")] = "0,0.5,0.8,0.9",
     input_len: int = 1024,
-    num_steps: int = 128,
+    num_steps: int = 48,
+    auto_batches: Annotated[str, typer.Option(help="Batch sizes of auto.")] = "1,4,16,64,256",
+    auto_acceptance: Annotated[str, typer.Option(help="Of each draft under auto.")] = "0,0.8",
+    auto_steps: Annotated[int, typer.Option(help="From auto's start; 0: no auto.")] = 300,
     out: Annotated[Path, typer.Option(help="Result file.")] = Path("bench/results/drafts.json"),
     commit: Annotated[str, typer.Option(help="Where the code is not a git checkout.")] = "",
 ) -> None:
-    sizes = [int(size) for size in batches.split(",")]
-    wanted, rates = drafts.split(","), [float(rate) for rate in acceptance.split(",")]
-    print("batch  K     accepted  step ms  tokens a step  tok/s  x off")
-    plain: dict[int, float] = {}
+    plain: dict[tuple[int, int], float] = {}
     if off is not None:
-        steps = json.loads(off.read_text())["steps"]
-        plain = {row["batch"]: row["tokens_per_s"] for row in steps if row["drafts"] == "off"}
-    results = _measure(model, sizes, wanted, rates, input_len, num_steps, plain)
+        rows = json.loads(off.read_text())["steps"]
+        plain = {(row["batch"], row["num_steps"]): row["tokens_per_s"] for row in rows}
+    is_off = drafts == "off"
+    cases = [
+        Case(batch, number, rate, num_steps)
+        for batch in _numbers(batches)
+        for number in drafts.split(",")
+        for rate in (_rates(acceptance) if number not in ("off", "0") else [0.0])
+    ]
+    cases += [
+        Case(batch, "off" if is_off else "auto", rate, auto_steps)
+        for batch in _numbers(auto_batches) * (auto_steps > 0)
+        for rate in ([0.0] if is_off else _rates(auto_acceptance))
+    ]
+    steps, graphs = _measure(model, cases, input_len, plain)
     report = {
         "environment": gpu_environment("bench.speculation", commit),
         "acceptance": "given, not measured: random weights, a draft is accepted by lot",
         "input_len": input_len,
-        "num_steps": num_steps,
-        "steps": results,
+        "steps": steps,
+        "graphs": graphs,
     }
     result_file.write(out, report)
 
 
 def _measure(
-    model: Path,
-    sizes: list[int],
-    numbers: list[str],
-    rates: list[float],
-    input_len: int,
-    num_steps: int,
-    plain: dict[int, float],
-) -> list[dict[str, Any]]:
-    max_drafts = max((int(number) for number in numbers if number.isdecimal()), default=0)
-    pages_each = -(-(input_len + (num_steps + 16) * (1 + max_drafts)) // 64)
+    model: Path, cases: list[Case], input_len: int, plain: dict[tuple[int, int], float]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(each case, each batch's graphs of K = 0)"""
+    most = max(case.batch for case in cases)
+    pages_each = -(-(input_len + max(case.max_tokens for case in cases)) // 64)
+    max_drafts = max(case.max_drafts + (case.drafts == "0") for case in cases)
     began = time.perf_counter()
     memory = own_memory("cuda", f"bench-{max_drafts}")
     config = EngineConfig(
-        model_dir=model, load_format="dummy", device="cuda", num_pages=pages_each * max(sizes),
-        num_state_slots=max(2, *sizes), max_drafts=max(1, max_drafts) * (numbers != ["off"]),
+        model_dir=model, load_format="dummy", device="cuda", num_pages=pages_each * most,
+        num_state_slots=max(2, most), max_drafts=max_drafts,
     )  # fmt: skip
     engine = Engine.load(config, memory.allocate)
     print(f"ready in {time.perf_counter() - began:.1f} s", flush=True)
-    bench, found = Bench(engine, input_len, pages_each), list[dict[str, Any]]()
-    for batch in sizes:
-        for number in numbers:
-            num = int(number) if number.isdecimal() else None
-            for rate in rates if num else rates[:1]:
-                if isinstance(engine._drafts, DraftGraphs):
-                    engine._drafts.forced = rate if num else None
-                bench.prefill(batch)
-                seconds, tokens = bench.decode(batch, num, num_steps)
-                tok_s = batch * tokens / seconds
-                row: dict[str, Any] = {
-                    "batch": batch,
-                    "drafts": number,
-                    "acceptance": rate if num else None,
-                    "step_ms": round(1e3 * seconds, 3),
-                    "tokens_a_step": round(tokens, 3),
-                    "tokens_per_s": round(tok_s),
-                }
-                row["times_off"] = round(tok_s / plain.get(batch, float("nan")), 3)
-                found.append(row)
-                print("{:5}  {:4} {!s:>9} {:8} {:13} {:7} {:6}".format(*row.values()), flush=True)
+    bench, found, graphs = Bench(engine, input_len, pages_each), [], []
+    print("batch  K     accepted  steps  step ms  tokens  expected    tok/s  x off")
+    for case in cases:
+        if isinstance(engine._drafts, DraftGraphs):
+            engine._drafts.forced = case.acceptance
+        bench.prefill(case.batch)
+        seconds, tokens = bench.decode(case)
+        expected = case.expected_tokens
+        tok_s = case.batch * (expected or tokens) / seconds
+        row: dict[str, Any] = {
+            "batch": case.batch,
+            "drafts": case.drafts,
+            "acceptance": case.acceptance,
+            "num_steps": case.num_steps,
+            "step_ms": round(1e3 * seconds, 3),
+            "tokens_a_step": round(tokens, 3),
+            "expected_tokens": expected and round(expected, 3),
+            "tokens_per_s": round(tok_s),
+        }
+        row["times_off"] = round(tok_s / plain.get((case.batch, case.num_steps), float("nan")), 3)
+        found.append(row)
+        print("{:5}  {:4} {:9} {:6} {:8} {:7} {!s:>9} {:8} {:6}".format(*row.values()), flush=True)
+        if case.drafts == "0" and isinstance(engine._drafts, DraftGraphs):
+            times = graph_times(engine._drafts, case.batch)
+            graphs.append({"batch": case.batch} | times)
+            print(f"       graphs, ms: {times}", flush=True)
     del engine, bench
     memory.close()
-    return found
+    return found, graphs
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def _rates(text: str) -> list[float]:
+    return [float(rate) for rate in text.split(",")]
 
 
 if __name__ == "__main__":

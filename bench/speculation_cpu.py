@@ -59,7 +59,7 @@ class Run:
             began = time.perf_counter()
             while running:
                 rows = tuple(self._row(slot, group[slot], answers[slot]) for slot in running)
-                result = self._engine.launch(ForwardBatch(rows, self.num_drafts)).result()
+                result = self._engine.launch(ForwardBatch(rows, self.num_drafts or 0)).result()
                 steps += len(running)
                 for slot, outcomes in zip(running, result.sampled, strict=True):
                     new = [outcome.token_id or 0 for outcome in outcomes]

@@ -89,14 +89,10 @@ class DecodeScheduler:
             sequence.drafts_in_flight += row.num_drafts
         if not rows:
             return None
-        num_next = None
+        self._num_made = 0
         if any(sequence.may_draft for sequence in sequences):
-            num_next = self._drafts.num_next(len(rows))
-        if num_next is None:
-            for sequence in sequences:
-                sequence.missed_drafts = True
-        self._num_made = num_next or 0
-        return Scheduled(tuple(rows), tuple(sequences), num_next)
+            self._num_made = self._drafts.num_next(len(rows))
+        return Scheduled(tuple(rows), tuple(sequences), self._num_made)
 
     def retire(
         self, scheduled: Scheduled, result: StepResult

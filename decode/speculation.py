@@ -2,26 +2,32 @@
 
 Pure. A step with K drafts costs ``costs[K]`` plain steps and gives 1 + p_1 + … + p_K tokens, where
 p_i is how often the first i drafts of a sequence were all accepted. The best K has the most tokens
-for its cost. Where none pays the draft layer is not computed at all; if that is because drafts are
-refused, new sequences try it again from time to time.
+for its cost. Where none pays a step only writes the draft layer's KV, so that any later one can
+draft. If that is because drafts are refused, they are tried again, after longer and longer pauses.
 """
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from engine.config import MAX_DRAFTS
 
 ASSUMED = 0.8
 """Of drafts, before any was verified: what this family's draft layer reaches."""
-ASSUMED_WEIGHT = 32.0
-MEMORY = 2048.0
-"""Drafts after which an old outcome counts for 1 / e."""
+ASSUMED_WEIGHT = 4.0
+"""In drafts: five refused ones and no accepted one are enough for a sequence alone to stop."""
+CAUTION = 8
+"""Drafts to be verified, since the start or a pause, for each draft more than one."""
+FADE = 1.0 - 1.0 / 2048.0
+"""What an outcome counts for when the next one comes."""
 GAIN = 1.02
 """A larger K must promise so many times the tokens a second."""
-TRIAL_EVERY, TRIAL_STEPS = 2048, 32
-"""Steps: where drafts do not pay, one in so many begins a trial that lasts so long."""
+MIN_PAUSE, MAX_PAUSE = 512, 4096
+"""Steps until refused drafts are tried again. A trial costs about three plain steps, so each pause
+is twice as long as the one before it."""
+LASTING = 1024
+"""Drafts: with more of them between two pauses, the next pause is the shortest again."""
 AUTO_DRAFTS = {"cpu": 4, "cuda": 3}
 """The most that ``auto`` makes: each has graphs of its own on CUDA."""
 COSTS: dict[str, dict[int, tuple[float, ...]]] = {
@@ -49,11 +55,6 @@ one thread; cuda: the full size on one H200 (cpu-drafts.json, h200-drafts.json a
 h200-drafts-128.json in bench/results)."""
 
 
-FOLLOWS = {"cpu": False, "cuda": True}
-"""Whether the draft layer is computed in steps that are too large for drafts: 2.4 % of a step on an
-H200, a fifth on a CPU. Without it the sequences of such a step would have no drafts ever after."""
-
-
 def max_drafts(setting: str, device: str) -> int:
     """The most drafts under ``auto``, ``off`` or a number; raises ValueError naming the setting."""
     if setting in ("auto", "off"):
@@ -69,15 +70,14 @@ def draft_policy(setting: str, num_drafts: int, device: str) -> "DraftPolicy":
         return NoDrafts()
     if setting != "auto":
         return FixedDrafts(num_drafts)
-    return AutoDrafts(num_drafts, COSTS[device], follows=FOLLOWS[device])
+    return AutoDrafts(num_drafts, COSTS[device])
 
 
 class DraftPolicy(Protocol):
     """What the scheduler asks."""
 
-    def num_next(self, num_sequences: int) -> int | None:
-        """Drafts that a step of so many sequences makes for the next one; None: do not compute the
-        draft layer."""
+    def num_next(self, num_sequences: int) -> int:
+        """Drafts that a step of so many sequences makes for the next one. Asked once a step."""
         ...
 
     def verified(self, num_drafts: int, num_accepted: int) -> None:
@@ -88,8 +88,8 @@ class DraftPolicy(Protocol):
 class NoDrafts:
     """For an engine without a draft layer."""
 
-    def num_next(self, num_sequences: int) -> int | None:
-        return None
+    def num_next(self, num_sequences: int) -> int:
+        return 0
 
     def verified(self, num_drafts: int, num_accepted: int) -> None:
         """Nothing was drafted."""
@@ -101,76 +101,91 @@ class FixedDrafts:
 
     num: int
 
-    def num_next(self, num_sequences: int) -> int | None:
+    def num_next(self, num_sequences: int) -> int:
         return self.num
 
     def verified(self, num_drafts: int, num_accepted: int) -> None:
         """It makes no difference."""
 
 
-@dataclass
 class Acceptance:
-    """How often the first i drafts of a sequence were all accepted, the latest counting most."""
+    """How often a draft is accepted whose predecessors were, by position, the latest counting most.
+    A position with little evidence is taken to be like the one before it."""
 
-    max_drafts: int
-    _accepted: list[float] = field(init=False)
-    _verified: list[float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._accepted = [ASSUMED_WEIGHT * ASSUMED**i for i in range(1, self.max_drafts + 1)]
-        self._verified = [ASSUMED_WEIGHT] * self.max_drafts
+    def __init__(self, max_drafts: int) -> None:
+        self.num_noted = 0
+        self._accepted, self._verified = [0.0] * max_drafts, [0.0] * max_drafts
 
     def note(self, num_drafts: int, num_accepted: int) -> None:
-        for i in range(num_drafts):
-            fade = 1.0 - 1.0 / MEMORY
-            self._accepted[i] = self._accepted[i] * fade + (num_accepted > i)
-            self._verified[i] = self._verified[i] * fade + 1.0
+        """A sequence's step had so many drafts, of which the first ``num_accepted`` were
+        accepted. What was noted before fades, also of positions that had none."""
+        if not num_drafts:
+            return
+        self.num_noted += 1
+        for i in range(len(self._verified)):
+            self._accepted[i] = self._accepted[i] * FADE + (i < num_accepted)
+            self._verified[i] = self._verified[i] * FADE + (i < num_drafts and i <= num_accepted)
 
     def rates(self) -> list[float]:
-        """p_1, p_2, …; never rising, as a later draft needs all before it."""
-        rates, least = [], 1.0
+        """p_1, p_2, …: how often the first 1, 2, … drafts are all accepted."""
+        rates, all_before, like = [], 1.0, ASSUMED
         for accepted, verified in zip(self._accepted, self._verified, strict=True):
-            least = min(least, accepted / verified)
-            rates.append(least)
+            like = (accepted + ASSUMED_WEIGHT * like) / (verified + ASSUMED_WEIGHT)
+            all_before *= like
+            rates.append(all_before)
         return rates
 
 
 class AutoDrafts:
     """The K that pays best. ``costs``: by the number of sequences, what a step with 1, 2, … drafts
-    takes, in plain steps; for other numbers that of the next larger one counts. ``follows``: the
-    draft layer is computed all the same where drafts do not pay for so many sequences."""
+    takes, in plain steps; for other numbers that of the next larger one counts, and none pays with
+    more sequences than the largest."""
 
-    def __init__(
-        self, max_drafts: int, costs: Mapping[int, Sequence[float]], *, follows: bool = False
-    ) -> None:
+    def __init__(self, max_drafts: int, costs: Mapping[int, Sequence[float]]) -> None:
         self.acceptance = Acceptance(max_drafts)
+        self._assumed = self.acceptance.rates()
         self._costs = dict(sorted(costs.items()))
         self._sizes = list(self._costs)
         self._max_drafts = max_drafts
-        self._num_refusing = 0
-        self._too_large = 0 if follows else None
+        self._pause = MIN_PAUSE
+        self._num_paused = 0
 
-    def num_next(self, num_sequences: int) -> int | None:
-        best = self._best(num_sequences)
+    def num_next(self, num_sequences: int) -> int:
+        costs = self._costs_of(num_sequences)
+        best = best_num(costs, self.acceptance.rates())
         if best:
-            return best
-        if any(self._best(size) for size in self._sizes):
-            return self._too_large
-        in_period = self._num_refusing % TRIAL_EVERY
-        self._num_refusing += 1
-        return 1 if in_period >= TRIAL_EVERY - TRIAL_STEPS else None
+            return min(best, 1 + self.acceptance.num_noted // CAUTION)
+        if best_num(costs, self._assumed):
+            self._wait()
+        return 0
 
     def verified(self, num_drafts: int, num_accepted: int) -> None:
         self.acceptance.note(num_drafts, num_accepted)
 
-    def _best(self, num_sequences: int) -> int:
+    def _wait(self) -> None:
+        """A step went by without drafts because they are refused; after a pause of such steps begin
+        again with what is assumed."""
+        self._num_paused += 1
+        if self._num_paused < self._pause:
+            return
+        paid = self.acceptance.num_noted >= LASTING
+        self._pause = MIN_PAUSE if paid else min(2 * self._pause, MAX_PAUSE)
+        self._num_paused = 0
+        self.acceptance = Acceptance(self._max_drafts)
+
+    def _costs_of(self, num_sequences: int) -> Sequence[float]:
         place = bisect_left(self._sizes, num_sequences)
         if place == len(self._sizes):
-            return 0
-        best, gain, tokens = 0, GAIN, 1.0
-        costs = self._costs[self._sizes[place]][: self._max_drafts]
-        for num, (cost, rate) in enumerate(zip(costs, self.acceptance.rates(), strict=False), 1):
-            tokens += rate
-            if tokens / cost > gain:
-                best, gain = num, tokens / cost
-        return best
+            return ()
+        return self._costs[self._sizes[place]][: self._max_drafts]
+
+
+def best_num(costs: Sequence[float], rates: Sequence[float]) -> int:
+    """Of no drafts, 1, 2, …, which cost 1 and ``costs``, the number with the most tokens for its
+    cost; ``rates`` are p_1, p_2, …"""
+    best, gain, tokens = 0, GAIN, 1.0
+    for num, (cost, rate) in enumerate(zip(costs, rates, strict=False), 1):
+        tokens += rate
+        if tokens / cost > gain:
+            best, gain = num, tokens / cost
+    return best

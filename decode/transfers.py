@@ -143,8 +143,7 @@ class KVTransferQueue:
         there is none: the same tokens' KV may differ in its last bits."""
         if sequence.keys is None or offer.digest:
             return None
-        prefix = self._allocator.kept.longest(sequence.keys, offer.num_tokens)
-        return None if prefix is None or prefix.missed_drafts else prefix
+        return self._allocator.kept.longest(sequence.keys, offer.num_tokens)
 
     def _launch(self, admitted: list[KVTransfer], wanted: list[Wanted]) -> None:
         pulls = self._puller.pull(wanted)

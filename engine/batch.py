@@ -79,12 +79,12 @@ class Row:
 class ForwardBatch:
     """Rows computed together; any mix of prefill chunks and decode tokens.
 
-    ``num_next_drafts``: drafts that the step makes for the next one. None: the draft layer is not
-    computed at all, and a sequence that has missed a token has no drafts any more.
+    ``num_next_drafts``: drafts that the step makes for the next one, where the engine has a draft
+    layer.
     """
 
     rows: tuple[Row, ...]
-    num_next_drafts: int | None = None
+    num_next_drafts: int = 0
 
     @property
     def num_tokens(self) -> int:

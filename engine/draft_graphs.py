@@ -7,6 +7,7 @@ A step is enqueued whole, and the host reads its outcome while the next one runs
     accept                          what agrees; lengths, pending and next tokens move on
     layer graph (rows, drafts)      the draft layer at the accepted positions
     draft graphs (rows, place)      the first draft's head, then each further draft
+    or KV graph (rows, drafts)      where the next step shall have no drafts
 
 Which positions a step writes only the GPU knows: lengths are in tables there (triton_drafts.py).
 """
@@ -33,7 +34,7 @@ from engine.kernels.triton_drafts import (
     place_verified,
 )
 from engine.kernels.triton_linear import aligned_rows
-from engine.model.mtp import draft_hidden
+from engine.model.mtp import draft_hidden, draft_kv
 from engine.model.qwen35 import Qwen35
 from engine.passes import Pass
 from engine.speculation import DRAFT_IDS, draft_prompts
@@ -103,10 +104,10 @@ class DraftGraphs:
         num_draft_ids = min(DRAFT_IDS, logits.shape[1])
         self._draft_logits = aligned_rows(most, num_draft_ids, dtype=torch.float32, device=device)
         self._verify: dict[tuple[int, int], Graph] = {}
+        self._kv: dict[tuple[int, int], Graph] = {}
         self._layer: dict[tuple[int, int], Graph] = {}
         self._draft: dict[tuple[int, int], Graph] = {}
         self._made = [0] * num_slots
-        self._behind = [False] * num_slots
         self._fresh = [True] * num_slots
 
     @torch.inference_mode()
@@ -116,13 +117,14 @@ class DraftGraphs:
         places = range(self._tables.drafts.shape[0])
         for bucket, num_drafts in sorted(self.shapes, key=lambda s: -s[0] * (s[1] + 1)):
             self._write_step(bucket, (), [], num_drafts)
-            verify = partial(self._forward, bucket, num_drafts)
-            layer = partial(self._forward_layer, bucket, num_drafts)
-            self._verify[bucket, num_drafts] = _captured(pool, verify)
+            shape = bucket, num_drafts
+            self._verify[shape] = _captured(pool, partial(self._forward, *shape))
             # Of no row. The kernel between the graphs is compiled too, and leaves in ``_last``
             # rows of this shape, which the layer reads.
             self._accept(bucket, num_drafts)
-            self._layer[bucket, num_drafts] = _captured(pool, layer)
+            self._kv[shape] = _captured(pool, partial(self._forward_kv, *shape))
+            if (bucket, 1) in self.shapes:
+                self._layer[shape] = _captured(pool, partial(self._forward_layer, *shape))
         for bucket in reversed([b for b, num in self.shapes if num == 1]):
             for place in places:
                 draft = partial(self._forward_draft, bucket, place)
@@ -132,14 +134,14 @@ class DraftGraphs:
         """The slot has a new owner."""
         self._blocks.forget(state_slot)
         self._made[state_slot] = 0
-        self._behind[state_slot], self._fresh[state_slot] = False, True
+        self._fresh[state_slot] = True
 
     def prefilled(self, part: Pass, inputs: Inputs, hidden: torch.Tensor) -> None:
         """As Speculation's."""
         draft_prompts(self._model, self._cache, self._kernels, self._sampler, part, inputs, hidden)
 
     @torch.inference_mode()
-    def launch(self, rows: Sequence[Row], num_next: int | None) -> tuple[list[int], Verified]:
+    def launch(self, rows: Sequence[Row], num_next: int) -> tuple[list[int], Verified]:
         """Enqueue one step -> (of each token the index of its row, the tokens)."""
         bucket = next(b for b in self.buckets if b >= len(rows))
         most = max(num for b, num in self.shapes if b == bucket)
@@ -161,8 +163,7 @@ class DraftGraphs:
         return owners, VerifiedOnGpu(draw, counts, num_out, copied)
 
     def _num_drafts(self, row: Row, most: int) -> int:
-        made = 0 if self._behind[row.state_slot] else self._made[row.state_slot]
-        return min(row.num_drafts, made, most)
+        return min(row.num_drafts, self._made[row.state_slot], most)
 
     def _sample(self, rows: Sequence[Row], counts: Sequence[int], tokens_each: int) -> Draw:
         """The target's choices, one for each token of ``counts``, into ``_sampled`` too."""
@@ -195,19 +196,15 @@ class DraftGraphs:
             self._num_out, num_drafts + 1, self.forced,
         )  # fmt: skip
 
-    def _make(
-        self, rows: Sequence[Row], bucket: int, num_drafts: int, num_next: int | None
-    ) -> None:
+    def _make(self, rows: Sequence[Row], bucket: int, num_drafts: int, num_next: int) -> None:
         """Enqueue the draft layer and the next step's drafts."""
-        if num_next is not None:
-            self._layer[bucket, num_drafts].replay()
-            if (bucket, 1) not in self.shapes:
-                num_next = 0
-            for place in range(num_next):
-                self._draft[bucket, place].replay()
+        if (bucket, 1) not in self.shapes:
+            num_next = 0
+        (self._layer if num_next else self._kv)[bucket, num_drafts].replay()
+        for place in range(num_next):
+            self._draft[bucket, place].replay()
         for row in rows:
-            self._behind[row.state_slot] |= num_next is None
-            self._made[row.state_slot] = num_next or 0
+            self._made[row.state_slot] = num_next
 
     def _write_step(
         self, bucket: int, rows: Sequence[Row], wanted: Sequence[int], num_drafts: int
@@ -245,6 +242,12 @@ class DraftGraphs:
         self._hidden[:size].copy_(hidden)
         logits = self._logits[:size]
         self._model.logits(hidden, logits.shape[1], self._kernels, logits)
+
+    def _forward_kv(self, bucket: int, num_drafts: int) -> None:
+        size = bucket * (num_drafts + 1)
+        placed = self._output.first(size)
+        inputs, hidden = self._inputs(placed), self._hidden[:size]
+        draft_kv(self._model, placed.ids, hidden, inputs, self._cache, self._kernels)
 
     def _forward_layer(self, bucket: int, num_drafts: int) -> None:
         size = bucket * (num_drafts + 1)

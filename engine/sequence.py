@@ -35,10 +35,9 @@ class Sequence:
     are of this process's monotonic clock.
     ``http_id`` is the client's own id of the request, for the log. ``hands_off``: when its prompt
     is done its cache is offered to a decode worker; else it runs on here. ``num_scored`` tokens of
-    its prompt got their log-probabilities in earlier attempts. ``missed_drafts``: a step of it went
-    by without the draft layer, which can guess for it no more. ``num_pending`` of the tokens in its
-    pages are drafts of its last step that its state does not have yet. ``begun``: its first batch
-    here was launched. ``finished``: it has got its last token.
+    its prompt got their log-probabilities in earlier attempts. ``num_pending``
+    of the tokens in its pages are drafts of its last step that its state does not have yet.
+    ``begun``: its first batch here was launched. ``finished``: it has got its last token.
 
     Of the prefix cache: ``salt`` and ``boundaries`` as in the order; ``keys`` are those of its
     tokens when it came, None where nothing may be shared; ``source`` is what a peer keeps of it,
@@ -68,7 +67,6 @@ class Sequence:
     http_id: str = ""
     hands_off: bool = False
     num_scored: int = 0
-    missed_drafts: bool = False
     num_pending: int = 0
     begun: bool = False
     finished: bool = False
@@ -119,7 +117,7 @@ class Sequence:
         """Whether its tokens can be guessed: what penalties and a grammar do to the next token is
         known only when the one before it is."""
         sampling = self.sampling
-        return not (self.missed_drafts or sampling.has_penalties or sampling.constraint)
+        return not (sampling.has_penalties or sampling.constraint)
 
     @property
     def log_fields(self) -> dict[str, object]:
@@ -187,7 +185,7 @@ class Scheduled:
 
     rows: tuple[Row, ...]
     sequences: tuple[Sequence, ...]
-    num_next_drafts: int | None = None
+    num_next_drafts: int = 0
 
     @property
     def batch(self) -> ForwardBatch:

@@ -5,7 +5,8 @@ A sequence's step, with L tokens in the cache and ``next_token`` the one after t
 1. verify    forward of next_token and its drafts at positions L, L + 1, …
 2. sample    the target's choice for each, with the noise of its (seed, position)
 3. accept    as many drafts as equal that choice; the token after them is new too
-4. draft     the draft layer at the accepted positions, then for each further draft alone
+4. draft     the draft layer at the accepted positions, then for each further draft alone;
+             where the next step shall have no drafts, the layer's KV alone
 
 A draft is accepted only if the target chose the same token itself, so the output does not depend
 on drafts. A refused one leaves no trace: its KV lies behind the sequence's end and is overwritten,
@@ -22,7 +23,7 @@ from engine.batch import Row
 from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
-from engine.model.mtp import draft_hidden
+from engine.model.mtp import draft_hidden, draft_kv
 from engine.model.qwen35 import Qwen35
 from engine.passes import Pass
 from engine.sampler import Sampler
@@ -44,7 +45,7 @@ class Drafts(Protocol):
 
     def prefilled(self, part: Pass, inputs: Inputs, hidden: torch.Tensor) -> None: ...
 
-    def launch(self, rows: Sequence[Row], num_next: int | None) -> tuple[list[int], Outcome]: ...
+    def launch(self, rows: Sequence[Row], num_next: int) -> tuple[list[int], Outcome]: ...
 
 
 def draft_prompts(
@@ -65,15 +66,14 @@ def draft_prompts(
     follow = upload(torch.tensor(ids), hidden.device)
     sampled = sampler.next_token.index_select(0, inputs.sample_slots)
     follow = follow.index_copy(0, inputs.sample_index, sampled)
-    draft_hidden(model, follow, hidden, inputs, cache, kernels)
+    draft_kv(model, follow, hidden, inputs, cache, kernels)
 
 
 class Speculation:
     """Drafts of every state slot, on a device whose results the host has when a launch returns.
 
     What the next step needs: ``_lengths`` (tokens in the cache, None: the row's ``start``),
-    ``_made`` drafts in ``_ids`` [drafts, state slots], and in the rings what is pending. A slot is
-    ``_behind`` when the draft layer has missed one of its tokens.
+    ``_made`` drafts in ``_ids`` [drafts, state slots], and in the rings what is pending.
     """
 
     def __init__(
@@ -99,20 +99,18 @@ class Speculation:
         self._lengths: list[int | None] = [None] * num_slots
         self._made = [0] * num_slots
         self._num_pending = [0] * num_slots
-        self._behind = [False] * num_slots
 
     def forget(self, state_slot: int) -> None:
         """The slot has a new owner."""
         self._lengths[state_slot], self._made[state_slot] = None, 0
-        self._behind[state_slot] = False
         self._pending[state_slot] = self._num_pending[state_slot] = 0
 
     def prefilled(self, part: Pass, inputs: Inputs, hidden: torch.Tensor) -> None:
-        """Compute the draft layer of a pass of prompts, whose hidden states of every token are
+        """Write the draft layer's KV of a pass of prompts, whose hidden states of every token are
         ``hidden``, once the tokens that follow are sampled."""
         draft_prompts(self._model, self._cache, self._kernels, self._sampler, part, inputs, hidden)
 
-    def launch(self, rows: Sequence[Row], num_next: int | None) -> tuple[list[int], Verified]:
+    def launch(self, rows: Sequence[Row], num_next: int) -> tuple[list[int], Verified]:
         """One step -> (of each token the index of its row, the tokens)."""
         counts = tuple(1 + self._num_drafts(row) for row in rows)
         tokens = [
@@ -141,13 +139,12 @@ class Speculation:
         ]
         for row, last in zip(rows, ended, strict=True):
             self._lengths[row.state_slot] = last.start + 1
-        self._draft(
-            [t for t, k in zip(tokens, kept, strict=True) if k],
-            ended,
-            num_next,
-            hidden[torch.tensor(kept)],
-            draw.device_ids[torch.tensor(kept)],
-        )
+        following = draw.device_ids
+        if not all(kept):
+            tokens = [token for token, keep in zip(tokens, kept, strict=True) if keep]
+            chosen, inputs = torch.tensor(kept), self._inputs(tokens)
+            hidden, following = hidden[chosen], following[chosen]
+        self._draft(tokens, inputs, ended, num_next, hidden, following.clamp(min=0))
         owners = [i for i, count in enumerate(counts) for _ in range(count)]
         return owners, Verified(draw, counts, torch.tensor(accepted) + 1)
 
@@ -175,19 +172,20 @@ class Speculation:
     def _draft(
         self,
         tokens: Sequence[Row],
+        inputs: Inputs,
         ended: Sequence[Row],
-        num_next: int | None,
+        num_next: int,
         hidden: torch.Tensor,
         ids: torch.Tensor,
     ) -> None:
-        """Make the next step's drafts: ``tokens`` are this step's output, with the trunk's hidden
-        states and the ids that follow; ``ended`` is each row's last one."""
+        """Make the next step's drafts: ``tokens`` are this step's output, as ``inputs``, with the
+        trunk's hidden states and the ids that follow; ``ended`` is each row's last one."""
         for row in ended:
             self._made[row.state_slot] = 0
-            self._behind[row.state_slot] |= num_next is None
-        if num_next is None:
+        if not num_next:
+            draft_kv(self._model, ids, hidden, inputs, self._cache, self._kernels)
             return
-        hidden = self._draft_hidden(self._inputs(tokens), ids.clamp(min=0), hidden)
+        hidden = self._draft_hidden(inputs, ids, hidden)
         place = {token.state_slot: i for i, token in enumerate(tokens)}
         hidden = hidden[torch.tensor([place[row.state_slot] for row in ended])]
         rows, inputs = list(ended), self._inputs(ended)
@@ -218,8 +216,8 @@ class Speculation:
         return torch.cat((self._sampler.next_token[slot : slot + 1], self._ids[: count - 1, slot]))
 
     def _num_drafts(self, row: Row) -> int:
-        made = 0 if self._behind[row.state_slot] else self._made[row.state_slot]
-        return min(row.num_drafts, made, self._room(row) - self._length(row) - 1)
+        room = self._room(row) - self._length(row) - 1
+        return min(row.num_drafts, self._made[row.state_slot], room)
 
     def _length(self, row: Row) -> int:
         """Tokens in the cache, at most one fewer than the row's pages hold: more are there only

@@ -36,7 +36,6 @@ class PrefixCopy:
     pull: Pull
     num_tokens: int
     reused_from: ReusedFrom
-    missed_drafts: bool
     deadline: float
     digest: str = ""
     making: KeptPrefix | None = None
@@ -82,7 +81,7 @@ class PrefixPulls:
         every copy is verified: the same tokens' KV may differ in its last bits."""
         source = self._source(sequence)
         verified = source is not None and source.digest
-        return prefix is not None and not prefix.missed_drafts and not verified
+        return prefix is not None and not verified
 
     def start(self, sequence: Sequence) -> None:
         """Copy the most that is kept of the sequence into its own pages and a state slot. The pages
@@ -107,9 +106,8 @@ class PrefixPulls:
         rest = structs.replace(source, block_table=source.block_table[first:])
         (pull,) = self._puller.pull([Wanted(rest, tuple(allocation.pages[first:end]), slot.id)])
         return PrefixCopy(
-            sequence, pull, source.num_tokens, "peer", source.missed_drafts, deadline,
-            digest=source.digest, making=making,
-        )  # fmt: skip
+            sequence, pull, source.num_tokens, "peer", deadline, source.digest, making
+        )
 
     def _fetch(self, sequence: Sequence, kept: KeptPrefix) -> PrefixCopy:
         allocation, deadline = sequence.allocation, self._clock() + self._timeout_s
@@ -118,9 +116,7 @@ class PrefixPulls:
         slot = making.slot if making is not None else allocation.slot
         pages, num_shared = tuple(allocation.pages), allocation.num_shared
         pull = self._host.fetch(kept, pages, slot.id, num_shared)
-        return PrefixCopy(
-            sequence, pull, kept.num_tokens, "host", kept.missed_drafts, deadline, making=making
-        )
+        return PrefixCopy(sequence, pull, kept.num_tokens, "host", deadline, making=making)
 
     def _begin(self, sequence: Sequence, source: Offer | KeptPrefix) -> KeptPrefix | None:
         """A slot for the copied state, in which it is kept; None: the sequence's own has to do."""
@@ -129,7 +125,6 @@ class PrefixPulls:
             return None
         making = self._allocator.begin_prefix(allocation, keys, source.num_tokens)
         if making is not None:
-            making.missed_drafts = source.missed_drafts
             sequence.making.append(making)
         return making
 
@@ -151,7 +146,7 @@ class PrefixPulls:
                 making = self._allocator.kept.get(making.key)
         if not is_right:
             return 0, None
-        sequence.reused, sequence.missed_drafts = copy.reused_from, copy.missed_drafts
+        sequence.reused = copy.reused_from
         return copy.num_tokens, making
 
     def _came_right(self, copy: PrefixCopy) -> bool:

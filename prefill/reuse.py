@@ -96,7 +96,6 @@ class PrefixReuse:
             self._allocator.kept.touch(prefix.key)
             self._host.save(prefix)  # its use counts there too, for when the device evicts it
             sequence.prefix, sequence.reused = prefix, sequence.reused or "gpu"
-            sequence.missed_drafts |= prefix.missed_drafts
         num_seen = self._seen.note(sequence.keys)
         sequence.num_seen = num_seen * self._layout.page_size
         self._count(sequence, num_seen)
@@ -135,7 +134,6 @@ class PrefixReuse:
         kept = self._allocator.begin_prefix(sequence.allocation, sequence.keys, start + inside[0])
         if kept is None:
             return length, None
-        kept.missed_drafts = sequence.missed_drafts
         sequence.making.append(kept)
         return length, Keep(inside[0], kept.slot.id)
 

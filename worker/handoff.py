@@ -48,7 +48,6 @@ def offer_of(instance: str, cache: CacheTensors, sequence: Sequence, *, verified
         epoch=slot.epoch,
         num_tokens=sequence.num_cached,
         digest=digest(cache, pages, slot.id, sequence.num_cached) if verified else "",
-        missed_drafts=sequence.missed_drafts,
     )
 
 
@@ -114,7 +113,6 @@ class Pulling:
 
     def add(self, sequence: Sequence, offer: Offer, in_socket_s: float) -> None:
         sequence.num_cached = offer.num_tokens
-        sequence.missed_drafts = offer.missed_drafts
         try:
             self.transfers.add(sequence, offer, in_socket_s)
         except PeerGone as error:

@@ -96,9 +96,7 @@ class Prefixes:
             return False
         if self._engine.layout.pages_for(num_tokens) > len(allocation.pages):
             return False
-        kept = self._allocator.turn_into_prefix(allocation, self._keys(sequence), num_tokens)
-        if kept is not None:
-            kept.missed_drafts = sequence.missed_drafts
+        self._allocator.turn_into_prefix(allocation, self._keys(sequence), num_tokens)
         return True
 
     def tell(self, send: Callable[[FromWorker], None]) -> None:
@@ -145,7 +143,7 @@ class Prefixes:
     def _message(self, kept: KeptPrefix) -> KeptMessage:
         pages, slot, num_tokens = kept.pages, kept.slot, kept.num_tokens
         checked = digest(self._engine.cache, pages, slot.id, num_tokens) if self._verify else ""
-        offer = self._offer(pages, slot.id, slot.epoch, num_tokens, checked, kept.missed_drafts)
+        offer = self._offer(pages, slot.id, slot.epoch, num_tokens, checked)
         return KeptMessage(kept.key, kept.pages_key, num_tokens, offer)
 
     def _note_evicted(self, kept: KeptPrefix) -> None:

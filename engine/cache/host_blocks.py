@@ -21,10 +21,8 @@ class HostBlocks(PagePool):
 
     def keep_prefix(self, prefix: KeptPrefix) -> None:
         """One more keeper for the blocks of a prefix of host memory, whose pages can be found from
-        now on, unless they may lack the draft layer's KV."""
+        now on."""
         self.keep(prefix.pages)
-        if prefix.missed_drafts:
-            return
         for key, block in zip(prefix.page_keys[1:], prefix.pages, strict=False):
             if self._block_of.setdefault(key, block) == block:
                 self._key_of[block] = key

@@ -174,7 +174,6 @@ class HostTier:
         batch.states.append((kept.slot.id, state))
         pages = (*(blocks[page] for page in kept.pages), *state)
         here = KeptPrefix(kept.key, kept.page_keys, kept.num_tokens, pages, NO_SLOT)
-        here.missed_drafts = kept.missed_drafts
         batch.prefixes[kept.key] = kept, here
         return num_new
 

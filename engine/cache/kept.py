@@ -18,7 +18,7 @@ from transport.wire.prefix import KnownPrefixes, PrefixKeys
 class KeptPrefix:
     """``key`` as in transport/wire/prefix.py; ``page_keys`` are those of its first 0, 1, ... whole
     pages. ``num_users`` batches or copies under way read or write it: it cannot be evicted.
-    ``valid`` until it is evicted. ``missed_drafts``: the draft layer's KV of some token is missing.
+    ``valid`` until it is evicted.
     ``doubted``: what was computed from it was not finite; it is not found any more, and goes with
     its last user."""
 
@@ -29,7 +29,6 @@ class KeptPrefix:
     slot: StateSlot
     num_users: int = 0
     valid: bool = True
-    missed_drafts: bool = False
     doubted: bool = False
 
     @property

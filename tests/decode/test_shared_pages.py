@@ -37,13 +37,12 @@ class Site:
         self.wanted += wanted
         return [SimpleNamespace(done=lambda: True) for _ in wanted]
 
-    def keep(self, *, missed_drafts: bool = False) -> tuple[int, ...]:
+    def keep(self) -> tuple[int, ...]:
         """Keep the turn, as a sequence that has ended does."""
         allocation = self.allocator.reserve(LAYOUT.pages_for(len(TURN)))
         keys = PrefixKeys("m", "", TURN, PAGE)
         kept = self.allocator.turn_into_prefix(allocation, keys, len(TURN))
         assert kept is not None
-        kept.missed_drafts = missed_drafts
         return kept.pages
 
     def pull(self, *, digest: str = "", salt: str = "") -> Sequence:
@@ -79,13 +78,11 @@ def test_kept_pages_are_shared_and_the_rest_is_pulled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kept", "pulled"),
-    [({}, {"digest": "0"}), ({}, {"salt": "another"}), ({"missed_drafts": True}, {})],
-    ids=["verified", "salted", "without drafts"],
+    "pulled", [{"digest": "0"}, {"salt": "another"}], ids=["verified", "salted"]
 )
-def test_otherwise_all_is_pulled(kept: dict[str, bool], pulled: dict[str, str]) -> None:
+def test_otherwise_all_is_pulled(pulled: dict[str, str]) -> None:
     site = Site()
-    site.keep(**kept)
+    site.keep()
     site.pull(**pulled)
     assert len(site.wanted[0].offer.block_table) == 5
 

@@ -1,63 +1,15 @@
-"""How many drafts pay, and that pages and max_tokens bound them."""
+"""Settings of drafts, and that pages and max_tokens bound them."""
 
 import pytest
 
 from decode.scheduler import DecodeScheduler
-from decode.speculation import (
-    TRIAL_EVERY,
-    TRIAL_STEPS,
-    AutoDrafts,
-    FixedDrafts,
-    NoDrafts,
-    draft_policy,
-    max_drafts,
-)
+from decode.speculation import FixedDrafts, NoDrafts, draft_policy, max_drafts
 from engine.batch import Sampled, StepResult
 from engine.cache.allocator import CacheAllocator
 from tests.decode.test_scheduler import LAYOUT, running
 from transport.wire.layout import PoolSize
 from transport.wire.reports import DraftCounts
-
-COSTS = {1: (1.3, 1.6, 1.9), 8: (2.1, 2.8, 3.5)}
-
-
-def accept(policy: AutoDrafts, num_accepted: int, times: int = 500) -> None:
-    for _ in range(times):
-        policy.verified(3, num_accepted)
-
-
-def test_more_drafts_the_more_are_accepted() -> None:
-    policy = AutoDrafts(3, COSTS)
-    accept(policy, 3, 5000)
-    assert policy.num_next(1) == 3
-    accept(policy, 1, 20_000)
-    assert policy.num_next(1) == 1
-
-
-def test_none_where_a_step_with_drafts_costs_more_than_they_give() -> None:
-    policy = AutoDrafts(3, COSTS)
-    accept(policy, 1)
-    assert policy.num_next(1)
-    assert policy.num_next(8) is None
-    assert policy.num_next(9) is None, "no such step was measured"
-
-
-def test_the_draft_layer_may_follow_steps_that_are_too_large() -> None:
-    policy = AutoDrafts(3, COSTS, follows=True)
-    accept(policy, 1)
-    assert policy.num_next(9) == 0, "a smaller step drafts again"
-    accept(policy, 0, 5000)
-    assert policy.num_next(9) is None, "refused drafts are not worth it"
-
-
-def test_refused_drafts_end_the_draft_layer_until_a_trial() -> None:
-    policy = AutoDrafts(3, COSTS)
-    accept(policy, 0, 5000)
-    chosen = [policy.num_next(1) for _ in range(TRIAL_EVERY + 1)]
-    assert chosen[: TRIAL_EVERY - TRIAL_STEPS] == [None] * (TRIAL_EVERY - TRIAL_STEPS)
-    assert 1 in chosen
-    accept(policy, 3, 10_000)
-    assert [policy.num_next(1) for _ in range(2 * TRIAL_EVERY)][-1] == 3
+from transport.wire.sampling import SamplingParams
 
 
 @pytest.mark.parametrize("setting", ["", "yes", "0", "5", "-1", "1.5"])
@@ -151,18 +103,23 @@ def test_a_step_ahead_takes_no_page_for_drafts_behind_the_last_token() -> None:
     assert sequence.in_flight == 4
 
 
-def test_no_drafts_are_made_for_sequences_that_have_missed_some() -> None:
+def test_drafts_go_on_after_a_step_without_any() -> None:
     class ForOne(FixedDrafts):
-        def num_next(self, num_sequences: int) -> int | None:
-            return None if num_sequences > 1 else self.num
+        def num_next(self, num_sequences: int) -> int:
+            return 0 if num_sequences > 1 else self.num
 
     allocator = CacheAllocator(PoolSize(10, 4))
     plan = DecodeScheduler(allocator, LAYOUT, drafts=ForOne(2))
     old, young = running(plan, allocator, 1), running(plan, allocator, 2)
-    assert plan.schedule().num_next_drafts is None
+    assert plan.schedule().num_next_drafts == 0
     plan.end(young)
-    assert plan.schedule().num_next_drafts is None, "none can have any"
-    assert plan.schedule().rows[0].num_drafts == 0
-    plan.end(old)
-    running(plan, allocator, 3)
     assert plan.schedule().num_next_drafts == 2
+    assert plan.schedule().rows[0].num_drafts == 2
+    assert old.in_flight == 3
+
+
+def test_no_drafts_are_made_where_no_sequence_can_have_any() -> None:
+    plan, allocator = scheduler(10)
+    sequence = running(plan, allocator, 1)
+    sequence.sampling = SamplingParams(presence_penalty=0.5)
+    assert plan.schedule().num_next_drafts == 0

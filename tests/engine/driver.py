@@ -60,7 +60,7 @@ class Driver:
         engine: Engine,
         budget: int = 128,
         max_running: int = 16,
-        num_drafts: Callable[[], int | None] = lambda: None,
+        num_drafts: Callable[[], int] = lambda: 0,
     ) -> None:
         """``num_drafts`` says before each step how many it is to make for the next one."""
         self.engine, self.budget, self.max_running = engine, budget, max_running

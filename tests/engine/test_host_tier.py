@@ -107,21 +107,6 @@ def test_pages_are_found_by_what_they_hold_not_by_where_they_were() -> None:
     assert site.comes_back(TOKENS[: 6 * PAGE])
 
 
-def test_pages_that_may_lack_the_draft_layers_kv_are_not_shared() -> None:
-    site = Site()
-    lacking = site.device.keep_only(TOKENS[: 4 * PAGE])
-    lacking.missed_drafts = True
-    site.tier.save(lacking)
-    site.settle()
-    site.device.evict_all()
-    site.tier.save(site.device.keep_only(TOKENS[: 6 * PAGE]))
-    site.settle()
-    assert site.tier.used_bytes == (4 + 6 + 2 * STATE_BLOCKS) * site.copier.block_bytes
-    assert {kept.num_tokens: kept.missed_drafts for kept in site.tier} == {
-        4 * PAGE: True, 6 * PAGE: False,
-    }  # fmt: skip
-
-
 def test_a_prefix_evicted_while_it_is_copied_or_waits_is_not_kept() -> None:
     site = Site()
     site.tier.save(site.device.keep_only(TOKENS[:PAGE]))

@@ -136,3 +136,25 @@ def test_steps_may_run_ahead_of_their_results(
     for slot, expected in enumerate(plain):
         length = min(len(expected), len(tokens[slot]))
         assert tokens[slot][:length] == expected[:length]
+
+
+def test_steps_without_drafts_write_the_draft_layers_kv(
+    engine: Engine, prompts: list[tuple[int, ...]]
+) -> None:
+    found = []
+    for num_next in (1, 0):
+        engine.cache.kv.fill_(float("nan"))
+        tokens = start(engine, prompts)
+        for _ in range(24):
+            rows = tuple(
+                Row(slot, pages(slot), len(prompt) + len(tokens[slot]) - 1, None, num_drafts=1)
+                for slot, prompt in enumerate(prompts)
+            )
+            result = engine.launch(ForwardBatch(rows, num_next)).result()
+            for slot, outcomes in enumerate(result.sampled):
+                tokens[slot] += [outcome.token_id or 0 for outcome in outcomes]
+        layers = [engine.cache.kv[list(pages(slot)), -1] for slot in range(len(prompts))]
+        positions = [kv.transpose(1, 2).flatten(0, 1) for kv in layers]
+        found.append([p[: len(ids) + 24] for p, ids in zip(positions, prompts, strict=True)])
+    for whole, alone in zip(*found, strict=True):
+        torch.testing.assert_close(alone, whole, rtol=2e-2, atol=2e-2)

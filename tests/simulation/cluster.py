@@ -63,7 +63,7 @@ class ChangingDrafts:
 
     rng: random.Random
 
-    def num_next(self, num_sequences: int) -> int | None:
+    def num_next(self, num_sequences: int) -> int:
         return self.rng.choice([0, 1, 3])
 
     def verified(self, num_drafts: int, num_accepted: int) -> None:

@@ -229,7 +229,7 @@ class FakeStep:
 
     def _guess(self, row, length: int, state: int) -> list[int]:
         """Drafts of the tokens behind the next one, some of them right."""
-        num, engine = self.batch.num_next_drafts or 0, self.engine
+        num, engine = self.batch.num_next_drafts, self.engine
         context, guesses = self._context(row, length), list[int]()
         token = engine.next_token[row.state_slot]
         room = len(row.block_table) * LAYOUT.page_size

@@ -16,7 +16,7 @@ class Offer(WireStruct, frozen=True):
 
     Valid only while the exporter's epoch of ``state_slot`` equals ``epoch``, which the puller
     checks after its copy. The cache has ``num_tokens`` tokens. ``digest`` is their hash where every
-    handoff is verified, else empty. ``missed_drafts``: the draft layer's KV of a token is missing.
+    handoff is verified, else empty.
     """
 
     instance: str
@@ -25,7 +25,6 @@ class Offer(WireStruct, frozen=True):
     epoch: int
     num_tokens: Positive
     digest: str = ""
-    missed_drafts: bool = False
 
 
 class KeptPrefix(WireStruct, frozen=True):
