@@ -5,7 +5,7 @@
 # PYTHON names the interpreter (default: the first suitable of python3.12 python3.11 python3).
 # An interrupted run leaves .venv/.installing behind, and the next run starts over: a half
 # written package cannot be told from a whole one. Where only a download failed nothing was written,
-# and the next run goes on there.
+# and the next run goes on there. A new .venv gets a newer pip first.
 # CPU_TORCH_INDEX names another index with torch's CPU build. Where there is none PyPI's torch serves.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 stamp=$1
 extras=$2
 venv=.venv
-pip_log=$venv/.pip.log
+newer_pip=26.3
 torch=$(sed -nE 's/.*"torch==([0-9.]+)".*/\1/p' pyproject.toml)
 cpu_index=${CPU_TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
 fresh_after=(pyproject.toml deploy/install.sh)
@@ -45,14 +45,25 @@ make_venv() {
         die "$python cannot make virtual environments; install its venv package (Debian, Ubuntu: apt install python3-venv)"
     say "creating $venv with $("$python" --version)"
     "$python" -m venv --clear "$venv"
+    renew_pip
 }
 
-pip() { "$venv/bin/python" -m pip --disable-pip-version-check --no-input -qq "$@"; }
+pip() { "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"; }
 
-install() { rm -f "$pip_log"; pip install --log "$pip_log" "$@"; }
+install() { touch "$venv/.installing"; pip install "$@"; }
 
 # Whether the last install got as far as to write packages.
-wrote() { grep -q 'Installing collected packages' "$pip_log" 2>/dev/null; }
+wrote() {
+    local packages=("$venv"/lib/python*/site-packages)
+    [[ $packages -nt $venv/.installing ]]
+}
+
+# A Python brings the pip of its own release, which needs twice the processor time.
+renew_pip() {
+    install -qq --retries 0 --timeout 10 "pip==$newer_pip" 2>/dev/null && return
+    pip --version >/dev/null || die "pip $newer_pip was written in part; the next run starts over"
+    say "pip $newer_pip cannot be had: going on with the pip that Python brought, which takes longer"
+}
 
 give_up() {
     if wrote; then die "$1 (see above); the next run starts over"; fi
@@ -98,7 +109,7 @@ fi
 touch "$venv/.installing"
 if has_gpu; then extras=$extras,gpu; else install_cpu_torch; fi
 say "installing baton and what it needs ($extras)"
-install -e ".[$extras]" || give_up "could not install the dependencies"
-rm -f "$venv/.installing" "$pip_log"
+install -qq -e ".[$extras]" || give_up "could not install the dependencies"
+rm -f "$venv/.installing"
 touch "$stamp"
 say "done in $SECONDS s"

@@ -15,9 +15,11 @@ case "$*" in
     *ensurepip*) exit ${FAKE_ENSUREPIP:-0} ;;
     *importlib.metadata*) echo "$FAKE_TORCH" ;;
     *"-m venv"*) mkdir -p .venv/bin; rm -f .venv/.installing; cp "$0" .venv/bin/python ;;
+    *"pip"*"pip=="*) exit ${FAKE_NEW_PIP:-0} ;;
     *"pip"*"+cpu"*) exit ${FAKE_CPU_INDEX:-0} ;;
     *"pip"*" -e "*)
-        [ -z "$FAKE_WROTE" ] || echo 'Installing collected packages: a' > .venv/.pip.log
+        packages=.venv/lib/python3.11/site-packages
+        [ -z "$FAKE_WROTE" ] || { mkdir -p $packages; touch -d '1 minute' $packages; }
         exit ${FAKE_PIP:-0} ;;
 esac
 """
@@ -61,8 +63,11 @@ def checkout(tmp_path: Path) -> Checkout:
 
 
 def installs(asked: list[str]) -> list[str]:
-    lines = [line.split(" install ")[1] for line in asked if " install " in line]
-    return [line.removeprefix("--log .venv/.pip.log ") for line in lines]
+    """What pip was asked to install, but for pip itself."""
+    lines = [
+        line.split(" install ")[1].removeprefix("-qq ") for line in asked if " install " in line
+    ]
+    return [line for line in lines if "pip==" not in line]
 
 
 def test_without_gpu_the_cpu_build_of_torch_comes_first(checkout):
@@ -73,6 +78,17 @@ def test_without_gpu_the_cpu_build_of_torch_comes_first(checkout):
     assert rest == "-e .[worker,redis-server,bench]"
     assert checkout.make(".venv/.stamp-up").returncode == 0
     assert checkout.asked() == [], "up to date: nothing to ask"
+
+
+def test_a_new_environment_gets_a_newer_pip_first_where_it_can_be_had(checkout):
+    assert checkout.make(".venv/.stamp-up").returncode == 0
+    asked = [line for line in checkout.asked() if " install " in line]
+    assert " pip==" in asked[0]
+    shutil.rmtree(checkout.folder / ".venv")
+    done = checkout.make(".venv/.stamp-up", FAKE_NEW_PIP="1")
+    assert done.returncode == 0, done.stderr
+    assert "going on with the pip that Python brought" in done.stderr
+    assert installs(checkout.asked())[-1] == "-e .[worker,redis-server,bench]"
 
 
 def test_with_gpu_torch_comes_as_it_is(checkout):
