@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 RECORD_TIMEOUT_S = 3.0
 REJOIN_S = 3.0
+READER_START_S = 5.0
+"""A process that reads heavy bodies is started when everything else has been."""
 """How long workers get to join before connections are accepted that may have waited for long."""
 
 
@@ -123,6 +125,10 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
                 )
             notify(READY="1", STATUS=f"listening on {settings.host}:{listener.getsockname()[1]}")
             log.info("%s listens on %s:%d", instance, *listener.getsockname()[:2])
+            start_reader = loop.call_later(
+                READER_START_S, loop.run_in_executor, None, readers.start_one
+            )
+            stack.callback(start_reader.cancel)
             await signals.stop.wait()
             notify(STOPPING="1", STATUS="draining")
             due_at = loop.time() + settings.drain_timeout_s

@@ -2,9 +2,10 @@
 
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coordinator.core.contract import Core
+from coordinator.http.cache_salt import salt_of
 from coordinator.http.errors import ApiError, quote
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.prompts import max_model_len
@@ -15,7 +16,8 @@ from telemetry.metrics import Metrics
 
 @dataclass(frozen=True)
 class AppContext:
-    """The core, the tokenizer and the settings; one for each app."""
+    """The core, the tokenizer and the settings; one for each app. ``key`` is the name of the API
+    key of a request."""
 
     core: Core
     tokenizer: Tokenizer
@@ -23,6 +25,15 @@ class AppContext:
     metrics: Metrics
     names: ResponseNames = field(default_factory=ResponseNames)
     started_at: int = field(default_factory=lambda: int(time.time()))
+    key: str = ""
+
+    def of_key(self, name: str) -> "AppContext":
+        """For a request with the API key ``name``, "" for none."""
+        return replace(self, key=name)
+
+    def salt(self, cache_salt: str | None = None) -> str:
+        """Requests with the same one may tell by their time what others have asked."""
+        return salt_of(cache_salt, self.key, self.settings.prefix_cache_isolation)
 
     @property
     def max_model_len(self) -> int:

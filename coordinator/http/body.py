@@ -186,11 +186,13 @@ class Bodies:
     async def _read(
         self, http: Request, kind: Kind, body: Sequence[bytes], earlier: bytes = b""
     ) -> Prepared | bytes:
-        context, owner = self._context, owner_of(http)
+        context, owner = self._context.of_key(account_of(http.scope).name), owner_of(http)
         num_bytes = sum(map(len, body))
         if num_bytes + len(earlier) > HEAVY_BYTES:
             check_long_fields(b"".join(body))
-            job = Job(kind, context.core.max_seq_len, self._settings, num_bytes, earlier)
+            job = Job(
+                kind, context.core.max_seq_len, self._settings, num_bytes, earlier, context.key
+            )
             work = self._readers.read(owner, job, body)
         else:
             request = parse(kind, b"".join(body))

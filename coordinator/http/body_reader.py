@@ -34,13 +34,14 @@ _HEAD_BYTES = 4
 
 class Job(Struct, frozen=True):
     """``num_bytes`` of body follow. ``settings`` are the HttpSettings without keys. ``earlier`` is
-    the JSON of what earlier responses hold of the conversation."""
+    the JSON of what earlier responses hold of the conversation, ``key`` the API key's name."""
 
     kind: Kind
     max_seq_len: int | None
     settings: dict[str, Any]
     num_bytes: int
     earlier: bytes = b""
+    key: str = ""
 
 
 class Refusal(Struct, frozen=True):
@@ -91,8 +92,8 @@ class ReaderDied(Exception):
 
 
 class ReaderProcess:
-    """Started by the first ``ask``, and again by the next one after it died. One ``ask`` at a time;
-    a process that takes ``deadline_s`` for one is killed."""
+    """Started by ``start`` or the first ``ask``, and again by the next one after it died. One
+    ``ask`` at a time; a process that takes ``deadline_s`` for one is killed."""
 
     def __init__(self, model: Path, deadline_s: float) -> None:
         self._model = model
@@ -128,6 +129,11 @@ class ReaderProcess:
         finally:
             deadline.cancel()
 
+    def start(self) -> None:
+        """No-op where it has been started. It loads for a second."""
+        if self._process is None:
+            self._process = self._start()
+
     def kill(self) -> None:
         """Whatever it is doing."""
         if (process := self._process) is not None:
@@ -158,7 +164,7 @@ def main(model: Path) -> None:
         except EOFError:
             return
         core = cast(Core, CoreLimit(job.max_seq_len))
-        context = AppContext(core, tokenizer, HttpSettings(**job.settings), metrics)
+        context = AppContext(core, tokenizer, HttpSettings(**job.settings), metrics, key=job.key)
         reply, data = _reply(context, job, body)
         try:
             write_head(outgoing, reply)

@@ -93,6 +93,7 @@ def _ids(context: AppContext, request: ChatRequest, max_len: int) -> TokenIds:
         () if request.tool_choice == "none" else request.tools or (),
         variables=request.template_variables,
         max_len=max_len,
+        salt=context.salt(request.cache_salt),
     )
 
 
@@ -163,6 +164,7 @@ def _tokenized(context: AppContext, request: TokenizeRequest) -> bytes:
             request.tools or (),
             variables=request.chat_template_kwargs or {},
             max_len=max_len,
+            salt=context.salt(),
         )
     else:
         assert request.prompt is not None, "the schema wants one of them"

@@ -46,6 +46,7 @@ def chat_ids(
     *,
     variables: Mapping[str, Any],
     max_len: int,
+    salt: str,
 ) -> TokenIds:
     """Token ids of a conversation; a refusal of the template is a 400."""
     told = {"tools": [msgspec.to_builtins(tool) for tool in tools]} if tools else {}
@@ -59,6 +60,7 @@ def chat_ids(
             continue_final=bool(request.continue_final_message),
             variables={**told, **variables},
             max_len=max_len,
+            salt=salt,
         )
 
     try:

@@ -46,6 +46,16 @@ class Readers:
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(num_processes, thread_name_prefix="reader")
 
+    def start_one(self) -> None:
+        """Start the process that the next heavy body gets, so that this need not wait for it."""
+        with self._lock:
+            process = self._free.pop() if self._free else None
+        if process is not None:
+            process.start()
+            with self._lock:
+                self._free.append(process)
+                self._grant()
+
     async def read(self, owner: str, job: Job, body: Sequence[bytes]) -> Prepared | bytes:
         """What the job makes of the body. Raises ApiError: the body's fault, a 429 where the owner
         has too many waiting, a 503 where all have, and where it cannot be read in time."""

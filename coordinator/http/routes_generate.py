@@ -15,7 +15,6 @@ from coordinator.http.answer_form import callable_tools, parameters_of
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.auth.accounts import account_of
 from coordinator.http.body import Bodies
-from coordinator.http.cache_salt import salt_of
 from coordinator.http.chat_writer import ChatWriter
 from coordinator.http.choice import Choice, NoOutput, collected
 from coordinator.http.constraint import constraint_for
@@ -158,7 +157,7 @@ async def respond(
     prompt_tokens = sum(len(spec.prompt_ids) for spec in specs[::n])
     account = account_of(http.scope)
     account.check_tokens()
-    salt = salt_of(request.cache_salt, account.name, context.settings.prefix_cache_isolation)
+    salt = context.of_key(account.name).salt(request.cache_salt)
     streams = _submit(context, [replace(spec, key=account.name, salt=salt) for spec in specs])
     note_accepted(http.scope)
     account.charge(prompt_tokens)

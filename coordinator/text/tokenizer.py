@@ -14,6 +14,7 @@ from coordinator.text.boundaries import Boundaries
 from coordinator.text.chat_template import ChatTemplate, TemplateRefused
 from coordinator.text.detokenizer import TokenBytes
 from coordinator.text.grammar_checks import GrammarChecks
+from coordinator.text.turn_ids import TurnIds
 from transport.checkpoint_folder import CONFIG, GENERATION, TOKENIZER, read_json
 from transport.eos_ids import eos_ids
 from transport.wire.token_ids import TokenIds, packed
@@ -88,6 +89,8 @@ class Tokenizer:
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self.token_bytes = TokenBytes(backend)
         self.boundaries = Boundaries(backend)
+        self._turn_ids = TurnIds(backend)
+        self._adds_tokens = backend.num_special_tokens_to_add(is_pair=False) > 0
         self.thought_start = backend.token_to_id("<think>")
         self.thought_end = backend.token_to_id("</think>")
 
@@ -115,15 +118,21 @@ class Tokenizer:
         return GrammarChecks(self.folder, self.num_valid_ids, self.info.eos_ids)
 
     def encode(
-        self, text: str, *, add_special_tokens: bool = True, max_len: int | None = None
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = True,
+        max_len: int | None = None,
+        salt: str = "",
     ) -> TokenIds:
         """Token ids of ``text``. When there are surely more than ``max_len``, perhaps only the
-        first so many and some more."""
+        first so many and some more. Turns of chats that a text with the same ``salt`` had are not
+        encoded again."""
         if max_len is not None and len(text) > (probe := (max_len + 64) * _PROBE_CHARS_PER_TOKEN):
-            ids = self._encode(text[:probe], add_special_tokens)
+            ids = self._encode(text[:probe], add_special_tokens, salt)
             if len(ids) > max_len + 64:
                 return ids
-        return self._encode(text, add_special_tokens)
+        return self._encode(text, add_special_tokens, salt)
 
     def encode_chat(
         self,
@@ -134,6 +143,7 @@ class Tokenizer:
         continue_final: bool = False,
         variables: Mapping[str, Any] | None = None,
         max_len: int | None = None,
+        salt: str = "",
     ) -> TokenIds:
         """Token ids of a rendered conversation, as ChatTemplate.render has it; raises
         TemplateRefused."""
@@ -143,7 +153,7 @@ class Tokenizer:
             messages, add_generation_prompt=add_generation_prompt, variables=variables,
             continue_final=continue_final,
         )  # fmt: skip
-        return self.encode(text, add_special_tokens=add_special_tokens, max_len=max_len)
+        return self.encode(text, add_special_tokens=add_special_tokens, max_len=max_len, salt=salt)
 
     def token_strs(self, token_ids: Iterable[int]) -> list[str]:
         """Each token as the vocabulary writes it; "" for an id that it lacks."""
@@ -169,7 +179,7 @@ class Tokenizer:
         if "grammar_checks" in vars(self):
             self.grammar_checks.close()
 
-    def _encode(self, text: str, add_special_tokens: bool) -> TokenIds:
-        # NOTE: encode() holds the GIL all along; the batch form releases it and skips offsets.
-        batch = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        return packed(batch[0].ids)
+    def _encode(self, text: str, add_special_tokens: bool, salt: str) -> TokenIds:
+        if not (add_special_tokens and self._adds_tokens):
+            return self._turn_ids.encode(text, salt)
+        return packed(self._backend.encode_batch_fast([text])[0].ids)

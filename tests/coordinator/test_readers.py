@@ -5,7 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -26,7 +26,10 @@ class FakeProcess:
     let: threading.Semaphore
 
     def __init__(self, model: Path, deadline_s: float) -> None:
-        self.killed = False
+        self.killed = self.started = False
+
+    def start(self) -> None:
+        self.started = True
 
     def ask(self, job: Job, body: list[bytes]) -> tuple[Reply, bytes]:
         self.begun.append(body[0])
@@ -207,3 +210,26 @@ async def test_bodies_that_wait_are_bounded_by_owner(says: Says, client_of: Clie
     for _ in range(3):
         answer = await client.post("/tokenize", content=b'{"prompt": "x"}' + b" " * 40_000)
         assert answer.status_code == 200
+
+
+async def test_the_process_that_is_started_early_gets_the_next_body(two: Readers) -> None:
+    two.start_one()
+    (asked,) = ask(two, "a", "one")
+    await until_begun(1)
+    FakeProcess.let.release()
+    assert await asked == b"one"
+    early = [process for process in two._all if cast(FakeProcess, process).started]
+    assert early == [two._free[-1]]
+
+
+def test_a_process_that_was_started_early_is_the_one_asked(checkpoint: Path) -> None:
+    process = ReaderProcess(checkpoint, 30.0)
+    process.start()
+    started = process._process
+    process.start()
+    body = b'{"model": "tiny", "prompt": "Hi"}'
+    job = Job("tokenize", 1024, {"served_model_name": "tiny"}, len(body))
+    _, found = process.ask(job, [body])
+    assert json.loads(found)["count"] > 0
+    assert process._process is started
+    process.kill()
