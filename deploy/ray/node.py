@@ -58,7 +58,7 @@ class Node:
         self._ready_at = time.monotonic()
 
     def record_replica_metadata(self) -> dict[str, str]:
-        return {"url": self._stack.url}
+        return {"name": self._name, "url": self._stack.url}
 
     async def check_health(self) -> None:
         """Raises Unhealthy when the stack is replaced sooner than it mends itself: it has ended, it

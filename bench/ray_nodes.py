@@ -1,0 +1,156 @@
+"""A Ray cluster on this machine: a head with proxy and ingress, and nodes for one replica each.
+
+Each Ray node is a raylet and its workers, as on a machine of its own. The application comes from
+``deploy/ray/serve.yaml`` by ``serve run``, with the bundled model, small stacks and a free port.
+"""
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import ray
+import yaml
+from ray.cluster_utils import Cluster
+
+from bench.environment import ROOT
+from deploy.ports import claim_port
+
+_OBJECTS_BYTES = 80 * 1024 * 1024
+_SERVE_RUN_S = 180.0
+_POLL_S = 0.1
+_PLACE = "baton_node"
+STACK: Mapping[str, object] = {
+    "BATON_DEVICE": "cpu",
+    "BATON_ROLE": "colocated",
+    "BATON_THREADS": 1,
+    "BATON_SERVED_MODEL_NAME": "tiny",
+}
+# Ray's defaults are 10 s and more: too slow for a run of minutes. Its checks of nodes stay as they
+# are.
+_RAY = {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
+    "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
+    "PYTHONPATH": str(ROOT),
+}
+
+
+class RayNodes:
+    """A cluster with ``nodes`` for replicas, which serves at ``url`` after ``deploy``."""
+
+    def __init__(self, nodes: int, folder: Path) -> None:
+        self._folder = folder
+        self._port = claim_port("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._port}"
+        head = {"num_cpus": 4, "include_dashboard": False, **self._common()}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        ray.init(address=self._cluster.address, log_to_driver=False)
+        self._nodes = [self.add() for _ in range(nodes)]
+
+    def _common(self) -> dict[str, Any]:
+        return {"object_store_memory": _OBJECTS_BYTES}
+
+    def add(self) -> Any:
+        return self._cluster.add_node(num_cpus=1, resources={_PLACE: 1}, **self._common())
+
+    def kill(self, node_id: str) -> None:
+        """SIGKILL to all processes of the node, as when its machine is lost."""
+        (node,) = [each for each in self._cluster.worker_nodes if each.node_id == node_id]
+        raylet = node.all_processes["raylet"][0].process.pid
+        children = Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()
+        for pid in (raylet, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def deploy(self, settings: Mapping[str, object], node: Mapping[str, Any]) -> None:
+        """Serve with the stack's ``settings`` and the options ``node`` of the deployment Node."""
+        described = yaml.safe_load((ROOT / "deploy/ray/serve.yaml").read_text())
+        described["proxy_location"] = "HeadOnly"
+        described["http_options"] = {"host": "127.0.0.1", "port": self._port}
+        (app,) = described["applications"]
+        app["args"] = {"settings": {**STACK, **settings}}
+        options = copy.deepcopy(dict(node))
+        actor = {"num_cpus": 0, "resources": {_PLACE: 1}}
+        app["deployments"] = [
+            {"name": "Node", "ray_actor_options": actor, "max_replicas_per_node": 1, **options},
+            {"name": "Ingress", "num_replicas": 1, "ray_actor_options": {"num_cpus": 1}},
+        ]
+        path = self._folder / "serve.yaml"
+        path.write_text(yaml.safe_dump(described))
+        self._serve("run", "--non-blocking", "--address", self._cluster.address, str(path))
+
+    def shutdown_serve(self) -> None:
+        from ray import serve
+
+        serve.shutdown()
+
+    def _serve(self, *arguments: str) -> None:
+        command = [str(Path(sys.executable).with_name("serve")), *arguments]
+        subprocess.run(command, check=True, timeout=_SERVE_RUN_S, env=os.environ, cwd=ROOT)
+
+    def replicas(self) -> dict[str, str]:
+        """The Ray node of each replica of ``Node`` that is alive, by the replica's name."""
+        found = {}
+        for actor in ray._private.state.actors().values():
+            name = actor["Name"] or ""
+            if actor["State"] == "ALIVE" and name.startswith("SERVE_REPLICA::baton#Node#"):
+                found[name.rpartition("#")[2]] = actor["Address"]["NodeID"]
+        return found
+
+    def nodes(self) -> list[tuple[str, str]]:
+        """Name and URL of each replica that takes requests, as the ingress knows them."""
+        from ray import serve
+
+        handle = serve.get_deployment_handle("Node", "baton")
+        asked = handle.broadcast("record_replica_metadata").results(timeout_s=10)
+        return sorted((found["name"], found["url"]) for found in asked)
+
+    def until_ready(self, number: int, deadline_s: float = 120.0) -> float:
+        """Wait until so many replicas take requests; the seconds that it took."""
+        began = time.monotonic()
+        while time.monotonic() - began < deadline_s:
+            with suppress(Exception):
+                if len(self.nodes()) == number and self._answers():
+                    return time.monotonic() - began
+            time.sleep(_POLL_S)
+        raise TimeoutError(f"there are not {number} nodes after {deadline_s:g} s")
+
+    def _answers(self) -> bool:
+        return httpx.get(f"{self.url}/ready", timeout=5).status_code == 200
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self.shutdown_serve()
+        ray.shutdown()
+        self._cluster.shutdown()
+
+
+@contextmanager
+def ray_nodes(number: int) -> Iterator[RayNodes]:
+    os.environ.update(_RAY)
+    with tempfile.TemporaryDirectory(prefix="baton-ray-") as folder:
+        cluster = RayNodes(number, Path(folder))
+        try:
+            yield cluster
+        finally:
+            cluster.close()
+
+
+def agents_load(url: str, out: Path, *options: str) -> dict[str, Any]:
+    """``results.run`` of one ``baton bench load --agents``."""
+    command = [sys.executable, "-m", "deploy.cli", "bench", "load", "--url", url]
+    subprocess.run([*command, "--out", str(out), *options], check=True, timeout=300, cwd=ROOT)
+    found = json.loads(out.read_text())
+    return {"ok": found["ok"], "problems": found["problems"], **found["results"]["run"]}

@@ -1,0 +1,181 @@
+"""What is measured of Baton on Ray Serve; each takes the cluster and returns its figures."""
+
+import asyncio
+import json
+import math
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from bench.environment import ROOT
+from bench.harness.client.client import Client
+from bench.harness.client.endpoint import endpoint
+from bench.harness.client.required import complete
+from bench.measures import percentile
+from bench.ray_nodes import RayNodes, agents_load
+from bench.ray_streams import Load, Seen, answers, client
+from bench.runs import MS, bodies, prompts
+
+_SIGKILL_S = 0.1
+_MODEL = ROOT / "models" / "tiny"
+_HELDOUT = ROOT / "models" / "heldout.jsonl"
+NO_DRAFTS: dict[str, object] = {"BATON_SPECULATE": "off"}
+
+
+def problems(cluster: RayNodes, number: int) -> dict[str, Any]:
+    """Word problems over all nodes, and the same from one node without Ray."""
+    held = [json.loads(line) for line in _HELDOUT.read_text().splitlines()][:number]
+    questions = [problem["question"] for problem in held]
+    by_ray = asyncio.run(answers(cluster.url, questions, concurrency=8))
+    alone = asyncio.run(answers(cluster.nodes()[0][1], questions, concurrency=8))
+    right = [
+        seen.text.rpartition("#### ")[2].strip() == str(problem["final"])
+        for seen, problem in zip(by_ray, held, strict=True)
+    ]
+    return {
+        "requests": len(by_ray),
+        "whole": sum(seen.whole for seen in by_ray),
+        "right": sum(right),
+        "same_text_as_without_ray": sum(
+            a.text == b.text for a, b in zip(by_ray, alone, strict=True)
+        ),
+        "by_node": _by_node(by_ray),
+    }
+
+
+def latency(cluster: RayNodes, num_requests: int, num_tokens: int) -> dict[str, Any]:
+    """The same requests to one node directly and through Ray's proxy and the ingress, in turns,
+    one at a time, with a token a step."""
+    urls = {"direct": cluster.nodes()[0][1], "ray": cluster.url}
+    requests = bodies(prompts(_MODEL, num_requests), num_tokens)
+
+    async def run() -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = {name: [] for name in urls}
+        async with (
+            Client(endpoint(urls["direct"])) as direct,
+            Client(endpoint(urls["ray"])) as ray,
+        ):
+            for each in (direct, ray):
+                await complete(each, **requests[0])
+            for number, body in enumerate(requests):
+                order = [("direct", direct), ("ray", ray)]
+                for name, each in order if number % 2 else reversed(order):
+                    found[name].append(await complete(each, **body))
+        return found
+
+    found = asyncio.run(run())
+    figures: dict[str, Any] = {"requests": num_requests, "tokens_each": num_tokens}
+    for name, records in found.items():
+        itl = [gap for record in records for gap in record.itl_s]
+        ttft = [record.ttft_s for record in records]
+        figures[name] = {
+            f"{what}_{share}_ms": MS * percentile(values, at)
+            for what, values in (("ttft", ttft), ("itl", itl))
+            for share, at in (("p50", 0.5), ("p99", 0.99))
+        }
+        figures[name]["tpot_p50_ms"] = MS * percentile(
+            [(record.e2e_s - record.ttft_s) / (num_tokens - 1) for record in records], 0.5
+        )
+    figures["added_by_ray"] = {
+        name: figures["ray"][name] - figures["direct"][name] for name in figures["ray"]
+    }
+    return figures
+
+
+def node_killed(cluster: RayNodes, streams: int, num_tokens: int) -> dict[str, Any]:
+    """One of three nodes is killed under load; then a node joins."""
+
+    async def run() -> dict[str, Any]:
+        async with client(cluster.url) as api:
+            load = Load(api, num_tokens)
+            load.start(streams)
+            await asyncio.sleep(5)
+            places = cluster.replicas()
+            running = Counter(seen.node for seen in load.seen if seen.ended_at == math.inf)
+            victim = max(places, key=lambda name: running[name])
+            killed_at = perf_counter()
+            await asyncio.to_thread(cluster.kill, places[victim])
+            await asyncio.sleep(12)
+            added_at = perf_counter()
+            cluster.add()  # on the main thread, as Ray wants it: the streams here stand still
+            joined_s = await asyncio.to_thread(cluster.until_ready, 3)
+            await asyncio.sleep(3)
+            await load.stop()
+        return _killed(load.seen, victim, (killed_at, added_at)) | {
+            "replacement_serves_after_s": joined_s,
+            "served_by_the_replacement": sum(
+                seen.node not in places for seen in load.seen if seen.began > added_at
+            ),
+        }
+
+    return asyncio.run(run())
+
+
+def _killed(seen: list[Seen], victim: str, two_nodes: tuple[float, float]) -> dict[str, Any]:
+    """``two_nodes``: from when until when there were two. ``new`` streams began then."""
+    killed_at, added_at = two_nodes
+    before = [s for s in seen if s.began < killed_at < s.ended_at]
+    on_victim = [s for s in before if s.node == victim]
+    elsewhere = [s for s in before if s.node not in (victim, "")]
+    new = [s for s in seen if killed_at + _SIGKILL_S <= s.began < added_at]
+    failed = [s for s in seen if not s.whole]
+    return {
+        "streams": len(seen),
+        "open_on_the_node": len(on_victim),
+        "of_them_failed_with_an_error": sum(bool(s.error) for s in on_victim),
+        "of_them_cut_off_silently": sum(not s.error and not s.finish for s in on_victim),
+        "open_elsewhere": len(elsewhere),
+        "of_them_whole": sum(s.whole for s in elsewhere),
+        "new": len(new),
+        "new_failed": sum(not s.whole for s in new),
+        "new_first_token_within_s": max((s.first_at or s.ended_at) - s.began for s in new),
+        "errors": sorted({s.error for s in failed}),
+    }
+
+
+def scaling(cluster: RayNodes, few: int, many: int, num_tokens: int) -> dict[str, Any]:
+    """1 node, then as many as the load wants, then 1 again, with a long stream on each node that
+    ends: no stream may be lost."""
+
+    async def run() -> dict[str, Any]:
+        async with client(cluster.url) as api:
+            load = Load(api, num_tokens)
+            load.start(few)
+            await asyncio.sleep(5)
+            began = perf_counter()
+            load.start(many)
+            await asyncio.to_thread(cluster.until_ready, 3)
+            up_s = perf_counter() - began
+            await asyncio.sleep(5)
+            load.target = few
+            long = [load.begin(10 * num_tokens) for _ in range(6)]
+            began = perf_counter()
+            await asyncio.to_thread(cluster.until_ready, 1, 180.0)
+            down_s = perf_counter() - began
+            await load.stop()
+        return {
+            "streams": len(load.seen),
+            "lost": sum(not seen.whole for seen in load.seen),
+            "errors": sorted({seen.error for seen in load.seen if seen.error}),
+            "three_nodes_after_s": up_s,
+            "one_node_after_s": down_s,
+            "by_node": _by_node(load.seen),
+            "long_streams_during_scale_down": _by_node(long),
+        }
+
+    return asyncio.run(run())
+
+
+def affinity(cluster: RayNodes, out: Path, load: list[str]) -> dict[str, Any]:
+    """``cluster`` serves already; the share of prompt tokens that were cached."""
+    with suppress(FileNotFoundError):
+        out.unlink()
+    run = agents_load(cluster.url, out, *load)
+    kept = ("ok", "problems", "agents", "turns", "failed", "hit_rate", "hit_rate_later")
+    return {name: run.get(name) for name in kept}
+
+
+def _by_node(seen: list[Seen]) -> dict[str, int]:
+    return {name: sum(s.node == name for s in seen) for name in sorted({s.node for s in seen})}
