@@ -91,11 +91,6 @@ class RayNodes:
         path.write_text(yaml.safe_dump(described))
         self._serve("run", "--non-blocking", "--address", self._cluster.address, str(path))
 
-    def shutdown_serve(self) -> None:
-        from ray import serve
-
-        serve.shutdown()
-
     def _serve(self, *arguments: str) -> None:
         command = [str(Path(sys.executable).with_name("serve")), *arguments]
         subprocess.run(command, check=True, timeout=_SERVE_RUN_S, env=os.environ, cwd=ROOT)
@@ -131,8 +126,7 @@ class RayNodes:
         return httpx.get(f"{self.url}/ready", timeout=5).status_code == 200
 
     def close(self) -> None:
-        with suppress(Exception):
-            self.shutdown_serve()
+        """Kills: no replica gets to stop its stack."""
         ray.shutdown()
         self._cluster.shutdown()
 
