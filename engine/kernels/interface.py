@@ -17,6 +17,9 @@ from engine.model.matrix import Matrix
 from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 from transport.wire.layout import CacheLayout
 
+Pending = object | None
+"""What a set has left unadded; the model hands it, unread, to the set's next norm."""
+
 
 class Kernels(Protocol):
     """One implementation of the forward pass's pieces."""
@@ -35,7 +38,7 @@ class Kernels(Protocol):
     def add_norm(
         self,
         hidden: torch.Tensor,
-        pending: torch.Tensor | None,
+        pending: Pending,
         norm: torch.Tensor,
         eps: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,7 +48,7 @@ class Kernels(Protocol):
 
     def linear_add(
         self, hidden: torch.Tensor, x: torch.Tensor, weight: Matrix
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> tuple[torch.Tensor, Pending]:
         """``hidden + x @ weight.T``, or its summands: (hidden, pending)."""
         ...
 
@@ -111,7 +114,7 @@ class Kernels(Protocol):
         weights: MoeWeights,
         top_k: int,
         inputs: Inputs,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> tuple[torch.Tensor, Pending]:
         """``hidden`` + the ``top_k`` experts of ``x`` + sigmoid(shared gate) * shared expert, or
         its summands: (hidden, pending).
 
@@ -123,7 +126,7 @@ class Kernels(Protocol):
     def final_norm(
         self,
         hidden: torch.Tensor,
-        pending: torch.Tensor | None,
+        pending: Pending,
         norm: torch.Tensor,
         eps: float,
         index: torch.Tensor | None,

@@ -12,6 +12,7 @@ from engine.kernels import (
     torch_experts,
     torch_norm,
 )
+from engine.kernels.interface import Pending
 from engine.kernels.torch_linear import Linear
 from engine.model.matrix import Matrix
 from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
@@ -35,7 +36,7 @@ class ReferenceKernels:
     def add_norm(
         self,
         hidden: torch.Tensor,
-        pending: torch.Tensor | None,
+        pending: Pending,
         norm: torch.Tensor,
         eps: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -131,7 +132,7 @@ class ReferenceKernels:
     def final_norm(
         self,
         hidden: torch.Tensor,
-        pending: torch.Tensor | None,
+        pending: Pending,
         norm: torch.Tensor,
         eps: float,
         index: torch.Tensor | None,

@@ -76,6 +76,8 @@ def down_band(
     FP8: tl.constexpr,
     UNROLLED: tl.constexpr,
 ):
+    """Row ``b_row`` of ``p_h`` gives result ``b_out`` of ``p_y``, one pointer for all rows, or one
+    for each."""
     o_n = band + tl.arange(0, BLOCK_N)
     valid = (b_row >= 0)[:, None]
     o_k = tl.arange(0, BLOCK_K)[None, :]
@@ -88,5 +90,6 @@ def down_band(
         b_h = tl.load(p_rows + k, mask=valid, other=0.0)
         b_w = tl.load(p_band + k)
         b_y = add_product(b_y, b_h, b_w, p_scales + k // BLOCK_K, FP8)
-    p_y += b_out.to(tl.int64)[:, None] * HIDDEN + o_n[None, :]
-    tl.store(p_y, (b_y * b_weight[:, None]).to(p_y.dtype.element_ty), mask=valid)
+    p_out = p_y + b_out.to(tl.int64) * HIDDEN
+    b_y = (b_y * b_weight[:, None]).to(p_out.dtype.element_ty)
+    tl.store(p_out[:, None] + o_n[None, :], b_y, mask=valid)

@@ -46,7 +46,7 @@ class Tiles:
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
-def _gate_up_kernel(
+def gate_up_kernel(
     p_x,
     p_ids,
     p_lists,
@@ -203,8 +203,8 @@ def experts(
     assert all(t.is_contiguous() for t in (x, ids, weights))
     w_in, s_in, in_fp8 = whole(gate_up)
     w_out, s_out, out_fp8 = whole(down)
-    in_tiles, out_tiles = tiles or _tiles(num_tokens, in_fp8)
-    block_m = _block_m(num_tokens)
+    in_tiles, out_tiles = tiles or tiles_of(num_tokens, in_fp8)
+    block_m = block_rows(num_tokens)
     assert dim % in_tiles.rows == hidden % in_tiles.k == 0
     assert hidden % out_tiles.rows == dim % out_tiles.k == 0
     assert not in_fp8 or in_tiles.k == FP8_K.value
@@ -231,7 +231,7 @@ def experts(
         "BLOCK_M": block_m,
         "PLANNED": planned,
     }
-    _gate_up_kernel[(dim // in_tiles.rows, grid_m)](
+    gate_up_kernel[(dim // in_tiles.rows, grid_m)](
         x,
         ids,
         lists,
@@ -279,7 +279,7 @@ def whole(w: Matrix) -> tuple[torch.Tensor, torch.Tensor, bool]:
     return (w.fp8, w.scales, True) if w.num_fp8 else (w.plain, w.scales, False)
 
 
-def _tiles(num_tokens: int, fp8: bool) -> tuple[Tiles, Tiles]:
+def tiles_of(num_tokens: int, fp8: bool) -> tuple[Tiles, Tiles]:
     """(for gate_up, for down), as measured on an H200."""
     if fp8:
         return Tiles(32, 128, 3, 4, 2), Tiles(64 if num_tokens <= 8 else 128, 128, 3, 4)
@@ -288,7 +288,7 @@ def _tiles(num_tokens: int, fp8: bool) -> tuple[Tiles, Tiles]:
     return Tiles(64, 128, 3, 4), Tiles(128, 64, 4, 4)
 
 
-def _block_m(num_tokens: int) -> int:
+def block_rows(num_tokens: int) -> int:
     """Rows of a product: at 256 experts of which 8 are chosen, most lists fit in one.
 
     NOTE: from 64 rows on other instructions sum in another order.

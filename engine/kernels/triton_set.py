@@ -10,6 +10,7 @@ from functools import cached_property
 import torch
 
 from engine.inputs import Inputs, Rows
+from engine.kernels.interface import Pending
 from engine.kernels.triton_add_norm import add_rms_norm
 from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
 from engine.kernels.triton_attention_prefill import attention_prefill
@@ -81,11 +82,11 @@ class TritonKernels:
     def add_norm(
         self,
         hidden: torch.Tensor,
-        pending: torch.Tensor | None,
+        pending: Pending,
         norm: torch.Tensor,
         eps: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return add_rms_norm(hidden, pending, norm, eps)
+        return add_rms_norm(hidden, _parts(pending), norm, eps)
 
     def linear_add(
         self, hidden: torch.Tensor, x: torch.Tensor, weight: Matrix
@@ -233,15 +234,16 @@ class TritonKernels:
     def final_norm(
         self,
         hidden: torch.Tensor,
-        pending: torch.Tensor | None,
+        pending: Pending,
         norm: torch.Tensor,
         eps: float,
         index: torch.Tensor | None,
     ) -> torch.Tensor:
+        parts = _parts(pending)
         if index is not None:
             hidden = hidden.index_select(0, index)
-            pending = None if pending is None else pending.index_select(-2, index)
-        return add_rms_norm(hidden, pending, norm, eps)[1]
+            parts = None if parts is None else parts.index_select(-2, index)
+        return add_rms_norm(hidden, parts, norm, eps)[1]
 
     def logits(
         self, hidden: torch.Tensor, lm_head: torch.Tensor, out: torch.Tensor | None = None
@@ -260,6 +262,11 @@ class TritonKernels:
             "plan",
             lambda: PrefillPlan.of(rows.starts, rows.lens, self._device, keeps=rows.keeps),
         )
+
+
+def _parts(pending: Pending) -> torch.Tensor | None:
+    assert pending is None or isinstance(pending, torch.Tensor), "another set's"
+    return pending
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:

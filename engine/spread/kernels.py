@@ -1,0 +1,120 @@
+"""The kernel set of a spread step: workers of a node that compute the experts of a step together.
+
+Each member keeps attention, DeltaNet, caches, dense weights and the shared expert to itself. Of
+each layer's experts it computes those that it owns, for the rows of all members:
+
+    push       own rows and their routing, into every member's inbox
+    collect    wait for all rows; which active experts are owned here, and their rows
+    experts    the owned ones, each result into the memory of its row's home
+    take up    wait for the results of the own rows; add them in the local step's order, and norm
+
+All members have the same weights and launch the same layers with as many rows, padding included. A
+row's bits are those of the local step. Source of the idea: DeepEP's low-latency dispatch and
+combine, here without fences or barriers, over plain peer memory (engine/spread/memory.py).
+"""
+
+from itertools import count
+
+import torch
+
+from engine.inputs import Inputs
+from engine.kernels.interface import Pending
+from engine.kernels.triton_linear import linear_parts
+from engine.kernels.triton_route import route_shared
+from engine.kernels.triton_set import TritonKernels
+from engine.model.matrix import Matrix
+from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
+from engine.spread.memory import Exchange
+from engine.spread.triton_collect import collect
+from engine.spread.triton_experts import experts
+from engine.spread.triton_push import push
+from engine.spread.triton_take_up import Returned, take_up
+from transport.wire.layout import CacheLayout
+
+
+class SpreadKernels:
+    """``engine.kernels.interface.Kernels`` of one member of ``num_members``; what is not shared out
+    is ``local``'s. Passes of decode rows only, whose ``Inputs.num_live`` is set."""
+
+    prefill_block: int | None = None
+
+    def __init__(self, local: TritonKernels, exchange: Exchange, num_members: int) -> None:
+        self._local, self._exchange, self._num_members = local, exchange, num_members
+
+    def moe_add(
+        self,
+        hidden: torch.Tensor,
+        x: torch.Tensor,
+        weights: MoeWeights,
+        top_k: int,
+        inputs: Inputs,
+    ) -> tuple[torch.Tensor, Returned]:
+        assert inputs.num_live is not None
+        layer = next(inputs.once("spread layers", count))
+        num_experts = weights.gate_up.shape[0]
+        width = 2 * weights.shared_down.shape[1] + num_experts + 1
+        projected = linear_parts(x, weights.in_proj)[..., :width]
+        ids, chosen, shared = route_shared(projected, num_experts, top_k, x.dtype, inputs.num_live)
+        push(x, ids, chosen, self._exchange, self._num_members, layer)
+        num_rows = x.shape[0]
+        rows = collect(self._exchange, self._num_members, num_rows, num_experts, layer, x.dtype)
+        experts(
+            rows, shared, weights.gate_up, weights.down, weights.shared_down,
+            self._exchange, self._num_members,
+        )  # fmt: skip
+        return hidden, Returned(self._exchange, self._num_members, num_rows, inputs.num_live)
+
+    def add_norm(
+        self, hidden: torch.Tensor, pending: Pending, norm: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if isinstance(pending, Returned):
+            return take_up(hidden, pending, norm, eps)
+        return self._local.add_norm(hidden, pending, norm, eps)
+
+    def final_norm(
+        self,
+        hidden: torch.Tensor,
+        pending: Pending,
+        norm: torch.Tensor,
+        eps: float,
+        index: torch.Tensor | None,
+    ) -> torch.Tensor:
+        assert index is None, "every row of a decode step is sampled"
+        return self.add_norm(hidden, pending, norm, eps)[1]
+
+    def ring_shape(self, layout: CacheLayout) -> tuple[int, int]:
+        return self._local.ring_shape(layout)
+
+    def linear_add(
+        self, hidden: torch.Tensor, x: torch.Tensor, weight: Matrix
+    ) -> tuple[torch.Tensor, Pending]:
+        return self._local.linear_add(hidden, x, weight)
+
+    def deltanet(
+        self,
+        x: torch.Tensor,
+        weights: DeltaNetWeights,
+        eps: float,
+        conv: torch.Tensor,
+        recurrent: torch.Tensor,
+        inputs: Inputs,
+        layer: int,
+    ) -> torch.Tensor:
+        return self._local.deltanet(x, weights, eps, conv, recurrent, inputs, layer)
+
+    def attention(
+        self,
+        x: torch.Tensor,
+        weights: AttentionWeights,
+        eps: float,
+        inv_freq: torch.Tensor,
+        kv: torch.Tensor,
+        layer: int,
+        inputs: Inputs,
+    ) -> torch.Tensor:
+        return self._local.attention(x, weights, eps, inv_freq, kv, layer, inputs)
+
+    def logits(
+        self, hidden: torch.Tensor, lm_head: torch.Tensor, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return self._local.logits(hidden, lm_head, out)

@@ -1,0 +1,160 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""The owned experts of a group's rows, with each result stored where its row is at home.
+
+Tiles, and the order in which a row's sum is formed, are those of the local step
+(engine/kernels/triton_experts.py), so a result has the same bits whichever member computes it. The
+shared expert is computed at home, for the member's own rows.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from engine.kernels.triton_expert_bands import down_band
+from engine.kernels.triton_experts import Tiles, block_rows, gate_up_kernel, tiles_of, whole
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.model.matrix import Matrix
+from engine.spread.memory import Exchange
+from engine.spread.triton_collect import Collected
+from engine.spread.triton_words import float_pointers, is_aborted, member_address
+
+
+@triton.jit(do_not_specialize=["rows_each", "num_rows", "shared_tiles"])
+def _down_kernel(
+    p_h,
+    p_lists,
+    p_counts,
+    p_weights,
+    p_w,
+    p_scales,
+    p_shared_h,
+    p_shared_w,
+    p_shared_scales,
+    p_addresses,
+    p_control,
+    rows_each,
+    num_rows,
+    shared_tiles,
+    RETURNED: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    DIM: tl.constexpr,
+    TOP_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    FP8: tl.constexpr,
+    SHARED_FP8: tl.constexpr,
+    UNROLLED: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Programs of the first ``shared_tiles`` do the shared expert, the others an expert each."""
+    SLOTS: tl.constexpr = TOP_K + 1
+    tile = tl.program_id(1) - shared_tiles
+    o_m = tl.arange(0, BLOCK_M)
+    band = tl.program_id(0) * BLOCK_N
+    place = tl.load(p_control)
+    if tile < 0:
+        b_token = (tile + shared_tiles) * BLOCK_M + o_m
+        b_row = tl.where(b_token < rows_each, b_token, -1)
+        p_own = float_pointers(member_address(p_addresses, place) + RETURNED)
+        wait_for_inputs(PDL)
+        down_band(
+            p_shared_h, p_shared_w, p_shared_scales, tile * 0, p_own,
+            b_row, b_token * SLOTS + TOP_K, tl.full((BLOCK_M,), 1.0, tl.float32), band,
+            HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, SHARED_FP8, UNROLLED,
+        )  # fmt: skip
+    else:
+        # Written by the launch before the last one: they can be read before the wait.
+        count = tl.load(p_counts + tile)
+        if count > 0:
+            wait_for_inputs(PDL)
+            aborted = is_aborted(member_address(p_addresses, place))
+            p_list = p_lists + tile * num_rows
+            for start in range(0, count, BLOCK_M):
+                b_pair = tl.load(p_list + start + o_m, mask=start + o_m < count, other=-1)
+                b_weight = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
+                # What came of missing rows is kept from other members.
+                b_pair = tl.where(aborted == 1, -1, b_pair)
+                b_row, b_slot = tl.maximum(b_pair, 0) // TOP_K, tl.maximum(b_pair, 0) % TOP_K
+                p_home = float_pointers(member_address(p_addresses, b_row // rows_each) + RETURNED)
+                down_band(
+                    p_h, p_w, p_scales, tile, p_home,
+                    b_pair, b_row % rows_each * SLOTS + b_slot, b_weight, band,
+                    HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, UNROLLED,
+                )  # fmt: skip
+
+
+def experts(
+    rows: Collected,
+    shared_h: torch.Tensor,
+    gate_up: Matrix,
+    down: Matrix,
+    shared_down: Matrix,
+    exchange: Exchange,
+    num_members: int,
+    tiles: tuple[Tiles, Tiles] | None = None,
+) -> None:
+    """Store into each row's ``returned`` what this member's experts give for it, and into its own
+    the shared expert's: ``shared_h`` [rows each, dim], its scaled activation.
+
+    gate_up [experts, 2 * dim, hidden], down [experts, hidden, dim], shared_down [hidden, dim].
+    """
+    (num_rows, hidden), (num_experts, _, dim) = rows.x.shape, down.shape
+    rows_each, top_k = num_rows // num_members, rows.weights.shape[1]
+    assert gate_up.shape == (num_experts, 2 * dim, hidden)
+    assert down.shape[1] == hidden == exchange.layout.hidden
+    assert shared_h.shape == (rows_each, dim)
+    assert shared_h.is_contiguous()
+    assert shared_down.shape == (hidden, dim)
+    w_in, s_in, in_fp8 = whole(gate_up)
+    w_out, s_out, out_fp8 = whole(down)
+    shared_w, shared_scales, shared_fp8 = whole(shared_down)
+    in_tiles, out_tiles = tiles or tiles_of(num_rows, in_fp8)
+    block_m = block_rows(num_rows)
+    shared_tiles = triton.cdiv(rows_each, block_m)
+    assert dim % in_tiles.rows == hidden % in_tiles.k == 0
+    assert hidden % out_tiles.rows == dim % out_tiles.k == 0
+    h = torch.empty((num_rows * top_k, dim), dtype=rows.x.dtype, device=rows.x.device)
+    gate_up_kernel[(dim // in_tiles.rows, num_experts)](
+        rows.x,
+        rows.lists,
+        rows.lists,
+        rows.counts,
+        w_in,
+        s_in,
+        h,
+        num_rows,
+        K=hidden,
+        DIM=dim,
+        TOP_K=top_k,
+        BLOCK_M=block_m,
+        FP8=in_fp8,
+        PLANNED=True,
+        **in_tiles.arguments(),
+        **overlap(h),
+    )
+    _down_kernel[(hidden // out_tiles.rows, shared_tiles + num_experts)](
+        h,
+        rows.lists,
+        rows.counts,
+        rows.weights,
+        w_out,
+        s_out,
+        shared_h,
+        shared_w,
+        shared_scales,
+        exchange.addresses,
+        exchange.control,
+        rows_each,
+        num_rows,
+        shared_tiles,
+        RETURNED=exchange.layout.returned,
+        HIDDEN=hidden,
+        DIM=dim,
+        TOP_K=top_k,
+        BLOCK_M=block_m,
+        FP8=out_fp8,
+        SHARED_FP8=shared_fp8,
+        **out_tiles.arguments(),
+        **overlap(h),
+    )

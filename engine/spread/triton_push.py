@@ -1,0 +1,119 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""A member's rows, and where they were routed, into the inbox of every member."""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.spread.memory import HEADER_BYTES, WORD_BYTES, Exchange
+from engine.spread.triton_words import is_aborted, member_address, store_words
+
+INBOX = tl.constexpr(HEADER_BYTES)
+WORD = tl.constexpr(WORD_BYTES)
+MOST_THREADS = 256
+"""Of a program of these kernels: so many elements that each thread has one of its own."""
+
+
+def inbox_arguments(exchange: Exchange) -> dict[str, Any]:
+    """What ``inbox_row`` and the kernels that use it are compiled for."""
+    layout = exchange.layout
+    return {
+        "TOP_K": layout.top_k,
+        "ID_WORDS": layout.id_words,
+        "WEIGHT_WORDS": layout.weight_words,
+        "X_WORDS": layout.x_words,
+        "BLOCK_X": max(triton.next_power_of_2(layout.x_words), MOST_THREADS),
+        "ROW_BYTES": layout.row_bytes,
+        "MEMBER_BYTES": layout.member_bytes,
+    }
+
+
+@triton.jit
+def inbox_of(address, flag, MEMBER_BYTES: tl.constexpr):
+    """Where the inbox of this use begins in the memory at ``address``: 8 members' rows."""
+    return address + INBOX + (flag & 1).to(tl.int64) * (8 * MEMBER_BYTES)
+
+
+@triton.jit(do_not_specialize=["layer"])
+def _push_kernel(
+    p_x,
+    p_ids,
+    p_weights,
+    p_addresses,
+    p_control,
+    layer,
+    TOP_K: tl.constexpr,
+    ID_WORDS: tl.constexpr,
+    WEIGHT_WORDS: tl.constexpr,
+    X_WORDS: tl.constexpr,
+    BLOCK_X: tl.constexpr,
+    ROW_BYTES: tl.constexpr,
+    MEMBER_BYTES: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Program (i, m) pushes row i to member m; of padding only that it has no experts."""
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.load(p_control)
+    flag = (tl.load(p_control + 1) + layer).to(tl.int32)
+    p_to = inbox_of(member_address(p_addresses, tl.program_id(1)), flag, MEMBER_BYTES)
+    p_to += place * MEMBER_BYTES + row * ROW_BYTES
+    wait_for_inputs(PDL)
+    sent = is_aborted(member_address(p_addresses, place)) == 0
+    p_ids += row * TOP_K
+    live = sent & (tl.load(p_ids) >= 0)
+
+    o_id = tl.arange(0, ID_WORDS)
+    b_ids = tl.zeros((ID_WORDS,), tl.int64)
+    for i in tl.static_range(4):
+        place_of_id = o_id * 4 + i
+        b_id = tl.load(p_ids + place_of_id, mask=place_of_id < TOP_K, other=-1)
+        b_ids |= (b_id & 0xFFFF).to(tl.int64) << (16 * i)
+    store_words(p_to + o_id * WORD, b_ids, flag, (o_id >= 0) & sent)
+
+    o_weight = tl.arange(0, WEIGHT_WORDS)
+    p_to += ID_WORDS * WORD
+    b_weights = tl.load(p_weights + row * WEIGHT_WORDS + o_weight)
+    store_words(p_to + o_weight * WORD, b_weights, flag, (o_weight >= 0) & live)
+
+    o_x = tl.arange(0, BLOCK_X)
+    p_to += WEIGHT_WORDS * WORD
+    in_row = o_x < X_WORDS
+    b_x = tl.load(p_x + row * X_WORDS + o_x, mask=in_row, other=0)
+    store_words(p_to + o_x * WORD, b_x, flag, in_row & live)
+
+
+def push(
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    exchange: Exchange,
+    num_members: int,
+    layer: int,
+) -> None:
+    """Send this member's rows to all members, itself included: of the step's layer ``layer``.
+
+    x [rows, hidden]; ids int32 and weights float32 [rows, top_k], -1 in the rows of padding. All
+    members push as many rows.
+    """
+    (num_rows, hidden), layout = x.shape, exchange.layout
+    assert 0 < num_rows <= layout.max_rows
+    assert hidden == layout.hidden
+    assert x.dtype.itemsize == layout.itemsize
+    assert ids.shape == weights.shape == (num_rows, layout.top_k)
+    assert ids.dtype == torch.int32
+    assert weights.dtype == torch.float32
+    assert all(t.is_contiguous() for t in (x, ids, weights))
+    _push_kernel[(num_rows, num_members)](
+        x.view(torch.int64),
+        ids,
+        weights.view(torch.int64),
+        exchange.addresses,
+        exchange.control,
+        layer,
+        num_warps=4,
+        **inbox_arguments(exchange),
+        **overlap(x),
+    )

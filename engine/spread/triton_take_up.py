@@ -1,0 +1,130 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""A member's rows with the experts' results added, and their RMS norm: ``add_rms_norm`` of what
+other members return.
+
+The results are added in the order of the local step, the shared expert's last. Waiting and adding
+are one loop: a sum in which a value is missing is formed again. Each value read is then emptied for
+the next layer.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.spread.memory import EMPTY, Exchange
+from engine.spread.triton_push import MOST_THREADS
+from engine.spread.triton_words import (
+    abort,
+    deadline,
+    float_pointers,
+    member_address,
+    wait_state,
+)
+
+MISSING = tl.constexpr(EMPTY)
+
+
+@dataclass(frozen=True)
+class Returned:
+    """What the members return for ``num_rows`` rows, of which the first ``num_live`` (int32 [1] on
+    the device) are not padding."""
+
+    exchange: Exchange
+    num_members: int
+    num_rows: int
+    num_live: torch.Tensor
+
+
+@triton.jit
+def _sum_returned(p_returned, mask, DIM: tl.constexpr, SLOTS: tl.constexpr):
+    """(the sum [BLOCK], 0 where a value of it is missing int32)."""
+    b_bits = tl.load(p_returned, mask=mask, other=0, volatile=True)
+    b_valid = b_bits != MISSING
+    b_sum = b_bits.to(tl.float32, bitcast=True)
+    for slot in tl.static_range(1, SLOTS):
+        b_bits = tl.load(p_returned + slot * DIM, mask=mask, other=0, volatile=True)
+        b_valid &= b_bits != MISSING
+        b_sum += b_bits.to(tl.float32, bitcast=True)
+    return b_sum, b_valid.to(tl.int32)
+
+
+@triton.jit
+def _take_up_kernel(
+    p_hidden,
+    p_weight,
+    p_x,
+    p_live,
+    p_addresses,
+    p_control,
+    eps,
+    RETURNED: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    dims = tl.arange(0, BLOCK)
+    mask = dims < DIM
+    b_weight = tl.load(p_weight + dims, mask=mask, other=0.0)
+    own = member_address(p_addresses, tl.load(p_control))
+    p_returned = float_pointers(own + RETURNED)
+    p_returned = p_returned.to(tl.pointer_type(tl.int32)) + token * (SLOTS * DIM) + dims
+    wait_for_inputs(PDL)
+    until = deadline(p_control, 1)
+    b_hidden = tl.load(p_hidden + token * DIM + dims, mask=mask, other=0.0)
+    if token < tl.load(p_live):
+        b_sum, b_valid = _sum_returned(p_returned, mask, DIM, SLOTS)
+        state = 1 - tl.min(b_valid, axis=0)
+        while state == 1:
+            b_sum, b_valid = _sum_returned(p_returned, mask, DIM, SLOTS)
+            state = wait_state(b_valid, own, until)
+        if state == 3:
+            abort(p_addresses, p_control, 1, MEMBERS)
+        b_hidden = (b_hidden.to(tl.float32) + b_sum).to(p_hidden.dtype.element_ty)
+        tl.store(p_hidden + token * DIM + dims, b_hidden, mask=mask)
+        for slot in tl.static_range(SLOTS):
+            tl.store(p_returned + slot * DIM, tl.full((BLOCK,), MISSING, tl.int32), mask=mask)
+    b_x = b_hidden.to(tl.float32)
+    b_scale = tl.rsqrt(tl.sum(b_x * b_x, axis=0) / DIM + eps)
+    tl.store(
+        p_x + token * DIM + dims, (b_x * b_scale * b_weight).to(p_x.dtype.element_ty), mask=mask
+    )
+
+
+def take_up(
+    hidden: torch.Tensor, returned: Returned, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(``hidden`` with the results added in place, its norm), both [rows, hidden].
+
+    weight [hidden] float32, already ``1 + w``.
+    """
+    num_rows, dim = hidden.shape
+    layout = returned.exchange.layout
+    assert num_rows == returned.num_rows
+    assert dim == layout.hidden
+    assert hidden.is_contiguous()
+    assert weight.shape == (dim,)
+    assert weight.dtype == torch.float32
+    x = torch.empty_like(hidden)
+    _take_up_kernel[(num_rows,)](
+        hidden,
+        weight,
+        x,
+        returned.num_live,
+        returned.exchange.addresses,
+        returned.exchange.control,
+        eps,
+        RETURNED=layout.returned,
+        MEMBERS=returned.num_members,
+        SLOTS=layout.top_k + 1,
+        DIM=dim,
+        BLOCK=max(triton.next_power_of_2(dim), MOST_THREADS),
+        num_warps=8,
+        **overlap(hidden),
+    )
+    return hidden, x

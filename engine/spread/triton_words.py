@@ -1,0 +1,131 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""Words in other GPUs' memory: 8 bytes of data and twice a flag, valid when both flags are right.
+
+A 16-byte store may arrive as two halves, so each half has a flag. Neither a store nor a load may
+be kept back, hence volatile. Waiting is bounded by the GPU's clock: a wait that runs out sets the
+abort word of every member, and from then on no wait of this generation waits.
+
+In Triton's interpreter nothing arrives while a kernel runs, so there a wait runs out at once.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import globaltimer
+
+from engine.kernels.triton_dot import INTERPRETED
+
+
+@triton.jit
+def member_address(p_addresses, member):
+    """Where a member's memory begins, int64."""
+    return tl.multiple_of(tl.load(p_addresses + member), 256)
+
+
+@triton.jit
+def float_pointers(address):
+    """``address`` (int64) as pointers, known to be aligned so that accesses are 16 bytes wide."""
+    return tl.multiple_of(address.to(tl.pointer_type(tl.float32)), 16)
+
+
+@triton.jit
+def store_words(address, data, flag, mask):
+    """data int64 to the words at ``address`` (int64), where ``mask``."""
+    if INTERPRETED:
+        p = address.to(tl.pointer_type(tl.int32))
+        tl.store(p, data.to(tl.int32), mask=mask)
+        tl.store(p + 1, flag, mask=mask)
+        tl.store(p + 2, (data >> 32).to(tl.int32), mask=mask)
+        tl.store(p + 3, flag, mask=mask)
+    else:
+        tl.inline_asm_elementwise(
+            """
+            {
+            .reg .pred stored;
+            .reg .b32 low, high;
+            setp.ne.s32 stored, $4, 0;
+            mov.b64 {low, high}, $2;
+            @stored st.volatile.global.v4.b32 [$1], {low, $3, high, $3};
+            mov.u32 $0, 0;
+            }
+            """,
+            "=r,l,l,r,r",
+            [address, data, flag, mask.to(tl.int32)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+
+
+@triton.jit
+def load_words(address, flag):
+    """(data int64, 1 where it is valid int32) of the words at ``address`` (int64)."""
+    if INTERPRETED:
+        p = address.to(tl.pointer_type(tl.int32))
+        low, high = tl.load(p).to(tl.int64) & 0xFFFFFFFF, tl.load(p + 2).to(tl.int64)
+        data = (high << 32) | low
+        valid = ((tl.load(p + 1) == flag) & (tl.load(p + 3) == flag)).to(tl.int32)
+    else:
+        data, valid = tl.inline_asm_elementwise(
+            """
+            {
+            .reg .pred same;
+            .reg .b32 low, high, first, second;
+            ld.volatile.global.v4.b32 {low, first, high, second}, [$2];
+            mov.b64 $0, {low, high};
+            setp.eq.s32 same, first, $3;
+            setp.eq.and.s32 same, second, $3, same;
+            selp.s32 $1, 1, 0, same;
+            }
+            """,
+            "=l,=r,l,r",
+            [address, flag],
+            dtype=(tl.int64, tl.int32),
+            is_pure=False,
+            pack=1,
+        )
+    return data, valid
+
+
+@triton.jit
+def deadline(p_control, LIMITS: tl.constexpr):
+    """When a wait that begins now has lasted ``LIMITS`` times the limit."""
+    limit = tl.load(p_control + 2) * LIMITS
+    if INTERPRETED:
+        return limit
+    else:  # noqa: RET505 - what a constant turns down is compiled if nothing encloses it
+        return globaltimer() + limit
+
+
+@triton.jit
+def is_aborted(address):
+    """1 if the generation's steps are no longer valid, by a member's memory at ``address``.
+
+    NOTE: threads of a program may find different answers. Nothing that holds a barrier may depend
+    on one.
+    """
+    return (tl.load(address.to(tl.pointer_type(tl.int32)), volatile=True) != 0).to(tl.int32)
+
+
+@triton.jit
+def wait_state(b_valid, own, until):
+    """Of a wait for all of ``b_valid`` (int32, at least an element a thread): 0 it is over, 1 it
+    goes on, 3 it is given up, since the generation is aborted or the wait has run out."""
+    if INTERPRETED:
+        over = tl.full((), 3, tl.int32)
+    else:
+        over = tl.where(globaltimer() > until, 3, 1) | (is_aborted(own) * 2)
+    # Threads read the clock and the abort word at different times; the reduction makes them agree.
+    return tl.max(tl.where(b_valid == 0, over, 0), axis=0)
+
+
+@triton.jit
+def abort(p_addresses, p_control, reason, MEMBERS: tl.constexpr):
+    """Tell all members that a wait was given up for ``reason``, as engine.spread.memory counts
+    them, unless the generation is aborted already."""
+    own = member_address(p_addresses, tl.load(p_control))
+    if is_aborted(own) == 0:
+        if reason > 1:
+            tl.store(own.to(tl.pointer_type(tl.int32)) + reason - 1, 1)
+        for member in tl.static_range(MEMBERS):
+            p_abort = member_address(p_addresses, member).to(tl.pointer_type(tl.int32))
+            tl.store(p_abort, reason)
