@@ -3,6 +3,7 @@
 A batch runs in the smallest bucket that holds it; the rows beyond it have state slot -1, which
 every kernel skips. What a graph reads lies in static memory: state slots and ends of the step,
 copied in before each replay, and one block table a state slot, to which only new pages are added.
+Steps that several workers compute together (engine/spread) have graphs of their own.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +25,8 @@ BUCKETS = (
     1, 2, 4, 8, 11, 16, 21, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256,
     320, 384, 448, MAX_DECODE_ROWS,
 )  # fmt: skip
-
+LOCAL = 1
+"""Members of a step that one worker computes alone."""
 
 T = TypeVar("T")
 Stepped = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -72,17 +74,27 @@ class DecodeGraphs:
         self._tables = BlockTables(layout, num_slots, max_seq_len, self._device)
         # State slots, ends, and (first column) how many rows are live.
         self._step = torch.zeros(3, self.buckets[-1], dtype=torch.int32, device=self._device)
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Stepped]] = {}
+        self._pool = GraphPool()
+        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Stepped]] = {}
+
+    def capture(self) -> None:
+        """Compile every kernel and capture every bucket."""
+        self._capture(LOCAL, self.buckets, self._kernels)
+
+    def capture_spread(self, num_members: int, buckets: Sequence[int], kernels: Kernels) -> None:
+        """The steps that so many members compute together, with the kernels of one of them."""
+        assert num_members > LOCAL
+        self._capture(num_members, buckets, kernels)
 
     @torch.inference_mode()
-    def capture(self) -> None:
-        """Compile every kernel and capture every bucket, largest first, in one memory pool."""
-        pool = GraphPool()
-        for bucket in reversed(self.buckets):
+    def _capture(self, num_members: int, buckets: Sequence[int], kernels: Kernels) -> None:
+        """The largest first, in one memory pool."""
+        for bucket in sorted(buckets, reverse=True):
             self._write_step(bucket, (), ())
+            forward = partial(self._forward, bucket, kernels)
             for _ in range(2):
-                self._forward(bucket)
-            self._graphs[bucket] = pool.capture(partial(self._forward, bucket))
+                forward()
+            self._graphs[num_members, bucket] = self._pool.capture(forward)
 
     def forget(self, state_slot: int) -> None:
         """The slot has a new owner: its block table starts anew."""
@@ -91,10 +103,18 @@ class DecodeGraphs:
     def launch(self, rows: Sequence[Row]) -> Stepped:
         """Enqueue one step of ``rows``, all decode. What it returns is valid for what is enqueued
         before the next launch: everything is ordered on the current stream."""
-        bucket = next(b for b in self.buckets if b >= len(rows))
+        return self._launch(LOCAL, next(b for b in self.buckets if b >= len(rows)), rows)
+
+    def launch_spread(self, num_members: int, bucket: int, rows: Sequence[Row]) -> Stepped:
+        """The same of a step that all members launch with this bucket, each with its own rows, of
+        which it may have none."""
+        assert len(rows) <= bucket
+        return self._launch(num_members, bucket, rows)
+
+    def _launch(self, num_members: int, bucket: int, rows: Sequence[Row]) -> Stepped:
         self._tables.add(rows)
         self._write_step(bucket, [row.state_slot for row in rows], [row.start + 1 for row in rows])
-        graph, (logits, slots, ends) = self._graphs[bucket]
+        graph, (logits, slots, ends) = self._graphs[num_members, bucket]
         graph.replay()
         return logits[: len(rows)], slots[: len(rows)], ends[: len(rows)]
 
@@ -106,7 +126,7 @@ class DecodeGraphs:
         host = torch.tensor(values, dtype=torch.int32).pin_memory()
         self._step[:, :bucket].copy_(host, non_blocking=True)
 
-    def _forward(self, bucket: int) -> Stepped:
+    def _forward(self, bucket: int, kernels: Kernels) -> Stepped:
         slots, ends = self._step[0, :bucket], self._step[1, :bucket]
         held = slots.clamp(min=0).long()
         rows = Rows.of(
@@ -129,7 +149,7 @@ class DecodeGraphs:
             num_live=self._step[2, :1],
         )
         ids = self._next_token.index_select(0, held)
-        hidden = self._model.forward(inputs, ids, self._cache, self._kernels)
+        hidden = self._model.forward(inputs, ids, self._cache, kernels)
         logits = self._logits[:bucket]
-        self._model.logits(hidden, logits.shape[1], self._kernels, logits)
+        self._model.logits(hidden, logits.shape[1], kernels, logits)
         return logits, held, inputs.sample_positions

@@ -1,0 +1,241 @@
+"""One member of ``python -m bench.spread_step``: a model on one GPU, told what to run on stdin.
+
+A command is a line of JSON with ``do`` and its arguments; the answer is a line of JSON behind "@",
+with ``error`` where it failed. Everything else that is printed is for the log.
+"""
+
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
+from torch.profiler import ProfilerActivity, profile
+
+from bench.spread_parts import Parts
+from engine import weights
+from engine.batch import Row
+from engine.config import EngineConfig
+from engine.graphs import DecodeGraphs
+from engine.kernels.triton_linear import aligned_rows
+from engine.kernels.triton_set import TritonKernels
+from engine.model.registry import build
+from engine.model_folder import read_model
+from engine.spread.kernels import SpreadKernels
+from engine.spread.memory import Exchange, ExchangeLayout, first_flag
+from transport.copy.cuda import CudaMemory, open_handle
+from transport.copy.region import Region
+from transport.copy.tensors import CacheTensors
+from transport.wire.layout import PoolSize
+
+CONTEXT, PAGE_SIZE = 1024, 64
+NUM_IDS = 248_320
+WARM_STEPS = 6
+
+
+class Member:
+    """The model with random weights, the same on all members, and random caches of its own."""
+
+    def __init__(self, device: int, model_dir: Path, max_rows: int, buckets: Sequence[int]) -> None:
+        torch.cuda.set_device(device)
+        self.device = torch.device("cuda", device)
+        self.max_rows, self.buckets = max_rows, tuple(buckets)
+        config, _ = read_model(EngineConfig(model_dir, 1, 1, load_format="dummy", device="cuda"))
+        self.num_layers = len(config.layer_types)
+        layout = config.cache_layout("bfloat16", PAGE_SIZE)
+        self.model = build(config, torch.bfloat16, self.device)
+        weights.draw(self.model.plan, 0)
+        self.model.prepare()
+        self.pages_each = layout.pages_for(CONTEXT + 512)
+        pools = PoolSize(self.pages_each * max_rows, max_rows)
+        memory = CudaMemory().allocate(Region.of(layout, pools).size_bytes)
+        self.cache = cache = CacheTensors.over(memory, layout, pools)
+        generator = torch.Generator(self.device).manual_seed(1 + device)
+        for tensor, std in ((cache.kv, 1.0), (cache.conv, 1.0), (cache.recurrent, 0.1)):
+            tensor.normal_(0, std, generator=generator)
+        self.kept = cache.conv.clone(), cache.recurrent.clone()
+        next_token = torch.randint(0, NUM_IDS, (max_rows,), generator=generator, device=self.device)
+        logits = aligned_rows(max_rows, NUM_IDS, dtype=torch.float32, device=self.device)
+        self.kernels = TritonKernels(config, self.device, max_rows)
+        self.graphs = DecodeGraphs(
+            self.model, cache, layout, self.kernels, next_token, logits, CONTEXT + 512
+        )
+        self.graphs.buckets = self.buckets
+        exchanged = ExchangeLayout(max_rows, config.num_experts_per_tok, config.hidden_size)
+        self.own = CudaMemory()
+        exchange_memory = self.own.allocate(exchanged.size_bytes)
+        self.exchange = Exchange(exchanged, exchange_memory)
+        self.own_address = exchange_memory.data_ptr()
+        self.peers: dict[str, int] = {}
+        self.num_members = 1
+        self.generation = 0
+
+    def capture(self, num_members: int) -> dict[str, Any]:
+        """Graphs of the local steps and of the spread ones."""
+        self.num_members = num_members
+        began = time.perf_counter()
+        self.graphs.capture()
+        local_s = time.perf_counter() - began
+        spread = SpreadKernels(self.kernels, self.exchange, num_members)
+        self.graphs.capture_spread(num_members, self.buckets, spread)
+        torch.cuda.synchronize()
+        return {"local_s": local_s, "both_s": time.perf_counter() - began}
+
+    def join(
+        self, generation: int, place: int, handles: Sequence[str], limit_s: float
+    ) -> dict[str, Any]:
+        torch.cuda.synchronize()
+        addresses = [
+            self.own_address if i == place else self._opened(handle)
+            for i, handle in enumerate(handles)
+        ]
+        self.generation, self.place = generation, place
+        self.exchange.join(generation, addresses, place, limit_s=limit_s)
+        torch.cuda.synchronize()
+        return {}
+
+    def bits(self, live: int, bucket: int, round_: int, steps: int) -> dict[str, Any]:
+        """Whether spread steps give the logits and states of local ones."""
+        local = self._outcome(live, steps, lambda _, rows: self.graphs.launch(rows))
+        spread = self._outcome(
+            live, steps, lambda i, rows: self._launch_spread(bucket, round_ + i, rows)
+        )
+        different = [
+            (a.view(torch.int32) != b.view(torch.int32)).sum().item()
+            for a, b in zip(local, spread, strict=True)
+        ]
+        worst = [
+            (a - b).abs().max().item() if a.numel() else 0.0
+            for a, b in zip(local, spread, strict=True)
+        ]
+        return {
+            "equal": not any(different),
+            "different": different,
+            "worst": worst,
+            "finite": all(bool(t.isfinite().all()) for t in local),
+            "header": self.exchange.header.tolist(),
+        }
+
+    def time(self, mode: str, live: int, bucket: int, round_: int, steps: int) -> dict[str, Any]:
+        """ms of a step, one behind the other."""
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        for i in range(WARM_STEPS + steps):
+            if i == WARM_STEPS:
+                began.record()
+            self._launch(mode, bucket, round_ + i, self._rows(live, i))
+        ended.record()
+        ended.synchronize()
+        ms = began.elapsed_time(ended) / steps
+        return {"ms": ms, "header": self.exchange.header.tolist()}
+
+    def profile(self, mode: str, live: int, bucket: int, round_: int, steps: int) -> dict[str, Any]:
+        """us a step by kernel."""
+        torch.cuda.synchronize()
+        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+            for i in range(steps):
+                self._launch(mode, bucket, round_ + i, self._rows(live, i))
+            torch.cuda.synchronize()
+        times: dict[str, list[float]] = {}
+        for event in profiled.events():
+            if event.device_type == DeviceType.CUDA:
+                times.setdefault(event.name[:48], []).append(event.time_range.elapsed_us())
+        found = {
+            name: [round(sum(each) / steps, 1), round(len(each) / steps, 1)]
+            for name, each in sorted(times.items(), key=lambda item: -sum(item[1]))[:16]
+        }
+        return {"us_and_calls": found}
+
+    def stall(self, launches: bool, live: int, bucket: int, round_: int) -> dict[str, Any]:
+        """Two steps that not all members launch: how long they take."""
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        if launches:
+            self._launch_spread(bucket, round_, self._rows(live, 0))
+            self._launch_spread(bucket, round_ + 1, self._rows(live, 1))
+            torch.cuda.synchronize()
+        took_ms = 1e3 * (time.perf_counter() - began)
+        return {"ms": took_ms}
+
+    def header(self) -> dict[str, Any]:
+        """The abort word, and by member whether its rows came too late."""
+        return {"header": self.exchange.header.tolist()}
+
+    def parts(self, bucket: int, live: int, round_: int, repeats: int) -> dict[str, Any]:
+        """us of one layer's parts, each alone."""
+        torch.cuda.synchronize()
+        parts = Parts(self.model, self.exchange, self.num_members, bucket, live)
+        found = parts.measure(
+            lambda i: self.exchange.begin_step(
+                first_flag(self.generation, round_ + i, self.num_layers)
+            ),
+            repeats,
+        )
+        self.exchange.reset()
+        torch.cuda.synchronize()
+        return {"us": found, "header": self.exchange.header.tolist()}
+
+    def _outcome(
+        self, live: int, steps: int, launch: Callable[[int, list[Row]], Any]
+    ) -> list[torch.Tensor]:
+        for tensor, kept in zip((self.cache.conv, self.cache.recurrent), self.kept, strict=True):
+            tensor.copy_(kept)
+        found = []
+        for i in range(steps):
+            stepped = launch(i, self._rows(live, i))
+            found.append(stepped[0][:live].clone() if stepped else torch.empty(0))
+        found.append(self.cache.recurrent[:live].clone())
+        torch.cuda.synchronize()
+        return found
+
+    def _launch(self, mode: str, bucket: int, round_: int, rows: list[Row]) -> None:
+        if mode == "spread":
+            self._launch_spread(bucket, round_, rows)
+        else:
+            self.graphs.launch(rows)
+
+    def _launch_spread(self, bucket: int, round_: int, rows: list[Row]) -> Any:
+        self.exchange.begin_step(first_flag(self.generation, round_, self.num_layers))
+        return self.graphs.launch_spread(self.num_members, bucket, rows)
+
+    def _rows(self, live: int, step: int) -> list[Row]:
+        pages = self.pages_each
+        return [
+            Row(i, tuple(range(i * pages, (i + 1) * pages)), CONTEXT + step, None)
+            for i in range(live)
+        ]
+
+    def _opened(self, handle: str) -> int:
+        if handle not in self.peers:
+            self.peers[handle] = open_handle(handle, peer="a member")
+        return self.peers[handle]
+
+
+def main() -> None:
+    """Serve commands until stdin ends."""
+    member: Member | None = None
+    for line in sys.stdin:
+        command = json.loads(line)
+        do = command.pop("do")
+        try:
+            if do == "load":
+                command["model_dir"] = Path(command["model_dir"])
+                member = Member(**command)
+                answer: dict[str, Any] = {"handle": member.own.handle}
+            else:
+                assert member is not None, "load comes first"
+                assert not do.startswith("_")
+                with torch.inference_mode():
+                    answer = getattr(member, do)(**command)
+        except Exception as error:
+            traceback.print_exc()
+            answer = {"error": f"{type(error).__name__}: {error}"[:2000]}
+        print("@" + json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The processes of ``python -m bench.spread_step``, one a GPU, and what they answer."""
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+MEMBER = [sys.executable, "-m", "bench.spread_member"]
+
+
+class MemberFailed(Exception):
+    """A member has ended, answered an error or not answered in time; none is of use any more."""
+
+
+class Members:
+    """``count`` processes; their other output goes to files in ``logs``."""
+
+    def __init__(self, count: int, logs: Path, command: Sequence[str] = MEMBER) -> None:
+        self.count = count
+        logs.mkdir(parents=True, exist_ok=True)
+        self._logs = [(logs / f"member-{i}.txt").open("w") for i in range(count)]
+        self._processes = [
+            subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+            for log in self._logs
+        ]
+        self._answers: list[queue.Queue[str]] = [queue.Queue() for _ in range(count)]
+        self._readers = [
+            threading.Thread(target=self._read, args=(process.stdout, answers, log), daemon=True)
+            for process, answers, log in zip(
+                self._processes, self._answers, self._logs, strict=True
+            )
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def ask(
+        self, do: str, limit_s: float, arguments: dict[str, Any] | Sequence[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Every member's answer, to the same arguments or to its own; raises MemberFailed."""
+        each = [arguments] * self.count if isinstance(arguments, dict) else arguments
+        for process, own in zip(self._processes, each, strict=True):
+            assert process.stdin is not None
+            try:
+                process.stdin.write(json.dumps({"do": do, **own}) + "\n")
+                process.stdin.flush()
+            except OSError as error:
+                raise MemberFailed(f"{do}: a member takes no command: {error}") from error
+        deadline = time.monotonic() + limit_s
+        found = []
+        for i, answers in enumerate(self._answers):
+            try:
+                answer = json.loads(answers.get(timeout=max(0.0, deadline - time.monotonic())))
+            except queue.Empty:
+                raise MemberFailed(f"{do}: no answer of member {i} in {limit_s} s") from None
+            if "error" in answer:
+                raise MemberFailed(f"{do}: member {i}: {answer['error']}")
+            found.append(answer)
+        return found
+
+    def __enter__(self) -> "Members":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in self._processes:
+            process.kill()
+        for process, reader, log in zip(self._processes, self._readers, self._logs, strict=True):
+            process.wait(30)
+            reader.join(5)
+            log.close()
+
+    @staticmethod
+    def _read(output: IO[str], answers: "queue.Queue[str]", log: IO[str]) -> None:
+        for line in output:
+            if line.startswith("@"):
+                answers.put(line[1:])
+            else:
+                log.write(line)
+        answers.put(json.dumps({"error": "the process has ended"}))

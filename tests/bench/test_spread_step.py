@@ -1,0 +1,91 @@
+"""How ``bench.spread_step`` drives its processes, which stand in for GPUs here."""
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from bench import result_file, spread_step
+from bench.spread_processes import MemberFailed, Members
+from engine.model.config import ModelConfig
+
+HEADER = [0] * 9
+MEMBER = f"""
+import json, sys
+ANSWERS = {{
+    "load": {{"handle": "00"}}, "capture": {{"both_s": 1.0}}, "join": {{}}, "stall": {{"ms": 5.5}},
+    "bits": {{"equal": True, "finite": True, "header": {HEADER}}},
+    "time": {{"ms": 7.5, "header": {HEADER}}},
+    "header": {{"header": [3, 0, 1, *{HEADER[3:]}]}},
+    "parts": {{"us": {{"exchange": 4.0}}, "header": {HEADER}}},
+    "profile": {{"us_and_calls": {{"kernel": [1.0, 40.0]}}}},
+}}
+print("not an answer", flush=True)
+for line in sys.stdin:
+    do = json.loads(line)["do"]
+    if do == WRONG:
+        BEHAVE
+    print("@" + json.dumps(ANSWERS[do]), flush=True)
+"""
+
+
+def command(wrong: str = "", behave: str = "pass") -> list[str]:
+    source = MEMBER.replace("WRONG", repr(wrong)).replace("BEHAVE", behave)
+    return [sys.executable, "-c", textwrap.dedent(source)]
+
+
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: list[str]) -> tuple[int, dict]:
+    monkeypatch.setattr(spread_step, "Members", lambda count, logs: Members(count, logs, member))
+    out = tmp_path / "out.json"
+    with pytest.raises(spread_step.typer.Exit) as ended:
+        spread_step.main(gpus=2, models="small,full", logs=tmp_path / "logs", out=out)
+    return ended.value.exit_code, result_file.load(out)
+
+
+def test_every_case_of_both_models_is_in_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, found = run(tmp_path, monkeypatch, command())
+    assert code == 0
+    assert found["ok"], found["problems"]
+    results = found["results"]
+    assert {row["bucket"] for row in results["small"]["bits"]} == set(spread_step.SMALL_BUCKETS)
+    assert results["small"]["stall"]["named"]
+    totals = [row["total"] for row in results["full"]["time"]]
+    assert {32, 64, 128, 256} <= set(totals)
+    assert results["full"]["parts_us"]
+    assert results["full"]["profile_us"]
+    assert "not an answer" in (tmp_path / "logs/small/member-0.txt").read_text()
+
+
+def test_bits_that_differ_are_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    behave = "ANSWERS['bits']['equal'] = False"
+    code, found = run(tmp_path, monkeypatch, command("load", behave))
+    assert code == 1
+    assert not found["ok"]
+    assert found["results"]["full"]["time"], "the other cases are measured all the same"
+
+
+def test_a_model_whose_process_fails_does_not_end_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, found = run(tmp_path, monkeypatch, command("stall", "sys.exit('the GPU is lost')"))
+    assert code == 1
+    assert "small: stall: member 0: the process has ended" in found["problems"]
+    assert found["results"]["full"]["time"]
+    assert "the GPU is lost" in (tmp_path / "logs/small/member-0.txt").read_text()
+
+
+def test_a_member_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    hangs = command("join", "import threading; threading.Event().wait()")
+    with Members(1, tmp_path, hangs) as members, pytest.raises(MemberFailed, match="member 0"):
+        members.ask("join", 0.2, {})
+
+
+def test_the_small_model_is_the_first_layers_of_the_full_one(tmp_path: Path) -> None:
+    small = ModelConfig.read(spread_step.model_folder(tmp_path, 4))
+    full = ModelConfig.read(spread_step.model_folder(tmp_path, None))
+    assert small.layer_types == full.layer_types[:4]
+    assert json.loads((tmp_path / "config.json").read_text())["text_config"]["num_experts"] == 256
