@@ -22,14 +22,12 @@ from engine.kernels.interface import Pending
 from engine.kernels.triton_linear import linear_parts
 from engine.kernels.triton_route import route_shared
 from engine.kernels.triton_set import TritonKernels
-from engine.model.matrix import Matrix
-from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
+from engine.model.weights import MoeWeights
 from engine.spread.memory import Exchange
 from engine.spread.triton_collect import collect
 from engine.spread.triton_experts import experts
 from engine.spread.triton_push import push
 from engine.spread.triton_take_up import Returned, take_up
-from transport.wire.layout import CacheLayout
 
 
 class SpreadKernels:
@@ -39,7 +37,11 @@ class SpreadKernels:
     prefill_block: int | None = None
 
     def __init__(self, local: TritonKernels, exchange: Exchange, num_members: int) -> None:
-        self._local, self._exchange, self._num_members = local, exchange, num_members
+        self._exchange, self._num_members = exchange, num_members
+        self._local_norm = local.add_norm
+        self.ring_shape, self.logits = local.ring_shape, local.logits
+        self.linear_add, self.deltanet = local.linear_add, local.deltanet
+        self.attention, self.write_kv = local.attention, local.write_kv
 
     def moe_add(
         self,
@@ -69,7 +71,7 @@ class SpreadKernels:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if isinstance(pending, Returned):
             return take_up(hidden, pending, norm, eps)
-        return self._local.add_norm(hidden, pending, norm, eps)
+        return self._local_norm(hidden, pending, norm, eps)
 
     def final_norm(
         self,
@@ -81,40 +83,3 @@ class SpreadKernels:
     ) -> torch.Tensor:
         assert index is None, "every row of a decode step is sampled"
         return self.add_norm(hidden, pending, norm, eps)[1]
-
-    def ring_shape(self, layout: CacheLayout) -> tuple[int, int]:
-        return self._local.ring_shape(layout)
-
-    def linear_add(
-        self, hidden: torch.Tensor, x: torch.Tensor, weight: Matrix
-    ) -> tuple[torch.Tensor, Pending]:
-        return self._local.linear_add(hidden, x, weight)
-
-    def deltanet(
-        self,
-        x: torch.Tensor,
-        weights: DeltaNetWeights,
-        eps: float,
-        conv: torch.Tensor,
-        recurrent: torch.Tensor,
-        inputs: Inputs,
-        layer: int,
-    ) -> torch.Tensor:
-        return self._local.deltanet(x, weights, eps, conv, recurrent, inputs, layer)
-
-    def attention(
-        self,
-        x: torch.Tensor,
-        weights: AttentionWeights,
-        eps: float,
-        inv_freq: torch.Tensor,
-        kv: torch.Tensor,
-        layer: int,
-        inputs: Inputs,
-    ) -> torch.Tensor:
-        return self._local.attention(x, weights, eps, inv_freq, kv, layer, inputs)
-
-    def logits(
-        self, hidden: torch.Tensor, lm_head: torch.Tensor, out: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        return self._local.logits(hidden, lm_head, out)
