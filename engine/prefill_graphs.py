@@ -27,8 +27,9 @@ from transport.wire.layout import CacheLayout
 TOKENS = (128, 256, 512, 768, 1024, 1280, 1536, 2048, 3072, 4096)
 MAX_PROMPTS = 32
 ROWS = (1, MAX_PROMPTS)
-MAX_PAGES = 1024
-"""Of a row: 65,536 tokens of context. A table is sent whole with each pass."""
+MAX_PAGES = {1: 4096, MAX_PROMPTS: 1024}
+"""Of each row, by the rows of a graph: 262,144 tokens of context of a prompt alone, else 65,536. A
+table is sent whole with each pass."""
 _PINNED_UNDER_WAY = 4
 _NONE = np.empty(0, dtype=np.int32)
 
@@ -55,8 +56,13 @@ class Shape:
             "sample_positions": self.rows,
             "num_live": 1,
             **padded_sizes(self.tokens, self.rows),
-            "tables": (self.rows + 1) * MAX_PAGES,
+            "tables": (self.rows + 1) * self.pages,
         }
+
+    @property
+    def pages(self) -> int:
+        """The most that a row can have."""
+        return MAX_PAGES[self.rows]
 
     @cached_property
     def starts(self) -> list[int]:
@@ -75,7 +81,7 @@ class Shape:
         ends = [row.start + row.length for row in rows]
         keeps = [row.keep for row in rows]
         plan = HostPlan.of([row.start for row in rows], lens, keeps=keeps)
-        tables = np.zeros((self.rows + 1, MAX_PAGES), dtype=np.int32)
+        tables = np.zeros((self.rows + 1, self.pages), dtype=np.int32)
         for table, row, end in zip(tables, rows, ends, strict=False):
             num_pages = layout.pages_for(end)
             table[:num_pages] = row.block_table[:num_pages]
@@ -138,13 +144,12 @@ class PrefillGraphs:
         piece: it is long, of many rows, or not of prompts alone."""
         if any(row.token_ids is None for row in rows):
             return None
-        longest = max(row.start + row.length for row in rows)
-        if self._layout.pages_for(longest) > MAX_PAGES:
-            return None
+        num_pages = self._layout.pages_for(max(row.start + row.length for row in rows))
         num_tokens = sum(row.length for row in rows)
-        return next(
-            (s for s in self.shapes if s.tokens >= num_tokens and s.rows >= len(rows)), None
-        )
+        for shape in self.shapes:
+            if shape.tokens >= num_tokens and shape.rows >= len(rows) and shape.pages >= num_pages:
+                return shape
+        return None
 
     def launch(self, shape: Shape, rows: Sequence[Row]) -> Stepped:
         """Enqueue a pass of ``rows`` -> what its sampled rows need, valid for what is enqueued
@@ -174,7 +179,7 @@ class PrefillGraphs:
             self._layout,
             state_slots=part["slots"],
             ends=part["ends"],
-            block_tables=part["tables"].view(shape.rows + 1, MAX_PAGES),
+            block_tables=part["tables"].view(shape.rows + 1, shape.pages),
             starts=(0,) * (shape.rows + 1),
             lens=(1,) * (shape.rows + 1),
         )

@@ -5,6 +5,10 @@
 A program takes ``tile_len`` queries of one row with all heads that share a KV head, as one tile of
 matrix rows, and walks the row's pages with an online softmax (FlashAttention-2). Blocks that every
 query sees whole come first, without masks; then the diagonal. Scores are in units of log 2.
+
+A short pass has too few tiles for all of the GPU, and behind a long context each takes long. There
+the context of a tile is shared out among up to ``SPLITS`` programs, each with ``SPAN`` keys or
+more, whose partial results a second kernel merges. How many depends on the tile's context alone.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -13,6 +17,11 @@ import triton
 import triton.language as tl
 
 from engine.kernels.triton_prefill_plan import PrefillPlan
+
+SPLITS = 8
+SPAN = 2048
+FEW_PROGRAMS = 96
+"""Of so many or fewer, some of an H100's or H200's 132 multiprocessors would have no work."""
 
 
 def attention_prefill(
@@ -26,6 +35,7 @@ def attention_prefill(
     block: int = 64,
     num_warps: int = 8,
     num_stages: int = 2,
+    span: int = SPAN,
 ) -> torch.Tensor:
     """-> [tokens, heads * head_dim] in ``q``'s dtype.
 
@@ -48,13 +58,28 @@ def attention_prefill(
     assert page_size % block == 0, (page_size, block)
     assert group * plan.tile_len >= 16, (group, plan.tile_len)
     out = q.new_empty(num_tokens, num_heads * head_dim)
-    _prefill_kernel[(num_kv_heads, plan.tiles.shape[0])](
-        q, gate, kv, out, block_tables, plan.firsts, plan.starts, plan.tiles,
-        gate.stride(0), block_tables.stride(0), kv.stride(0),
-        layer * kv.stride(1), kv.stride(2), head_dim**-0.5 * 1.4426950408889634,
-        HEADS=num_heads, KV_HEADS=num_kv_heads, GROUP=group, DIM=head_dim, PAGE=page_size,
-        TILE=plan.tile_len, BLOCK=block, STAGES=num_stages, num_warps=num_warps,
+    num_tiles = plan.tiles.shape[0]
+    splits = SPLITS if num_kv_heads * num_tiles <= FEW_PROGRAMS else 1
+    shape = num_kv_heads, num_tiles, splits, group * plan.tile_len
+    partials = stats = out
+    if splits > 1:
+        partials = torch.empty(*shape, head_dim, dtype=torch.float32, device=q.device)
+        stats = torch.empty(*shape, 2, dtype=torch.float32, device=q.device)
+    shared = {
+        "HEADS": num_heads, "KV_HEADS": num_kv_heads, "GROUP": group, "DIM": head_dim,
+        "TILE": plan.tile_len, "BLOCK": block, "SPAN": span, "SPLITS": splits,
+    }  # fmt: skip
+    places = plan.firsts, plan.starts, plan.tiles, gate.stride(0)
+    _prefill_kernel[(num_kv_heads, num_tiles, splits)](
+        q, gate, kv, out, partials, stats, block_tables, *places,
+        block_tables.stride(0), kv.stride(0), layer * kv.stride(1), kv.stride(2),
+        head_dim**-0.5 * 1.4426950408889634,
+        PAGE=page_size, STAGES=num_stages, num_warps=num_warps, **shared,
     )  # fmt: skip
+    if splits > 1:
+        _merge_kernel[(num_kv_heads, num_tiles, plan.tile_len)](
+            gate, out, partials, stats, *places, num_warps=4, **shared
+        )
     return out
 
 
@@ -105,12 +130,20 @@ def _attend(
     return b_o, b_max, b_sum
 
 
+@triton.jit
+def _num_splits(whole, SPAN: tl.constexpr, SPLITS: tl.constexpr):
+    """Among how many programs ``whole`` keys are shared out."""
+    return tl.minimum(tl.maximum(whole // SPAN, 1), SPLITS)
+
+
 @triton.jit(do_not_specialize=["table_stride"])
 def _prefill_kernel(
     p_q,
     p_gate,
     p_kv,
     p_out,
+    p_partials,
+    p_stats,
     p_tables,
     p_firsts,
     p_starts,
@@ -128,14 +161,21 @@ def _prefill_kernel(
     PAGE: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    SPLITS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    kv_head = tl.program_id(0)
+    kv_head, split = tl.program_id(0), tl.program_id(2)
     p_tile = p_tiles + tl.program_id(1) * 2
     row, query = tl.load(p_tile), tl.load(p_tile + 1)
     first = tl.load(p_firsts + row)
     length = tl.load(p_firsts + row + 1) - first
     start = tl.load(p_starts + row)
+    # The first query of the tile sees every key of the blocks before ``whole``.
+    whole = (start + query + 1) // BLOCK * BLOCK
+    used = _num_splits(whole, SPAN, SPLITS)
+    if split >= used:
+        return
     o_row = tl.arange(0, TILE * GROUP)
     o_query = query + o_row // GROUP
     m_query = (o_query < length)[:, None]
@@ -152,17 +192,75 @@ def _prefill_kernel(
     b_o = tl.zeros([TILE * GROUP, DIM], tl.float32)
     b_max = tl.full([TILE * GROUP], float("-inf"), tl.float32)
     b_sum = tl.zeros([TILE * GROUP], tl.float32)
-    # The first query of the tile sees every key of the blocks before ``whole``.
-    whole = (start + query + 1) // BLOCK * BLOCK
     end = start + tl.minimum(query + TILE, length)
+    low, high = whole // BLOCK * split // used * BLOCK, whole // BLOCK * (split + 1) // used * BLOCK
     b_o, b_max, b_sum = _attend(
         b_q, b_o, b_max, b_sum, b_position, p_k, p_tables, page_stride, v_offset, scale,
-        0, whole, end, KV_HEADS * DIM, PAGE, BLOCK, STAGES, False,
+        low, high, end, KV_HEADS * DIM, PAGE, BLOCK, STAGES, False,
     )  # fmt: skip
     b_o, b_max, b_sum = _attend(
         b_q, b_o, b_max, b_sum, b_position, p_k, p_tables, page_stride, v_offset, scale,
-        whole, end, end, KV_HEADS * DIM, PAGE, BLOCK, STAGES, True,
+        whole, tl.where(split == used - 1, end, whole), end,
+        KV_HEADS * DIM, PAGE, BLOCK, STAGES, True,
     )  # fmt: skip
+    if used > 1:
+        part = (kv_head * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * SPLITS + split
+        o_part = part * (TILE * GROUP) + o_row
+        tl.store(p_partials + o_part[:, None] * DIM + o_d[None, :], b_o)
+        tl.store(p_stats + o_part * 2, b_max)
+        tl.store(p_stats + o_part * 2 + 1, b_sum)
+        return
     b_gate = tl.load(p_gate + o_token[:, None] * gate_stride + o_column, mask=m_query, other=0.0)
     b_o = b_o / b_sum[:, None] * tl.sigmoid(b_gate.to(tl.float32))
     tl.store(p_out + o_q, b_o.to(p_out.dtype.element_ty), mask=m_query)
+
+
+@triton.jit
+def _merge_kernel(
+    p_gate,
+    p_out,
+    p_partials,
+    p_stats,
+    p_firsts,
+    p_starts,
+    p_tiles,
+    gate_stride,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    """The heads of one query that share a KV head, where its context was shared out."""
+    kv_head, of_tile = tl.program_id(0), tl.program_id(2)
+    p_tile = p_tiles + tl.program_id(1) * 2
+    row, first_query = tl.load(p_tile), tl.load(p_tile + 1)
+    first = tl.load(p_firsts + row)
+    length = tl.load(p_firsts + row + 1) - first
+    whole = (tl.load(p_starts + row) + first_query + 1) // BLOCK * BLOCK
+    used = _num_splits(whole, SPAN, SPLITS)
+    query = first_query + of_tile
+    if (used == 1) | (query >= length):
+        return
+    o_g, o_d = tl.arange(0, GROUP), tl.arange(0, DIM)
+    part = (kv_head * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * SPLITS
+    b_o = tl.zeros([GROUP, DIM], tl.float32)
+    b_max = tl.full([GROUP], float("-inf"), tl.float32)
+    b_sum = tl.zeros([GROUP], tl.float32)
+    for split in range(used):
+        o_part = (part + split) * (TILE * GROUP) + of_tile * GROUP + o_g
+        b_part = tl.load(p_partials + o_part[:, None] * DIM + o_d[None, :])
+        b_part_max = tl.load(p_stats + o_part * 2)
+        b_new = tl.maximum(b_max, b_part_max)
+        b_shrink, b_part_shrink = tl.exp2(b_max - b_new), tl.exp2(b_part_max - b_new)
+        b_o = b_o * b_shrink[:, None] + b_part * b_part_shrink[:, None]
+        b_sum = b_sum * b_shrink + tl.load(p_stats + o_part * 2 + 1) * b_part_shrink
+        b_max = b_new
+    o_column = (kv_head * GROUP + o_g)[:, None] * DIM + o_d[None, :]
+    token = (first + query).to(tl.int64)
+    b_gate = tl.load(p_gate + token * gate_stride + o_column).to(tl.float32)
+    b_o = b_o / b_sum[:, None] * tl.sigmoid(b_gate)
+    tl.store(p_out + token * (HEADS * DIM) + o_column, b_o.to(p_out.dtype.element_ty))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from engine.batch import Keep, Row
 from engine.kernels.triton_prefill_plan import BLOCK, TILE_LEN, HostPlan
-from engine.prefill_graphs import MAX_PAGES, ROWS, TOKENS, Shape
+from engine.prefill_graphs import ROWS, TOKENS, Shape
 from transport.wire.layout import CacheLayout
 
 chunks = st.lists(
@@ -61,7 +61,7 @@ def test_a_padded_pass_is_the_pass_and_empty_rows(spec: list[tuple[int, int]]) -
     assert (parts["positions"][num_tokens:] == -1).all()
     assert parts["num_live"].tolist() == [num_tokens]
     firsts, positions = parts["firsts"], parts["positions"]
-    tables = parts["tables"].reshape(-1, MAX_PAGES)
+    tables = parts["tables"].reshape(-1, shape.pages)
     for i, row in enumerate(rows):
         end = row.start + row.length
         assert positions[firsts[i] : firsts[i + 1]].tolist() == list(range(row.start, end))

@@ -101,15 +101,17 @@ def test_a_graph_does_what_its_kernels_do(engine: Engine, spec: list[tuple[int, 
 def test_all_graphs_leave_their_logits_in_the_same_memory(engine: Engine) -> None:
     assert engine._graphs is not None
     assert engine._prefill_graphs is not None
+    assert engine._cuda is not None
+    memory = engine._cuda._logits.data_ptr()
     stepped = [*engine._graphs._graphs.values(), *engine._prefill_graphs._graphs.values()]
-    assert {logits.data_ptr() for _, (logits, _, _) in stepped} == {engine._graph_logits.data_ptr()}
+    assert {logits.data_ptr() for _, (logits, _, _) in stepped} == {memory}
     assert {logits.dtype for _, (logits, _, _) in stepped} == {torch.float32}
 
 
 def test_what_no_graph_holds_is_enqueued_kernel_by_kernel(engine: Engine) -> None:
     graphs = engine._prefill_graphs
     assert graphs is not None
-    pages = tuple(range(MAX_PAGES + 1))
+    pages = tuple(range(MAX_PAGES[1] + 1))
     prompt = Row(0, pages, 0, (1,) * 100, sample=True)
     assert graphs.shape_of([prompt]) == graphs.shapes[0]
     assert graphs.shape_of([prompt, Row(1, pages, 5, None)]) is None
@@ -117,4 +119,8 @@ def test_what_no_graph_holds_is_enqueued_kernel_by_kernel(engine: Engine) -> Non
     many = [Row(i, pages, 0, (1,), sample=True) for i in range(ROWS[-1] + 1)]
     assert graphs.shape_of(many[1:]) == graphs.shapes[1]
     assert graphs.shape_of(many) is None
-    assert graphs.shape_of([Row(0, pages, MAX_PAGES * 64, (1,), sample=True)]) is None
+    few, most = MAX_PAGES[ROWS[-1]] * 64, MAX_PAGES[1] * 64
+    assert graphs.shape_of([prompt, Row(1, pages, few - 1, (1,), sample=True)]) == graphs.shapes[1]
+    assert graphs.shape_of([prompt, Row(1, pages, few, (1,), sample=True)]) is None
+    assert graphs.shape_of([Row(0, pages, most - 1, (1,), sample=True)]) == graphs.shapes[0]
+    assert graphs.shape_of([Row(0, pages, most, (1,), sample=True)]) is None

@@ -124,6 +124,26 @@ def test_prefill(dtype: torch.dtype, device: torch.device) -> None:
     assert relative_error(out, truth) < BOUND[dtype]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_prefill_with_the_context_shared_out(dtype: torch.dtype, device: torch.device) -> None:
+    """Among one to eight programs a tile; a tile that one program computes has the same bits."""
+    cache = Cache([0, 150, 5, 640, 64], [37, 1, 18, 9, 16], dtype, device)
+    truth, _, _ = cache.truth()
+    plan = PrefillPlan.of(cache.rows.starts, cache.rows.lens, device, tile_len=8)
+    q = rope_cache(
+        cache.projected, cache.weight, cache.inv_freq, cache.positions, plan.token_rows,
+        cache.rows.block_tables, cache.kv, LAYER, EPS,
+    )  # fmt: skip
+    tables = cache.rows.block_tables
+    whole = attention_prefill(q, cache.gate, cache.kv, LAYER, tables, plan)
+    shared = attention_prefill(q, cache.gate, cache.kv, LAYER, tables, plan, span=32, block=16)
+    assert relative_error(shared, truth) < BOUND[dtype]
+    assert not torch.equal(shared, whole)
+    few = attention_prefill(q, cache.gate, cache.kv, LAYER, tables, plan, span=10**6, block=16)
+    assert torch.equal(shared[38:56], few[38:56])
+    assert not torch.equal(shared[56:65], few[56:65])
+
+
 @pytest.mark.parametrize("num_tokens", [4, 200])
 def test_k_and_v_alone_are_written_as_with_q(num_tokens: int, device: torch.device) -> None:
     starts, lens = ([0, 15, 16, 77], [1] * 4) if num_tokens == 4 else ([3, 0], [100, 100])
