@@ -29,7 +29,7 @@ from bench.environment import describe
 from bench.prometheus import total
 
 RUN_S = 240.0
-NEW_PROMPTS = (("prefill", 512, 1, 1024), ("decode", 64, 512, 1024))
+NEW_PROMPTS = (("prefill", 512, 1, 1024), ("decode", 64, 256, 1024))
 """Name, requests at 64 at once, tokens out, tokens in."""
 COUNTERS = (
     "baton_prefix_cache_queried_tokens_total",
@@ -78,7 +78,7 @@ class Runs:
     def agents(self, num: int, turns: int, shared: int, turn_len: int) -> None:
         self.run(
             f"{num} agents, {shared} tokens shared", "load", "--agents", str(num),
-            "--turns", str(turns), "--agents-shared-prefix", str(shared),
+            "--turns", str(turns), "--agents-shared-prefix", str(shared), "--no-token-ids",
             "--agents-turn-len", str(turn_len), "--output-len", "16" if num == 1 else "128",
             *FULL_RANDOM,
         )  # fmt: skip
@@ -90,6 +90,8 @@ class Runs:
         ends = itertools.accumulate(sizes)
         labels = ["fills the cache", *[f"{rate} a second" for rate in rates]]
         for label, rate, size, end in zip(labels, [rates[-1], *rates], sizes, ends, strict=True):
+            if not size:
+                continue
             with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as part:
                 part.writelines(lines[end - size : end])
                 part.flush()
