@@ -22,3 +22,13 @@ def forced(engine: Engine) -> Iterator[Forced]:
     found = Forced(engine)
     yield found
     found.close()
+
+
+@pytest.fixture(params=["graphs", "kernel by kernel"])
+def graphs(engine: Engine, request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether short prefill passes run as graphs."""
+    captured = engine._prefill_graphs
+    if request.param != "graphs":
+        engine._prefill_graphs = None
+    yield request.param == "graphs"
+    engine._prefill_graphs = captured

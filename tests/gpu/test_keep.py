@@ -5,90 +5,36 @@ matrix products have the same shapes, and the states of the first layer are equa
 elsewhere they differ by rounding.
 """
 
-import json
-import random
 import statistics
-from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
 
-from engine.batch import Binding, ForwardBatch, Keep, Row, Sampled
-from engine.config import EngineConfig
+from engine.batch import ForwardBatch, Keep, Row
 from engine.runner import Engine
-from tests.gpu.teacher_forced import VOCAB, Forced, four_layers
+from tests.gpu.keeping import (
+    KEPT,
+    LOGITS_BOUND,
+    NUM_SLOTS,
+    bind,
+    launch,
+    load,
+    same,
+    states,
+    table,
+    text,
+)
+from tests.gpu.teacher_forced import Forced
 from tests.kernels.closeness import relative_error
-from transport.wire.sampling import SamplingParams, StopRule
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
-NUM_SLOTS, NUM_PAGES = 24, 640
-GREEDY = SamplingParams(temperature=0.0)
-KEPT = 20
-"""The first state slot that keeps."""
-LAYER_BOUND, STATES_BOUND, LOGITS_BOUND = 0.05, 0.5, 0.25
-"""Of relative errors by rounding: of the first layer's state, of all layers', of logits."""
 NUM_TIMED = 20
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    folder = tmp_path_factory.mktemp("model")
-    (folder / "config.json").write_text(json.dumps(four_layers()))
-    settings = EngineConfig(
-        folder, NUM_PAGES, NUM_SLOTS, load_format="dummy", device="cuda", poison=True
-    )
-    found = Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8, device="cuda"))
-    assert found._prefill_graphs is not None
-    return found
-
-
-@pytest.fixture(params=["graphs", "kernel by kernel"])
-def graphs(engine: Engine, request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Whether short prefill passes run as graphs."""
-    captured = engine._prefill_graphs
-    if request.param != "graphs":
-        engine._prefill_graphs = None
-    yield request.param == "graphs"
-    engine._prefill_graphs = captured
-
-
-def text(length: int, seed: int = 0) -> tuple[int, ...]:
-    draw = random.Random(seed)
-    return tuple(draw.randrange(VOCAB) for _ in range(length))
-
-
-def table(slot: int) -> tuple[int, ...]:
-    """The pages of a state slot's sequence; the last slot has the last ones."""
-    each = NUM_PAGES // 8
-    return tuple(range(slot * each, (slot + 1) * each))
-
-
-def launch(engine: Engine, *rows: Row) -> Sequence[tuple[Sampled, ...]]:
-    """Rows of sequences that begin here are bound first."""
-    for row in rows:
-        if row.start == 0:
-            bind(engine, row.state_slot)
-    sampled = engine.launch(ForwardBatch(rows)).result().sampled
-    torch.cuda.synchronize()
-    return sampled
-
-
-def bind(engine: Engine, slot: int) -> None:
-    engine.bind(Binding(slot, (1,), (), GREEDY, StopRule(1 << 20)))
-
-
-def states(engine: Engine, slot: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return engine.cache.conv[slot].clone(), engine.cache.recurrent[slot].clone()
-
-
-def same(found: Sequence[torch.Tensor], truth: Sequence[torch.Tensor], *, exact: bool) -> None:
-    for ours, theirs in zip(found, truth, strict=True):
-        assert torch.isfinite(ours.float()).all()
-        if exact:
-            assert torch.equal(ours[0], theirs[0])
-        assert relative_error(ours[0], theirs[0]) < LAYER_BOUND
-        assert relative_error(ours, theirs) < STATES_BOUND
+    return load(tmp_path_factory.mktemp("model"))
 
 
 @pytest.mark.parametrize(
@@ -232,31 +178,3 @@ def test_what_restoring_costs(engine: Engine, capsys: pytest.CaptureFixture[str]
     num_bytes = engine.layout.state_slot_bytes
     with capsys.disabled():
         print(f"\nrestore of {num_bytes >> 20} MiB: {statistics.median(times):.3f} ms")
-
-
-def test_a_batch_that_samples_nothing_is_done_when_the_gpu_has_computed_it(engine: Engine) -> None:
-    """What it has kept is saved to the host, and shared, as soon as it says that it is done."""
-    from transport.copy.cuda_host import CudaHostCopier
-    from transport.copy.host_copy import HostCopy
-
-    copier = CudaHostCopier(engine.cache, 1 << 30, after_steps=False)
-    assert copier.pieces.wait(120)
-    stream, ids = torch.cuda.current_stream(), text(4096)
-    launch(engine, Row(0, table(0), 0, ids, sample=False, keep=Keep(3136, KEPT)))
-    truth = states(engine, KEPT)
-    for slot in (0, KEPT):
-        engine.poison_slot(slot)
-    torch.cuda.synchronize()
-    bind(engine, 0)
-    chunk = Row(0, table(0), 0, ids, sample=False, keep=Keep(3136, KEPT))
-    step = engine.launch(ForwardBatch((chunk,)))
-    assert not stream.query(), "too short to see that the host waits"
-    step.wait()
-    assert stream.query()
-    state = HostCopy((), ((KEPT, list(range(copier.blocks_per_state))),))
-    assert copier.save(state).wait(60)
-    engine.poison_slot(KEPT)
-    torch.cuda.synchronize()
-    assert copier.fetch(state).wait(60)
-    assert all(map(torch.equal, states(engine, KEPT), truth))
-    assert copier.close(30)
