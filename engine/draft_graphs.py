@@ -91,7 +91,7 @@ class DraftGraphs:
             self._tables.pending,
         )
         num_tokens = max(bucket * (num + 1) for bucket, num in self.shapes)
-        self._step = torch.zeros(5, most, dtype=torch.int32, device=device)
+        self._step = torch.zeros(4, most, dtype=torch.int32, device=device)
         self._verified = Placed.allocate(num_tokens, device)
         self._output = Placed.allocate(num_tokens, device)
         self._single = Placed.allocate(most, device)
@@ -212,13 +212,11 @@ class DraftGraphs:
         padding = [0] * (bucket - len(rows))
         starts = [row.start if self._fresh[row.state_slot] else -1 for row in rows]
         rooms = [len(row.block_table) * self._layout.page_size for row in rows]
-        live = [len(rows) * (num_drafts + 1), *[0] * (bucket - 1)]
         values = [
             [*[row.state_slot for row in rows], *[-1] * len(padding)],
             [*wanted, *padding],
             [*starts, *padding],
             [*rooms, *padding],
-            live,
         ]
         # A fresh pinned tensor a step: the one before may still be on its way.
         host = torch.tensor(values, dtype=torch.int32).pin_memory()
@@ -227,7 +225,7 @@ class DraftGraphs:
             self._fresh[row.state_slot] = False
 
     def _rows(self, bucket: int) -> StepRows:
-        slots, num_drafts, starts, rooms = self._step[:4, :bucket]
+        slots, num_drafts, starts, rooms = self._step[:, :bucket]
         return StepRows(slots, num_drafts, starts, rooms)
 
     def _forward(self, bucket: int, num_drafts: int) -> None:
@@ -289,7 +287,7 @@ class DraftGraphs:
             sample_index=placed.held,
             sample_slots=placed.sample_slots,
             sample_positions=placed.sample_positions,
-            num_live=self._step[4, :1],
+            live=placed.sample_slots,
         )
 
 

@@ -146,6 +146,7 @@ class DecodeGraphs:
             sample_index=held,
             sample_slots=held,
             sample_positions=ends.long(),
+            live=slots,
             num_live=self._step[2, :1],
         )
         ids = self._next_token.index_select(0, held)

@@ -54,7 +54,6 @@ class Shape:
             "sample_index": self.rows,
             "sample_slots": self.rows,
             "sample_positions": self.rows,
-            "num_live": 1,
             **padded_sizes(self.tokens, self.rows),
             "tables": (self.rows + 1) * self.pages,
         }
@@ -94,7 +93,6 @@ class Shape:
             "sample_index": ([plan.firsts[i + 1] - 1 for i, _ in sampled], 0),
             "sample_slots": ([row.state_slot for _, row in sampled], 0),
             "sample_positions": ([ends[i] for i, _ in sampled], 0),
-            "num_live": ([sum(lens)], 0),
         }
         parts = {}
         for name, (values, padding) in filled.items():
@@ -191,7 +189,7 @@ class PrefillGraphs:
             sample_index=part["sample_index"],
             sample_slots=part["sample_slots"],
             sample_positions=part["sample_positions"],
-            num_live=part["num_live"],
+            live=part["positions"],
         )
         inputs.once("plan", lambda: PrefillPlan.from_parts(part))
         ids, every_token = part["ids"], self._hidden is not None

@@ -53,10 +53,9 @@ def _route_kernel(
     """Program (i, 0) routes a block of tokens, program (i, 1) does their shared activation."""
     tokens = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     wait_for_inputs(PDL)
-    num_live = num_tokens
+    live = (tokens < num_tokens)[:, None]
     if HAS_LIVE:
-        num_live = tl.minimum(tl.load(p_live), num_tokens)
-    live = (tokens < num_live)[:, None]
+        live &= (tl.load(p_live + tokens, mask=tokens < num_tokens, other=-1) >= 0)[:, None]
     rows = tokens.to(tl.int64)[:, None] * stride_token
 
     if tl.program_id(1) == 0:
@@ -105,7 +104,7 @@ def route(
     """(ids int32, weights float32), both [tokens, top_k], by falling weight.
 
     logits [tokens, experts] or slices to be added [parts, tokens, experts], rows contiguous.
-    Rows from ``live`` (int32 [1], on the device) on get the id -1 and the weight 0.
+    Tokens whose ``live`` [tokens] is negative get the id -1 and the weight 0.
     """
     logits = logits if logits.dim() == 3 else logits.unsqueeze(0)
     ids, weights, _ = _launch(logits, logits.shape[2], 0, top_k, live, logits.dtype)
@@ -122,7 +121,8 @@ def route_shared(
     """``route`` and ``sigmoid(shared gate) * silu(gate) * up`` [tokens, dim] of the shared expert.
 
     projected [(parts,) tokens, 2 * dim + num_experts + 1]: the rows of ``MoeWeights.in_proj``.
-    The shared expert's scale commutes with its down projection. Rows past ``live`` are undefined.
+    The shared expert's scale commutes with its down projection. It is undefined of tokens
+    that are not ``live``.
     """
     projected = projected if projected.dim() == 3 else projected.unsqueeze(0)
     dim, odd = divmod(projected.shape[2] - num_experts - 1, 2)
@@ -142,6 +142,7 @@ def _launch(
     num_parts, num_tokens, _ = projected.shape
     assert projected.stride(2) == 1
     assert top_k <= num_experts
+    assert live is None or (live.shape == (num_tokens,) and live.is_contiguous()), live
     ids = torch.empty((num_tokens, top_k), dtype=torch.int32, device=projected.device)
     weights = torch.empty((num_tokens, top_k), dtype=torch.float32, device=projected.device)
     hidden = torch.empty((num_tokens, dim), dtype=dtype, device=projected.device)

@@ -223,7 +223,7 @@ class TritonKernels:
         num_experts = weights.gate_up.shape[0]
         width = 2 * weights.shared_down.shape[1] + num_experts + 1
         projected = linear_parts(x, weights.in_proj)[..., :width]
-        ids, chosen, shared = route_shared(projected, num_experts, top_k, x.dtype, inputs.num_live)
+        ids, chosen, shared = route_shared(projected, num_experts, top_k, x.dtype, inputs.live)
         if x.shape[0] <= MAX_STREAMED_TOKENS:
             both = (shared, weights.shared_down)
             return hidden, experts(x, ids, chosen, weights.gate_up, weights.down, both)

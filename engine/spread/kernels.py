@@ -56,7 +56,7 @@ class SpreadKernels:
         num_experts = weights.gate_up.shape[0]
         width = 2 * weights.shared_down.shape[1] + num_experts + 1
         projected = linear_parts(x, weights.in_proj)[..., :width]
-        ids, chosen, shared = route_shared(projected, num_experts, top_k, x.dtype, inputs.num_live)
+        ids, chosen, shared = route_shared(projected, num_experts, top_k, x.dtype, inputs.live)
         push(x, ids, chosen, self._exchange, self._num_members, layer)
         num_rows = x.shape[0]
         rows = collect(self._exchange, self._num_members, num_rows, num_experts, layer, x.dtype)

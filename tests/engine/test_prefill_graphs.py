@@ -59,7 +59,6 @@ def test_a_padded_pass_is_the_pass_and_empty_rows(spec: list[tuple[int, int]]) -
     ids = [token for row in rows for token in row.token_ids or ()]
     assert parts["ids"][:num_tokens].tolist() == ids
     assert (parts["positions"][num_tokens:] == -1).all()
-    assert parts["num_live"].tolist() == [num_tokens]
     firsts, positions = parts["firsts"], parts["positions"]
     tables = parts["tables"].reshape(-1, shape.pages)
     for i, row in enumerate(rows):
@@ -93,5 +92,5 @@ def test_a_pass_of_nothing_has_only_empty_rows_and_padding() -> None:
     assert (parts["token_rows"] == shape.rows).all()
     assert (parts["tiles"].reshape(-1, 2) == (shape.rows, 0)).all()
     assert (parts["keeps"].reshape(-1, 2) == (0, -1)).all()
-    others = "ids", "ends", "num_live", "firsts", "starts", "block_firsts", "tables"
+    others = "ids", "ends", "firsts", "starts", "block_firsts", "tables"
     assert not any(parts[name].any() for name in others)

@@ -34,10 +34,6 @@ def assert_close(ours: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) ->
     assert error < (1e-5 if dtype == torch.float32 else 8e-3)
 
 
-def live_of(num_live: int) -> torch.Tensor:
-    return torch.tensor([num_live], dtype=torch.int32, device=DEVICE)
-
-
 def some_ids(num_tokens: int, num_padded: int = 0) -> torch.Tensor:
     ids = torch.rand(num_tokens, NUM_EXPERTS).argsort(1)[:, :TOP_K].int()
     ids[num_tokens - num_padded :] = -1
@@ -115,18 +111,21 @@ def test_route_breaks_ties_by_the_lowest_id() -> None:
     logits = torch.zeros(2, 12, device=DEVICE)
     logits[0, ::2] = -0.0
     logits[1, 5:9] = 1.0
-    ids, weights = route(logits, 4, live_of(2))
+    ids, weights = route(logits, 4, torch.zeros(2, dtype=torch.int64, device=DEVICE))
     assert ids.tolist() == [[0, 1, 2, 3], [5, 6, 7, 8]]
     assert weights.eq(0.25).all()
 
 
-def test_route_gives_padding_no_expert() -> None:
-    logits = draw(3, 12)
-    logits[2] = torch.nan
-    ids, weights = route(logits, 4, live_of(2))
-    assert ids[2].eq(-1).all()
-    assert weights[2].eq(0).all()
-    assert ids[:2].ge(0).all()
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_route_gives_a_token_that_is_not_live_no_expert(kind: torch.dtype) -> None:
+    logits = draw(4, 12)
+    truth, true_weights = route(logits, 4)
+    logits[1] = logits[3] = torch.nan
+    ids, weights = route(logits, 4, torch.tensor([0, -1, 7, -1], dtype=kind, device=DEVICE))
+    assert ids[1::2].eq(-1).all()
+    assert weights[1::2].eq(0).all()
+    assert torch.equal(ids[::2], truth[::2])
+    assert torch.equal(weights[::2], true_weights[::2])
 
 
 @dtypes
