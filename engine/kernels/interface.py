@@ -94,6 +94,19 @@ class Kernels(Protocol):
         """
         ...
 
+    def draft_input(
+        self,
+        ids: torch.Tensor,
+        embed: torch.Tensor,
+        hidden: torch.Tensor,
+        embedding_norm: torch.Tensor,
+        hidden_norm: torch.Tensor,
+        eps: float,
+    ) -> torch.Tensor:
+        """The RMS norm of each token's ``embed[ids]`` beside that of ``hidden`` -> [tokens,
+        2 * hidden]."""
+        ...
+
     def write_kv(
         self,
         x: torch.Tensor,

@@ -91,6 +91,18 @@ class ReferenceKernels:
         _write(kq[:, :kv_heads], v, kv, layer, inputs)
         return (self._attend(kq[:, kv_heads:], kv, layer, inputs) * gate.sigmoid()).flatten(1)
 
+    def draft_input(
+        self,
+        ids: torch.Tensor,
+        embed: torch.Tensor,
+        hidden: torch.Tensor,
+        embedding_norm: torch.Tensor,
+        hidden_norm: torch.Tensor,
+        eps: float,
+    ) -> torch.Tensor:
+        embedded = torch_norm.rms_norm(F.embedding(ids, embed), embedding_norm, eps)
+        return torch.cat((embedded, torch_norm.rms_norm(hidden, hidden_norm, eps)), -1)
+
     def write_kv(
         self,
         x: torch.Tensor,

@@ -18,6 +18,7 @@ from engine.kernels.triton_conv import conv_qkv
 from engine.kernels.triton_conv_linear import conv_linear
 from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode, ring_shape
 from engine.kernels.triton_delta_prefill import delta_prefill
+from engine.kernels.triton_draft_input import draft_input
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_fp8 import experts_fp8
 from engine.kernels.triton_experts_prefill import experts_prefill
@@ -186,6 +187,17 @@ class TritonKernels:
             )  # fmt: skip
             parts.append(attention_prefill(q, gate[n:], kv, layer, rows.tables, plan))
         return _joined(parts)
+
+    def draft_input(
+        self,
+        ids: torch.Tensor,
+        embed: torch.Tensor,
+        hidden: torch.Tensor,
+        embedding_norm: torch.Tensor,
+        hidden_norm: torch.Tensor,
+        eps: float,
+    ) -> torch.Tensor:
+        return draft_input(ids, embed, hidden, embedding_norm, hidden_norm, eps)
 
     def write_kv(
         self,

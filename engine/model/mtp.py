@@ -12,7 +12,6 @@ checkpoint's ``mtp.*`` tensors, and DeepSeek-V3's report, section 2.2, whose lay
 """
 
 import torch
-import torch.nn.functional as F
 
 from engine.inputs import Inputs
 from engine.kernels.interface import Kernels
@@ -74,8 +73,7 @@ def _entered(
     """What enters the layer [tokens, hidden], and its norm."""
     weights, eps = model.weights, model.config.rms_norm_eps
     mtp, _ = _layer(model)
-    _, embedded = kernels.add_norm(F.embedding(ids, weights.embed), None, mtp.embedding_norm, eps)
-    _, normed = kernels.add_norm(hidden, None, mtp.hidden_norm, eps)
-    both = torch.cat((embedded, normed), -1)
-    x, pending = kernels.linear_add(torch.zeros_like(embedded), both, mtp.fc)
+    norms = mtp.embedding_norm, mtp.hidden_norm
+    both = kernels.draft_input(ids, weights.embed, hidden, *norms, eps)
+    x, pending = kernels.linear_add(torch.zeros_like(hidden), both, mtp.fc)
     return kernels.add_norm(x, pending, mtp.layer.input_norm, eps)

@@ -42,6 +42,7 @@ class SpreadKernels:
         self.ring_shape, self.logits = local.ring_shape, local.logits
         self.linear_add, self.deltanet = local.linear_add, local.deltanet
         self.attention, self.write_kv = local.attention, local.write_kv
+        self.draft_input = local.draft_input
 
     def moe_add(
         self,
