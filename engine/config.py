@@ -17,6 +17,9 @@ MAX_DRAFTS = 4
 MAX_VERIFIED_TOKENS = 512
 """Tokens of a decode step with drafts on CUDA; with more sequences drafts do not pay."""
 
+SAMPLED_AT_ONCE = 64
+"""Rows that are sampled together on CUDA where that takes temporaries of all ids."""
+
 MIN_PAGE_SIZE = 16
 """Tokens of a page on CUDA: a side of the smallest product on tensor cores."""
 

@@ -2,8 +2,9 @@
 
 Rows that only want greedy or plain temperature sampling go straight to the draw. Filters with a
 top_k of at most SHORT_TOP_K cost two kernels more; longer ones, penalties, bias and logprobs use
-the tables. The host never waits for the device here: the chosen ids are copied to pinned memory,
-followed by an event.
+the tables and take temporaries of all ids, so passes with such rows are sampled in blocks. The
+host never waits for the device here: the chosen ids are copied to pinned memory, followed by an
+event.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from engine.batch import Sampled
+from engine.config import SAMPLED_AT_ONCE
 from engine.grammars import Grammars
 from engine.kernels import torch_sampling
 from engine.kernels.triton_linear import aligned
@@ -51,6 +53,23 @@ class PinnedDraw(Draw):
         return super().to_host()
 
 
+@dataclass(frozen=True)
+class DrawInBlocks(Draw):
+    """Draws of one pass, each of some of its rows; ``ids`` are all of them, on the device."""
+
+    parts: tuple[PinnedDraw, ...] = ()
+
+    @classmethod
+    def of(cls, parts: Sequence[PinnedDraw]) -> "DrawInBlocks":
+        return cls(torch.cat([part.device_ids for part in parts]), parts=tuple(parts))
+
+    def wait(self) -> None:
+        self.parts[-1].wait()
+
+    def to_host(self) -> list[Sampled]:
+        return [sampled for part in self.parts for sampled in part.to_host()]
+
+
 class CudaSampler(Sampler):
     """A Sampler whose tables and draws stay on one CUDA device. Logits may be wider than the
     valid ids (``num_logits``); adjusted ones are laid out alike, and meet the same kernels."""
@@ -79,7 +98,21 @@ class CudaSampler(Sampler):
         slots: torch.Tensor,
         positions: torch.Tensor,
         rows: Sequence[SampleRow],
-    ) -> "PinnedDraw":
+    ) -> Draw:
+        num_rows = at_once = max(1, len(rows))
+        if any(_takes_temporaries(row, self._bound[row.state_slot]) for row in rows):
+            at_once = SAMPLED_AT_ONCE
+        blocks = [slice(first, first + at_once) for first in range(0, num_rows, at_once)]
+        parts = [self._sample(logits[b], slots[b], positions[b], rows[b]) for b in blocks]
+        return parts[0] if len(parts) == 1 else DrawInBlocks.of(parts)
+
+    def _sample(
+        self,
+        logits: torch.Tensor,
+        slots: torch.Tensor,
+        positions: torch.Tensor,
+        rows: Sequence[SampleRow],
+    ) -> PinnedDraw:
         bindings = [self._bound[row.state_slot] for row in rows]
         settings = [binding.sampling for binding in bindings]
         # What lies past the last valid id does not count.
@@ -142,7 +175,7 @@ class CudaSampler(Sampler):
     ) -> torch.Tensor:
         """The smallest logit / temperature that each row's filters keep, float32 [rows]."""
         filtered = [row for row, params in enumerate(settings) if _is_filtered(params)]
-        long = [r for r in filtered if not 0 < settings[r].top_k <= torch_sampling.SHORT_TOP_K]
+        long = [row for row in filtered if _is_long(settings[row])]
         if len(long) < len(filtered):
             lowest = lowest_kept(
                 logits,
@@ -181,6 +214,19 @@ def _is_adjusted(row: SampleRow, binding: Bound) -> bool:
 def _is_filtered(params: SamplingParams) -> bool:
     """Whether a filter may drop ids. False for greedy rows: the best id is never dropped."""
     return params.has_filters and params.temperature != 0.0
+
+
+def _is_long(params: SamplingParams) -> bool:
+    """Whether a filter needs all ids in order."""
+    return not 0 < params.top_k <= torch_sampling.SHORT_TOP_K
+
+
+def _takes_temporaries(row: SampleRow, binding: Bound) -> bool:
+    """Whether sampling the row takes memory for each id, beyond its logits."""
+    params = binding.sampling
+    if params.logprobs is not None or _is_adjusted(row, binding):
+        return True
+    return _is_filtered(params) and _is_long(params)
 
 
 def _copied(drawn: Draw) -> PinnedDraw:

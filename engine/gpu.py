@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.config import step_tokens
+from engine.config import SAMPLED_AT_ONCE, step_tokens
 from engine.errors import GpuMemoryHeld
 from transport.copy.region import PROBE, Region
 from transport.wire.layout import CacheLayout, PoolSize
@@ -20,10 +20,12 @@ TYPICAL_TOKENS = 2048
 TABLE_BYTES = 10
 """Kept free for each id of each state slot: tables from the first request with penalties, bias or
 min_tokens on."""
-SAMPLED_BYTES = 54
-"""Kept free for each id of each row that is sampled in one pass: 4 of logits; 29 of temporaries
-where all rows want penalties, a long top_p and logprobs at once; the rest for the workspace of
-sorts. With the tables 3.8 GiB for 256 sequences and 248,320 ids."""
+LOGITS_BYTES = 4
+"""Of each id of each row that is sampled in one pass; twice with drafts, of which a step copies the
+logits that it samples."""
+SAMPLED_BYTES = 50
+"""Kept free for each id of each row that is sampled at once: 29 of temporaries where all rows want
+penalties, a long top_p and logprobs; the rest for the workspace of sorts."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,8 @@ class CacheDemand:
     def sampled_bytes(self, num_slots: int) -> int:
         """Bytes of scratch memory that sampling needs."""
         num_rows = step_tokens(min(num_slots, self.max_sampled), self.max_drafts)
-        return num_rows * self.num_ids * SAMPLED_BYTES
+        logits_bytes = num_rows * LOGITS_BYTES * (2 if self.max_drafts else 1)
+        return self.num_ids * (logits_bytes + min(num_rows, SAMPLED_AT_ONCE) * SAMPLED_BYTES)
 
     def slots_in(self, num_bytes: int, tokens_each: int) -> int:
         """The most state slots that fit, up to DEFAULT_SLOTS, each with pages for its tokens."""

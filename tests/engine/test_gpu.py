@@ -48,7 +48,7 @@ def test_workers_that_share_a_gpu_divide_its_memory_whoever_comes_first(monkeypa
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, total))
         found.append(gpu.pools_that_fit(demand, None, 64).num_pages)
     slots_bytes = 64 * (LAYOUT.state_slot_bytes + 250_000 * gpu.TABLE_BYTES)
-    sampled_bytes = 32 * 250_000 * gpu.SAMPLED_BYTES
+    sampled_bytes = 32 * 250_000 * (gpu.LOGITS_BYTES + gpu.SAMPLED_BYTES)
     left = total // 2 - 20 * GIB - gpu.ACTIVATIONS_BYTES - slots_bytes - sampled_bytes
     assert found[0] == found[1]
     assert 0 <= left // LAYOUT.page_bytes - found[0] <= 164 * 2**20 // LAYOUT.page_bytes + 1, (

@@ -1,10 +1,12 @@
 """What is wrong with a GPU is said with the numbers, before anything is loaded."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from engine import gpu
-from engine.config import MAX_DECODE_ROWS, EngineConfig
+from engine.config import MAX_DECODE_ROWS, SAMPLED_AT_ONCE, EngineConfig
 from engine.errors import GpuMemoryHeld
 from tests.engine.checkpoints import checkpoint
 from transport.copy.region import Region
@@ -61,7 +63,7 @@ def test_pages_take_what_is_left(hopper: pytest.MonkeyPatch) -> None:
     layout = ModelConfig.read(checkpoint("per_expert")).cache_layout("bfloat16", 64)
     probe = Region.without_probe(layout, gpu.PROBE).size_bytes
     slot_bytes = layout.state_slot_bytes + 300 * gpu.TABLE_BYTES
-    sampled_bytes = 3 * 300 * gpu.SAMPLED_BYTES
+    sampled_bytes = 3 * 300 * (gpu.LOGITS_BYTES + gpu.SAMPLED_BYTES)
     free = 8 * GIB + probe + 4 * slot_bytes + sampled_bytes + 5 * layout.page_bytes + 7
 
     def pages(num_slots: int, max_seq_len: int) -> int:
@@ -99,6 +101,14 @@ def test_state_slots_and_pages_divide_what_is_left(hopper: pytest.MonkeyPatch, g
     assert pages * FULL.page_size >= slots * gpu.TYPICAL_TOKENS
     assert (slots == gpu.DEFAULT_SLOTS) == (gib >= 36)
     assert bool(gpu.shortage(FULL, pools, in_fp8=False)) == (slots < gpu.DEFAULT_SLOTS)
+
+
+def test_memory_for_sampling_is_kept_for_all_logits_and_one_block_of_rows() -> None:
+    per_row = 248_077 * gpu.LOGITS_BYTES
+    block = SAMPLED_AT_ONCE * 248_077 * gpu.SAMPLED_BYTES
+    assert DEMAND.sampled_bytes(256) == 256 * per_row + block
+    assert replace(DEMAND, max_drafts=3).sampled_bytes(256) == 512 * 2 * per_row + block
+    assert replace(DEMAND, max_drafts=3).sampled_bytes(512) == 512 * 2 * per_row + block
 
 
 def test_a_shortage_is_said_in_sequences_and_tokens() -> None:

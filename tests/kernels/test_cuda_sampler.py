@@ -51,6 +51,32 @@ def test_the_same_tokens(params: list[SamplingParams], device: torch.device) -> 
     assert found == chosen(expected, valid, params)
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 4])
+def test_the_same_in_blocks_of_rows(
+    at_once: int, monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    params = SHORT + PLAIN + ADJUSTED + LONG + [SamplingParams(seed=8, logprobs=3), *PLAIN]
+    logits = torch.randn(len(params), num_logits(NUM_IDS, 800)) * 3
+    logits[4, 5] = float("nan")
+    whole = chosen(CudaSampler(len(params), NUM_IDS, device), logits.clone(), params)
+    monkeypatch.setattr(cuda_sampler, "SAMPLED_AT_ONCE", at_once)
+    sampler = CudaSampler(len(params), NUM_IDS, device)
+    assert chosen(sampler, logits, params) == whole
+    assert [one.token_id is None for one in whole] == [row == 4 for row in range(len(params))]
+    fed = sampler.next_token.tolist()
+    assert all(one.token_id in (None, fed[row]) for row, one in enumerate(whole))
+
+
+def test_rows_that_take_no_temporaries_are_sampled_at_once(
+    monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    monkeypatch.setattr(cuda_sampler, "SAMPLED_AT_ONCE", 0)
+    params = SHORT + PLAIN
+    logits = torch.randn(len(params), num_logits(NUM_IDS, 800))
+    found = chosen(CudaSampler(len(params), NUM_IDS, device), logits, params)
+    assert all(one.token_id is not None for one in found)
+
+
 def test_short_filters_need_no_sort(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
     monkeypatch.delattr(torch_sampling, "threshold")
     params = SHORT + PLAIN
