@@ -41,7 +41,6 @@ _SCALED = {
             "policy_kwargs": {"running_per_node": 8, "queued_per_node": 8},
         },
     },
-    "graceful_shutdown_timeout_s": 120,
 }
 _AGENTS = [
     "--agents", "15", "--turns", "6", "--rate", "3", "--agents-shared-prefix", "256",

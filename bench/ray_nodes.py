@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import ray
 import yaml
+from ray import serve
 from ray.cluster_utils import Cluster
 
 from bench.environment import ROOT
@@ -56,7 +57,9 @@ class RayNodes:
         head = {"num_cpus": 4, "include_dashboard": False, **self._common()}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         ray.init(address=self._cluster.address, log_to_driver=False)
-        self._nodes = [self.add() for _ in range(nodes)]
+        self._nodes_handle: Any = None
+        for _ in range(nodes):
+            self.add()
 
     def _common(self) -> dict[str, Any]:
         return {"object_store_memory": _OBJECTS_BYTES}
@@ -106,11 +109,13 @@ class RayNodes:
 
     def nodes(self) -> list[tuple[str, str]]:
         """Name and URL of each replica that takes requests, as the ingress knows them."""
-        from ray import serve
-
-        handle = serve.get_deployment_handle("Node", "baton")
-        asked = handle.broadcast("record_replica_metadata").results(timeout_s=10)
+        asked = self._handle().broadcast("record_replica_metadata").results(timeout_s=10)
         return sorted((found["name"], found["url"]) for found in asked)
+
+    def _handle(self) -> Any:
+        if self._nodes_handle is None:
+            self._nodes_handle = serve.get_deployment_handle("Node", "baton")
+        return self._nodes_handle
 
     def until_ready(self, number: int, deadline_s: float = 120.0) -> float:
         """Wait until so many replicas take requests; the seconds that it took."""
@@ -127,6 +132,8 @@ class RayNodes:
 
     def close(self) -> None:
         """Kills: no replica gets to stop its stack."""
+        if self._nodes_handle is not None:
+            self._nodes_handle.shutdown()  # else its thread starts another cluster
         ray.shutdown()
         self._cluster.shutdown()
 

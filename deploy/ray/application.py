@@ -13,27 +13,28 @@ from ray.serve.deployment import Application
 
 from deploy.ray.ingress import Ingress
 from deploy.ray.node import Node
-from deploy.ray.settings import node_settings
+from deploy.ray.settings import STOP_S, node_settings
 
 ROUTER = "deploy.ray.router:ConversationRouter"
-# A node queues its requests itself, and refuses those beyond BATON_MAX_OPEN by its own 503.
+# Nodes queue requests themselves, and refuse those beyond BATON_MAX_OPEN by a 503 of their own.
 _MAX_OPEN = 65_536
 _STATS_EVERY_S = 2.0
 _HEALTH_EVERY_S = 5.0
 _HEALTH_TIMEOUT_S = 15.0
-DRAIN_S = 600.0
-"""That streams get to end, of a node or an ingress that Ray stops."""
+_DESTROY_S = 10.0
 
 
 def build(arguments: Mapping[str, Any]) -> Application:
     """Raises ValueError that names the argument."""
+    settings = node_settings(arguments)
+    drain_s = settings.drain_s + STOP_S + _DESTROY_S
     nodes = serve.deployment(
         Node,
         name="Node",
         max_ongoing_requests=_MAX_OPEN,
         health_check_period_s=_HEALTH_EVERY_S,
         health_check_timeout_s=_HEALTH_TIMEOUT_S,
-        graceful_shutdown_timeout_s=DRAIN_S,
+        graceful_shutdown_timeout_s=drain_s,
         graceful_shutdown_wait_loop_s=1.0,
         request_router_config=RequestRouterConfig(
             request_router_class=ROUTER, request_routing_stats_period_s=_STATS_EVERY_S
@@ -43,7 +44,7 @@ def build(arguments: Mapping[str, Any]) -> Application:
         Ingress,
         name="Ingress",
         max_ongoing_requests=_MAX_OPEN,
-        graceful_shutdown_timeout_s=DRAIN_S,
+        graceful_shutdown_timeout_s=drain_s,
         graceful_shutdown_wait_loop_s=1.0,
     )
-    return ingress.bind(nodes.bind(node_settings(arguments)))
+    return ingress.bind(nodes.bind(settings))

@@ -1,36 +1,37 @@
 """One HTTP request, passed on to a node, and its answer as it comes.
 
-1. Ray chooses a node (router.py) and holds a slot there until the answer has ended.
+1. Ray chooses a node (nodes.py).
 2. The request goes to the node's URL: method, path, query, headers and body as they came. A node
-   that refuses the connection is avoided, and another one is chosen.
+   that cannot be reached, or that does not accept it (it is full, or is stopped), is avoided, and
+   another one is chosen: three at most.
 3. Status, headers and each part of the body are passed on at once.
 4. A client that leaves is noticed, and the node's connection is closed: the node cancels.
 5. A node that is lost before its answer begins is a 503, which clients try again; later an event
    of the stream says so, or the answer stays incomplete.
 """
 
-import asyncio
 import logging
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import aiohttp
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from yarl import URL
 
 from coordinator.http.errors import ApiError
+from coordinator.http.messages.error_form import OVERLOADED
 from coordinator.http.while_connected import ClientLeft, while_connected
+from deploy.ray.nodes import RETRY_AFTER_S, Nodes, unavailable
 from deploy.ray.pass_through import last_events, request_headers, response_headers, target
 
 log = logging.getLogger("ray.serve")
 
 _MAX_NODES = 3
-_CHOOSE_S = 30.0
-_RETRY_AFTER_S = 1.0
+_REFUSALS = (503, OVERLOADED)
+_NOT_ACCEPTED = (b'"overloaded"', b'"draining"')  # codes of errors; 529 has the code in its details
 
 
 class Forwarded(Response):
@@ -41,7 +42,7 @@ class Forwarded(Response):
         request: Request,
         body: bytes,
         *,
-        nodes: Any,
+        nodes: Nodes,
         session: aiohttp.ClientSession,
         wanted: Mapping[str, Any],
     ) -> None:
@@ -67,7 +68,7 @@ class Forwarded(Response):
                 503,
                 "the node that served this request was lost; send it again",
                 code="node_lost",
-                retry_after_s=_RETRY_AFTER_S,
+                retry_after_s=RETRY_AFTER_S,
             )
             if not self._started:
                 await lost.response()(scope, receive, send)
@@ -78,51 +79,43 @@ class Forwarded(Response):
                 raise
 
     async def _from_a_node(self, send: Send) -> None:
-        """Raises ApiError where no node answers, and aiohttp.ClientError for a node that is
-        lost."""
-        avoid: list[str] = []
-        while len(avoid) < _MAX_NODES:
-            async with AsyncExitStack() as held:
-                node = await self._chosen(held, avoid)
-                url = node.replica_metadata["url"] + target(self._request)
+        """Raises ApiError where no node takes the request, and aiohttp.ClientError for a node that
+        is lost."""
+        tried: list[str] = []
+        while True:
+            async with self._nodes.chosen(self._wanted, tried) as node:
+                last = node.name in tried or len(tried) == _MAX_NODES - 1
+                tried.append(node.name)
                 try:
-                    answer = await held.enter_async_context(
-                        self._session.request(
-                            self._request.method,
-                            URL(url, encoded=True),
-                            headers=request_headers(self._request),
-                            data=self._sent_body or None,
-                            allow_redirects=False,
-                        )
-                    )
+                    async with self._asked(node.url) as answer:
+                        refusal = await answer.read() if answer.status in _REFUSALS else b""
+                        if last or not any(code in refusal for code in _NOT_ACCEPTED):
+                            await self._pass_on(answer, refusal, node.name, send)
+                            return
                 except aiohttp.ClientConnectorError as error:
-                    log.warning("%s refuses the connection: %s", node.replica_id, error)
-                    avoid.append(node.replica_id)
-                    continue
-                await self._pass_on(answer, node.replica_id, send)
-                return
-        raise _unavailable(f"{_MAX_NODES} nodes have refused the connection")
+                    log.warning("%s refuses the connection: %s", node.name, error)
+                    if last:
+                        raise unavailable("none can be reached") from error
 
-    async def _chosen(self, held: AsyncExitStack, avoid: list[str]) -> Any:
-        """Ray's ReplicaSelection, whose slot is released with ``held``."""
-        chosen = self._nodes.choose_replica(**self._wanted, avoid=tuple(avoid))
-        try:
-            async with asyncio.timeout(_CHOOSE_S):
-                return await held.enter_async_context(chosen)
-        except TimeoutError:
-            raise _unavailable(f"no node was free within {_CHOOSE_S:g} s") from None
-        except (BackPressureError, DeploymentUnavailableError) as error:
-            raise _unavailable(str(error)) from error
+    def _asked(self, url: str) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return self._session.request(
+            self._request.method,
+            URL(url + target(self._request), encoded=True),
+            headers=request_headers(self._request),
+            data=self._sent_body or None,
+            allow_redirects=False,
+        )
 
-    async def _pass_on(self, answer: aiohttp.ClientResponse, node: str, send: Send) -> None:
+    async def _pass_on(
+        self, answer: aiohttp.ClientResponse, begins: bytes, node: str, send: Send
+    ) -> None:
+        """``begins``: what of the body has been read."""
         headers = response_headers(answer.raw_headers, node)
         self._started = True
         self._streams = answer.content_type == "text/event-stream"
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        if begins:
+            await send({"type": "http.response.body", "body": begins, "more_body": True})
         async for part in answer.content.iter_any():
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
-
-
-def _unavailable(why: str) -> ApiError:
-    return ApiError(503, f"no node takes this request: {why}", retry_after_s=_RETRY_AFTER_S)

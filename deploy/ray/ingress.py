@@ -15,6 +15,7 @@ from coordinator.http.errors import CLIENT_LEFT, ApiError
 from deploy.ray.conversation import conversation_key
 from deploy.ray.fetch import new_session
 from deploy.ray.forward import Forwarded
+from deploy.ray.nodes import Nodes
 from deploy.ray.records import holders, named
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -23,7 +24,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 class Ingress:
     def __init__(self, nodes: DeploymentHandle[Any]) -> None:
-        self._nodes = nodes
+        self._nodes = Nodes(nodes)
         self._session: aiohttp.ClientSession | None = None
 
     async def __call__(self, request: Request) -> Response:

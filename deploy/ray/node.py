@@ -2,12 +2,11 @@
 
 Life of a replica:
  1. start    ``baton up`` (stack.py), as it would serve alone; Ray waits until it is ready
- 2. serve    the ingress asks Ray for a replica and sends the request to its URL (forward.py): no
-             token passes through this process. Until its answer has ended, the request holds a
-             slot here, by which Ray knows the load, and does not end a replica that has work
+ 2. serve    the ingress asks Ray for a replica and sends the request to its URL (nodes.py): no
+             request and no token passes through this process
  3. watch    ``/ready`` and ``/metrics`` are read for health, routing and scaling
- 4. stop     Ray chooses the replica for no new request and waits for its slots, at most
-             ``graceful_shutdown_timeout_s``; then ``baton up`` gets SIGTERM
+ 4. stop     Ray chooses the replica for no new request; then ``baton up`` gets SIGTERM, and what
+             runs has ``drain_s`` to end
 """
 
 import os
@@ -22,12 +21,11 @@ from ray import serve
 
 from deploy.ray.fetch import Fetched, Fetcher
 from deploy.ray.scaling import load_of
-from deploy.ray.settings import NodeSettings
+from deploy.ray.settings import STOP_S, NodeSettings
 from deploy.ray.stack import Stack, up_service
 from transport.wire.errors import BatonError
 
 _ANSWER_S = 5.0
-_STOP_S = 20.0  # of the coordinator 10 s, of the workers and Redis what is left
 
 
 class Unhealthy(BatonError):
@@ -48,14 +46,16 @@ class Node:
         """Raises StackEnded."""
         host = ray.util.get_node_ip_address()
         service = up_service(
-            os.environ, settings.settings, host=host, port=settings.port, drain_s=_STOP_S / 2
+            os.environ, settings.settings, host=host, port=settings.port, drain_s=settings.drain_s
         )
+        self._stop_s = settings.drain_s + STOP_S
         self._unready_s = settings.unready_s
         self._stack = Stack(service)
         await self._stack.start()
         self._fetcher = Fetcher(self._stack.url, _ANSWER_S)
         self._name = serve.get_replica_context().replica_id.unique_id
         self._ready_at = time.monotonic()
+        self._stopping = False
 
     def record_replica_metadata(self) -> dict[str, str]:
         return {"name": self._name, "url": self._stack.url}
@@ -82,7 +82,8 @@ class Node:
             return {"ready": False, "open": 0}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        return await self._load()
+        """Nothing while the stack ends: its port is closed then."""
+        return {} if self._stopping else await self._load()
 
     async def ask(self, path: str, headers: Mapping[str, str]) -> tuple[str, Fetched]:
         """This replica's name, and the stack's answer to a GET."""
@@ -90,7 +91,8 @@ class Node:
 
     async def __del__(self) -> None:
         if stack := getattr(self, "_stack", None):
-            await stack.stop(_STOP_S)
+            self._stopping = True
+            await stack.stop(self._stop_s)
 
     async def _ready(self) -> _Ready:
         try:

@@ -4,21 +4,15 @@ With a Redis for each node, which is the default, both are where the request was
 are asked, which is rare and takes some milliseconds. With one Redis for all, every node says yes.
 """
 
-import logging
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
 from urllib.parse import quote
 
 from starlette.requests import Request
 
 from deploy.ray.conversation import previous_response
-from deploy.ray.fetch import Fetched
+from deploy.ray.nodes import Nodes
 from deploy.ray.pass_through import target
 
-log = logging.getLogger("ray.serve")
-
-_ANSWER_S = 5.0
 _NAMED = re.compile(r"/v1/(requests|responses)/[^/?]+")
 _KEYS = ("authorization", "x-api-key")
 
@@ -33,18 +27,8 @@ def named(request: Request, body: bytes) -> str | None:
     return found[0] if found else None
 
 
-async def holders(nodes: Any, path: str, request: Request) -> tuple[str, ...]:
+async def holders(nodes: Nodes, path: str, request: Request) -> tuple[str, ...]:
     """The nodes that have it, in no order; none where no node has it, or the key is not theirs."""
     headers = {name: request.headers[name] for name in _KEYS if name in request.headers}
-    return tuple(name for name, answer in await _all(nodes, path, headers) if answer.status == 200)
-
-
-async def _all(nodes: Any, path: str, headers: Mapping[str, str]) -> Sequence[tuple[str, Fetched]]:
-    """The answers of the nodes that answer in time."""
-    asked = nodes.broadcast("ask", path, headers)
-    try:
-        found = await asked.results_async(timeout_s=_ANSWER_S, return_exceptions=True)
-    except TimeoutError:
-        log.warning("not all nodes have answered GET %s within %g s", path, _ANSWER_S)
-        return ()
-    return [each for each in found if not isinstance(each, BaseException)]
+    answers = await nodes.ask_all(path, headers)
+    return tuple(name for name, answer in answers if answer.status == 200)

@@ -3,11 +3,12 @@
 ``DeploymentHandle.choose_replica`` passes its keyword arguments on to ``choose_replicas`` here:
 
 - ``key``: of the conversation (conversation.py);
-- ``avoid``: nodes that have refused the connection for this request;
+- ``open``: by node, the requests that the caller has open there;
+- ``avoid``: nodes that have refused this request;
 - ``among``: the only nodes that may be chosen, where the answer depends on it (records.py).
 
-Ray counts what is open at each replica; that is its load. Whether a node is ready comes with its
-routing stats (node.py).
+What a node says of itself, whether it is ready and what is open there, comes with its routing
+stats (node.py), some seconds old.
 """
 
 from typing import Any
@@ -40,19 +41,20 @@ class ConversationRouter(RequestRouter):  # type: ignore[misc]
         if among := [name for name in wanted.get("among", ()) if name in replicas]:
             replicas = {name: replicas[name] for name in among}
         key = wanted.get("key") or self._spread(pending_request)
-        order = ranked(key, map(self._choice, replicas.values()), self._max_lead)
-        return [[replicas[name]] for name in order]
-
-    def _choice(self, replica: RunningReplica) -> Choice:
-        load = self.replica_queue_len_cache.get(replica.replica_id)
-        stats = replica.routing_stats
-        return Choice(
-            replica.replica_id.unique_id,
-            load=stats.get("open", 0) if load is None else load,
-            ready=stats.get("ready", True),
-        )
+        opened = wanted.get("open", {})
+        choices = [_choice(replica, opened.get(name, 0)) for name, replica in replicas.items()]
+        return [[replicas[name]] for name in ranked(key, choices, self._max_lead)]
 
     def _spread(self, pending_request: PendingRequest | None) -> bytes:
         """A request without a prompt goes anywhere."""
         request_id = "" if pending_request is None else pending_request.metadata.internal_request_id
         return request_id.encode()[:64]
+
+
+def _choice(replica: RunningReplica, num_open: int) -> Choice:
+    stats = replica.routing_stats
+    return Choice(
+        replica.replica_id.unique_id,
+        load=max(num_open, stats.get("open", 0)),
+        ready=stats.get("ready", True),
+    )

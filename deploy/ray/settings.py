@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+STOP_S = 20.0
+"""That ``baton up`` gets to end, beside what it drains."""
 _OWN = {
     "BATON_HOST": "the node's own address is used",
     "BATON_PORT": "it is `port`",
-    "BATON_DRAIN_TIMEOUT": "it is graceful_shutdown_timeout_s of the deployment Node",
+    "BATON_DRAIN_TIMEOUT": "it is `drain_s`",
 }
 
 
@@ -18,11 +20,13 @@ class NodeSettings:
 
     ``settings``: BATON_* variables of ``baton up``, over those of the environment that Ray was
     started in, which is the place for secrets: Ray's dashboard shows this file. ``port``: that the
-    stack listens on, 0: any free one. A stack that is not ready for ``unready_s`` is replaced.
+    stack listens on, 0: any free one. What runs at a node that Ray stops has ``drain_s`` to end. A
+    stack that is not ready for ``unready_s`` is replaced.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
     port: int = 0
+    drain_s: float = 600.0
     unready_s: float = 900.0
 
     def __post_init__(self) -> None:
@@ -33,8 +37,9 @@ class NodeSettings:
                 raise ValueError(f"settings: {name} cannot be set here: {why}")
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port: {self.port} is not between 0 (any free port) and 65535")
-        if not 0 < self.unready_s < math.inf:
-            raise ValueError(f"unready_s: must be above 0 seconds, not {self.unready_s:g}")
+        for name in ("drain_s", "unready_s"):
+            if not 0 < (seconds := getattr(self, name)) < math.inf:
+                raise ValueError(f"{name}: must be above 0 seconds, not {seconds:g}")
 
 
 def node_settings(arguments: Mapping[str, Any]) -> NodeSettings:

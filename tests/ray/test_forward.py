@@ -13,8 +13,10 @@ from starlette.requests import Request
 
 from deploy.ray.fetch import new_session
 from deploy.ray.forward import Forwarded
+from deploy.ray.nodes import Nodes
 
-HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-type: "
+CLOSE = b"connection: close\r\n"
+HEAD = b"HTTP/1.1 200 OK\r\n" + CLOSE + b"transfer-encoding: chunked\r\ncontent-type: "
 EVENTS = HEAD + b"text/event-stream; charset=utf-8\r\n\r\n"
 Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
@@ -24,22 +26,18 @@ def chunk(data: bytes) -> bytes:
 
 
 @dataclass
-class Nodes:
-    """A handle whose router takes the nodes in order, without those to avoid."""
+class Handle:
+    """Ray's, whose router takes the nodes in order, without those to avoid."""
 
     urls: list[str]
     asked: list[dict[str, Any]] = field(default_factory=list)
-    held: int = 0
 
     @asynccontextmanager
     async def choose_replica(self, **wanted: Any) -> AsyncIterator[SimpleNamespace]:
         self.asked.append(wanted)
-        name = next(str(n) for n in range(len(self.urls)) if str(n) not in wanted["avoid"])
-        self.held += 1
-        try:
-            yield SimpleNamespace(replica_id=name, replica_metadata={"url": self.urls[int(name)]})
-        finally:
-            self.held -= 1
+        names = [str(n) for n in range(len(self.urls)) if str(n) not in wanted["avoid"]] or ["0"]
+        url = self.urls[int(names[0])]
+        yield SimpleNamespace(replica_id=names[0], replica_metadata={"url": url})
 
 
 @dataclass
@@ -64,7 +62,7 @@ class Client:
 @asynccontextmanager
 async def node(behaviour: Behaviour) -> AsyncIterator[str]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n{}")
         await behaviour(reader, writer)
         writer.close()
 
@@ -75,14 +73,15 @@ async def node(behaviour: Behaviour) -> AsyncIterator[str]:
         server.close()
 
 
-async def passed_on(nodes: Nodes, client: Client, path: str = "/v1/chat/completions") -> None:
+async def passed_on(handle: Handle, client: Client, path: str = "/v1/chat/completions") -> None:
     scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+    nodes = Nodes(handle)
     async with new_session() as session, asyncio.timeout(30):
         forwarded = Forwarded(
             Request(scope), b"{}", nodes=nodes, session=session, wanted={"key": b"k"}
         )
         await forwarded(scope, client.receive, client.send)
-    assert nodes.held == 0
+    assert not nodes._open
 
 
 async def events(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -96,33 +95,62 @@ async def broken_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 async def test_status_headers_and_body_are_passed_on() -> None:
     async with node(events) as url:
-        nodes, client = Nodes([url]), Client()
-        await passed_on(nodes, client)
+        handle, client = Handle([url]), Client()
+        await passed_on(handle, client)
     assert client.sent[0]["status"] == 200
     assert (b"content-type", b"text/event-stream; charset=utf-8") in client.sent[0]["headers"]
     assert (b"x-baton-node", b"0") in client.sent[0]["headers"]
     assert client.body == b"data: 1\n\ndata: [DONE]\n\n"
-    assert nodes.asked == [{"key": b"k", "avoid": ()}]
+    assert handle.asked == [{"key": b"k", "avoid": (), "open": {}, "_reserve": False}]
 
 
 async def test_a_node_that_refuses_the_connection_is_avoided() -> None:
     async with node(events) as gone:
         pass
     async with node(events) as url:
-        nodes, client = Nodes([gone, url]), Client()
-        await passed_on(nodes, client)
+        handle, client = Handle([gone, url]), Client()
+        await passed_on(handle, client)
     assert client.body.endswith(b"data: [DONE]\n\n")
-    assert [asked["avoid"] for asked in nodes.asked] == [(), ("0",)]
+    assert [asked["avoid"] for asked in handle.asked] == [(), ("0",)]
 
 
 async def test_three_that_refuse_are_a_503_that_says_when_to_try_again() -> None:
     async with node(events) as gone:
         pass
     client = Client()
-    await passed_on(Nodes([gone] * 4), client)
+    await passed_on(Handle([gone] * 4), client)
     assert client.sent[0]["status"] == 503
     assert (b"retry-after", b"1") in client.sent[0]["headers"]
-    assert "3 nodes have refused" in json.loads(client.body)["error"]["message"]
+    assert "none can be reached" in json.loads(client.body)["error"]["message"]
+
+
+def refusal(code: str) -> Behaviour:
+    async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        body = b'{"error":{"code":"%b"}}' % code.encode()
+        head = b"HTTP/1.1 503 Service Unavailable\r\n%bcontent-length: %d\r\n\r\n"
+        writer.write(head % (CLOSE, len(body)) + body)
+
+    return refuses
+
+
+@pytest.mark.parametrize("code", ["overloaded", "draining"])
+async def test_what_a_node_does_not_accept_goes_to_another_one(code: str) -> None:
+    async with node(refusal(code)) as full, node(events) as url:
+        handle, client = Handle([full, url]), Client()
+        await passed_on(handle, client)
+    assert client.sent[0]["status"] == 200
+    assert [asked["avoid"] for asked in handle.asked] == [(), ("0",)]
+    assert [asked["open"] for asked in handle.asked] == [{}, {}]
+
+
+@pytest.mark.parametrize(("code", "times"), [("overloaded", 2), ("worker_lost", 1)])
+async def test_a_503_that_no_other_node_can_answer_is_passed_on(code: str, times: int) -> None:
+    async with node(refusal(code)) as full:
+        handle, client = Handle([full]), Client()
+        await passed_on(handle, client)
+    assert client.sent[0]["status"] == 503
+    assert json.loads(client.body)["error"]["code"] == code
+    assert len(handle.asked) == times
 
 
 async def test_a_node_lost_before_its_answer_is_a_503() -> None:
@@ -131,7 +159,7 @@ async def test_a_node_lost_before_its_answer_is_a_503() -> None:
 
     async with node(lost) as url:
         client = Client()
-        await passed_on(Nodes([url]), client)
+        await passed_on(Handle([url]), client)
     assert client.sent[0]["status"] == 503
     assert json.loads(client.body)["error"]["code"] == "node_lost"
 
@@ -139,7 +167,7 @@ async def test_a_node_lost_before_its_answer_is_a_503() -> None:
 async def test_a_stream_that_breaks_off_ends_with_an_error_event() -> None:
     async with node(broken_off) as url:
         client = Client()
-        await passed_on(Nodes([url]), client)
+        await passed_on(Handle([url]), client)
     first, error, done = [part for part in client.body.split(b"\n\n") if part]
     assert (first, done) == (b"data: 1", b"data: [DONE]")
     assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == "node_lost"
@@ -152,7 +180,7 @@ async def test_a_whole_answer_that_breaks_off_stays_incomplete() -> None:
     async with node(half) as url:
         client = Client()
         with pytest.raises(Exception, match="payload is not completed"):
-            await passed_on(Nodes([url]), client)
+            await passed_on(Handle([url]), client)
     assert all(message.get("more_body", True) for message in client.sent)
 
 
@@ -167,6 +195,6 @@ async def test_when_the_client_leaves_the_nodes_connection_is_closed() -> None:
         closed.set()
 
     async with node(waits) as url:
-        await passed_on(Nodes([url]), client)
+        await passed_on(Handle([url]), client)
         async with asyncio.timeout(30):
             await closed.wait()

@@ -50,7 +50,11 @@ def http() -> Iterator[httpx.Client]:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("PYTHONPATH", str(ROOT))
         ray.init(
-            num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False
+            address="local",
+            num_cpus=2,
+            include_dashboard=False,
+            object_store_memory=80 * 2**20,
+            log_to_driver=False,
         )
         try:
             port = claim_port("127.0.0.1", 0)
@@ -105,8 +109,9 @@ def test_the_nodes_own_errors_are_passed_on(http: httpx.Client) -> None:
     assert refused.json()["error"]["param"] == "messages"
 
 
-def test_rays_hooks_answer(http: httpx.Client) -> None:
+def test_rays_hooks_answer(http: httpx.Client, request: pytest.FixtureRequest) -> None:
     nodes = serve.get_deployment_handle("Node", "baton")
+    request.addfinalizer(nodes.shutdown)  # else its thread starts another cluster
     assert nodes.broadcast("check_health").results(timeout_s=30) == [None]
     (load,) = nodes.broadcast("record_autoscaling_stats").results(timeout_s=30)
     assert load.keys() == {RUNNING, QUEUED}

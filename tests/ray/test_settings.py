@@ -21,10 +21,11 @@ def test_all_arguments_may_be_left_out() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"portt": 1}, "^portt: no such argument; there are port, settings, unready_s"),
+        ({"portt": 1}, "^portt: no such argument; there are drain_s, port, settings"),
         ({"port": "8100"}, "^port: must be a number"),
         ({"port": True}, "^port: must be a number"),
         ({"port": 70000}, "^port: 70000"),
+        ({"drain_s": float("inf")}, "^drain_s: must be above 0"),
         ({"unready_s": 0}, "^unready_s: must be above 0"),
         ({"settings": ["BATON_MODEL"]}, "^settings: must be a map"),
         ({"settings": {"MODEL": "x"}}, "^settings: MODEL is no setting of Baton"),
