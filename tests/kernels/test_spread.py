@@ -1,134 +1,13 @@
 """The kernels of a spread step, the members of a group on one device one after another, against
 the local step's kernels, bit for bit."""
 
-from dataclasses import dataclass, replace
-
 import pytest
 import torch
 
-from engine.kernels.triton_add_norm import add_rms_norm
-from engine.kernels.triton_experts import Tiles
-from engine.kernels.triton_experts import experts as local_experts
-from engine.model.matrix import Matrix
-from engine.spread.memory import EMPTY, HEADER_BYTES, UNKNOWN_MEMBER, Exchange, ExchangeLayout
-from engine.spread.triton_collect import Collected, collect
+from engine.spread.memory import EMPTY, UNKNOWN_MEMBER
 from engine.spread.triton_experts import experts
 from engine.spread.triton_push import push
-from engine.spread.triton_take_up import Returned, take_up
-
-NUM_EXPERTS, TOP_K, HIDDEN, DIM, MAX_ROWS = 12, 4, 64, 32, 24
-TILES = Tiles(16, 32, 2, 4), Tiles(32, 16, 2, 4)
-EPS = 1e-6
-
-
-@dataclass
-class Member:
-    """Its memory, and what it feeds to a layer."""
-
-    memory: torch.Tensor
-    exchange: Exchange
-    hidden: torch.Tensor
-    x: torch.Tensor
-    ids: torch.Tensor
-    weights: torch.Tensor
-    shared: torch.Tensor
-    num_live: torch.Tensor
-
-    @property
-    def header(self) -> list[int]:
-        return self.exchange.header[:4].tolist()
-
-
-class Group:
-    """Members with ``lives`` rows each, all in the bucket ``rows_each``."""
-
-    def __init__(self, device: torch.device, lives: list[int], rows_each: int) -> None:
-        self.device, self.rows_each = device, rows_each
-        self.layout = ExchangeLayout(MAX_ROWS, TOP_K, HIDDEN)
-        self.gate_up = Matrix.of(self._draw(NUM_EXPERTS, 2 * DIM, HIDDEN))
-        self.down = Matrix.of(self._draw(NUM_EXPERTS, HIDDEN, DIM))
-        self.shared_down = Matrix.of(self._draw(HIDDEN, DIM))
-        self.norm = 1 + self._draw(HIDDEN).float()
-        self.members = [self._member(live) for live in lives]
-        self.form(1)
-
-    def form(self, generation: int) -> None:
-        addresses = [member.memory.data_ptr() for member in self.members]
-        for place, member in enumerate(self.members):
-            member.exchange.join(generation, addresses, place, limit_s=1.0)
-
-    def draw_layer(self) -> None:
-        """Other rows for every member."""
-        self.members = [
-            replace(
-                self._member(int(member.num_live)), exchange=member.exchange, memory=member.memory
-            )
-            for member in self.members
-        ]
-
-    def local(self, member: Member) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the local step makes of a member's live rows: (hidden, its norm)."""
-        n = int(member.num_live)
-        y = local_experts(
-            member.x, member.ids, member.weights, self.gate_up, self.down,
-            (member.shared, self.shared_down), TILES,
-        )  # fmt: skip
-        hidden, x = add_rms_norm(member.hidden.clone(), y, self.norm, EPS)
-        return hidden[:n], x[:n]
-
-    def begin_step(self, flag: int) -> None:
-        for member in self.members:
-            member.exchange.begin_step(flag)
-
-    def push(self, member: Member, layer: int) -> None:
-        push(member.x, member.ids, member.weights, member.exchange, len(self.members), layer)
-
-    def collect(self, member: Member, layer: int) -> Collected:
-        num = len(self.members)
-        return collect(member.exchange, num, self.rows_each, NUM_EXPERTS, layer, member.x.dtype)
-
-    def experts(self, member: Member, rows: Collected) -> None:
-        experts(
-            rows, member.shared, self.gate_up, self.down, self.shared_down, member.exchange,
-            len(self.members), TILES,
-        )  # fmt: skip
-
-    def take_up(self, member: Member) -> tuple[torch.Tensor, torch.Tensor]:
-        returned = Returned(member.exchange, len(self.members), self.rows_each, member.num_live)
-        hidden, x = take_up(member.hidden.clone(), returned, self.norm, EPS)
-        n = int(member.num_live)
-        return hidden[:n], x[:n]
-
-    def layer(self, layer: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        for member in self.members:
-            self.push(member, layer)
-        for member in self.members:
-            self.experts(member, self.collect(member, layer))
-        return [self.take_up(member) for member in self.members]
-
-    def _member(self, live: int) -> Member:
-        n = self.rows_each
-        memory = aligned(self.layout.size_bytes, self.device)
-        ids = torch.rand(n, NUM_EXPERTS).argsort(1)[:, :TOP_K].int()
-        ids[live:] = -1
-        return Member(
-            memory,
-            Exchange(self.layout, memory),
-            self._draw(n, HIDDEN),
-            self._draw(n, HIDDEN),
-            ids.to(self.device),
-            torch.rand(n, TOP_K).to(self.device),
-            self._draw(n, DIM),
-            torch.tensor([live], dtype=torch.int32, device=self.device),
-        )
-
-    def _draw(self, *shape: int) -> torch.Tensor:
-        return (torch.randn(shape) * shape[-1] ** -0.25).to(self.device, torch.bfloat16)
-
-
-def aligned(size_bytes: int, device: torch.device) -> torch.Tensor:
-    memory = torch.empty(size_bytes + HEADER_BYTES, dtype=torch.uint8, device=device)
-    return memory[-memory.data_ptr() % HEADER_BYTES :][:size_bytes]
+from tests.kernels.spread_group import TILES, TOP_K, Group
 
 
 @pytest.mark.parametrize(
