@@ -1,0 +1,120 @@
+"""``python -m tests.engine.compile_kernels [NAME...]``: do the kernels compile for a Hopper GPU?
+
+No GPU is needed: what prompts, decode steps and steps with drafts launch is compiled to machine
+code for sm_90, with its registers, spills and shared memory printed, and launched nowhere. With
+NAMEs only kernels whose names contain one. It takes some minutes, so no test runs it.
+TRITON_INTERPRET must be off.
+"""
+
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+from triton.runtime import jit
+
+from engine.batch import Binding
+from engine.cuda_sampler import CudaSampler
+from engine.draft_graphs import DraftGraphs
+from engine.graphs import DecodeGraphs
+from engine.runner import Engine
+from tests.engine import compiled_kernels as noted
+from transport.wire.sampling import StopRule
+
+TARGET = GPUTarget("cuda", 90, 32)
+BUCKETS = (1, 8, 64)
+MAX_DRAFTS, MAX_SEQ_LEN = 2, 4096
+
+
+class Compiled:
+    """Stands in for JITFunction.run."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._backend = make_backend(TARGET)
+        self._names, self._seen = names, set[str]()
+        self._binders: dict[Any, Any] = {}
+        self.failed = list[str]()
+
+    def launch(self, function: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        name = function.fn.__name__
+        if self._names and not any(each in name for each in self._names):
+            return
+        if function not in self._binders:
+            self._binders[function] = jit.create_function_from_signature(
+                function.signature, function.params, self._backend
+            )
+        kwargs |= {"debug": False, "instrumentation_mode": ""}
+        bound, variant, options = self._binders[function](*args, **kwargs)
+        key = f"{name} {variant} {options}"
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        options, signature, constants, attributes = function._pack_args(
+            self._backend, kwargs, bound, variant, options
+        )
+        source = ASTSource(function, signature, constants, attributes)
+        began = time.perf_counter()
+        try:
+            kernel = triton.compile(source, target=TARGET, options=options.__dict__)
+        except Exception as error:  # whatever the compiler raises
+            self.failed.append(name)
+            print(f"FAILED {name} {constants}: {error}", flush=True)
+            return
+        took_s = time.perf_counter() - began
+        print(f"{name}: {kernel.metadata.shared} B shared, {took_s:.1f} s", flush=True)
+
+
+def steps(engine: Engine) -> None:
+    """What decode graphs capture, with and without drafts."""
+    shared = engine._model, engine.cache, engine.layout, engine._kernels
+    sampler = engine._sampler
+    assert isinstance(sampler, CudaSampler)
+    logits = torch.zeros(BUCKETS[-1] * (MAX_DRAFTS + 1), engine._num_logits)
+    plain = DecodeGraphs(*shared, sampler.next_token, logits, MAX_SEQ_LEN)
+    drafts = DraftGraphs(*shared, sampler, logits, MAX_DRAFTS, MAX_SEQ_LEN)
+    for bucket in BUCKETS:
+        plain._write_step(bucket, (), ())
+        plain._forward(bucket, engine._kernels)
+        for num_drafts in range(MAX_DRAFTS + 1):
+            drafts._write_step(bucket, (), [], num_drafts)
+            drafts._forward(bucket, num_drafts)
+            drafts._accept(bucket, num_drafts)
+            drafts._forward_layer(bucket, num_drafts)
+        for place in range(MAX_DRAFTS):
+            drafts._forward_draft(bucket, place)
+
+
+def main(names: list[str]) -> int:
+    torch.set_num_threads(1)
+    compiled = Compiled(names)
+    jit.JITFunction.run = lambda self, *args, **kwargs: compiled.launch(self, *args, **kwargs)
+    noted.without_arithmetic()
+    torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[assignment,method-assign]
+    for module in list(sys.modules.values()):
+        if module.__name__.startswith("engine.kernels.") and hasattr(module, "overlap"):
+            module.overlap = lambda _: {"PDL": True, "launch_pdl": True}
+    with tempfile.TemporaryDirectory() as folder:
+        engine = noted.small_engine(Path(folder), num_valid_ids=noted.NUM_VALID_IDS)
+        noted.as_on_a_gpu(engine)
+        with torch.inference_mode():
+            engine.warm_up()
+            for batch in noted.batches(engine, random.Random(0))[:20]:
+                for row in batch.rows:
+                    engine.bind(Binding(row.state_slot, (0,), (), noted.SAMPLING[1], StopRule(9)))
+                    if row.start:
+                        engine.restore(row.state_slot, row.state_slot, row.start)
+                engine.launch(batch).result()
+            steps(engine)
+    if compiled.failed:
+        print(f"{len(compiled.failed)} kernels do not compile: {sorted(set(compiled.failed))}")
+    return bool(compiled.failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
