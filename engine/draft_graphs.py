@@ -5,7 +5,7 @@ A step is enqueued whole, and the host reads its outcome while the next one runs
     verify graph (rows, drafts)     place the tokens, forward, logits
     sampler                         the target's choices, by the settings of each sequence
     accept                          what agrees; lengths, pending and next tokens move on
-    layer graph (rows, drafts)      the draft layer at the accepted positions
+    layer graph (rows, drafts)      the draft layer at the last accepted position, KV at the others
     draft graphs (rows, place)      the first draft's head, then each further draft
     or KV graph (rows, drafts)      where the next step shall have no drafts
 
@@ -34,7 +34,7 @@ from engine.kernels.triton_drafts import (
     place_verified,
 )
 from engine.kernels.triton_linear import aligned_rows
-from engine.model.mtp import draft_hidden, draft_kv
+from engine.model.mtp import Chosen, draft_hidden, draft_kv
 from engine.model.qwen35 import Qwen35
 from engine.passes import Pass
 from engine.speculation import DRAFT_IDS, draft_prompts
@@ -242,22 +242,23 @@ class DraftGraphs:
         self._model.logits(hidden, logits.shape[1], self._kernels, logits)
 
     def _forward_kv(self, bucket: int, num_drafts: int) -> None:
-        size = bucket * (num_drafts + 1)
-        placed = self._output.first(size)
-        inputs, hidden = self._inputs(placed), self._hidden[:size]
+        placed = self._output.first(bucket * (num_drafts + 1))
+        inputs, hidden = self._inputs(placed), self._hidden[: len(placed.ids)]
         draft_kv(self._model, placed.ids, hidden, inputs, self._cache, self._kernels)
 
     def _forward_layer(self, bucket: int, num_drafts: int) -> None:
         size = bucket * (num_drafts + 1)
-        placed = self._output.first(size)
-        hidden = self._layer_hidden(placed, self._hidden[:size])
-        self._draft_hidden[:bucket].copy_(hidden.index_select(0, self._last[:bucket]))
+        placed, last = self._output.first(size), self._single.first(bucket)
+        place_draft(self._rows(bucket), self._tables, last, 0)
+        chosen = Chosen(self._last[:bucket], self._inputs(last)) if num_drafts else None
+        hidden = self._layer_hidden(placed, self._hidden[:size], chosen)
+        self._draft_hidden[:bucket].copy_(hidden)
 
     def _forward_draft(self, bucket: int, place: int) -> None:
         placed = self._single.first(bucket)
-        place_draft(self._rows(bucket), self._tables, placed, place)
         hidden = self._draft_hidden[:bucket]
         if place:
+            place_draft(self._rows(bucket), self._tables, placed, place)
             hidden.copy_(self._layer_hidden(placed, hidden))
         logits = self._draft_logits[:bucket]
         self._model.logits(hidden, logits.shape[1], self._kernels, logits)
@@ -265,9 +266,11 @@ class DraftGraphs:
             logits, placed.sample_slots, placed.sample_positions, self._tables.drafts[place]
         )
 
-    def _layer_hidden(self, placed: Placed, hidden: torch.Tensor) -> torch.Tensor:
-        inputs = self._inputs(placed)
-        return draft_hidden(self._model, placed.ids, hidden, inputs, self._cache, self._kernels)
+    def _layer_hidden(
+        self, placed: Placed, hidden: torch.Tensor, chosen: Chosen | None = None
+    ) -> torch.Tensor:
+        inputs, ids = self._inputs(placed), placed.ids
+        return draft_hidden(self._model, ids, hidden, inputs, self._cache, self._kernels, chosen)
 
     def _inputs(self, placed: Placed) -> Inputs:
         num_tokens = placed.ids.shape[0]

@@ -23,7 +23,7 @@ from engine.batch import Row
 from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
-from engine.model.mtp import draft_hidden, draft_kv
+from engine.model.mtp import Chosen, draft_hidden, draft_kv
 from engine.model.qwen35 import Qwen35
 from engine.passes import Pass
 from engine.sampler import Sampler
@@ -185,10 +185,14 @@ class Speculation:
         if not num_next:
             draft_kv(self._model, ids, hidden, inputs, self._cache, self._kernels)
             return
-        hidden = self._draft_hidden(inputs, ids, hidden)
-        place = {token.state_slot: i for i, token in enumerate(tokens)}
-        hidden = hidden[torch.tensor([place[row.state_slot] for row in ended])]
-        rows, inputs = list(ended), self._inputs(ended)
+        rows, chosen, last = list(ended), None, inputs
+        if len(tokens) > len(rows):
+            place = {token.state_slot: i for i, token in enumerate(tokens)}
+            index = torch.tensor([place[row.state_slot] for row in rows], device=self._device)
+            last = self._inputs(rows)
+            chosen = Chosen(index, last)
+        hidden = self._draft_hidden(inputs, ids, hidden, chosen)
+        inputs = last
         for i in range(min(num_next, len(self._ids))):
             logits = self._model.logits(hidden, self._num_draft_ids, self._kernels)
             # The layer is at the last token, and guesses the one after the next.
@@ -200,14 +204,18 @@ class Speculation:
             if i + 1 == num_next or not staying:
                 return
             rows = [replace(rows[j], start=rows[j].start + 1) for j in staying]
-            chosen = torch.tensor(staying, device=self._device)
+            index = torch.tensor(staying, device=self._device)
             inputs = self._inputs(rows)
-            hidden = self._draft_hidden(inputs, guessed[chosen], hidden[chosen])
+            hidden = self._draft_hidden(inputs, guessed[index], hidden[index])
 
     def _draft_hidden(
-        self, inputs: Inputs, ids: torch.Tensor, hidden: torch.Tensor
+        self,
+        inputs: Inputs,
+        ids: torch.Tensor,
+        hidden: torch.Tensor,
+        chosen: Chosen | None = None,
     ) -> torch.Tensor:
-        return draft_hidden(self._model, ids, hidden, inputs, self._cache, self._kernels)
+        return draft_hidden(self._model, ids, hidden, inputs, self._cache, self._kernels, chosen)
 
     def _inputs(self, rows: Sequence[Row]) -> Inputs:
         return Inputs.of(rows, self._layout, self._device)

@@ -203,11 +203,10 @@ def _draft_kernel(
     slot = tl.load(p_row_slots + row)
     held = tl.maximum(slot, 0)
     position = tl.load(p_lengths + held) + PLACE - 1
-    live = slot >= 0
+    live = (slot >= 0) & (position < tl.load(p_rooms + row))
     id = tl.full([], 0, tl.int64)
     if PLACE > 0:
         id = tl.load(p_drafts + (PLACE - 1) * num_slots + held)
-        live = live & (position < tl.load(p_rooms + row))
     _store_placed(
         p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
         row, slot, position, live, live, id,

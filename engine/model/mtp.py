@@ -4,12 +4,15 @@
     draft of id_{t+2} = lm_head(norm(x_t))
 
 What a token's KV is made of comes before the layer's attention. A pass from which nothing is to be
-guessed therefore writes the KV alone (``draft_kv``), some 1 / 6 of the layer's work.
+guessed therefore writes the KV alone (``draft_kv``), some 1 / 6 of the layer's work, and so do
+tokens in front of a sequence's last one.
 
 h is the trunk's hidden state after its final norm; for a second draft, the layer's own. Embedding
 and lm_head are the trunk's. The layer's KV is the last layer of the page pool. Source: the
 checkpoint's ``mtp.*`` tensors, and DeepSeek-V3's report, section 2.2, whose layer this is.
 """
+
+from dataclasses import dataclass
 
 import torch
 
@@ -20,6 +23,14 @@ from engine.model.weights import AttentionWeights, MtpWeights
 from transport.copy.tensors import CacheTensors
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """Tokens of a pass: their int64 ``index`` in it, and themselves as a pass of decode rows."""
+
+    index: torch.Tensor
+    inputs: Inputs
+
+
 def draft_hidden(
     model: Qwen35,
     ids: torch.Tensor,
@@ -27,8 +38,10 @@ def draft_hidden(
     inputs: Inputs,
     cache: CacheTensors,
     kernels: Kernels,
+    chosen: Chosen | None = None,
 ) -> torch.Tensor:
-    """Normed hidden [tokens, hidden] whose logits are drafts of the tokens after ``ids``.
+    """Normed hidden [tokens, hidden] whose logits are drafts of the tokens after ``ids``; of those
+    ``chosen`` alone, where given.
 
     ids [tokens] is at each position of ``inputs`` the token that follows it, hidden [tokens,
     hidden] the trunk's, or this function's own, at the position itself. Writes the layer's KV.
@@ -37,6 +50,10 @@ def draft_hidden(
     eps, (mtp, mixer) = config.rms_norm_eps, _layer(model)
     layer, last = mtp.layer, cache.kv.shape[1] - 1
     x, y = _entered(model, ids, hidden, kernels)
+    if chosen is not None:
+        kernels.write_kv(y, mixer, eps, weights.inv_freq, cache.kv, last, inputs)
+        x, y = x.index_select(0, chosen.index), y.index_select(0, chosen.index)
+        inputs = chosen.inputs
     mixed = kernels.attention(y, mixer, eps, weights.inv_freq, cache.kv, last, inputs)
     x, pending = kernels.linear_add(x, mixed, mixer.out_proj)
     x, y = kernels.add_norm(x, pending, layer.post_norm, eps)

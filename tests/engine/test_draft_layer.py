@@ -6,9 +6,13 @@ from itertools import cycle
 import pytest
 import torch
 
+from engine.batch import Binding, ForwardBatch, Row
+from engine.inputs import Inputs
+from engine.model.mtp import Chosen, draft_hidden
 from models.recipe import mtp
 from tests.engine.checkpoints import checkpoint, reference, with_draft_layer
 from tests.engine.driver import GREEDY, Driver, Request, load_engine
+from transport.wire.sampling import StopRule
 
 NAME, NUM_DRAFTS = "per_expert", 3
 
@@ -70,3 +74,21 @@ def test_a_layer_in_the_checkpoint_is_one_beside_it() -> None:
         apart.layout.num_attention_layers
         == 1 + load_engine(checkpoint(NAME)).layout.num_attention_layers
     )
+
+
+@torch.inference_mode()
+def test_chosen_tokens_have_the_hidden_states_that_they_have_among_all() -> None:
+    engine = load_engine(with_draft_layer(NAME), max_drafts=1)
+    prompts, pages = [tuple(range(20)), tuple(range(9, 42))], [(0, 1, 2), (3, 4, 5)]
+    for slot, prompt in enumerate(prompts):
+        engine.bind(Binding(slot, prompt, (), GREEDY, StopRule(9)))
+        engine.launch(ForwardBatch((Row(slot, pages[slot], 0, prompt),))).result()
+    rows = [Row(0, pages[0], 20 + i, None) for i in range(3)] + [Row(1, pages[1], 33, None)]
+    model, device = engine._model, torch.device("cpu")
+    ids, hidden = torch.tensor([5, 6, 7, 8]), torch.randn(4, model.config.hidden_size)
+    where = engine.cache, engine._kernels
+    every = draft_hidden(model, ids, hidden, Inputs.of(rows, engine.layout, device), *where)
+    chosen = Chosen(torch.tensor([2, 3]), Inputs.of(rows[2:], engine.layout, device))
+    inputs = Inputs.of(rows, engine.layout, device)
+    found = draft_hidden(model, ids, hidden, inputs, *where, chosen)
+    torch.testing.assert_close(found, every[2:], atol=1e-5, rtol=1e-4)

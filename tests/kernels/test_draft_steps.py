@@ -111,3 +111,6 @@ def test_a_further_draft_stands_behind_the_one_before(device: torch.device) -> N
     place_draft(steps.rows, steps.tables, steps.placed, 2)
     assert steps.placed.positions.tolist() == [31, -1, 6, -1], "slot 0 has no room for 21"
     assert steps.placed.ids.tolist() == [steps.drafts[1][4], 0, steps.drafts[1][1], 0]
+    steps.rows.rooms[0] = 29
+    place_draft(steps.rows, steps.tables, steps.placed, 0)
+    assert steps.placed.slots.tolist() == [-1, -1, 1, 0], "slot 4 stands past its pages"
