@@ -34,8 +34,10 @@ from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 
 DRAFT_IDS = 65_536
-"""Ids that a draft may be, the first ones: a BPE vocabulary has its most frequent merges first. The
-whole lm_head would take as long as the draft layer."""
+"""Ids that a draft may be, the first ones: a BPE vocabulary has its most frequent merges first. Of
+the tokens of GSM8K's answers, this repository's docs and its code they are 99.3, 98.1 and 97.8 % in
+Qwen3.5's vocabulary; the first 32,768 are 97.4, 93.7 and 92.7 %, and the 31 µs less of a draft are
+worth less than that. NOTE: of Chinese text they are 63 %, the first 131,072 98 %."""
 
 
 class Drafts(Protocol):
