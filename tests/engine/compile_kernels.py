@@ -23,7 +23,10 @@ from engine.batch import Binding
 from engine.cuda_sampler import CudaSampler
 from engine.draft_graphs import DraftGraphs
 from engine.graphs import DecodeGraphs
+from engine.inputs import Inputs
+from engine.passes import Pass
 from engine.runner import Engine
+from engine.speculation import draft_prompts
 from tests.engine import compiled_kernels as noted
 from transport.wire.sampling import StopRule
 
@@ -70,6 +73,32 @@ class Compiled:
         print(f"{name}: {kernel.metadata.shared} B shared, {took_s:.1f} s", flush=True)
 
 
+class PromptDrafts:
+    """The draft layer's part of prompts, without decode steps."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def forget(self, state_slot: int) -> None: ...
+
+    def prefilled(self, part: Pass, inputs: Inputs, hidden: torch.Tensor) -> None:
+        engine = self._engine
+        assert isinstance(engine._sampler, CudaSampler)
+        draft_prompts(
+            engine._model, engine.cache, engine._kernels, engine._sampler, part, inputs, hidden
+        )
+
+    def launch(self, rows: Any, num_next: int | None) -> Any:
+        return [], NoTokens()
+
+
+class NoTokens:
+    def wait(self) -> None: ...
+
+    def to_host(self) -> list[Any]:
+        return []
+
+
 def steps(engine: Engine) -> None:
     """What decode graphs capture, with and without drafts."""
     shared = engine._model, engine.cache, engine.layout, engine._kernels
@@ -100,8 +129,11 @@ def main(names: list[str]) -> int:
         if module.__name__.startswith("engine.kernels.") and hasattr(module, "overlap"):
             module.overlap = lambda _: {"PDL": True, "launch_pdl": True}
     with tempfile.TemporaryDirectory() as folder:
-        engine = noted.small_engine(Path(folder), num_valid_ids=noted.NUM_VALID_IDS)
+        engine = noted.small_engine(
+            Path(folder), num_valid_ids=noted.NUM_VALID_IDS, max_drafts=MAX_DRAFTS
+        )
         noted.as_on_a_gpu(engine)
+        engine._drafts = PromptDrafts(engine)
         with torch.inference_mode():
             engine.warm_up()
             for batch in noted.batches(engine, random.Random(0))[:20]:

@@ -64,7 +64,11 @@ class Variants:
 
 
 def small_engine(
-    folder: Path, device: Device = "cpu", *, num_valid_ids: int | None = None
+    folder: Path,
+    device: Device = "cpu",
+    *,
+    num_valid_ids: int | None = None,
+    max_drafts: int = 0,
 ) -> Engine:
     """The real head sizes, pages and top-k, so the real choice of kernels; little else."""
     config = json.loads(FULL_SIZE.read_text())
@@ -73,12 +77,14 @@ def small_engine(
     (folder / "config.json").write_text(json.dumps(config))
     settings = EngineConfig(
         folder, PAGES, 64, load_format="dummy", dtype="bfloat16", device=device,
-        num_valid_ids=num_valid_ids,
+        num_valid_ids=num_valid_ids, max_drafts=max_drafts,
     )  # fmt: skip
     return Engine.load(
         settings,
         lambda size: torch.zeros(size, dtype=torch.uint8, device=device),
-        kernels=TritonKernels(ModelConfig.read(folder), torch.device(device), 64),
+        kernels=TritonKernels(
+            ModelConfig.read(folder), torch.device(device), 64 * (1 + max_drafts)
+        ),
     )
 
 
