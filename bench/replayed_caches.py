@@ -10,7 +10,6 @@ from typing import Protocol
 
 from engine.cache.allocator import CacheAllocation, CacheAllocator
 from engine.cache.host_tier import HostTier
-from engine.cache.kept import KeptPrefix
 from engine.sequence import Sequence
 from prefill.reuse import PrefixReuse
 from transport.copy.host_copy import HostCopy
@@ -77,9 +76,9 @@ class Prefixes:
         self._layout = layout
         self._min_saved = min_saved_tokens
         self._allocator = CacheAllocator(pools, page_size=layout.page_size)
-        self._host = HostTier(layout, _NoCopier(layout, host_bytes))
+        self._host = HostTier(layout, _NoCopier(layout, host_bytes), self._allocator)
         self._reuse = PrefixReuse(self._allocator, layout, min_saved_tokens, self._host)
-        self._allocator.on_keep = self._save
+        self._allocator.on_keep = self._host.returned
 
     def serve(self, request: Request) -> int:
         ids, num_tokens = request.ids, request.whole.num_tokens
@@ -91,9 +90,11 @@ class Prefixes:
             length, keep = self._reuse.chunk(sequence, min(left, CHUNK_TOKENS))
             sequence.num_cached += length
             self._reuse.retired(sequence, keep)
+            self._host.poll()
         self._reuse.ended(sequence)
         # The last token of an answer is never computed.
         self._allocator.turn_into_prefix(sequence.allocation, request.whole, num_tokens - 1)
+        self._host.poll()
         return sequence.num_reused
 
     def check(self) -> str:
@@ -101,6 +102,7 @@ class Prefixes:
         return self._allocator.check() or self._host.check()
 
     def _admit(self, sequence: Sequence, request: Request) -> CacheAllocation:
+        self._host.poll()
         num_pages = self._layout.pages_for(request.whole.num_tokens)
         prefix = self._reuse.find(sequence)
         num_here = prefix.num_tokens if prefix is not None else 0
@@ -116,12 +118,6 @@ class Prefixes:
                 prefix = None
         self._reuse.admitted(sequence, prefix, num_here)
         return allocation
-
-    def _save(self, kept: KeptPrefix) -> None:
-        if self._host.size_bytes:
-            self._host.save(kept)
-            self._host.poll()  # copies what waits
-            self._host.poll()  # keeps what was copied
 
 
 class _Done:

@@ -94,7 +94,6 @@ class PrefixReuse:
         if prefix is not None:
             self._allocator.pin(prefix)
             self._allocator.kept.touch(prefix.key)
-            self._host.save(prefix)  # its use counts there too, for when the device evicts it
             sequence.prefix, sequence.reused = prefix, sequence.reused or "gpu"
         num_seen = self._seen.note(sequence.keys)
         sequence.num_seen = num_seen * self._layout.page_size

@@ -50,7 +50,7 @@ class Prefixes:
         self._verify = handoff.verify
         self._offer = partial(Offer, instance)
         self._enabled = self._untold = settings.enabled
-        self.host = HostTier(engine.layout, host)
+        self.host = HostTier(engine.layout, host, allocator)
         self.reuse: PrefixReuse | None = None
         min_saved = settings.min_saved_tokens
         if settings.enabled:
@@ -61,7 +61,7 @@ class Prefixes:
         )  # fmt: skip
         self._moved: set[bytes] = set()
         self._num_evicted = 0
-        allocator.on_keep = self.host.save
+        allocator.on_keep = self.host.returned
         allocator.on_evict = self._note_evicted
         self.host.on_evict = self._note_evicted_from_host
 

@@ -214,6 +214,15 @@ class CacheAllocator:
         self._slots.release(kept.slot)
         self.kept.note_evicted(kept)
 
+    def next_to_leave(self, num_pages: int, num_state_slots: int) -> KeptPrefix | None:
+        """The kept prefix to evict while fewer pages or state slots than these are free and hold
+        nothing; None if they are, or if none can be evicted. Those that leave are passed over."""
+        if self._pages.num_free < num_pages and self._pages.num_only_kept:
+            return self.kept.next_to_leave("pages")
+        if self._slots.num_free < num_state_slots:
+            return self.kept.next_to_leave("state_slots")
+        return None
+
     def check(self) -> str:
         """ "" if every page and state slot is accounted for, else what is wrong."""
         held = sum(len(a.pages) for a in self._allocations)

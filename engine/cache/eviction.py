@@ -5,6 +5,7 @@ et al., USENIX ATC '17) but for the age, which begins at the last use. The least
 """
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from math import floor, log2
@@ -33,6 +34,20 @@ class Worth(NamedTuple):
 K = TypeVar("K", bound=Hashable)
 
 
+@dataclass
+class UseClock:
+    """Counts uses of all kept prefixes: one for all memories that a prefix moves between."""
+
+    now: int = 0
+
+
+class Uses(NamedTuple):
+    """How many uses a kept prefix had, and when the last one was."""
+
+    num: int
+    last: int
+
+
 class EvictionOrder(Generic[K]):
     """Kept prefixes in the order of their eviction, one for each resource that may be short.
 
@@ -40,10 +55,15 @@ class EvictionOrder(Generic[K]):
     unnoticed; ``changed`` says that it fell. A prefix that is not ``evictable`` is passed over.
     """
 
-    def __init__(self, worth: Callable[[K], Worth], evictable: Callable[[K], bool]) -> None:
+    def __init__(
+        self,
+        worth: Callable[[K], Worth],
+        evictable: Callable[[K], bool],
+        clock: UseClock | None = None,
+    ) -> None:
         self._worth = worth
-        self._now = 0  # uses of all kept prefixes
-        self._uses: dict[K, tuple[int, int]] = {}  # how many, and when last
+        self._clock = clock or UseClock()
+        self._uses: dict[K, Uses] = {}
         self._ranks: dict[Resource, _Ranks[K]] = {
             "pages": _Ranks(evictable),
             "state_slots": _Ranks(evictable),
@@ -54,10 +74,17 @@ class EvictionOrder(Generic[K]):
 
     def use(self, kept: K) -> None:
         """It was made, or a prompt begins with it."""
-        num_uses, _ = self._uses.get(kept, (0, 0))
-        self._now += 1
-        self._uses[kept] = num_uses + 1, self._now
+        num_uses = self._uses[kept].num if kept in self._uses else 0
+        self._clock.now += 1
+        self.adopt(kept, Uses(num_uses + 1, self._clock.now))
+
+    def adopt(self, kept: K, uses: Uses) -> None:
+        """It had these uses in another order of the same clock."""
+        self._uses[kept] = uses
         self.changed(kept)
+
+    def uses(self, kept: K) -> Uses:
+        return self._uses[kept]
 
     def changed(self, kept: K) -> None:
         """Its worth may have fallen: what it shared is its own now, or a shorter one is kept."""
@@ -73,7 +100,7 @@ class EvictionOrder(Generic[K]):
     def next(self, short: Resource) -> K | None:
         """The one to evict when ``short`` is short, still in the order; None if none can be."""
         while True:
-            kept = self._ranks[short].least(self._now)
+            kept = self._ranks[short].least(self._clock.now)
             if kept is None or not self._rank(kept, short, self._worth(kept)):
                 return kept
 

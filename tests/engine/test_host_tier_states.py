@@ -22,8 +22,10 @@ class HostTierMachine(RuleBasedStateMachine):
         super().__init__()
         self.device = PrefixDevice(PoolSize(14, 4))
         self.copier = LateHostCopier(self.device.cache, 1, 12)
-        self.tier = HostTier(LAYOUT, self.copier)
+        self.tier = HostTier(LAYOUT, self.copier, self.device.allocator)
+        self.device.allocator.on_keep = self.tier.returned
         self.saved: dict[bytes, tuple[int, ...]] = {}
+        self.pinned: list[KeptPrefix] = []
         self.fetches: list[tuple[Pull, CacheAllocation, tuple[int, ...]]] = []
 
     @rule(
@@ -66,6 +68,28 @@ class HostTierMachine(RuleBasedStateMachine):
             for _ in range(num_runs):
                 copy.step()
 
+    @rule(num_pages=st.integers(0, 14), num_slots=st.integers(0, 4))
+    def change_what_is_to_be_free(self, num_pages: int, num_slots: int) -> None:
+        self.tier.ahead = PoolSize(num_pages, num_slots)
+
+    @rule(which=st.integers(0, 3))
+    @precondition(lambda self: len(self.device.allocator.kept))
+    def use(self, which: int) -> None:
+        kept = list(self.device.allocator.kept)
+        self.device.allocator.kept.touch(kept[which % len(kept)].key)
+
+    @rule(which=st.integers(0, 3))
+    @precondition(lambda self: len(self.device.allocator.kept))
+    def pin(self, which: int) -> None:
+        kept = list(self.device.allocator.kept)
+        self.pinned.append(kept[which % len(kept)])
+        self.device.allocator.pin(self.pinned[-1])
+
+    @rule()
+    @precondition(lambda self: self.pinned)
+    def unpin(self) -> None:
+        self.device.allocator.unpin(self.pinned.pop())
+
     @rule()
     def poll(self) -> None:
         self.tier.poll()
@@ -73,8 +97,9 @@ class HostTierMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 3))
     @precondition(lambda self: len(self.device.allocator.kept))
     def evict(self, which: int) -> None:
-        kept = list(self.device.allocator.kept)
-        self.device.allocator.evict(kept[which % len(kept)])
+        kept = [kept for kept in self.device.allocator.kept if not kept.num_users]
+        if kept:
+            self.device.allocator.evict(kept[which % len(kept)])
 
     @rule(which=st.integers(0, 3))
     @precondition(lambda self: self.saved)
@@ -95,12 +120,19 @@ class HostTierMachine(RuleBasedStateMachine):
         self.fetches = [each for each in self.fetches if not each[1].released]
 
     @invariant()
+    def a_prefix_is_in_one_memory(self) -> None:
+        assert not {kept.key for kept in self.tier} & {k.key for k in self.device.allocator.kept}
+
+    @invariant()
     def books_balance(self) -> None:
         assert self.tier.check() == ""
         assert self.device.allocator.check() == ""
         self.tier._blocks.check()
 
     def teardown(self) -> None:
+        while self.pinned:
+            self.unpin()
+        self.tier.ahead = PoolSize(0, 0)
         for _ in range(200):
             self.tier.poll()
             self.copier.end_all()
@@ -127,7 +159,6 @@ class HostTierMachine(RuleBasedStateMachine):
     def _save(self, kept: KeptPrefix | None, tokens: tuple[int, ...]) -> None:
         if kept is not None:
             self.saved[kept.key] = tokens[: kept.num_tokens]
-            self.tier.save(kept)
 
 
 HostTierMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -98,7 +98,7 @@ class KeptMachine(RuleBasedStateMachine):
                 for other in all_kept
                 if other.num_tokens < kept.num_tokens
                 and (num := other.num_tokens // PAGE)
-                and other.pages[:num] == kept.pages[:num]
+                and other.page_keys == kept.page_keys[: num + 1]
             ]
             assert worth.saved_tokens == kept.num_tokens - max(before, default=0)
 

@@ -120,25 +120,29 @@ def test_the_host_never_waits_for_a_copy_under_way(cache: CacheTensors, copier) 
 
 
 def test_the_tier_over_it_brings_a_prefix_back(cache: CacheTensors, copier) -> None:
+    from engine.cache.allocator import CacheAllocator
     from engine.cache.host_tier import HostTier
-    from engine.cache.kept import KeptPrefix
-    from engine.cache.slots import StateSlot
 
-    tier = HostTier(FULL_SIZE, copier)
+    allocator = CacheAllocator(POOLS, page_size=FULL_SIZE.page_size)
+    tier = HostTier(FULL_SIZE, copier, allocator, ahead=POOLS)
     keys, tokens = keys_of(range(200), FULL_SIZE.page_size), 2 * 64 + 5
-    kept = KeptPrefix(
-        keys.prefix(tokens), tuple(keys.pages_up_to(2)), tokens, (5, 900, 3), StateSlot(1, 1)
-    )
-    tier.save(kept)
+    kept = allocator.turn_into_prefix(allocator.reserve(3), keys, tokens)
+    assert kept is not None
+    pages, slot = list(kept.pages), kept.slot.id
+    before = cache.kv[pages].clone(), cache.recurrent[slot].clone(), cache.conv[slot].clone()
     deadline = time.monotonic() + 60
-    while tier.num_kept == 0:
+    while kept.valid:
         tier.poll()
         assert time.monotonic() < deadline
     found = tier.longest(keys, 200)
     assert found is not None
-    assert tier.fetch(found, (10, 11, 12), 3).wait(60)
+    cache.kv[pages] = 0  # the device's memory is free, and others write it
+    cache.recurrent[slot].zero_()
+    torch.cuda.synchronize()
+    allocation = allocator.reserve(3)
+    assert tier.fetch(found, tuple(allocation.pages), allocation.slot.id).wait(60)
     tier.poll()
-    assert tier.check() == ""
-    assert torch.equal(cache.kv[[10, 11, 12]], cache.kv[[5, 900, 3]])
-    assert torch.equal(cache.recurrent[3], cache.recurrent[1])
-    assert torch.equal(cache.conv[3], cache.conv[1])
+    assert tier.check() == allocator.check() == ""
+    assert torch.equal(cache.kv[list(allocation.pages)], before[0])
+    assert torch.equal(cache.recurrent[allocation.slot.id], before[1])
+    assert torch.equal(cache.conv[allocation.slot.id], before[2])

@@ -86,8 +86,9 @@ class Prompts:
         buffer = torch.zeros(Region.of(LAYOUT, self.size).size_bytes, dtype=torch.uint8)
         cache = CacheTensors.over(buffer, LAYOUT, self.size)
         self.copier = LateHostCopier(cache, 1, host_blocks) if host_blocks else NoHostMemory()
-        self.host = HostTier(LAYOUT, self.copier)
-        self.allocator.on_keep = self.host.save
+        ahead = PoolSize(num_pages // 4, slots // 4)
+        self.host = HostTier(LAYOUT, self.copier, self.allocator, ahead)
+        self.allocator.on_keep = self.host.returned
         reuse = PrefixReuse(self.allocator, LAYOUT, 64, self.host) if enabled else None
         self.pulls = pulls = PrefixPulls(
             self.allocator, self.peer, {PEER}, cache, self.host, TIMEOUT_S, lambda: self.now,

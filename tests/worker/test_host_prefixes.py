@@ -32,13 +32,15 @@ class Site:
                 self.copier.end_all()
 
     def keep_only_on_the_host(self, prompt: tuple[int, ...]) -> KeptPrefix:
-        """The longest of the prompt, which the device has evicted."""
+        """All of the prompt has left the device; returns the longest."""
+        host = self.worker._prefixes.host
+        before, host.ahead = host.ahead, self.worker._allocator.size
         self.submit("first", prompt)
         self.run()
         self.sent.clear()
-        for kept in list(self.worker._allocator.kept):
-            self.worker._allocator.evict(kept)
-        return max(self.worker._prefixes.host, key=lambda kept: kept.num_tokens)
+        assert not len(self.worker._allocator.kept)
+        host.ahead = before
+        return max(host, key=lambda kept: kept.num_tokens)
 
     @property
     def reused(self) -> dict[str, tuple[str, int]]:
