@@ -88,7 +88,7 @@ class PromptDrafts:
             engine._model, engine.cache, engine._kernels, engine._sampler, part, inputs, hidden
         )
 
-    def launch(self, rows: Any, num_next: int | None) -> Any:
+    def launch(self, rows: Any, num_next: int) -> Any:
         return [], NoTokens()
 
 
@@ -114,6 +114,7 @@ def steps(engine: Engine) -> None:
             drafts._write_step(bucket, (), [], num_drafts)
             drafts._forward(bucket, num_drafts)
             drafts._accept(bucket, num_drafts)
+            drafts._forward_kv(bucket, num_drafts)
             drafts._forward_layer(bucket, num_drafts)
         for place in range(MAX_DRAFTS):
             drafts._forward_draft(bucket, place)
