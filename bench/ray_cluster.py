@@ -9,6 +9,8 @@ the extra ``baton[dev]`` and some 6 GB of memory, and takes five minutes. The re
 - ``latency``: time to first token and between tokens, through Ray and beside it;
 - ``killed``: what clients see when a node dies, and when its replacement serves;
 - ``scaling``: what is lost from 1 node to 3 and back to 1 (nothing should be);
+- ``records``: whether requests' records and stored responses are found, with a Redis for each node
+  and with one for all;
 - ``affinity``: the prefix cache's hit rate of conversations on three nodes, and on one node with
   three times the memory.
 
@@ -25,9 +27,9 @@ import typer
 
 from bench import ray_runs, result_file
 from bench.environment import ROOT, describe
-from bench.ray_nodes import RayNodes, ray_nodes
+from bench.ray_nodes import RayNodes, ray_nodes, redis_server
 
-PARTS = ("problems", "latency", "killed", "scaling", "affinity")
+PARTS = ("problems", "latency", "killed", "scaling", "records", "affinity")
 _SCALED = {
     "autoscaling_config": {
         "min_replicas": 1,
@@ -98,6 +100,15 @@ def _scaling(cluster: RayNodes) -> dict[str, Any]:
     return ray_runs.scaling(cluster, few=2, many=22, num_tokens=100)
 
 
+def _records(cluster: RayNodes) -> dict[str, Any]:
+    _three(cluster)
+    found = {"a_redis_for_each": ray_runs.records(cluster, 12)}
+    with redis_server() as url:
+        _three(cluster, {"BATON_REDIS_URL": url})
+        found["one_for_all"] = ray_runs.records(cluster, 12)
+    return found
+
+
 def _affinity(cluster: RayNodes) -> dict[str, Any]:
     found = {}
     for name, nodes in (("three", 3), ("one", 1)):
@@ -134,6 +145,11 @@ def _missed(part: str, found: dict[str, Any]) -> list[str]:
             "the replacement serves": found["served_by_the_replacement"] > 0,
         },
         "scaling": lambda: {"none is lost": found["lost"] == 0},
+        "records": lambda: {
+            f"{each}, {name}": counts[name] == counts["asked"]
+            for each, counts in found.items()
+            for name in ("record_found", "response_continued")
+        },
         "affinity": lambda: {
             "three nodes' hit rate is within 10 % of one's": found["three"]["hit_rate_later"]
             >= (1 - _MOST_ADDED_HIT_RATE) * found["one"]["hit_rate_later"],

@@ -25,6 +25,7 @@ from ray.cluster_utils import Cluster
 
 from bench.environment import ROOT
 from deploy.ports import claim_port
+from deploy.redis_server import redis_command, redis_url
 
 _OBJECTS_BYTES = 80 * 1024 * 1024
 _SERVE_RUN_S = 180.0
@@ -57,6 +58,7 @@ class RayNodes:
         head = {"num_cpus": 4, "include_dashboard": False, **self._common()}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         ray.init(address=self._cluster.address, log_to_driver=False)
+        self._deployed = False
         self._nodes_handle: Any = None
         for _ in range(nodes):
             self.add()
@@ -78,7 +80,12 @@ class RayNodes:
         self._cluster.remove_node(node, allow_graceful=False)
 
     def deploy(self, settings: Mapping[str, object], node: Mapping[str, Any]) -> None:
-        """Serve with the stack's ``settings`` and the options ``node`` of the deployment Node."""
+        """Serve anew, with the stack's ``settings`` and the options ``node`` of the deployment
+        Node."""
+        self._forget()
+        if self._deployed:
+            serve.delete("baton")
+        self._deployed = True
         described = yaml.safe_load((ROOT / "deploy/ray/serve.yaml").read_text())
         described["proxy_location"] = "HeadOnly"
         described["http_options"] = {"host": "127.0.0.1", "port": self._port}
@@ -117,6 +124,12 @@ class RayNodes:
             self._nodes_handle = serve.get_deployment_handle("Node", "baton")
         return self._nodes_handle
 
+    def _forget(self) -> None:
+        """A handle that outlives its cluster starts another one, by a thread that it has."""
+        if self._nodes_handle is not None:
+            self._nodes_handle.shutdown()
+        self._nodes_handle = None
+
     def until_ready(self, number: int, deadline_s: float = 120.0) -> float:
         """Wait until so many replicas take requests; the seconds that it took."""
         began = time.monotonic()
@@ -132,8 +145,7 @@ class RayNodes:
 
     def close(self) -> None:
         """Kills: no replica gets to stop its stack."""
-        if self._nodes_handle is not None:
-            self._nodes_handle.shutdown()  # else its thread starts another cluster
+        self._forget()
         ray.shutdown()
         self._cluster.shutdown()
 
@@ -147,6 +159,18 @@ def ray_nodes(number: int) -> Iterator[RayNodes]:
             yield cluster
         finally:
             cluster.close()
+
+
+@contextmanager
+def redis_server() -> Iterator[str]:
+    """The URL of a Redis beside the nodes."""
+    with tempfile.TemporaryDirectory(prefix="baton-ray-") as folder:
+        process = subprocess.Popen(redis_command(Path(folder)), stdout=subprocess.DEVNULL)
+        try:
+            yield redis_url(Path(folder))
+        finally:
+            process.kill()
+            process.wait()
 
 
 def agents_load(url: str, out: Path, *options: str) -> dict[str, Any]:

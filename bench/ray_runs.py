@@ -9,6 +9,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import httpx
+
 from bench.environment import ROOT
 from bench.harness.client.client import Client
 from bench.harness.client.endpoint import endpoint
@@ -166,6 +168,30 @@ def scaling(cluster: RayNodes, few: int, many: int, num_tokens: int) -> dict[str
         }
 
     return asyncio.run(run())
+
+
+async def _records(url: str, number: int) -> dict[str, Any]:
+    body = {"model": "tiny", "input": "Nina has 13 shells.", "max_output_tokens": 16}
+    found: Counter[str] = Counter(asked=number)
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        for each in range(number):
+            name = f"record-{each}"
+            headers = {"x-request-id": name, "x-session-id": name}
+            first = await http.post("/v1/responses", json=body, headers=headers)
+            found[f"on {first.headers['x-baton-node']}"] += 1
+            made = first.json()["id"]
+            record = await http.get(f"/v1/requests/{made}")
+            found["record_found"] += record.json().get("http_id") == name
+            later = {**body, "previous_response_id": made}
+            second = await http.post("/v1/responses", json=later)
+            found["response_continued"] += second.status_code == 200
+    return dict(found)
+
+
+def records(cluster: RayNodes, number: int) -> dict[str, Any]:
+    """Requests on all nodes: how many records are found by their ids, and how many responses are
+    continued, by requests that do not say where."""
+    return asyncio.run(_records(cluster.url, number))
 
 
 def affinity(cluster: RayNodes, out: Path, load: list[str]) -> dict[str, Any]:
