@@ -130,7 +130,7 @@ class RayNodes:
             self._nodes_handle.shutdown()
         self._nodes_handle = None
 
-    def until_ready(self, number: int, deadline_s: float = 120.0) -> float:
+    def until_ready(self, number: int, deadline_s: float = 240.0) -> float:
         """Wait until so many replicas take requests; the seconds that it took."""
         began = time.monotonic()
         while time.monotonic() - began < deadline_s:
