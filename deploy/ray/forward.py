@@ -6,8 +6,9 @@
    another one is chosen: three at most.
 3. Status, headers and each part of the body are passed on at once.
 4. A client that leaves is noticed, and the node's connection is closed: the node cancels.
-5. A node that is lost before its answer begins is a 503, which clients try again; later an event
-   of the stream says so, or the answer stays incomplete.
+5. A node is lost: before its answer begins, another node is asked, once; the second time it is a
+   503, which clients try again. Later an event of the stream says so, or the answer stays
+   incomplete.
 """
 
 import logging
@@ -30,6 +31,7 @@ from deploy.ray.pass_through import last_events, request_headers, response_heade
 log = logging.getLogger("ray.serve")
 
 _MAX_NODES = 3
+_UNREACHABLE = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _REFUSALS = (503, OVERLOADED)
 _NOT_ACCEPTED = (b'"overloaded"', b'"draining"')  # codes of errors; 529 has the code in its details
 
@@ -81,7 +83,7 @@ class Forwarded(Response):
     async def _from_a_node(self, send: Send) -> None:
         """Raises ApiError where no node takes the request, and aiohttp.ClientError for a node that
         is lost."""
-        tried: list[str] = []
+        tried, lost = list[str](), False
         while True:
             async with self._nodes.chosen(self._wanted, tried) as node:
                 last = node.name in tried or len(tried) == _MAX_NODES - 1
@@ -92,10 +94,15 @@ class Forwarded(Response):
                         if last or not any(code in refusal for code in _NOT_ACCEPTED):
                             await self._pass_on(answer, refusal, node.name, send)
                             return
-                except aiohttp.ClientConnectorError as error:
-                    log.warning("%s refuses the connection: %s", node.name, error)
+                except _UNREACHABLE as error:
+                    log.warning("%s cannot be reached: %s", node.name, error)
                     if last:
                         raise unavailable("none can be reached") from error
+                except (aiohttp.ClientError, OSError) as error:
+                    if self._started or last or lost:
+                        raise
+                    lost = True
+                    log.warning("%s is lost: %r", node.name, error)
 
     def _asked(self, url: str) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         return self._session.request(

@@ -153,15 +153,26 @@ async def test_a_503_that_no_other_node_can_answer_is_passed_on(code: str, times
     assert len(handle.asked) == times
 
 
-async def test_a_node_lost_before_its_answer_is_a_503() -> None:
-    async def lost(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.transport.abort()
+async def lost(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
 
-    async with node(lost) as url:
+
+async def test_a_node_lost_before_its_answer_is_replaced_by_another_one() -> None:
+    async with node(lost) as gone, node(events) as url:
         client = Client()
-        await passed_on(Handle([url]), client)
+        await passed_on(Handle([gone, url]), client)
+    assert client.sent[0]["status"] == 200
+    assert client.body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_two_nodes_lost_before_their_answers_are_a_503() -> None:
+    """The request may be what kills them."""
+    async with node(lost) as first, node(lost) as second, node(events) as url:
+        handle, client = Handle([first, second, url]), Client()
+        await passed_on(handle, client)
     assert client.sent[0]["status"] == 503
     assert json.loads(client.body)["error"]["code"] == "node_lost"
+    assert len(handle.asked) == 2
 
 
 async def test_a_stream_that_breaks_off_ends_with_an_error_event() -> None:
