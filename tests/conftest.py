@@ -1,47 +1,45 @@
 """Without a GPU Triton's interpreter runs the kernels. It is chosen when triton is first imported,
-which any library may do, so before all tests. And torch computes with one thread: tests run in as
-many processes as there are cores.
+which any library may do, so before all tests. And torch computes with one thread: tests run in
+as many processes as there are cores.
 
 Garbage collection is off until all tests are imported, and what was imported is never searched:
 that halves the time of the imports.
 """
 
+import fcntl
 import gc
 import os
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 import torch
 
-from tests import told
+from tests import lanes, told
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     torch.set_num_threads(1)
 gc.disable()
 
-FIRST = (
-    "tests/e2e/test_parity.py",
-    "tests/engine/",
-    "tests/kernels/",
-    "tests/e2e/test_word_problems.py",
-    "tests/e2e/test_bench_checks.py",
-    "tests/docker/test_node.py",
-    "tests/e2e/",
-    "tests/docker/",
-    "tests/bench/",
-)
-"""Long files come first: one of them alone at the end leaves a core without work. What needs Docker
-waits until others have run, as .ci/run makes an engine meanwhile."""
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The first process imports the tests before the others do: where nothing is compiled yet, each
+    would compile all that is imported."""
+    first = os.environ.get("PYTEST_XDIST_WORKER") == "gw0"
+    with open(__file__) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if first else fcntl.LOCK_SH)
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_place)
+    items.sort(key=lanes.place)
 
 
-def _place(item: pytest.Item) -> int:
-    matches = (i for i, begin in enumerate(FIRST) if item.nodeid.startswith(begin))
-    return next(matches, len(FIRST))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> lanes.Parcels:
+    return lanes.Parcels(config, log)
 
 
 def pytest_collection_finish() -> None:
