@@ -25,8 +25,8 @@ BUCKETS = (
     1, 2, 4, 8, 11, 16, 21, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256,
     320, 384, 448, MAX_DECODE_ROWS,
 )  # fmt: skip
-LOCAL = 1
-"""Members of a step that one worker computes alone."""
+LOCAL = 0
+"""Members of a step of no group."""
 
 T = TypeVar("T")
 Stepped = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

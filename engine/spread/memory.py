@@ -40,6 +40,8 @@ LANES = 2
 MAX_USES = 1 << 28
 """Of a generation's flags, 18 hours of steps of 10 ms with 40 layers. Then they begin anew, and
 each differs from all that can still be in an inbox, but for rows that were not used since."""
+NO_FLAG = -(1 << 30)
+"""Before the first step: no word has it, and none the flags of the layers behind it."""
 UNKNOWN_MEMBER = 1
 """Of ``abort``: a result did not come, from a member that is not known. From 2 on: 2 + the member
 whose rows did not come."""
@@ -129,8 +131,7 @@ class Exchange:
         self._memory = memory
         self.addresses = torch.zeros(MAX_MEMBERS, dtype=torch.int64, device=memory.device)
         self.control = torch.zeros(3, dtype=torch.int64, device=memory.device)
-        self.join(0, [memory.data_ptr()] * MAX_MEMBERS, 0, limit_s=0.0)
-        self.header[0] = UNKNOWN_MEMBER
+        self.withdraw()
 
     def join(
         self, generation: int, addresses: Sequence[int], place: int, *, limit_s: float
@@ -141,11 +142,16 @@ class Exchange:
         assert addresses[place] == self._memory.data_ptr(), "the own memory, where it is"
         lane = self.layout.lane(generation)
         lanes = [address + lane for address in addresses]
-        control = [place, 0, int(limit_s * 1e9)]
+        control = [place, NO_FLAG, int(limit_s * 1e9)]
         self.addresses[: len(lanes)] = torch.tensor(lanes, dtype=torch.int64)
         self.control.copy_(torch.tensor(control, dtype=torch.int64))
         self._lane = self._memory[lane : lane + self.layout.lane_bytes].zero_()
         self.reset()
+
+    def withdraw(self) -> None:
+        """Be in no group: steps run through, with no other memory than the own one."""
+        self.join(0, [self._memory.data_ptr()] * MAX_MEMBERS, 0, limit_s=0.0)
+        self.header[0] = UNKNOWN_MEMBER
 
     def reset(self) -> None:
         """Enqueue the first step's beginning of a generation, or of a step after an aborted one:

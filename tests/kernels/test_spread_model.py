@@ -1,4 +1,4 @@
-"""A whole model by the kernels of a spread step, for a group of one, against the local step."""
+"""Spread steps of a whole model, in a group of one, against local ones; and steps taken back."""
 
 import json
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from engine.batch import Row
 from engine.kernels.triton_set import TritonKernels
 from engine.model.config import ModelConfig
 from engine.model.registry import build
-from engine.spread.kernels import SpreadKernels
-from engine.spread.memory import HEADER_BYTES, Exchange, ExchangeLayout, first_flag
+from engine.spread.memory import HEADER_BYTES, UNKNOWN_MEMBER, ExchangeLayout
+from engine.spread.steps import SpreadSteps
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import PoolSize
@@ -27,8 +27,6 @@ SMALLER = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4,
 }  # fmt: skip
 BUCKET, NUM_SLOTS = 2, 4
-GRAPHS_OF = 2
-"""Members that the graphs are filed under; the group has one, who has all experts."""
 
 
 class EagerPool:
@@ -45,67 +43,146 @@ class EagerPool:
         return Graph(), stepped
 
 
-@torch.inference_mode()
-def test_a_spread_step_has_the_bits_of_the_local_one(
-    device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Memory:
+    """An OwnMemory that no other process opens; its handle is its address."""
+
+    kind = "shm"
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    @property
+    def handle(self) -> str:
+        return str(self._memory.data_ptr())
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._memory)
+
+    def allocate(self, size_bytes: int) -> torch.Tensor:
+        memory = torch.empty(size_bytes + HEADER_BYTES, dtype=torch.uint8, device=self._device)
+        self._memory = memory[-memory.data_ptr() % HEADER_BYTES :][:size_bytes]
+        return self._memory
+
+    def lost(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        pass
+
+
+class Sequences:
+    """Two sequences in a small model, and the spread steps of one member."""
+
+    def __init__(self, config: ModelConfig, device: torch.device) -> None:
+        layout = config.cache_layout("bfloat16", 64)
+        model = build(config, torch.bfloat16, device)
+        weights.draw(model.plan, 0)
+        model.prepare()
+        pools = PoolSize(NUM_SLOTS, NUM_SLOTS)
+        memory = torch.zeros(Region.of(layout, pools).size_bytes, dtype=torch.uint8, device=device)
+        cache = CacheTensors.over(memory, layout, pools)
+        for tensor in (cache.kv, cache.conv, cache.recurrent):
+            tensor.normal_(0, 0.1)
+        next_token = torch.arange(3, 3 + NUM_SLOTS, device=device)
+        self.states = cache.conv, cache.recurrent, next_token
+        self._kept = [state.clone() for state in self.states]
+        local = TritonKernels(config, device, NUM_SLOTS)
+        logits = torch.zeros(NUM_SLOTS, 512, device=device)
+        self.graphs = graphs.DecodeGraphs(model, cache, layout, local, next_token, logits, 128)
+        self.graphs.buckets = (BUCKET,)
+        self.graphs.capture()
+        exchanged = ExchangeLayout(BUCKET, config.num_experts_per_tok, config.hidden_size)
+        self.memory, self.other = Memory(device), Memory(device)
+        self.other.allocate(exchanged.size_bytes).zero_()
+        self.closed: list[int] = []
+        self.steps = SpreadSteps(
+            self.graphs, local, exchanged, len(config.layer_types), self.memory, self.states,
+            (BUCKET,), limit_s=1.0, open_peer=int, close_peer=self.closed.append,
+        )  # fmt: skip
+
+    def begin(self) -> None:
+        for state, kept in zip(self.states, self._kept, strict=True):
+            state.copy_(kept)
+
+    def rows(self, step: int) -> list[Row]:
+        return [Row(0, (0,), 40 + step, None), Row(2, (1,), 20 + step, None)]
+
+    def two_steps(self, launch: Callable[[int, list[Row]], graphs.Stepped]) -> list[torch.Tensor]:
+        """Logits and states. The fed token rises, as if it had been sampled."""
+        found = []
+        for i in range(2):
+            found.append(launch(i, self.rows(i))[0].clone())
+            self.states[2].add_(1)
+        return [*found, *(state.clone() for state in self.states)]
+
+    def local(self) -> list[torch.Tensor]:
+        return self.two_steps(lambda _, rows: self.graphs.launch(rows))
+
+    def spread(self) -> list[torch.Tensor]:
+        return self.two_steps(lambda i, rows: self.steps.launch(rows, 1 + i, BUCKET))
+
+
+@pytest.fixture
+def sequences(device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sequences:
     if device.type == "cpu":
         monkeypatch.setattr(graphs, "GraphPool", EagerPool)
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
-    config = smaller_config(tmp_path)
-    layout = config.cache_layout("bfloat16", 64)
-    model = build(config, torch.bfloat16, device)
-    weights.draw(model.plan, 0)
-    model.prepare()
-    pools = PoolSize(NUM_SLOTS, NUM_SLOTS)
-    memory = torch.zeros(Region.of(layout, pools).size_bytes, dtype=torch.uint8, device=device)
-    cache = CacheTensors.over(memory, layout, pools)
-    for tensor in (cache.kv, cache.conv, cache.recurrent):
-        tensor.normal_(0, 0.1)
-    kept = cache.conv.clone(), cache.recurrent.clone()
-    local = TritonKernels(config, device, NUM_SLOTS)
-    next_token = torch.arange(3, 3 + NUM_SLOTS, device=device)
-    logits = torch.zeros(NUM_SLOTS, 512, device=device)
-    steps = graphs.DecodeGraphs(model, cache, layout, local, next_token, logits, 128)
-    steps.buckets = (BUCKET,)
-    exchange = exchange_of(config, device)
-    steps.capture()
-    steps.capture_spread(GRAPHS_OF, (BUCKET,), SpreadKernels(local, exchange, 1))
+    config = json.loads(FULL_SIZE.read_text())
+    config["text_config"] |= SMALLER
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with torch.inference_mode():
+        return Sequences(ModelConfig.read(tmp_path).without_drafts(), device)
 
-    def outcome(launch: Callable[[int, list[Row]], graphs.Stepped]) -> list[torch.Tensor]:
-        cache.conv.copy_(kept[0])
-        cache.recurrent.copy_(kept[1])
-        found = []
-        for i in range(2):
-            rows = [Row(0, (0,), 40 + i, None), Row(2, (1,), 20 + i, None)]
-            found.append(launch(i, rows)[0].clone())
-        return [*found, cache.conv.clone(), cache.recurrent.clone()]
 
-    def launch_spread(i: int, rows: list[Row]) -> graphs.Stepped:
-        exchange.begin_step(first_flag(1, 1 + i, len(config.layer_types)))
-        return steps.launch_spread(GRAPHS_OF, BUCKET, rows)
-
-    truth = outcome(lambda _, rows: steps.launch(rows))
-    spread = outcome(launch_spread)
-    assert exchange.header[0] == 0
-    for ours, expected in zip(spread, truth, strict=True):
+def assert_equal(found: list[torch.Tensor], truth: list[torch.Tensor]) -> None:
+    for ours, expected in zip(found, truth, strict=True):
         assert expected.isfinite().all()
         assert torch.equal(ours, expected)
 
 
-def smaller_config(folder: Path) -> ModelConfig:
-    config = json.loads(FULL_SIZE.read_text())
-    config["text_config"] |= SMALLER
-    (folder / "config.json").write_text(json.dumps(config))
-    return ModelConfig.read(folder).without_drafts()
+@torch.inference_mode()
+def test_spread_steps_have_the_bits_of_local_ones(sequences: Sequences) -> None:
+    truth = sequences.local()
+    sequences.begin()
+    sequences.steps.join(1, 0, [sequences.memory.handle])
+    assert_equal(sequences.spread(), truth)
+    assert sequences.steps.read(sequences.steps.outcome(sequences.rows(1))) == (False, ())
+    sequences.steps.leave()
+    assert not sequences.closed, "the own memory was never opened"
 
 
-def exchange_of(config: ModelConfig, device: torch.device) -> Exchange:
-    """Of a group of one. Graphs are captured before it is joined, and steps then wait for nothing;
-    here each launch computes anew, so it is joined at once."""
-    layout = ExchangeLayout(BUCKET, config.num_experts_per_tok, config.hidden_size)
-    memory = torch.empty(layout.size_bytes + HEADER_BYTES, dtype=torch.uint8, device=device)
-    memory = memory[-memory.data_ptr() % HEADER_BYTES :][: layout.size_bytes]
-    exchange = Exchange(layout, memory)
-    exchange.join(1, [memory.data_ptr()], 0, limit_s=1.0)
-    return exchange
+@torch.inference_mode()
+def test_an_aborted_step_is_taken_back_with_those_behind_it(sequences: Sequences) -> None:
+    truth, steps = sequences.local(), sequences.steps
+    sequences.begin()
+    steps.join(1, 0, [sequences.memory.handle, sequences.other.handle])
+    first, second = sequences.rows(0)
+    outcomes = []
+    # A sequence that only takes part in the step behind loses nothing either.
+    for round_, rows in ((1, [first]), (2, [first, second])):
+        steps.launch(rows, round_, BUCKET)
+        for row in rows:
+            sequences.states[2][row.state_slot] += 100
+        outcomes.append(steps.outcome(rows))
+    assert [steps.read(outcome) for outcome in outcomes] == [(True, (1,))] * 2
+    steps.take_back()
+    assert_equal(sequences.local(), truth)
+    # The group computes again, once all have agreed on another round; here it is one of one.
+    sequences.begin()
+    steps.join(2, 0, [sequences.memory.handle])
+    assert sequences.closed == [int(sequences.other.handle)]
+    assert_equal(sequences.spread(), truth)
+
+
+@torch.inference_mode()
+def test_a_generation_goes_on_after_an_aborted_step(sequences: Sequences) -> None:
+    truth, steps = sequences.local(), sequences.steps
+    sequences.begin()
+    steps.join(1, 0, [sequences.memory.handle])
+    steps.exchange.header[0] = UNKNOWN_MEMBER
+    steps.launch(sequences.rows(0), 1, BUCKET)
+    assert steps.read(steps.outcome(sequences.rows(0))) == (True, ())
+    steps.take_back()
+    found = sequences.two_steps(lambda i, rows: steps.launch(rows, 7 + i, BUCKET))
+    assert_equal(found, truth)

@@ -11,7 +11,7 @@ from engine.spread.memory import EMPTY, HEADER_BYTES, MAX_MEMBERS, WORD_BYTES, f
 from engine.spread.triton_collect import Collected
 from tests.kernels.spread_group import Group, Member
 
-NUM_LAYERS, NUM_STEPS = 4, 2
+NUM_LAYERS, NUM_STEPS = 2, 2
 KERNELS = ("push", "collect", "experts", "take up")
 
 

@@ -1,0 +1,157 @@
+"""Spread decode steps of one engine: its membership of a group on the device, and its launches.
+
+join        map the others' memory; graphs of a new number of members are captured now
+launch      enqueue a step that all members launch with the same round and bucket
+outcome     read whether it was aborted, and by whom it was waited for in vain
+take_back   the sequences are again as before the first aborted step
+leave       unmap the others' memory
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.batch import Row
+from engine.graphs import DecodeGraphs, Stepped
+from engine.kernels.triton_set import TritonKernels
+from engine.spread.kernels import SpreadKernels
+from engine.spread.memory import HEADER_BYTES, Exchange, ExchangeLayout, first_flag
+from engine.spread.saved import SavedStates
+from transport.copy.memory import OwnMemory
+
+
+@dataclass(frozen=True)
+class SpreadOutcome:
+    """Of a launched step. ``header`` is the exchange's, on its way to the host until ``copied``."""
+
+    state_slots: frozenset[int]
+    header: torch.Tensor
+    copied: torch.cuda.Event | None
+
+    def read(self) -> tuple[bool, tuple[int, ...]]:
+        """(whether the step was aborted, the places of members that were waited for in vain, as far
+        as is known); waits for the step."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        abort, *late = self.header.tolist()
+        return abort != 0, tuple(place for place, word in enumerate(late) if word)
+
+
+class SpreadSteps:
+    """``graphs`` are the engine's, of decode steps without drafts. ``memory`` is to be exported, of
+    ``exchange_bytes``; ``open_peer`` and ``close_peer`` map another member's by its handle
+    (transport/copy/cuda.py). ``states`` are what a step changes, by state slot. One thread calls
+    this, the engine's."""
+
+    def __init__(
+        self,
+        graphs: DecodeGraphs,
+        local: TritonKernels,
+        layout: ExchangeLayout,
+        num_layers: int,
+        memory: OwnMemory,
+        states: Sequence[torch.Tensor],
+        buckets: Sequence[int],
+        *,
+        limit_s: float,
+        open_peer: Callable[[str], int],
+        close_peer: Callable[[int], None],
+    ) -> None:
+        self.buckets = tuple(buckets)
+        self._graphs, self._local, self._num_layers = graphs, local, num_layers
+        self._limit_s, self._open_peer, self._close_peer = limit_s, open_peer, close_peer
+        # NOTE: cudaMalloc aligns as much; shared memory of the CPU lies at a page.
+        own = memory.allocate(layout.size_bytes)
+        assert own.data_ptr() % HEADER_BYTES == 0
+        self.exchange = Exchange(layout, own)
+        self._own_address = own.data_ptr()
+        self._saved = SavedStates(states)
+        self._captured: set[int] = set()
+        self._opened: list[int] = []
+        self._unread: deque[SpreadOutcome] = deque()
+        self._aborted: set[int] = set()
+        """State slots."""
+        self._is_aborted = False
+        self._generation = self._num_members = self._round = 0
+
+    def capture(self, num_members: int) -> None:
+        """Graphs of the steps of so many members, before the group is joined."""
+        assert not self._opened, "steps of a group that is joined wait for its members"
+        if num_members not in self._captured:
+            kernels = SpreadKernels(self._local, self.exchange, num_members)
+            self._graphs.capture_spread(num_members, self.buckets, kernels)
+            self._captured.add(num_members)
+
+    def join(self, generation: int, place: int, handles: Sequence[str]) -> None:
+        """Be the member ``place`` of those whose memory has these handles, the own one included.
+        No step is under way. Raises PeerGone."""
+        self.leave()
+        self.capture(len(handles))
+        addresses = []
+        for i, handle in enumerate(handles):
+            if i == place:
+                addresses.append(self._own_address)
+                continue
+            self._opened.append(self._open_peer(handle))
+            addresses.append(self._opened[-1])
+        self.exchange.join(generation, addresses, place, limit_s=self._limit_s)
+        self._saved.forget()
+        self._is_aborted = False
+        self._generation, self._num_members = generation, len(handles)
+
+    def leave(self) -> None:
+        """Unmap the others' memory, while no step is under way."""
+        assert not self._unread, "a step is under way"
+        if self._num_members:
+            self.exchange.withdraw()
+        while self._opened:
+            self._close_peer(self._opened.pop())
+        self._num_members = 0
+
+    def launch(self, rows: Sequence[Row], round_: int, bucket: int) -> Stepped:
+        """Enqueue the step of a round, which no step of this generation had before. What it returns
+        is the graphs'; ``outcome`` is to be called behind all that uses it."""
+        assert self._num_members, "no group is joined"
+        if self._is_aborted and not self._unread:
+            # All members have agreed on this round with no step under way: nothing of the aborted
+            # one can come any more.
+            assert not self._aborted, "take it back first"
+            self._is_aborted = False
+            self.exchange.reset()
+        self._round = round_
+        self._saved.save([row.state_slot for row in rows], round_)
+        self.exchange.begin_step(first_flag(self._generation, round_, self._num_layers))
+        return self._graphs.launch_spread(self._num_members, bucket, rows)
+
+    def outcome(self, rows: Sequence[Row]) -> SpreadOutcome:
+        """Enqueue the reading of the launched step's outcome, behind all that uses the step."""
+        header, copied = self.exchange.header.clone(), None
+        self._saved.ended(self._round, header[:1])
+        if header.is_cuda:
+            on_host = torch.empty(header.shape, dtype=header.dtype, pin_memory=True)
+            header = on_host.copy_(header, non_blocking=True)
+            copied = torch.cuda.Event()
+            copied.record()
+        slots = frozenset(row.state_slot for row in rows)
+        self._unread.append(SpreadOutcome(slots, header, copied))
+        return self._unread[-1]
+
+    def read(self, outcome: SpreadOutcome) -> tuple[bool, tuple[int, ...]]:
+        """Of the oldest unread step: what ``SpreadOutcome.read`` says."""
+        assert self._unread[0] is outcome, "steps are read in their order"
+        self._unread.popleft()
+        aborted, late = outcome.read()
+        if aborted:
+            self._is_aborted = True
+            self._aborted |= outcome.state_slots
+        return aborted, late
+
+    def take_back(self) -> None:
+        """All launched steps are read, and one was aborted: its sequences, and those of the steps
+        behind it, are as they were before it."""
+        assert not self._unread, "a step is under way"
+        assert self._is_aborted, "nothing was aborted"
+        self._saved.restore(sorted(self._aborted))
+        self._aborted.clear()
