@@ -25,9 +25,9 @@ from engine.kernels.triton_linear import aligned_rows
 from engine.kernels.triton_set import TritonKernels
 from engine.model.registry import build
 from engine.model_folder import read_model
-from engine.spread.kernels import SpreadKernels
-from engine.spread.memory import Exchange, ExchangeLayout, first_flag
-from transport.copy.cuda import CudaMemory, open_handle
+from engine.spread.memory import ExchangeLayout, first_flag
+from engine.spread.steps import SpreadOutcome, SpreadSteps
+from transport.copy.cuda import CudaMemory, close_handle, open_handle
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import PoolSize
@@ -35,6 +35,8 @@ from transport.wire.layout import PoolSize
 CONTEXT, PAGE_SIZE = 1024, 64
 NUM_IDS = 248_320
 WARM_STEPS = 6
+LIMIT_S = 0.5
+"""Members begin a case with some milliseconds between them."""
 
 
 class Member:
@@ -67,12 +69,15 @@ class Member:
         self.graphs.buckets = self.buckets
         exchanged = ExchangeLayout(max_rows, config.num_experts_per_tok, config.hidden_size)
         self.own = CudaMemory()
-        exchange_memory = self.own.allocate(exchanged.size_bytes)
-        self.exchange = Exchange(exchanged, exchange_memory)
-        self.own_address = exchange_memory.data_ptr()
-        self.peers: dict[str, int] = {}
+        self.steps = SpreadSteps(
+            self.graphs, self.kernels, exchanged, self.num_layers, self.own,
+            (cache.conv, cache.recurrent, next_token), self.buckets, limit_s=LIMIT_S,
+            open_peer=lambda handle: open_handle(handle, peer="a member"), close_peer=close_handle,
+        )  # fmt: skip
+        self.exchange = self.steps.exchange
         self.num_members = 1
         self.generation = 0
+        self._unread: SpreadOutcome | None = None
 
     def capture(self, num_members: int) -> dict[str, Any]:
         """Graphs of the local steps and of the spread ones."""
@@ -80,21 +85,15 @@ class Member:
         began = time.perf_counter()
         self.graphs.capture()
         local_s = time.perf_counter() - began
-        spread = SpreadKernels(self.kernels, self.exchange, num_members)
-        self.graphs.capture_spread(num_members, self.buckets, spread)
+        self.steps.capture(num_members)
         torch.cuda.synchronize()
         return {"local_s": local_s, "both_s": time.perf_counter() - began}
 
-    def join(
-        self, generation: int, place: int, handles: Sequence[str], limit_s: float
-    ) -> dict[str, Any]:
+    def join(self, generation: int, place: int, handles: Sequence[str]) -> dict[str, Any]:
+        self._read_last()
         torch.cuda.synchronize()
-        addresses = [
-            self.own_address if i == place else self._opened(handle)
-            for i, handle in enumerate(handles)
-        ]
-        self.generation, self.place = generation, place
-        self.exchange.join(generation, addresses, place, limit_s=limit_s)
+        self.steps.join(generation, place, handles)
+        self.generation = generation
         torch.cuda.synchronize()
         return {}
 
@@ -151,15 +150,28 @@ class Member:
         return {"us_and_calls": found}
 
     def stall(self, launches: bool, live: int, bucket: int, round_: int) -> dict[str, Any]:
-        """Two steps that not all members launch: how long they take."""
+        """Two steps that not all members launch: how long they take, whom they waited for, and
+        whether local steps behind them give the bits that they give without."""
+        self._read_last()
+        if not launches:
+            return {}
+        truth = self._outcome(live, 2, lambda _, rows: self.graphs.launch(rows))
+        self._begin()
         torch.cuda.synchronize()
         began = time.perf_counter()
-        if launches:
-            self._launch_spread(bucket, round_, self._rows(live, 0))
-            self._launch_spread(bucket, round_ + 1, self._rows(live, 1))
-            torch.cuda.synchronize()
+        outcomes = []
+        for i in range(2):
+            rows = self._rows(live, i)
+            self.steps.launch(rows, round_ + i, bucket)
+            outcomes.append(self.steps.outcome(rows))
+        read = [self.steps.read(outcome) for outcome in outcomes]
         took_ms = 1e3 * (time.perf_counter() - began)
-        return {"ms": took_ms}
+        self.steps.take_back()
+        found = self._run(live, 2, lambda _, rows: self.graphs.launch(rows))
+        equal = all(
+            torch.equal(ours, expected) for ours, expected in zip(found, truth, strict=True)
+        )
+        return {"ms": took_ms, "read": read, "taken_back": equal}
 
     def header(self) -> dict[str, Any]:
         """The abort word, and by member whether its rows came too late."""
@@ -182,8 +194,16 @@ class Member:
     def _outcome(
         self, live: int, steps: int, launch: Callable[[int, list[Row]], Any]
     ) -> list[torch.Tensor]:
+        self._begin()
+        return self._run(live, steps, launch)
+
+    def _begin(self) -> None:
         for tensor, kept in zip((self.cache.conv, self.cache.recurrent), self.kept, strict=True):
             tensor.copy_(kept)
+
+    def _run(
+        self, live: int, steps: int, launch: Callable[[int, list[Row]], Any]
+    ) -> list[torch.Tensor]:
         found = []
         for i in range(steps):
             stepped = launch(i, self._rows(live, i))
@@ -199,8 +219,17 @@ class Member:
             self.graphs.launch(rows)
 
     def _launch_spread(self, bucket: int, round_: int, rows: list[Row]) -> Any:
-        self.exchange.begin_step(first_flag(self.generation, round_, self.num_layers))
-        return self.graphs.launch_spread(self.num_members, bucket, rows)
+        """The host is a step ahead, as a worker is."""
+        stepped = self.steps.launch(rows, round_, bucket)
+        outcome = self.steps.outcome(rows)
+        self._read_last()
+        self._unread = outcome
+        return stepped
+
+    def _read_last(self) -> None:
+        if self._unread is not None:
+            self.steps.read(self._unread)
+            self._unread = None
 
     def _rows(self, live: int, step: int) -> list[Row]:
         pages = self.pages_each
@@ -208,11 +237,6 @@ class Member:
             Row(i, tuple(range(i * pages, (i + 1) * pages)), CONTEXT + step, None)
             for i in range(live)
         ]
-
-    def _opened(self, handle: str) -> int:
-        if handle not in self.peers:
-            self.peers[handle] = open_handle(handle, peer="a member")
-        return self.peers[handle]
 
 
 def main() -> None:

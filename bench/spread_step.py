@@ -28,7 +28,6 @@ from bench.environment import describe
 from bench.spread_processes import MemberFailed, Members
 from bench.step import FULL_SIZE
 
-LIMIT_S, STALL_LIMIT_S = 2.0, 0.005
 SMALL_LAYERS = 4
 SMALL_BUCKETS, FULL_BUCKETS = (1, 8, 32, 64, 128, 256), (16, 32, 64, 128)
 TARGET_MS = {2: {64: 10.3}, 4: {32: 5.1, 64: 6.4, 128: 7.5, 256: 9.4}}
@@ -53,7 +52,7 @@ class Bench:
         self._handles = [each["handle"] for each in loaded]
         captured = self._members.ask("capture", 150, {"num_members": self._members.count})
         self.results["capture_s"] = [each["both_s"] for each in captured]
-        self._join(LIMIT_S)
+        self._join()
 
     def bits(self, bucket: int, lives: Sequence[int]) -> None:
         found = self._ask("bits", 60, bucket, lives, 3, steps=3)
@@ -62,7 +61,7 @@ class Bench:
         if wrong:
             self.problems.append(f"bits of {lives} in {bucket}: {wrong}")
         if any(each["header"][0] for each in found):
-            self._join(LIMIT_S)
+            self._join()
         row = {"bucket": bucket, "lives": list(lives), "equal": equal}
         self.results.setdefault("bits", []).append(row)
         print(f"bits   bucket {bucket:4} rows {lives!s:14} {'equal' if equal else wrong}")
@@ -71,22 +70,17 @@ class Bench:
     def stall(self, bucket: int) -> None:
         """The last member does not launch; then the group is formed again, and computes."""
         count = self._members.count
-        for _ in range(2):
-            self._join(STALL_LIMIT_S)
-            step = self._step(bucket, bucket)
-            launches = [step | {"launches": i + 1 < count} for i in range(count)]
-            ms = self._members.ask("stall", 30, launches)[0]["ms"]
-        headers = [each["header"] for each in self._members.ask("header", 30, {})]
-        named = headers[0][0] == 2 + count - 1 and headers[0][count] == 1
-        if not named or not all(header[0] for header in headers):
-            self.problems.append(f"stall: headers {headers}")
-        self.results["stall"] = {
-            "limit_ms": 1e3 * STALL_LIMIT_S,
-            "two_steps_ms": ms,
-            "named": named,
-        }
-        print(f"stall  two steps took {ms:.2f} ms at a limit of 5; headers {headers}")
-        self._join(LIMIT_S)
+        step = self._step(bucket, bucket)
+        launches = [step | {"launches": i + 1 < count} for i in range(count)]
+        found = self._members.ask("stall", 30, launches)[0]
+        told = all(each["header"][0] for each in self._members.ask("header", 30, {}))
+        named = found["read"] == [[True, [count - 1]]] * 2
+        row = {"ms": found["ms"], "named": named, "told": told, "taken_back": found["taken_back"]}
+        if not (named and told and found["taken_back"]):
+            self.problems.append(f"stall: {row} {found}")
+        self.results["stall"] = row
+        print(f"stall  {row}")
+        self._join()
         self._save()
 
     def time(self, bucket: int, lives: Sequence[int], steps: int = 32) -> None:
@@ -97,7 +91,7 @@ class Bench:
             row.setdefault(f"{mode}_ms", []).append(max(each["ms"] for each in found))
             if any(each["header"][0] for each in found):
                 self.problems.append(f"time of {lives} {mode}: {found}")
-                self._join(LIMIT_S)
+                self._join()
         local, spread = min(row["local_ms"]), min(row["spread_ms"])
         target = TARGET_MS.get(self._members.count, {}).get(total, float("nan"))
         self.results.setdefault("time", []).append(row)
@@ -116,7 +110,7 @@ class Bench:
         }
         self.results.setdefault("parts_us", []).append(row)
         print(f"parts  {row}  header {found[0]['header'][0]}")
-        self._join(LIMIT_S)
+        self._join()
         self._save()
 
     def profile(self, bucket: int) -> None:
@@ -141,7 +135,7 @@ class Bench:
     def _step(self, bucket: int, live: int) -> dict[str, Any]:
         return {"bucket": bucket, "live": live, "round_": self._round}
 
-    def _join(self, limit_s: float) -> None:
+    def _join(self) -> None:
         self._generation += 1
         self._round = 1
         self._members.ask(
@@ -151,7 +145,6 @@ class Bench:
                     "generation": self._generation,
                     "place": i,
                     "handles": self._handles,
-                    "limit_s": limit_s,
                 }
                 for i in range(self._members.count)
             ],
@@ -206,7 +199,7 @@ def main(
                 "spread-step",
                 environment=environment,
                 server={},
-                settings={"gpus": gpus, "context": 1024, "limit_s": LIMIT_S},
+                settings={"gpus": gpus, "context": 1024},
                 results=results,
                 problems=problems,
             ),

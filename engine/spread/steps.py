@@ -98,6 +98,7 @@ class SpreadSteps:
             addresses.append(self._opened[-1])
         self.exchange.join(generation, addresses, place, limit_s=self._limit_s)
         self._saved.forget()
+        self._aborted.clear()
         self._is_aborted = False
         self._generation, self._num_members = generation, len(handles)
 

@@ -15,7 +15,8 @@ HEADER = [0] * 9
 MEMBER = f"""
 import json, sys
 ANSWERS = {{
-    "load": {{"handle": "00"}}, "capture": {{"both_s": 1.0}}, "join": {{}}, "stall": {{"ms": 5.5}},
+    "load": {{"handle": "00"}}, "capture": {{"both_s": 1.0}}, "join": {{}},
+    "stall": {{"ms": 5.5, "read": [[True, [1]]] * 2, "taken_back": True}},
     "bits": {{"equal": True, "finite": True, "header": {HEADER}}},
     "time": {{"ms": 7.5, "header": {HEADER}}},
     "header": {{"header": [3, 0, 1, *{HEADER[3:]}]}},
