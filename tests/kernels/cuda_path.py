@@ -1,0 +1,98 @@
+"""An engine that does all that it does on CUDA, on a CPU: kernels in Triton's interpreter, graphs
+that compute again what they captured, and pinned memory, streams and events that do nothing.
+
+It finds what tests of single kernels cannot: memory that two graphs share, an index past the rows
+of a shape, a table that was not written.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine import gpu, graphs
+from engine.config import EngineConfig
+from engine.cuda_parts import CudaParts
+from engine.kernels.triton_set import TritonKernels
+from engine.model.config import ModelConfig
+from engine.runner import Engine
+
+FULL_SIZE = Path(__file__).parents[2] / "bench/models/qwen3.5-35b-a3b/config.json"
+SMALL = {
+    "hidden_size": 512, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128,
+    "shared_expert_intermediate_size": 128, "vocab_size": 544, "num_hidden_layers": 2,
+    "layer_types": ["linear_attention", "full_attention"],
+    "num_attention_heads": 2, "num_key_value_heads": 1,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+}  # fmt: skip
+
+
+class Event:
+    def __init__(self, **_: Any) -> None: ...
+
+    def record(self, stream: Any = None) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+class Graph:
+    """``replay`` computes again, and leaves the results in the memory of the first time."""
+
+    def __init__(self, forward: Callable[[], Any]) -> None:
+        self._forward = forward
+        self.stepped = forward()
+
+    def replay(self) -> None:
+        found = self._forward()
+        for kept, new in zip(self.stepped or (), found or (), strict=True):
+            if kept.data_ptr() != new.data_ptr():
+                kept.copy_(new)
+
+
+def capture(_: Any, forward: Callable[[], Any]) -> tuple[Graph, Any]:
+    graph = Graph(forward)
+    return graph, graph.stepped
+
+
+def on_the_cpu(patch: pytest.MonkeyPatch) -> None:
+    """Let what is made for CUDA be made here."""
+    patch.setattr(graphs.GraphPool, "capture", capture)
+    patch.setattr(gpu, "free_bytes", lambda: 0)
+    patch.setattr(gpu, "graphs_plan", lambda *_: "")
+    patch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: tensor.clone())
+    patch.setattr(torch.cuda, "Event", Event)
+    empty = torch.empty
+
+    def unpinned(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+        return empty(*args, **kwargs)
+
+    patch.setattr(torch, "empty", unpinned)
+
+
+def write_config(folder: Path) -> None:
+    config = json.loads(FULL_SIZE.read_text())
+    config["text_config"] |= SMALL
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def load(settings: EngineConfig) -> Engine:
+    """An engine on the CPU with the parts that one has on CUDA."""
+    folder, max_drafts, num_slots = (
+        settings.model_dir,
+        settings.max_drafts,
+        settings.num_state_slots,
+    )
+    assert num_slots is not None
+    device = torch.device("cpu")
+    kernels = TritonKernels(ModelConfig.read(folder), device, num_slots * (1 + max_drafts))
+    engine = Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
+    parts = CudaParts(
+        settings, engine._model, engine.cache, engine.layout, kernels, engine.num_ids,
+        engine.max_drafts, None,
+    )  # fmt: skip
+    engine._num_logits, engine._sampler = parts.num_logits, parts.sampler
+    engine._graphs, engine._drafts = parts.decode_graphs(), parts.draft_graphs()
+    return engine
