@@ -55,6 +55,7 @@ _MOST_ADDED_HIT_RATE = 0.1
 
 def main(
     only: Annotated[str, typer.Option(help="Parts, by commas.")] = ",".join(PARTS),
+    haproxy: Annotated[bool, typer.Option(help="Ray's proxies are HAProxy.")] = False,
     out: Annotated[Path, typer.Option(help="Where the result goes.")] = ROOT
     / "bench/results/cpu-ray-cluster.json",
 ) -> None:
@@ -62,7 +63,7 @@ def main(
     if unknown := [part for part in parts if part not in PARTS]:
         raise typer.BadParameter(f"{unknown[0]} is not one of {', '.join(PARTS)}")
     results: dict[str, Any] = {}
-    with ray_nodes(3) as cluster:
+    with ray_nodes(3, haproxy) as cluster:
         for part in parts:
             results[part] = globals()[f"_{part}"](cluster)
             typer.echo(f"{part}: {result_file.one_line(results[part])}")
@@ -71,7 +72,7 @@ def main(
         "ray-cluster",
         environment=describe(sys.argv[1:], "bench.ray_cluster"),
         server={},
-        settings={"agents": _AGENTS, "pages": _PAGES, "states": _STATES},
+        settings={"agents": _AGENTS, "pages": _PAGES, "states": _STATES, "haproxy": haproxy},
         results=results,
         problems=missed,
     )

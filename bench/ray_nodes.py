@@ -151,8 +151,9 @@ class RayNodes:
 
 
 @contextmanager
-def ray_nodes(number: int) -> Iterator[RayNodes]:
-    os.environ.update(_RAY)
+def ray_nodes(number: int, haproxy: bool) -> Iterator[RayNodes]:
+    """``haproxy``: in place of Ray's own proxies."""
+    os.environ.update({**_RAY, "RAY_SERVE_ENABLE_HA_PROXY": str(int(haproxy))})
     with tempfile.TemporaryDirectory(prefix="baton-ray-") as folder:
         cluster = RayNodes(number, Path(folder))
         try:
