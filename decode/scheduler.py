@@ -117,6 +117,16 @@ class DecodeScheduler:
                 alive.append((sequence, sampled))
         return alive
 
+    def take_back(self, scheduled: Scheduled) -> None:
+        """The step was not computed: its sequences take it again. Pages that they have grown by
+        stay theirs."""
+        for sequence, row in zip(scheduled.sequences, scheduled.rows, strict=True):
+            sequence.in_flight -= 1
+            sequence.num_cached -= 1
+            sequence.drafts_in_flight -= row.num_drafts
+            if sequence.ended:
+                self._release_if_retired(sequence)
+
     def take_in(
         self, scheduled: Scheduled, result: StepResult
     ) -> tuple[list[TokenOut], list[tuple[Sequence, str]]]:

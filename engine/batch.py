@@ -92,6 +92,18 @@ class ForwardBatch:
 
 
 @dataclass(frozen=True)
+class SpreadPlan:
+    """A decode step that all members of a group compute together, each with its own rows: the
+    ``round`` of this ``generation``, a pair that no other step ever has. Rounds rise, and may leave
+    numbers out. ``bucket`` is the same for all members, and at least the token rows of each: its
+    sequences, and their drafts to be verified. A member may have no rows."""
+
+    generation: int
+    round: int
+    bucket: int
+
+
+@dataclass(frozen=True)
 class Binding:
     """The facts about a sequence that the engine needs before it samples the first token of a state
     slot.
@@ -139,6 +151,11 @@ class StepResult:
     scored: Mapping[int, bytes | None] = field(default_factory=dict)
     num_drafts: tuple[int, ...] = ()
     """By row, how many drafts were verified; empty: none."""
+    aborted: bool = False
+    """A spread step that not all members computed: it has no other outcome, and what is launched
+    next finds all as it was before. Spread steps launched behind it have aborted too."""
+    late: tuple[int, ...] = ()
+    """The ranks of the members for which an aborted step waited in vain, as far as is known."""
 
     @property
     def drafts(self) -> tuple[int, ...]:

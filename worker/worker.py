@@ -5,7 +5,7 @@
 3 offers               (Prefill) done, first token sent, readable by a decode worker until released
 4 transfers            (Decode) its cache is pulled from a prefill worker (handoff.py)
 5 sequences.running    takes part in every decode step
-6 launched             batches the engine is computing
+6 launches             batches that the engine computes (decode_steps.py, prompt_batches.py)
 7 sequences.retiring   ended; waits for its last launched step
 
 The order decides the way: ``Prefill`` takes 1, 2, 3; ``Decode`` 4, 5; ``Generate`` 1, 2, 5 in the
@@ -19,7 +19,6 @@ sequence.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import assert_never
@@ -27,11 +26,11 @@ from typing import assert_never
 from colocated.limits import ColocatedLimits
 from decode.scheduler import DecodeScheduler
 from decode.speculation import DraftPolicy
+from engine.batch import StepResult
 from engine.cache.allocator import too_long
 from engine.cache.publish import allocator_for
 from engine.runner import Engine
 from engine.sequence import Scheduled, Sequence, attempts_up_to
-from engine.step import Step
 from prefill.offers import Offers
 from prefill.scheduler import PrefillScheduler
 from transport.copy.host_copy import HostCopier, NoHostMemory
@@ -48,17 +47,20 @@ from transport.wire.messages import (
 )
 from transport.wire.reports import WorkerGauges
 from transport.wire.session import ORDERS, Session, Work
+from transport.wire.spread import SpreadGroup
+from worker.decode_steps import DecodeSteps
 from worker.handoff import COPY_WAIT_S, Pulling, first_steps, offer_of
+from worker.launches import Launches
 from worker.prefixes import Prefixes
+from worker.prompt_batches import PromptBatches
 from worker.reports import Reports
 from worker.room import Room
 from worker.settings import HandoffSettings, PrefixCacheSettings
+from worker.spread.membership import Alone, Group
 
 IDLE_S = 60.0
 SAVING_S = 0.01
 """How long a wait for a message may be while host memory is being written, which takes as long."""
-
-Process = Callable[[Scheduled, Step], None]
 
 
 class Worker:
@@ -78,13 +80,13 @@ class Worker:
         drafts: DraftPolicy | None = None,
         prefix_cache: PrefixCacheSettings | None = None,
         host: HostCopier | None = None,
+        group: Group | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._session = session
         self._role = role
         self._limits = limits
-        self._offer_of = partial(offer_of, instance, engine.cache, verified=handoff.verify)
         self._lookahead = lookahead
         self._clock = clock
         self._reports = Reports(session.send)
@@ -105,7 +107,16 @@ class Worker:
             self._allocator, engine.layout, limits.prompts, room.num_beside_prompts,
             prefixes.reuse, prefixes.pulls,
         )  # fmt: skip
-        self._launched: deque[tuple[Scheduled, Step, Process]] = deque()
+        self._group = group or Alone()
+        self._launches = Launches(self._sequences.take_back, self._group.aborted)
+        self._steps = DecodeSteps(
+            engine, self._sequences, self._launches, self._group, self._process_tokens, lookahead
+        )
+        self._batches = PromptBatches(
+            engine, self._prompts, self._sequences, self._offers,
+            partial(offer_of, instance, engine.cache, verified=handoff.verify),
+            prefixes, self._reports, self._launches, clock,
+        )  # fmt: skip
         self._stalled = False
         self._stale_dropped = 0
 
@@ -116,43 +127,25 @@ class Worker:
         self._prefixes.host.poll()
         for sequence in self._pulling.arrived(num_growing=self._room.num_beside_transfers()):
             self._sequences.add(sequence)
-        decode = self._sequences.schedule()
+        step = self._steps.launch(willing=not self._prompts.has_work)
         for given_up in self._sequences.take_given_up():
             self._reports.failed(*given_up)
-        self._launch(decode, self._process_tokens)
+        if step == "undecided":
+            return
         for sequence, problem in self._prompts.pulled():
             self._reports.failed(sequence, "pull_timeout", problem)
         num_running, num_waiting = len(self._sequences.running), len(self._prompts.sequences())
         most = self._limits.max_tokens(num_running=num_running, num_waiting=num_waiting)
-        prompts = self._prompts.schedule(most)
-        self._launch(prompts, self._process_prompts)
-        idle = decode is None and prompts is None
-        self._stalled = idle and not self._launched
-        if idle:
-            self._process(behind=0)
+        has_prompts = self._batches.launch(most)
+        if has_prompts:
+            self._group.stand_apart()  # before this waits for the GPU
+        idle = step == "idle" and not has_prompts
+        self._stalled = idle and not self._launches
+        self._launches.process(behind=0 if idle else self._lookahead)
         for sequence in self._offers.expire(self._clock()):
             self._reports.failed(sequence, "offer_expired", "no worker pulled the offer in time")
 
-    def _launch(self, scheduled: Scheduled | None, process: Process) -> None:
-        """Launch a batch, and process those that are now further behind than the lookahead."""
-        if scheduled is None:
-            return
-        for row, sequence in zip(scheduled.rows, scheduled.sequences, strict=True):
-            if row.token_ids is not None and not sequence.begun:
-                sequence.begun, sequence.started_at = True, self._clock()
-                self._engine.bind(sequence.binding())
-                self._prefixes.begin(sequence)
-        step = self._engine.launch(scheduled.batch)
-        self._launched.append((scheduled, step, process))
-        self._process(behind=self._lookahead)
-
-    def _process(self, *, behind: int) -> None:
-        while len(self._launched) > behind:
-            scheduled, step, process = self._launched.popleft()
-            process(scheduled, step)
-
-    def _process_tokens(self, scheduled: Scheduled, step: Step) -> None:
-        result = step.result()
+    def _process_tokens(self, scheduled: Scheduled, result: StepResult) -> None:
         first = first_steps(scheduled, self._clock())
         tokens, broken = self._sequences.take_in(scheduled, result)
         for sequence, error in broken:
@@ -160,29 +153,6 @@ class Worker:
                 self._prompts.doubt(sequence)
             self._reports.no_token(sequence, error)
         self._reports.tokens(scheduled, tokens, first)
-
-    def _process_prompts(self, scheduled: Scheduled, step: Step) -> None:
-        result = step.result()
-        for sequence in self._reports.prompt_logprobs(scheduled, result):
-            self._prompts.end(sequence)
-            self._reports.no_token(sequence, "")
-        for sequence, sampled in self._prompts.retire(scheduled, result):
-            if sampled.token_id is None:
-                if not sampled.error:
-                    self._prompts.doubt(sequence)
-                self._prompts.end(sequence)
-                self._reports.no_token(sequence, sampled.error)
-                continue
-            token = sequence.append(sampled)
-            hands_off = sequence.hands_off and token.finish is None
-            offer = self._offer_of(sequence) if hands_off else None
-            self._reports.prefilled(sequence, token, offer, self._clock())
-            if token.finish is not None:
-                self._prompts.end(sequence)
-            elif offer is not None:
-                self._offers.add(sequence, self._clock())
-            else:
-                self._sequences.add(sequence)
 
     # ---- requests come and go
 
@@ -201,8 +171,16 @@ class Worker:
                 self._session.send(self._pulling.meet(instance, memory))
             case PeerLeft(instance=instance):
                 self._pulling.lose(instance)
+            case SpreadGroup():
+                self._join(message)
             case _:
                 assert_never(message)
+
+    def _join(self, group: SpreadGroup) -> None:
+        self._steps.settle()
+        joined = self._group.join(group)
+        if joined is not None:
+            self._session.send(joined)
 
     def _accept(self, message: Prefill | Decode | Generate) -> None:
         sequence = Sequence.of(message, self._clock())
@@ -235,6 +213,8 @@ class Worker:
         for sequence in self._room.active():
             self._room.end(sequence)
         self._offers.withdraw_all()
+        self._steps.settle()
+        self._group.leave()
         self._transfers.drop_peers()
         self._prefixes.forget_told()
 
@@ -252,20 +232,24 @@ class Worker:
         """Nothing writes the cache after this."""
         self._pulling.close()
         self._prefixes.close()
+        self._group.close()
 
     # ---- what the life around it asks (loop.py)
 
     def wait_s(self) -> float:
         """How long the loop may sleep for a message: 0 with work at hand."""
+        if self._steps.undecided:
+            return 0.0
         has_work = self._sequences.has_work or self._prompts.has_work
         copying = self._transfers.receiving or self._prefixes.pulls.under_way
-        if not self._launched and copying and (self._stalled or not has_work):
+        if not self._launches and copying and (self._stalled or not has_work):
             self._transfers.wait_for_copies(COPY_WAIT_S)
             self._prefixes.pulls.wait(COPY_WAIT_S)
             return 0.0
-        if self._launched or has_work:
+        if self._launches or has_work:
             return 0.0
-        return SAVING_S if self._prefixes.host.copying else IDLE_S
+        idle_s = SAVING_S if self._prefixes.host.copying else IDLE_S
+        return min(idle_s, self._group.look_s)
 
     def held(self) -> tuple[tuple[str, int], ...]:
         """(request id, attempt) of every request not ended here."""
@@ -281,7 +265,8 @@ class Worker:
     def empty(self) -> bool:
         """Whether nothing is under way or waits."""
         copying = self._transfers.receiving or self._prefixes.pulls.under_way
-        return not (self._room.active() or self._launched or copying or len(self._offers))
+        under_way = self._launches or self._steps.undecided or copying
+        return not (self._room.active() or under_way or self._offers)
 
     def gauges(self) -> WorkerGauges:
         transfers = self._transfers
@@ -296,4 +281,5 @@ class Worker:
             accounting_error=self._allocator.check() or self._prefixes.host.check(),
             drafts=self._sequences.draft_counts,
             prefix=self._prefixes.counts(),
+            spread=self._group.counts(),
         )

@@ -17,7 +17,8 @@ work:
     coordinator ── Generate ──► worker ── Prefilled(first token), Tokens … ──► coordinator
 
 ``PromptLogprobs`` come before ``Prefilled`` where the sampling parameters ask for them. Between
-requests, ``PrefixesChanged`` says what a worker keeps for later prompts.
+requests, ``PrefixesChanged`` says what a worker keeps for later prompts. spread.py has the messages
+about spread groups.
 """
 
 from typing import Literal
@@ -30,9 +31,10 @@ from transport.wire.offers import Offer, PrefixesChanged
 from transport.wire.prompt_logprobs import PromptLogprobs
 from transport.wire.reports import FirstStep, GpuHealth, LogprobsOut, WorkerGauges
 from transport.wire.sampling import FinishReason, SamplingParams, StopRule
+from transport.wire.spread import SpreadExport, SpreadGroup, SpreadJoined
 from transport.wire.token_ids import ID_BYTES
 
-PROTOCOL = "baton/8"
+PROTOCOL = "baton/9"
 
 Role = Literal["prefill", "decode", "colocated"]
 ReusedFrom = Literal["", "gpu", "host", "peer"]
@@ -56,7 +58,8 @@ class Hello(WireStruct, frozen=True, tag="hello"):
 
     ``model`` is a digest of the checkpoint's configuration and tensors' names, shapes and
     dtypes: both ends of a handoff must serve the same. ``max_seq_len`` is the longest sequence
-    the worker's pool can hold, in tokens. ``gpu`` is the UUID of its GPU, "" on a CPU.
+    the worker's pool can hold, in tokens. ``gpu`` is the UUID of its GPU, "" on a CPU. ``spread``
+    is None where it takes part in no spread steps (spread.py).
     """
 
     instance: str
@@ -68,6 +71,7 @@ class Hello(WireStruct, frozen=True, tag="hello"):
     max_running: Positive
     memory: MemoryExport
     gpu: str = ""
+    spread: SpreadExport | None = None
 
 
 class Heartbeat(WireStruct, frozen=True, tag="heartbeat"):
@@ -169,7 +173,7 @@ class Goodbye(WireStruct, frozen=True, tag="goodbye"):
 
 FromWorker = (
     Hello | Heartbeat | PromptLogprobs | Prefilled | PrefixesChanged | TransferDone | Tokens
-    | Failed | PeerTested | Goodbye
+    | Failed | PeerTested | SpreadJoined | Goodbye
 )  # fmt: skip
 
 
@@ -274,7 +278,7 @@ class Release(WireStruct, frozen=True, tag="release"):
 
 
 ToWorker = (
-    Welcome | Refused | Alive | PeerJoined | PeerLeft
+    Welcome | Refused | Alive | PeerJoined | PeerLeft | SpreadGroup
     | Prefill | Decode | Generate | Cancel | Release
 )  # fmt: skip
 

@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from transport.wire.fields import Count, Seconds, WireStruct
+from transport.wire.spread import SpreadCounts
 
 ByPosition = Annotated[tuple[Count, ...], Meta(max_length=16)]
 
@@ -68,6 +69,7 @@ class WorkerGauges(WireStruct, frozen=True):
     accounting_error: str = ""
     drafts: DraftCounts = DraftCounts()
     prefix: PrefixCounts = PrefixCounts()
+    spread: SpreadCounts = SpreadCounts()
 
 
 class XidCount(WireStruct, frozen=True):

@@ -8,7 +8,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import Final, Literal, assert_never
+from typing import Final, Literal
 
 from transport.wire.channel import WorkerChannel
 from transport.wire.errors import BatonError, DeadlineExceeded
@@ -31,12 +31,13 @@ from transport.wire.messages import (
     Welcome,
 )
 from transport.wire.reports import GpuHealth, WorkerGauges
+from transport.wire.spread import SpreadGroup
 
-Work = PeerJoined | PeerLeft | Prefill | Decode | Generate | Cancel | Release
+Work = PeerJoined | PeerLeft | SpreadGroup | Prefill | Decode | Generate | Cancel | Release
 ORDERS: dict[Role, tuple[type[Work], ...]] = {
     "prefill": (Prefill, Cancel, Release, PeerJoined, PeerLeft),
-    "decode": (Decode, Generate, Cancel, PeerJoined, PeerLeft),
-    "colocated": (Generate, Cancel, PeerJoined, PeerLeft),
+    "decode": (Decode, Generate, Cancel, PeerJoined, PeerLeft, SpreadGroup),
+    "colocated": (Generate, Cancel, PeerJoined, PeerLeft, SpreadGroup),
 }
 """What the coordinator sends to a worker of each role."""
 Lost = Literal["lost"]
@@ -161,13 +162,9 @@ class Session:
                     successor = coordinator or "another one, which does not know this worker,"
                     log.warning("%s took over from %s", successor, self._welcome.coordinator)
                     self._lose(work)
-            case (
-                PeerJoined() | PeerLeft() | Prefill() | Decode() | Generate() | Cancel() | Release()
-            ):
+            case _:
                 if self._welcome is not None:
                     work.append(message)
-            case _:
-                assert_never(message)
 
     def _lose(self, work: list[Work | Lost]) -> None:
         assert self._welcome is not None, "lost without having joined"

@@ -1,0 +1,230 @@
+"""How the members of a spread group agree on their next decode step. Pure: no memory, no clock.
+
+A spread step is one that all members of a group launch, each for its own sequences; its number is
+the *round*. Every member publishes one ``Record``, that all others can read, and decides from what
+it reads. Its stance is
+
+    APART       it takes no part now: it computes prompts, drains, or waits for one that was late
+    WILLING     it runs local steps, and would take part
+    COMMITTED   it launches this round if all members commit to it, and nothing before that
+
+A member commits when all others are willing and the rows of all promise a gain, or when another one
+has committed. Once all have committed to a round each launches it, in the graph for the largest
+member's rows: a committed round's rows never change, so all choose the same. A member that turns
+APART, or that does not commit in time, makes the others withdraw and run a local step.
+
+Memory with one writer each cannot make that certain: one member may see the last commitment just
+when another one gives up. The first then launches a round that the second does not, its GPU waits
+in vain for a bounded time, and the step is taken back (``aborted``). Members that are on time never
+do that.
+
+A member commits to a round once at most, and rounds only rise. It is one round ahead of another one
+at most, so its record says what it launched the round before with.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from math import inf
+from typing import Final, Literal
+
+from decode.spread_policy import SpreadPolicy
+
+LOCAL: Final = "local"
+WAIT: Final = "wait"
+
+
+class Stance(IntEnum):
+    """What a member does next."""
+
+    APART = 0
+    WILLING = 1
+    COMMITTED = 2
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one member says. ``round`` is the next one that it may launch, or has committed to with
+    ``rows`` token rows; ``launched`` are the rows with which it launched the round before, None if
+    it did not. ``beat`` rises with every decision, so that a member that stands still shows."""
+
+    generation: int
+    round: int = 1
+    stance: Stance = Stance.APART
+    rows: int = 0
+    launched: int | None = None
+    beat: int = 0
+
+    def committed_to(self, number: int) -> int | None:
+        """The rows with which the member launches this round, or has launched it; None: it has not
+        committed to it."""
+        if self.stance is Stance.COMMITTED and self.round == number:
+            return self.rows
+        return self.launched if self.round == number + 1 else None
+
+
+@dataclass(frozen=True)
+class Together:
+    """All members launch ``round`` now; the largest has ``rows``, all have ``total``."""
+
+    round: int
+    rows: int
+    total: int
+
+
+Decision = Together | Literal["local", "wait"]
+
+
+@dataclass(frozen=True)
+class LockstepTimes:
+    """``enter_s``: how long a member waits for the others' first commitment, who may be in a local
+    step; ``step_s``: for the next one, in lockstep. After a wait in vain or an aborted step the
+    member stays apart for ``back_off_s``, and twice as long after each further one, up to
+    ``max_back_off_s``; ``forgiven_after`` rounds in a row make it short again."""
+
+    enter_s: float = 0.1
+    step_s: float = 0.02
+    back_off_s: float = 0.1
+    max_back_off_s: float = 10.0
+    forgiven_after: int = 1_000
+
+
+class Lockstep:
+    """One member of one generation of a group.
+
+    ``record`` is to be published whenever a method has returned. ``late`` are the members, by their
+    places among the others, for whom the last wait was in vain.
+    """
+
+    def __init__(
+        self, generation: int, policy: SpreadPolicy, times: LockstepTimes | None = None
+    ) -> None:
+        self.record = Record(generation)
+        self.late: tuple[int, ...] = ()
+        self._policy = policy
+        self._times = times or LockstepTimes()
+        self._missed: dict[int, Record | None] = {}
+        self._wait_until = inf
+        self._apart_until = -inf
+        self._back_off_s = self._times.back_off_s
+        self._num_in_a_row = 0
+        self._stays = False
+
+    def decide(
+        self, rows: int, others: Sequence[Record | None], now: float, *, willing: bool
+    ) -> Decision:
+        """What the next step of ``rows`` token rows is. WAIT: ask again, with the same rows.
+
+        ``others`` are the records of all other members in their order; None: unreadable. A member
+        that has committed waits for the others whether it is still ``willing`` or not.
+        """
+        self.late = ()
+        self._forgive(others)
+        seen = [self._seen(place, record) for place, record in enumerate(others)]
+        if self.record.stance is not Stance.COMMITTED:
+            stays_apart = not willing or now < self._apart_until or bool(self._missed)
+            self._say(Stance.APART if stays_apart else Stance.WILLING, rows)
+            present = _present(seen)
+            if stays_apart or len(present) < len(seen) or not self._wants(present):
+                self._num_in_a_row = 0
+                return LOCAL
+            in_lockstep = self._num_in_a_row > 0
+            self._wait_until = now + (self._times.step_s if in_lockstep else self._times.enter_s)
+            self._commit_to(_highest([mine := self.record, *present]), mine.rows)
+        return self._agree(seen, others, now)
+
+    def stand_apart(self) -> None:
+        """Something else is launched before the next step; the others need not wait for it."""
+        if self.record.stance is Stance.WILLING:
+            self._say(Stance.APART, self.record.rows)
+
+    def aborted(self, now: float) -> None:
+        """A launched round was taken back, and with it those launched behind it."""
+        self._withdraw(now, let_down=True)
+
+    def _wants(self, present: Sequence[Record]) -> bool:
+        mine = self.record
+        if any(o.stance is Stance.COMMITTED and o.round >= mine.round for o in present):
+            return True
+        if self._num_in_a_row:
+            return self._stays
+        return self._policy.enters(mine.rows + sum(o.rows for o in present))
+
+    def _commit_to(self, number: int, rows: int) -> None:
+        launched = self.record.launched if number == self.record.round else None
+        self.record = replace(
+            self.record, round=number, stance=Stance.COMMITTED, rows=rows, launched=launched
+        )
+
+    def _agree(
+        self, seen: Sequence[Record | None], others: Sequence[Record | None], now: float
+    ) -> Decision:
+        number, rows = self.record.round, self.record.rows
+        answers = [each.committed_to(number) if each else None for each in seen]
+        known = [answer for answer in answers if answer is not None]
+        if len(known) == len(answers):
+            return self._launch(Together(number, max(rows, *known, 0), rows + sum(known)))
+        waits_for = [i for i, answer in enumerate(answers) if answer is None]
+        present = _present([seen[i] for i in waits_for])
+        if len(present) < len(waits_for):
+            self._withdraw(now, let_down=False)
+            return LOCAL
+        if now >= self._wait_until:
+            self.late = tuple(waits_for)
+            self._missed |= {i: others[i] for i in waits_for}
+            self._withdraw(now, let_down=True)
+            return LOCAL
+        if (highest := _highest(present)) > number:
+            self._commit_to(highest, rows)
+            return self._agree(seen, others, now)
+        return WAIT
+
+    def _launch(self, together: Together) -> Together:
+        mine = self.record
+        self.record = replace(
+            mine,
+            round=mine.round + 1,
+            stance=Stance.WILLING,
+            launched=mine.rows,
+            beat=mine.beat + 1,
+        )
+        self._stays = self._policy.stays(together.total)
+        self._num_in_a_row += 1
+        if self._num_in_a_row >= self._times.forgiven_after:
+            self._back_off_s = self._times.back_off_s
+        return together
+
+    def _withdraw(self, now: float, *, let_down: bool) -> None:
+        """Give up the round for good."""
+        self._num_in_a_row = 0
+        if let_down:
+            self._apart_until = now + self._back_off_s
+            self._back_off_s = min(2 * self._back_off_s, self._times.max_back_off_s)
+        stance = Stance.APART if let_down else Stance.WILLING
+        mine = self.record
+        self.record = replace(
+            mine, round=mine.round + 1, stance=stance, launched=None, beat=mine.beat + 1
+        )
+
+    def _say(self, stance: Stance, rows: int) -> None:
+        beat = self.record.beat + 1
+        self.record = replace(self.record, stance=stance, rows=rows, beat=beat)
+
+    def _seen(self, place: int, record: Record | None) -> Record | None:
+        if record is None or record.generation != self.record.generation:
+            return None
+        return None if place in self._missed else record
+
+    def _forgive(self, others: Sequence[Record | None]) -> None:
+        """A member that was late counts again once it moves."""
+        for place in [i for i, missed in self._missed.items() if others[i] != missed]:
+            del self._missed[place]
+
+
+def _present(records: Sequence[Record | None]) -> list[Record]:
+    """Of the members that take part, or would."""
+    return [each for each in records if each and each.stance is not Stance.APART]
+
+
+def _highest(records: Sequence[Record]) -> int:
+    return max(each.round for each in records)

@@ -1,0 +1,36 @@
+"""From how many rows on the members of a group compute a decode step together. Pure.
+
+A spread step reads each active expert once for all members, and exchanges rows 80 times. Few rows
+have few experts in common, so that local steps are faster.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+PAYS_FROM = {2: 48, 3: 40, 4: 32}
+"""Token rows of all members, by the number of members. Estimates from the floor of a step and the
+measured exchange, until the steps themselves are measured."""
+STAYS_ABOVE = 0.75
+"""A group that has entered stays with so much of the rows, or it would go in and out."""
+
+
+@dataclass(frozen=True)
+class SpreadPolicy:
+    """Rows of all members from which a group begins to spread its steps."""
+
+    enter_rows: int
+
+    def enters(self, total: int) -> bool:
+        return total >= self.enter_rows
+
+    def stays(self, total: int) -> bool:
+        return total >= ceil(self.enter_rows * STAYS_ABOVE)
+
+
+def enter_rows(setting: str, num_members: int) -> int:
+    """Under ``auto`` or a number of rows; raises ValueError naming the setting."""
+    if setting == "auto":
+        return PAYS_FROM.get(num_members, PAYS_FROM[max(PAYS_FROM)])
+    if not (setting.isdecimal() and int(setting) >= 1):
+        raise ValueError(f"spread: {setting!r} is not auto, off or a number of sequences")
+    return int(setting)

@@ -1,0 +1,52 @@
+"""What an engine offers that can compute a decode step together with others of its node."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from engine.batch import ForwardBatch, SpreadPlan
+from engine.step import Step
+from transport.wire.errors import PeerGone
+from transport.wire.spread import ExchangeExport
+
+
+class MemberUnreachable(PeerGone):
+    """The memory of the member of this ``rank`` cannot be opened, or does not take what is written
+    there; the message says why."""
+
+    def __init__(self, rank: int, message: str) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+class Spreading(Protocol):
+    """The engine's side of a spread group. One thread calls it, the engine's.
+
+    ``export`` is the memory that peers write to while a spread step runs, ``buckets`` are the token
+    rows of a member for which there are graphs, ascending.
+    """
+
+    @property
+    def export(self) -> ExchangeExport: ...
+
+    @property
+    def buckets(self) -> tuple[int, ...]: ...
+
+    def join(self, generation: int, rank: int, exports: Sequence[ExchangeExport]) -> None:
+        """Open the memory of all members, whose exports are in order of rank; ``exports[rank]`` is
+        this engine's own. Called while no step is under way. Raises MemberUnreachable."""
+        ...
+
+    def leave(self) -> None:
+        """Close the peers' memory; no step is under way."""
+        ...
+
+    def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
+        """Enqueue a step of decode rows that all members launch with this plan. While it is unread
+        no other decode step than a spread one is launched. A member that does not come in time
+        aborts the step for all; every wait on the device ends by itself."""
+        ...
+
+    def take_back(self) -> None:
+        """All launched steps are read, and one had aborted: the next launch finds the sequences as
+        they were before that one."""
+        ...

@@ -1,0 +1,258 @@
+"""Members of a spread group that decide from each other's records, in every order."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from decode.lockstep import LOCAL, WAIT, Decision, Lockstep, LockstepTimes, Record, Stance, Together
+from decode.spread_policy import SpreadPolicy, enter_rows
+
+TIMES = LockstepTimes(enter_s=1.0, step_s=0.2, back_off_s=1.0, max_back_off_s=4.0)
+
+
+@dataclass
+class Member:
+    """What it publishes is what it has decided last; ``wait_began`` is of the wait under way."""
+
+    lockstep: Lockstep
+    published: Record | None = None
+    willing: bool = True
+    rows: int = 8
+    wait_began: float | None = None
+    launched: dict[int, Together] = field(default_factory=dict)
+    let_down: bool = False
+
+    def decide(self, others: "list[Member]", now: float) -> Decision:
+        seen = [other.published for other in others]
+        decision = self.lockstep.decide(self.rows, seen, now, willing=self.willing)
+        self.published = self.lockstep.record
+        self.let_down |= bool(self.lockstep.late)
+        if isinstance(decision, Together):
+            assert decision.round not in self.launched, "launched twice"
+            self.launched[decision.round] = decision
+        if decision == WAIT:
+            self.wait_began = now if self.wait_began is None else self.wait_began
+        else:
+            self.wait_began = None
+        return decision
+
+
+def group(*rows: int, enters: int = 16) -> list[Member]:
+    members = [Member(Lockstep(1, SpreadPolicy(enters), TIMES), rows=each) for each in rows]
+    for member in members:
+        member.published = member.lockstep.record
+    return members
+
+
+def turn(members: list[Member], now: float = 0.0) -> list[Decision]:
+    return [m.decide([o for o in members if o is not m], now) for m in members]
+
+
+def run_until_together(members: list[Member], now: float = 0.0) -> list[Together]:
+    """The launches of one round, asking all in turn."""
+    launched: dict[int, Together] = {}
+    for _ in range(10):
+        for place, member in enumerate(members):
+            if place in launched:
+                continue
+            decision = member.decide([o for o in members if o is not member], now)
+            if isinstance(decision, Together):
+                launched[place] = decision
+        if len(launched) == len(members):
+            return [launched[place] for place in range(len(members))]
+    raise AssertionError("no round was launched by all")
+
+
+def test_all_launch_the_same_round_in_the_graph_for_the_largest() -> None:
+    members = group(3, 20, 0)
+    for number in range(1, 6):
+        members[0].rows = number
+        launched = run_until_together(members)
+        assert launched == [Together(launched[0].round, 20, 20 + number)] * 3
+        assert launched[0].round == number
+
+
+def test_too_few_rows_are_computed_locally_without_a_wait() -> None:
+    members = group(3, 4, 8)
+    for _ in range(5):
+        assert turn(members) == [LOCAL, LOCAL, LOCAL]
+
+
+def test_a_group_whose_rows_fall_leaves_at_the_same_round_without_a_wait() -> None:
+    members = group(8, 8)
+    run_until_together(members)
+    members[0].rows = 3  # 11 in all: below three quarters of 16
+    run_until_together(members)
+    assert turn(members) == [LOCAL, LOCAL]
+    members[0].rows = 7
+    assert turn(members) == [LOCAL, LOCAL], "15 rows do not enter"
+    members[0].rows = 8
+    run_until_together(members)
+
+
+def test_a_member_with_prompts_ends_the_others_wait_at_once() -> None:
+    members = group(8, 8)
+    run_until_together(members)
+    first, second = members
+    assert first.decide([second], 0.0) == WAIT
+    second.lockstep.stand_apart()
+    second.published = second.lockstep.record
+    assert first.decide([second], 0.0) == LOCAL
+    assert not first.let_down
+    second.willing = False
+    assert turn(members) == [LOCAL, LOCAL]
+    second.willing = True
+    run_until_together(members)
+
+
+def test_a_committed_member_launches_with_the_others_though_it_would_not_any_more() -> None:
+    first, second = members = group(8, 8)
+    run_until_together(members)
+    assert first.decide([second], 0.0) == WAIT
+    first.willing = False
+    launched = run_until_together(members)
+    assert [each.rows for each in launched] == [8, 8]
+
+
+def test_a_stalled_member_costs_one_wait_and_counts_again_when_it_goes_on() -> None:
+    first, second, third = members = group(8, 8, 8)
+    run_until_together(members)
+    rest = [first, second]
+    assert [m.decide([o for o in members if o is not m], 1.0) for m in rest] == [WAIT, WAIT]
+    assert first.decide([second, third], 1.2) == LOCAL
+    assert first.lockstep.late == (1,), "the third is the second of the others"
+    second.decide([first, third], 1.2)
+    for now in (1.3, 2.5, 50.0, 100.0):
+        assert [m.decide([o for o in members if o is not m], now) for m in rest] == [LOCAL, LOCAL]
+    run_until_together(members, now=200.0)
+
+
+def test_a_member_that_lets_the_others_down_again_and_again_is_asked_ever_more_rarely() -> None:
+    first, second = group(8, 8)
+    now, waits = 0.0, []
+    for _ in range(400):
+        decision = first.decide([second], now)
+        if decision == WAIT and not (waits and waits[-1] + 1.0 >= now):
+            waits.append(now)
+        second.published = Record(1, 1, Stance.WILLING, 8, beat=int(now * 10))
+        now += 0.1
+    assert len(waits) <= 12
+
+
+def test_an_aborted_round_and_the_one_behind_it_are_given_up() -> None:
+    members = group(8, 8)
+    run_until_together(members)
+    number = run_until_together(members)[0].round
+    for member in members:
+        member.lockstep.aborted(1.0)
+        member.published = member.lockstep.record
+    assert turn(members, 1.5) == [LOCAL, LOCAL], "they stay apart for a while"
+    turn(members, 3.0)
+    assert run_until_together(members, 3.0)[0].round > number + 1
+
+
+def test_a_member_of_another_generation_takes_no_part() -> None:
+    first, second = members = group(8, 8)
+    second.lockstep = Lockstep(2, SpreadPolicy(16), TIMES)
+    for _ in range(4):
+        assert turn(members) == [LOCAL, LOCAL]
+    second.published = None  # unreadable
+    assert first.decide([second], 0.0) == LOCAL
+
+
+def test_settings_name_themselves() -> None:
+    assert enter_rows("auto", 2) > enter_rows("auto", 4) == enter_rows("auto", 8)
+    assert enter_rows("40", 4) == 40
+    for wrong in ("0", "-1", "always"):
+        with pytest.raises(ValueError, match="spread"):
+            enter_rows(wrong, 2)
+
+
+class GroupMachine(RuleBasedStateMachine):
+    """Members in any order, late, stalled, dead or unwilling. Rounds are launched by the same rule
+    by all, no wait is longer than its deadline, and a round that one launches and another one does
+    not has a cause: a member that died, or that was waited for in vain."""
+
+    @initialize(rows=st.lists(st.integers(0, 32), min_size=2, max_size=4))
+    def begin(self, rows: list[int]) -> None:
+        self.members = group(*rows)
+        self.dead: set[int] = set()
+        self.now = 0.0
+        self.disturbed = False
+
+    def _alive(self, place: int) -> Member | None:
+        place %= len(self.members)
+        return None if place in self.dead else self.members[place]
+
+    @rule(place=st.integers(0, 3), rows=st.integers(0, 32))
+    def decide(self, place: int, rows: int) -> None:
+        member = self._alive(place)
+        if member is None:
+            return
+        if member.wait_began is None:
+            member.rows = rows
+        member.decide([other for other in self.members if other is not member], self.now)
+        if member.wait_began is not None:
+            assert self.now < member.wait_began + TIMES.enter_s
+
+    @rule(times=st.integers(1, 30), willing=st.booleans())
+    def all_decide(self, times: int, willing: bool) -> None:
+        for _ in range(times):
+            for place in range(len(self.members)):
+                member = self._alive(place)
+                if member is not None:
+                    member.willing = member.willing or willing
+                    self.decide(place, max(member.rows, 8))
+
+    @rule(place=st.integers(0, 3), willing=st.booleans())
+    def get_prompts(self, place: int, willing: bool) -> None:
+        if member := self._alive(place):
+            member.willing = willing
+            if not willing:
+                member.lockstep.stand_apart()
+                member.published = member.lockstep.record
+
+    @rule(seconds=st.sampled_from([0.01, 0.1, 0.25, 1.0, 5.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(place=st.integers(0, 3), torn=st.booleans())
+    def die(self, place: int, torn: bool) -> None:
+        if len(self.dead) + 1 < len(self.members) and (member := self._alive(place)):
+            self.dead.add(place % len(self.members))
+            self.disturbed = True
+            if torn:
+                member.published = None
+
+    @rule(place=st.integers(0, 3))
+    def abort(self, place: int) -> None:
+        """As the GPU does for a round that not all take part in, or by a fault of its own."""
+        if (member := self._alive(place)) and member.launched:
+            member.lockstep.aborted(self.now)
+            member.published = member.lockstep.record
+            member.wait_began = None
+            self.disturbed = True
+
+    @invariant()
+    def every_launch_of_a_round_is_the_same(self) -> None:
+        by_round: dict[int, Together] = {}
+        for member in getattr(self, "members", []):
+            for number, together in member.launched.items():
+                assert by_round.setdefault(number, together) == together
+
+    @invariant()
+    def a_round_that_not_all_launch_has_a_cause(self) -> None:
+        members = getattr(self, "members", [])
+        if not members or self.disturbed or any(member.let_down for member in members):
+            return
+        for number in {number for member in members for number in member.launched}:
+            for member in members:
+                still_may = member.lockstep.record.committed_to(number) is not None
+                assert number in member.launched or still_may
+
+
+GroupMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestLockstep = GroupMachine.TestCase

@@ -1,0 +1,73 @@
+"""Messages about spread groups: workers of one node that compute their decode steps together.
+
+    worker ── Hello(spread) ──► coordinator ── SpreadGroup(generation 1) ──► every member
+    every member: opens the others' memory ── SpreadJoined ──► coordinator
+
+A group whose members change gets a new generation. No message is sent about a step: its members
+agree through the records (worker/spread/).
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from transport.wire.fields import Count, Positive, WireStruct
+from transport.wire.memory_export import MemoryKind
+
+Generation = Annotated[int, Meta(ge=1, lt=2**32)]
+MAX_MEMBERS = 8
+
+
+class ExchangeExport(WireStruct, frozen=True):
+    """The memory into which a worker's peers write rows and results; ``handle`` as in
+    ``MemoryExport``."""
+
+    kind: MemoryKind
+    handle: str
+    size_bytes: Positive
+
+
+class SpreadExport(WireStruct, frozen=True):
+    """What peers of a spread group open: ``record`` is the shared-memory segment of the worker's
+    record."""
+
+    record: str
+    exchange: ExchangeExport
+
+
+class SpreadMember(WireStruct, frozen=True):
+    """One member of a group."""
+
+    instance: str
+    spread: SpreadExport
+
+
+class SpreadGroup(WireStruct, frozen=True, tag="spread-group"):
+    """The worker is a member of this group, and of no other one; without ``members`` of none. The
+    order of the members is the same for all of them. No two groups ever have the same
+    ``generation``, whatever coordinator has formed them."""
+
+    generation: Generation
+    members: Annotated[tuple[SpreadMember, ...], Meta(max_length=MAX_MEMBERS)] = ()
+
+
+class SpreadJoined(WireStruct, frozen=True, tag="spread-joined"):
+    """The worker has opened the memory of all other members; or not that of ``peer``, because of
+    ``problem``."""
+
+    generation: Generation
+    peer: str = ""
+    problem: str = ""
+
+
+class SpreadCounts(WireStruct, frozen=True):
+    """What a worker has done in spread groups since it started: ``num_steps`` launched together,
+    ``num_aborted`` of them taken back, ``wait_ms`` of its host for the others. It now has
+    ``num_members`` in its group, 0 without one. ``late`` says how often it waited for which worker
+    in vain."""
+
+    num_members: Count = 0
+    num_steps: Count = 0
+    num_aborted: Count = 0
+    wait_ms: Count = 0
+    late: Annotated[tuple[tuple[str, Count], ...], Meta(max_length=64)] = ()

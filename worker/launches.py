@@ -1,0 +1,73 @@
+"""The batches that the engine computes, oldest first, until the worker has taken in their results.
+
+A spread step may abort (decode/lockstep.py): then it and the spread steps launched behind it are
+taken back, and the sequences take their next step from where they were. Batches of prompts behind
+it are computed all the same, since they touch no running sequence.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.batch import StepResult
+from engine.sequence import Scheduled
+from engine.step import Step
+
+Process = Callable[[Scheduled, StepResult], None]
+
+
+@dataclass(frozen=True)
+class _Launch:
+    scheduled: Scheduled
+    step: Step
+    process: Process
+    spread: bool
+
+
+class Launches:
+    """``take_back`` undoes the scheduling of a step that was not computed. ``aborted`` is called
+    once all launched batches have been read and steps were taken back, with the ranks of the
+    members that were waited for in vain."""
+
+    def __init__(
+        self,
+        take_back: Callable[[Scheduled], None],
+        aborted: Callable[[tuple[int, ...]], None],
+    ) -> None:
+        self._take_back = take_back
+        self._aborted = aborted
+        self._launched: deque[_Launch] = deque()
+        self._num_spread = 0
+
+    def __len__(self) -> int:
+        return len(self._launched)
+
+    @property
+    def any_spread(self) -> bool:
+        """Whether the result of a spread step is still to be read."""
+        return self._num_spread > 0
+
+    def add(
+        self, scheduled: Scheduled, step: Step, process: Process, *, spread: bool = False
+    ) -> None:
+        self._num_spread += spread
+        self._launched.append(_Launch(scheduled, step, process, spread))
+
+    def process(self, *, behind: int) -> bool:
+        """Wait for the oldest batches and take in their results, until at most ``behind`` are
+        under way. Returns whether steps were taken back; then no batch is under way."""
+        late: tuple[int, ...] | None = None
+        while len(self._launched) > (behind if late is None else 0):
+            launch = self._launched.popleft()
+            result = launch.step.result()
+            self._num_spread -= launch.spread
+            if result.aborted:
+                late = late or result.late
+                self._take_back(launch.scheduled)
+            else:
+                assert late is None or not launch.spread, "computed behind an aborted step"
+                launch.process(launch.scheduled, result)
+        if late is None:
+            return False
+        self._aborted(late)
+        return True

@@ -1,0 +1,210 @@
+"""A worker's place in a spread group: a generation's members, and what the next decode step is.
+
+join      the coordinator has formed a group: open the records and the memory of the others
+decide    before each decode step: together, local, or not known yet (decode/lockstep.py)
+leave     another group follows, or the coordinator is gone
+
+A wait for the others never blocks: the worker's loop asks ``decide`` again in its next round.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from math import inf
+from typing import Literal
+
+from decode.lockstep import LOCAL, WAIT, Lockstep, LockstepTimes, Record
+from decode.spread_policy import SpreadPolicy, enter_rows
+from engine.batch import ForwardBatch, SpreadPlan
+from engine.spreading import MemberUnreachable, Spreading
+from engine.step import Step
+from transport.wire.errors import PeerGone
+from transport.wire.spread import SpreadCounts, SpreadExport, SpreadGroup, SpreadJoined
+from worker.spread.records import OwnRecord, PeerRecord
+
+LOOK_S, LOOK_IDLE_S = 0.005, 0.05
+"""How long a member without sequences may sleep before it looks whether the others begin to spread
+their steps; the second while they have no sequences either."""
+
+Plan = SpreadPlan | Literal["local", "wait"]
+
+log = logging.getLogger(__name__)
+
+
+class Alone:
+    """Of a worker that takes part in no group."""
+
+    look_s = inf
+
+    def decide(self, num_rows: int, *, willing: bool) -> Plan:
+        return LOCAL
+
+    def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
+        raise AssertionError("a spread step without a group")
+
+    def stand_apart(self) -> None:
+        """No other worker waits for this one."""
+
+    def aborted(self, late: tuple[int, ...]) -> None:
+        raise AssertionError("a spread step aborted that was not launched")
+
+    def join(self, group: SpreadGroup) -> SpreadJoined | None:
+        return None
+
+    def leave(self) -> None:
+        """There is nothing to leave."""
+
+    def counts(self) -> SpreadCounts:
+        return SpreadCounts()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Membership:
+    """``engine`` launches spread steps; ``setting`` is ``auto`` or a number of rows
+    (decode/spread_policy.py). Raises SharedMemoryFull."""
+
+    def __init__(
+        self,
+        engine: Spreading,
+        instance: str,
+        setting: str,
+        *,
+        times: LockstepTimes | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._instance = instance
+        self._setting = setting
+        self._times = times
+        self._clock = clock
+        self._own = OwnRecord(instance)
+        self._lockstep: Lockstep | None = None
+        self._generation = 0
+        self._peers: list[tuple[str, PeerRecord]] = []
+        self._members: tuple[str, ...] = ()
+        self._others_idle = True
+        self._waits_since: float | None = None
+        self._num_steps = self._num_aborted = 0
+        self._wait_s = 0.0
+        self._late: Counter[str] = Counter()
+
+    @property
+    def export(self) -> SpreadExport:
+        """What peers open."""
+        return SpreadExport(self._own.handle, self._engine.export)
+
+    @property
+    def look_s(self) -> float:
+        """How long the worker may sleep without a look at the others."""
+        if self._lockstep is None:
+            return inf
+        return LOOK_IDLE_S if self._others_idle else LOOK_S
+
+    def decide(self, num_rows: int, *, willing: bool) -> Plan:
+        """What the next decode step of so many token rows is: one of the group, a local one, or to
+        be asked again. ``willing``: this worker has nothing else to compute."""
+        if self._lockstep is None:
+            return LOCAL
+        now, fits = self._clock(), num_rows <= self._engine.buckets[-1]
+        records = [record.read() for _, record in self._peers]
+        self._others_idle = not any(record and record.rows for record in records)
+        decision = self._lockstep.decide(num_rows, records, now, willing=willing and fits)
+        self._own.write(self._lockstep.record)
+        for place in self._lockstep.late:
+            self._note_late(self._peers[place][0], "did not commit to a spread step in time")
+        if decision == WAIT:
+            self._waits_since = now if self._waits_since is None else self._waits_since
+            return WAIT
+        if self._waits_since is not None:
+            self._wait_s += now - self._waits_since
+            self._waits_since = None
+        if decision == LOCAL:
+            return LOCAL
+        bucket = next(b for b in self._engine.buckets if b >= decision.rows)
+        return SpreadPlan(self._generation, decision.round, bucket)
+
+    def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
+        """Launch the step that ``decide`` has planned."""
+        self._num_steps += 1
+        return self._engine.launch(batch, plan)
+
+    def stand_apart(self) -> None:
+        """Prompts are launched before the next step; the others need not wait for this worker."""
+        if self._lockstep is not None:
+            self._lockstep.stand_apart()
+            self._own.write(self._lockstep.record)
+
+    def aborted(self, late: tuple[int, ...]) -> None:
+        """Spread steps were taken back, in which those of these ranks were waited for in vain."""
+        self._engine.take_back()
+        self._num_aborted += 1
+        for rank in late:
+            self._note_late(self._members[rank], "did not take part in a spread step in time")
+        if self._lockstep is not None:
+            self._lockstep.aborted(self._clock())
+            self._own.write(self._lockstep.record)
+
+    def join(self, group: SpreadGroup) -> SpreadJoined | None:
+        """Leave the group before, and become a member of this one, while no step is under way.
+        Returns the answer to the coordinator, None where this worker is in no group now."""
+        self.leave()
+        members = tuple(member.instance for member in group.members)
+        if self._instance not in members:
+            return None
+        try:
+            for member in group.members:
+                if member.instance != self._instance:
+                    peer = member.instance
+                    self._peers.append((peer, PeerRecord(member.spread.record)))
+            exports = [member.spread.exchange for member in group.members]
+            self._engine.join(group.generation, members.index(self._instance), exports)
+        except PeerGone as error:
+            self._close_peers()
+            if isinstance(error, MemberUnreachable):
+                peer = members[error.rank]
+            log.error("cannot compute steps together with %s: %s", peer, error)
+            return SpreadJoined(group.generation, peer, str(error))
+        self._members, self._generation = members, group.generation
+        policy = SpreadPolicy(enter_rows(self._setting, len(members)))
+        self._lockstep = Lockstep(group.generation, policy, self._times)
+        self._own.write(self._lockstep.record)
+        log.info("member %d of %d of spread group %d", members.index(self._instance),
+                 len(members), group.generation)  # fmt: skip
+        return SpreadJoined(group.generation)
+
+    def leave(self) -> None:
+        """Take part in no more steps of the group, while none is under way."""
+        if self._lockstep is not None:
+            self._lockstep, self._generation, self._members = None, 0, ()
+            self._own.write(Record(generation=0))
+            self._engine.leave()
+        self._close_peers()
+        self._waits_since = None
+
+    def counts(self) -> SpreadCounts:
+        return SpreadCounts(
+            num_members=len(self._members),
+            num_steps=self._num_steps,
+            num_aborted=self._num_aborted,
+            wait_ms=round(self._wait_s * 1e3),
+            late=tuple(sorted(self._late.items()))[:64],
+        )
+
+    def close(self) -> None:
+        self.leave()
+        self._own.close()
+
+    def _note_late(self, peer: str, what: str) -> None:
+        self._late[peer] += 1
+        log.warning("%s %s; local steps for a while (%d times)", peer, what, self._late[peer])
+
+    def _close_peers(self) -> None:
+        for _, record in self._peers:
+            record.close()
+        self._peers = []
+
+
+Group = Alone | Membership

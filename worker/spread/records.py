@@ -1,0 +1,91 @@
+"""The members' records in memory that all processes of the node share.
+
+Each worker owns one segment (transport/copy/shm.py: a locked file, removed when its owner is dead)
+with one record, which it alone writes and its peers map. A record is written by one copy, and ends
+with a checksum of itself. So one that is read while it is written, or whose writer was killed
+within it, does not pass for another one: it is unreadable until it has been written anew.
+"""
+
+import mmap
+import struct
+import zlib
+
+from decode.lockstep import Record, Stance
+from transport.copy import shm
+from transport.wire.errors import PeerGone
+
+_FIELDS = struct.Struct("<QQQHhHxx")  # generation, round, beat, rows, launched (-1: none), stance
+_CHECKSUM = struct.Struct("<I")
+_CHECKED_FROM = 0x6261746F
+"""The checksum's start: memory of zeros, as new memory is, must not pass for a record."""
+SIZE_BYTES = _FIELDS.size + _CHECKSUM.size
+_READS = 3
+"""A reader that comes within a write finds it done at the next look, if its writer lives."""
+
+
+class OwnRecord:
+    """This worker's, of no generation until it is written. Raises SharedMemoryFull."""
+
+    def __init__(self, instance: str) -> None:
+        self._segment = shm.Segment(f"spread-{instance}", SIZE_BYTES)
+        self._written: Record | None = None
+        self.write(Record(generation=0))
+
+    @property
+    def handle(self) -> str:
+        """What a peer needs to map it."""
+        return self._segment.handle
+
+    def write(self, record: Record) -> None:
+        if record != self._written:
+            self._segment.memory[:SIZE_BYTES] = encode(record)
+            self._written = record
+
+    def close(self) -> None:
+        self._segment.close()
+
+
+class PeerRecord:
+    """Another worker's, mapped until ``close``; raises PeerGone where there is no such segment."""
+
+    def __init__(self, handle: str) -> None:
+        if not handle.startswith(f"{shm.PREFIX}spread-"):
+            raise PeerGone(f"{handle[:80]!r} is no record's name")
+        self._memory: mmap.mmap = shm.open_segment(handle, SIZE_BYTES)
+
+    def read(self) -> Record | None:
+        """The record as it is now; None: its writer was killed while it wrote."""
+        for _ in range(_READS):
+            record = decode(self._memory[:SIZE_BYTES])
+            if record is not None:
+                return record
+        return None
+
+    def close(self) -> None:
+        self._memory.close()
+
+
+def encode(record: Record) -> bytes:
+    fields = _FIELDS.pack(
+        record.generation,
+        record.round,
+        record.beat,
+        record.rows,
+        -1 if record.launched is None else record.launched,
+        record.stance,
+    )
+    return fields + _CHECKSUM.pack(zlib.crc32(fields, _CHECKED_FROM))
+
+
+def decode(data: bytes) -> Record | None:
+    """None for bytes that are no whole record."""
+    fields = data[: _FIELDS.size]
+    (checksum,) = _CHECKSUM.unpack_from(data, _FIELDS.size)
+    if zlib.crc32(fields, _CHECKED_FROM) != checksum:
+        return None
+    generation, number, beat, rows, launched, stance = _FIELDS.unpack(fields)
+    if stance not in Stance.__members__.values():
+        return None
+    return Record(
+        generation, number, Stance(stance), rows, None if launched < 0 else launched, beat
+    )
