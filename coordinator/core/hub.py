@@ -27,6 +27,7 @@ from coordinator.core.observer import Observer
 from coordinator.core.placement import PlacementLimits
 from coordinator.core.registry import Registry
 from coordinator.core.request import Request
+from coordinator.core.spread_groups import SpreadGroups
 from coordinator.core.streams import OpenTokens, Stream
 from transport.wire.channel import CoordinatorChannel
 from transport.wire.messages import Welcome
@@ -62,7 +63,11 @@ class Hub:
         )
         membership = Membership(registry, lifecycle, observer)
         welcome = Welcome(instance, settings.heartbeat_s, settings.dead_after_s)
-        self._inbox = Inbox(channel, registry, lifecycle, membership, observer, welcome)
+        # Unix seconds: no coordinator forms a group a second for as long as it runs.
+        self._groups = groups = SpreadGroups(
+            registry, channel.send, time.monotonic, int(self._clock())
+        )
+        self._inbox = Inbox(channel, registry, lifecycle, membership, observer, groups, welcome)
         self._health = HealthMonitor(registry, lifecycle, membership, channel.send, settings)
         self._connections = ConnectionMonitor(channel.send, instance)
         self._closed = ClosedConnections(
@@ -196,6 +201,7 @@ class Hub:
         # First of all: workers that hear nothing from the coordinator give up their work.
         gone = self._connections.beat(self._processes())
         self._health.check(lag_s, gone)
+        self._groups.update()
         self._observer.tick(
             self.status(), self._lifecycle.stale_dropped, self._open_tokens.num_held
         )
@@ -208,6 +214,7 @@ class Hub:
     def _remove_dead(self, gone: set[str]) -> None:
         try:
             self._health.fence_gone(gone)
+            self._groups.update()
         except Exception:
             log.exception("removing the dead workers %s failed", sorted(gone))
 

@@ -10,6 +10,7 @@ from coordinator.core.membership import Membership
 from coordinator.core.message_checks import kept_problem, prefilled_problem, rows_problem
 from coordinator.core.observer import Observer
 from coordinator.core.registry import Registry, Worker
+from coordinator.core.spread_groups import SpreadGroups
 from transport.wire.channel import CoordinatorChannel
 from transport.wire.errors import MalformedMessage, WireError
 from transport.wire.messages import (
@@ -27,6 +28,7 @@ from transport.wire.messages import (
 )
 from transport.wire.offers import PrefixesChanged
 from transport.wire.prompt_logprobs import PromptLogprobs
+from transport.wire.spread import SpreadJoined
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class Inbox:
         lifecycle: Lifecycle,
         membership: Membership,
         observer: Observer,
+        groups: SpreadGroups,
         welcome: Welcome,
     ) -> None:
         self.complete = asyncio.Event()
@@ -50,6 +53,7 @@ class Inbox:
         self._lifecycle = lifecycle
         self._membership = membership
         self._observer = observer
+        self._groups = groups
         self._welcome = welcome
 
     def take(self, instance: str, message: FromWorker | WireError) -> None:
@@ -92,6 +96,8 @@ class Inbox:
                 self._lifecycle.failed(instance, message)
             case PeerTested():
                 self._peer_tested(worker, message)
+            case SpreadJoined():
+                self._groups.joined(worker, message)
             case Goodbye(draining=True, unfit=unfit):
                 if unfit:
                     gpu = worker.hello.gpu
@@ -99,8 +105,10 @@ class Inbox:
                 else:
                     log.info("%s is draining", instance)
                 self._lifecycle.drain(worker)
+                self._groups.update()
             case Goodbye():
                 self._membership.left(worker)
+                self._groups.update()
             case _:
                 assert_never(message)
 
@@ -110,6 +118,7 @@ class Inbox:
         self._channel.send(instance, self._membership.admit(hello, self._welcome))
         if self._registry.get(instance) is not known:
             self._lifecycle.introduce(instance)
+            self._groups.update()
             if not self._registry.missing_roles():
                 self.complete.set()
 
@@ -121,6 +130,7 @@ class Inbox:
         worker.malformed_dropped = message.malformed_dropped
         worker.drafts.note(message.gauges.drafts, worker.heard_at)
         worker.prefixes.note(message.gauges.prefix, worker.heard_at)
+        self._groups.take_counts(worker)
         self._observer.counted(worker)
         self._observer.heartbeat(worker)
         self._lifecycle.reconcile(worker, set(message.held), self._welcome.heartbeat_s)

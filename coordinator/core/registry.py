@@ -155,6 +155,7 @@ class Registry:
         self._longest_seen: dict[Role, int] = {}
         self.pairs = Pairs()  # for handoffs
         self.prefix_pairs = Pairs()
+        self.spread_pairs = Pairs()
         self.kept = KeptPrefixes(CHUNK_ALIGNMENT)
         self.seen = SeenPages()
 
@@ -172,6 +173,7 @@ class Registry:
     def remove(self, instance: str) -> Worker | None:
         self.pairs.forget(instance)
         self.prefix_pairs.forget(instance)
+        self.spread_pairs.forget(instance)
         self.kept.forget(instance)
         return self._workers.pop(instance, None)
 

@@ -5,8 +5,7 @@ Every text is compared with the one a lone engine would give (see fake_engine.py
 """
 
 import random
-from collections import Counter, deque
-from dataclasses import dataclass, field
+from collections import Counter
 from types import SimpleNamespace
 
 from colocated.limits import ColocatedLimits
@@ -22,8 +21,9 @@ from coordinator.core.trials import TrialLimits
 from prefill.scheduler import PrefillLimits
 from tests.coordinator.counted import assert_counted
 from tests.engine.late_host_copies import LateHostCopier
-from tests.simulation.fake_engine import LAYOUT, Died, FakeEngine, expected_rows
+from tests.simulation.fake_engine import LAYOUT, Died, FakeEngine, Killed, expected_rows
 from tests.simulation.late_copies import LateCopies
+from tests.simulation.node import ChangingDrafts, Node
 from transport.copy.pull import NoPeers
 from transport.copy.selftest import write_pattern
 from transport.copy.tensors import CacheTensors
@@ -34,40 +34,8 @@ from transport.wire.messages import Decode, Generate, Heartbeat, Hello, Prefill
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed
 from worker.settings import HandoffSettings, PrefixCacheSettings
+from worker.spread.membership import Membership
 from worker.worker import Worker
-
-
-@dataclass(eq=False)
-class Node:
-    """One worker process: its pool, its mailboxes, its device."""
-
-    hello: Hello
-    engine: FakeEngine
-    pool: Worker | None = None
-    copies: LateCopies | None = None
-    host: LateHostCopier | None = None
-    inbox: deque = field(default_factory=deque)
-    outbox: deque = field(default_factory=deque)
-    has_read_all: bool = False
-
-    @property
-    def may_beat(self) -> bool:
-        """It reads all that has come between two heartbeats, and the next one goes out later than
-        the one before is read."""
-        return self.has_read_all and not any(isinstance(m, Heartbeat) for m in self.outbox)
-
-
-@dataclass
-class ChangingDrafts:
-    """Another number of drafts for every step."""
-
-    rng: random.Random
-
-    def num_next(self, num_sequences: int) -> int:
-        return self.rng.choice([0, 1, 3])
-
-    def verified(self, num_drafts: int, num_accepted: int) -> None:
-        """It makes no difference."""
 
 
 class Cluster:
@@ -131,7 +99,11 @@ class Cluster:
         )  # fmt: skip
         export = MemoryExport("shm", instance, 1, LAYOUT, size)
         longest = size.num_pages * LAYOUT.page_size
-        hello = Hello(instance, role, "m", "cpu", 1, longest, size.num_state_slots, export)
+        group = self._spread_membership(instance, role, engine)
+        hello = Hello(
+            instance, role, "m", "cpu", 1, longest, size.num_state_slots, export,
+            spread=group and group.export,
+        )  # fmt: skip
         node = Node(hello, engine)
         session = SimpleNamespace(send=node.outbox.append, in_socket_s=0.0)
         if role == "decode" or self.prefix_cache.enabled:
@@ -147,7 +119,7 @@ class Cluster:
             engine, session, role, instance, ColocatedLimits(PrefillLimits(128, 4), beside),
             handoff, node.copies or NoPeers(), lookahead=self.lookahead, clock=lambda: self.now,
             drafts=ChangingDrafts(self.rng), prefix_cache=self.prefix_cache,
-            host=node.host,
+            host=node.host, group=group,
         )  # fmt: skip
         self.nodes[instance] = node
         self.memories[instance] = engine.cache
@@ -156,6 +128,14 @@ class Cluster:
         self.lifecycle.introduce(instance)
         self._apply()
         return instance
+
+    def _spread_membership(self, instance: str, role: str, engine: FakeEngine) -> Membership | None:
+        """Of a worker that may compute steps together with others (spread_cluster.py)."""
+        return None
+
+    def _is_held(self, node: Node) -> bool:
+        """Whether its process does not run now, while its device does."""
+        return False
 
     def _find_memory(self, export: MemoryExport) -> CacheTensors:
         if export.handle not in self.nodes:
@@ -212,21 +192,27 @@ class Cluster:
         if not self.nodes:
             return
         node = self.rng.choice(list(self.nodes.values()))
-        events = [lambda: self._round(node)]
-        if node.inbox:
-            events.append(lambda: node.pool.handle(node.inbox.popleft()))
+        events = []
+        if not self._is_held(node):
+            events.append(lambda: self._round(node))
+            if node.inbox:
+                events.append(lambda: node.pool.handle(node.inbox.popleft()))
+            if node.may_beat and self.rng.random() < 0.2:
+                events.append(lambda: self._heartbeat(node))
         if node.outbox:
             events.append(lambda: self._deliver(node))
-        if node.engine.queue:
+        if node.engine.may_run:
             events.append(node.engine.run_one)
         if node.copies is not None and node.copies.queue:
             events.append(lambda: node.copies.queue.popleft().execute())
         if node.host is not None and node.host.under_way:
             events.append(self.rng.choice(node.host.under_way).step)
-        if node.may_beat and self.rng.random() < 0.2:
-            events.append(lambda: self._heartbeat(node))
+        if not events:
+            return
         try:
             self.rng.choice(events)()
+        except Killed:
+            """Its process has ended while it waited for its device."""
         except Died:
             self.kill_worker(node.hello.instance)
             self.add_worker(node.hello.role)

@@ -66,6 +66,10 @@ class Died(Exception):
     """What a worker was given to compute has ended its process."""
 
 
+class Killed(Exception):
+    """The process was killed while it waited for its device."""
+
+
 class FakeEngine:
     """Steps run late: in launch order, when the device gets to them or the host asks.
 
@@ -91,6 +95,7 @@ class FakeEngine:
         self.queue: deque[FakeStep | Queued] = deque()
         self.checks = Checks(LAYOUT, size, 1 << 30)
         self.config = SimpleNamespace(poison=True)
+        self.unread_spread = 0
         for tensor in (self.cache.kv, self.cache.conv, self.cache.recurrent):
             tensor.fill_(float("nan"))
 
@@ -129,9 +134,16 @@ class FakeEngine:
 
     def launch(self, batch: ForwardBatch) -> "FakeStep":
         self.checks.check(batch)
+        decodes = any(row.token_ids is None for row in batch.rows)
+        assert not (decodes and self.unread_spread), "a local step behind a spread one"
         step = FakeStep(self, batch)
         self.queue.append(step)
         return step
+
+    @property
+    def may_run(self) -> bool:
+        """Whether the device can go on by itself."""
+        return bool(self.queue) and self.queue[0].may_run
 
     def run_one(self) -> None:
         self.queue.popleft().execute()
@@ -153,6 +165,7 @@ class Queued:
     """What the device does between steps, in its turn."""
 
     execute: Callable[[], None]
+    may_run: bool = True
 
 
 @dataclass(eq=False)
@@ -163,6 +176,10 @@ class FakeStep:
     scored: dict[int, bytes | None] = field(default_factory=dict)
     num_drafts: list[int] = field(default_factory=list)
     executed: bool = False
+
+    @property
+    def may_run(self) -> bool:
+        return True
 
     def execute(self) -> None:
         self.executed = True

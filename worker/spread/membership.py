@@ -64,14 +64,17 @@ class Alone:
 
 class Membership:
     """``engine`` launches spread steps; ``setting`` is ``auto`` or a number of rows
-    (decode/spread_policy.py). Raises SharedMemoryFull."""
+    (decode/spread_policy.py). ``own`` is this worker's record, closed with this; ``open_peer``
+    opens another one's by its handle."""
 
     def __init__(
         self,
         engine: Spreading,
         instance: str,
         setting: str,
+        own: OwnRecord,
         *,
+        open_peer: Callable[[str], PeerRecord] = PeerRecord,
         times: LockstepTimes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -80,7 +83,8 @@ class Membership:
         self._setting = setting
         self._times = times
         self._clock = clock
-        self._own = OwnRecord(instance)
+        self._own = own
+        self._open_peer = open_peer
         self._lockstep: Lockstep | None = None
         self._generation = 0
         self._peers: list[tuple[str, PeerRecord]] = []
@@ -158,7 +162,7 @@ class Membership:
             for member in group.members:
                 if member.instance != self._instance:
                     peer = member.instance
-                    self._peers.append((peer, PeerRecord(member.spread.record)))
+                    self._peers.append((peer, self._open_peer(member.spread.record)))
             exports = [member.spread.exchange for member in group.members]
             self._engine.join(group.generation, members.index(self._instance), exports)
         except PeerGone as error:

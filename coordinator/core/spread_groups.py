@@ -1,0 +1,120 @@
+"""Which workers compute their decode steps together. Pure.
+
+A group is made of workers that take new work, whose breakers are closed, and of which none has
+failed to open the memory of another one. It has a generation: when its members change, those that
+stay get a new one, and a member of an old one takes no more steps with it. Workers that joined
+earlier come first; those that do not fit to a group form the next one (another node, for example).
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coordinator.core.registry import Registry, Worker
+from coordinator.core.slow_members import SlowMembers
+from transport.wire.messages import Role, ToWorker
+from transport.wire.spread import MAX_MEMBERS, SpreadGroup, SpreadJoined, SpreadMember
+
+ROLES: tuple[Role, ...] = ("decode", "colocated")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Group:
+    """``members`` in the order of their ranks. A worker that joins again is another member."""
+
+    generation: int
+    members: tuple[Worker, ...]
+
+    def member(self, instance: str) -> Worker | None:
+        return next((m for m in self.members if m.instance == instance), None)
+
+
+class SpreadGroups:
+    """Forms the groups. ``send`` gives a worker a message; ``first_generation`` is above those of
+    all coordinators before this one."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        send: Callable[[str, ToWorker], object],
+        monotonic: Callable[[], float],
+        first_generation: int,
+    ) -> None:
+        self._registry = registry
+        self._send = send
+        self._monotonic = monotonic
+        self._next_generation = first_generation
+        self._groups: list[Group] = []
+        self._slow = SlowMembers()
+
+    def update(self) -> None:
+        """Workers have come, gone or changed: form new groups where the members are others."""
+        wanted = self._wanted()
+        former = {group.members: group for group in self._groups}
+        self._groups = [former.get(members) or self._form(members) for members in wanted]
+        placed = {member for members in wanted for member in members}
+        for member in {member for members in former for member in members} - placed:
+            if self._registry.get(member.instance) is member:
+                self._send(member.instance, SpreadGroup(self._new_generation()))
+        self._slow.keep_only({worker.instance for worker in self._registry.all()})
+
+    def joined(self, worker: Worker, message: SpreadJoined) -> None:
+        """It has opened the memory of its group's members, or failed to."""
+        group = next((g for g in self._groups if g.generation == message.generation), None)
+        if group is None or not message.problem:
+            return
+        peer = group.member(message.peer)
+        if peer is None or worker not in group.members:
+            return
+        log.warning(
+            "%s and %s compute no steps together: %s", worker.instance, peer.instance,
+            message.problem,
+        )  # fmt: skip
+        self._registry.spread_pairs.report(
+            peer.instance, worker.instance, message.problem, self._monotonic()
+        )
+        self.update()
+
+    def take_counts(self, worker: Worker) -> None:
+        """A heartbeat says for which members the worker has waited in vain."""
+        late = dict(worker.gauges.spread.late)
+        for slow in self._slow.note(worker.instance, late, self._monotonic()):
+            log.warning("%s is left out of spread steps for a while: it is often late", slow)
+
+    def _wanted(self) -> list[tuple[Worker, ...]]:
+        """The members of the groups that there should be."""
+        now, rest = self._monotonic(), list[Worker]()
+        for worker in self._registry.all():
+            fit = worker.hello.spread is not None and worker.hello.role in ROLES
+            takes_work = not worker.draining and worker.breaker.closed
+            if fit and takes_work and not self._slow.is_out(worker.instance, now):
+                rest.append(worker)
+        groups = []
+        while rest:
+            members = list[Worker]()
+            for worker in rest:
+                broken = self._registry.spread_pairs.broken_of(worker.instance)
+                if len(members) < MAX_MEMBERS and not any(m.instance in broken for m in members):
+                    members.append(worker)
+            rest = [worker for worker in rest if worker not in members]
+            if len(members) > 1:
+                groups.append(tuple(members))
+        return groups
+
+    def _form(self, members: tuple[Worker, ...]) -> Group:
+        group = Group(self._new_generation(), members)
+        names = [member.instance for member in members]
+        log.info("spread group %d: %s", group.generation, ", ".join(names))
+        told = []
+        for member in members:
+            assert member.hello.spread is not None, "a member that exports nothing"
+            told.append(SpreadMember(member.instance, member.hello.spread))
+        for name in names:
+            self._send(name, SpreadGroup(group.generation, tuple(told)))
+        return group
+
+    def _new_generation(self) -> int:
+        generation, self._next_generation = self._next_generation, self._next_generation + 1
+        return generation

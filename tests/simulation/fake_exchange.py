@@ -1,0 +1,178 @@
+"""Spread steps of engines without a model: the exchange memory of a node, and steps that end only
+when all members have launched them.
+
+A device waits in a step until the others have launched it too, or for so long that it aborts it.
+Then the step and the next one are void for all members, whatever they have launched by then. A
+void step writes garbage behind the ends of its sequences, and changes nothing else.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from decode.lockstep import Record
+from engine.batch import ForwardBatch, SpreadPlan, StepResult
+from engine.spreading import MemberUnreachable
+from tests.simulation.fake_engine import LAYOUT, FakeEngine, FakeStep
+from transport.wire.errors import PeerGone
+from transport.wire.spread import ExchangeExport
+
+
+@dataclass
+class Exchange:
+    """What the members of all generations have launched: by (generation, round) the bucket, and who
+    has launched it. ``wait`` lets a host stand still until a step is ready, or returns."""
+
+    rng: random.Random
+    wait: Callable[["SpreadStep"], None]
+    buckets: dict[tuple[int, int], int] = field(default_factory=dict)
+    launched: dict[tuple[int, int], set[str]] = field(default_factory=dict)
+    aborted: dict[int, int] = field(default_factory=dict)
+    unreachable: set[frozenset[str]] = field(default_factory=set)
+    num_computed: int = 0
+    num_void: int = 0
+
+    def launch(self, name: str, plan: SpreadPlan, num_rows: int) -> None:
+        key = plan.generation, plan.round
+        assert self.buckets.setdefault(key, plan.bucket) == plan.bucket, "two graphs for one round"
+        assert num_rows <= plan.bucket
+        names = self.launched.setdefault(key, set())
+        assert name not in names, "launched twice"
+        names.add(name)
+
+    def is_void(self, plan: SpreadPlan) -> bool:
+        return plan.round <= self.aborted.get(plan.generation, -1) + 1
+
+    def abort(self, plan: SpreadPlan) -> None:
+        known = self.aborted.get(plan.generation, -1)
+        self.aborted[plan.generation] = max(known, plan.round)
+
+
+class FakeSpreading:
+    """``Spreading`` of one fake engine, whose ``name`` is its worker's."""
+
+    buckets = (1, 2, 4, 8, 16, 64, 512)
+
+    def __init__(self, engine: FakeEngine, name: str, exchange: Exchange) -> None:
+        self.engine, self.exchange = engine, exchange
+        self.export = ExchangeExport("shm", name, 1)
+        self.members: tuple[str, ...] = ()
+        self.generation = 0
+
+    def join(self, generation: int, rank: int, exports: Sequence[ExchangeExport]) -> None:
+        assert not self.engine.unread_spread
+        assert not self.members
+        assert exports[rank] == self.export
+        for other, export in enumerate(exports):
+            pair = frozenset((export.handle, self.export.handle))
+            if pair in self.exchange.unreachable:
+                raise MemberUnreachable(other, f"{export.handle} is not reached")
+        self.members = tuple(export.handle for export in exports)
+        self.generation = generation
+
+    def leave(self) -> None:
+        assert not self.engine.unread_spread
+        self.members = ()
+
+    def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> "SpreadStep":
+        assert plan.generation == self.generation
+        assert self.members
+        assert all(row.token_ids is None for row in batch.rows)
+        if batch.rows:
+            self.engine.checks.check(batch)
+        num_rows = sum(1 + row.num_drafts for row in batch.rows)
+        self.exchange.launch(self.export.handle, plan, num_rows)
+        step = SpreadStep(self.engine, batch, spreading=self, plan=plan, members=self.members)
+        self.engine.queue.append(step)
+        self.engine.unread_spread += 1
+        return step
+
+    def take_back(self) -> None:
+        assert not self.engine.unread_spread
+
+
+@dataclass(eq=False, kw_only=True)
+class SpreadStep(FakeStep):
+    spreading: FakeSpreading
+    plan: SpreadPlan
+    members: tuple[str, ...]
+    void: bool = False
+    late: tuple[int, ...] = ()
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks of the members that have not launched the step."""
+        names = self.spreading.exchange.launched[self.plan.generation, self.plan.round]
+        return [rank for rank, name in enumerate(self.members) if name not in names]
+
+    @property
+    def may_run(self) -> bool:
+        return not self.missing or self.spreading.exchange.is_void(self.plan)
+
+    def give_up(self) -> None:
+        """The device has waited for long enough."""
+        self.late = tuple(self.missing)
+        self.spreading.exchange.abort(self.plan)
+
+    def execute(self) -> None:
+        exchange = self.spreading.exchange
+        if exchange.rng.random() < 0.01:
+            exchange.abort(self.plan)  # a member died within it
+        if not exchange.is_void(self.plan):
+            exchange.num_computed += 1
+            super().execute()
+            return
+        self.executed = self.void = True
+        exchange.num_void += 1
+        for row in self.batch.rows:
+            known = self.engine.slots[row.state_slot].length
+            room = len(row.block_table) * LAYOUT.page_size
+            begin = min(row.start if known is None else known, room - 1)
+            for position in range(begin, min(begin + 1 + row.num_drafts, room)):
+                self._write(row, position, 77)
+
+    def result(self) -> StepResult:
+        while not self.executed:
+            if self.engine.queue[0].may_run:
+                self.engine.run_one()
+            else:
+                blocked = self.engine.queue[0]
+                assert isinstance(blocked, SpreadStep)
+                self.spreading.exchange.wait(blocked)
+        self.engine.unread_spread -= 1
+        if self.void:
+            return StepResult((), aborted=True, late=self.late)
+        return super().result()
+
+
+class FakeRecord:
+    """An ``OwnRecord``, and as such read by peers."""
+
+    def __init__(self, name: str, records: "dict[str, Record]") -> None:
+        self.handle, self._records = name, records
+        records[name] = Record(generation=0)
+
+    def write(self, record: Record) -> None:
+        self._records[self.handle] = record
+
+    def close(self) -> None:
+        del self._records[self.handle]
+
+
+@dataclass
+class FakePeerRecord:
+    """It stays readable when its owner is dead. ``torn``: the owner died while it wrote."""
+
+    name: str
+    records: dict[str, Record]
+    torn: set[str]
+
+    def __post_init__(self) -> None:
+        if self.name not in self.records:
+            raise PeerGone(self.name)
+
+    def read(self) -> Record | None:
+        return None if self.name in self.torn else self.records[self.name]
+
+    def close(self) -> None:
+        """Nothing is mapped."""

@@ -1,0 +1,101 @@
+"""Workers that compute steps together, and die, stall, drain, join or come late at any point: every
+text is the one that a lone engine gives, each request ends once, and nothing is leaked."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.core.request import State
+from tests.simulation.fake_engine import EOS, expected_output
+from tests.simulation.spread_cluster import SpreadCluster
+from tests.simulation.test_cluster import LENIENT, MAX_EVENTS, Away, draw_prompt, settle
+from transport.wire.layout import PoolSize
+from transport.wire.sampling import StopRule
+
+ROLES = pytest.mark.parametrize(
+    "roles", [("prefill", "decode"), ("colocated",)], ids=["split", "colocated"]
+)
+NUM_REQUESTS = 40
+
+
+@ROLES
+@pytest.mark.parametrize("lookahead", [0, 1])
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_texts_do_not_depend_on_what_becomes_of_a_group(
+    roles: tuple[str, ...], lookahead: int, seed: int
+) -> None:
+    run_scenario(random.Random(seed), roles, lookahead, disturbances=0.001)
+
+
+@ROLES
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_many_steps_are_computed_together_and_some_are_taken_back(
+    roles: tuple[str, ...], lookahead: int
+) -> None:
+    computed = void = 0
+    for seed in range(4):
+        cluster = run_scenario(random.Random(seed), roles, lookahead, disturbances=0.001)
+        computed += cluster.exchange.num_computed
+        void += cluster.exchange.num_void
+    assert computed > 300
+    assert void > 5
+
+
+def run_scenario(
+    rng: random.Random, roles: tuple[str, ...], lookahead: int, *, disturbances: float
+) -> SpreadCluster:
+    size = PoolSize(num_pages=rng.choice([25, 60, 120]), num_state_slots=rng.randint(4, 16))
+    cluster = SpreadCluster(rng, lookahead=lookahead, size=size, trials=LENIENT)
+    for role in roles:
+        for _ in range(1 if role == "prefill" else rng.randint(2, 4)):
+            cluster.add_worker(role)
+    away = Away(cluster, 500)
+
+    def disturb() -> None:
+        if rng.random() < 0.5 and cluster.nodes:
+            cluster.stall(rng.choice(list(cluster.nodes)), rng.choice([0.1, 1.0, 5.0]))
+        else:
+            away.send()
+
+    cluster.disturb = disturb
+    prompts, cancelled = {}, set()
+    for _ in range(MAX_EVENTS):
+        if len(prompts) < NUM_REQUESTS and rng.random() < 0.02:
+            prompt = draw_prompt(rng, list(prompts.values())[-1:], 150)
+            eos = (EOS,) if rng.random() < 0.5 else ()
+            stop = StopRule(rng.randint(1, 60), stop_token_ids=eos)
+            prompts[cluster.submit(prompt, stop)] = prompt, stop
+        elif cluster.open and rng.random() < 0.002:
+            victim = rng.choice(list(cluster.open))
+            cancelled.add(victim)
+            cluster.cancel(victim)
+        elif rng.random() < disturbances:
+            disturb()
+        away.back()
+        cluster.tick()
+        if len(prompts) == NUM_REQUESTS and not cluster.open:
+            break
+    assert not cluster.open, f"{len(cluster.open)} requests never ended"
+    for request_id, (prompt, stop) in prompts.items():
+        expected, output = expected_output(prompt, stop), cluster.outputs[request_id]
+        if request_id in cancelled:
+            assert cluster.ends[request_id] == [State.CANCELLED]
+            assert output == expected[: len(output)]
+        else:
+            assert cluster.ends[request_id] == [State.FINISHED]
+            assert output == expected
+    cluster.disturb = lambda: None
+    away.back(everyone=True)
+    settle(cluster)
+    for node in cluster.nodes.values():
+        gauges = node.pool.gauges()
+        assert gauges.accounting_error == ""
+        assert (gauges.free_pages, gauges.free_state_slots) == (
+            size.num_pages,
+            size.num_state_slots,
+        )
+        assert node.pool.held() == ()
+    return cluster
