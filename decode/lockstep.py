@@ -19,7 +19,8 @@ in vain for a bounded time, and the step is taken back (``aborted``). Members th
 do that.
 
 A member commits to a round once at most, and rounds only rise. It is one round ahead of another one
-at most, so its record says what it launched the round before with.
+at most, so its record says what it launched the round before with. Rounds that it launches without
+a local step in between follow one another, so an aborted round voids itself and the next one.
 """
 
 from collections.abc import Sequence
@@ -126,11 +127,13 @@ class Lockstep:
             self._say(Stance.APART if stays_apart else Stance.WILLING, rows)
             present = _present(seen)
             if stays_apart or len(present) < len(seen) or not self._wants(present):
-                self._num_in_a_row = 0
-                return LOCAL
-            in_lockstep = self._num_in_a_row > 0
-            self._wait_until = now + (self._times.step_s if in_lockstep else self._times.enter_s)
-            self._commit_to(_highest([mine := self.record, *present]), mine.rows)
+                return self._local()
+            number = _highest([mine := self.record, *present])
+            if self._num_in_a_row and number > mine.round:
+                return self._local()
+            wait_s = self._times.step_s if self._num_in_a_row else self._times.enter_s
+            self._wait_until = now + wait_s
+            self._commit_to(number, mine.rows)
         return self._agree(seen, others, now)
 
     def stand_apart(self) -> None:
@@ -141,6 +144,10 @@ class Lockstep:
     def aborted(self, now: float) -> None:
         """A launched round was taken back, and with it those launched behind it."""
         self._withdraw(now, let_down=True)
+
+    def _local(self) -> Literal["local"]:
+        self._num_in_a_row = 0
+        return LOCAL
 
     def _wants(self, present: Sequence[Record]) -> bool:
         mine = self.record
@@ -175,6 +182,9 @@ class Lockstep:
             self._withdraw(now, let_down=True)
             return LOCAL
         if (highest := _highest(present)) > number:
+            if self._num_in_a_row:
+                self._withdraw(now, let_down=False)
+                return LOCAL
             self._commit_to(highest, rows)
             return self._agree(seen, others, now)
         return WAIT

@@ -232,7 +232,6 @@ class Worker:
         """Nothing writes the cache after this."""
         self._pulling.close()
         self._prefixes.close()
-        self._group.close()
 
     # ---- what the life around it asks (loop.py)
 

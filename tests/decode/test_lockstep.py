@@ -24,6 +24,7 @@ class Member:
     wait_began: float | None = None
     launched: dict[int, Together] = field(default_factory=dict)
     let_down: bool = False
+    last_was_together: bool = False
 
     def decide(self, others: "list[Member]", now: float) -> Decision:
         seen = [other.published for other in others]
@@ -32,7 +33,11 @@ class Member:
         self.let_down |= bool(self.lockstep.late)
         if isinstance(decision, Together):
             assert decision.round not in self.launched, "launched twice"
+            if self.last_was_together:
+                assert decision.round == max(self.launched) + 1, "behind an unread round"
             self.launched[decision.round] = decision
+        if decision != WAIT:
+            self.last_was_together = decision != LOCAL
         if decision == WAIT:
             self.wait_began = now if self.wait_began is None else self.wait_began
         else:
@@ -234,6 +239,7 @@ class GroupMachine(RuleBasedStateMachine):
             member.lockstep.aborted(self.now)
             member.published = member.lockstep.record
             member.wait_began = None
+            member.last_was_together = False
             self.disturbed = True
 
     @invariant()
