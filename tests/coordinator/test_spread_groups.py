@@ -1,0 +1,166 @@
+"""Which workers the coordinator puts together, and when it tells them."""
+
+import logging
+
+import pytest
+
+from coordinator.core.breaker import BreakerSettings
+from coordinator.core.registry import Registry, Worker
+from coordinator.core.slow_members import MAX_LATE, OUT_S, WITHIN_S
+from coordinator.core.spread_groups import SpreadGroups
+from tests.coordinator.site import EXPORT
+from transport.wire.messages import Hello, Role
+from transport.wire.reports import WorkerGauges
+from transport.wire.spread import (
+    MAX_MEMBERS,
+    ExchangeExport,
+    SpreadCounts,
+    SpreadExport,
+    SpreadGroup,
+    SpreadJoined,
+)
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.registry = Registry(BreakerSettings())
+        self.sent: list[tuple[str, SpreadGroup]] = []
+        self.groups = SpreadGroups(
+            self.registry, lambda *sent: self.sent.append(sent), lambda: self.now, 100
+        )
+
+    def add(self, name: str, role: Role = "decode", *, spreads: bool = True) -> Worker:
+        spread = SpreadExport(f"record-{name}", ExchangeExport("shm", name, 1)) if spreads else None
+        hello = Hello(name, role, "m", "cpu", 1, 128, 8, EXPORT, spread=spread)
+        worker = self.registry.add(hello, self.now)
+        self.groups.update()
+        return worker
+
+    def told(self) -> dict[str, tuple[int, tuple[str, ...]]]:
+        """The last group that each worker was told of since the last time."""
+        sent, self.sent = self.sent, []
+        return {to: (m.generation, tuple(x.instance for x in m.members)) for to, m in sent}
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def trio(desk: Desk) -> list[Worker]:
+    workers = [desk.add(name) for name in ("a", "b", "c")]
+    desk.told()
+    return workers
+
+
+def test_each_joining_worker_makes_a_new_generation(desk: Desk) -> None:
+    desk.add("a")
+    assert desk.told() == {}, "one worker is no group"
+    desk.add("b")
+    assert desk.told() == dict.fromkeys(("a", "b"), (100, ("a", "b")))
+    desk.add("c")
+    assert desk.told() == dict.fromkeys(("a", "b", "c"), (101, ("a", "b", "c")))
+    desk.groups.update()
+    assert desk.told() == {}
+
+
+def test_workers_that_cannot_or_may_not_are_left_out(desk: Desk) -> None:
+    desk.add("a")
+    desk.add("p", "prefill")
+    desk.add("x", spreads=False)
+    desk.add("b")
+    assert set(desk.told()) == {"a", "b"}
+
+
+def test_a_worker_that_drains_is_told_and_the_others_go_on(desk: Desk) -> None:
+    first, _, _ = trio(desk)
+    first.draining = True
+    desk.groups.update()
+    told = desk.told()
+    assert told["b"] == told["c"]
+    assert told["b"][1] == ("b", "c")
+    assert told["a"][1] == ()
+    assert len({generation for generation, _ in told.values()}) == 2
+
+
+def test_a_dead_worker_is_told_nothing(desk: Desk) -> None:
+    trio(desk)
+    desk.registry.remove("b")
+    desk.groups.update()
+    assert {to: members for to, (_, members) in desk.told().items()} == {
+        "a": ("a", "c"),
+        "c": ("a", "c"),
+    }
+    desk.registry.remove("a")
+    desk.groups.update()
+    assert desk.told()["c"][1] == ()
+
+
+def test_a_worker_that_joins_again_is_told_again(desk: Desk) -> None:
+    trio(desk)
+    desk.registry.remove("b")
+    desk.add("b")
+    assert {members for _, members in desk.told().values()} == {("a", "c", "b")}
+
+
+def test_a_pair_that_cannot_reach_each_other_is_parted(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b, c = trio(desk)
+    d = desk.add("d")
+    generation = desk.told()["a"][0]
+    desk.groups.joined(a, SpreadJoined(generation))
+    assert desk.told() == {}
+    with caplog.at_level(logging.WARNING):
+        desk.groups.joined(c, SpreadJoined(generation, "a", "no peer access"))
+    assert "c and a compute no steps together: no peer access" in caplog.text
+    told = {to: members for to, (_, members) in desk.told().items()}
+    assert told == dict.fromkeys(("a", "b", "d"), ("a", "b", "d")) | {"c": ()}
+    desk.groups.joined(d, SpreadJoined(generation, "a", "late"))  # of a group that is no more
+    desk.groups.joined(b, SpreadJoined(desk.groups._groups[0].generation, "nobody", "?"))
+    assert desk.told() == {}
+    desk.registry.remove("a")
+    desk.groups.update()
+    assert desk.told()["c"][1] == ("b", "c", "d"), "without a they fit together"
+
+
+def test_two_nodes_make_two_groups(desk: Desk) -> None:
+    workers = {name: desk.add(name) for name in ("a1", "b1", "a2", "b2")}
+    for _ in range(4):
+        for name, (generation, members) in desk.told().items():
+            others = [m for m in members if m[0] != name[0]]
+            if others:
+                desk.groups.joined(workers[name], SpreadJoined(generation, others[0], "gone"))
+    assert [[m.instance for m in g.members] for g in desk.groups._groups] == [
+        ["a1", "a2"],
+        ["b1", "b2"],
+    ]
+
+
+def test_a_group_has_at_most_so_many_members(desk: Desk) -> None:
+    for number in range(MAX_MEMBERS + 2):
+        desk.add(f"d-{number}")
+    sizes = [len(group.members) for group in desk.groups._groups]
+    assert sizes == [MAX_MEMBERS, 2]
+
+
+def test_a_member_that_is_late_again_and_again_is_left_out_for_a_while(desk: Desk) -> None:
+    a, _, _ = trio(desk)
+
+    def say_late(count: int) -> None:
+        a.gauges = WorkerGauges(1, 1, spread=SpreadCounts(late=(("c", count),)))
+        desk.groups.take_counts(a)
+        desk.groups.update()
+
+    for count in range(1, 2 * MAX_LATE):
+        desk.now += WITHIN_S / 4
+        say_late(count)
+    assert desk.told() == {}, "now and then is no reason"
+    say_late(3 * MAX_LATE)
+    assert {to: members for to, (_, members) in desk.told().items()} == {
+        "a": ("a", "b"), "b": ("a", "b"), "c": (),
+    }  # fmt: skip
+    desk.now += OUT_S
+    say_late(3 * MAX_LATE)
+    assert desk.told()["c"][1] == ("a", "b", "c")

@@ -1,0 +1,59 @@
+"""Steps that the engine took back, among those that it computed."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from engine.batch import StepResult
+from engine.sequence import Scheduled
+from worker.launches import Launches
+
+ABORTED = StepResult((), aborted=True)
+
+
+class Desk:
+    """``told`` is what became of each batch, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, object]] = []
+        self.launches = Launches(
+            lambda scheduled: self.told.append(("taken back", scheduled)),
+            lambda late: self.told.append(("aborted", late)),
+        )
+
+    def add(self, result: StepResult, *, spread: bool) -> Scheduled:
+        scheduled = Scheduled((), ())
+        step = SimpleNamespace(result=lambda: result)
+        self.launches.add(
+            scheduled, step, lambda s, r: self.told.append(("computed", s)), spread=spread
+        )
+        return scheduled
+
+
+def test_batches_are_taken_in_in_order_up_to_the_lookahead() -> None:
+    desk = Desk()
+    first, second, _ = (desk.add(StepResult(()), spread=False) for _ in range(3))
+    assert desk.launches.process(behind=1) is False
+    assert desk.told == [("computed", first), ("computed", second)]
+    assert len(desk.launches) == 1
+
+
+def test_all_that_is_launched_is_read_when_a_step_has_aborted() -> None:
+    desk = Desk()
+    first = desk.add(StepResult((), aborted=True, late=(2,)), spread=True)
+    prompts = desk.add(StepResult(()), spread=False)
+    second = desk.add(ABORTED, spread=True)
+    assert desk.launches.any_spread
+    assert desk.launches.process(behind=2) is True
+    assert desk.told == [
+        ("taken back", first), ("computed", prompts), ("taken back", second), ("aborted", (2,)),
+    ]  # fmt: skip
+    assert not desk.launches.any_spread
+
+
+def test_a_spread_step_computed_behind_an_aborted_one_is_a_bug_of_the_engine() -> None:
+    desk = Desk()
+    desk.add(ABORTED, spread=True)
+    desk.add(StepResult(()), spread=True)
+    with pytest.raises(AssertionError, match="behind an aborted step"):
+        desk.launches.process(behind=0)

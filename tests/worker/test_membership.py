@@ -1,0 +1,163 @@
+"""Members of a spread group in one process, with records in real shared memory."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from secrets import token_hex
+
+import pytest
+
+from decode.lockstep import LOCAL, WAIT, LockstepTimes
+from engine.batch import ForwardBatch, SpreadPlan
+from engine.spreading import MemberUnreachable
+from engine.step import Step
+from transport.wire.spread import ExchangeExport, SpreadGroup, SpreadJoined, SpreadMember
+from worker.spread.membership import LOOK_IDLE_S, LOOK_S, Alone, Membership
+from worker.spread.records import OwnRecord
+
+TIMES = LockstepTimes(enter_s=1.0, step_s=1.0, back_off_s=1.0)
+
+
+class Spreader:
+    """Takes note of what it is told."""
+
+    buckets = (4, 16)
+
+    def __init__(self, name: str) -> None:
+        self.export = ExchangeExport("shm", f"exchange-{name}", 1)
+        self.joined: list[tuple[int, int, int]] = []
+        self.num_left = self.num_taken_back = 0
+        self.unreachable: int | None = None
+
+    def join(self, generation: int, rank: int, exports: Sequence[ExchangeExport]) -> None:
+        if self.unreachable is not None:
+            raise MemberUnreachable(self.unreachable, "no peer access")
+        assert exports[rank] == self.export
+        self.joined.append((generation, rank, len(exports)))
+
+    def leave(self) -> None:
+        self.num_left += 1
+
+    def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
+        return Step(len(batch.rows), ())
+
+    def take_back(self) -> None:
+        self.num_taken_back += 1
+
+
+class Trio:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.names = [f"d-{token_hex(4)}" for _ in range(3)]
+        self.spreaders = [Spreader(name) for name in self.names]
+        self.members = [
+            Membership(spreader, name, "8", OwnRecord(name), times=TIMES, clock=lambda: self.now)
+            for spreader, name in zip(self.spreaders, self.names, strict=True)
+        ]
+
+    def group(self, generation: int = 5) -> SpreadGroup:
+        pairs = zip(self.names, self.members, strict=True)
+        return SpreadGroup(generation, tuple(SpreadMember(n, m.export) for n, m in pairs))
+
+    def decide(self, *rows: int) -> list[object]:
+        return [m.decide(n, willing=True) for m, n in zip(self.members, rows, strict=True)]
+
+
+@pytest.fixture
+def trio() -> Iterator[Trio]:
+    trio = Trio()
+    yield trio
+    for member in trio.members:
+        member.close()
+
+
+def test_members_launch_the_same_plan_and_say_what_they_did(trio: Trio) -> None:
+    assert [m.join(trio.group()) for m in trio.members] == [SpreadJoined(5)] * 3
+    assert [s.joined for s in trio.spreaders] == [[(5, rank, 3)] for rank in range(3)]
+    assert trio.decide(2, 6, 0)[0] == LOCAL, "the others have said nothing yet"
+    plans: list[object] = [None] * 3
+    for _ in range(3):
+        for place, rows in enumerate((2, 6, 0)):
+            if not isinstance(plans[place], SpreadPlan):
+                trio.now += 0.1
+                plans[place] = trio.members[place].decide(rows, willing=True)
+    assert plans == [plans[0]] * 3
+    assert isinstance(plans[0], SpreadPlan)
+    assert (plans[0].generation, plans[0].bucket) == (5, 16)
+    for member in trio.members:
+        member.launch(ForwardBatch(()), plans[0])
+        assert (member.counts().num_members, member.counts().num_steps) == (3, 1)
+    assert sum(member.counts().wait_ms for member in trio.members) > 0
+
+
+def test_rows_beyond_the_largest_graph_are_computed_locally(trio: Trio) -> None:
+    for member in trio.members:
+        member.join(trio.group())
+    for _ in range(4):
+        assert trio.decide(17, 8, 8) == [LOCAL] * 3
+
+
+def test_a_member_is_named_that_does_not_come(trio: Trio, caplog: pytest.LogCaptureFixture) -> None:
+    for member in trio.members:
+        member.join(trio.group())
+    first, second, third = trio.members
+    for member in (third, second):
+        assert member.decide(8, willing=True) == LOCAL, "it sees no others willing"
+    for member in (first, second):
+        assert member.decide(8, willing=True) == WAIT
+    trio.now = 5.0
+    with caplog.at_level(logging.WARNING):
+        assert first.decide(8, willing=True) == LOCAL
+    assert f"{trio.names[2]} did not commit to a spread step in time" in caplog.text
+    assert first.counts().late == ((trio.names[2], 1),)
+
+
+def test_an_aborted_step_names_the_ranks_that_were_waited_for(trio: Trio) -> None:
+    for member in trio.members:
+        member.join(trio.group())
+    trio.members[0].aborted((2,))
+    assert trio.spreaders[0].num_taken_back == 1
+    assert trio.members[0].counts().late == ((trio.names[2], 1),)
+    assert trio.members[0].counts().num_aborted == 1
+
+
+def test_what_cannot_be_opened_is_reported_with_the_peer(trio: Trio) -> None:
+    trio.spreaders[0].unreachable = 1
+    assert trio.members[0].join(trio.group()) == SpreadJoined(5, trio.names[1], "no peer access")
+    assert trio.decide(8, 8, 8)[0] == LOCAL
+    group = trio.group()
+    trio.members[2].close()
+    joined = trio.members[1].join(group)
+    assert joined is not None
+    assert joined.peer == trio.names[2]
+    assert "no longer exists" in joined.problem
+    trio.members[2] = Membership(
+        trio.spreaders[2], trio.names[2], "8", OwnRecord(trio.names[2]), times=TIMES
+    )
+
+
+def test_a_member_that_leaves_ends_the_others_rounds(trio: Trio) -> None:
+    for member in trio.members:
+        member.join(trio.group())
+    for _ in range(2):
+        trio.decide(8, 8, 8)
+    assert trio.members[0].join(SpreadGroup(6)) is None
+    assert trio.spreaders[0].num_left == 1
+    assert trio.members[0].look_s > 60.0
+    assert [m.decide(8, willing=True) for m in trio.members] == [LOCAL] * 3
+
+
+def test_a_member_without_sequences_looks_more_often_while_others_have_some(trio: Trio) -> None:
+    for member in trio.members:
+        member.join(trio.group())
+    trio.decide(0, 0, 0)
+    assert trio.members[0].look_s == LOOK_IDLE_S
+    trio.decide(0, 3, 0)
+    trio.decide(0, 3, 0)
+    assert trio.members[0].look_s == LOOK_S
+
+
+def test_a_worker_alone_computes_all_its_steps_locally() -> None:
+    alone = Alone()
+    assert alone.decide(500, willing=True) == LOCAL
+    assert alone.join(SpreadGroup(1)) is None
+    assert alone.look_s > 60.0
