@@ -18,9 +18,10 @@ when another one gives up. The first then launches a round that the second does 
 in vain for a bounded time, and the step is taken back (``aborted``). Members that are on time never
 do that.
 
-A member commits to a round once at most, and rounds only rise. It is one round ahead of another one
-at most, so its record says what it launched the round before with. Rounds that it launches without
-a local step in between follow one another, so an aborted round voids itself and the next one.
+A member commits to a round once at most, and rounds only rise. Its record also says which round it
+launched last: it cannot launch a second one that another member, still at the first, has not seen.
+Rounds that it launches without a local step in between follow one another, so that an aborted round
+voids itself and the next one.
 """
 
 from collections.abc import Sequence
@@ -46,14 +47,15 @@ class Stance(IntEnum):
 @dataclass(frozen=True)
 class Record:
     """What one member says. ``round`` is the next one that it may launch, or has committed to with
-    ``rows`` token rows; ``launched`` are the rows with which it launched the round before, None if
-    it did not. ``beat`` rises with every decision, so that a member that stands still shows."""
+    ``rows`` token rows; ``last_round`` the one that it launched last, with ``last_rows``; 0: none.
+    ``beat`` rises with every decision, so that a member that stands still shows."""
 
     generation: int
     round: int = 1
     stance: Stance = Stance.APART
     rows: int = 0
-    launched: int | None = None
+    last_round: int = 0
+    last_rows: int = 0
     beat: int = 0
 
     def committed_to(self, number: int) -> int | None:
@@ -61,7 +63,7 @@ class Record:
         committed to it."""
         if self.stance is Stance.COMMITTED and self.round == number:
             return self.rows
-        return self.launched if self.round == number + 1 else None
+        return self.last_rows if self.last_round == number else None
 
 
 @dataclass(frozen=True)
@@ -158,10 +160,7 @@ class Lockstep:
         return self._policy.enters(mine.rows + sum(o.rows for o in present))
 
     def _commit_to(self, number: int, rows: int) -> None:
-        launched = self.record.launched if number == self.record.round else None
-        self.record = replace(
-            self.record, round=number, stance=Stance.COMMITTED, rows=rows, launched=launched
-        )
+        self.record = replace(self.record, round=number, stance=Stance.COMMITTED, rows=rows)
 
     def _agree(
         self, seen: Sequence[Record | None], others: Sequence[Record | None], now: float
@@ -195,7 +194,8 @@ class Lockstep:
             mine,
             round=mine.round + 1,
             stance=Stance.WILLING,
-            launched=mine.rows,
+            last_round=mine.round,
+            last_rows=mine.rows,
             beat=mine.beat + 1,
         )
         self._stays = self._policy.stays(together.total)
@@ -212,9 +212,7 @@ class Lockstep:
             self._back_off_s = min(2 * self._back_off_s, self._times.max_back_off_s)
         stance = Stance.APART if let_down else Stance.WILLING
         mine = self.record
-        self.record = replace(
-            mine, round=mine.round + 1, stance=stance, launched=None, beat=mine.beat + 1
-        )
+        self.record = replace(mine, round=mine.round + 1, stance=stance, beat=mine.beat + 1)
 
     def _say(self, stance: Stance, rows: int) -> None:
         beat = self.record.beat + 1

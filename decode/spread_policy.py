@@ -27,10 +27,14 @@ class SpreadPolicy:
         return total >= ceil(self.enter_rows * STAYS_ABOVE)
 
 
+def require_spread(setting: str) -> None:
+    """Raise ValueError naming the setting unless it is ``auto``, ``off`` or a number."""
+    if setting not in ("auto", "off") and not (setting.isdecimal() and int(setting) >= 1):
+        raise ValueError(f"spread: {setting!r} is not auto, off or a number of token rows")
+
+
 def enter_rows(setting: str, num_members: int) -> int:
-    """Under ``auto`` or a number of rows; raises ValueError naming the setting."""
+    """Under ``auto`` or a number."""
     if setting == "auto":
         return PAYS_FROM.get(num_members, PAYS_FROM[max(PAYS_FROM)])
-    if not (setting.isdecimal() and int(setting) >= 1):
-        raise ValueError(f"spread: {setting!r} is not auto, off or a number of sequences")
     return int(setting)

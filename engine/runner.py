@@ -32,6 +32,7 @@ from engine.prefill_graphs import PrefillGraphs
 from engine.prompt_scores import Scores
 from engine.sampler import Sampler
 from engine.speculation import Drafts, Speculation
+from engine.spreading import Spreading
 from engine.step import Draw, Outcome, SampleRow, Step
 from engine.upload import reserve_pinned
 from transport.copy.tensors import CacheTensors
@@ -84,6 +85,7 @@ class Engine:
         self._prefill_graphs: PrefillGraphs | None = None
         self._drafts: Drafts | None = None
         self.max_drafts = config.max_drafts if model.weights.mtp else 0
+        self.spread: Spreading | None = None
         self._sampler: Sampler
         self._cuda: CudaParts | None = None
         self.epoch_stream: torch.cuda.Stream | None = None
@@ -202,7 +204,6 @@ class Engine:
                 owners, verified = self._drafts.launch(part.rows, batch.num_next_drafts)
                 draws.append(([part.sampled[i] for i in owners], verified))
                 continue
-            draw: Draw | None
             if part.scored:
                 draw, scored = self._run_scored(part)
                 scores.append((part.scored, scored))
@@ -239,8 +240,7 @@ class Engine:
 
     def poison_slot(self, state_slot: int) -> None:
         """Fill a freed state slot with NaN."""
-        self.cache.conv[state_slot] = float("nan")
-        self.cache.recurrent[state_slot] = float("nan")
+        self.cache.conv[state_slot] = self.cache.recurrent[state_slot] = float("nan")
 
     def _run(self, part: Pass) -> Draw | None:
         if self._graphs is not None and part.decodes:

@@ -119,6 +119,14 @@ class Options:
             "pay), off, or 1 to 4. All workers must say the same.",
         ),
     ] = "auto"
+    spread: Annotated[
+        str,
+        _option(
+            "BATON_SPREAD",
+            "Compute decode steps together with the other workers of the node: auto (where it "
+            "pays), off, or from so many tokens of all their steps on.",
+        ),
+    ] = "off"
     prefix_cache: Annotated[
         bool,
         _option("BATON_PREFIX_CACHE", "Keep prefixes of prompts and answers for later prompts."),
@@ -186,6 +194,7 @@ class Options:
             gpu_lock_dir=self.gpu_lock_dir,
             unfit_gpu_s=self.unfit_gpu,
             speculate=self.speculate,
+            spread=self.spread,
             prefix_cache=PrefixCacheSettings(self.prefix_cache, host_bytes(self.host_cache_gb)),
         )
 

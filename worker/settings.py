@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from colocated.limits import ColocatedLimits
+from decode.spread_policy import require_spread
 from engine.cache.prefix_policy import MIN_SAVED_TOKENS
 from engine.config import EngineConfig
 from transport.wire.channel_keys import ChannelKeys
@@ -65,7 +66,7 @@ class WorkerSettings:
     until there is one; ``gpu_lock_dir`` is the folder in which all workers of the node lock their
     GPUs; ``unfit_gpu_s`` is how long no worker gets a GPU that reported a critical Xid;
     ``channel_keys`` let it join a coordinator that has them too; ``stall_timeout_s`` as in
-    stall.py; ``speculate`` as in decode/speculation.py."""
+    stall.py; ``speculate`` as in decode/speculation.py; ``spread`` as in spread_policy.py there."""
 
     role: Role
     coordinator: str
@@ -82,9 +83,11 @@ class WorkerSettings:
     gpu_lock_dir: Path = DEFAULT
     unfit_gpu_s: float = UNFIT_S
     speculate: str = "auto"
+    spread: str = "off"
     prefix_cache: PrefixCacheSettings = field(default_factory=PrefixCacheSettings)
 
     def __post_init__(self) -> None:
+        require_spread(self.spread)
         if not self.coordinator:
             raise ValueError("coordinator: no endpoint given, e.g. tcp://127.0.0.1:5555")
         if self.lookahead not in (0, 1):

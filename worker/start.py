@@ -35,6 +35,8 @@ from worker.gpu_locks.marks import mark_unfit
 from worker.gpu_watch import GpuWatch, NoWatch
 from worker.loop import WorkerLoop
 from worker.settings import WorkerSettings
+from worker.spread.membership import Alone, Group, Membership
+from worker.spread.records import OwnRecord
 from worker.stall import StallGuard
 from worker.worker import Worker
 
@@ -62,7 +64,10 @@ def serve(settings: WorkerSettings) -> None:
 
         engine = Engine.load(settings.engine, memory.allocate, progress=loaded)
         write_pattern(engine.cache, instance)
-        session = Session(channel, _hello(role, instance, engine, memory, claimed), time.monotonic)
+        group = _spread_group(settings, engine, instance)
+        cleanup.callback(group.close)
+        hello = _hello(role, instance, engine, memory, claimed, group)
+        session = Session(channel, hello, time.monotonic)
         puller: CopyStream = NoPeers()
         if role == "decode" or settings.prefix_cache.enabled:
             poisoned, after = engine.config.poison, engine.epoch_stream
@@ -83,6 +88,7 @@ def serve(settings: WorkerSettings) -> None:
             puller,
             lookahead=settings.lookahead,
             host=host,
+            group=group,
             drafts=draft_policy(settings.speculate, engine.max_drafts, device),
             prefix_cache=settings.prefix_cache,
         )
@@ -133,7 +139,19 @@ def _watch(claimed: str, settings: WorkerSettings) -> GpuWatch:
     return GpuWatch(lambda: local_gpus(claimed), on_unfit=mark)
 
 
-def _hello(role: Role, instance: str, engine: Engine, memory: OwnMemory, claimed: str) -> Hello:
+def _spread_group(settings: WorkerSettings, engine: Engine, instance: str) -> Group:
+    """What takes part in spread steps, where the setting and the engine allow any."""
+    if settings.spread == "off" or settings.role == "prefill":
+        return Alone()
+    if engine.spread is None:
+        log.warning("spread: %s computes no steps with other workers", settings.engine.device)
+        return Alone()
+    return Membership(engine.spread, instance, settings.spread, OwnRecord(instance))
+
+
+def _hello(
+    role: Role, instance: str, engine: Engine, memory: OwnMemory, claimed: str, group: Group
+) -> Hello:
     layout, pools = engine.layout, engine.pools
     pool_tokens = pools.num_pages * layout.page_size
     return Hello(
@@ -152,4 +170,5 @@ def _hello(role: Role, instance: str, engine: Engine, memory: OwnMemory, claimed
             pools=pools,
         ),
         gpu=claimed,
+        spread=group.export,
     )

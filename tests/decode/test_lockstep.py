@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from decode.lockstep import LOCAL, WAIT, Decision, Lockstep, LockstepTimes, Record, Stance, Together
-from decode.spread_policy import SpreadPolicy, enter_rows
+from decode.spread_policy import SpreadPolicy, enter_rows, require_spread
 
 TIMES = LockstepTimes(enter_s=1.0, step_s=0.2, back_off_s=1.0, max_back_off_s=4.0)
 
@@ -171,9 +171,11 @@ def test_a_member_of_another_generation_takes_no_part() -> None:
 def test_settings_name_themselves() -> None:
     assert enter_rows("auto", 2) > enter_rows("auto", 4) == enter_rows("auto", 8)
     assert enter_rows("40", 4) == 40
-    for wrong in ("0", "-1", "always"):
+    for right in ("auto", "off", "1", "512"):
+        require_spread(right)
+    for wrong in ("0", "-1", "always", ""):
         with pytest.raises(ValueError, match="spread"):
-            enter_rows(wrong, 2)
+            require_spread(wrong)
 
 
 class GroupMachine(RuleBasedStateMachine):

@@ -50,6 +50,7 @@ def test_a_role_has_the_options_of_all_and_its_own_each_with_a_variable(
         (DecodeOptions, {"speculate": "5"}, "speculate: '5' is not auto, off or a number up to 4"),
         (DecodeOptions, {"host_cache_gb": -1.0}, "host_cache: -1.0 GB is negative or not finite"),
         (PrefillOptions, {"host_cache_gb": math.inf}, "host_cache: inf GB is negative or not .*"),
+        (DecodeOptions, {"spread": "0"}, "spread: '0' is not auto, off or a number of token rows"),
         (PrefillOptions, {"speculate": ""}, "speculate: '' is not auto, off or a number up to 4"),
     ],
 )

@@ -36,6 +36,7 @@ class Alone:
     """Of a worker that takes part in no group."""
 
     look_s = inf
+    export = None
 
     def decide(self, num_rows: int, *, willing: bool) -> Plan:
         return LOCAL

@@ -14,7 +14,7 @@ from decode.lockstep import Record, Stance
 from transport.copy import shm
 from transport.wire.errors import PeerGone
 
-_FIELDS = struct.Struct("<QQQHhHxx")  # generation, round, beat, rows, launched (-1: none), stance
+_FIELDS = struct.Struct("<QQQQHHHxx")  # generation, round, last round, beat, both rows, stance
 _CHECKSUM = struct.Struct("<I")
 _CHECKED_FROM = 0x6261746F
 """The checksum's start: memory of zeros, as new memory is, must not pass for a record."""
@@ -69,9 +69,10 @@ def encode(record: Record) -> bytes:
     fields = _FIELDS.pack(
         record.generation,
         record.round,
+        record.last_round,
         record.beat,
         record.rows,
-        -1 if record.launched is None else record.launched,
+        record.last_rows,
         record.stance,
     )
     return fields + _CHECKSUM.pack(zlib.crc32(fields, _CHECKED_FROM))
@@ -83,9 +84,7 @@ def decode(data: bytes) -> Record | None:
     (checksum,) = _CHECKSUM.unpack_from(data, _FIELDS.size)
     if zlib.crc32(fields, _CHECKED_FROM) != checksum:
         return None
-    generation, number, beat, rows, launched, stance = _FIELDS.unpack(fields)
+    generation, number, last_round, beat, rows, last_rows, stance = _FIELDS.unpack(fields)
     if stance not in Stance.__members__.values():
         return None
-    return Record(
-        generation, number, Stance(stance), rows, None if launched < 0 else launched, beat
-    )
+    return Record(generation, number, Stance(stance), rows, last_round, last_rows, beat)
