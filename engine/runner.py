@@ -32,7 +32,7 @@ from engine.prefill_graphs import PrefillGraphs
 from engine.prompt_scores import Scores
 from engine.sampler import Sampler
 from engine.speculation import Drafts, Speculation
-from engine.spreading import Spreading
+from engine.spread.interface import Spreading
 from engine.step import Draw, Outcome, SampleRow, Step
 from engine.upload import reserve_pinned
 from transport.copy.tensors import CacheTensors

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from decode.lockstep import Record
 from engine.batch import ForwardBatch, SpreadPlan, StepResult
-from engine.spreading import MemberUnreachable
+from engine.spread.interface import MemberUnreachable
 from tests.simulation.fake_engine import LAYOUT, FakeEngine, FakeStep
 from transport.wire.errors import PeerGone
 from transport.wire.spread import ExchangeExport

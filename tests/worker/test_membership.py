@@ -8,7 +8,7 @@ import pytest
 
 from decode.lockstep import LOCAL, WAIT, LockstepTimes
 from engine.batch import ForwardBatch, SpreadPlan
-from engine.spreading import MemberUnreachable
+from engine.spread.interface import MemberUnreachable
 from engine.step import Step
 from transport.wire.spread import ExchangeExport, SpreadGroup, SpreadJoined, SpreadMember
 from worker.spread.membership import LOOK_IDLE_S, LOOK_S, Alone, Membership

@@ -17,7 +17,7 @@ from typing import Literal
 from decode.lockstep import LOCAL, WAIT, Lockstep, LockstepTimes, Record
 from decode.spread_policy import SpreadPolicy, enter_rows
 from engine.batch import ForwardBatch, SpreadPlan
-from engine.spreading import MemberUnreachable, Spreading
+from engine.spread.interface import MemberUnreachable, Spreading
 from engine.step import Step
 from transport.wire.errors import PeerGone
 from transport.wire.spread import SpreadCounts, SpreadExport, SpreadGroup, SpreadJoined
