@@ -17,6 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from telemetry.draft_metrics import DraftMetrics
 from telemetry.gpu_metrics import GpuMetrics
 from telemetry.prefix_metrics import PrefixMetrics
+from telemetry.spread_metrics import SpreadMetrics
 from telemetry.vllm_aliases import VllmAliases
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -169,6 +170,7 @@ class Metrics:
             "baton_worker_drafts", "Drafts that a step makes for each sequence.", worker, registry=r
         )
         self.drafts = DraftMetrics(r)
+        self.spread = SpreadMetrics(r)
         self.prefixes = PrefixMetrics(r)
         self.gpus = GpuMetrics()
         r.register(self.gpus)
@@ -252,6 +254,7 @@ class Metrics:
             gauge.remove_by_labels({"instance": instance, "role": role})
         self.gpus.forget(instance)
         self.prefixes.forget(instance, role)
+        self.spread.forget(instance, role)
         if role in ("prefill", "decode"):
             self.selftest_bytes_per_s.remove_by_labels({role: instance})
 

@@ -130,8 +130,12 @@ class Inbox:
         worker.malformed_dropped = message.malformed_dropped
         worker.drafts.note(message.gauges.drafts, worker.heard_at)
         worker.prefixes.note(message.gauges.prefix, worker.heard_at)
+        worker.spread.note(message.gauges.spread, worker.heard_at)
         self._groups.take_counts(worker)
         self._observer.counted(worker)
+        for name, times in worker.spread.growth.late:
+            if (member := self._registry.get(name)) is not None:
+                self._observer.waited_in_vain(member, times)
         self._observer.heartbeat(worker)
         self._lifecycle.reconcile(worker, set(message.held), self._welcome.heartbeat_s)
 

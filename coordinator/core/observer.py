@@ -158,8 +158,16 @@ class Observer:
         """The worker's heartbeat counts more than the one before."""
         growth = worker.drafts.growth
         self._metrics.drafts.grow(growth.num_steps, growth.verified, growth.accepted)
-        prefixes = structs.asdict(worker.prefixes.growth)
+        prefixes, spread = structs.asdict(worker.prefixes.growth), worker.spread.growth
         self._metrics.prefixes.grow(worker.instance, worker.hello.role, prefixes)
+        self._metrics.spread.grow(
+            worker.instance, worker.hello.role, steps=spread.num_steps, aborted=spread.num_aborted,
+            wait_s=spread.wait_ms / 1e3,
+        )  # fmt: skip
+
+    def waited_in_vain(self, member: Worker, times: int) -> None:
+        """Another member of its spread group has."""
+        self._metrics.spread.waited_in_vain(member.instance, times)
 
     def heartbeat(self, worker: Worker) -> None:
         gauges, pools = worker.gauges, worker.hello.memory.pools
@@ -180,6 +188,7 @@ class Observer:
         )
         held = structs.asdict(gauges.prefix) | {"gpu_bytes": worker.kept_bytes}
         self._metrics.prefixes.tell(worker.instance, worker.hello.role, held)
+        self._metrics.spread.tell(worker.instance, worker.hello.role, gauges.spread.num_members)
         if worker.gpu is None:
             self._metrics.gpus.forget(worker.instance)
         else:

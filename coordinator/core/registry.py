@@ -13,6 +13,7 @@ from coordinator.core.pairs import Pairs
 from coordinator.core.prefix_meter import PrefixMeter
 from coordinator.core.request import Request, State
 from coordinator.core.seen_pages import SeenPages
+from coordinator.core.spread_meter import SpreadMeter
 from coordinator.core.token_meter import TokenMeter
 from transport.wire.errors import LayoutMismatch, RoleMismatch
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
@@ -57,6 +58,7 @@ class Worker:
     output_tokens: TokenMeter = field(default_factory=TokenMeter)
     drafts: DraftMeter = field(default_factory=DraftMeter)
     prefixes: PrefixMeter = field(default_factory=PrefixMeter)
+    spread: SpreadMeter = field(default_factory=SpreadMeter)
     malformed_dropped: int = 0
     unproved: dict[str, float] = field(default_factory=dict)
     landing: dict[str, float] = field(default_factory=dict)

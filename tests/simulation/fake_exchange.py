@@ -57,7 +57,7 @@ class FakeSpreading:
         self.engine, self.exchange = engine, exchange
         self.export = ExchangeExport("shm", name, 1)
         self.members: tuple[str, ...] = ()
-        self.generation = 0
+        self.generation = self.last_round = 0
 
     def join(self, generation: int, rank: int, exports: Sequence[ExchangeExport]) -> None:
         assert not self.engine.unread_spread
@@ -76,6 +76,10 @@ class FakeSpreading:
 
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> "SpreadStep":
         assert plan.generation == self.generation
+        assert not (plan.first and self.engine.unread_spread)
+        if not plan.first:
+            assert plan.round == self.last_round + 1, "a gap behind a step that may abort"
+        self.last_round = plan.round
         assert self.members
         assert all(row.token_ids is None for row in batch.rows)
         if batch.rows:

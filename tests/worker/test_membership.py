@@ -82,6 +82,7 @@ def test_members_launch_the_same_plan_and_say_what_they_did(trio: Trio) -> None:
                 plans[place] = trio.members[place].decide(rows, willing=True)
     assert plans == [plans[0]] * 3
     assert isinstance(plans[0], SpreadPlan)
+    assert plans[0].first
     assert (plans[0].generation, plans[0].bucket) == (5, 16)
     for member in trio.members:
         member.launch(ForwardBatch(()), plans[0])

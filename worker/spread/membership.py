@@ -90,7 +90,7 @@ class Membership:
         self._generation = 0
         self._peers: list[tuple[str, PeerRecord]] = []
         self._members: tuple[str, ...] = ()
-        self._others_idle = True
+        self._others_idle = self._is_first = True
         self._waits_since: float | None = None
         self._num_steps = self._num_aborted = 0
         self._wait_s = 0.0
@@ -127,9 +127,11 @@ class Membership:
             self._wait_s += now - self._waits_since
             self._waits_since = None
         if decision == LOCAL:
+            self._is_first = True
             return LOCAL
         bucket = next(b for b in self._engine.buckets if b >= decision.rows)
-        return SpreadPlan(self._generation, decision.round, bucket)
+        is_first, self._is_first = self._is_first, False
+        return SpreadPlan(self._generation, decision.round, bucket, is_first)
 
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         """Launch the step that ``decide`` has planned."""
@@ -146,6 +148,7 @@ class Membership:
         """Spread steps were taken back, in which those of these ranks were waited for in vain."""
         self._engine.take_back()
         self._num_aborted += 1
+        self._is_first = True
         for rank in late:
             self._note_late(self._members[rank], "did not take part in a spread step in time")
         if self._lockstep is not None:
@@ -187,7 +190,7 @@ class Membership:
             self._own.write(Record(generation=0))
             self._engine.leave()
         self._close_peers()
-        self._waits_since = None
+        self._waits_since, self._is_first = None, True
 
     def counts(self) -> SpreadCounts:
         return SpreadCounts(
