@@ -1,0 +1,31 @@
+"""Steps that GPUs compute together, a process each: bits as of local steps, and one that stalls."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench import result_file
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_spread_steps_have_the_bits_of_local_ones(gpus: int, tmp_path: Path) -> None:
+    if torch.cuda.device_count() < gpus:
+        pytest.skip(f"{gpus} GPUs are needed")
+    out = tmp_path / "spread.json"
+    command = [
+        sys.executable, "-m", "bench.spread_step", "--gpus", str(gpus), "--models", "small",
+        "--logs", str(tmp_path / "logs"), "--out", str(out),
+    ]  # fmt: skip
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=380)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = result_file.load(out, "spread-step")
+    assert found["ok"], found["problems"]
+    assert len(found["results"]["small"]["bits"]) > 8
+    assert found["results"]["small"]["stall"]["taken_back"]
