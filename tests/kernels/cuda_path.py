@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine import gpu, graphs
+from engine import draft_graphs, gpu, graphs
 from engine.config import EngineConfig
 from engine.cuda_parts import CudaParts
 from engine.kernels.triton_set import TritonKernels
@@ -60,6 +60,8 @@ def capture(_: Any, forward: Callable[[], Any]) -> tuple[Graph, Any]:
 def on_the_cpu(patch: pytest.MonkeyPatch) -> None:
     """Let what is made for CUDA be made here."""
     patch.setattr(graphs.GraphPool, "capture", capture)
+    patch.setattr(draft_graphs, "_captured", lambda pool, forward: pool.capture(forward)[0])
+    patch.setattr(draft_graphs, "BUCKETS", ())  # all rows are one
     patch.setattr(gpu, "free_bytes", lambda: 0)
     patch.setattr(gpu, "graphs_plan", lambda *_: "")
     patch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: tensor.clone())
