@@ -93,7 +93,8 @@ class PrefixReuse:
             return
         if prefix is not None:
             self._allocator.pin(prefix)
-            self._allocator.kept.touch(prefix.key)
+            if not sequence.reused:  # what a copy has brought counts its use already
+                self._allocator.kept.touch(prefix.key)
             sequence.prefix, sequence.reused = prefix, sequence.reused or "gpu"
         num_seen = self._seen.note(sequence.keys)
         sequence.num_seen = num_seen * self._layout.page_size
