@@ -7,7 +7,7 @@ earlier come first; those that do not fit to a group form the next one (another 
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from coordinator.core.registry import Registry, Worker
@@ -47,18 +47,20 @@ class SpreadGroups:
         self._monotonic = monotonic
         self._next_generation = first_generation
         self._groups: list[Group] = []
+        self._last: dict[Worker, int] = {}  # the generation that each was in last
         self._slow = SlowMembers()
 
     def update(self) -> None:
         """Workers have come, gone or changed: form new groups where the members are others."""
-        wanted = self._wanted()
+        here, wanted = set(self._registry.all()), self._wanted()
         former = {group.members: group for group in self._groups}
         self._groups = [former.get(members) or self._form(members) for members in wanted]
         placed = {member for members in wanted for member in members}
-        for member in {member for members in former for member in members} - placed:
-            if self._registry.get(member.instance) is member:
-                self._send(member.instance, SpreadGroup(self._new_generation()))
-        self._slow.keep_only({worker.instance for worker in self._registry.all()})
+        for group in former.values():
+            for member in here.intersection(group.members) - placed:
+                self._send(member.instance, SpreadGroup(group.generation))
+        self._last = {member: last for member, last in self._last.items() if member in here}
+        self._slow.keep_only({worker.instance for worker in here})
 
     def joined(self, worker: Worker, message: SpreadJoined) -> None:
         """It has opened the memory of its group's members, or failed to."""
@@ -104,7 +106,9 @@ class SpreadGroups:
         return groups
 
     def _form(self, members: tuple[Worker, ...]) -> Group:
-        group = Group(self._new_generation(), members)
+        lanes = {self._last[member] % 2 for member in members if member in self._last}
+        group = Group(self._new_generation(lanes), members)
+        self._last |= dict.fromkeys(members, group.generation)
         names = [member.instance for member in members]
         log.info("spread group %d: %s", group.generation, ", ".join(names))
         told = []
@@ -115,6 +119,11 @@ class SpreadGroups:
             self._send(name, SpreadGroup(group.generation, tuple(told)))
         return group
 
-    def _new_generation(self) -> int:
-        generation, self._next_generation = self._next_generation, self._next_generation + 1
+    def _new_generation(self, used: Set[int]) -> int:
+        """One whose lane of the members' memory (its parity) is not ``used`` by the generations
+        before, where that can be: a member that is late may still write there."""
+        generation = self._next_generation
+        if generation % 2 in used and len(used) == 1:
+            generation += 1
+        self._next_generation = generation + 1
         return generation

@@ -43,9 +43,9 @@ class SpreadMember(WireStruct, frozen=True):
 
 
 class SpreadGroup(WireStruct, frozen=True, tag="spread-group"):
-    """The worker is a member of this group, and of no other one; without ``members`` of none. The
-    order of the members is the same for all of them. No two groups ever have the same
-    ``generation``, whatever coordinator has formed them."""
+    """The worker is a member of this group, and of no other one; without ``members`` of none, and
+    that of this ``generation`` goes on without it. The order of the members is the same for all of
+    them. No two groups ever have the same generation, whatever coordinator has formed them."""
 
     generation: Generation
     members: Annotated[tuple[SpreadMember, ...], Meta(max_length=MAX_MEMBERS)] = ()
