@@ -141,8 +141,8 @@ def main(
 
 
 def _without_requests(found: dict[str, Any]) -> dict[str, Any]:
-    """A result without what it says of single requests, and without what all have in common."""
-    left_out = ("requests", "timeline")
+    """A result without what it says of single requests and of each second of a GPU."""
+    left_out = ("requests", "timeline", "gpu")
     results = found["results"]
     for each in (results, *results.get("levels", ())):
         for name in left_out:
