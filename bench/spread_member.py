@@ -162,7 +162,7 @@ class Member:
         outcomes = []
         for i in range(2):
             rows = self._rows(live, i)
-            self.steps.launch(rows, round_ + i, bucket)
+            self.steps.launch(rows, round_ + i, bucket, first=not i)
             outcomes.append(self.steps.outcome(rows))
         read = [self.steps.read(outcome) for outcome in outcomes]
         took_ms = 1e3 * (time.perf_counter() - began)
@@ -220,7 +220,7 @@ class Member:
 
     def _launch_spread(self, bucket: int, round_: int, rows: list[Row]) -> Any:
         """The host is a step ahead, as a worker is."""
-        stepped = self.steps.launch(rows, round_, bucket)
+        stepped = self.steps.launch(rows, round_, bucket, first=self._unread is None)
         outcome = self.steps.outcome(rows)
         self._read_last()
         self._unread = outcome

@@ -18,7 +18,7 @@ tables indexed by state slot, on the device, so that a captured graph can read t
 tokenizer's never get logits at all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -159,6 +159,11 @@ class Sampler:
         noise = gumbel_noise(seeds, positions, logits.shape[1])
         scaled = logits / torch.where(temperature == 0.0, 1.0, temperature)
         return torch.where(temperature == 0.0, logits, scaled + noise).argmax(-1)
+
+    def has_history(self, state_slots: Iterable[int]) -> bool:
+        """Whether a token sampled for one of these slots changes more than what is fed next."""
+        found = [self._bound[slot].sampling for slot in state_slots]
+        return any(each.has_penalties or each.constraint is not None for each in found)
 
     def _masks(self, rows: Sequence[SampleRow]) -> Masks | None:
         """Of the constrained rows; waits for their last tokens, while this step is computed."""

@@ -22,8 +22,8 @@ has pushed it, which it does after it has read and emptied all results of the la
 *Abort.* A member whose wait runs out sets the word of all members. It stays set, so steps launched
 behind the aborted one are not valid either. A member that sees it stores no more into others'
 memory: results that were computed from missing rows never leave the GPU, and a member that was put
-out of the group stores nothing when its host goes on later. A member ``reset``s its lane when all
-members have agreed on another step, which each does when it has no step under way.
+out of the group stores nothing when its host goes on later. A member ``reset``s its lane before the
+first step that all members have agreed on with no step under way.
 """
 
 from collections.abc import Sequence
@@ -31,11 +31,12 @@ from dataclasses import dataclass
 
 import torch
 
+from transport.wire.spread import MAX_MEMBERS
+
 EMPTY = -0x00004542
 """As float32 a NaN whose payload is not that of a computed NaN."""
 WORD_BYTES = 16
 HEADER_BYTES = 256
-MAX_MEMBERS = 8
 LANES = 2
 MAX_USES = 1 << 28
 """Of a generation's flags, 18 hours of steps of 10 ms with 40 layers. Then they begin anew, and
@@ -154,8 +155,8 @@ class Exchange:
         self.header[0] = UNKNOWN_MEMBER
 
     def reset(self) -> None:
-        """Enqueue the first step's beginning of a generation, or of a step after an aborted one:
-        nothing is aborted, and no result has come."""
+        """Enqueue, before a step that all members have agreed on with none under way: nothing is
+        aborted, and no result has come."""
         self.header.zero_()
         self.returned.fill_(EMPTY)
 

@@ -16,10 +16,12 @@ import torch
 from engine.batch import Row
 from engine.graphs import DecodeGraphs, Stepped
 from engine.kernels.triton_set import TritonKernels
+from engine.spread.interface import MemberUnreachable
 from engine.spread.kernels import SpreadKernels
 from engine.spread.memory import HEADER_BYTES, Exchange, ExchangeLayout, first_flag
 from engine.spread.saved import SavedStates
 from transport.copy.memory import OwnMemory
+from transport.wire.errors import PeerGone
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,15 @@ class SpreadOutcome:
     header: torch.Tensor
     copied: torch.cuda.Event | None
 
+    def wait(self) -> None:
+        """Return when the step is done."""
+        if self.copied is not None:
+            self.copied.synchronize()
+
     def read(self) -> tuple[bool, tuple[int, ...]]:
         """(whether the step was aborted, the places of members that were waited for in vain, as far
         as is known); waits for the step."""
-        if self.copied is not None:
-            self.copied.synchronize()
+        self.wait()
         abort, *late = self.header.tolist()
         return abort != 0, tuple(place for place, word in enumerate(late) if word)
 
@@ -71,9 +77,8 @@ class SpreadSteps:
         self._captured: set[int] = set()
         self._opened: list[int] = []
         self._unread: deque[SpreadOutcome] = deque()
-        self._aborted: set[int] = set()
-        """State slots."""
-        self._is_aborted = False
+        self._aborted: set[int] | None = None
+        """State slots of the aborted steps that are to be taken back."""
         self._generation = self._num_members = self._round = 0
 
     def capture(self, num_members: int) -> None:
@@ -84,9 +89,10 @@ class SpreadSteps:
             self._graphs.capture_spread(num_members, self.buckets, kernels)
             self._captured.add(num_members)
 
+    @torch.inference_mode()
     def join(self, generation: int, place: int, handles: Sequence[str]) -> None:
         """Be the member ``place`` of those whose memory has these handles, the own one included.
-        No step is under way. Raises PeerGone."""
+        No step is under way. Raises MemberUnreachable, and is then in no group."""
         self.leave()
         self.capture(len(handles))
         addresses = []
@@ -94,14 +100,18 @@ class SpreadSteps:
             if i == place:
                 addresses.append(self._own_address)
                 continue
-            self._opened.append(self._open_peer(handle))
+            try:
+                self._opened.append(self._open_peer(handle))
+            except PeerGone as error:
+                self.leave()
+                raise MemberUnreachable(i, str(error)) from error
             addresses.append(self._opened[-1])
         self.exchange.join(generation, addresses, place, limit_s=self._limit_s)
         self._saved.forget()
-        self._aborted.clear()
-        self._is_aborted = False
+        self._aborted = None
         self._generation, self._num_members = generation, len(handles)
 
+    @torch.inference_mode()
     def leave(self) -> None:
         """Unmap the others' memory, while no step is under way."""
         assert not self._unread, "a step is under way"
@@ -111,21 +121,22 @@ class SpreadSteps:
             self._close_peer(self._opened.pop())
         self._num_members = 0
 
-    def launch(self, rows: Sequence[Row], round_: int, bucket: int) -> Stepped:
+    @torch.inference_mode()
+    def launch(self, rows: Sequence[Row], round_: int, bucket: int, *, first: bool) -> Stepped:
         """Enqueue the step of a round, which no step of this generation had before. What it returns
-        is the graphs'; ``outcome`` is to be called behind all that uses it."""
+        is the graphs'; ``outcome`` is to be called behind all that uses it. ``first``: no step is
+        under way here, or was at any member when it agreed to this one."""
         assert self._num_members, "no group is joined"
-        if self._is_aborted and not self._unread:
-            # All members have agreed on this round with no step under way: nothing of the aborted
-            # one can come any more.
-            assert not self._aborted, "take it back first"
-            self._is_aborted = False
+        if first:
+            assert not self._unread, "a step is under way"
+            assert self._aborted is None, "an aborted step is to be taken back first"
             self.exchange.reset()
         self._round = round_
         self._saved.save([row.state_slot for row in rows], round_)
         self.exchange.begin_step(first_flag(self._generation, round_, self._num_layers))
         return self._graphs.launch_spread(self._num_members, bucket, rows)
 
+    @torch.inference_mode()
     def outcome(self, rows: Sequence[Row]) -> SpreadOutcome:
         """Enqueue the reading of the launched step's outcome, behind all that uses the step."""
         header, copied = self.exchange.header.clone(), None
@@ -145,14 +156,14 @@ class SpreadSteps:
         self._unread.popleft()
         aborted, late = outcome.read()
         if aborted:
-            self._is_aborted = True
-            self._aborted |= outcome.state_slots
+            self._aborted = (self._aborted or set()) | outcome.state_slots
         return aborted, late
 
+    @torch.inference_mode()
     def take_back(self) -> None:
         """All launched steps are read, and one was aborted: its sequences, and those of the steps
         behind it, are as they were before it."""
         assert not self._unread, "a step is under way"
-        assert self._is_aborted, "nothing was aborted"
+        assert self._aborted is not None, "nothing was aborted"
         self._saved.restore(sorted(self._aborted))
-        self._aborted.clear()
+        self._aborted = None

@@ -10,9 +10,11 @@ import triton.language as tl
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.spread.memory import HEADER_BYTES, WORD_BYTES, Exchange
 from engine.spread.triton_words import is_aborted, member_address, store_words
+from transport.wire.spread import MAX_MEMBERS
 
 INBOX = tl.constexpr(HEADER_BYTES)
 WORD = tl.constexpr(WORD_BYTES)
+MOST_MEMBERS = tl.constexpr(MAX_MEMBERS)
 MOST_THREADS = 256
 """Of a program of these kernels: so many elements that each thread has one of its own."""
 
@@ -33,8 +35,8 @@ def inbox_arguments(exchange: Exchange) -> dict[str, Any]:
 
 @triton.jit
 def inbox_of(address, flag, MEMBER_BYTES: tl.constexpr):
-    """Where the inbox of this use begins in the memory at ``address``: 8 members' rows."""
-    return address + INBOX + (flag & 1).to(tl.int64) * (8 * MEMBER_BYTES)
+    """Where the inbox of this use begins in the memory at ``address``."""
+    return address + INBOX + (flag & 1).to(tl.int64) * (MOST_MEMBERS * MEMBER_BYTES)
 
 
 @triton.jit(do_not_specialize=["layer"])

@@ -5,19 +5,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from engine import graphs, weights
-from engine.batch import Row
+from engine.batch import Binding, ForwardBatch, Row, SpreadPlan, StepResult
 from engine.kernels.triton_set import TritonKernels
 from engine.model.config import ModelConfig
 from engine.model.registry import build
+from engine.sampler import Sampler
+from engine.spread.engine_steps import EngineSpread
+from engine.spread.interface import MemberUnreachable
 from engine.spread.memory import HEADER_BYTES, UNKNOWN_MEMBER, ExchangeLayout
 from engine.spread.steps import SpreadSteps
+from engine.step import SampleRow
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
+from transport.wire.errors import PeerGone
 from transport.wire.layout import PoolSize
+from transport.wire.sampling import SamplingParams, StopRule
 
 FULL_SIZE = Path(__file__).parents[2] / "bench/models/qwen3.5-35b-a3b/config.json"
 SMALLER = {
@@ -84,7 +91,11 @@ class Sequences:
         cache = CacheTensors.over(memory, layout, pools)
         for tensor in (cache.kv, cache.conv, cache.recurrent):
             tensor.normal_(0, 0.1)
-        next_token = torch.arange(3, 3 + NUM_SLOTS, device=device)
+        self.sampler = Sampler(NUM_SLOTS, 512, device)
+        next_token = self.sampler.next_token
+        for slot in (0, 2):
+            greedy = SamplingParams(temperature=0.0)
+            self.sampler.bind(Binding(slot, (3,), (4 + slot,), greedy, StopRule(99)))
         self.states = cache.conv, cache.recurrent, next_token
         self._kept = [state.clone() for state in self.states]
         local = TritonKernels(config, device, NUM_SLOTS)
@@ -100,6 +111,7 @@ class Sequences:
             self.graphs, local, exchanged, len(config.layer_types), self.memory, self.states,
             (BUCKET,), limit_s=1.0, open_peer=int, close_peer=self.closed.append,
         )  # fmt: skip
+        self.spread = EngineSpread(self.steps, self.sampler, self.memory)
 
     def begin(self) -> None:
         for state, kept in zip(self.states, self._kept, strict=True):
@@ -108,16 +120,21 @@ class Sequences:
     def rows(self, step: int) -> list[Row]:
         return [Row(0, (0,), 40 + step, None), Row(2, (1,), 20 + step, None)]
 
-    def two_steps(self, launch: Callable[[int, list[Row]], graphs.Stepped]) -> list[torch.Tensor]:
-        """Logits and states. The fed token rises, as if it had been sampled."""
-        found = []
-        for i in range(2):
-            found.append(launch(i, self.rows(i))[0].clone())
-            self.states[2].add_(1)
-        return [*found, *(state.clone() for state in self.states)]
+    def batch(self, step: int) -> ForwardBatch:
+        return ForwardBatch(tuple(self.rows(step)))
 
-    def local(self) -> list[torch.Tensor]:
-        return self.two_steps(lambda _, rows: self.graphs.launch(rows))
+    def local(self) -> tuple[list[list[int]], list[torch.Tensor]]:
+        """Of two local steps: (the tokens of each, the states behind them)."""
+        tokens = []
+        for i in range(2):
+            rows = self.rows(i)
+            sampled = [SampleRow(row.state_slot, row.start + 1) for row in rows]
+            tokens.append(self.sampler.sample(*self.graphs.launch(rows), sampled).ids.tolist())
+        return tokens, [state.clone() for state in self.states]
+
+
+def tokens_of(result: StepResult) -> list[int | None]:
+    return [each.token_id for row in result.sampled for each in row]
 
 
 @pytest.fixture
@@ -132,43 +149,69 @@ def sequences(device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return Sequences(ModelConfig.read(tmp_path).without_drafts(), device)
 
 
-def assert_equal(found: list[torch.Tensor], truth: list[torch.Tensor]) -> None:
-    for ours, expected in zip(found, truth, strict=True):
-        assert expected.isfinite().all()
-        assert torch.equal(ours, expected)
+def assert_states(sequences: Sequences, truth: list[torch.Tensor]) -> None:
+    for state, expected in zip(sequences.states, truth, strict=True):
+        assert torch.equal(state, expected)
 
 
 @torch.inference_mode()
 def test_spread_steps_have_the_bits_of_local_ones_also_after_an_aborted_one(
     sequences: Sequences,
 ) -> None:
-    truth, steps = sequences.local(), sequences.steps
+    (tokens, states), spread = sequences.local(), sequences.spread
     sequences.begin()
-    steps.join(1, 0, [sequences.memory.handle])
-    steps.exchange.header[0] = UNKNOWN_MEMBER
-    steps.launch(sequences.rows(0), 1, BUCKET)
-    assert steps.read(steps.outcome(sequences.rows(0))) == (True, ())
-    steps.take_back()
-    found = sequences.two_steps(lambda i, rows: steps.launch(rows, 7 + i, BUCKET))
-    assert_equal(found, truth)
-    assert steps.read(steps.outcome(sequences.rows(1))) == (False, ())
+    spread.join(9, 0, [spread.export])
+    reset = sequences.steps.exchange.reset
+    sequences.steps.exchange.reset = lambda: sequences.steps.exchange.header.fill_(UNKNOWN_MEMBER)
+    result = spread.launch(sequences.batch(0), SpreadPlan(9, 1, BUCKET, first=True)).result()
+    assert (result.aborted, result.late, result.sampled) == (True, tuple(range(8)), ((), ()))
+    spread.take_back()
+    sequences.steps.exchange.reset = reset
+    launched = [
+        spread.launch(sequences.batch(i), SpreadPlan(9, 7 + i, BUCKET, first=not i))
+        for i in range(2)
+    ]
+    results = [step.result() for step in launched]
+    assert not any(result.aborted for result in results)
+    assert [tokens_of(result) for result in results] == tokens
+    assert_states(sequences, states)
 
 
 @torch.inference_mode()
 def test_an_aborted_step_is_taken_back_with_those_behind_it(sequences: Sequences) -> None:
-    truth, steps = sequences.local(), sequences.steps
+    (tokens, states), spread = sequences.local(), sequences.spread
+    other = msgspec.structs.replace(spread.export, handle=sequences.other.handle)
     sequences.begin()
-    steps.join(1, 0, [sequences.memory.handle, sequences.other.handle])
-    first, second = sequences.rows(0)
-    outcomes = []
+    spread.join(9, 0, [spread.export, other])
     # A sequence that only takes part in the step behind loses nothing either.
-    for round_, rows in ((1, [first]), (2, [first, second])):
-        steps.launch(rows, round_, BUCKET)
-        for row in rows:
-            sequences.states[2][row.state_slot] += 100
-        outcomes.append(steps.outcome(rows))
-    assert [steps.read(outcome) for outcome in outcomes] == [(True, (1,))] * 2
-    steps.take_back()
-    steps.leave()
+    one = ForwardBatch(tuple(sequences.rows(0)[:1]))
+    steps = [
+        spread.launch(one, SpreadPlan(9, 1, BUCKET, first=True)),
+        spread.launch(sequences.batch(0), SpreadPlan(9, 2, BUCKET, first=False)),
+    ]
+    for step in steps:
+        result = step.result()
+        assert (result.aborted, result.late) == (True, (1,))
+    spread.take_back()
+    spread.leave()
     assert sequences.closed == [int(sequences.other.handle)]
-    assert_equal(sequences.local(), truth)
+    assert sequences.local()[0] == tokens
+    assert_states(sequences, states)
+
+
+def test_a_member_that_cannot_be_mapped_is_named(sequences: Sequences) -> None:
+    spread, opened = sequences.spread, []
+
+    def open_peer(handle: str) -> int:
+        if opened:
+            raise PeerGone(f"no memory {handle}")
+        opened.append(int(handle))
+        return opened[0]
+
+    sequences.steps._open_peer = open_peer
+    sequences.steps._captured.add(3)
+    other = msgspec.structs.replace(spread.export, handle=sequences.other.handle)
+    with pytest.raises(MemberUnreachable) as raised:
+        spread.join(9, 1, [other, spread.export, other])
+    assert raised.value.rank == 2
+    assert sequences.closed == opened, "no memory stays mapped"

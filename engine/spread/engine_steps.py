@@ -1,0 +1,73 @@
+"""A spread group as an engine on CUDA offers it: ``Spreading`` over its graphs and its sampler."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from engine.batch import ForwardBatch, SpreadPlan, StepResult
+from engine.sampler import Sampler
+from engine.spread.steps import SpreadOutcome, SpreadSteps
+from engine.step import Draw, SampleRow, Step
+from transport.copy.memory import OwnMemory
+from transport.wire.spread import ExchangeExport
+
+
+@dataclass(frozen=True)
+class SpreadStep(Step):
+    """A step that is read only when it was not aborted. Steps are read in the order of their
+    launches."""
+
+    steps: SpreadSteps = field(kw_only=True)
+    outcome: SpreadOutcome = field(kw_only=True)
+
+    def wait(self) -> None:
+        self.outcome.wait()
+
+    def result(self) -> StepResult:
+        aborted, late = self.steps.read(self.outcome)
+        if aborted:
+            return StepResult(((),) * self.num_rows, aborted=True, late=late)
+        return super().result()
+
+
+class EngineSpread:
+    """``engine.spread.interface.Spreading``. ``memory`` is what ``steps`` have allocated."""
+
+    def __init__(self, steps: SpreadSteps, sampler: Sampler, memory: OwnMemory) -> None:
+        self._steps, self._sampler, self._memory = steps, sampler, memory
+        self._generation = 0
+
+    @property
+    def export(self) -> ExchangeExport:
+        memory = self._memory
+        return ExchangeExport(memory.kind, memory.handle, memory.size_bytes)
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        return self._steps.buckets
+
+    def join(self, generation: int, rank: int, exports: Sequence[ExchangeExport]) -> None:
+        self._steps.join(generation, rank, [export.handle for export in exports])
+        self._generation = generation
+
+    def leave(self) -> None:
+        self._steps.leave()
+
+    def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
+        """As the interface says. What a sampled token changes beside the next one, the counts of
+        penalties and the state of a grammar, cannot be taken back: rows have neither."""
+        assert plan.generation == self._generation, (plan, self._generation)
+        rows = batch.rows
+        assert not self._sampler.has_history(row.state_slot for row in rows)
+        logits, slots, positions = self._steps.launch(
+            rows, plan.round, plan.bucket, first=plan.first
+        )
+        draws: list[tuple[Sequence[int], Draw]] = []
+        if rows:
+            sampled = [SampleRow(row.state_slot, row.start + 1) for row in rows]
+            draw = self._sampler.sample(logits, slots, positions, sampled)
+            draws.append((range(len(rows)), draw))
+        outcome = self._steps.outcome(rows)
+        return SpreadStep(len(rows), tuple(draws), steps=self._steps, outcome=outcome)
+
+    def take_back(self) -> None:
+        self._steps.take_back()
