@@ -116,8 +116,13 @@ class Sequence:
     def may_draft(self) -> bool:
         """Whether its tokens can be guessed: what penalties and a grammar do to the next token is
         known only when the one before it is."""
-        sampling = self.sampling
-        return not (sampling.has_penalties or sampling.constraint)
+        return not self.has_history
+
+    @property
+    def has_history(self) -> bool:
+        """Whether a sampled token changes more than what is fed next: the counts of penalties, or
+        the state of a grammar. A step that does this cannot be taken back."""
+        return bool(self.sampling.has_penalties or self.sampling.constraint)
 
     @property
     def log_fields(self) -> dict[str, object]:

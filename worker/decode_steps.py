@@ -47,6 +47,7 @@ class DecodeSteps:
         if not self.undecided:
             self._scheduled = self._sequences.schedule()
         scheduled = self._scheduled or NOTHING
+        willing = willing and not any(s.has_history for s in scheduled.sequences)
         plan = self._group.decide(_token_rows(scheduled), willing=willing)
         self.undecided = plan == WAIT
         if plan == WAIT:

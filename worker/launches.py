@@ -25,9 +25,9 @@ class _Launch:
 
 
 class Launches:
-    """``take_back`` undoes the scheduling of a step that was not computed. ``aborted`` is called
-    once all launched batches have been read and steps were taken back, with the ranks of the
-    members that were waited for in vain."""
+    """``aborted`` is called once all launched batches have been read and some were not computed,
+    with the ranks of the members that were waited for in vain. Then ``take_back`` undoes the
+    scheduling of each: the sequences' states are right again, should one be kept or copied."""
 
     def __init__(
         self,
@@ -56,18 +56,20 @@ class Launches:
     def process(self, *, behind: int) -> bool:
         """Wait for the oldest batches and take in their results, until at most ``behind`` are
         under way. Returns whether steps were taken back; then no batch is under way."""
-        late: tuple[int, ...] | None = None
-        while len(self._launched) > (behind if late is None else 0):
+        aborted: list[Scheduled] = []
+        late: tuple[int, ...] = ()
+        while len(self._launched) > (0 if aborted else behind):
             launch = self._launched.popleft()
             result = launch.step.result()
             self._num_spread -= launch.spread
             if result.aborted:
                 late = late or result.late
-                self._take_back(launch.scheduled)
+                aborted.append(launch.scheduled)
             else:
-                assert late is None or not launch.spread, "computed behind an aborted step"
+                assert not (aborted and launch.spread), "computed behind an aborted step"
                 launch.process(launch.scheduled, result)
-        if late is None:
-            return False
-        self._aborted(late)
-        return True
+        if aborted:
+            self._aborted(late)
+        for scheduled in aborted:
+            self._take_back(scheduled)
+        return bool(aborted)

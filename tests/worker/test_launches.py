@@ -46,7 +46,7 @@ def test_all_that_is_launched_is_read_when_a_step_has_aborted() -> None:
     assert desk.launches.any_spread
     assert desk.launches.process(behind=2) is True
     assert desk.told == [
-        ("taken back", first), ("computed", prompts), ("taken back", second), ("aborted", (2,)),
+        ("computed", prompts), ("aborted", (2,)), ("taken back", first), ("taken back", second),
     ]  # fmt: skip
     assert not desk.launches.any_spread
 
