@@ -44,7 +44,9 @@ class EngineConfig:
     the other kind of batch, by kernels that the warm-up has compiled, but no graph of it is
     captured: the host enqueues each pass kernel by kernel. ``max_drafts``: tokens that a decode
     step may guess for each sequence with the checkpoint's draft layer; 0 leaves that layer out, as
-    does a checkpoint that has none.
+    does a checkpoint that has none. ``spread``: decode steps without drafts can be computed
+    together with other engines of the node, on CUDA; the states that such steps change are kept
+    twice.
     """
 
     model_dir: Path
@@ -62,6 +64,12 @@ class EngineConfig:
     decodes: bool = True
     prefills: bool = True
     max_drafts: int = 0
+    spread: bool = False
+
+    @property
+    def spreads(self) -> bool:
+        """Whether there are spread steps with these settings."""
+        return self.spread and self.device == "cuda" and self.decodes and not self.max_drafts
 
     def __post_init__(self) -> None:
         _one_of("load_format", self.load_format, ("auto", "dummy"))

@@ -1,7 +1,7 @@
 """What an engine has on CUDA beside weights and cache: the sampler, and graphs of its passes."""
 
 import logging
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 
@@ -14,13 +14,24 @@ from engine.graphs import DecodeGraphs
 from engine.kernels.interface import Kernels
 from engine.kernels.reference import ReferenceKernels
 from engine.kernels.triton_linear import aligned_rows
+from engine.kernels.triton_set import TritonKernels
 from engine.model.qwen35 import Qwen35
 from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
 from engine.prefill_graphs import TOKENS as PROMPT_TOKENS
+from engine.spread.engine_steps import EngineSpread
+from engine.spread.interface import Spreading
+from engine.spread.memory import MAX_ROWS, exchange_layout
+from engine.spread.steps import SpreadSteps
+from transport.copy.memory import own_memory
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 
 log = logging.getLogger(__name__)
+
+USUAL_MEMBERS = (2, 3, 4)
+"""Of spread groups whose graphs are captured at start; one of more has a pause when it forms."""
+SPREAD_WAIT_S = 0.02
+"""For another GPU within a step that its host has agreed to; far more than hosts are apart."""
 
 
 class CudaParts:
@@ -57,6 +68,29 @@ class CudaParts:
         )  # fmt: skip
         _capture(graphs, f"{len(graphs.buckets)} decode graphs")
         return graphs
+
+    def spread(self, graphs: DecodeGraphs | None) -> Spreading | None:
+        """Steps that are computed together with other workers, where the settings ask for them;
+        ``graphs`` are those without a draft layer."""
+        if graphs is None or not self._config.spreads:
+            return None
+        from transport.copy.cuda import close_handle, open_handle  # needs cupy, as own_memory does
+
+        assert isinstance(self._kernels, TritonKernels), "graphs are of its kernels"
+        memory = own_memory("cuda", "spread")
+        steps = SpreadSteps(
+            graphs, self._kernels, exchange_layout(self._model.config),
+            len(self._model.config.layer_types), memory,
+            (self._cache.conv, self._cache.recurrent, self.sampler.next_token),
+            [bucket for bucket in graphs.buckets if bucket <= MAX_ROWS], limit_s=SPREAD_WAIT_S,
+            open_peer=partial(open_handle, peer="a member of the spread group"),
+            close_peer=close_handle,
+        )  # fmt: skip
+        before = gpu.free_bytes()
+        for num_members in USUAL_MEMBERS:
+            steps.capture(num_members)
+        log.info("memory: %s", gpu.graphs_plan(before, f"graphs of groups of {USUAL_MEMBERS}"))
+        return EngineSpread(steps, self.sampler, memory)
 
     def draft_graphs(self) -> DraftGraphs | None:
         """Of decode steps with drafts."""

@@ -113,6 +113,8 @@ class CacheDemand:
     max_drafts: int = 0
     ring_bytes: int = 0
     """For the drafts of a state slot."""
+    spread_bytes: int = 0
+    """Of the memory that other workers write into."""
 
     @property
     def probe_bytes(self) -> int:
@@ -120,8 +122,9 @@ class CacheDemand:
 
     @property
     def slot_bytes(self) -> int:
-        """Of a state slot, with its tables."""
-        return self.layout.state_slot_bytes + self.num_ids * TABLE_BYTES + self.ring_bytes
+        """Of a state slot, with its tables, and with the copy that spread steps need."""
+        state_bytes = self.layout.state_slot_bytes * (2 if self.spread_bytes else 1)
+        return state_bytes + self.num_ids * TABLE_BYTES + self.ring_bytes
 
     def sampled_bytes(self, num_slots: int) -> int:
         """Bytes of scratch memory that sampling needs."""
@@ -155,7 +158,7 @@ def pools_that_fit(
     free, total = free_bytes(), torch.cuda.mem_get_info()[1]
     if demand.share > 1:
         free = min(free, total // demand.share - torch.cuda.memory_reserved())
-    left = free - ACTIVATIONS_BYTES - demand.probe_bytes
+    left = free - ACTIVATIONS_BYTES - demand.probe_bytes - demand.spread_bytes
     if num_pages is not None:
         left_for_slots = left - num_pages * layout.page_bytes
         slots = demand.slots_in(left_for_slots, 0)

@@ -75,8 +75,7 @@ class Engine:
         self.cache = cache
         self.fingerprint = fingerprint
         self.num_ids = config.num_valid_ids or model.config.vocab_size
-        self._model = model
-        self._kernels = kernels
+        self._model, self._kernels = model, kernels
         self._num_logits = self.num_ids
         self._scored_block = prompt_scores.scored_block(config.device, kernels.prefill_block)
         self._checks = Checks(layout, pools, model.config.max_position_embeddings)
@@ -96,6 +95,7 @@ class Engine:
             )
             self._num_logits, self._sampler = cuda.num_logits, cuda.sampler
             self._graphs, self._drafts = cuda.decode_graphs(), cuda.draft_graphs()
+            self.spread = cuda.spread(self._graphs)
         else:
             self._sampler = Sampler(
                 pools.num_state_slots, self.num_ids, self._device, grammars=grammars

@@ -228,6 +228,7 @@ class Options:
             prefills=self.role != "decode",
             num_valid_ids=num_tokenizer_ids(model),
             gpu_share=self.gpu_share,
+            spread=self.spread != "off",
         )
 
 

@@ -9,6 +9,7 @@ from engine.config import MAX_DECODE_ROWS, EngineConfig
 from engine.kernels.state_ring import ring_bytes
 from engine.model.config import ModelConfig
 from engine.prefill_graphs import MAX_PROMPTS
+from engine.spread.memory import exchange_layout
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout, PoolSize
@@ -37,6 +38,7 @@ def lay(
             share=config.gpu_share,
             max_drafts=max_drafts,
             ring_bytes=ring_bytes(layout, max_drafts),
+            spread_bytes=exchange_layout(model).size_bytes if config.spreads else 0,
         )
         pools = gpu.pools_that_fit(demand, config.num_pages, config.num_state_slots)
         buffer = buffer_factory(Region.of(layout, pools).size_bytes)

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.model.config import ModelConfig
 from transport.wire.spread import MAX_MEMBERS
 
 EMPTY = -0x00004542
@@ -38,6 +39,8 @@ EMPTY = -0x00004542
 WORD_BYTES = 16
 HEADER_BYTES = 256
 LANES = 2
+MAX_ROWS = 128
+"""Of one member: with more, a worker reads nearly all experts for its own rows."""
 MAX_USES = 1 << 28
 """Of a generation's flags, 18 hours of steps of 10 ms with 40 layers. Then they begin anew, and
 each differs from all that can still be in an inbox, but for rows that were not used since."""
@@ -101,6 +104,11 @@ class ExchangeLayout:
     def lane(self, generation: int) -> int:
         """Offset in bytes."""
         return generation % LANES * self.lane_bytes
+
+
+def exchange_layout(config: ModelConfig) -> ExchangeLayout:
+    """Of a model in bfloat16."""
+    return ExchangeLayout(MAX_ROWS, config.num_experts_per_tok, config.hidden_size)
 
 
 def first_flag(generation: int, round_: int, num_layers: int) -> int:
