@@ -108,6 +108,9 @@ class SpreadSteps:
             addresses.append(self._opened[-1])
         self.exchange.join(generation, addresses, place, limit_s=self._limit_s)
         self._saved.forget()
+        if self.exchange.control.is_cuda:
+            # The others may write here as soon as they learn of this.
+            torch.cuda.current_stream().synchronize()
         self._aborted = None
         self._generation, self._num_members = generation, len(handles)
 
