@@ -16,6 +16,7 @@ import pytest
 from transport.copy import shm
 from transport.wire.spread import SpreadExport, SpreadGroup, SpreadMember
 
+pytestmark = pytest.mark.timeout(300)
 DEADLINE_S = 90.0
 ROWS = (3, 40, 0)
 
