@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from coordinator.core.registry import Registry, Worker
 from coordinator.core.slow_members import SlowMembers
 from transport.wire.messages import Role, ToWorker
-from transport.wire.spread import MAX_MEMBERS, SpreadGroup, SpreadJoined, SpreadMember
+from transport.wire.spread import SpreadGroup, SpreadJoined, SpreadMember
 
 ROLES: tuple[Role, ...] = ("decode", "colocated")
+MOST_MEMBERS = 4
+"""Of a group: engines capture the graphs of so many members when they start. To capture those of
+more takes a worker's loop some seconds, without a heartbeat."""
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +101,7 @@ class SpreadGroups:
             members = list[Worker]()
             for worker in rest:
                 broken = self._registry.spread_pairs.broken_of(worker.instance)
-                if len(members) < MAX_MEMBERS and not any(m.instance in broken for m in members):
+                if len(members) < MOST_MEMBERS and not any(m.instance in broken for m in members):
                     members.append(worker)
             rest = [worker for worker in rest if worker not in members]
             if len(members) > 1:
