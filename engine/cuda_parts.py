@@ -74,13 +74,16 @@ class CudaParts:
         ``graphs`` are those without a draft layer."""
         if graphs is None or not self._config.spreads:
             return None
+        if (num_layers := len(self._model.config.layer_types)) % 2:
+            log.warning("spread: a model of %d layers cannot be shared out", num_layers)
+            return None
         from transport.copy.cuda import close_handle, open_handle  # needs cupy, as own_memory does
 
         assert isinstance(self._kernels, TritonKernels), "graphs are of its kernels"
         memory = own_memory("cuda", "spread")
         steps = SpreadSteps(
             graphs, self._kernels, exchange_layout(self._model.config),
-            len(self._model.config.layer_types), memory,
+            num_layers, memory,
             (self._cache.conv, self._cache.recurrent, self.sampler.next_token),
             [bucket for bucket in graphs.buckets if bucket <= MAX_ROWS], limit_s=SPREAD_WAIT_S,
             open_peer=partial(open_handle, peer="a member of the spread group"),

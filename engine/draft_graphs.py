@@ -84,11 +84,7 @@ class DraftGraphs:
             sampler.next_token,
         )
         self._rings = StateRing.allocate(
-            layout,
-            max_drafts,
-            kernels.ring_shape(layout),
-            cache.conv.dtype,
-            self._tables.pending,
+            layout, max_drafts, kernels.ring_shape(layout), cache.conv.dtype, self._tables.pending
         )
         num_tokens = max(bucket * (num + 1) for bucket, num in self.shapes)
         self._step = torch.zeros(4, most, dtype=torch.int32, device=device)
@@ -102,6 +98,8 @@ class DraftGraphs:
         self._hidden = torch.zeros(num_tokens, width, dtype=dtype, device=device)
         self._draft_hidden = torch.zeros(most, width, dtype=dtype, device=device)
         num_draft_ids = min(DRAFT_IDS, logits.shape[1])
+        # Memory of the same size each step: torch would keep a block for each number of rows.
+        self._chosen = aligned_rows(*logits.shape, dtype=torch.float32, device=device)
         self._draft_logits = aligned_rows(most, num_draft_ids, dtype=torch.float32, device=device)
         self._verify: dict[tuple[int, int], Graph] = {}
         self._kv: dict[tuple[int, int], Graph] = {}
@@ -175,8 +173,8 @@ class DraftGraphs:
         index = None
         if len(places) < size:
             index = upload(torch.tensor(places), self._device)
-            logits, slots = logits.index_select(0, index), slots.index_select(0, index)
-            positions = positions.index_select(0, index)
+            logits = torch.index_select(logits, 0, index, out=self._chosen[: len(places)])
+            slots, positions = slots.index_select(0, index), positions.index_select(0, index)
         sample_rows = [
             SampleRow(row.state_slot, row.start + 1 + j)
             for row, count in zip(rows, counts, strict=True)

@@ -132,10 +132,9 @@ class PrefillGraphs:
             self._send(shape, ())
             self._forward(shape)
             self._graphs[shape] = pool.capture(partial(self._forward, shape))
-        held = [_staged(self.shapes[-1]) for _ in range(_PINNED_UNDER_WAY)]
-        del (
-            held
-        )  # torch keeps them for later: asking the driver for memory waits for the pass under way
+        # Torch keeps these for later: asking the driver for memory waits for the pass under way.
+        held = [_staged(shape) for shape in self.shapes for _ in range(_PINNED_UNDER_WAY)]
+        del held
 
     def shape_of(self, rows: Sequence[Row]) -> Shape | None:
         """The smallest that holds a pass of ``rows``, None when it has to be enqueued piece by

@@ -8,7 +8,7 @@ query sees whole come first, without masks; then the diagonal. Scores are in uni
 
 A short pass has too few tiles for all of the GPU, and behind a long context each takes long. There
 the context of a tile is shared out among up to ``SPLITS`` programs, each with ``SPAN`` keys or
-more, whose partial results a second kernel merges. How many depends on the tile's context alone.
+more, whose partial results a second kernel merges. So a chunk's last bits depend on its pass.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

@@ -88,6 +88,17 @@ class SpreadSteps:
             kernels = SpreadKernels(self._local, self.exchange, num_members)
             self._graphs.capture_spread(num_members, self.buckets, kernels)
             self._captured.add(num_members)
+            self._warm_up()
+
+    @torch.inference_mode()
+    def _warm_up(self) -> None:
+        """Run once what surrounds a step, on a sequence that gets back what it had: a member that
+        compiles a kernel when it has committed to a step is late."""
+        self._saved.save([0], 1)
+        self._saved.ended(1, self.exchange.header[:1])
+        self._saved.restore([0])
+        self.exchange.reset()
+        self.exchange.withdraw()
 
     @torch.inference_mode()
     def join(self, generation: int, place: int, handles: Sequence[str]) -> None:

@@ -10,6 +10,10 @@ when the host has seen the last step end that could use it. A sequence takes par
 after the host has seen its pull's event. So neither stream waits for the other, except where freed
 memory is poisoned (tests), by fills that may be queued on the decode stream. A pull waits for the
 epochs' stream: peers must see that what lay in the memory is gone before it is overwritten.
+
+NOTE: with drafts the host sees a step's tokens before the draft layer's KV of the step is written.
+A pull beside that may copy, or be overwritten by, KV of the draft layer that is of another
+sequence. It decides which drafts are made, never which token is taken.
 """
 
 import time
