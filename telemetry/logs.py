@@ -135,7 +135,8 @@ def _fields(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str
     if http_id := _http_id.get():
         fields["http_id"] = http_id
     for key, value in vars(record).items():
-        if key not in _STANDARD:
+        # A library's own mark begins so: Ray gives every record of its processes one.
+        if key not in _STANDARD and not key.startswith("_"):
             fields[key] = "***" if _SECRET_NAME.search(key) else _plain(value)
     if record.exc_info:
         fields["exception"] = _masked(formatter.formatException(record.exc_info))

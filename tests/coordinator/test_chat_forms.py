@@ -87,7 +87,7 @@ def test_tools_and_their_results_are_in_the_prompt() -> None:
         "tools": [ADD],
     }
     request = msgspec.convert(body, ChatRequest)
-    ids = chat_ids(tokenizer, request, request.tools or (), variables={}, max_len=10_000)
+    ids = chat_ids(tokenizer, request, request.tools or (), variables={}, max_len=10_000, salt="")
     text = tokenizer.decode(ids, skip_special_tokens=False)
     assert '"name": "add"' in text
     assert "<function=add>\n<parameter=a>\n5\n</parameter>" in text

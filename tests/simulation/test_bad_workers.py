@@ -109,9 +109,11 @@ def test_a_decode_worker_whose_copies_never_end_is_tried_by_few_requests() -> No
     for _ in range(3):
         cluster.add_worker("decode")
     bad = cluster.add_worker("decode", stuck=True)
-    prompts = submit(cluster, 200)
-    finish(cluster)
-    assert_right(cluster, prompts)
+    # The first ones may all fail with the same peer, which parts the two and blames neither.
+    for _ in range(3):
+        prompts = submit(cluster, 100)
+        finish(cluster)
+        assert_right(cluster, prompts)
     assert cluster.num_placed[bad] <= 12
     assert not cluster.registry.require(bad).breaker.closed
     cluster.kill_worker(bad)
