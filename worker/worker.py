@@ -213,7 +213,8 @@ class Worker:
         for sequence in self._room.active():
             self._room.end(sequence)
         self._offers.withdraw_all()
-        self._steps.settle()
+        if not isinstance(self._group, Alone):
+            self._steps.settle()
         self._group.leave()
         self._transfers.drop_peers()
         self._prefixes.forget_told()

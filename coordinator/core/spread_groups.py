@@ -17,6 +17,8 @@ from transport.wire.spread import SpreadGroup, SpreadJoined, SpreadMember
 
 ROLES: tuple[Role, ...] = ("decode", "colocated")
 MOST_MEMBERS = 4
+MAX_ROWS = 128
+"""Of one member in a spread step (engine/spread/memory.py)."""
 """Of a group: engines capture the graphs of so many members when they start. To capture those of
 more takes a worker's loop some seconds, without a heartbeat."""
 
@@ -101,7 +103,9 @@ class SpreadGroups:
             members = list[Worker]()
             for worker in rest:
                 broken = self._registry.spread_pairs.broken_of(worker.instance)
-                if len(members) < MOST_MEMBERS and not any(m.instance in broken for m in members):
+                alike = not members or _slots(worker) == _slots(members[0])
+                parted = any(member.instance in broken for member in members)
+                if len(members) < MOST_MEMBERS and alike and not parted:
                     members.append(worker)
             rest = [worker for worker in rest if worker not in members]
             if len(members) > 1:
@@ -130,3 +134,8 @@ class SpreadGroups:
             generation += 1
         self._next_generation = generation + 1
         return generation
+
+
+def _slots(worker: Worker) -> int:
+    """Graphs are of up to so many rows, and members launch graphs of equally many."""
+    return min(worker.hello.memory.pools.num_state_slots, MAX_ROWS)

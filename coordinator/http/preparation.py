@@ -136,6 +136,7 @@ def _completion(context: AppContext, request: CompletionRequest) -> Prepared:
             prompt if isinstance(prompt, str) else truncated(prompt, request, max_len),
             add_special_tokens=request.add_special_tokens,
             max_len=max_read_len(request, max_len),
+            salt=context.salt(request.cache_salt),
         )
         return truncated(ids, request, max_len)
 
@@ -174,6 +175,7 @@ def _tokenized(context: AppContext, request: TokenizeRequest) -> bytes:
             request.prompt,
             add_special_tokens=request.add_special_tokens,
             max_len=max_len,
+            salt=context.salt(),
         )
     check_lookup(param, len(ids), context.max_model_len)
     answer = Tokenized(count=len(ids), max_model_len=context.max_model_len, tokens=ids.tolist())

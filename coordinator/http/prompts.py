@@ -112,12 +112,17 @@ def _check_number(num_prompts: int, max_prompts: int) -> None:
 
 
 def completion_ids(
-    tokenizer: Tokenizer, prompt: Prompt, *, add_special_tokens: bool | None, max_len: int
+    tokenizer: Tokenizer,
+    prompt: Prompt,
+    *,
+    add_special_tokens: bool | None,
+    max_len: int,
+    salt: str,
 ) -> TokenIds:
     """Token ids of one of the prompts; raises ApiError for ids that the model lacks."""
     if isinstance(prompt, str):
         add = add_special_tokens is not False
-        return tokenizer.encode(prompt, add_special_tokens=add, max_len=max_len)
+        return tokenizer.encode(prompt, add_special_tokens=add, max_len=max_len, salt=salt)
     if len(prompt) > max_len:
         raise too_long("prompt", len(prompt), max_len)
     check_token_ids("prompt", prompt, tokenizer)

@@ -50,8 +50,13 @@ class Readers:
         """Start the process that the next heavy body gets, so that this need not wait for it."""
         with self._lock:
             process = self._free.pop() if self._free else None
-        if process is not None:
+        if process is None:
+            return
+        try:
             process.start()
+        except OSError as error:
+            log.warning("a reader of bodies was not started, the next body will: %s", error)
+        finally:
             with self._lock:
                 self._free.append(process)
                 self._grant()

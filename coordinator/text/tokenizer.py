@@ -123,11 +123,11 @@ class Tokenizer:
         *,
         add_special_tokens: bool = True,
         max_len: int | None = None,
-        salt: str = "",
+        salt: str | None = None,
     ) -> TokenIds:
         """Token ids of ``text``. When there are surely more than ``max_len``, perhaps only the
         first so many and some more. Turns of chats that a text with the same ``salt`` had are not
-        encoded again."""
+        encoded again; without a salt none is looked up or kept."""
         if max_len is not None and len(text) > (probe := (max_len + 64) * _PROBE_CHARS_PER_TOKEN):
             ids = self._encode(text[:probe], add_special_tokens, salt)
             if len(ids) > max_len + 64:
@@ -143,7 +143,7 @@ class Tokenizer:
         continue_final: bool = False,
         variables: Mapping[str, Any] | None = None,
         max_len: int | None = None,
-        salt: str = "",
+        salt: str | None = None,
     ) -> TokenIds:
         """Token ids of a rendered conversation, as ChatTemplate.render has it; raises
         TemplateRefused."""
@@ -179,7 +179,9 @@ class Tokenizer:
         if "grammar_checks" in vars(self):
             self.grammar_checks.close()
 
-    def _encode(self, text: str, add_special_tokens: bool, salt: str) -> TokenIds:
-        if not (add_special_tokens and self._adds_tokens):
+    def _encode(self, text: str, add_special_tokens: bool, salt: str | None) -> TokenIds:
+        if salt is not None and not (add_special_tokens and self._adds_tokens):
             return self._turn_ids.encode(text, salt)
-        return packed(self._backend.encode_batch_fast([text])[0].ids)
+        # NOTE: encode() holds the GIL all along; the batch form releases it and skips offsets.
+        batch = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return packed(batch[0].ids)

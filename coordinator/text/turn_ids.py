@@ -10,17 +10,20 @@ the same salt, like prefixes in the workers (coordinator/http/cache_salt.py).
 """
 
 import re
+import sys
 import threading
 from collections import OrderedDict
 
 import tokenizers
 
-from transport.wire.token_ids import TokenIds, packed
+from transport.wire.token_ids import ID_BYTES, TokenIds, packed
 
 _START = "<|im_start|>"
 _KEPT_LEN = 256  # characters: shorter turns are encoded as quickly as they are looked up
-MAX_KEPT = 16 << 20
-"""Characters of all turns kept; they and their ids take some 32 MiB."""
+MAX_KEPT = 64 << 20
+"""Bytes of all turns kept and their ids, in each process that encodes."""
+_LARGEST = 16
+"""A turn of more than this part of it is not kept."""
 
 
 class TurnIds:
@@ -64,14 +67,20 @@ class TurnIds:
         return ids
 
     def _keep(self, salt: str, turn: str, ids: TokenIds) -> None:
+        if (size := _size(turn, ids)) > self._max_kept // _LARGEST:
+            return
         with self._lock:
             if (salt, turn) in self._known:
                 return
             self._known[salt, turn] = ids
-            self._num_kept += len(turn)
+            self._num_kept += size
             while self._num_kept > self._max_kept:
-                (_, oldest), _ = self._known.popitem(last=False)
-                self._num_kept -= len(oldest)
+                (_, oldest), its_ids = self._known.popitem(last=False)
+                self._num_kept -= _size(oldest, its_ids)
+
+
+def _size(turn: str, ids: TokenIds) -> int:
+    return sys.getsizeof(turn) + len(ids) * ID_BYTES
 
 
 def _can_cut(backend: tokenizers.Tokenizer) -> bool:

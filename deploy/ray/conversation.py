@@ -47,7 +47,7 @@ def conversation_key(headers: Mapping[str, str], body: bytes) -> bytes:
         return _digest(b"session", session.encode())
     try:
         read = msgspec.json.decode(body, type=_Body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return b""
     if session := read.prompt_cache_key:
         return _digest(b"session", session.encode())
@@ -61,7 +61,7 @@ def previous_response(body: bytes) -> str | None:
     """The ``previous_response_id`` of a request of the Responses API."""
     try:
         return msgspec.json.decode(body, type=_Body).previous_response_id
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -72,7 +72,7 @@ def _beginning(prompt: bytes) -> bytes:
         num_system = 0
         while msgspec.json.decode(messages[num_system], type=_Message).role in _SYSTEM_ROLES:
             num_system += 1
-    except (msgspec.DecodeError, IndexError):
+    except (msgspec.DecodeError, IndexError, RecursionError):
         return prompt[:_BEGINNING_BYTES]  # a text, token ids, or system messages alone
     system = b"".join(bytes(message) for message in messages[:num_system])
     return system + bytes(messages[num_system])[:_BEGINNING_BYTES]

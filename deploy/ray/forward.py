@@ -118,7 +118,7 @@ class Forwarded(Response):
     ) -> None:
         """``begins``: what of the body has been read."""
         headers = response_headers(answer.raw_headers, node)
-        self._started = True
+        self._started, self._sent_body = True, b""
         self._streams = answer.content_type == "text/event-stream"
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         if begins:

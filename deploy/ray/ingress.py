@@ -4,6 +4,7 @@ It computes nothing and holds nothing, so any number of replicas may run: which 
 belongs to follows from its beginning (conversation.py), the same in each replica.
 """
 
+import asyncio
 from typing import Any
 
 import aiohttp
@@ -20,6 +21,7 @@ from deploy.ray.records import holders, named
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """A node's own limit is lower and has its own error."""
+BODY_S = 60.0
 
 
 class Ingress:
@@ -47,10 +49,15 @@ class Ingress:
 
 
 async def _received(request: Request) -> bytes:
-    """Raises ApiError for a body that is too long, and ClientDisconnect."""
+    """Raises ApiError for a body that is too long or too late, and ClientDisconnect."""
     parts, size = [], 0
-    async for part in request.stream():
-        parts.append(part)
-        if (size := size + len(part)) > MAX_BODY_BYTES:
-            raise ApiError(413, f"the body is longer than {MAX_BODY_BYTES} bytes")
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for part in request.stream():
+                parts.append(part)
+                if (size := size + len(part)) > MAX_BODY_BYTES:
+                    raise ApiError(413, f"the body is longer than {MAX_BODY_BYTES} bytes")
+    except TimeoutError:
+        message = f"the body did not arrive within {BODY_S:g} s"
+        raise ApiError(408, message, code="request_timeout") from None
     return b"".join(parts)

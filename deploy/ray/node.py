@@ -9,6 +9,7 @@ Life of a replica:
              runs has ``drain_s`` to end
 """
 
+import asyncio
 import os
 import time
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ from deploy.ray.stack import Stack, up_service
 from transport.wire.errors import BatonError
 
 _ANSWER_S = 5.0
+_ASKED_S = 2.0
+"""Sooner than the ingress gives up: the others' answers are still used."""
 
 
 class Unhealthy(BatonError):
@@ -37,6 +40,11 @@ class _Ready(msgspec.Struct):
 
     ready: bool
     problems: list[str] = []
+
+
+def _is_dead(problem: str) -> bool:
+    """Whether a problem of ``/ready`` says that a role has no workers, and none stand in."""
+    return problem.startswith("no live") and problem.endswith("worker")
 
 
 class Node:
@@ -67,7 +75,7 @@ class Node:
         if ended := self._stack.ended:
             raise Unhealthy(f"baton up has ended: {ended}")
         ready = await self._ready()
-        if ready.ready or not any("no live" in problem for problem in ready.problems):
+        if ready.ready or not any(map(_is_dead, ready.problems)):
             self._ready_at = time.monotonic()
         elif time.monotonic() - self._ready_at > self._unready_s:
             raise Unhealthy(f"not ready for {self._unready_s:g} s: {'; '.join(ready.problems)}")
@@ -87,7 +95,8 @@ class Node:
 
     async def ask(self, path: str, headers: Mapping[str, str]) -> tuple[str, Fetched]:
         """This replica's name, and the stack's answer to a GET."""
-        return self._name, await self._fetcher.get(path, headers)
+        async with asyncio.timeout(_ASKED_S):
+            return self._name, await self._fetcher.get(path, headers)
 
     async def __del__(self) -> None:
         if stack := getattr(self, "_stack", None):

@@ -28,14 +28,16 @@ class StackEnded(BatonError):
 def up_service(
     environ: Mapping[str, str], settings: Mapping[str, str], *, host: str, port: int, drain_s: float
 ) -> Service:
-    """``baton up`` at ``host``:``port``, with ``settings`` over the variables of ``environ``."""
+    """``baton up`` at ``host``:``port``, with ``settings`` over the variables of ``environ``. Ray's
+    own are left out: one of them may be the key to the cluster."""
     ours = {
         "BATON_HOST": host,
         "BATON_PORT": str(port),
         "BATON_DRAIN_TIMEOUT": f"{drain_s:g}",
         "COLUMNS": "200",  # its lines go to a file
     }
-    env = {**environ, **settings, **ours, "PYTHONUNBUFFERED": "1"}
+    own = {name: value for name, value in environ.items() if not name.startswith("RAY_")}
+    env = {**own, **settings, **ours, "PYTHONUNBUFFERED": "1"}
     env.pop("NOTIFY_SOCKET", None)  # of Ray's own supervisor
     return Service("baton up", (sys.executable, "-m", "deploy.cli", "up"), env)
 

@@ -1,5 +1,6 @@
 """Chats encoded turn by turn: the same ids, each long turn once, and only for the same salt."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, models, pre_tokenizers
 
+from coordinator.text.tokenizer import Tokenizer
 from coordinator.text.turn_ids import TurnIds
 from tests.coordinator.checkpoint_folder import make_backend
 
@@ -77,11 +79,21 @@ def test_a_long_turn_is_encoded_once_for_each_salt(backend: tokenizers.Tokenizer
 
 def test_the_turn_used_longest_ago_makes_room(backend: tokenizers.Tokenizer) -> None:
     counted = Counted(backend)
-    turns = TurnIds(counted, max_kept=3 * len(LONG))  # type: ignore[arg-type]
-    a, b, c = (f"<|im_start|>{name}{LONG}" for name in "abc")
-    for text in (a, b, a, c, a, b):
+    texts = [f"<|im_start|>{name}{LONG}" for name in "abcdefghijklmnopqrstuvwxyz"]
+    size = sys.getsizeof(texts[0]) + 4 * len(backend.encode(texts[0]).ids)
+    turns = TurnIds(counted, max_kept=17 * size + 200)  # type: ignore[arg-type]
+    a, b, *others = texts
+    for text in (a, b, *others[:14], a, *others[14:16], a, b):
         turns.encode("x" + text, "")
-    assert [text for text in counted.texts if text != "x"] == [a, b, c, b]
+    assert [text for text in counted.texts if text != "x"] == [a, b, *others[:16], b]
+
+
+def test_a_turn_that_takes_too_much_is_not_kept(backend: tokenizers.Tokenizer) -> None:
+    counted = Counted(backend)
+    turns = TurnIds(counted, max_kept=20 * len(LONG))  # type: ignore[arg-type]
+    for _ in range(2):
+        turns.encode(f"x<|im_start|>{3 * LONG}", "")
+    assert len(counted.texts) == 4
 
 
 @pytest.mark.parametrize(
@@ -106,3 +118,11 @@ def test_a_text_is_encoded_whole_where_a_cut_could_change_it(added: list[AddedTo
     for text in ("a <|im_start|>user b <|im_start|> c", "xa<|im_start|>user", "a<|im_start|>b"):
         assert turns.encode(text, "").tolist() == backend.encode(text).ids
     assert len(counted.texts) == 3
+
+
+def test_a_text_without_a_salt_is_neither_looked_up_nor_kept(tokenizer: Tokenizer) -> None:
+    text = f"<|im_start|>user\n{LONG}<|im_end|>\n<|im_start|>assistant\n"
+    ids = tokenizer.encode(text)
+    assert not tokenizer._turn_ids._known
+    assert tokenizer.encode(text, salt="a") == ids
+    assert [salt for salt, _ in tokenizer._turn_ids._known] == ["a"]

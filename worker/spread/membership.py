@@ -202,8 +202,10 @@ class Membership:
         )
 
     def close(self) -> None:
-        self.leave()
-        self._own.close()
+        try:
+            self.leave()
+        finally:
+            self._own.close()
 
     def _note_late(self, peer: str, what: str) -> None:
         self._late[peer] += 1
