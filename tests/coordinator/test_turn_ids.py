@@ -122,7 +122,8 @@ def test_a_text_is_encoded_whole_where_a_cut_could_change_it(added: list[AddedTo
 
 def test_a_text_without_a_salt_is_neither_looked_up_nor_kept(tokenizer: Tokenizer) -> None:
     text = f"<|im_start|>user\n{LONG}<|im_end|>\n<|im_start|>assistant\n"
+    known = set(tokenizer._turn_ids._known)
     ids = tokenizer.encode(text)
-    assert not tokenizer._turn_ids._known
-    assert tokenizer.encode(text, salt="a") == ids
-    assert [salt for salt, _ in tokenizer._turn_ids._known] == ["a"]
+    assert set(tokenizer._turn_ids._known) == known
+    assert tokenizer.encode(text, salt="of this test") == ids
+    assert [salt for salt, _ in set(tokenizer._turn_ids._known) - known] == ["of this test"]
