@@ -20,11 +20,12 @@ from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
 from engine.prefill_graphs import TOKENS as PROMPT_TOKENS
 from engine.spread.engine_steps import EngineSpread
 from engine.spread.interface import Spreading
-from engine.spread.memory import MAX_ROWS, exchange_layout
+from engine.spread.memory import exchange_layout
 from engine.spread.steps import SpreadSteps
 from transport.copy.memory import own_memory
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
+from transport.wire.spread import MAX_ROWS
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from coordinator.core.registry import Registry, Worker
 from coordinator.core.slow_members import SlowMembers
 from transport.wire.messages import Role, ToWorker
-from transport.wire.spread import SpreadGroup, SpreadJoined, SpreadMember
+from transport.wire.spread import MAX_ROWS, SpreadGroup, SpreadJoined, SpreadMember
 
 ROLES: tuple[Role, ...] = ("decode", "colocated")
 MOST_MEMBERS = 4
-MAX_ROWS = 128
-"""Of one member in a spread step (engine/spread/memory.py)."""
 """Of a group: engines capture the graphs of so many members when they start. To capture those of
 more takes a worker's loop some seconds, without a heartbeat."""
 

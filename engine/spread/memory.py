@@ -32,15 +32,13 @@ from dataclasses import dataclass
 import torch
 
 from engine.model.config import ModelConfig
-from transport.wire.spread import MAX_MEMBERS
+from transport.wire.spread import MAX_MEMBERS, MAX_ROWS
 
 EMPTY = -0x00004542
 """As float32 a NaN whose payload is not that of a computed NaN."""
 WORD_BYTES = 16
 HEADER_BYTES = 256
 LANES = 2
-MAX_ROWS = 128
-"""Of one member: with more, a worker reads nearly all experts for its own rows."""
 MAX_USES = 1 << 28
 """Of a generation's flags, 18 hours of steps of 10 ms with 40 layers. Then they begin anew, and
 each differs from all that can still be in an inbox, but for rows that were not used since."""

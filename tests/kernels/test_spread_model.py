@@ -1,9 +1,7 @@
 """Spread steps of a whole model, in a group of one, against local ones; and steps taken back."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +18,7 @@ from engine.spread.interface import MemberUnreachable
 from engine.spread.memory import HEADER_BYTES, UNKNOWN_MEMBER, ExchangeLayout
 from engine.spread.steps import SpreadSteps
 from engine.step import SampleRow
+from tests.kernels import cuda_path
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.errors import PeerGone
@@ -34,20 +33,6 @@ SMALLER = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4,
 }  # fmt: skip
 BUCKET, NUM_SLOTS = 2, 4
-
-
-class EagerPool:
-    """Stands in for a GraphPool where there is no GPU."""
-
-    def capture(self, forward: Callable[[], tuple[torch.Tensor, ...]]) -> tuple[Any, Any]:
-        stepped = forward()
-
-        class Graph:
-            def replay(self) -> None:
-                for kept, new in zip(stepped, forward(), strict=True):
-                    kept.copy_(new)
-
-        return Graph(), stepped
 
 
 class Memory:
@@ -140,7 +125,7 @@ def tokens_of(result: StepResult) -> list[int | None]:
 @pytest.fixture
 def sequences(device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sequences:
     if device.type == "cpu":
-        monkeypatch.setattr(graphs, "GraphPool", EagerPool)
+        monkeypatch.setattr(graphs.GraphPool, "capture", cuda_path.capture)
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     config = json.loads(FULL_SIZE.read_text())
     config["text_config"] |= SMALLER

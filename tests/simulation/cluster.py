@@ -183,6 +183,16 @@ class Cluster:
 
     # ---- time
 
+    def assert_all_free(self) -> None:
+        """No worker holds a sequence, a page or a state slot."""
+        for node in self.nodes.values():
+            assert node.pool is not None
+            gauges, pools = node.pool.gauges(), node.hello.memory.pools
+            assert gauges.accounting_error == ""
+            free = gauges.free_pages, gauges.free_state_slots
+            assert free == (pools.num_pages, pools.num_state_slots)
+            assert node.pool.held() == ()
+
     def tick(self) -> None:
         """One random event: a message delivered, a loop round, a device step, a copy."""
         self.now += 0.001

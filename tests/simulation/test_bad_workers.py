@@ -48,11 +48,7 @@ def assert_right(cluster: Cluster, prompts: Prompts, but: Iterable[str] = ()) ->
 
 def assert_nothing_held(cluster: Cluster) -> None:
     settle(cluster)
-    for node in cluster.nodes.values():
-        gauges, pools = node.pool.gauges(), node.hello.memory.pools
-        assert (gauges.free_pages, gauges.free_state_slots, gauges.accounting_error) == (
-            pools.num_pages, pools.num_state_slots, "",
-        )  # fmt: skip
+    cluster.assert_all_free()
     for worker in cluster.registry.all():
         assert (worker.assigned, worker.landing, worker.unproved) == ({}, {}, {})
         assert worker.reserved_for is None

@@ -106,14 +106,7 @@ def run_scenario(
             assert output == expected
     away.back(everyone=True)
     settle(cluster)
-    for node in cluster.nodes.values():
-        gauges = node.pool.gauges()
-        assert gauges.accounting_error == ""
-        assert (gauges.free_pages, gauges.free_state_slots) == (
-            size.num_pages,
-            size.num_state_slots,
-        )
-        assert node.pool.held() == ()
+    cluster.assert_all_free()
 
 
 @pytest.mark.parametrize("lookahead", [0, 1])

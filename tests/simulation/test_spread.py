@@ -90,12 +90,5 @@ def run_scenario(
     cluster.disturb = lambda: None
     away.back(everyone=True)
     settle(cluster)
-    for node in cluster.nodes.values():
-        gauges = node.pool.gauges()
-        assert gauges.accounting_error == ""
-        assert (gauges.free_pages, gauges.free_state_slots) == (
-            size.num_pages,
-            size.num_state_slots,
-        )
-        assert node.pool.held() == ()
+    cluster.assert_all_free()
     return cluster
