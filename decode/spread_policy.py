@@ -7,6 +7,9 @@ have few experts in common, so that local steps are faster.
 from dataclasses import dataclass
 from math import ceil
 
+DEFAULT = "off"
+"""Of ``--spread``. To be ``auto`` when spread steps have run on GPUs: then in docker-compose.yml,
+.env.example and deploy/kubernetes/base/workers.env too."""
 PAYS_FROM = {2: 48, 3: 40, 4: 32}
 """Token rows of all members, by the number of members. Estimates from the floor of a step and the
 measured exchange, until the steps themselves are measured."""
@@ -27,10 +30,10 @@ class SpreadPolicy:
         return total >= ceil(self.enter_rows * STAYS_ABOVE)
 
 
-def require_spread(setting: str) -> None:
+def require_spread(setting: str, name: str = "spread") -> None:
     """Raise ValueError naming the setting unless it is ``auto``, ``off`` or a number."""
     if setting not in ("auto", "off") and not (setting.isdecimal() and int(setting) >= 1):
-        raise ValueError(f"spread: {setting!r} is not auto, off or a number of token rows")
+        raise ValueError(f"{name}: {setting!r} is not auto, off or a number of token rows")
 
 
 def enter_rows(setting: str, num_members: int) -> int:

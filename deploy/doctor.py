@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from coordinator.core.hub_settings import HubSettings
+from decode.spread_policy import DEFAULT as SPREAD
 from deploy import gpu_checks, host_checks
 from deploy.container_checks import containers
 from deploy.findings import Finding
@@ -31,13 +32,19 @@ def doctor(
     max_open: Annotated[
         int, typer.Option(envvar="BATON_MAX_OPEN", help="Requests open at a time.")
     ] = HubSettings.max_open,
+    spread: Annotated[
+        str, typer.Option(envvar="BATON_SPREAD", help="As for baton up: auto, off or N.")
+    ] = SPREAD,
+    speculate: Annotated[
+        str, typer.Option(envvar="BATON_SPECULATE", help="As for baton up: auto, off or 1 to 4.")
+    ] = "auto",
 ) -> None:
     """Check what Baton needs on this machine, one line for each check, and test every pair of GPUs.
 
     Exit code: 0 nothing fails (there may be warnings), 1 a check fails.
     """
     levels: Counter[str] = Counter()
-    for finding in findings(device, host, port, redis_url, max_open):
+    for finding in findings(device, host, port, redis_url, max_open, spread, speculate):
         print(finding.line(), flush=True)
         levels[finding.level] += 1
     print(f"{levels['ok']} ok, {levels['warn']} warnings, {levels['fail']} failed")
@@ -45,7 +52,13 @@ def doctor(
 
 
 def findings(
-    device: Device, host: str, port: int, redis_url: str | None, max_open: int
+    device: Device,
+    host: str,
+    port: int,
+    redis_url: str | None,
+    max_open: int,
+    spread: str,
+    speculate: str,
 ) -> Iterator[Finding]:
     """Every finding, as soon as it is known; the quick ones first."""
     environ = {
@@ -67,6 +80,8 @@ def findings(
         return
     yield host_checks.shared_memory(needed=not gpus)
     yield host_checks.open_files(max_open)
+    if spread != "off":
+        yield host_checks.spread_steps(spread, speculate, num_gpus=len(gpus))
     yield from containers(on_gpus=bool(gpus), code=_CODE, environ=os.environ)
     devices = ["cpu"]
     if gpus:

@@ -1,4 +1,5 @@
-"""The checks of ``baton doctor`` on any machine: versions, Redis, port, /proc, memory, limits."""
+"""The checks of ``baton doctor`` on any machine: versions, Redis, port, /proc, memory, limits, and
+steps that workers compute together."""
 
 import os
 import platform
@@ -15,6 +16,7 @@ import redis
 
 from coordinator.http.server.connections import SPARE_FILES
 from coordinator.record.settings import PASSWORD, check_redis_password, check_redis_url
+from decode.spread_policy import require_spread
 from deploy.findings import Finding
 from deploy.ports import base_url, claim_port, reachable
 from deploy.redis_server import RedisServerError, find_redis_server
@@ -131,6 +133,24 @@ def shared_memory(*, needed: bool) -> Finding:
         advice = "make it larger (containers: shm_size, --shm-size=2g)"
         return Finding("fail" if needed else "warn", "shared memory", text, advice)
     return Finding("ok", "shared memory", text)
+
+
+def spread_steps(spread: str, speculate: str, *, num_gpus: int) -> Finding:
+    """Whether decode workers here can compute steps together; ``spread`` is not off."""
+    try:
+        require_spread(spread, "--spread")
+    except ValueError as error:
+        return Finding("fail", "spread steps", str(error), "say one of these")
+    if num_gpus < 2:
+        text = f"--spread {spread}, and GPUs: {num_gpus}; it takes two to compute a step together"
+        return Finding("warn", "spread steps", text, "say --spread off")
+    if not os.access(DIRECTORY, os.W_OK):
+        text = f"workers cannot write their records into {DIRECTORY}"
+        return Finding("warn", "spread steps", text, "mount a tmpfs there, writable for workers")
+    if speculate != "off":
+        text = f"--speculate {speculate}: workers that make drafts compute no steps together"
+        return Finding("warn", "spread steps", text, "say --speculate off, or --spread off")
+    return Finding("ok", "spread steps", f"decode workers on {num_gpus} GPUs can compute together")
 
 
 def open_files(max_open: int) -> Finding:

@@ -84,6 +84,7 @@ def services(
         "BATON_LOAD_FORMAT": settings.load_format,
         "BATON_QUANTIZE": settings.quantize,
         "BATON_SPECULATE": settings.speculate,
+        "BATON_SPREAD": settings.spread,
         "BATON_PREFIX_CACHE": "on" if settings.prefix_cache else "off",
         "BATON_HOST_CACHE_GB": f"{settings.host_cache_gb:g}",
         "BATON_DEVICE": settings.device,

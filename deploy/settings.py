@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from coordinator.record.settings import check_redis_url
+from decode.spread_policy import DEFAULT as SPREAD
+from decode.spread_policy import require_spread
 from transport.checkpoint_folder import CONFIG, checkpoint_folder, model_name, require_readable
 
 LoadFormat = Literal["auto", "dummy"]
@@ -32,6 +34,7 @@ class UpSettings:
     load_format: LoadFormat
     quantize: Quantize
     speculate: Speculate
+    spread: str
     prefix_cache: bool
     host_cache_gb: float
     device: Literal["cpu", "cuda"]
@@ -60,6 +63,7 @@ def resolve(
     load_format: LoadFormat = "auto",
     quantize: Quantize = "none",
     speculate: Speculate = "auto",
+    spread: str = SPREAD,
     prefix_cache: bool = True,
     host_cache_gb: float = 0.0,
     device: Device = "auto",
@@ -80,6 +84,7 @@ def resolve(
         raise ValueError("--host: must not be empty")
     if drain_timeout_s <= 0:
         raise ValueError(f"--drain-timeout: must be more than 0 seconds, not {drain_timeout_s:g}")
+    require_spread(spread, "--spread")
     if not 0 <= host_cache_gb < math.inf:
         raise ValueError(f"--host-cache: {host_cache_gb:g} GB is negative or not finite")
     if redis_url is not None:
@@ -98,6 +103,7 @@ def resolve(
         load_format=load_format,
         quantize=quantize,
         speculate=speculate,
+        spread=spread,
         prefix_cache=prefix_cache,
         host_cache_gb=host_cache_gb,
         device=on,

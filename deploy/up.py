@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from decode.spread_policy import DEFAULT as SPREAD
 from deploy.gpus import count_gpus
 from deploy.ports import listen_at
 from deploy.serve import serve
@@ -48,6 +49,14 @@ def up(
             "layer; auto: as many as pay.",
         ),
     ] = "auto",
+    spread: Annotated[
+        str,
+        typer.Option(
+            envvar="BATON_SPREAD",
+            help="auto, off or N: compute decode steps of several GPUs together; auto: where it "
+            "pays, N: from so many tokens of all their steps on. Needs --speculate off.",
+        ),
+    ] = SPREAD,
     prefix_cache: Annotated[
         bool,
         typer.Option(
@@ -134,6 +143,7 @@ def up(
         load_format=load_format,
         quantize=quantize,
         speculate=speculate,
+        spread=spread,
         prefix_cache=prefix_cache,
         host_cache_gb=host_cache,
         device=device,

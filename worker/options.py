@@ -13,6 +13,7 @@ import typer
 
 from colocated.limits import ColocatedLimits
 from decode.speculation import max_drafts
+from decode.spread_policy import DEFAULT as SPREAD
 from engine.config import Device, Dtype, EngineConfig, LoadFormat, Quantize
 from engine.gpu import gpu_name
 from prefill.scheduler import PrefillLimits
@@ -124,9 +125,9 @@ class Options:
         _option(
             "BATON_SPREAD",
             "Compute decode steps together with the other workers of the node: auto (where it "
-            "pays), off, or from so many tokens of all their steps on.",
+            "pays), off, or from so many tokens of all their steps on. On GPUs, without drafts.",
         ),
-    ] = "off"
+    ] = SPREAD
     prefix_cache: Annotated[
         bool,
         _option("BATON_PREFIX_CACHE", "Keep prefixes of prompts and answers for later prompts."),

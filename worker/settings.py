@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from colocated.limits import ColocatedLimits
+from decode.spread_policy import DEFAULT as SPREAD
 from decode.spread_policy import require_spread
 from engine.cache.prefix_policy import MIN_SAVED_TOKENS
 from engine.config import EngineConfig
@@ -83,7 +84,7 @@ class WorkerSettings:
     gpu_lock_dir: Path = DEFAULT
     unfit_gpu_s: float = UNFIT_S
     speculate: str = "auto"
-    spread: str = "off"
+    spread: str = SPREAD
     prefix_cache: PrefixCacheSettings = field(default_factory=PrefixCacheSettings)
 
     def __post_init__(self) -> None:

@@ -144,7 +144,8 @@ def _spread_group(settings: WorkerSettings, engine: Engine, instance: str) -> Gr
     if settings.spread == "off" or settings.role == "prefill":
         return Alone()
     if engine.spread is None:
-        log.warning("spread: %s computes no steps with other workers", settings.engine.device)
+        log.warning("spread: this worker computes no steps together with others: that takes a GPU, "
+                    "and --speculate off")  # fmt: skip
         return Alone()
     return Membership(engine.spread, instance, settings.spread, OwnRecord(instance))
 

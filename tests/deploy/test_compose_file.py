@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from decode.spread_policy import DEFAULT
+
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
 SERVICES = yaml.safe_load(COMPOSE)["services"]
@@ -27,6 +29,21 @@ def test_the_defaults_are_the_examples() -> None:
     defaults = dict(re.findall(r"(?<!\$)\$\{([A-Z_]+):-([^}]+)\}", COMPOSE))
     example = dict(re.findall(r"^([A-Z_]+)=(.*)$", EXAMPLE, re.MULTILINE))
     assert {name: example[name] for name in defaults} == defaults
+
+
+def test_spread_steps_are_on_or_off_by_default_wherever_baton_is_started() -> None:
+    workers = (ROOT / "deploy/kubernetes/base/workers.env").read_text()
+    for text in (EXAMPLE, workers):
+        assert re.findall(r"^BATON_SPREAD=(.*)$", text, re.MULTILINE) == [DEFAULT]
+
+
+@pytest.mark.parametrize("name", ["prefill", "decode", "colocated"])
+def test_workers_can_open_each_others_memory(name: str) -> None:
+    """CUDA IPC goes by process numbers, and records of spread steps are files in /dev/shm."""
+    service = SERVICES[name]
+    assert service["pid"] == "${WORKER_PID_MODE:-host}"
+    (shared,) = [v for v in service["volumes"] if "/dev/shm" in str(v)]
+    assert (shared["type"], shared["source"]) == ("volume", "shared-memory")
 
 
 @pytest.mark.parametrize("name", ["REDIS_PASSWORD", "BATON_CHANNEL_SECRET"])

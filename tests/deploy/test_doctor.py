@@ -103,6 +103,23 @@ class Usage:
 
 
 @pytest.mark.parametrize(
+    ("spread", "speculate", "num_gpus", "level", "said"),
+    [
+        ("auto", "off", 4, "ok", "on 4 GPUs can compute together"),
+        ("32", "off", 1, "warn", "GPUs: 1; it takes two to compute"),
+        ("auto", "auto", 4, "warn", "workers that make drafts"),
+        ("on", "off", 4, "fail", "--spread: 'on' is not auto, off or a number"),
+    ],
+)
+def test_spread_steps_need_two_gpus_and_no_drafts(
+    spread: str, speculate: str, num_gpus: int, level: str, said: str
+) -> None:
+    found = host_checks.spread_steps(spread, speculate, num_gpus=num_gpus)
+    assert (found.level, found.topic) == (level, "spread steps")
+    assert said in found.text
+
+
+@pytest.mark.parametrize(
     ("soft", "hard", "level"),
     [
         (1024, 16_895, "fail"),

@@ -79,6 +79,7 @@ def test_colocated_workers_fit_the_machine(checkpoint, num_gpus, asked, expected
         ("--port", 0, {"port": 70000}),
         ("--host", 0, {"host": ""}),
         ("--drain-timeout", 0, {"drain_timeout_s": 0}),
+        ("--spread", 0, {"spread": "on"}),
         ("--host-cache", 0, {"host_cache_gb": -1.0}),
         ("--host-cache", 0, {"host_cache_gb": float("nan")}),
         ("--redis-url", 0, {"redis_url": "http://:secret@there"}),
@@ -114,6 +115,7 @@ def test_services_get_their_settings_by_the_environment_alone(checkpoint):
         redis_url="redis://:secret@there",
         quantize="fp8",
         speculate="2",
+        spread="48",
         prefix_cache=False,
         host_cache_gb=1.5,
     )
@@ -140,6 +142,7 @@ def test_services_get_their_settings_by_the_environment_alone(checkpoint):
         assert one.env["BATON_SERVICE_NAME"] == one.name
         assert one.env["BATON_NUM_PAGES"] == "64"
         assert (one.env["BATON_QUANTIZE"], one.env["BATON_SPECULATE"]) == ("fp8", "2")
+        assert one.env["BATON_SPREAD"] == "48"
         assert one.env["BATON_PREFIX_CACHE"] == "off"
         assert one.env["BATON_HOST_CACHE_GB"] == "1.5"
         assert one.env["PYTHONPATH"].startswith("/mine:")

@@ -27,6 +27,7 @@ class OwnRecord:
     """This worker's, of no generation until it is written. Raises SharedMemoryFull."""
 
     def __init__(self, instance: str) -> None:
+        shm.sweep()  # in containers nothing else removes the records of killed workers
         self._segment = shm.Segment(f"spread-{instance}", SIZE_BYTES)
         self._written: Record | None = None
         self.write(Record(generation=0))
