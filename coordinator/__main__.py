@@ -33,9 +33,9 @@ from transport.checkpoint_folder import (
     model_name,
     require_readable,
 )
-from transport.wire.channel_keys import SECRET, channel_keys
+from transport.wire.channel_keys import channel_keys
 from transport.wire.errors import BatonError
-from transport.wire.secret_setting import secret_setting
+from transport.wire.secret_setting import CHANNEL_SECRET, secret_setting
 
 API_KEYS = "BATON_API_KEYS"
 _MIN_HELD_BODY_BYTES = 64 * 1024 * 1024  # one client has half of it: the largest body
@@ -175,7 +175,7 @@ def main(
             keep=KeepLimits(response_ttl, response_bytes),
             drain_timeout_s=drain_timeout,
             hand_over=hand_over,
-            channel_keys=channel_keys(secret_setting(os.environ, SECRET)),
+            channel_keys=channel_keys(secret_setting(os.environ, CHANNEL_SECRET)),
         )
         uvloop.run(serve(settings, inherited_listener(os.environ, os.getpid())))
     except (ValueError, OSError, BatonError) as error:

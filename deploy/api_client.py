@@ -9,7 +9,6 @@ import typer
 
 from coordinator.record.settings import safe_url
 
-DEFAULT_URL = "http://127.0.0.1:8000"
 API_KEY = "BATON_API_KEY"
 Url = Annotated[str, typer.Option(envvar="BATON_URL", help="Where the coordinator listens.")]
 _TIMEOUT = httpx.Timeout(5.0)

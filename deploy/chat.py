@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import httpx
 import typer
 
-from deploy.api_client import DEFAULT_URL, ApiClient, ApiError, Url
+from deploy.api_client import ApiClient, ApiError, Url
+from deploy.ports import DEFAULT_URL
 
 FAILED = 1
 INTERRUPTED = 130

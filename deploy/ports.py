@@ -3,6 +3,7 @@
 import errno
 import socket
 
+DEFAULT_URL = "http://127.0.0.1:8000"
 _BACKLOG = 65_535  # the kernel takes net.core.somaxconn if that is less
 
 

@@ -7,11 +7,10 @@ import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from deploy.api_client import DEFAULT_URL
 from deploy.console import console_for
 from deploy.guardian import Guardian
 from deploy.log_writer import LogWriter
-from deploy.ports import base_url, reachable
+from deploy.ports import DEFAULT_URL, base_url, reachable
 from deploy.rundir import RunDir, base_dir, remove_abandoned
 from deploy.services import API_KEYS, services
 from deploy.settings import UpSettings

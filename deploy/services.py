@@ -15,7 +15,7 @@ from coordinator.record.settings import PASSWORD
 from deploy.redis_server import READY_LINE, redis_command, redis_url
 from deploy.rundir import notify_socket
 from deploy.settings import UpSettings
-from transport.wire.channel_keys import SECRET
+from transport.wire.secret_setting import CHANNEL_SECRET
 from worker.cores import threads_of, usable_cores
 
 API_KEYS = frozenset({"BATON_API_KEYS", "BATON_API_KEYS_FILE"})
@@ -90,8 +90,8 @@ def services(
         "BATON_DEVICE": settings.device,
         "BATON_GPU_SHARE": str(settings.gpu_share),
     }
-    if not (inherited.get(SECRET) or inherited.get(f"{SECRET}_FILE")):
-        shared[SECRET] = secrets.token_hex(32)
+    if not (inherited.get(CHANNEL_SECRET) or inherited.get(f"{CHANNEL_SECRET}_FILE")):
+        shared[CHANNEL_SECRET] = secrets.token_hex(32)
     for_coordinator = {
         "BATON_HOST": settings.host,
         "BATON_PORT": str(port),

@@ -6,7 +6,8 @@ import sys
 import typer
 from rich.console import Console
 
-from deploy.api_client import DEFAULT_URL, ApiClient, ApiError, Url
+from deploy.api_client import ApiClient, ApiError, Url
+from deploy.ports import DEFAULT_URL
 from deploy.worker_view import headline, is_ready, worker_cells, worker_lines, worker_table
 
 NOT_READY = 1

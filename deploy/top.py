@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from deploy.api_client import DEFAULT_URL, ApiClient, ApiError, Url
+from deploy.api_client import ApiClient, ApiError, Url
+from deploy.ports import DEFAULT_URL
 from deploy.readings import Rates, Reading, Window, read
 from deploy.status import NO_ANSWER
 from deploy.top_view import lines, table

@@ -24,11 +24,11 @@ from transport.checkpoint_folder import (
     require_readable,
     weight_files,
 )
-from transport.wire.channel_keys import SECRET, ChannelKeys
+from transport.wire.channel_keys import ChannelKeys
 from transport.wire.channel_keys import channel_keys as keys_of
 from transport.wire.layout import CHUNK_ALIGNMENT
 from transport.wire.messages import Role
-from transport.wire.secret_setting import secret_setting
+from transport.wire.secret_setting import CHANNEL_SECRET, secret_setting
 from worker.cores import threads_of, usable_cores
 from worker.gpu_locks.folder import DEFAULT
 from worker.gpu_locks.marks import UNFIT_S
@@ -292,4 +292,4 @@ class ColocatedOptions(Options):
 
 def channel_keys() -> ChannelKeys | None:
     """What lets this worker join, from the environment alone; raises ValueError naming it."""
-    return keys_of(secret_setting(os.environ, SECRET))
+    return keys_of(secret_setting(os.environ, CHANNEL_SECRET))

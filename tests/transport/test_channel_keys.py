@@ -7,8 +7,8 @@ import zmq
 from zmq.utils import z85
 
 from transport.wire.channel import CoordinatorChannel, WorkerChannel
-from transport.wire.channel_keys import SECRET, channel_keys, require_keys
-from transport.wire.secret_setting import secret_setting
+from transport.wire.channel_keys import channel_keys, require_keys
+from transport.wire.secret_setting import CHANNEL_SECRET, secret_setting
 
 TEXT = "0123456789abcdef" * 4
 
@@ -40,7 +40,7 @@ def test_no_key_is_ever_shown() -> None:
 
 
 def test_a_short_secret_is_refused_without_being_shown() -> None:
-    with pytest.raises(ValueError, match=SECRET) as refused:
+    with pytest.raises(ValueError, match=CHANNEL_SECRET) as refused:
         channel_keys("hunter2")
     assert "hunter2" not in str(refused.value)
 
@@ -61,9 +61,9 @@ def test_an_open_channel_may_stay_on_the_machine(endpoint: str) -> None:
      "tcp://", "nonsense", "tcp://127.0.0.1.example.org:5555"],
 )  # fmt: skip
 def test_an_open_channel_may_not_leave_it(endpoint: str) -> None:
-    with pytest.raises(ValueError, match=f"^bind: .*{SECRET}"):
+    with pytest.raises(ValueError, match=f"^bind: .*{CHANNEL_SECRET}"):
         CoordinatorChannel(endpoint)
-    with pytest.raises(ValueError, match=f"^coordinator: .*{SECRET}"):
+    with pytest.raises(ValueError, match=f"^coordinator: .*{CHANNEL_SECRET}"):
         WorkerChannel(endpoint, "w")
     require_keys("bind", endpoint, channel_keys(TEXT))
 

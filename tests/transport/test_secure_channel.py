@@ -10,9 +10,10 @@ import zmq
 import zmq.asyncio
 
 from transport.wire.channel import CoordinatorChannel, WorkerChannel
-from transport.wire.channel_keys import SECRET, ChannelKeys, channel_keys
+from transport.wire.channel_keys import ChannelKeys, channel_keys
 from transport.wire.errors import ChannelRefused
 from transport.wire.messages import PROTOCOL, Alive, Goodbye, encode
+from transport.wire.secret_setting import CHANNEL_SECRET
 
 
 def keys_of(secret: str) -> ChannelKeys:
@@ -76,7 +77,7 @@ async def test_a_stranger_is_told_so_and_never_heard(
 ) -> None:
     stranger = WorkerChannel(coordinator.endpoint, "w", keys=keys, refused_after_s=NO_MERCY)
     message = await refused(stranger)
-    assert SECRET in message
+    assert CHANNEL_SECRET in message
     assert coordinator.endpoint in message
     assert not coordinator.send("w", Alive("c"))
     await passes(coordinator, "heard-next")
@@ -104,7 +105,7 @@ async def test_a_refused_worker_does_not_wait_for_ever_to_send() -> None:
             assert worker._socket.poll(50) == 0  # what is known to be refused is not asked about
 
     try:
-        with pytest.raises(ChannelRefused, match=SECRET):
+        with pytest.raises(ChannelRefused, match=CHANNEL_SECRET):
             await asyncio.wait_for(asyncio.to_thread(talk), 10)
     finally:
         worker.close()
@@ -115,7 +116,7 @@ async def test_a_worker_with_a_secret_trusts_no_open_coordinator(tmp_path: Path)
     channel = CoordinatorChannel(f"ipc://{tmp_path}/c.sock")
     try:
         worker = WorkerChannel(channel.endpoint, "w", keys=OURS, refused_after_s=NO_MERCY)
-        assert SECRET in await refused(worker)
+        assert CHANNEL_SECRET in await refused(worker)
         assert not channel.send("w", Alive("c"))
     finally:
         channel.close()
@@ -128,7 +129,7 @@ async def test_failures_are_borne_for_a_while(coordinator: CoordinatorChannel) -
     worker = WorkerChannel(
         coordinator.endpoint, "w", keys=OTHER, refused_after_s=5.0, clock=lambda: next(times, 5.0)
     )
-    assert SECRET in await refused(worker)
+    assert CHANNEL_SECRET in await refused(worker)
     assert list(times) == []
 
 

@@ -18,7 +18,8 @@ from ipaddress import ip_address
 import zmq
 from zmq.utils import z85
 
-SECRET = "BATON_CHANNEL_SECRET"
+from transport.wire.secret_setting import CHANNEL_SECRET
+
 MIN_SECRET_LEN = 32
 
 
@@ -47,11 +48,13 @@ def channel_keys(secret: str) -> ChannelKeys | None:
         return None
     if len(secret) < MIN_SECRET_LEN:
         raise ValueError(
-            f"{SECRET}: has {len(secret)} characters, needs at least {MIN_SECRET_LEN} random ones, "
-            "e.g. from: openssl rand -hex 32"
+            f"{CHANNEL_SECRET}: has {len(secret)} characters, needs at least {MIN_SECRET_LEN} "
+            "random ones, e.g. from: openssl rand -hex 32"
         )
     if not zmq.has("curve"):
-        raise ValueError(f"{SECRET}: this build of ZeroMQ has no CURVE; install pyzmq's wheel")
+        raise ValueError(
+            f"{CHANNEL_SECRET}: this build of ZeroMQ has no CURVE; install pyzmq's wheel"
+        )
     return ChannelKeys(_pair(secret, b"baton/coord"), _pair(secret, b"baton/worker"))
 
 
@@ -61,8 +64,8 @@ def require_keys(setting: str, endpoint: str, keys: ChannelKeys | None) -> None:
     if keys is None and not _stays_here(endpoint):
         raise ValueError(
             f"{setting}: {endpoint} can be reached from other machines, where any process could "
-            f"join as a worker and read prompts; set {SECRET} (or {SECRET}_FILE), the same for the "
-            "coordinator and all workers"
+            f"join as a worker and read prompts; set {CHANNEL_SECRET} (or {CHANNEL_SECRET}_FILE), "
+            "the same for the coordinator and all workers"
         )
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from transport.wire.channel_keys import SECRET
 from transport.wire.errors import ChannelRefused
+from transport.wire.secret_setting import CHANNEL_SECRET
 
 REFUSED_AFTER_S = 5.0
 
@@ -90,6 +90,6 @@ class HandshakeWatch:
         """The error for a worker that was refused."""
         ours = "this worker has one" if self._has_secret else "this worker has none"
         return ChannelRefused(
-            f"the coordinator at {self._endpoint} refuses the handshake: {SECRET} differs between "
-            f"the two ({ours})"
+            f"the coordinator at {self._endpoint} refuses the handshake: {CHANNEL_SECRET} "
+            f"differs between the two ({ours})"
         )

@@ -10,6 +10,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+CHANNEL_SECRET = "BATON_CHANNEL_SECRET"
+"""Of the coordinator and its workers (channel_keys.py)."""
+
 
 def secret_setting(environ: Mapping[str, str], name: str) -> str:
     """The secret ``name``; "" where it is not set or empty.

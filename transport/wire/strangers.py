@@ -15,7 +15,7 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from transport.wire.channel_keys import SECRET
+from transport.wire.secret_setting import CHANNEL_SECRET
 
 TELL_EVERY_S = 60.0
 
@@ -72,7 +72,7 @@ class StrangerWatch:
             log.warning(
                 "refused connections of strangers to the worker channel: the handshake failed; a "
                 "worker's %s differs, it ended meanwhile, or they are no workers",
-                SECRET,
+                CHANNEL_SECRET,
                 extra={"connections": self._num_refused},
             )
             self._num_refused = 0
