@@ -5,6 +5,7 @@ told. Nothing else is launched meanwhile, or it would hold up the others' GPUs.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from decode.lockstep import LOCAL, WAIT
@@ -63,9 +64,13 @@ class DecodeSteps:
         else:
             step, spread = self._group.launch(scheduled.batch, plan), True
         self._scheduled = None
-        self._launches.add(scheduled, step, self._process, spread=spread)
+        self._launches.add(scheduled, step, partial(self._take_in, spread), spread=spread)
         self._launches.process(behind=self._lookahead)
         return "launched"
+
+    def _take_in(self, spread: bool, scheduled: Scheduled, result: StepResult) -> None:
+        self._group.took(self._launches.took_s, spread=spread)
+        self._process(scheduled, result)
 
     def settle(self) -> None:
         """Have no step under way, and none that waits for the group."""

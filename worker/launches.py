@@ -5,9 +5,11 @@ taken back, and the sequences take their next step from where they were. Batches
 it are computed all the same, since they touch no running sequence.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 from engine.batch import StepResult
 from engine.sequence import Scheduled
@@ -22,22 +24,31 @@ class _Launch:
     step: Step
     process: Process
     spread: bool
+    launched_at: float
 
 
 class Launches:
     """``aborted`` is called once all launched batches have been read and some were not computed,
     with the ranks of the members that were waited for in vain. Then ``take_back`` undoes the
-    scheduling of each: the sequences' states are right again, should one be kept or copied."""
+    scheduling of each: the sequences' states are right again, should one be kept or copied.
+
+    While a result is taken in, ``took_s`` is what its batch took: the time since its launch, or
+    since the batch before it was done.
+    """
 
     def __init__(
         self,
         take_back: Callable[[Scheduled], None],
         aborted: Callable[[tuple[int, ...]], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.took_s = 0.0
         self._take_back = take_back
         self._aborted = aborted
         self._launched: deque[_Launch] = deque()
         self._num_spread = 0
+        self._clock = clock
+        self._done_at = -inf
 
     def __len__(self) -> int:
         return len(self._launched)
@@ -51,7 +62,7 @@ class Launches:
         self, scheduled: Scheduled, step: Step, process: Process, *, spread: bool = False
     ) -> None:
         self._num_spread += spread
-        self._launched.append(_Launch(scheduled, step, process, spread))
+        self._launched.append(_Launch(scheduled, step, process, spread, self._clock()))
 
     def process(self, *, behind: int) -> bool:
         """Wait for the oldest batches and take in their results, until at most ``behind`` are
@@ -62,6 +73,8 @@ class Launches:
             launch = self._launched.popleft()
             result = launch.step.result()
             self._num_spread -= launch.spread
+            began_at, self._done_at = max(launch.launched_at, self._done_at), self._clock()
+            self.took_s = self._done_at - began_at
             if result.aborted:
                 late = late or result.late
                 aborted.append(launch.scheduled)

@@ -57,3 +57,25 @@ def test_a_spread_step_computed_behind_an_aborted_one_is_a_bug_of_the_engine() -
     desk.add(StepResult(()), spread=True)
     with pytest.raises(AssertionError, match="behind an aborted step"):
         desk.launches.process(behind=0)
+
+
+def test_a_batch_takes_the_time_since_its_launch_or_since_the_one_before_it() -> None:
+    now, took = 0.0, []
+    launches = Launches(lambda scheduled: None, lambda late: None, lambda: now)
+
+    def add() -> None:
+        step = SimpleNamespace(result=lambda: StepResult(()))
+        launches.add(Scheduled((), ()), step, lambda s, r: took.append(launches.took_s))
+
+    add()
+    now = 1.0
+    add()
+    now = 3.0
+    launches.process(behind=1)
+    now = 4.0
+    launches.process(behind=0)
+    now = 10.0
+    add()
+    now = 10.5
+    launches.process(behind=0)
+    assert took == [3.0, 1.0, 0.5]

@@ -86,8 +86,30 @@ def test_members_launch_the_same_plan_and_say_what_they_did(trio: Trio) -> None:
     assert (plans[0].generation, plans[0].bucket) == (5, 16)
     for member in trio.members:
         member.launch(ForwardBatch(()), plans[0])
-        assert (member.counts().num_members, member.counts().num_steps) == (3, 1)
+        member.took(0.25, spread=True)
+        member.took(0.5, spread=False)
+        counts = member.counts()
+        assert (counts.num_members, counts.num_steps, counts.spread_ms) == (3, 1, 250)
+        assert (counts.num_local, counts.local_ms) == (1, 500)
     assert sum(member.counts().wait_ms for member in trio.members) > 0
+
+
+def test_the_host_waits_for_those_that_have_not_committed(trio: Trio) -> None:
+    for member in trio.members:
+        member.join(trio.group())
+    first, second, third = trio.members
+    for member in (third, second):
+        assert member.decide(8, willing=True) == LOCAL, "it sees no others willing"
+    assert first.decide(8, willing=True) == WAIT
+    trio.now += 0.25
+    assert second.decide(8, willing=True) == WAIT
+    assert first.decide(8, willing=True) == WAIT
+    trio.now += 0.125
+    assert third.decide(8, willing=True) != WAIT
+    assert first.decide(8, willing=True) != WAIT
+    counts = first.counts()
+    assert counts.wait_ms == 375
+    assert dict(counts.waits_ms) == {trio.names[1]: 250, trio.names[2]: 375}
 
 
 def test_rows_beyond_the_largest_graph_are_computed_locally(trio: Trio) -> None:

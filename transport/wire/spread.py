@@ -62,14 +62,23 @@ class SpreadJoined(WireStruct, frozen=True, tag="spread-joined"):
     problem: str = ""
 
 
+MAX_NAMED = 64
+ByWorker = Annotated[tuple[tuple[str, Count], ...], Meta(max_length=MAX_NAMED)]
+
+
 class SpreadCounts(WireStruct, frozen=True):
-    """What a worker has done in spread groups since it started: ``num_steps`` launched together,
-    ``num_aborted`` of them taken back, ``wait_ms`` of its host for the others. It now has
-    ``num_members`` in its group, 0 without one. ``late`` says how often it waited for which worker
-    in vain."""
+    """What a worker that may be in spread groups has done since it started. ``num_steps`` decode
+    steps were computed together with others in ``spread_ms``, and ``num_local`` alone in
+    ``local_ms``; ``num_aborted`` times it took launched steps back. Its host waited ``wait_ms`` for
+    the others, ``waits_ms`` for each, and as often as ``late`` says in vain. It now has
+    ``num_members`` in its group, 0 without one."""
 
     num_members: Count = 0
     num_steps: Count = 0
     num_aborted: Count = 0
     wait_ms: Count = 0
-    late: Annotated[tuple[tuple[str, Count], ...], Meta(max_length=64)] = ()
+    late: ByWorker = ()
+    num_local: Count = 0
+    spread_ms: Count = 0
+    local_ms: Count = 0
+    waits_ms: ByWorker = ()

@@ -9,8 +9,7 @@ A wait for the others never blocks: the worker's loop asks ``decide`` again in i
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Literal
 
@@ -22,6 +21,7 @@ from engine.step import Step
 from transport.wire.errors import PeerGone
 from transport.wire.spread import SpreadCounts, SpreadExport, SpreadGroup, SpreadJoined
 from worker.spread.records import OwnRecord, PeerRecord
+from worker.spread.tally import Tally
 
 LOOK_S, LOOK_IDLE_S = 0.005, 0.05
 """How long a member without sequences may sleep before it looks whether the others begin to spread
@@ -43,6 +43,9 @@ class Alone:
 
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         raise AssertionError("a spread step without a group")
+
+    def took(self, seconds: float, *, spread: bool) -> None:
+        """It is not told."""
 
     def stand_apart(self) -> None:
         """No other worker waits for this one."""
@@ -91,10 +94,9 @@ class Membership:
         self._peers: list[tuple[str, PeerRecord]] = []
         self._members: tuple[str, ...] = ()
         self._others_idle = self._is_first = True
-        self._waits_since: float | None = None
-        self._num_steps = self._num_aborted = 0
-        self._wait_s = 0.0
-        self._late: Counter[str] = Counter()
+        self._waits_for: tuple[str, ...] = ()
+        self._looked_at = 0.0
+        self._tally = Tally()
 
     @property
     def export(self) -> SpreadExport:
@@ -120,12 +122,12 @@ class Membership:
         self._own.write(self._lockstep.record)
         for place in self._lockstep.late:
             self._note_late(self._peers[place][0], "did not commit to a spread step in time")
+        if self._waits_for:
+            self._tally.waited(self._waits_for, now - self._looked_at)
+        self._waits_for, self._looked_at = (), now
         if decision == WAIT:
-            self._waits_since = now if self._waits_since is None else self._waits_since
+            self._waits_for = self._uncommitted(records)
             return WAIT
-        if self._waits_since is not None:
-            self._wait_s += now - self._waits_since
-            self._waits_since = None
         if decision == LOCAL:
             self._is_first = True
             return LOCAL
@@ -135,8 +137,11 @@ class Membership:
 
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         """Launch the step that ``decide`` has planned."""
-        self._num_steps += 1
         return self._engine.launch(batch, plan)
+
+    def took(self, seconds: float, *, spread: bool) -> None:
+        """A decode step was computed, as launched here or alone, in so many seconds."""
+        self._tally.took(seconds, spread=spread)
 
     def stand_apart(self) -> None:
         """Prompts are launched before the next step; the others need not wait for this worker."""
@@ -147,7 +152,7 @@ class Membership:
     def aborted(self, late: tuple[int, ...]) -> None:
         """Spread steps were taken back, in which those of these ranks were waited for in vain."""
         self._engine.take_back()
-        self._num_aborted += 1
+        self._tally.aborted()
         self._is_first = True
         for rank in late:
             self._note_late(self._members[rank], "did not take part in a spread step in time")
@@ -190,16 +195,10 @@ class Membership:
             self._own.write(Record(generation=0))
             self._engine.leave()
         self._close_peers()
-        self._waits_since, self._is_first = None, True
+        self._waits_for, self._is_first = (), True
 
     def counts(self) -> SpreadCounts:
-        return SpreadCounts(
-            num_members=len(self._members),
-            num_steps=self._num_steps,
-            num_aborted=self._num_aborted,
-            wait_ms=round(self._wait_s * 1e3),
-            late=tuple(sorted(self._late.items()))[:64],
-        )
+        return self._tally.counts(len(self._members))
 
     def close(self) -> None:
         try:
@@ -208,8 +207,18 @@ class Membership:
             self._own.close()
 
     def _note_late(self, peer: str, what: str) -> None:
-        self._late[peer] += 1
-        log.warning("%s %s; local steps for a while (%d times)", peer, what, self._late[peer])
+        times = self._tally.was_late(peer)
+        log.warning("%s %s; local steps for a while (%d times)", peer, what, times)
+
+    def _uncommitted(self, records: Sequence[Record | None]) -> tuple[str, ...]:
+        """The members that have not committed to the round to which this one has."""
+        assert self._lockstep is not None
+        number = self._lockstep.record.round
+        return tuple(
+            peer
+            for (peer, _), record in zip(self._peers, records, strict=True)
+            if record is None or record.committed_to(number) is None
+        )
 
     def _close_peers(self) -> None:
         for _, record in self._peers:

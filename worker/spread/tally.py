@@ -1,0 +1,54 @@
+"""What a worker has done in spread groups since it started, as its heartbeats tell."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from transport.wire.spread import MAX_NAMED, SpreadCounts
+
+
+class Tally:
+    """Grows only; other workers are named by their instances."""
+
+    def __init__(self) -> None:
+        self._num_steps = self._num_local = self._num_aborted = 0
+        self._spread_s = self._local_s = self._wait_s = 0.0
+        self._waits_s: defaultdict[str, float] = defaultdict(float)
+        self._late: Counter[str] = Counter()
+
+    def took(self, seconds: float, *, spread: bool) -> None:
+        """A decode step was computed, together with others or alone, in so many seconds."""
+        if spread:
+            self._num_steps += 1
+            self._spread_s += seconds
+        else:
+            self._num_local += 1
+            self._local_s += seconds
+
+    def aborted(self) -> None:
+        """Launched steps were taken back."""
+        self._num_aborted += 1
+
+    def waited(self, peers: Sequence[str], seconds: float) -> None:
+        """The host waited so long for all of these."""
+        self._wait_s += seconds
+        for peer in peers:
+            self._waits_s[peer] += seconds
+
+    def was_late(self, peer: str) -> int:
+        """This worker waited for it in vain; how often so far."""
+        self._late[peer] += 1
+        return self._late[peer]
+
+    def counts(self, num_members: int) -> SpreadCounts:
+        waits_ms = {peer: round(seconds * 1e3) for peer, seconds in self._waits_s.items()}
+        return SpreadCounts(
+            num_members=num_members,
+            num_steps=self._num_steps,
+            num_aborted=self._num_aborted,
+            wait_ms=round(self._wait_s * 1e3),
+            late=tuple(sorted(self._late.items()))[:MAX_NAMED],
+            num_local=self._num_local,
+            spread_ms=round(self._spread_s * 1e3),
+            local_ms=round(self._local_s * 1e3),
+            waits_ms=tuple(sorted(waits_ms.items()))[:MAX_NAMED],
+        )
