@@ -15,17 +15,36 @@ class SpreadMetrics:
             "baton_spread_members", "Workers in this worker's spread group; 0: it has none.",
             worker, registry=registry,
         )  # fmt: skip
+        self.left_out = Gauge(
+            "baton_spread_left_out", "1 while the worker is left out because it is too slow.",
+            worker, registry=registry,
+        )  # fmt: skip
         self.steps = Counter(
-            "baton_spread_steps", "Decode steps that the worker launched together with others.",
+            "baton_spread_steps", "Decode steps that the worker computed together with others.",
+            worker, registry=registry,
+        )  # fmt: skip
+        self.step_s = Counter(
+            "baton_spread_step_seconds", "Time that these steps took.", worker, registry=registry
+        )
+        self.local = Counter(
+            "baton_spread_local_steps", "Decode steps that the worker computed alone.",
+            worker, registry=registry,
+        )  # fmt: skip
+        self.local_s = Counter(
+            "baton_spread_local_step_seconds", "Time that these steps took.",
             worker, registry=registry,
         )  # fmt: skip
         self.aborted = Counter(
-            "baton_spread_steps_aborted", "Those of them that were taken back, and done alone.",
+            "baton_spread_aborts", "Times that launched steps were taken back, and done alone.",
             worker, registry=registry,
         )  # fmt: skip
         self.wait_s = Counter(
             "baton_spread_wait_seconds", "How long the worker's host waited for the others'.",
             worker, registry=registry,
+        )  # fmt: skip
+        self.peer_wait_s = Counter(
+            "baton_spread_peer_wait_seconds", "How long its host waited for this member's.",
+            [*worker, "member"], registry=registry,
         )  # fmt: skip
         self.late = Counter(
             "baton_spread_late", "Waits in vain for this member, of all others.",
@@ -35,13 +54,23 @@ class SpreadMetrics:
     def tell(self, instance: str, role: str, num_members: int) -> None:
         self.members.labels(instance, role).set(num_members)
 
+    def tell_left_out(self, instance: str, role: str, left_out: bool) -> None:
+        self.left_out.labels(instance, role).set(left_out)
+
     def grow(
-        self, instance: str, role: str, *, steps: int, aborted: int, wait_s: float
+        self, instance: str, role: str, *,
+        steps: int, local: int, step_s: float, local_s: float, aborted: int, wait_s: float,
     ) -> None:  # fmt: skip
         """So much more since the worker's last heartbeat."""
         self.steps.labels(instance, role).inc(steps)
+        self.local.labels(instance, role).inc(local)
+        self.step_s.labels(instance, role).inc(step_s)
+        self.local_s.labels(instance, role).inc(local_s)
         self.aborted.labels(instance, role).inc(aborted)
         self.wait_s.labels(instance, role).inc(wait_s)
+
+    def waited_for(self, instance: str, role: str, member: str, seconds: float) -> None:
+        self.peer_wait_s.labels(instance, role, member).inc(seconds)
 
     def waited_in_vain(self, member: str, times: int) -> None:
         self.late.labels(member).inc(times)
@@ -49,6 +78,10 @@ class SpreadMetrics:
     def forget(self, instance: str, role: str) -> None:
         """The worker is gone."""
         worker = {"instance": instance, "role": role}
-        for metric in (self.members, self.steps, self.aborted, self.wait_s):
+        for metric in (
+            self.members, self.left_out, self.steps, self.step_s, self.local, self.local_s,
+            self.aborted, self.wait_s, self.peer_wait_s,
+        ):  # fmt: skip
             metric.remove_by_labels(worker)
-        self.late.remove_by_labels({"member": instance})
+        for waits in (self.late, self.peer_wait_s):
+            waits.remove_by_labels({"member": instance})

@@ -63,6 +63,30 @@ class Token:
 
 
 BreakerState = Literal["closed", "open", "half-open"]
+SpreadMode = Literal["spread", "local", "alone", "left out"]
+
+
+@dataclass(frozen=True)
+class SpreadStatus:
+    """What a worker does of decode steps that are computed together with others. ``mode``: its
+    group computes them together ("spread") or not at present ("local"); it has no group ("alone");
+    it slows the others down, and is left out for ``left_out_s`` ("left out"). ``members`` are those
+    of its group, itself among them.
+
+    Of the last minute: the share of its steps that were spread, None without steps; how long a
+    spread and a local one took; how often steps were taken back (``aborted``); and by other member
+    how long its host waited for it in each spread step (``wait_ms``), and how often in vain
+    (``late``)."""
+
+    mode: SpreadMode
+    members: tuple[str, ...]
+    share: float | None
+    step_ms: float | None
+    local_step_ms: float | None
+    aborted: int
+    wait_ms: dict[str, float]
+    late: dict[str, int]
+    left_out_s: float
 
 
 @dataclass(frozen=True)
@@ -75,7 +99,8 @@ class WorkerStatus:
     now. Of the last seconds: the tokens that a step gave a sequence, None without steps; and the
     share of drafts accepted, by position. Of the last minute: the tokens of prompts that were
     looked up in the prefix cache, and those of them found. ``kept_prefixes`` are on its device now,
-    ``kept_prefixes_host`` in its host tier."""
+    ``kept_prefixes_host`` in its host tier. ``spread`` is None for a worker that computes no steps
+    together with others, whatever its group."""
 
     instance: str
     role: str
@@ -99,6 +124,7 @@ class WorkerStatus:
     reused_tokens: int = 0
     kept_prefixes: int = 0
     kept_prefixes_host: int = 0
+    spread: SpreadStatus | None = None
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ class Hub:
             queued=self._lifecycle.num_queued,
             running=num_open - self._lifecycle.num_queued,
             redis_connected=self._observer.redis_connected,
-            workers=tuple(worker.status(now) for worker in self._registry.all()),
+            workers=tuple(w.status(now, self._groups.status(w)) for w in self._registry.all()),
         )
 
     def _obstacles(self) -> list[str]:

@@ -133,6 +133,9 @@ class Inbox:
         worker.spread.note(message.gauges.spread, worker.heard_at)
         self._groups.take_counts(worker)
         self._observer.counted(worker)
+        for name, ms in worker.spread.growth.waits_ms:
+            if (member := self._registry.get(name)) is not None:
+                self._observer.waited_for(worker, member, ms / 1e3)
         for name, times in worker.spread.growth.late:
             if (member := self._registry.get(name)) is not None:
                 self._observer.waited_in_vain(member, times)

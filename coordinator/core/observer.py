@@ -161,9 +161,15 @@ class Observer:
         prefixes, spread = structs.asdict(worker.prefixes.growth), worker.spread.growth
         self._metrics.prefixes.grow(worker.instance, worker.hello.role, prefixes)
         self._metrics.spread.grow(
-            worker.instance, worker.hello.role, steps=spread.num_steps, aborted=spread.num_aborted,
-            wait_s=spread.wait_ms / 1e3,
+            worker.instance, worker.hello.role, steps=spread.num_steps, local=spread.num_local,
+            step_s=spread.spread_ms / 1e3, local_s=spread.local_ms / 1e3,
+            aborted=spread.num_aborted, wait_s=spread.wait_ms / 1e3,
         )  # fmt: skip
+
+    def waited_for(self, worker: Worker, member: Worker, seconds: float) -> None:
+        """The worker's host has, before steps of their spread group."""
+        metrics = self._metrics.spread
+        metrics.waited_for(worker.instance, worker.hello.role, member.instance, seconds)
 
     def waited_in_vain(self, member: Worker, times: int) -> None:
         """Another member of its spread group has."""
@@ -232,6 +238,10 @@ class Observer:
     def tick(self, status: ServiceStatus, stale_dropped: int, open_tokens: int) -> None:
         """Once a heartbeat: gauges of what is open."""
         metrics = self._metrics
+        for worker in status.workers:
+            if worker.spread is not None:
+                out = worker.spread.left_out_s > 0
+                metrics.spread.tell_left_out(worker.instance, worker.role, out)
         metrics.queued.set(status.queued)
         metrics.running.set(status.running)
         metrics.open_tokens.set(open_tokens)

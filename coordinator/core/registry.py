@@ -6,7 +6,7 @@ from math import inf
 from msgspec import structs
 
 from coordinator.core.breaker import Breaker, BreakerSettings
-from coordinator.core.contract import WorkerStatus
+from coordinator.core.contract import SpreadStatus, WorkerStatus
 from coordinator.core.draft_meter import DraftMeter
 from coordinator.core.kept_prefixes import ComingPrefixes, KeptPrefixes
 from coordinator.core.pairs import Pairs
@@ -88,8 +88,8 @@ class Worker:
         held, layout = self.gauges.prefix, self.layout
         return held.pages_kept * layout.page_bytes + held.num_kept * layout.state_slot_bytes
 
-    def status(self, now: float) -> WorkerStatus:
-        """``now`` is of the monotonic clock."""
+    def status(self, now: float, spread: SpreadStatus | None = None) -> WorkerStatus:
+        """``now`` is of the monotonic clock; ``spread`` is what its groups say of it."""
         pools, prefixes = self.hello.memory.pools, self.prefixes.recent
         return WorkerStatus(
             instance=self.instance,
@@ -114,6 +114,7 @@ class Worker:
             reused_tokens=prefixes.reused_gpu + prefixes.reused_host + prefixes.reused_peer,
             kept_prefixes=prefixes.num_kept,
             kept_prefixes_host=prefixes.num_kept_host,
+            spread=spread,
         )
 
     def assign(self, request: Request) -> None:

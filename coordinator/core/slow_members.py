@@ -38,7 +38,11 @@ class SlowMembers:
         return put_out
 
     def is_out(self, member: str, now: float) -> bool:
-        return now < self._out_until.get(member, now)
+        return self.out_for_s(member, now) > 0
+
+    def out_for_s(self, member: str, now: float) -> float:
+        """How much longer it is left out."""
+        return max(0.0, self._out_until.get(member, now) - now)
 
     def keep_only(self, instances: Set[str]) -> None:
         """All other workers are gone."""

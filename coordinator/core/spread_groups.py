@@ -10,8 +10,10 @@ import logging
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 
+from coordinator.core.contract import SpreadStatus
 from coordinator.core.registry import Registry, Worker
 from coordinator.core.slow_members import SlowMembers
+from coordinator.core.spread_status import spread_status
 from transport.wire.messages import Role, ToWorker
 from transport.wire.spread import MAX_ROWS, SpreadGroup, SpreadJoined, SpreadMember
 
@@ -87,6 +89,15 @@ class SpreadGroups:
         late = dict(worker.gauges.spread.late)
         for slow in self._slow.note(worker.instance, late, self._monotonic()):
             log.warning("%s is left out of spread steps for a while: it is often late", slow)
+
+    def status(self, worker: Worker) -> SpreadStatus | None:
+        """None of a worker that takes part in no group, whatever others there are."""
+        if worker.hello.spread is None:
+            return None
+        group = next((g for g in self._groups if worker in g.members), None)
+        members = tuple(member.instance for member in group.members) if group else ()
+        left_out_s = self._slow.out_for_s(worker.instance, self._monotonic())
+        return spread_status(worker.spread, members, left_out_s)
 
     def _wanted(self) -> list[tuple[Worker, ...]]:
         """The members of the groups that there should be."""

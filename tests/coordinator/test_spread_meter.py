@@ -2,10 +2,12 @@
 
 from unittest.mock import Mock
 
+from coordinator.core.contract import SpreadStatus
 from coordinator.core.hub import Hub
 from coordinator.core.observer import Observer
 from coordinator.core.placement import PlacementLimits
 from coordinator.core.spread_meter import SpreadMeter
+from coordinator.core.spread_status import spread_status
 from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
 from tests.coordinator.site import EXPORT, FAST
@@ -21,6 +23,24 @@ def test_counts_that_fall_are_no_growth() -> None:
     assert meter.growth == SpreadCounts(2, late=(("b", 2),))
 
 
+def test_a_status_tells_of_the_last_minute() -> None:
+    meter = SpreadMeter()
+    meter.note(SpreadCounts(num_steps=1000, num_local=1000), 0.0)
+    now = SpreadCounts(2, 1300, 1, late=(("b", 1),), num_local=1100, spread_ms=1800, local_ms=900,
+                       waits_ms=(("b", 60),))  # fmt: skip
+    meter.note(now, 60.0)
+    assert spread_status(meter, ("a", "b"), 0.0) == SpreadStatus(
+        mode="spread", members=("a", "b"), share=0.75, step_ms=6.0, local_step_ms=9.0, aborted=1,
+        wait_ms={"b": 0.2}, late={"b": 1}, left_out_s=0.0,
+    )  # fmt: skip
+    meter.note(now, 61.0)
+    assert spread_status(meter, ("a", "b"), 0.0).mode == "local", "no steps since the last beat"
+    meter.note(now, 121.0)
+    nothing = spread_status(meter, (), 30.0)
+    assert (nothing.mode, nothing.share, nothing.step_ms) == ("left out", None, None)
+    assert spread_status(meter, (), 0.0).mode == "alone"
+
+
 def test_heartbeats_become_metrics_and_a_worker_that_leaves_takes_its_own_along() -> None:
     channel, metrics = Mock(), Metrics("m")
     observer = Observer(metrics, Mock(dropped=0, connected=True, damage=Damage()), "c1")
@@ -33,7 +53,7 @@ def test_heartbeats_become_metrics_and_a_worker_that_leaves_takes_its_own_along(
     assert [(to, len(group.members)) for to, group in groups] == [("b-1", 2), ("b-2", 2)]
 
     def beat(*counts: int, late: tuple[tuple[str, int], ...]) -> None:
-        spread = SpreadCounts(2, *counts, late=late)
+        spread = SpreadCounts(2, *counts, late=late, waits_ms=late)
         hub._inbox.handle("b-1", Heartbeat(WorkerGauges(1, 1, spread=spread)))
 
     beat(100, 1, 50, late=(("b-2", 1),))  # counted for another coordinator, maybe
@@ -45,12 +65,20 @@ def test_heartbeats_become_metrics_and_a_worker_that_leaves_takes_its_own_along(
 
     assert value("members", mine) == 2
     assert value("steps_total", mine) == 60
-    assert value("steps_aborted_total", mine) == 2
+    assert value("aborts_total", mine) == 2
     assert value("wait_seconds_total", mine) == 1.5
     assert value("late_total", {"member": "b-2"}) == 3
+    assert value("peer_wait_seconds_total", mine | {"member": "b-2"}) == 0.003
+    assert value("peer_wait_seconds_total", mine | {"member": "nobody"}) is None
+    first, second = (worker.spread for worker in hub.status().workers)
+    assert (first.mode, first.members) == ("spread", ("b-1", "b-2"))
+    assert (second.mode, second.share) == ("local", None)
+    hub._beat(0.0)
+    assert value("left_out", mine) == 0
     assert value("late_total", {"member": "nobody"}) is None
     hub._inbox.handle("b-2", Goodbye())
     assert value("late_total", {"member": "b-2"}) is None
+    assert value("peer_wait_seconds_total", mine | {"member": "b-2"}) is None
     to, last = channel.send.call_args_list[-1].args
     assert (to, last.members) == ("b-1", ())
     hub._inbox.handle("b-1", Goodbye())
