@@ -8,13 +8,21 @@ from rich.console import Console
 
 from deploy.api_client import ApiClient, ApiError, Url
 from deploy.ports import DEFAULT_URL
-from deploy.worker_view import headline, is_ready, worker_cells, worker_lines, worker_table
+from deploy.worker_view import (
+    SPREAD,
+    headline,
+    is_ready,
+    without_spread,
+    worker_cells,
+    worker_lines,
+    worker_table,
+)
 
 NOT_READY = 1
 NO_ANSWER = 2
 _COLUMNS = (
     "role", "instance", "device", "running", "waiting", "pages", "state_slots", "hits", "kept",
-    "drafts", "tok_step", "accepted", "breaker",
+    "drafts", "tok_step", "accepted", *SPREAD, "breaker",
 )  # fmt: skip
 
 
@@ -32,7 +40,7 @@ def status(url: Url = DEFAULT_URL) -> None:
         raise typer.Exit(NO_ANSWER) from error
     print(head)
     if sys.stdout.isatty():
-        Console().print(worker_table(workers, _COLUMNS))
+        Console().print(worker_table(workers, without_spread(_COLUMNS, found["workers"])))
     else:
         for line in worker_lines(workers, _COLUMNS):
             print(line)

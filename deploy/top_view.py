@@ -6,10 +6,12 @@ from rich.text import Text
 from deploy.readings import Rates, Reading
 from deploy.requests_view import request_lines, requests_table
 from deploy.worker_view import (
+    SPREAD,
     UNKNOWN,
     headline,
     hit_rate,
     is_ready,
+    without_spread,
     worker_cells,
     worker_lines,
     worker_table,
@@ -17,10 +19,10 @@ from deploy.worker_view import (
 
 _COLUMNS = (
     "role", "instance", "device", "running", "waiting", "pages", "kv", "state_slots",
-    "prompt_tok_s", "output_tok_s", "hits", "kept", "drafts", "tok_step", "accepted", "breaker",
-    "gpu",
+    "prompt_tok_s", "output_tok_s", "hits", "kept", "drafts", "tok_step", "accepted", *SPREAD,
+    "breaker", "gpu",
 )  # fmt: skip
-_NOT_IF_NARROW = ("role", "device", "pages", "kept", "drafts", "accepted")
+_NOT_IF_NARROW = ("role", "device", "pages", "kept", "drafts", "accepted", "waits_for")
 _WIDE = 156
 _OTHER_LINES = 8
 """Lines of the screen that are neither a worker nor a request."""
@@ -38,6 +40,7 @@ def table(reading: Reading, rates: Rates, width: int, height: int) -> Group:
     """As many of the last requests as fit below the workers, on a screen of this size."""
     style = "bold green" if is_ready(reading.status) else "bold red"
     columns = [name for name in _COLUMNS if width >= _WIDE or name not in _NOT_IF_NARROW]
+    columns = without_spread(columns, reading.status["workers"])
     workers = _workers(reading)
     shown = reading.requests[: max(0, height - _OTHER_LINES - len(workers))]
     return Group(

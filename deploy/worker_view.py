@@ -14,7 +14,10 @@ _LEFT = ("role", "instance", "device", "breaker")
 _HEADINGS = {
     "running": "run", "waiting": "wait", "state_slots": "slots",
     "prompt_tok_s": "in tok/s", "output_tok_s": "out tok/s", "tok_step": "tok/step",
+    "step_ms": "ms/step", "waits_for": "waits for",
 }  # fmt: skip
+SPREAD = ("spread", "step_ms", "waits_for")
+"""Columns about steps that workers compute together."""
 UNKNOWN = "-"
 
 
@@ -51,6 +54,7 @@ def worker_cells(worker: dict[str, Any], celsius: float | None = None) -> dict[s
         "accepted": _acceptance(worker),
         "hits": hit_rate([worker]),
         "kept": _kept(worker),
+        **_spread(worker["spread"]),
         "breaker": worker["breaker"],
         "gpu": UNKNOWN if celsius is None else f"{celsius:.0f}°C",
     }
@@ -78,6 +82,29 @@ def _acceptance(worker: dict[str, Any]) -> str:
     """In per cent, of the first draft, the second, …: "88/61%"."""
     shares = worker["draft_acceptance"]
     return "/".join(f"{100 * share:.0f}" for share in shares) + "%" if shares else UNKNOWN
+
+
+def _spread(found: dict[str, Any] | None) -> dict[str, str]:
+    """Of the last minute: the share of steps that were computed together, and in a group of how
+    many ("75%/4"); how long such a step took, and a local one ("6.4/9.8"); for which other member
+    the host waited longest, and how long in each step ("decode-1a2b:0.3ms")."""
+    if found is None:
+        return dict.fromkeys(SPREAD, UNKNOWN)
+    share = UNKNOWN if found["share"] is None else f"{100 * found['share']:.0f}%"
+    in_group = found["mode"] in ("spread", "local")
+    times = [found["step_ms"], found["local_step_ms"]]
+    name, wait_ms = max(found["wait_ms"].items(), key=lambda each: each[1], default=("", 0.0))
+    return {
+        "spread": f"{share}/{len(found['members'])}" if in_group else found["mode"],
+        "step_ms": "/".join(UNKNOWN if ms is None else f"{ms:.1f}" for ms in times),
+        "waits_for": f"{name}:{wait_ms:.1f}ms" if name else UNKNOWN,
+    }
+
+
+def without_spread(columns: Sequence[str], workers: Sequence[dict[str, Any]]) -> list[str]:
+    """The columns, but for those of spread steps where no worker can compute any."""
+    seen = any(worker["spread"] is not None for worker in workers)
+    return [name for name in columns if seen or name not in SPREAD]
 
 
 def worker_lines(workers: list[dict[str, str]], columns: Sequence[str]) -> list[str]:

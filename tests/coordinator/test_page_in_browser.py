@@ -10,7 +10,7 @@ import pytest_asyncio
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from coordinator.core.contract import WorkerStatus
+from coordinator.core.contract import SpreadStatus, WorkerStatus
 from coordinator.http.api import create_app
 from coordinator.http.errors import ApiError
 from coordinator.http.http_settings import HttpSettings
@@ -187,9 +187,12 @@ async def test_pools_are_a_table_with_a_row_a_worker(
 ) -> None:
     cold = WorkerStatus("decode-1", "decode", "cpu", 2, 1, 3, 8, 4, 4, "",
                       output_tokens_per_s=1234.4, drafts=2, tokens_per_step=2.345,
-                      draft_acceptance=(0.881, 0.46), kept_prefixes=12)  # fmt: skip
+                      draft_acceptance=(0.881, 0.46), kept_prefixes=12,
+                      spread=SpreadStatus("spread", ("decode-1", "decode-3"), 0.751, 6.04, None, 2,
+                                          {"decode-3": 0.25}, {}, 0.0))  # fmt: skip
+    slow = SpreadStatus("left out", (), None, None, 9.8, 0, {}, {}, 60.0)
     hot = WorkerStatus("decode-2", "decode", "cuda", 0, 0, 8, 8, 4, 4, "two pages lost", True, 86.4,
-                     breaker="half-open")  # fmt: skip
+                     breaker="half-open", spread=slow)  # fmt: skip
     prefill = WorkerStatus("prefill-1", "prefill", "cpu", 0, 0, 8, 8, 4, 4, "",
                          prompt_tokens_per_s=99.0, output_tokens_per_s=1.0, queried_tokens=4000,
                          reused_tokens=3480, kept_prefixes=1500, kept_prefixes_host=40)  # fmt: skip
@@ -200,17 +203,19 @@ async def test_pools_are_a_table_with_a_row_a_worker(
     )
     assert [[cell.strip() for cell in row] for row in await browser.value(cells)] == [
         ["prefill", "prefill-1", "cpu", "0", "0", "0/8", "0/4", "99 / 1", "–", "0",
-         "87 % (1,500 + 40)", "closed", "–"],
+         "87 % (1,500 + 40)", "–", "closed", "–"],
         ["decode", "decode-1", "cpu", "2", "1", "5/8", "0/4", "0 / 1,234", "2.35", "2 (88/46 %)",
-         "– (12)", "closed", "–"],
+         "– (12)", "75 % of 2 (6.0 / – ms)", "closed", "–"],
         ["decode", "decode-2 draining", "cuda", "0", "0", "0/8", "0/4", "0 / 0", "–", "0",
-         "– (0)", "half-open", "86 °C"],
+         "– (0)", "left out", "half-open", "86 °C"],
         ["two pages lost"],
     ]  # fmt: skip
     assert await browser.text("#speed") == (
         "3 workers · prompts 99 tok/s · output 1,235 tok/s · prefix hits 87 %"
     )
-    assert await browser.value("document.querySelectorAll('thead th').length") == 13
+    assert await browser.value("document.querySelectorAll('thead th').length") == 14
+    title = await browser.value("document.querySelector('#pools td[title]').title")
+    assert title == "decode-1, decode-3\ndecode-3: waited for 0.25 ms a step\n2 aborts"
 
 
 async def test_what_cannot_be_renewed_is_dimmed_and_says_of_when_it_is(

@@ -20,6 +20,7 @@ STATUS = {
             "prompt_tokens_per_s": 1536.4, "output_tokens_per_s": 2.0, "breaker": "closed",
             "drafts": 0, "tokens_per_step": None, "draft_acceptance": [],
             "queried_tokens": 0, "reused_tokens": 0, "kept_prefixes": 0, "kept_prefixes_host": 0,
+            "spread": None,
         }
     ],
 }  # fmt: skip

@@ -31,7 +31,7 @@ def test_help_names_every_setting():
     told = baton("up", "--help").stdout
     for name in (
         "model", "load-format", "device", "prefill", "decode", "role", "host", "port",
-        "redis-url", "served-model-name", "drain-timeout", "prefix-cache",
+        "redis-url", "served-model-name", "drain-timeout", "prefix-cache", "spread",
     ):  # fmt: skip
         assert f"--{name}" in told
         assert f"BATON_{name.upper().replace('-', '_')}" in told
@@ -44,7 +44,8 @@ def test_status_of_a_ready_service(stub):
     assert told.stdout.splitlines() == [
         "ready (3 queued, 2 running, Redis connected)",
         "role=prefill  instance=p-1  device=cpu  running=1  waiting=0  pages=54/64  "
-        "state_slots=1/8  hits=-  kept=0  drafts=0  tok_step=-  accepted=-  breaker=closed",
+        "state_slots=1/8  hits=-  kept=0  drafts=0  tok_step=-  accepted=-  spread=-  step_ms=-  "
+        "waits_for=-  breaker=closed",
     ]
 
 

@@ -2,7 +2,7 @@
 
 import { $, count, make, say } from "./dom.js";
 
-const NUM_COLUMNS = 13;
+const NUM_COLUMNS = 14;
 
 function usage(name, all, free) {
   const used = all - free;
@@ -35,6 +35,21 @@ function prefixes(found) {
   return `${hits([found]) || "–"} (${count(found.kept_prefixes)}${host})`;
 }
 
+// Of the last minute: the share of steps that were computed together with others, in a group of how many, and
+// how long such a step and a local one took.
+function together(found) {
+  const { spread } = found;
+  if (spread === null) return number("–");
+  const apart = spread.mode === "alone" || spread.mode === "left out";
+  if (apart) return make("td", { className: spread.mode === "alone" ? "" : "bad", textContent: spread.mode });
+  const share = spread.share === null ? "–" : `${(100 * spread.share).toFixed(0)} %`;
+  const ms = (time) => (time === null ? "–" : time.toFixed(1));
+  const cell = number(`${share} of ${spread.members.length} (${ms(spread.step_ms)} / ${ms(spread.local_step_ms)} ms)`);
+  const waits = Object.entries(spread.wait_ms).map(([name, wait]) => `${name}: waited for ${wait.toFixed(2)} ms a step`);
+  cell.title = [spread.members.join(", "), ...waits, `${count(spread.aborted)} aborts`].join("\n");
+  return cell;
+}
+
 function worker(found) {
   const heat = found.gpu_temperature_c === null ? "–" : `${found.gpu_temperature_c.toFixed(0)} °C`;
   const draining = found.draining ? [" ", make("span", { className: "bad", textContent: "draining" })] : [];
@@ -51,6 +66,7 @@ function worker(found) {
     number(found.tokens_per_step === null ? "–" : found.tokens_per_step.toFixed(2)),
     number(drafts(found)),
     number(prefixes(found)),
+    together(found),
     make("td", { className: found.breaker === "closed" ? "" : "bad", textContent: found.breaker }),
     number(heat),
   );
