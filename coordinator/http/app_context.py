@@ -16,8 +16,8 @@ from telemetry.metrics import Metrics
 
 @dataclass(frozen=True)
 class AppContext:
-    """The core, the tokenizer and the settings; one for each app. ``key`` is the name of the API
-    key of a request."""
+    """The core, the tokenizer and the settings; one for each app. ``isolated_key`` is the name of a
+    request's API key where only requests of one key share prefixes, else ""."""
 
     core: Core
     tokenizer: Tokenizer
@@ -25,15 +25,16 @@ class AppContext:
     metrics: Metrics
     names: ResponseNames = field(default_factory=ResponseNames)
     started_at: int = field(default_factory=lambda: int(time.time()))
-    key: str = ""
+    isolated_key: str = ""
 
     def of_key(self, name: str) -> "AppContext":
         """For a request with the API key ``name``, "" for none."""
-        return replace(self, key=name)
+        isolated = self.settings.prefix_cache_isolation == "key"
+        return replace(self, isolated_key=name) if isolated else self
 
     def salt(self, cache_salt: str | None = None) -> str:
         """Requests with the same one may tell by their time what others have asked."""
-        return salt_of(cache_salt, self.key, self.settings.prefix_cache_isolation)
+        return salt_of(cache_salt, self.isolated_key)
 
     @property
     def max_model_len(self) -> int:

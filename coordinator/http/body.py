@@ -144,7 +144,8 @@ class Bodies:
         self._settings = {
             name: value
             for name, value in vars(context.settings).items()
-            if name not in ("api_keys", "allowed_origins")  # no concern of a reader
+            # A reader has no keys, and is told the key by which a request is isolated.
+            if name not in ("api_keys", "allowed_origins", "prefix_cache_isolation")
         }
 
     async def generation(
@@ -191,7 +192,12 @@ class Bodies:
         if num_bytes + len(earlier) > HEAVY_BYTES:
             check_long_fields(b"".join(body))
             job = Job(
-                kind, context.core.max_seq_len, self._settings, num_bytes, earlier, context.key
+                kind,
+                context.core.max_seq_len,
+                self._settings,
+                num_bytes,
+                earlier,
+                context.isolated_key,
             )
             work = self._readers.read(owner, job, body)
         else:

@@ -33,15 +33,16 @@ _HEAD_BYTES = 4
 
 
 class Job(Struct, frozen=True):
-    """``num_bytes`` of body follow. ``settings`` are the HttpSettings without keys. ``earlier`` is
-    the JSON of what earlier responses hold of the conversation, ``key`` the API key's name."""
+    """``num_bytes`` of body follow. ``settings`` are the HttpSettings, but what they say of keys.
+    ``earlier`` is the JSON of what earlier responses hold of the conversation, ``isolated_key`` is
+    that of AppContext."""
 
     kind: Kind
     max_seq_len: int | None
     settings: dict[str, Any]
     num_bytes: int
     earlier: bytes = b""
-    key: str = ""
+    isolated_key: str = ""
 
 
 class Refusal(Struct, frozen=True):
@@ -164,7 +165,8 @@ def main(model: Path) -> None:
         except EOFError:
             return
         core = cast(Core, CoreLimit(job.max_seq_len))
-        context = AppContext(core, tokenizer, HttpSettings(**job.settings), metrics, key=job.key)
+        settings = HttpSettings(**job.settings)
+        context = AppContext(core, tokenizer, settings, metrics, isolated_key=job.isolated_key)
         reply, data = _reply(context, job, body)
         try:
             write_head(outgoing, reply)

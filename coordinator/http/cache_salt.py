@@ -17,11 +17,11 @@ CacheSalt = Annotated[str, Meta(min_length=1, max_length=1024)]
 _DIGEST_BYTES = 16
 
 
-def salt_of(cache_salt: str | None, key: str, isolation: Isolation) -> str:
-    """What workers get instead of the client's salt and the key's name: a digest of both, or "" for
-    a request that shares with all others of that kind. A key's name has no "\\0"."""
-    owner = key if isolation == "key" else ""
-    if not owner and not cache_salt:
+def salt_of(cache_salt: str | None, isolated_key: str) -> str:
+    """What workers get instead of the client's salt and the name of its API key ("" where keys are
+    not isolated): a digest of both, or "" for a request that shares with all others of that kind. A
+    key's name has no "\\0"."""
+    if not isolated_key and not cache_salt:
         return ""
-    text = f"{owner}\0{cache_salt or ''}"
+    text = f"{isolated_key}\0{cache_salt or ''}"
     return blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()

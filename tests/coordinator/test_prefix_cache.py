@@ -74,6 +74,14 @@ async def test_a_body_that_is_read_elsewhere_keeps_its_salt(
     assert await salt(client, core, **large) == await salt(client, core, cache_salt=SALT)
 
 
+async def test_large_bodies_are_read_where_keys_are_isolated(
+    says: Says, client_of: ClientOf
+) -> None:
+    client = client_of(core := says(), api_keys=API_KEYS, prefix_cache_isolation="key")
+    client.headers["authorization"] = f"Bearer {KEYS['alice']}"
+    assert await salt(client, core, unknown="x" * HEAVY_BYTES) == await salt(client, core) != ""
+
+
 async def test_all_keys_share_prefixes_unless_they_are_isolated(
     says: Says, client_of: ClientOf
 ) -> None:
@@ -97,7 +105,7 @@ async def test_all_keys_share_prefixes_unless_they_are_isolated(
 def test_salts_differ_where_the_key_or_the_text_does(
     one: tuple[str, str | None], other: tuple[str, str | None]
 ) -> None:
-    found = [salt_of(text, key, "key") for key, text in (one, other)]
+    found = [salt_of(text, key) for key, text in (one, other)]
     assert (found[0] == found[1]) == (one == other)
 
 
