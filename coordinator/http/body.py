@@ -190,7 +190,7 @@ class Bodies:
         context, owner = self._context.of_key(account_of(http.scope).name), owner_of(http)
         num_bytes = sum(map(len, body))
         if num_bytes + len(earlier) > HEAVY_BYTES:
-            check_long_fields(b"".join(body))
+            check_long_fields(body)
             job = Job(
                 kind,
                 context.core.max_seq_len,

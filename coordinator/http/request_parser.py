@@ -4,6 +4,7 @@ msgspec refuses what is no JSON (NaN, deep nesting, lone surrogates) and stops a
 """
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -104,12 +105,12 @@ def parse(kind: Kind, body: bytes) -> AnyRequest:
         raise ApiError(400, f"Invalid JSON: {error}", code="invalid_json") from None
 
 
-def check_long_fields(body: bytes) -> None:
-    """Raises ApiError where a field is too long for any request. Takes 1 ms at most, and so leaves
-    larger bodies, and all other faults, to ``parse``."""
-    if STRUCTURE_BYTES < len(body) <= _QUICK_BYTES:
+def check_long_fields(pieces: Sequence[bytes]) -> None:
+    """Raises ApiError where a field of the body is too long for any request. Takes 1 ms at most,
+    and so leaves larger bodies, and all other faults, to ``parse``."""
+    if STRUCTURE_BYTES < sum(map(len, pieces)) <= _QUICK_BYTES:
         with suppress(msgspec.DecodeError):
-            _check_structure(body)
+            _check_structure(b"".join(pieces))
 
 
 def _with_whole_numbers(body: bytes) -> bytes:

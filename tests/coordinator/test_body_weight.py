@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.prompts import read_prompts
-from coordinator.http.request_parser import STRUCTURE_BYTES, Kind, parse
+from coordinator.http.request_parser import STRUCTURE_BYTES, Kind, check_long_fields, parse
 from coordinator.http.request_schemas import CompletionRequest
 from tests.coordinator.fake_core import ClientOf, Says
 from tests.coordinator.little_work import little_work
@@ -125,3 +125,8 @@ def test_the_cap_follows_from_the_context() -> None:
     assert settings.body_cap(10**7) == 32 * MIB
     assert HttpSettings("tiny", max_body_bytes=1000).body_cap(262_144) == 1000
     assert HttpSettings("tiny", max_body_bytes=64 * MIB).body_cap(4096) == 64 * MIB
+
+
+def test_the_loop_does_not_join_the_pieces_of_a_large_body() -> None:
+    with little_work(0.01):
+        check_long_fields([b"x" * 64 * 1024] * (256 * MIB // (64 * 1024)))
