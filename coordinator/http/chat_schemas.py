@@ -13,7 +13,8 @@ from coordinator.http.request_fields import UNSUPPORTED, FieldError, RequestBody
 MAX_MESSAGES = 16_384
 """Messages and text parts of a conversation: each takes a template's time."""
 MAX_TOOLS = 1_024
-ToolName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
+# NOTE: Python's `$` also matches before a line break at the end.
+ToolName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$(?!\n)")]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _LATER_ROLES = ("function",)
 

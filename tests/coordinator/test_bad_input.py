@@ -131,6 +131,8 @@ FIELDS: list[tuple[str, Any]] = [
     ("ignore_eos", 1),
     ("return_token_ids", "yes"),
     ("model", 5),
+    ("request_id", "a\n"),
+    ("tools[0].function.name", [{"type": "function", "function": {"name": "f\n"}}]),
 ]
 
 

@@ -14,6 +14,7 @@ from coordinator.http.chat_schemas import (
     JsonObjectFormat,
     StructuredOutputs,
     TextFormat,
+    ToolName,
 )
 from coordinator.http.known_fields import KnownFields
 from coordinator.http.request_fields import UNSUPPORTED, FieldError, Unsupported
@@ -37,7 +38,7 @@ class ResponseTool(Struct, kw_only=True, omit_defaults=True):
     it."""
 
     type: Annotated[str, Meta(extra_json_schema={"enum": ["function"]})]
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")] | None = None
+    name: ToolName | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -50,7 +51,7 @@ class ResponseTool(Struct, kw_only=True, omit_defaults=True):
             raise FieldError("", "name is missing")
 
 
-class ToolName(Struct, kw_only=True):
+class AllowedTool(Struct, kw_only=True):
     type: Literal["function"] = "function"
     name: str
 
@@ -61,7 +62,7 @@ class ResponseToolChoice(Struct, kw_only=True, omit_defaults=True):
     type: Annotated[str, Meta(extra_json_schema={"enum": ["function", "allowed_tools"]})]
     name: str | None = None
     mode: Literal["auto", "required"] | None = None
-    tools: list[ToolName] | None = None
+    tools: list[AllowedTool] | None = None
 
     def __post_init__(self) -> None:
         if self.type not in ("function", "allowed_tools"):
