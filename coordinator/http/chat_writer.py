@@ -7,6 +7,7 @@ from secrets import token_hex
 from msgspec import UNSET, Struct, UnsetType
 
 from coordinator.http.choice import Delta
+from coordinator.http.logprobs import chat_logprobs
 from coordinator.http.response_schemas import (
     AssistantMessage,
     ChatChoice,
@@ -139,16 +140,21 @@ class ChatWriter:
         held = self._held.setdefault(index, Delta())
         held.tokens += delta.tokens
         held.offsets += delta.offsets
+        held.scores += delta.scores
 
     def _with_held(self, index: int, delta: Delta) -> Delta:
         held = self._held.pop(index, None)
         if held is None:
             return delta
-        tokens, offsets = held.tokens + delta.tokens, held.offsets + delta.offsets
-        return replace(delta, tokens=tokens, offsets=offsets)
+        return replace(
+            delta,
+            tokens=held.tokens + delta.tokens,
+            offsets=held.offsets + delta.offsets,
+            scores=held.scores + delta.scores,
+        )
 
     def _logprobs(self, delta: Delta) -> ChatLogprobs | None:
-        return self._head.logprobs_of_chat(delta)
+        return chat_logprobs(delta.scores) if self._head.logprobs else None
 
 
 def _call_deltas(parts: Parts) -> list[ToolCallDelta]:

@@ -1,8 +1,9 @@
 """The choices of a response: tokens in, text out; several of them as one stream."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec import UNSET
 
@@ -19,7 +20,8 @@ class Delta:
     """What came since the last delta. ``offsets[i]`` is how much text came before ``tokens[i]``;
     ``stop`` is the stop string that ended the output, ``stop_id`` the token that the request asks
     to stop at. ``prompt`` comes with the first delta where the request asks for it, and
-    ``num_reused``, the tokens of the prompt that were not computed, always."""
+    ``num_reused``, the tokens of the prompt that were not computed, always. ``scores`` has the
+    log-probabilities of each token as logprobs.py writes them, none where none are asked for."""
 
     text: str = ""
     tokens: list[Token] = field(default_factory=list)
@@ -29,6 +31,7 @@ class Delta:
     stop_id: int | None = None
     prompt: PromptJson | None = None
     num_reused: int = 0
+    scores: list[Any] = field(default_factory=list)
 
     @property
     def prompt_logprobs(self) -> PromptLogprobs:
@@ -51,7 +54,7 @@ class Choice:
     those of them that the model ends its output with. Before ``min_tokens`` are out, stop strings
     and repetitions do not count. A delta has ``interval`` tokens at least, but the first and the
     last; ``every_token``: also a token without text makes one. ``prompt`` reads the prompt's
-    log-probabilities where the request asks for them.
+    log-probabilities, and ``score`` writes those of a token, where the request asks for them.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Choice:
         interval: int = 1,
         repetition: RepetitionDetector | NoDetector | None = None,
         prompt: PromptReader | None = None,
+        score: Callable[[Token], Any] | None = None,
     ) -> None:
         self.stream = stream
         self._detokenizer = detokenizer
@@ -82,6 +86,7 @@ class Choice:
         self._interval = interval
         self._repetition = repetition or NoDetector()
         self._prompt = prompt
+        self._score = score
 
     async def deltas(self) -> AsyncIterator[Delta]:
         """Deltas with text, the last one alone perhaps without; with ``role_first`` the first one
@@ -98,6 +103,8 @@ class Choice:
                 delta.num_reused = token.num_reused
             delta.tokens.append(token)
             delta.offsets.append(text_len)
+            if self._score is not None:
+                delta.scores.append(self._score(token))
             stopped_by_id = token.finish == "stop" and token.token_id in self._stop_ids
             text = ""
             if stopped_by_id and token.token_id not in self._eos_ids:
@@ -188,6 +195,7 @@ async def collected(choices: Sequence[Choice]) -> list[Delta]:
         texts[index].append(delta.text)
         whole[index].tokens += delta.tokens
         whole[index].offsets += delta.offsets
+        whole[index].scores += delta.scores
         whole[index].prompt = whole[index].prompt or delta.prompt
         whole[index].num_reused += delta.num_reused
         whole[index].finish = delta.finish

@@ -17,9 +17,9 @@ from msgspec import UNSET, Raw
 
 from coordinator.core.contract import SequenceRequest
 from coordinator.http.errors import invalid
+from coordinator.http.logprobs import finite, token_name
 from coordinator.http.request_schemas import GenerationRequest
 from coordinator.http.response_schemas import CompletionLogprobs, PromptLogprob, PromptLogprobs
-from coordinator.http.token_names import finite, token_name
 from coordinator.text.detokenizer import Detokenizer
 from transport.wire.prompt_logprobs import TokenScore, read_rows
 from transport.wire.token_ids import TokenIds

@@ -19,6 +19,7 @@ from coordinator.http.chat_writer import ChatWriter
 from coordinator.http.choice import Choice, NoOutput, collected
 from coordinator.http.constraint import constraint_for
 from coordinator.http.errors import invalid, json_response
+from coordinator.http.logprobs import scorer
 from coordinator.http.middleware import note_accepted
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.preparation import Prepared
@@ -47,10 +48,8 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         return Head(
             f"{prefix}-{name}",
             model,
-            context.tokenizer.token_bytes,
             logprobs=request.num_logprobs is not None,
             prompt_ids=prepared.prompts if request.return_token_ids else None,
-            names_are_ids=bool(request.return_tokens_as_token_ids),
         )
 
     @router.post(
@@ -206,6 +205,7 @@ def _choices(
             interval=request.stream_interval or 1,
             repetition=detector(request.repetition_detection),
             prompt=prompt_reader(request, spec, tokenizer.token_bytes),
+            score=scorer(request, tokenizer.token_bytes),
         )
         for stream, spec in zip(streams, specs, strict=True)
     ]

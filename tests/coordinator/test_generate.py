@@ -4,11 +4,25 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
+from coordinator.core.contract import SequenceRequest
+from coordinator.http.chat_writer import ChatWriter
+from coordinator.http.choice import Choice, collected
+from coordinator.http.logprobs import scorer
+from coordinator.http.request_parser import parse
+from coordinator.http.request_schemas import ChatRequest, GenerationRequest
+from coordinator.http.response_schemas import Usage
+from coordinator.http.writers import CompletionWriter, Head
+from coordinator.text.detokenizer import Detokenizer
+from coordinator.text.stops import StopStrings
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.answers import CHAT, COMPLETIONS, USER, events, post
-from tests.coordinator.fake_core import ClientOf, FakeCore, Says
+from tests.coordinator.fake_core import ClientOf, FakeCore, FakeStream, Says
+from tests.coordinator.little_work import little_work
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import packed
 
 TEXT = "Hello, wörld! 🙂"
 
@@ -214,6 +228,37 @@ async def test_completion_logprobs(says: Says, client_of: ClientOf) -> None:
         assert top[name] == value
         assert len(top) >= 2
     assert any(name.startswith("bytes:\\x") for name in found["tokens"])
+
+
+SCORED: dict[str, dict[str, Any]] = {
+    "chat": {"messages": USER, "logprobs": True, "top_logprobs": 20},
+    "completion": {"prompt": "a", "logprobs": 20},
+}
+
+
+@pytest.mark.parametrize("kind", SCORED)
+async def test_the_end_of_a_long_answer_leaves_the_event_loop_to_others(
+    tokenizer: Tokenizer, kind: Any
+) -> None:
+    """Log-probabilities are written as their tokens come."""
+    request = parse(kind, msgspec.json.encode(SCORED[kind]))
+    assert isinstance(request, GenerationRequest)
+    spec = SequenceRequest("r", packed([65]), SamplingParams(logprobs=20), StopRule(10_000))
+    choice = Choice(
+        FakeStream(spec, [65 + i % 20 for i in range(10_000)], None, None),
+        Detokenizer(tokenizer.token_bytes, frozenset()),
+        StopStrings([]).matcher(),
+        stop_ids=frozenset(),
+        score=scorer(request, tokenizer.token_bytes),
+    )
+    outputs = await collected([choice])
+    head = Head("r", "tiny", logprobs=True, prompt_ids=None)
+    writer: CompletionWriter | ChatWriter = CompletionWriter(head, n=1, echoes=None)
+    if isinstance(request, ChatRequest):
+        writer = ChatWriter(head, thinks=False, tells_thought=True, tools={})
+    with little_work(0.1):
+        made = msgspec.json.encode(writer.body(outputs, Usage.of(1, 10_000)))
+    assert made.count(b"-19.5") >= 10_000
 
 
 async def test_each_token_leaves_at_once(says: Says, tokenizer: Tokenizer) -> None:

@@ -1,11 +1,13 @@
 """From the deltas of an answer to a response, whole or as events."""
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import zip_longest
+from typing import Any
 
 from msgspec import Struct, structs
 
-from coordinator.core.contract import Token
 from coordinator.http.answer import sse
 from coordinator.http.choice import Delta
 from coordinator.http.errors import ApiError
@@ -28,29 +30,28 @@ from coordinator.http.responses.schemas import (
     ResponseError,
     ResponseUsage,
 )
-from coordinator.http.writers import chat_logprobs
 
+_PUSHED_A_TURN = 100
+"""Tokens with log-probabilities that are taken in one turn of the loop, in about 1 ms."""
 Keep = Callable[[ResponseBody], Awaitable[bool]]
 
 
 class ResponseAnswer:
-    """One response, as ``Answer`` says. ``body`` is its body in progress, ``token_bytes`` the text
-    of each token where log-probabilities are asked for. ``thought_end`` is the token that ends the
-    thought; None: there is none. ``keep`` stores the response, and says whether it could."""
+    """One response, as ``Answer`` says. ``body`` is its body in progress. ``thought_end`` is the
+    token that ends the thought; None: there is none. ``keep`` stores the response, and says whether
+    it could."""
 
     def __init__(
         self,
         body: ResponseBody,
         output: Output,
         prompt_tokens: int,
-        token_bytes: Mapping[int, bytes] | None,
         thought_end: int | None,
         keep: Keep,
     ) -> None:
         self._body = body
         self._output = output
         self._prompt_tokens = prompt_tokens
-        self._token_bytes = token_bytes
         self._thought_end = thought_end
         self._keep = keep
         self._thinks = thought_end is not None
@@ -85,17 +86,15 @@ class ResponseAnswer:
 
     async def body(self, choices: Sequence[Delta]) -> Struct:
         (whole,) = choices
-        for delta in [whole] if self._token_bytes is None else _by_token(whole):
+        for number, delta in enumerate(_by_token(whole) if whole.scores else [whole], start=1):
             self._push(delta)
+            if number % _PUSHED_A_TURN == 0:
+                await asyncio.sleep(0)
         return await self._whole()
 
     def _push(self, delta: Delta) -> list[Event]:
         self._num_cached += delta.num_reused
-        answer = self._counted(delta.tokens)
-        logprobs = []
-        if self._token_bytes is not None:
-            told = [token for token in answer if token.finish != "stop"]  # that one has no text
-            logprobs = chat_logprobs(told, self._token_bytes).content
+        logprobs = self._counted(delta)
         ended = delta.finish is not None
         events = self._output.push(delta.text, logprobs, last=ended)
         if ended:
@@ -103,17 +102,17 @@ class ResponseAnswer:
             events += self._output.end("incomplete" if self._cut_off else "completed")
         return events
 
-    def _counted(self, tokens: Sequence[Token]) -> list[Token]:
-        """Counts the tokens, and returns those that follow the thought."""
-        answer = []
-        for token in tokens:
+    def _counted(self, delta: Delta) -> list[Any]:
+        """Counts the tokens, and returns the log-probabilities of those that follow the thought."""
+        told = []
+        for token, score in zip_longest(delta.tokens, delta.scores):
             self._num_tokens += 1
             if self._thinks:
                 self._num_thought += 1
                 self._thinks = token.token_id != self._thought_end
-            else:
-                answer.append(token)
-        return answer
+            elif score is not None and token.finish != "stop":  # that one has no text
+                told.append(score)
+        return told
 
     async def _whole(self) -> ResponseBody:
         """The body at the end, once the response is kept."""
@@ -158,8 +157,10 @@ def _by_token(whole: Delta) -> list[Delta]:
     text."""
     ends = [*whole.offsets[1:], len(whole.text)]
     deltas = [
-        Delta(whole.text[begin:end], [token], [begin])
-        for token, begin, end in zip(whole.tokens, whole.offsets, ends, strict=True)
+        Delta(whole.text[begin:end], [token], [begin], scores=[score])
+        for token, begin, end, score in zip(
+            whole.tokens, whole.offsets, ends, whole.scores, strict=True
+        )
     ]
     if deltas:
         deltas[-1].finish = whole.finish

@@ -71,7 +71,6 @@ def response_routes(context: AppContext, bodies: Bodies, kept: KeptResponses) ->
                     summarizes=turn.request.summarizes,
                 ),
                 prepared.prompt_tokens,
-                tokenizer.token_bytes if turn.request.tells_logprobs else None,
                 tokenizer.thought_end if thinks else None,
                 partial(_keep, kept, owner, turn),
             )
