@@ -32,10 +32,14 @@ class SlowMembers:
             self._counted[pair] = count
             is_slow = len(times) == MAX_LATE and now - times[0] <= WITHIN_S
             if is_slow and not self.is_out(member, now):
-                self._out_until[member] = now + OUT_S
+                self.put_out(member, now)
                 put_out.append(member)
                 times.clear()
         return put_out
+
+    def put_out(self, member: str, now: float) -> None:
+        """Leave it out from now on."""
+        self._out_until[member] = now + OUT_S
 
     def is_out(self, member: str, now: float) -> bool:
         return self.out_for_s(member, now) > 0

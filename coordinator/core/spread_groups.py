@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from coordinator.core.contract import SpreadStatus
 from coordinator.core.registry import Registry, Worker
+from coordinator.core.slow_clocks import SLOW, SlowClocks
 from coordinator.core.slow_members import SlowMembers
 from coordinator.core.spread_status import spread_status
 from transport.wire.messages import Role, ToWorker
@@ -54,6 +55,7 @@ class SpreadGroups:
         self._groups: list[Group] = []
         self._last: dict[Worker, int] = {}  # the generation that each was in last
         self._slow = SlowMembers()
+        self._clocks = SlowClocks()
 
     def update(self) -> None:
         """Workers have come, gone or changed: form new groups where the members are others."""
@@ -89,15 +91,30 @@ class SpreadGroups:
         late = dict(worker.gauges.spread.late)
         for slow in self._slow.note(worker.instance, late, self._monotonic()):
             log.warning("%s is left out of spread steps for a while: it is often late", slow)
+        if (group := self._group_of(worker)) is not None:
+            self._look_at_clocks(group)
+
+    def _look_at_clocks(self, group: Group) -> None:
+        clocks = {member.instance: _clock_in_steps(member) for member in group.members}
+        now = self._monotonic()
+        for slow in self._clocks.note(clocks, now):
+            log.warning(
+                "%s is left out of spread steps for a while: its GPU runs at %.0f MHz, below %g of "
+                "the others' clocks", slow, clocks[slow], SLOW,
+            )  # fmt: skip
+            self._slow.put_out(slow, now)
 
     def status(self, worker: Worker) -> SpreadStatus | None:
         """None of a worker that takes part in no group, whatever others there are."""
         if worker.hello.spread is None:
             return None
-        group = next((g for g in self._groups if worker in g.members), None)
+        group = self._group_of(worker)
         members = tuple(member.instance for member in group.members) if group else ()
         left_out_s = self._slow.out_for_s(worker.instance, self._monotonic())
         return spread_status(worker.spread, members, left_out_s)
+
+    def _group_of(self, worker: Worker) -> Group | None:
+        return next((group for group in self._groups if worker in group.members), None)
 
     def _wanted(self) -> list[tuple[Worker, ...]]:
         """The members of the groups that there should be."""
@@ -124,6 +141,7 @@ class SpreadGroups:
     def _form(self, members: tuple[Worker, ...]) -> Group:
         lanes = {self._last[member] % 2 for member in members if member in self._last}
         group = Group(self._new_generation(lanes), members)
+        self._clocks = SlowClocks()  # what was seen in other groups does not count
         self._last |= dict.fromkeys(members, group.generation)
         names = [member.instance for member in members]
         log.info("spread group %d: %s", group.generation, ", ".join(names))
@@ -143,6 +161,13 @@ class SpreadGroups:
             generation += 1
         self._next_generation = generation + 1
         return generation
+
+
+def _clock_in_steps(worker: Worker) -> float | None:
+    """Of its GPU, in MHz; None where it computed no spread steps of late, or does not say it."""
+    if worker.gpu is None or not worker.spread.growth.num_steps:
+        return None
+    return worker.gpu.sm_clock_mhz
 
 
 def _slots(worker: Worker) -> int:
