@@ -1,9 +1,10 @@
 """Which workers compute their decode steps together. Pure.
 
-A group is made of workers that take new work, whose breakers are closed, and of which none has
-failed to open the memory of another one. It has a generation: when its members change, those that
-stay get a new one, and a member of an old one takes no more steps with it. Workers that joined
-earlier come first; those that do not fit to a group form the next one (another node, for example).
+A group is made of workers that take new work, whose breakers are closed, each on a GPU of its own,
+and of which none has failed to open the memory of another one. It has a generation: when its
+members change, those that stay get a new one, and a member of an old one takes no more steps with
+it. Workers that joined earlier come first; those that do not fit to a group form the next one
+(another node, for example).
 """
 
 import logging
@@ -130,7 +131,9 @@ class SpreadGroups:
             for worker in rest:
                 broken = self._registry.spread_pairs.broken_of(worker.instance)
                 alike = not members or _slots(worker) == _slots(members[0])
-                parted = any(member.instance in broken for member in members)
+                parted = any(
+                    member.instance in broken or _share_a_gpu(member, worker) for member in members
+                )
                 if len(members) < MOST_MEMBERS and alike and not parted:
                     members.append(worker)
             rest = [worker for worker in rest if worker not in members]
@@ -168,6 +171,11 @@ def _clock_in_steps(worker: Worker) -> float | None:
     if worker.gpu is None or not worker.spread.growth.num_steps:
         return None
     return worker.gpu.sm_clock_mhz
+
+
+def _share_a_gpu(one: Worker, other: Worker) -> bool:
+    """Then they compute in turns: one that waits for the other's rows keeps it from the GPU."""
+    return bool(one.hello.gpu) and one.hello.gpu == other.hello.gpu
 
 
 def _slots(worker: Worker) -> int:

@@ -29,9 +29,11 @@ class Desk:
             self.registry, lambda *sent: self.sent.append(sent), lambda: self.now, 100
         )
 
-    def add(self, name: str, role: Role = "decode", *, spreads: bool = True) -> Worker:
+    def add(
+        self, name: str, role: Role = "decode", *, spreads: bool = True, gpu: str = ""
+    ) -> Worker:
         spread = SpreadExport(f"record-{name}", ExchangeExport("shm", name, 1)) if spreads else None
-        hello = Hello(name, role, "m", "cpu", 1, 128, 8, EXPORT, spread=spread)
+        hello = Hello(name, role, "m", "cpu", 1, 128, 8, EXPORT, gpu=gpu, spread=spread)
         worker = self.registry.add(hello, self.now)
         self.groups.update()
         return worker
@@ -70,6 +72,15 @@ def test_workers_that_cannot_or_may_not_are_left_out(desk: Desk) -> None:
     desk.add("x", spreads=False)
     desk.add("b")
     assert set(desk.told()) == {"a", "b"}
+
+
+def test_workers_that_share_a_gpu_are_not_put_together(desk: Desk) -> None:
+    for name, gpu in (("a", "GPU-1"), ("b", "GPU-1"), ("c", "GPU-2"), ("d", "GPU-2")):
+        desk.add(name, gpu=gpu)
+    told = desk.told()
+    assert told["a"] == told["c"]
+    assert told["a"][1] == ("a", "c")
+    assert told["b"][1] == told["d"][1] == ("b", "d")
 
 
 def test_a_worker_that_drains_is_told_and_the_others_go_on(desk: Desk) -> None:
