@@ -25,6 +25,7 @@ from engine.kernels.triton_linear import aligned_rows
 from engine.kernels.triton_set import TritonKernels
 from engine.model.registry import build
 from engine.model_folder import read_model
+from engine.spread.kernels import group_size
 from engine.spread.memory import ExchangeLayout, first_flag
 from engine.spread.steps import SpreadOutcome, SpreadSteps
 from transport.copy.cuda import CudaMemory, close_handle, open_handle
@@ -75,17 +76,15 @@ class Member:
             open_peer=lambda handle: open_handle(handle, peer="a member"), close_peer=close_handle,
         )  # fmt: skip
         self.exchange = self.steps.exchange
-        self.num_members = 1
         self.generation = 0
         self._unread: SpreadOutcome | None = None
 
     def capture(self, num_members: int) -> dict[str, Any]:
         """Graphs of the local steps and of the spread ones."""
-        self.num_members = num_members
         began = time.perf_counter()
         self.graphs.capture()
         local_s = time.perf_counter() - began
-        self.steps.capture(num_members)
+        self.steps.capture(sizes=[group_size(num_members)])
         torch.cuda.synchronize()
         return {"local_s": local_s, "both_s": time.perf_counter() - began}
 
@@ -93,7 +92,7 @@ class Member:
         self._read_last()
         torch.cuda.synchronize()
         self.steps.join(generation, place, handles)
-        self.generation = generation
+        self.generation, self.num_members = generation, len(handles)
         torch.cuda.synchronize()
         return {}
 

@@ -6,6 +6,7 @@ import torch
 
 from engine.graphs import GraphPool
 from engine.model.qwen35 import Qwen35
+from engine.spread.kernels import group_size
 from engine.spread.memory import Exchange
 from engine.spread.triton_collect import Collected, collect
 from engine.spread.triton_experts import experts
@@ -19,7 +20,8 @@ class Parts:
         self, model: Qwen35, exchange: Exchange, num_members: int, bucket: int, live: int
     ) -> None:
         self._model, self._exchange = model, exchange
-        self._num_members, self._bucket = num_members, bucket
+        self._most_members = group_size(num_members)
+        self._bucket = bucket
         config, device = model.config, exchange.control.device
         self._num_experts = config.num_experts
         generator = torch.Generator(device).manual_seed(int(exchange.control[0]))
@@ -68,12 +70,12 @@ class Parts:
             moe = weights.moe
             experts(
                 self._gather(layer), self._shared, moe.gate_up, moe.down, moe.shared_down,
-                self._exchange, self._num_members,
+                self._exchange,
             )  # fmt: skip
 
     def _gather(self, layer: int) -> Collected:
-        push(self._x, self._ids[layer], self._weights, self._exchange, self._num_members, layer)
+        push(self._x, self._ids[layer], self._weights, self._exchange, self._most_members, layer)
         return collect(
-            self._exchange, self._num_members, self._bucket, self._num_experts, layer,
+            self._exchange, self._most_members, self._bucket, self._num_experts, layer,
             self._x.dtype,
         )  # fmt: skip

@@ -29,8 +29,6 @@ from transport.wire.spread import MAX_ROWS
 
 log = logging.getLogger(__name__)
 
-USUAL_MEMBERS = (2, 3, 4)
-"""Of spread groups whose graphs are captured at start; one of more has a pause when it forms."""
 SPREAD_WAIT_S = 0.02
 """For another GPU within a step that its host has agreed to; far more than hosts are apart."""
 
@@ -91,9 +89,8 @@ class CudaParts:
             close_peer=close_handle,
         )  # fmt: skip
         before = gpu.free_bytes()
-        for num_members in USUAL_MEMBERS:
-            steps.capture(num_members)
-        log.info("memory: %s", gpu.graphs_plan(before, f"graphs of groups of {USUAL_MEMBERS}"))
+        steps.capture()
+        log.info("memory: %s", gpu.graphs_plan(before, "graphs of spread steps"))
         return EngineSpread(steps, self.sampler, memory)
 
     def draft_graphs(self) -> DraftGraphs | None:

@@ -26,7 +26,7 @@ BUCKETS = (
     320, 384, 448, MAX_DECODE_ROWS,
 )  # fmt: skip
 LOCAL = 0
-"""Members of a step of no group."""
+"""Size of the group of a step of none."""
 
 T = TypeVar("T")
 Stepped = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -81,20 +81,20 @@ class DecodeGraphs:
         """Compile every kernel and capture every bucket."""
         self._capture(LOCAL, self.buckets, self._kernels)
 
-    def capture_spread(self, num_members: int, buckets: Sequence[int], kernels: Kernels) -> None:
-        """The steps that so many members compute together, with the kernels of one of them."""
-        assert num_members > LOCAL
-        self._capture(num_members, buckets, kernels)
+    def capture_spread(self, size: int, buckets: Sequence[int], kernels: Kernels) -> None:
+        """The steps of groups of up to ``size`` members, with the kernels of one of them."""
+        assert size > LOCAL
+        self._capture(size, buckets, kernels)
 
     @torch.inference_mode()
-    def _capture(self, num_members: int, buckets: Sequence[int], kernels: Kernels) -> None:
+    def _capture(self, size: int, buckets: Sequence[int], kernels: Kernels) -> None:
         """The largest first, in one memory pool."""
         for bucket in sorted(buckets, reverse=True):
             self._write_step(bucket, (), ())
             forward = partial(self._forward, bucket, kernels)
             for _ in range(2):
                 forward()
-            self._graphs[num_members, bucket] = self._pool.capture(forward)
+            self._graphs[size, bucket] = self._pool.capture(forward)
 
     def forget(self, state_slot: int) -> None:
         """The slot has a new owner: its block table starts anew."""
@@ -105,16 +105,16 @@ class DecodeGraphs:
         before the next launch: everything is ordered on the current stream."""
         return self._launch(LOCAL, next(b for b in self.buckets if b >= len(rows)), rows)
 
-    def launch_spread(self, num_members: int, bucket: int, rows: Sequence[Row]) -> Stepped:
+    def launch_spread(self, size: int, bucket: int, rows: Sequence[Row]) -> Stepped:
         """The same of a step that all members launch with this bucket, each with its own rows, of
         which it may have none."""
         assert len(rows) <= bucket
-        return self._launch(num_members, bucket, rows)
+        return self._launch(size, bucket, rows)
 
-    def _launch(self, num_members: int, bucket: int, rows: Sequence[Row]) -> Stepped:
+    def _launch(self, size: int, bucket: int, rows: Sequence[Row]) -> Stepped:
         self._tables.add(rows)
         self._write_step(bucket, [row.state_slot for row in rows], [row.start + 1 for row in rows])
-        graph, (logits, slots, ends) = self._graphs[num_members, bucket]
+        graph, (logits, slots, ends) = self._graphs[size, bucket]
         graph.replay()
         return logits[: len(rows)], slots[: len(rows)], ends[: len(rows)]
 

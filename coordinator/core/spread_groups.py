@@ -17,12 +17,9 @@ from coordinator.core.slow_clocks import SLOW, SlowClocks
 from coordinator.core.slow_members import SlowMembers
 from coordinator.core.spread_status import spread_status
 from transport.wire.messages import Role, ToWorker
-from transport.wire.spread import MAX_ROWS, SpreadGroup, SpreadJoined, SpreadMember
+from transport.wire.spread import MAX_MEMBERS, MAX_ROWS, SpreadGroup, SpreadJoined, SpreadMember
 
 ROLES: tuple[Role, ...] = ("decode", "colocated")
-MOST_MEMBERS = 4
-"""Of a group: engines capture the graphs of so many members when they start. To capture those of
-more takes a worker's loop some seconds, without a heartbeat."""
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +131,7 @@ class SpreadGroups:
                 parted = any(
                     member.instance in broken or _share_a_gpu(member, worker) for member in members
                 )
-                if len(members) < MOST_MEMBERS and alike and not parted:
+                if len(members) < MAX_MEMBERS and alike and not parted:
                     members.append(worker)
             rest = [worker for worker in rest if worker not in members]
             if len(members) > 1:

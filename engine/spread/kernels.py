@@ -28,16 +28,28 @@ from engine.spread.triton_collect import collect
 from engine.spread.triton_experts import experts
 from engine.spread.triton_push import push
 from engine.spread.triton_take_up import Returned, take_up
+from transport.wire.spread import MAX_MEMBERS
+
+GROUP_SIZES = (2, 4, MAX_MEMBERS)
+"""Members for which graphs have room: those of a step are for the smallest size that holds the
+group. So a group that loses a member captures nothing, the tiles are those of at most twice the
+rows, and at most half of the programs that take a row have none."""
+
+
+def group_size(num_members: int) -> int:
+    """That of the graphs which a group of so many members launches."""
+    return next(size for size in GROUP_SIZES if size >= num_members)
 
 
 class SpreadKernels:
-    """``engine.kernels.interface.Kernels`` of one member of ``num_members``; what is not shared out
-    is ``local``'s. Passes of decode rows only, whose ``Inputs.num_live`` is set."""
+    """``engine.kernels.interface.Kernels`` of one member of a group of ``most_members`` or fewer;
+    what is not shared out is ``local``'s. Passes of decode rows only, whose ``Inputs.num_live`` is
+    set."""
 
     prefill_block: int | None = None
 
-    def __init__(self, local: TritonKernels, exchange: Exchange, num_members: int) -> None:
-        self._exchange, self._num_members = exchange, num_members
+    def __init__(self, local: TritonKernels, exchange: Exchange, most_members: int) -> None:
+        self._exchange, self._most_members = exchange, most_members
         self._local_norm = local.add_norm
         self.ring_shape, self.logits = local.ring_shape, local.logits
         self.linear_add, self.deltanet = local.linear_add, local.deltanet
@@ -58,14 +70,13 @@ class SpreadKernels:
         width = 2 * weights.shared_down.shape[1] + num_experts + 1
         projected = linear_parts(x, weights.in_proj)[..., :width]
         ids, chosen, shared = route_shared(projected, num_experts, top_k, x.dtype, inputs.live)
-        push(x, ids, chosen, self._exchange, self._num_members, layer)
+        push(x, ids, chosen, self._exchange, self._most_members, layer)
         num_rows = x.shape[0]
-        rows = collect(self._exchange, self._num_members, num_rows, num_experts, layer, x.dtype)
+        rows = collect(self._exchange, self._most_members, num_rows, num_experts, layer, x.dtype)
         experts(
-            rows, shared, weights.gate_up, weights.down, weights.shared_down,
-            self._exchange, self._num_members,
+            rows, shared, weights.gate_up, weights.down, weights.shared_down, self._exchange
         )  # fmt: skip
-        return hidden, Returned(self._exchange, self._num_members, num_rows, inputs.num_live)
+        return hidden, Returned(self._exchange, num_rows, inputs.num_live)
 
     def add_norm(
         self, hidden: torch.Tensor, pending: Pending, norm: torch.Tensor, eps: float

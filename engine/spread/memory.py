@@ -44,6 +44,8 @@ MAX_USES = 1 << 28
 each differs from all that can still be in an inbox, but for rows that were not used since."""
 NO_FLAG = -(1 << 30)
 """Before the first step: no word has it, and none the flags of the layers behind it."""
+PLACE, FLAG, LIMIT, MEMBERS = range(4)
+"""What the places of ``Exchange.control`` are."""
 UNKNOWN_MEMBER = 1
 """Of ``abort``: a result did not come, from a member that is not known. From 2 on: 2 + the member
 whose rows did not come."""
@@ -121,11 +123,11 @@ def first_flag(generation: int, round_: int, num_layers: int) -> int:
 
 class Exchange:
     """A member's own memory, and what its kernels read of its place in the group: graphs captured
-    once serve every generation.
+    once serve every generation, whatever its number of members.
 
     ``addresses`` int64 [MAX_MEMBERS] on the device: where this process has mapped each member's
-    lane, its own included. ``control`` int64 [3]: its own place, the first flag of the step, and
-    the longest wait in ns.
+    lane, its own included. ``control`` int64 [4]: its own place, the first flag of the step, the
+    longest wait in ns, and the number of members.
     """
 
     def __init__(self, layout: ExchangeLayout, memory: torch.Tensor) -> None:
@@ -137,7 +139,7 @@ class Exchange:
         self.layout = layout
         self._memory = memory
         self.addresses = torch.zeros(MAX_MEMBERS, dtype=torch.int64, device=memory.device)
-        self.control = torch.zeros(3, dtype=torch.int64, device=memory.device)
+        self.control = torch.zeros(4, dtype=torch.int64, device=memory.device)
         self.withdraw()
 
     def join(
@@ -149,7 +151,7 @@ class Exchange:
         assert addresses[place] == self._memory.data_ptr(), "the own memory, where it is"
         lane = self.layout.lane(generation)
         lanes = [address + lane for address in addresses]
-        control = [place, NO_FLAG, int(limit_s * 1e9)]
+        control = [place, NO_FLAG, int(limit_s * 1e9), len(addresses)]
         self.addresses[: len(lanes)] = torch.tensor(lanes, dtype=torch.int64)
         self.control.copy_(torch.tensor(control, dtype=torch.int64))
         self._lane = self._memory[lane : lane + self.layout.lane_bytes].zero_()
@@ -157,7 +159,7 @@ class Exchange:
 
     def withdraw(self) -> None:
         """Be in no group: steps run through, with no other memory than the own one."""
-        self.join(0, [self._memory.data_ptr()] * MAX_MEMBERS, 0, limit_s=0.0)
+        self.join(0, [self._memory.data_ptr()], 0, limit_s=0.0)
         self.header[0] = UNKNOWN_MEMBER
 
     def reset(self) -> None:
@@ -171,7 +173,7 @@ class Exchange:
         host = torch.tensor([flag], dtype=torch.int64)
         if self.control.is_cuda:
             host = host.pin_memory()
-        self.control[1:2].copy_(host, non_blocking=True)
+        self.control[FLAG : FLAG + 1].copy_(host, non_blocking=True)
 
     @property
     def header(self) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """Spread decode steps of one engine: its membership of a group on the device, and its launches.
 
-join        map the others' memory; graphs of a new number of members are captured now
+capture     at start, graphs for groups of every size
+join        map the others' memory
 launch      enqueue a step that all members launch with the same round and bucket
 outcome     read whether it was aborted, and by whom it was waited for in vain
 take_back   the sequences are again as before the first aborted step
@@ -17,7 +18,7 @@ from engine.batch import Row
 from engine.graphs import DecodeGraphs, Stepped
 from engine.kernels.triton_set import TritonKernels
 from engine.spread.interface import MemberUnreachable
-from engine.spread.kernels import SpreadKernels
+from engine.spread.kernels import GROUP_SIZES, SpreadKernels, group_size
 from engine.spread.memory import HEADER_BYTES, Exchange, ExchangeLayout, first_flag
 from engine.spread.saved import SavedStates
 from transport.copy.memory import OwnMemory
@@ -74,21 +75,19 @@ class SpreadSteps:
         self.exchange = Exchange(layout, own)
         self._own_address = own.data_ptr()
         self._saved = SavedStates(states)
-        self._captured: set[int] = set()
         self._opened: list[int] = []
         self._unread: deque[SpreadOutcome] = deque()
         self._aborted: set[int] | None = None
         """State slots of the aborted steps that are to be taken back."""
         self._generation = self._num_members = self._round = 0
 
-    def capture(self, num_members: int) -> None:
-        """Graphs of the steps of so many members, before the group is joined."""
-        assert not self._opened, "steps of a group that is joined wait for its members"
-        if num_members not in self._captured:
-            kernels = SpreadKernels(self._local, self.exchange, num_members)
-            self._graphs.capture_spread(num_members, self.buckets, kernels)
-            self._captured.add(num_members)
-            self._warm_up()
+    def capture(self, sizes: Sequence[int] = GROUP_SIZES) -> None:
+        """Graphs of the steps of groups of these sizes, before one is joined."""
+        assert not self._num_members, "steps of a group that is joined wait for its members"
+        for most_members in sizes:
+            kernels = SpreadKernels(self._local, self.exchange, most_members)
+            self._graphs.capture_spread(most_members, self.buckets, kernels)
+        self._warm_up()
 
     @torch.inference_mode()
     def _warm_up(self) -> None:
@@ -105,7 +104,6 @@ class SpreadSteps:
         """Be the member ``place`` of those whose memory has these handles, the own one included.
         No step is under way. Raises MemberUnreachable, and is then in no group."""
         self.leave()
-        self.capture(len(handles))
         addresses = []
         for i, handle in enumerate(handles):
             if i == place:
@@ -148,7 +146,7 @@ class SpreadSteps:
         self._round = round_
         self._saved.save([row.state_slot for row in rows], round_)
         self.exchange.begin_step(first_flag(self._generation, round_, self._num_layers))
-        return self._graphs.launch_spread(self._num_members, bucket, rows)
+        return self._graphs.launch_spread(group_size(self._num_members), bucket, rows)
 
     @torch.inference_mode()
     def outcome(self, rows: Sequence[Row]) -> SpreadOutcome:

@@ -19,21 +19,31 @@ import triton.language as tl
 
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.spread.memory import WORD_BYTES, Exchange
-from engine.spread.triton_push import MOST_THREADS, inbox_arguments, inbox_of
-from engine.spread.triton_words import abort, deadline, load_words, member_address, wait_state
+from engine.spread.triton_push import FIRST_FLAG, MOST_THREADS, inbox_arguments, inbox_of
+from engine.spread.triton_words import (
+    NUM_MEMBERS,
+    PLACE,
+    abort,
+    deadline,
+    load_words,
+    member_address,
+    wait_state,
+)
 
 WORD = tl.constexpr(WORD_BYTES)
 
 
 @dataclass(frozen=True)
 class Collected:
-    """``x`` [members * rows each, hidden] and ``weights`` float32 [members * rows each, top_k],
-    undefined for padding; ``lists`` and ``counts`` as of ``plan``, of the owned experts."""
+    """``x`` [rows, hidden] and ``weights`` float32 [rows, top_k], ``rows_each`` of every member in
+    the order of their places, undefined for padding and behind the last member's; ``lists`` and
+    ``counts`` as of ``plan``, of the owned experts."""
 
     x: torch.Tensor
     weights: torch.Tensor
     lists: torch.Tensor
     counts: torch.Tensor
+    rows_each: int
 
 
 @triton.jit
@@ -63,16 +73,17 @@ def _load_ids(
 
 @triton.jit
 def _own_list(
-    p_lists, p_counts, p_inbox, p_addresses, p_control, expert, rows_each, num_rows, flag,
+    p_lists, p_counts, p_inbox, p_addresses, p_control, expert, rows_each, most_rows, flag,
     own, until,
     EXPERTS: tl.constexpr,
     BLOCK_E: tl.constexpr,
-    MEMBERS: tl.constexpr,
     TOP_K: tl.constexpr,
     ROW_BYTES: tl.constexpr,
     MEMBER_BYTES: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):  # fmt: skip
+    num_members = tl.load(p_control + NUM_MEMBERS).to(tl.int32)
+    num_rows = rows_each * num_members
     o_e = tl.arange(0, BLOCK_E)
     b_chosen = tl.zeros((BLOCK_E,), tl.int32)
     given_up = 0
@@ -90,15 +101,15 @@ def _own_list(
         b_flat = tl.reshape(b_ids, (BLOCK_T * TOP_K,))
         b_chosen += tl.histogram(tl.maximum(b_flat, 0), BLOCK_E, mask=b_flat >= 0)
     if given_up != 0:
-        abort(p_addresses, p_control, 1, MEMBERS)
+        abort(p_addresses, p_control, 1)
     active = (b_chosen > 0) & (o_e < EXPERTS)
     rank = tl.sum((active & (o_e < expert)).to(tl.int32), axis=0)
     count = tl.sum(tl.where(o_e == expert, b_chosen, 0), axis=0)
-    owned = (rank % MEMBERS == tl.load(p_control)) & (given_up == 0)
+    owned = (rank % num_members == tl.load(p_control + PLACE)) & (given_up == 0)
     count = tl.where(owned, count, 0)
     if count > 0:
         o_k = tl.arange(0, TOP_K)[None, :]
-        p_list = p_lists + expert.to(tl.int64) * num_rows - 1
+        p_list = p_lists + expert.to(tl.int64) * most_rows - 1
         for start in range(0, num_rows, BLOCK_T):
             b_ids, _ = _load_ids(
                 p_inbox, start, rows_each, num_rows, flag, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T
@@ -134,7 +145,6 @@ def _load_row(
 @triton.jit
 def _take_row(
     p_x, p_weights, p_inbox, p_addresses, p_control, row, rows_each, flag, own, until,
-    MEMBERS: tl.constexpr,
     ID_WORDS: tl.constexpr,
     WEIGHT_WORDS: tl.constexpr,
     X_WORDS: tl.constexpr,
@@ -154,7 +164,7 @@ def _take_row(
         )
         state = wait_state(b_valid, own, until)
     if state == 3:
-        abort(p_addresses, p_control, 2 + member, MEMBERS)
+        abort(p_addresses, p_control, 2 + member)
     o_x, row = tl.arange(0, BLOCK_X), row.to(tl.int64)
     taken = (b_padding == 0) & (state == 0)
     p_weights += row * WEIGHT_WORDS + o_x
@@ -162,7 +172,7 @@ def _take_row(
     tl.store(p_x + row * X_WORDS + o_x, b_x, mask=taken & (o_x < X_WORDS))
 
 
-@triton.jit(do_not_specialize=["layer", "rows_each"])
+@triton.jit(do_not_specialize=["layer", "rows_each", "most_rows"])
 def _collect_kernel(
     p_x,
     p_weights,
@@ -172,7 +182,7 @@ def _collect_kernel(
     p_control,
     layer,
     rows_each,
-    MEMBERS: tl.constexpr,
+    most_rows,
     EXPERTS: tl.constexpr,
     BLOCK_E: tl.constexpr,
     BLOCK_T: tl.constexpr,
@@ -185,39 +195,41 @@ def _collect_kernel(
     MEMBER_BYTES: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    """Programs of the first ``most_rows`` take a row each, those behind them do an expert each."""
     program = tl.program_id(0)
-    place = tl.load(p_control)
-    flag = (tl.load(p_control + 1) + layer).to(tl.int32)
-    own = member_address(p_addresses, place)
+    if (program < most_rows) & (program >= rows_each * tl.load(p_control + NUM_MEMBERS)):
+        return
+    flag = (tl.load(p_control + FIRST_FLAG) + layer).to(tl.int32)
+    own = member_address(p_addresses, tl.load(p_control + PLACE))
     p_inbox = inbox_of(own, flag, MEMBER_BYTES)
-    num_rows = rows_each * MEMBERS
     wait_for_inputs(PDL)
-    if program < num_rows:
+    if program < most_rows:
         _take_row(
             p_x, p_weights, p_inbox, p_addresses, p_control, program, rows_each, flag, own,
             deadline(p_control, 1),
-            MEMBERS, ID_WORDS, WEIGHT_WORDS, X_WORDS, BLOCK_X, ROW_BYTES, MEMBER_BYTES,
+            ID_WORDS, WEIGHT_WORDS, X_WORDS, BLOCK_X, ROW_BYTES, MEMBER_BYTES,
         )  # fmt: skip
     else:
         # Of what does not come a row's program is to tell first: it knows the member.
         _own_list(
-            p_lists, p_counts, p_inbox, p_addresses, p_control, program - num_rows, rows_each,
-            num_rows, flag, own, deadline(p_control, 2),
-            EXPERTS, BLOCK_E, MEMBERS, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T,
+            p_lists, p_counts, p_inbox, p_addresses, p_control, program - most_rows, rows_each,
+            most_rows, flag, own, deadline(p_control, 2),
+            EXPERTS, BLOCK_E, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T,
         )  # fmt: skip
 
 
 def collect(
     exchange: Exchange,
-    num_members: int,
+    most_members: int,
     rows_each: int,
     num_experts: int,
     layer: int,
     dtype: torch.dtype,
 ) -> Collected:
-    """What all members have pushed for the step's layer ``layer``, of ``rows_each`` rows each."""
+    """What all members have pushed for the step's layer ``layer``, of ``rows_each`` rows each.
+    There are at most ``most_members``; programs of the rows of more end at once."""
     layout, device = exchange.layout, exchange.control.device
-    num_rows = num_members * rows_each
+    num_rows = most_members * rows_each
     assert dtype.itemsize == layout.itemsize
     assert num_experts < 0xFFFF, "an id has 16 bits"
     least = max(16, MOST_THREADS // layout.top_k)
@@ -226,6 +238,7 @@ def collect(
         torch.empty((num_rows, layout.top_k), dtype=torch.float32, device=device),
         torch.empty((num_experts, num_rows), dtype=torch.int32, device=device),
         torch.empty((num_experts,), dtype=torch.int32, device=device),
+        rows_each,
     )
     _collect_kernel[(num_rows + num_experts,)](
         found.x.view(torch.int64),
@@ -236,7 +249,7 @@ def collect(
         exchange.control,
         layer,
         rows_each,
-        MEMBERS=num_members,
+        num_rows,
         EXPERTS=num_experts,
         BLOCK_E=triton.next_power_of_2(num_experts),
         BLOCK_T=next((n for n in (least, 64) if num_rows <= n), 256),

@@ -16,7 +16,7 @@ from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.model.matrix import Matrix
 from engine.spread.memory import Exchange
 from engine.spread.triton_collect import Collected
-from engine.spread.triton_words import float_pointers, is_aborted, member_address
+from engine.spread.triton_words import PLACE, float_pointers, is_aborted, member_address
 
 
 @triton.jit(do_not_specialize=["rows_each", "num_rows", "shared_tiles"])
@@ -52,7 +52,7 @@ def _down_kernel(
     tile = tl.program_id(1) - shared_tiles
     o_m = tl.arange(0, BLOCK_M)
     band = tl.program_id(0) * BLOCK_N
-    place = tl.load(p_control)
+    place = tl.load(p_control + PLACE)
     if tile < 0:
         b_token = (tile + shared_tiles) * BLOCK_M + o_m
         b_row = tl.where(b_token < rows_each, b_token, -1)
@@ -91,7 +91,6 @@ def experts(
     down: Matrix,
     shared_down: Matrix,
     exchange: Exchange,
-    num_members: int,
     tiles: tuple[Tiles, Tiles] | None = None,
 ) -> None:
     """Store into each row's ``returned`` what this member's experts give for it, and into its own
@@ -100,7 +99,7 @@ def experts(
     gate_up [experts, 2 * dim, hidden], down [experts, hidden, dim], shared_down [hidden, dim].
     """
     (num_rows, hidden), (num_experts, _, dim) = rows.x.shape, down.shape
-    rows_each, top_k = num_rows // num_members, rows.weights.shape[1]
+    rows_each, top_k = rows.rows_each, rows.weights.shape[1]
     assert gate_up.shape == (num_experts, 2 * dim, hidden)
     assert down.shape[1] == hidden == exchange.layout.hidden
     assert shared_h.shape == (rows_each, dim)

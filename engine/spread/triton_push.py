@@ -8,12 +8,19 @@ import triton
 import triton.language as tl
 
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
-from engine.spread.memory import HEADER_BYTES, WORD_BYTES, Exchange
-from engine.spread.triton_words import is_aborted, member_address, store_words
+from engine.spread.memory import FLAG, HEADER_BYTES, WORD_BYTES, Exchange
+from engine.spread.triton_words import (
+    NUM_MEMBERS,
+    PLACE,
+    is_aborted,
+    member_address,
+    store_words,
+)
 from transport.wire.spread import MAX_MEMBERS
 
 INBOX = tl.constexpr(HEADER_BYTES)
 WORD = tl.constexpr(WORD_BYTES)
+FIRST_FLAG = tl.constexpr(FLAG)
 MOST_MEMBERS = tl.constexpr(MAX_MEMBERS)
 MOST_THREADS = 256
 """Of a program of these kernels: so many elements that each thread has one of its own."""
@@ -57,9 +64,11 @@ def _push_kernel(
     PDL: tl.constexpr,
 ):
     """Program (i, m) pushes row i to member m; of padding only that it has no experts."""
+    if tl.program_id(1) >= tl.load(p_control + NUM_MEMBERS):
+        return
     row = tl.program_id(0).to(tl.int64)
-    place = tl.load(p_control)
-    flag = (tl.load(p_control + 1) + layer).to(tl.int32)
+    place = tl.load(p_control + PLACE)
+    flag = (tl.load(p_control + FIRST_FLAG) + layer).to(tl.int32)
     p_to = inbox_of(member_address(p_addresses, tl.program_id(1)), flag, MEMBER_BYTES)
     p_to += place * MEMBER_BYTES + row * ROW_BYTES
     wait_for_inputs(PDL)
@@ -92,10 +101,11 @@ def push(
     ids: torch.Tensor,
     weights: torch.Tensor,
     exchange: Exchange,
-    num_members: int,
+    most_members: int,
     layer: int,
 ) -> None:
-    """Send this member's rows to all members, itself included: of the step's layer ``layer``.
+    """Send this member's rows to all members, itself included, of which there are at most
+    ``most_members``: of the step's layer ``layer``.
 
     x [rows, hidden]; ids int32 and weights float32 [rows, top_k], -1 in the rows of padding. All
     members push as many rows.
@@ -108,7 +118,7 @@ def push(
     assert ids.dtype == torch.int32
     assert weights.dtype == torch.float32
     assert all(t.is_contiguous() for t in (x, ids, weights))
-    _push_kernel[(num_rows, num_members)](
+    _push_kernel[(num_rows, most_members)](
         x.view(torch.int64),
         ids,
         weights.view(torch.int64),

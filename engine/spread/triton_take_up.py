@@ -17,6 +17,7 @@ from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.spread.memory import EMPTY, Exchange
 from engine.spread.triton_push import MOST_THREADS
 from engine.spread.triton_words import (
+    PLACE,
     abort,
     deadline,
     float_pointers,
@@ -33,7 +34,6 @@ class Returned:
     the device) are not padding."""
 
     exchange: Exchange
-    num_members: int
     num_rows: int
     num_live: torch.Tensor
 
@@ -61,7 +61,6 @@ def _take_up_kernel(
     p_control,
     eps,
     RETURNED: tl.constexpr,
-    MEMBERS: tl.constexpr,
     SLOTS: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -71,7 +70,7 @@ def _take_up_kernel(
     dims = tl.arange(0, BLOCK)
     mask = dims < DIM
     b_weight = tl.load(p_weight + dims, mask=mask, other=0.0)
-    own = member_address(p_addresses, tl.load(p_control))
+    own = member_address(p_addresses, tl.load(p_control + PLACE))
     p_returned = float_pointers(own + RETURNED)
     p_returned = p_returned.to(tl.pointer_type(tl.int32)) + token * (SLOTS * DIM) + dims
     wait_for_inputs(PDL)
@@ -84,7 +83,7 @@ def _take_up_kernel(
             b_sum, b_valid = _sum_returned(p_returned, mask, DIM, SLOTS)
             state = wait_state(b_valid, own, until)
         if state == 3:
-            abort(p_addresses, p_control, 1, MEMBERS)
+            abort(p_addresses, p_control, 1)
         b_hidden = (b_hidden.to(tl.float32) + b_sum).to(p_hidden.dtype.element_ty)
         tl.store(p_hidden + token * DIM + dims, b_hidden, mask=mask)
         for slot in tl.static_range(SLOTS):
@@ -120,7 +119,6 @@ def take_up(
         returned.exchange.control,
         eps,
         RETURNED=layout.returned,
-        MEMBERS=returned.num_members,
         SLOTS=layout.top_k + 1,
         DIM=dim,
         BLOCK=max(triton.next_power_of_2(dim), MOST_THREADS),

@@ -13,6 +13,11 @@ import triton.language as tl
 from triton.language.extra.cuda import globaltimer
 
 from engine.kernels.triton_dot import INTERPRETED
+from engine.spread import memory
+
+PLACE = tl.constexpr(memory.PLACE)
+LIMIT = tl.constexpr(memory.LIMIT)
+NUM_MEMBERS = tl.constexpr(memory.MEMBERS)
 
 
 @triton.jit
@@ -89,7 +94,7 @@ def load_words(address, flag):
 @triton.jit
 def deadline(p_control, LIMITS: tl.constexpr):
     """When a wait that begins now has lasted ``LIMITS`` times the limit."""
-    limit = tl.load(p_control + 2) * LIMITS
+    limit = tl.load(p_control + LIMIT) * LIMITS
     if INTERPRETED:
         return limit
     else:  # noqa: RET505 - what a constant turns down is compiled if nothing encloses it
@@ -119,13 +124,13 @@ def wait_state(b_valid, own, until):
 
 
 @triton.jit
-def abort(p_addresses, p_control, reason, MEMBERS: tl.constexpr):
+def abort(p_addresses, p_control, reason):
     """Tell all members that a wait was given up for ``reason``, as engine.spread.memory counts
     them, unless the generation is aborted already."""
-    own = member_address(p_addresses, tl.load(p_control))
+    own = member_address(p_addresses, tl.load(p_control + PLACE))
     if is_aborted(own) == 0:
         if reason > 1:
             tl.store(own.to(tl.pointer_type(tl.int32)) + reason - 1, 1)
-        for member in tl.static_range(MEMBERS):
+        for member in range(tl.load(p_control + NUM_MEMBERS)):
             p_abort = member_address(p_addresses, member).to(tl.pointer_type(tl.int32))
             tl.store(p_abort, reason)

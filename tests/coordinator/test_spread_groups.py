@@ -7,11 +7,12 @@ import pytest
 from coordinator.core.breaker import BreakerSettings
 from coordinator.core.registry import Registry, Worker
 from coordinator.core.slow_members import MAX_LATE, OUT_S, WITHIN_S
-from coordinator.core.spread_groups import MOST_MEMBERS, SpreadGroups
+from coordinator.core.spread_groups import SpreadGroups
 from tests.coordinator.site import EXPORT
 from transport.wire.messages import Hello, Role
 from transport.wire.reports import WorkerGauges
 from transport.wire.spread import (
+    MAX_MEMBERS,
     ExchangeExport,
     SpreadCounts,
     SpreadExport,
@@ -168,10 +169,10 @@ def test_two_nodes_make_two_groups(desk: Desk) -> None:
 
 
 def test_a_group_has_at_most_so_many_members(desk: Desk) -> None:
-    for number in range(MOST_MEMBERS + 2):
+    for number in range(MAX_MEMBERS + 2):
         desk.add(f"d-{number}")
     sizes = [len(group.members) for group in desk.groups._groups]
-    assert sizes == [MOST_MEMBERS, 2]
+    assert sizes == [MAX_MEMBERS, 2]
 
 
 def test_a_member_that_is_late_again_and_again_is_left_out_for_a_while(desk: Desk) -> None:

@@ -24,10 +24,14 @@ from engine.cuda_sampler import CudaSampler
 from engine.draft_graphs import DraftGraphs
 from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
+from engine.kernels.triton_set import TritonKernels
 from engine.passes import Pass
 from engine.runner import Engine
 from engine.speculation import draft_prompts
+from engine.spread.kernels import GROUP_SIZES, SpreadKernels
+from engine.spread.memory import Exchange, exchange_layout
 from tests.engine import compiled_kernels as noted
+from tests.kernels.spread_group import aligned
 from transport.wire.sampling import StopRule
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -107,9 +111,14 @@ def steps(engine: Engine) -> None:
     logits = torch.zeros(BUCKETS[-1] * (MAX_DRAFTS + 1), engine._num_logits)
     plain = DecodeGraphs(*shared, sampler.next_token, logits, MAX_SEQ_LEN)
     drafts = DraftGraphs(*shared, sampler, logits, MAX_DRAFTS, MAX_SEQ_LEN)
+    layout = exchange_layout(engine.model_config)
+    exchange = Exchange(layout, aligned(layout.size_bytes, torch.device("cpu")))
+    assert isinstance(engine._kernels, TritonKernels)
     for bucket in BUCKETS:
         plain._write_step(bucket, (), ())
         plain._forward(bucket, engine._kernels)
+        for size in GROUP_SIZES:
+            plain._forward(bucket, SpreadKernels(engine._kernels, exchange, size))
         for num_drafts in range(MAX_DRAFTS + 1):
             drafts._write_step(bucket, (), [], num_drafts)
             drafts._forward(bucket, num_drafts)
@@ -127,7 +136,9 @@ def main(names: list[str]) -> int:
     noted.without_arithmetic()
     torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[assignment,method-assign]
     for module in list(sys.modules.values()):
-        if module.__name__.startswith("engine.kernels.") and hasattr(module, "overlap"):
+        if module.__name__.startswith(("engine.kernels.", "engine.spread.")) and hasattr(
+            module, "overlap"
+        ):
             module.overlap = lambda _: {"PDL": True, "launch_pdl": True}
     with tempfile.TemporaryDirectory() as folder:
         engine = noted.small_engine(

@@ -8,6 +8,7 @@ from engine.kernels.triton_add_norm import add_rms_norm
 from engine.kernels.triton_experts import Tiles
 from engine.kernels.triton_experts import experts as local_experts
 from engine.model.matrix import Matrix
+from engine.spread.kernels import group_size
 from engine.spread.memory import HEADER_BYTES, Exchange, ExchangeLayout
 from engine.spread.triton_collect import Collected, collect
 from engine.spread.triton_experts import experts
@@ -38,10 +39,12 @@ class Member:
 
 
 class Group:
-    """Members with ``lives`` rows each, all in the bucket ``rows_each``."""
+    """Members with ``lives`` rows each, all in the bucket ``rows_each``; their kernels have room
+    for the members of the smallest size of groups."""
 
     def __init__(self, device: torch.device, lives: list[int], rows_each: int) -> None:
         self.device, self.rows_each = device, rows_each
+        self.most_members = group_size(len(lives))
         self.layout = ExchangeLayout(MAX_ROWS, TOP_K, HIDDEN)
         self.gate_up = Matrix.of(self._draw(NUM_EXPERTS, 2 * DIM, HIDDEN))
         self.down = Matrix.of(self._draw(NUM_EXPERTS, HIDDEN, DIM))
@@ -79,20 +82,19 @@ class Group:
             member.exchange.begin_step(flag)
 
     def push(self, member: Member, layer: int) -> None:
-        push(member.x, member.ids, member.weights, member.exchange, len(self.members), layer)
+        push(member.x, member.ids, member.weights, member.exchange, self.most_members, layer)
 
     def collect(self, member: Member, layer: int) -> Collected:
-        num = len(self.members)
+        num = self.most_members
         return collect(member.exchange, num, self.rows_each, NUM_EXPERTS, layer, member.x.dtype)
 
     def experts(self, member: Member, rows: Collected) -> None:
         experts(
-            rows, member.shared, self.gate_up, self.down, self.shared_down, member.exchange,
-            len(self.members), TILES,
+            rows, member.shared, self.gate_up, self.down, self.shared_down, member.exchange, TILES
         )  # fmt: skip
 
     def take_up(self, member: Member) -> tuple[torch.Tensor, torch.Tensor]:
-        returned = Returned(member.exchange, len(self.members), self.rows_each, member.num_live)
+        returned = Returned(member.exchange, self.rows_each, member.num_live)
         hidden, x = take_up(member.hidden.clone(), returned, self.norm, EPS)
         n = int(member.num_live)
         return hidden[:n], x[:n]

@@ -12,7 +12,19 @@ from tests.kernels.spread_group import TILES, TOP_K, Group
 
 @pytest.mark.parametrize(
     ("lives", "rows_each"),
-    [([1], 1), ([3, 3], 3), ([5, 2], 8), ([0, 4, 1], 4), ([0, 0], 2), ([9, 20], 20)],
+    [
+        ([1], 1),
+        ([3, 3], 3),
+        ([5, 2], 8),
+        ([0, 4, 1], 4),
+        ([0, 0], 2),
+        ([9, 20], 20),
+        ([2, 0, 3, 1], 3),
+        ([1] * 5, 1),
+        ([2, 1, 0, 2, 1, 1], 2),
+        ([0, 1, 2, 0, 1, 1, 2], 2),
+        ([3, 0, 1, 2, 3, 0, 2, 1], 3),
+    ],
     ids=str,
 )
 def test_a_spread_layer_has_the_bits_of_the_local_one(
@@ -118,8 +130,8 @@ def test_a_member_left_behind_does_not_reach_the_next_generation(device: torch.d
     collected = [group.collect(member, 0) for member in group.members]
     # The member's kernels run on, with its addresses of the generation before.
     old, shared = left.exchange, left.shared
-    push(left.x, left.ids, left.weights, old, 3, 0)
-    experts(late, shared, group.gate_up, group.down, group.shared_down, old, 3, TILES)
+    push(left.x, left.ids, left.weights, old, group.most_members, 0)
+    experts(late, shared, group.gate_up, group.down, group.shared_down, old, TILES)
     for member, rows in zip(group.members, collected, strict=True):
         group.experts(member, rows)
     for member, expected in zip(group.members, truth, strict=True):

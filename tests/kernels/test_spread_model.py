@@ -96,6 +96,7 @@ class Sequences:
             self.graphs, local, exchanged, len(config.layer_types), self.memory, self.states,
             (BUCKET,), limit_s=1.0, open_peer=int, close_peer=self.closed.append,
         )  # fmt: skip
+        self.steps.capture(sizes=[2])
         self.spread = EngineSpread(self.steps, self.sampler, self.memory)
 
     def begin(self) -> None:
@@ -194,7 +195,6 @@ def test_a_member_that_cannot_be_mapped_is_named(sequences: Sequences) -> None:
         return opened[0]
 
     sequences.steps._open_peer = open_peer
-    sequences.steps._captured.add(3)
     other = msgspec.structs.replace(spread.export, handle=sequences.other.handle)
     with pytest.raises(MemberUnreachable) as raised:
         spread.join(9, 1, [other, spread.export, other])
