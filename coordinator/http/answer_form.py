@@ -1,6 +1,6 @@
 """The form that a request wants its answer to have, by its tools or by a field that says so."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from coordinator.http.chat_schemas import (
 )
 from coordinator.http.errors import invalid
 from coordinator.http.request_schemas import ChatRequest, GenerationRequest
+from coordinator.text.answer_parser import AnswerParser
 from coordinator.text.forms import Form, Kind
 from coordinator.text.grammars import MAX_LEN
 
@@ -29,7 +30,14 @@ def check_form(request: GenerationRequest) -> None:
             raise invalid(name, message, "invalid_grammar")
 
 
-def callable_tools(request: GenerationRequest) -> Sequence[Tool]:
+def answer_parser(request: GenerationRequest, *, thinks: bool) -> AnswerParser:
+    """For the text of one answer; ``thinks``: the text begins with a thought."""
+    functions = [tool.function for tool in _callable_tools(request)]
+    tools = {function.name: function.parameters or {} for function in functions}
+    return AnswerParser(thinks=thinks, tools=tools or None)
+
+
+def _callable_tools(request: GenerationRequest) -> Sequence[Tool]:
     """The tools that the answer may call."""
     if not isinstance(request, ChatRequest) or request.tool_choice == "none":
         return ()
@@ -40,11 +48,6 @@ def callable_tools(request: GenerationRequest) -> Sequence[Tool]:
     return tools
 
 
-def parameters_of(tools: Sequence[Tool]) -> dict[str, Mapping[str, Any]]:
-    """The JSON schema of each tool's parameters, by name."""
-    return {tool.function.name: tool.function.parameters or {} for tool in tools}
-
-
 def form_of(request: GenerationRequest) -> tuple[Form, str] | None:
     """The form of the answer and the field that asks for it; None for any text. Raises ApiError."""
     asked = _asked(request)
@@ -52,7 +55,7 @@ def form_of(request: GenerationRequest) -> tuple[Form, str] | None:
         raise invalid(asked[1][0], f"cannot be combined with {asked[0][0]}")
     nothing: tuple[str, Kind, Any] = ("tools", "", None)
     param, kind, value = asked[0] if asked else nothing
-    tools = callable_tools(request)
+    tools = _callable_tools(request)
     if not tools or not isinstance(request, ChatRequest):
         return (Form(kind, value), param) if asked else None
     required = request.tool_choice not in (None, "auto")

@@ -1,13 +1,15 @@
 """From the choices of a chat to its bodies: thought, content and tool calls, whole or in chunks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from secrets import token_hex
 
 from msgspec import UNSET, Struct, UnsetType
 
+from coordinator.http.answer_form import answer_parser
 from coordinator.http.choice import Delta
 from coordinator.http.logprobs import chat_logprobs
+from coordinator.http.request_schemas import ChatRequest
 from coordinator.http.response_schemas import (
     AssistantMessage,
     ChatChoice,
@@ -26,23 +28,16 @@ from coordinator.http.response_schemas import (
 from coordinator.http.writers import Head
 from coordinator.text.answer_parser import AnswerParser, Parts
 from coordinator.text.tool_parser import Arguments, CallBegins
-from coordinator.text.tool_values import Schema
 
 
 class ChatWriter:
-    """One conversation, n choices.
+    """One conversation, n choices. ``thinks``: answers begin with a thought."""
 
-    ``thinks``: answers begin with a thought, which is left out unless ``tells_thought``. ``tools``:
-    the parameters of the tools that may be called.
-    """
-
-    def __init__(
-        self, head: Head, *, thinks: bool, tells_thought: bool, tools: Mapping[str, Schema]
-    ) -> None:
+    def __init__(self, head: Head, request: ChatRequest, *, thinks: bool) -> None:
         self._head = head
+        self._request = request
         self._thinks = thinks
-        self._tells_thought = tells_thought
-        self._tools = tools or None
+        self._tells_thought = request.include_reasoning is not False
         self._parsers: dict[int, AnswerParser] = {}
         self._held: dict[int, Delta] = {}
 
@@ -120,7 +115,7 @@ class ChatWriter:
 
     def _parser(self, index: int) -> AnswerParser:
         if index not in self._parsers:
-            self._parsers[index] = AnswerParser(thinks=self._thinks, tools=self._tools)
+            self._parsers[index] = answer_parser(self._request, thinks=self._thinks)
         return self._parsers[index]
 
     def _delta(self, parts: Parts) -> ChatDelta:

@@ -1,18 +1,21 @@
 """The choices of a response: tokens in, text out; several of them as one stream."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import UNSET
 
-from coordinator.core.contract import GenerationFailed, Token, TokenStream
-from coordinator.http.prompt_logprobs import PromptJson, PromptReader
+from coordinator.core.contract import GenerationFailed, SequenceRequest, Token, TokenStream
+from coordinator.http.logprobs import scorer
+from coordinator.http.prompt_logprobs import PromptJson, prompt_reader
+from coordinator.http.request_schemas import ChatRequest, GenerationRequest
 from coordinator.http.response_schemas import Finish, PromptLogprobs
 from coordinator.text.detokenizer import Detokenizer
-from coordinator.text.repetition import NoDetector, RepetitionDetector
-from coordinator.text.stops import StopMatcher
+from coordinator.text.repetition import detector
+from coordinator.text.stops import StopStrings
+from coordinator.text.tokenizer import Tokenizer
 
 
 @dataclass(slots=True)
@@ -47,50 +50,36 @@ class Delta:
 
 
 class Choice:
-    """The stream of a SequenceRequest as text deltas, cut at the first stop string or where it
-    repeats itself.
-
-    ``stop_ids`` are the ids whose text is not part of the output when they end it, and ``eos_ids``
-    those of them that the model ends its output with. Before ``min_tokens`` are out, stop strings
-    and repetitions do not count. A delta has ``interval`` tokens at least, but the first and the
-    last; ``every_token``: also a token without text makes one. ``prompt`` reads the prompt's
-    log-probabilities, and ``score`` writes those of a token, where the request asks for them.
-    """
+    """The stream of ``spec`` as text deltas, cut at the first stop string or where it repeats
+    itself; before ``min_tokens`` are out neither counts. A delta has ``stream_interval`` tokens at
+    least, but the first and the last."""
 
     def __init__(
         self,
         stream: TokenStream,
-        detokenizer: Detokenizer,
-        stops: StopMatcher,
-        *,
-        stop_ids: frozenset[int],
-        eos_ids: Collection[int] = (),
-        min_tokens: int = 0,
-        include_stop: bool = False,
-        role_first: bool = False,
-        every_token: bool = False,
-        interval: int = 1,
-        repetition: RepetitionDetector | NoDetector | None = None,
-        prompt: PromptReader | None = None,
-        score: Callable[[Token], Any] | None = None,
+        spec: SequenceRequest,
+        request: GenerationRequest,
+        stops: StopStrings,
+        tokenizer: Tokenizer,
     ) -> None:
+        skipped = frozenset() if request.skip_special_tokens is False else tokenizer.special_ids
         self.stream = stream
-        self._detokenizer = detokenizer
-        self._stops = stops
-        self._stop_ids = stop_ids
-        self._min_tokens = min_tokens
-        self._include_stop = include_stop
-        self._role_first = role_first
-        self._eos_ids = eos_ids
-        self._every_token = every_token
-        self._interval = interval
-        self._repetition = repetition or NoDetector()
-        self._prompt = prompt
-        self._score = score
+        self._detokenizer = Detokenizer(tokenizer.token_bytes, skipped)
+        self._stops = stops.matcher()
+        self._stop_ids = frozenset(spec.stop.stop_token_ids)
+        self._eos_ids = () if request.ignore_eos else tokenizer.info.eos_ids
+        self._min_tokens = spec.stop.min_tokens
+        self._include_stop = bool(request.include_stop_str_in_output)
+        self._role_first = isinstance(request, ChatRequest) and bool(request.stream)
+        self._every_token = bool(request.return_token_ids)
+        self._interval = request.stream_interval or 1
+        self._repetition = detector(request.repetition_detection)
+        self._prompt = prompt_reader(request, spec, tokenizer.token_bytes)
+        self._score = scorer(request, tokenizer.token_bytes)
 
     async def deltas(self) -> AsyncIterator[Delta]:
-        """Deltas with text, the last one alone perhaps without; with ``role_first`` the first one
-        does not wait for text either. Raises GenerationFailed."""
+        """Deltas with text; without it perhaps the last one, the first one of a chat, which tells
+        the role, and each where token ids are asked for. Raises GenerationFailed."""
         delta = Delta()
         num_tokens = text_len = 0
         eager, interval = self._role_first, 1
@@ -151,6 +140,19 @@ class NoOutput(Choice):
         async for token in self.stream:
             prompt = await self._read_prompt(token)
             yield Delta(prompt=prompt, num_reused=token.num_reused, finish="length")
+
+
+def choices_of(
+    request: GenerationRequest,
+    specs: Sequence[SequenceRequest],
+    streams: Sequence[TokenStream],
+    tokenizer: Tokenizer,
+) -> list[Choice]:
+    """One for each of ``specs``, with its stream."""
+    kind = NoOutput if request.num_output_asked == 0 else Choice
+    stops = StopStrings(request.stop_strings)
+    pairs = zip(streams, specs, strict=True)
+    return [kind(stream, spec, request, stops, tokenizer) for stream, spec in pairs]
 
 
 async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[int, Delta]]:

@@ -146,25 +146,18 @@ def check_token_ids(param: str, ids: Collection[int], tokenizer: Tokenizer) -> N
         raise invalid(param, f"token ids must be 0 to {tokenizer.num_valid_ids - 1}")
 
 
-def room_for_output(
-    prompt_len: int,
-    asked: int | None,
-    max_len: int,
-    *,
-    prompt_param: str,
-    asked_param: str,
-    default: int | None = None,
-) -> int:
-    """The output's max_tokens: ``asked``, or ``default`` (None: all) as far as it fits; raises
-    ApiError when prompt and output do not fit together."""
+def room_for_output(request: GenerationRequest, prompt_len: int, max_len: int) -> int:
+    """The output's max_tokens: what is asked for, or the default (None: all) as far as it fits;
+    raises ApiError when prompt and output do not fit together."""
     if prompt_len == 0:
-        raise invalid(prompt_param, "has no tokens; at least one is needed")
-    left = max_len - prompt_len
+        raise invalid(request.prompt_param, "has no tokens; at least one is needed")
+    left, (asked, asked_param) = max_len - prompt_len, request.max_tokens_asked
     if left < 1 or (asked is not None and asked > left):
-        raise too_long(prompt_param if left < 1 else asked_param, prompt_len, max_len, asked)
+        param = request.prompt_param if left < 1 else asked_param
+        raise too_long(param, prompt_len, max_len, asked)
     if asked is not None:
         return asked
-    return left if default is None else min(left, default)
+    return left if request.default_max_tokens is None else min(left, request.default_max_tokens)
 
 
 def too_long(param: str, prompt_len: int, max_len: int, asked: int | None = None) -> ApiError:

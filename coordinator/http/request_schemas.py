@@ -82,8 +82,8 @@ class GenerationRequest(KnownFields, kw_only=True):
             raise FieldError("best_of", "only supported when equal to n", UNSUPPORTED)
         if self.prompt_logprobs is not None and self.stream:
             raise FieldError("prompt_logprobs", "not available when stream is true")
-        if self.num_output_asked == 0 and not self.answers_without_output:
-            param = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+        asked, param = self.max_tokens_asked
+        if asked == 0 and not self.answers_without_output:
             raise FieldError(param, "must be at least 1 without echo or prompt_logprobs")
 
     @property
@@ -107,11 +107,16 @@ class GenerationRequest(KnownFields, kw_only=True):
         return self.prompt_logprobs is not None
 
     @property
+    def max_tokens_asked(self) -> tuple[int | None, str]:
+        """Tokens of output at most, and the field that says so; None: the default."""
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens, "max_completion_tokens"
+        return self.max_tokens, "max_tokens"
+
+    @property
     def num_output_asked(self) -> int | None:
         """Tokens of output at most; None: as many as fit."""
-        asked = (
-            self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        )
+        asked, _ = self.max_tokens_asked
         return self.default_max_tokens if asked is None else asked
 
 

@@ -14,9 +14,7 @@ _SEED_MASK = 2**63 - 1
 _GREEDY_BELOW = 1e-5  # a temperature this low would only overflow the logits
 
 
-def sampling_params(
-    request: GenerationRequest, tokenizer: Tokenizer, *, logprobs: int | None
-) -> SamplingParams:
+def sampling_params(request: GenerationRequest, tokenizer: Tokenizer) -> SamplingParams:
     """Everything but the seed (``seeds`` below). Raises ApiError for ids the model lacks."""
     defaults = tokenizer.info.sampling_defaults
 
@@ -38,7 +36,7 @@ def sampling_params(
         frequency_penalty=request.frequency_penalty or 0.0,
         repetition_penalty=float(chosen(request.repetition_penalty, "repetition_penalty", 1.0)),
         logit_bias=logit_bias,
-        logprobs=logprobs,
+        logprobs=request.num_logprobs,
         prompt_logprobs=request.num_prompt_logprobs,
     )
 

@@ -2,11 +2,12 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from coordinator.core.contract import SequenceRequest
-from coordinator.http.choice import Choice, Delta
+from coordinator.http.choice import Delta, choices_of
+from coordinator.http.request_schemas import CompletionRequest
 from coordinator.text.detokenizer import Detokenizer
-from coordinator.text.stops import StopStrings
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.checkpoint_folder import make_backend
 from tests.coordinator.fake_core import FakeStream
@@ -42,14 +43,12 @@ async def deltas_of(
     tokenizer: Tokenizer, ids: list[int], stops: list[str], *, include_stop: bool = False
 ) -> tuple[list[Delta], FakeStream]:
     rule = StopRule(max_tokens=len(ids))
-    stream = FakeStream(SequenceRequest("g", packed((0,)), SamplingParams(), rule), ids, None, None)
-    choice = Choice(
-        stream,
-        Detokenizer(tokenizer.token_bytes, tokenizer.special_ids),
-        StopStrings(stops).matcher(),
-        stop_ids=frozenset(),
-        include_stop=include_stop,
+    spec = SequenceRequest("g", packed((0,)), SamplingParams(), rule)
+    stream = FakeStream(spec, ids, None, None)
+    request = CompletionRequest(
+        prompt=Raw(b'""'), stop=stops, include_stop_str_in_output=include_stop
     )
+    (choice,) = choices_of(request, [spec], [stream], tokenizer)
     return [delta async for delta in choice.deltas()], stream
 
 

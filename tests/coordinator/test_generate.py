@@ -9,14 +9,11 @@ import pytest
 
 from coordinator.core.contract import SequenceRequest
 from coordinator.http.chat_writer import ChatWriter
-from coordinator.http.choice import Choice, collected
-from coordinator.http.logprobs import scorer
+from coordinator.http.choice import choices_of, collected
 from coordinator.http.request_parser import parse
 from coordinator.http.request_schemas import ChatRequest, GenerationRequest
 from coordinator.http.response_schemas import Usage
 from coordinator.http.writers import CompletionWriter, Head
-from coordinator.text.detokenizer import Detokenizer
-from coordinator.text.stops import StopStrings
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.answers import CHAT, COMPLETIONS, USER, events, post
 from tests.coordinator.fake_core import ClientOf, FakeCore, FakeStream, Says
@@ -244,18 +241,12 @@ async def test_the_end_of_a_long_answer_leaves_the_event_loop_to_others(
     request = parse(kind, msgspec.json.encode(SCORED[kind]))
     assert isinstance(request, GenerationRequest)
     spec = SequenceRequest("r", packed([65]), SamplingParams(logprobs=20), StopRule(10_000))
-    choice = Choice(
-        FakeStream(spec, [65 + i % 20 for i in range(10_000)], None, None),
-        Detokenizer(tokenizer.token_bytes, frozenset()),
-        StopStrings([]).matcher(),
-        stop_ids=frozenset(),
-        score=scorer(request, tokenizer.token_bytes),
-    )
-    outputs = await collected([choice])
+    stream = FakeStream(spec, [65 + i % 20 for i in range(10_000)], None, None)
+    outputs = await collected(choices_of(request, [spec], [stream], tokenizer))
     head = Head("r", "tiny", logprobs=True, prompt_ids=None)
     writer: CompletionWriter | ChatWriter = CompletionWriter(head, n=1, echoes=None)
     if isinstance(request, ChatRequest):
-        writer = ChatWriter(head, thinks=False, tells_thought=True, tools={})
+        writer = ChatWriter(head, request, thinks=False)
     with little_work(0.1):
         made = msgspec.json.encode(writer.body(outputs, Usage.of(1, 10_000)))
     assert made.count(b"-19.5") >= 10_000

@@ -9,10 +9,10 @@ looked at: there is one version.
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from coordinator.http.answer_form import callable_tools, parameters_of
+from coordinator.http.answer_form import answer_parser
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.body import Bodies
-from coordinator.http.constraint import constraint_for
+from coordinator.http.generation import respond, sequence_requests
 from coordinator.http.messages.answer import MessagesAnswer
 from coordinator.http.messages.bodies import (
     MESSAGES_EVENTS,
@@ -26,13 +26,10 @@ from coordinator.http.messages.translation import fields_as_given
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.request_schemas import ChatRequest
 from coordinator.http.response_names import noted_name
-from coordinator.http.routes_generate import respond, sequence_requests
-from coordinator.text.answer_parser import AnswerParser
 
 
 def messages_routes(context: AppContext, bodies: Bodies) -> APIRouter:
     router = APIRouter(tags=["messages"])
-    tokenizer = context.tokenizer
 
     @router.post(
         PATH,
@@ -47,21 +44,17 @@ def messages_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         request, request_id = prepared.request, new_id()
         assert isinstance(request, ChatRequest)
         with fields_as_given():
-            constraint = await constraint_for(http, prepared, tokenizer)
-            specs = sequence_requests(context, prepared, request_id, constraint)
-        parser = AnswerParser(
-            thinks=tokenizer.opens_thought(prepared.prompts[0]),
-            tools=parameters_of(callable_tools(request)) or None,
-        )
+            specs = await sequence_requests(context, http, prepared, request_id)
+        thinks = context.tokenizer.opens_thought(prepared.prompts[0])
         answer = MessagesAnswer(
             f"msg_{context.names.named(request_id, noted_name(http.scope))}",
             context.settings.served_model_name,
             prepared.prompt_tokens,
-            parser,
+            answer_parser(request, thinks=thinks),
             tells_thought=request.include_reasoning is not False,
             fills_context=request.max_completion_tokens is not None,
         )
-        return await respond(context, http, request, specs, answer, role_first=True)
+        return await respond(context, http, request, specs, answer)
 
     @router.post(
         f"{PATH}/count_tokens",

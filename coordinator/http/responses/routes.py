@@ -7,12 +7,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from coordinator.core.contract import KeptResponses
-from coordinator.http.answer_form import callable_tools, parameters_of
+from coordinator.http.answer_form import answer_parser
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.auth.accounts import account_of
 from coordinator.http.body import Bodies
-from coordinator.http.constraint import constraint_for
 from coordinator.http.errors import ApiError, invalid, json_response, quote
+from coordinator.http.generation import respond, sequence_requests
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.request_fields import UNSUPPORTED
 from coordinator.http.responses.answer import ResponseAnswer
@@ -25,9 +25,7 @@ from coordinator.http.responses.request import ResponseRequest
 from coordinator.http.responses.schemas import DeletedResponse, ResponseBody
 from coordinator.http.responses.translation import fields_as_given
 from coordinator.http.responses.turn import Turn
-from coordinator.http.routes_generate import respond, sequence_requests
 from coordinator.record.kept_response import KeptResponse
-from coordinator.text.answer_parser import AnswerParser
 from transport.wire.errors import BatonError
 
 _ERRORS = {
@@ -51,12 +49,9 @@ def response_routes(context: AppContext, bodies: Bodies, kept: KeptResponses) ->
         owner = account_of(http.scope).name
         with fields_as_given():
             prepared = await bodies.generation(http, "response", partial(earlier, kept, owner))
-            turn, tokenizer = _turn.decode(prepared.origin), context.tokenizer
-            constraint = await constraint_for(http, prepared, tokenizer)
-            request_id = new_id()
-            specs = sequence_requests(context, prepared, request_id, constraint)
-            thinks = tokenizer.opens_thought(prepared.prompts[0])
-            tools = parameters_of(callable_tools(prepared.request)) or None
+            turn, request_id = _turn.decode(prepared.origin), new_id()
+            specs = await sequence_requests(context, http, prepared, request_id)
+            thinks = context.tokenizer.opens_thought(prepared.prompts[0])
             body = body_of(
                 turn.request,
                 specs[0].sampling,
@@ -67,14 +62,14 @@ def response_routes(context: AppContext, bodies: Bodies, kept: KeptResponses) ->
                 body,
                 Output(
                     body.id,
-                    AnswerParser(thinks=thinks, tools=tools),
+                    answer_parser(prepared.request, thinks=thinks),
                     summarizes=turn.request.summarizes,
                 ),
                 prepared.prompt_tokens,
-                tokenizer.thought_end if thinks else None,
+                context.tokenizer.thought_end if thinks else None,
                 partial(_keep, kept, owner, turn),
             )
-            return await respond(context, http, prepared.request, specs, answer, role_first=True)
+            return await respond(context, http, prepared.request, specs, answer)
 
     @router.get(
         "/v1/responses/{response_id}",
