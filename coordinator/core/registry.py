@@ -7,14 +7,11 @@ from msgspec import structs
 
 from coordinator.core.breaker import Breaker, BreakerSettings
 from coordinator.core.contract import SpreadStatus, WorkerStatus
-from coordinator.core.draft_meter import DraftMeter
 from coordinator.core.kept_prefixes import ComingPrefixes, KeptPrefixes
+from coordinator.core.meters import DraftMeter, PrefixMeter, SpreadMeter, TokenMeter
 from coordinator.core.pairs import Pairs
-from coordinator.core.prefix_meter import PrefixMeter
 from coordinator.core.request import Request, State
 from coordinator.core.seen_pages import SeenPages
-from coordinator.core.spread_meter import SpreadMeter
-from coordinator.core.token_meter import TokenMeter
 from transport.wire.errors import LayoutMismatch, RoleMismatch
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
 from transport.wire.messages import Hello, Role

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.core.draft_meter import WINDOW_S, DraftMeter
+from coordinator.core.meters import DRAFTS_WINDOW_S, DraftMeter
 from coordinator.core.observer import Observer, to_record
 from telemetry.metrics import Metrics
 from tests.coordinator.desk import Desk
@@ -76,7 +76,7 @@ def test_a_worker_shows_the_last_seconds() -> None:
     meter.note(DraftCounts(), 0.0)
     meter.note(DraftCounts(100, (100, 100), (0, 0), 2), 1.0)
     assert (meter.tokens_per_step, meter.acceptance) == (1.0, (0.0, 0.0))
-    meter.note(DraftCounts(200, (200, 150), (80, 30), 1), 2.0 + WINDOW_S)
+    meter.note(DraftCounts(200, (200, 150), (80, 30), 1), 2.0 + DRAFTS_WINDOW_S)
     assert meter.num_drafts == 1
     assert meter.tokens_per_step == pytest.approx(2.1)
     assert meter.acceptance == pytest.approx((0.8, 0.6))

@@ -5,8 +5,8 @@ from unittest.mock import Mock
 from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
+from coordinator.core.meters import PREFIXES_WINDOW_S, PrefixMeter
 from coordinator.core.observer import Observer, to_record
-from coordinator.core.prefix_meter import WINDOW_S, PrefixMeter
 from telemetry.metrics import Metrics
 from tests.coordinator.desk import Desk
 from transport.wire.messages import Prefilled, TokenOut
@@ -103,7 +103,7 @@ def test_a_worker_shows_the_last_minute_and_what_it_keeps() -> None:
     desk = Desk()
     worker = desk.registry.require("p-1")
     assert worker.status(0.0).queried_tokens == 0
-    for counts, at in ((PrefixCounts(), 0.0), (BEFORE, 1.0), (AFTER, 1.5 + WINDOW_S)):
+    for counts, at in ((PrefixCounts(), 0.0), (BEFORE, 1.0), (AFTER, 1.5 + PREFIXES_WINDOW_S)):
         worker.prefixes.note(counts, at)
     status = worker.status(0.0)
     assert (status.queried_tokens, status.reused_tokens) == (600, 300 + 50 + 10)

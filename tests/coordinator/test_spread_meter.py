@@ -4,9 +4,9 @@ from unittest.mock import Mock
 
 from coordinator.core.contract import SpreadStatus
 from coordinator.core.hub import Hub
+from coordinator.core.meters import SpreadMeter
 from coordinator.core.observer import Observer
 from coordinator.core.placement import PlacementLimits
-from coordinator.core.spread_meter import SpreadMeter
 from coordinator.core.spread_status import spread_status
 from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics

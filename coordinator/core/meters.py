@@ -1,0 +1,153 @@
+"""What a worker did of late, by the counts of its messages: tokens, drafts, prefixes, spread steps.
+Pure.
+
+``now`` is of any clock that does not go back.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from msgspec import structs
+
+from transport.wire.reports import DraftCounts, PrefixCounts
+from transport.wire.spread import ByWorker, SpreadCounts
+
+T = TypeVar("T")
+
+TOKENS_WINDOW_S = 5
+DRAFTS_WINDOW_S = 10.0
+PREFIXES_WINDOW_S = 60.0
+SPREAD_WINDOW_S = 60.0
+_HELD: Final = frozenset({
+    "num_kept", "pages_kept", "num_kept_host", "host_bytes", "host_size_bytes",
+})  # fmt: skip
+"""These fields of PrefixCounts say what a worker holds now; the others count since it started."""
+
+
+class TokenMeter:
+    """How many tokens a second a worker has computed over the last ``TOKENS_WINDOW_S``. Counts by
+    whole seconds."""
+
+    def __init__(self) -> None:
+        self._seconds = [-1] * (TOKENS_WINDOW_S + 1)
+        self._counts = [0] * (TOKENS_WINDOW_S + 1)
+
+    def add(self, num_tokens: int, now: float) -> None:
+        second = int(now)
+        place = second % (TOKENS_WINDOW_S + 1)
+        if self._seconds[place] != second:
+            self._seconds[place], self._counts[place] = second, 0
+        self._counts[place] += num_tokens
+
+    def rate(self, now: float) -> float:
+        """Over the last whole seconds; the one under way does not count yet."""
+        since, until = int(now) - TOKENS_WINDOW_S, int(now)
+        counted = zip(self._seconds, self._counts, strict=True)
+        return sum(n for at, n in counted if since <= at < until) / TOKENS_WINDOW_S
+
+
+class RecentCounts(Generic[T]):
+    """What a worker's heartbeats count since its process started: what came with the newest one
+    (``growth``), and what came in the last ``window_s``. The first counts are no growth: the worker
+    may have served another coordinator before. ``since`` says what its second argument counts more
+    than its first, never less than nothing; before any heartbeat all counts are ``none``."""
+
+    def __init__(self, window_s: float, since: Callable[[T, T], T], none: T) -> None:
+        self._window_s = window_s
+        self._since = since
+        self._seen: deque[tuple[float, T]] = deque()
+        self.growth = self.newest = none
+
+    def note(self, counts: T, now: float) -> None:
+        seen = self._seen
+        self.growth = self._since(self.newest if seen else counts, counts)
+        self.newest = counts
+        seen.append((now, counts))
+        while len(seen) > 2 and seen[1][0] <= now - self._window_s:
+            seen.popleft()
+
+    @property
+    def recent(self) -> T:
+        return self._since(self._seen[0][1], self.newest) if self._seen else self.newest
+
+
+class DraftMeter(RecentCounts[DraftCounts]):
+    """What became of a worker's drafts."""
+
+    def __init__(self) -> None:
+        super().__init__(DRAFTS_WINDOW_S, _drafts_since, DraftCounts())
+
+    @property
+    def num_drafts(self) -> int:
+        """Drafts that a step makes for each sequence now."""
+        return self.newest.num_drafts
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Tokens that a step gave a sequence of late; None without steps."""
+        recent = self.recent
+        return 1 + sum(recent.accepted) / recent.num_steps if recent.num_steps else None
+
+    @property
+    def acceptance(self) -> tuple[float, ...]:
+        """The share of drafts accepted of late, by position, as far as any were verified."""
+        recent = self.recent
+        counts = zip(recent.verified, recent.accepted, strict=True)
+        return tuple(accepted / verified for verified, accepted in counts if verified)
+
+
+class PrefixMeter(RecentCounts[PrefixCounts]):
+    """How much of the prompts a worker found in its prefix cache."""
+
+    def __init__(self) -> None:
+        super().__init__(PREFIXES_WINDOW_S, _prefixes_since, PrefixCounts())
+
+
+class SpreadMeter(RecentCounts[SpreadCounts]):
+    """What a worker did in spread groups."""
+
+    def __init__(self) -> None:
+        super().__init__(SPREAD_WINDOW_S, _spread_since, SpreadCounts())
+
+
+def _drafts_since(before: DraftCounts, after: DraftCounts) -> DraftCounts:
+    return DraftCounts(
+        max(0, after.num_steps - before.num_steps),
+        _more(before.verified, after.verified),
+        _more(before.accepted, after.accepted),
+        after.num_drafts,
+    )
+
+
+def _more(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...]:
+    earlier = (*before, *[0] * len(after))
+    return tuple(max(0, new - old) for new, old in zip(after, earlier, strict=False))
+
+
+def _prefixes_since(before: PrefixCounts, after: PrefixCounts) -> PrefixCounts:
+    counted = {
+        name: max(0, value - getattr(before, name))
+        for name, value in structs.asdict(after).items()
+        if name not in _HELD
+    }
+    return structs.replace(after, **counted)
+
+
+def _spread_since(before: SpreadCounts, after: SpreadCounts) -> SpreadCounts:
+    return SpreadCounts(
+        num_members=after.num_members,
+        num_steps=max(0, after.num_steps - before.num_steps),
+        num_aborted=max(0, after.num_aborted - before.num_aborted),
+        wait_ms=max(0, after.wait_ms - before.wait_ms),
+        late=_more_by_worker(before.late, after.late),
+        num_local=max(0, after.num_local - before.num_local),
+        spread_ms=max(0, after.spread_ms - before.spread_ms),
+        local_ms=max(0, after.local_ms - before.local_ms),
+        waits_ms=_more_by_worker(before.waits_ms, after.waits_ms),
+    )
+
+
+def _more_by_worker(before: ByWorker, after: ByWorker) -> ByWorker:
+    known = dict(before)
+    return tuple((name, n - known.get(name, 0)) for name, n in after if n > known.get(name, 0))
