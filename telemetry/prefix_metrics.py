@@ -50,6 +50,12 @@ class PrefixMetrics:
         self._size = Gauge(
             "baton_prefix_cache_host_size_bytes", "Size of the host tier.", worker, registry=r
         )
+        self._selftest = Gauge(
+            "baton_prefix_cache_selftest_bytes_per_second",
+            "Speed of the self-test of two workers before one pulls prefixes that the other keeps; "
+            "0: the test failed and none are pulled.",
+            ["keeper", "puller"], registry=r,
+        )  # fmt: skip
         self._by_worker = (
             self._queried, self._reused, self._missed, self._evicted,
             self._kept, self._pages, self._bytes, self._size,
@@ -92,10 +98,16 @@ class PrefixMetrics:
         self._pages.labels(*worker).set(held["pages_kept"])
         self._size.labels(*worker).set(held["host_size_bytes"])
 
+    def tested(self, keeper: str, puller: str, bytes_per_s: float) -> None:
+        """The self-test of a pair; 0: it failed."""
+        self._selftest.labels(keeper, puller).set(bytes_per_s)
+
     def forget(self, instance: str, role: str) -> None:
         """Remove a worker's series; no-op for one without any."""
         for metric in self._by_worker:
             metric.remove_by_labels({"instance": instance, "role": role})
+        for side in ("keeper", "puller"):
+            self._selftest.remove_by_labels({side: instance})
 
 
 _VLLM = {

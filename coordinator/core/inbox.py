@@ -162,11 +162,10 @@ class Inbox:
 
     def _peer_tested(self, worker: Worker, message: PeerTested) -> None:
         instance, peer, problem = worker.instance, message.instance, message.problem
-        if worker.hello.role != "decode":
-            if problem:
-                log.warning("%s pulls no kept prefixes from %s: %s", instance, peer, problem)
-        elif self._registry.get(peer) is not None:
-            self._observer.peer_tested(instance, message)
+        if problem and worker.hello.role != "decode":
+            log.warning("%s pulls no kept prefixes from %s: %s", instance, peer, problem)
+        if self._registry.get(peer) is not None:
+            self._observer.peer_tested(worker, message)
         self._lifecycle.peer_tested(instance, message)
 
     def _prefixes_changed(self, worker: Worker, message: PrefixesChanged) -> None:

@@ -222,9 +222,13 @@ class Observer:
         gauge = self._metrics.breaker_open.labels(worker.instance, worker.hello.role)
         gauge.set(state != "closed")
 
-    def peer_tested(self, decode: str, tested: PeerTested) -> None:
+    def peer_tested(self, puller: Worker, tested: PeerTested) -> None:
+        """A decode worker tests a pair for handoffs, another worker for kept prefixes."""
         speed = 0.0 if tested.problem else tested.num_bytes / max(tested.seconds, 1e-9)
-        self._metrics.selftest_bytes_per_s.labels(tested.instance, decode).set(speed)
+        if puller.hello.role == "decode":
+            self._metrics.selftest_bytes_per_s.labels(tested.instance, puller.instance).set(speed)
+        else:
+            self._metrics.prefixes.tested(tested.instance, puller.instance, speed)
 
     def distrusted(self, error: WireError) -> None:
         self._metrics.stale_dropped.labels(type(error).__name__).inc()

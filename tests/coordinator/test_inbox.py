@@ -85,6 +85,24 @@ async def test_the_speed_of_a_peer_that_has_left_is_not_shown(site: Site) -> Non
     assert "selftest_bytes_per_second{" not in site.text
 
 
+async def test_pairs_for_kept_prefixes_tell_their_speed_until_one_of_them_leaves(
+    site: Site,
+) -> None:
+    keeper, puller = site.join("b-1", "colocated"), site.join("b-2", "colocated")
+    await asyncio.to_thread(keeper.session.join, DEADLINE_S)
+    keeper.session.send(PrefixesChanged(()))
+    await asyncio.to_thread(puller.hear, PeerJoined)
+    puller.session.send(PeerTested("b-1", 85_000_000, 0.00025))
+    series = 'baton_prefix_cache_selftest_bytes_per_second{keeper="b-1",puller="b-2"} '
+    async with asyncio.timeout(DEADLINE_S):
+        while series not in site.text:
+            await asyncio.to_thread(puller.session.receive, 0.05)
+    assert float(site.text.partition(series)[2].split()[0]) == pytest.approx(340e9)
+    keeper.session.leave()
+    await asyncio.to_thread(puller.hear, PeerLeft)
+    assert series not in site.text
+
+
 async def test_malformed_frames_are_counted_and_end_no_stream(site: Site) -> None:
     both = site.join("b-1", "colocated")
     await asyncio.to_thread(both.session.join, DEADLINE_S)
