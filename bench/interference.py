@@ -15,7 +15,6 @@ JSON on stdout. Exit code: 0, 1 when a request failed or nothing was disturbed, 
 import asyncio
 import json
 import random
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -34,6 +33,7 @@ from bench.harness.client.endpoint import endpoint
 from bench.harness.client.record import Record
 from bench.harness.server_info import ask_server
 from bench.measures import percentile
+from bench.setups import Setup
 
 ROOT = Path(__file__).resolve().parent.parent
 MS = 1000.0
@@ -199,16 +199,6 @@ def _whole(streams: list[Record]) -> list[Record]:
 # ---- the command
 
 
-def setup_arguments(setup: str) -> list[str]:
-    """``split:P+D`` or ``colocated:N`` (which was ``both:N``) as arguments of ``baton up``. Raises
-    ValueError."""
-    if found := re.fullmatch(r"split:(\d+)\+(\d+)", setup):
-        return ["--role", "split", "--prefill", found[1], "--decode", found[2]]
-    if found := re.fullmatch(r"(?:colocated|both):(\d+)", setup):
-        return ["--role", "colocated", "--workers", found[1]]
-    raise ValueError(f"--setup: {setup!r} is neither split:P+D nor colocated:N")
-
-
 def main(
     setup: Annotated[
         list[str] | None,
@@ -242,7 +232,7 @@ def main(
         if url is not None:
             results[url] = asyncio.run(measure(url, load))
         for each in setup or ():
-            arguments = [*setup_arguments(each), "--load-format", load_format]
+            arguments = [*Setup.parse(each).arguments(), "--load-format", load_format]
             with stack.running(model, *arguments, device=device) as served:
                 results[each] = asyncio.run(measure(served.url, load))
     except (ValueError, NotMeasured, stack.StackFailed, OSError) as error:

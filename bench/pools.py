@@ -30,7 +30,8 @@ from tokenizers import Tokenizer
 
 from bench import environment, stack
 from bench.handoff_stages import of_records, read_records
-from bench.interference import Load, NotMeasured, measure, setup_arguments
+from bench.interference import Load, NotMeasured, measure
+from bench.setups import Setup
 
 ROOT = Path(__file__).resolve().parent.parent
 WARM_UP = ("--levels", "1", "--requests", "4", "--output-len", "8", "--spot-checks", "0")
@@ -55,7 +56,7 @@ def main(
 ) -> None:
     """Measure each set-up, and what its handoffs took."""
     try:
-        arguments = {each: setup_arguments(each) for each in setup}
+        arguments = {each: Setup.parse(each).arguments() for each in setup}
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     statuses = []

@@ -10,7 +10,6 @@ from bench.interference import (
     gaps_within,
     measure,
     pace,
-    setup_arguments,
     steady,
     touching,
 )
@@ -67,14 +66,6 @@ def test_pace_is_in_milliseconds() -> None:
     assert (found["gaps"], found["itl_p50_ms"]) == (101, pytest.approx(51))
     assert (found["itl_p99_ms"], found["itl_max_ms"]) == (pytest.approx(100), pytest.approx(101))
     assert pace([]) == {"gaps": 0}
-
-
-def test_set_ups_are_arguments_of_baton_up() -> None:
-    assert setup_arguments("split:1+3") == ["--role", "split", "--prefill", "1", "--decode", "3"]
-    for name in ("colocated:4", "both:4"):
-        assert setup_arguments(name) == ["--role", "colocated", "--workers", "4"]
-    with pytest.raises(ValueError, match=r"^--setup: '4' is neither"):
-        setup_arguments("4")
 
 
 def test_a_load_names_what_is_wrong_with_it() -> None:

@@ -1,0 +1,105 @@
+"""``python -m bench.predict``: what set-ups of pools should give, from one GPU's figures.
+
+    python -m bench.predict --setup split:2+6 --setup colocated:8 --spread \\
+        --setup split:1+3 --measured split:1+3=bench/results/h200-split-1-3.json
+
+Prompt and output tokens a second at each level: as ``baton bench throughput`` counts them, 64
+requests of 1,024 tokens in and out; at levels above 64 all at once. With ``--measured`` a result's
+own levels, numbers and lengths are predicted, and measured / predicted is told. What is modelled:
+pools.py; spread steps and drafts (at a given acceptance) have tables of their own: steps.py.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bench import environment
+from bench.harness.options import int_list
+from bench.harness.score import WEIGHTS, weighted
+from bench.predict.pools import Level, Node, predict
+from bench.predict.tables import STEPS, Table
+from bench.result_file import ResultFileBad, load
+from bench.setups import Setup
+
+REQUESTS = 64
+LEVELS = ",".join(map(str, [*WEIGHTS, 256, 512]))
+SPREAD = {"basis": "computed from bytes and measured exchanges; no such step was measured"}
+
+
+def figures(node: Node, setup: Setup, levels: tuple[int, ...]) -> dict[str, Any]:
+    """By requests at once, and the weighted score where all its levels are there."""
+    found = {n: predict(node, setup, Level(n, max(n, REQUESTS))) for n in levels}
+    rates = {n: each.total_tok_s for n, each in found.items()}
+    return {
+        "total_tok_s": {n: round(rate) for n, rate in rates.items()},
+        "ttft_p99_ms": {n: round(each.ttft_p99_ms) for n, each in found.items()},
+        "score": round(weighted(rates)) if set(WEIGHTS) <= set(rates) else None,
+    }
+
+
+def compared(node: Node, setup: Setup, document: dict[str, Any]) -> dict[str, Any]:
+    """Measured / predicted, of each level of a result of ``baton bench throughput``. A level of
+    which not all requests ended as they should has none."""
+    settings = document["settings"]
+    found = {}
+    for level in document["results"]["levels"]:
+        if level["failed"] or level["not_sent"] or not level["requests"]:
+            continue
+        at_once, lengths = level["concurrency"], (settings["input_len"], settings["output_len"])
+        expected = predict(node, setup, Level(at_once, level["requests"], *lengths))
+        found[at_once] = round(level["total_tok_s"] / expected.total_tok_s, 3)
+    return found
+
+
+def main(
+    setup: Annotated[list[str], typer.Option(help="split:P+D or colocated:N; several times.")],
+    step: Annotated[
+        list[Path] | None, typer.Option(help="Results of bench.step and bench.speculation.")
+    ] = None,
+    levels: Annotated[str, typer.Option(help="Requests at once.")] = LEVELS,
+    spread: Annotated[bool, typer.Option(help="Also with spread steps, by bytes.")] = False,
+    drafts: Annotated[int | None, typer.Option(help="Steps with so many drafts.")] = None,
+    acceptance: Annotated[float, typer.Option(help="Of each draft, given.")] = 0.8,
+    measured: Annotated[
+        list[str] | None, typer.Option(help="SETUP=FILE, a result of baton bench throughput.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write it there.")] = None,
+) -> None:
+    """Tokens a second at each level and the weighted score, of each set-up."""
+    try:
+        at_once = int_list("--levels", levels)
+        table = Table.read(step or STEPS)
+        if drafts is not None:
+            table = table.with_drafts(drafts, acceptance)
+        setups = {each: Setup.parse(each) for each in setup}
+        found: dict[str, Any] = {}
+        for name, pools in setups.items():
+            found[name] = figures(table.node(), pools, at_once)
+            if spread:
+                found[name]["spread"] = SPREAD | figures(table.node(spread=True), pools, at_once)
+        for each in measured or ():
+            name, _, file = each.partition("=")
+            if name not in setups:
+                raise ValueError(f"--measured: {each!r} is not SETUP=FILE with one of the set-ups")
+            ratios = compared(table.node(), setups[name], load(Path(file), "throughput"))
+            found[name].setdefault("measured_over_predicted", {})[Path(file).name] = ratios
+    except (ValueError, KeyError, OSError, ResultFileBad) as error:
+        raise typer.BadParameter(str(error)) from None
+    document = {
+        "kind": "prediction",
+        "environment": environment.describe(sys.argv[1:], "bench.predict"),
+        "from": table.files,
+        "drafts": None if drafts is None else {"number": drafts, "given_acceptance": acceptance},
+        "setups": found,
+    }
+    text = json.dumps(document, indent=1)
+    if out is not None:
+        out.write_text(text + "\n")
+    typer.echo(text)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,109 @@
+"""The GPUs that decode, in simulated time: how far their sequences are. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
+
+from bench.predict.steps import Steps
+
+
+class Clock:
+    """Simulated seconds; what is to be done at a time is done in the order of times."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+
+    def after(self, seconds: float, do: Callable[[], None]) -> None:
+        heappush(self._due, (self.now + seconds, next(self._order), do))
+
+    def run(self) -> None:
+        while self._due:
+            self.now, _, do = heappop(self._due)
+            do()
+
+
+@dataclass
+class _Gpu:
+    """``given`` counts the tokens that a sequence here from the beginning would have."""
+
+    given: float = 0.0
+    token_s: float = inf
+    ends: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+
+
+class Decoders:
+    """Sequences get tokens at the pace that ``steps`` says, which changes as they come and go.
+    Between two changes time is continuous: no wait for the end of a step is modelled."""
+
+    def __init__(self, clock: Clock, number: int, steps: Steps) -> None:
+        self._clock, self._steps = clock, steps
+        self._gpus = [_Gpu() for _ in range(number)]
+        self._paused: set[int] = set()
+        self._order = count()
+        self._moved_at = 0.0
+        self._version = 0
+
+    def running(self, gpu: int) -> int:
+        return len(self._gpus[gpu].ends)
+
+    def step_s(self, gpu: int) -> float:
+        """From token to token there, if nothing changes."""
+        return self._paces()[gpu]
+
+    def join(self, gpu: int, num_tokens: int, ended: Callable[[], None]) -> None:
+        """A sequence that has ``num_tokens`` to come; ``ended`` is called with the last one."""
+        self._move()
+        here = self._gpus[gpu]
+        heappush(here.ends, (here.given + num_tokens, next(self._order), ended))
+        self._plan()
+
+    def pause(self, gpu: int) -> None:
+        """It computes prompts now."""
+        self._move()
+        self._paused.add(gpu)
+        self._plan()
+
+    def resume(self, gpu: int) -> None:
+        self._move()
+        self._paused.discard(gpu)
+        self._plan()
+
+    def _paces(self) -> list[float]:
+        return self._steps.token_s([len(gpu.ends) for gpu in self._gpus], self._paused)
+
+    def _move(self) -> None:
+        """Bring all sequences to the present."""
+        passed_s = self._clock.now - self._moved_at
+        self._moved_at = self._clock.now
+        for gpu in self._gpus:
+            gpu.given += passed_s / gpu.token_s
+
+    def _plan(self) -> None:
+        """New paces, and when the next sequence ends."""
+        for number, (gpu, token_s) in enumerate(zip(self._gpus, self._paces(), strict=True)):
+            gpu.token_s = inf if number in self._paused else token_s
+        waits = [
+            max(0.0, gpu.ends[0][0] - gpu.given) * gpu.token_s
+            for number, gpu in enumerate(self._gpus)
+            if gpu.ends and number not in self._paused
+        ]
+        self._version += 1
+        if waits:
+            version = self._version
+            self._clock.after(min(waits), lambda: self._end(version))
+
+    def _end(self, version: int) -> None:
+        if version != self._version:
+            return
+        self._move()
+        over = []
+        for gpu in self._gpus:
+            while gpu.ends and gpu.ends[0][0] <= gpu.given + 1e-6:
+                over.append(heappop(gpu.ends)[2])
+        self._plan()
+        for ended in over:
+            ended()

@@ -1,0 +1,110 @@
+"""How long a decode step takes: on one GPU by its measured table, or spread over several by bytes.
+Pure.
+
+The table is of one GPU with sequences of 1,024 to 2,048 tokens. A spread step has never been
+measured; ``Spread`` computes it from what was:
+
+    step = local step of the member's own rows
+           - bytes of the experts that these rows choose
+           + bytes of a member's share of the experts that the rows of all members choose
+           + the exchanges between members + the copies of the members' states
+"""
+
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from coordinator.core.spread_groups import MOST_MEMBERS
+from decode.spread_policy import enter_rows
+
+Curve = Sequence[tuple[float, float]]
+NUM_EXPERTS, EXPERTS_A_TOKEN = 256, 8
+EXPERT_S = 58.5e-6
+"""Reading one expert in each of 40 layers, at copy speed."""
+STATE_S = 29e-6
+"""Reading and writing one sequence's state, at copy speed."""
+EXCHANGES = 80
+EXCHANGE_US: Mapping[int, Curve] = {
+    2: ((1, 3.0), (16, 3.4), (32, 3.7)),
+    3: ((1, 3.4), (8, 3.7), (16, 4.1), (32, 4.9)),
+    4: ((1, 3.6), (4, 3.8), (8, 4.1), (16, 4.7), (32, 6.1)),
+}
+"""By members: of one exchange, over the rows of a member. Measured between four H200s, LL protocol,
+plain kernels in one process (docs/spread.md)."""
+
+
+def between(curve: Curve, x: float) -> float:
+    """Linear between the points of ``curve``, and on from its last two; its first value below."""
+    xs = [at for at, _ in curve]
+    right = min(bisect_left(xs, x), len(xs) - 1)
+    if right == 0:
+        return curve[0][1]
+    (x0, y0), (x1, y1) = curve[right - 1], curve[right]
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+
+
+def distinct_experts(num_rows: float) -> float:
+    """Of a layer, that so many rows choose; routing is uniform, as with random weights.
+
+    >>> [round(distinct_experts(n), 1) for n in (1, 16, 64)]
+    [8.0, 102.0, 222.4]
+    """
+    untouched: float = (1 - EXPERTS_A_TOKEN / NUM_EXPERTS) ** num_rows
+    return NUM_EXPERTS * (1 - untouched)
+
+
+class Steps(Protocol):
+    def token_s(self, running: Sequence[int], busy: Collection[int]) -> list[float]:
+        """Seconds from token to token of a sequence at each worker, by how many sequences each has.
+        Those of ``busy`` compute prompts now."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """Each worker by itself. ``step_s`` is over sequences. With drafts a step has
+    ``rows_a_sequence`` and gives ``tokens_a_step`` of each sequence."""
+
+    step_s: Curve
+    rows_a_sequence: int = 1
+    tokens_a_step: float = 1.0
+
+    def token_s(self, running: Sequence[int], busy: Collection[int]) -> list[float]:
+        return [self.of(n) / self.tokens_a_step for n in running]
+
+    def of(self, num_sequences: int) -> float:
+        """A step's seconds. Between measured sizes, what the step takes beyond the bytes of its
+        experts and states is linear, not the step: a curve that flattens as rows share experts."""
+        beyond = [(n, seconds - self._bytes_s(n)) for n, seconds in self.step_s]
+        return self._bytes_s(num_sequences) + between(beyond, num_sequences)
+
+    def _bytes_s(self, num_sequences: float) -> float:
+        num_experts = distinct_experts(num_sequences * self.rows_a_sequence)
+        return EXPERT_S * num_experts + STATE_S * num_sequences
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Groups of at most ``MOST_MEMBERS`` workers, in order, compute steps together from as many
+    rows on as decode/spread_policy.py says, while none of them computes prompts."""
+
+    local: Local
+
+    def token_s(self, running: Sequence[int], busy: Collection[int]) -> list[float]:
+        alone = self.local.token_s(running, busy)
+        for first in range(0, len(running), MOST_MEMBERS):
+            group = range(first, min(first + MOST_MEMBERS, len(running)))
+            rows = [running[i] for i in group]
+            if len(group) < 2 or any(i in busy for i in group):
+                continue
+            if sum(rows) >= enter_rows("auto", len(group)):
+                alone[group.start : group.stop] = [self.together_s(rows)] * len(group)
+        return alone
+
+    def together_s(self, rows: Sequence[int]) -> float:
+        """One step of members that have so many rows each: the member with most is the slowest."""
+        most, members = max(rows), len(rows)
+        own = EXPERT_S * distinct_experts(most)
+        share = EXPERT_S * distinct_experts(sum(rows)) / members
+        exchange = EXCHANGES * between(EXCHANGE_US[members], most) / 1e6
+        return self.local.of(most) - own + share + exchange + STATE_S * most
