@@ -1,0 +1,159 @@
+"""``python -m bench.node``: a whole node measured by one command, in calls of limited time.
+
+    python -m bench.dummy_checkpoint --out /tmp/full
+    python -m bench.node --setups split:2+6,split:1+7,colocated:8 --model /tmp/full \\
+        --load-format dummy --device cuda --prefix h200- --budget-s 1650 --call-s 560
+
+1. ``baton doctor``, with the self-test of every pair of GPUs.
+2. For each set-up a stack: throughput at 1 to 64 at once (*levels*); the self-tests of its pairs of
+   workers (*pairs*); the stages of handoffs, short ones alone and long ones (*handoff*); the pace
+   of running streams while long prompts arrive (*interference*); everything at once (*crowd*).
+3. Handoffs under load with verified digests, while workers are killed (*soak*).
+4. Levels again with spread steps, and with drafts.
+
+Each part has a deadline and a result file, PREFIX + stack + part, and a part whose file says that
+it went well is not measured again: the same command goes on where it ended. ``--budget-s`` bounds
+what is still to do, over all calls: beyond it the least important parts are left out. ``--call-s``
+bounds this call. ``--archive`` packs all results so far into one file after each part. At the end,
+also with ``--call-s 0``, a table of all that is there, with measured / predicted (bench/predict),
+goes to the terminal and to PREFIX + node.json.
+
+Exit code: 0 all parts of the plan are there and went well; 1 not; 2 wrong arguments.
+"""
+
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from bench import environment, result_file
+from bench.harness.options import int_list
+from bench.node import estimates
+from bench.node.plan import KINDS, MODES, chosen, total_s, wanted
+from bench.node.run import Conductor, Outcome, pack
+from bench.node.settings import Settings
+from bench.node.sizes import SIZES, Sizes
+from bench.node.summary import lines, node_of, tables
+from bench.predict.tables import Table
+from bench.setups import Setup
+from deploy.gpus import count_gpus
+
+ROOT = Path(__file__).resolve().parents[2]
+N = TypeVar("N", bound=str)
+
+
+def main(
+    setups: Annotated[str, typer.Option(help="split:P+D or colocated:N, commas between.")],
+    model: Annotated[Path, typer.Option(help="Checkpoint folder.")] = ROOT / "models" / "tiny",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    load_format: Annotated[str, typer.Option(help="auto, or dummy: random weights.")] = "auto",
+    size: Annotated[str, typer.Option(help="full, or tiny: for the bundled model.")] = "full",
+    levels: Annotated[str, typer.Option(help="Instead of the size's: requests at once.")] = "",
+    rounds: Annotated[int, typer.Option(help="Times that a level is filled; 0: the size's.")] = 0,
+    modes: Annotated[str, typer.Option(help="Of plain, spread, drafts.")] = ",".join(MODES),
+    parts: Annotated[str, typer.Option(help="Only these.")] = ",".join(KINDS),
+    budget_s: Annotated[float, typer.Option(help="Seconds for all that is still to do.")] = 1e6,
+    call_s: Annotated[float, typer.Option(help="Seconds for this call.")] = 1e6,
+    out_dir: Annotated[Path, typer.Option(help="Where the results go.")] = ROOT / "bench/results",
+    prefix: Annotated[str, typer.Option(help="What their names begin with.")] = "",
+    archive: Annotated[Path | None, typer.Option(help="Also all of them, as .tar.gz.")] = None,
+    plan_only: Annotated[bool, typer.Option("--plan", help="Show the plan, run nothing.")] = False,
+) -> None:
+    """Measure a node's set-ups, part by part."""
+    try:
+        pools = [Setup.parse(each) for each in setups.split(",")]
+        sizes = _sizes(size, levels, rounds)
+        every = wanted(pools, _some(modes, MODES, "--modes"), _some(parts, KINDS, "--parts"))
+        if device not in ("cpu", "cuda"):
+            raise ValueError(f"--device: {device!r} is neither cpu nor cuda")
+        if device == "cuda" and not plan_only:
+            _require_gpus(pools)
+        table = Table.read() if device == "cuda" else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    command = tuple(sys.argv[1:])
+    settings = Settings(model, device, load_format, sizes, out_dir, prefix, table, command)
+    plan = [estimates.part(k, served, sizes, node_of(table, served)) for k, served in every]
+    starts = estimates.GPU_STARTS if table else estimates.CPU_STARTS
+    files = [settings.file(part) for part in plan]
+    conductor = Conductor(
+        settings, starts, 0.0 if plan_only else call_s,
+        after_part=partial(pack, archive, files) if archive else lambda: None,
+    )  # fmt: skip
+    to_do = [part for part in plan if not conductor.is_done(part)]
+    taken = chosen(to_do, budget_s, starts)
+    typer.echo(
+        f"{len(plan)} parts, {len(to_do)} to do in about {total_s(to_do, starts):.0f} s, of these "
+        f"{len(taken)} in {total_s(taken, starts):.0f} s",
+        err=True,
+    )
+    if plan_only:
+        for part in plan:
+            state = "chosen" if part in taken else "left out" if part in to_do else "done before"
+            typer.echo(f"{part.name:>34}  {part.seconds:6.0f} s  {state}")
+        return
+    out_dir.mkdir(parents=True, exist_ok=True)
+    outcomes = conductor.run(plan, taken)
+    whole = _told(settings, outcomes)
+    if archive:
+        pack(archive, [*files, settings.summary_file])
+    raise typer.Exit(0 if whole else 1)
+
+
+def _told(settings: Settings, outcomes: list[Outcome]) -> bool:
+    """Write and show the whole; whether all parts are there and went well."""
+    found = tables(settings, [outcome.part for outcome in outcomes])
+    problems = [
+        f"{outcome.part.name}: {'; '.join(outcome.problems) or outcome.state}"
+        for outcome in outcomes
+        if not outcome.state.startswith("done")
+    ]
+    document = result_file.document(
+        "node",
+        environment=environment.describe(settings.command, "bench.node"),
+        server={"model": settings.model.name, "device": settings.device},
+        settings={"predicted_from": settings.table.files if settings.table else None},
+        results={
+            "stacks": found,
+            "parts": [outcome.json() for outcome in outcomes],
+            "started_s": settings.started,
+        },
+        problems=problems,
+    )
+    result_file.write(settings.summary_file, document)
+    for line in lines(found):
+        typer.echo(line)
+    for problem in problems:
+        typer.echo(problem.splitlines()[0], err=True)
+    return not problems
+
+
+def _sizes(name: str, levels: str, rounds: int) -> Sizes:
+    if name not in SIZES:
+        raise ValueError(f"--size: {name!r} is none of {', '.join(SIZES)}")
+    sizes = SIZES[name]
+    if levels:
+        sizes = replace(sizes, levels=int_list("--levels", levels))
+    return replace(sizes, rounds=rounds) if rounds else sizes
+
+
+def _some(given: str, known: tuple[N, ...], option: str) -> list[N]:
+    """Of ``known`` those that are named."""
+    named = given.split(",")
+    if unknown := sorted(set(named) - set(known)):
+        raise ValueError(f"{option}: {unknown[0]!r} is none of {', '.join(known)}")
+    return [each for each in known if each in named]
+
+
+def _require_gpus(setups: list[Setup]) -> None:
+    number = count_gpus()
+    for setup in setups:
+        if setup.num_workers > number:
+            raise ValueError(f"--setups: {setup.name} needs {setup.num_workers} GPUs of {number}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

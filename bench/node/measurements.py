@@ -1,0 +1,187 @@
+"""The parts of a node's measurement: each writes its result file and returns its problems.
+
+Those with a stack get it running; ``doctor`` and ``soak`` start what they need as processes of
+their own. Each ends by its part's deadline. Raises: PartFailed, and what its tools raise.
+"""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from bench import interference, result_file, stack
+from bench.handoff_stages import of_records, read_records
+from bench.node import pairs
+from bench.node.plan import Part
+from bench.node.settings import Settings
+from bench.predict.pools import Level
+from deploy.die_with_parent import die_with_parent
+
+SAMPLING = '{"top_k": 0, "top_p": 1.0}'
+"""Plain temperature, as the other engines were measured."""
+END_S = 20.0
+_PAIR = re.compile(r"self-test +(?P<pair>\S+ -> \S+): every byte right, (?P<speed>[\d.]+) GB/s")
+
+
+class PartFailed(Exception):
+    """A measurement that has no result; the message says why."""
+
+
+def levels(settings: Settings, part: Part, served: stack.Stack) -> list[str]:
+    sizes = settings.sizes
+    at_once = sizes.levels if part.served.mode == "plain" else sizes.mode_levels
+    more = ["--requests", str(sizes.requests), "--rounds", str(sizes.rounds)]
+    return _throughput(settings, part, served, settings.file(part), at_once, sizes.level(1), more)
+
+
+def crowd(settings: Settings, part: Part, served: stack.Stack) -> list[str]:
+    sizes = settings.sizes
+    more = ["--requests", str(max(sizes.crowds)), "--rounds", "1", "--spot-checks", "0"]
+    file = settings.file(part)
+    return _throughput(settings, part, served, file, sizes.crowds, sizes.crowd(1), more)
+
+
+def handoff(settings: Settings, part: Part, served: stack.Stack) -> list[str]:
+    """The stages of handoffs one at a time, and of long prompts some at a time."""
+    problems, results = [], {}
+    redis_url = stack.setting(served.pids()["coordinator"], "BATON_REDIS_URL")
+    sizes = settings.sizes
+    for level in (sizes.handoff_alone, sizes.handoff_long):
+        with tempfile.TemporaryDirectory() as folder:
+            more = ["--requests", str(level.requests), "--spot-checks", "0"]
+            since = time.time()
+            file = Path(folder) / "run.json"
+            at_once = [level.at_once]
+            problems += _throughput(settings, part, served, file, at_once, level, more)
+        found = of_records(r for r in read_records(redis_url) if (r.received_at or 0.0) >= since)
+        results[str(level.input_len)] = found
+        if not found["handoffs"]:
+            problems.append(f"no handoff of {level.input_len} tokens is in Redis")
+    levels = [asdict(level) for level in (sizes.handoff_alone, sizes.handoff_long)]
+    settings.write(part, {"levels": levels}, results, problems)
+    return problems
+
+
+def disturb(settings: Settings, part: Part, served: stack.Stack) -> list[str]:
+    """The gaps between tokens of running streams, without and with long prompts arriving."""
+    streams, arrivals = settings.sizes.streams, settings.sizes.arrivals
+    load = interference.Load(
+        *streams, num_arrivals=arrivals[0], arrival_prompt=arrivals[1], arrival_tokens=1,
+        every_s=arrivals[2], vocab=_vocab(settings.model),
+    )  # fmt: skip
+
+    async def run() -> dict[str, Any]:
+        async with asyncio.timeout(part.deadline_s):
+            return await interference.measure(served.url, load)
+
+    found = asyncio.run(run())
+    problems = list(found["arrivals"]["failed"])
+    if not found["arrivals"]["within_steady"]:
+        problems.append("no long prompt came and had its first token while all streams ran")
+    settings.write(part, {"load": asdict(load)}, {part.served.setup.name: found}, problems)
+    return problems
+
+
+def tested_pairs(settings: Settings, part: Part, served: stack.Stack) -> list[str]:
+    number, vocab = part.served.setup.num_workers, _vocab(settings.model)
+
+    async def run() -> dict[str, Any]:
+        async with asyncio.timeout(part.deadline_s):
+            return await pairs.measure(served.url, vocab, number, part.deadline_s / 2)
+
+    found = asyncio.run(run())
+    problems = [f"{pair}: the self-test failed" for pair in found["failed"]]
+    problems += [f"{pair}: no self-test was told" for pair in found["missing"]]
+    if found["expected"] != part.served.setup.pairs():
+        problems.append(
+            f"{found['expected']} pairs, not {part.served.setup.pairs()}: not all there"
+        )
+    settings.write(part, {}, found, problems)
+    return problems
+
+
+def doctor(settings: Settings, part: Part) -> list[str]:
+    command = ["deploy.cli", "doctor", "--device", settings.device, "--port", "0"]
+    status, said = _process(command, part.deadline_s)
+    speeds = {found["pair"]: float(found["speed"]) for found in _PAIR.finditer(said)}
+    problems = [line for line in said.splitlines() if line.startswith("fail")]
+    if status and not problems:
+        problems = [f"exit code {status}: {said[-500:]}"]
+    settings.write(part, {}, {"said": said.splitlines(), "gb_per_s": speeds}, problems)
+    return problems
+
+
+def soak(settings: Settings, part: Part) -> list[str]:
+    size, num_ids = settings.sizes.soak, min(1_000, _vocab(settings.model))
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "soak.json"
+        command = [
+            "tests.soak.handoffs", "--handoffs", str(size.handoffs), "--kills", str(size.kills),
+            "--concurrency", str(size.concurrency), "--max-prompt", str(size.max_prompt),
+            "--max-output", str(size.max_output), "--num-ids", str(num_ids),
+            "--setting", "dead_after=60", "--start-s", str(part.deadline_s),
+            "--run-s", str(part.deadline_s), "--out", str(out), "--", *settings.up(part.served),
+        ]  # fmt: skip
+        status, said = _process(command, part.deadline_s)
+        if not out.exists():
+            raise PartFailed(f"exit code {status}: {said[-2000:]}")
+        found = json.loads(out.read_text())
+    problems = list(found["failures"])
+    if not found["passed"] and not problems:
+        problems = [f"not passed: {said[-500:]}"]
+    settings.write(part, {"plan": found.pop("plan")}, found, problems)
+    return problems
+
+
+def _throughput(
+    settings: Settings, part: Part, served: stack.Stack, out: Path, at_once: Sequence[int],
+    level: Level, more: Sequence[str],
+) -> list[str]:  # fmt: skip
+    """``baton bench throughput`` with the lengths of ``level``."""
+    command = [
+        "deploy.cli", "bench", "throughput", "--url", served.url, "--tokenizer",
+        str(settings.model), "--out", str(out), "--levels", ",".join(map(str, at_once)),
+        "--input-len", str(level.input_len), "--output-len", str(level.output_len),
+        "--time-limit-s", str(part.deadline_s), "--extra-body", SAMPLING, *more,
+    ]  # fmt: skip
+    status, said = _process(command, part.deadline_s + END_S)
+    if not out.exists():
+        raise PartFailed(f"baton bench throughput ended with {status}: {said[-2000:]}")
+    found = result_file.load(out, "throughput")
+    problems = [f"stopped: {found['stopped']}"] if found["stopped"] else []
+    return [*problems, *found["problems"]]
+
+
+def _process(arguments: Sequence[str], within_s: float) -> tuple[int, str]:
+    """``python -m``: exit code and output. Raises PartFailed after ``within_s``."""
+    process = subprocess.Popen(
+        die_with_parent([sys.executable, "-m", *arguments]), env=stack.environment({}), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    try:
+        said, _ = process.communicate(timeout=within_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        said, _ = process.communicate(timeout=END_S)
+        raise PartFailed(
+            f"{arguments[0]} has not ended in {within_s:.0f} s: {said[-2000:]}"
+        ) from None
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return process.returncode, said
+
+
+def _vocab(model: Path) -> int:
+    return int(Tokenizer.from_file(str(model / "tokenizer.json")).get_vocab_size())

@@ -1,0 +1,255 @@
+"""A node's measurement without a stack: the plan, what is left out, what fails, and the summary."""
+
+import json
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from bench.node import __main__ as command
+from bench.node import estimates, measurements, pairs, run
+from bench.node.plan import KINDS, MODES, Part, Served, Starts, chosen, fits, total_s, wanted
+from bench.node.run import Conductor, pack
+from bench.node.settings import Settings
+from bench.node.sizes import FULL, TINY
+from bench.node.summary import lines, node_of, tables
+from bench.predict.tables import Table
+from bench.setups import Setup
+from bench.stack import StackFailed
+
+SETUPS = [Setup.parse(name) for name in ("split:2+6", "split:1+7", "colocated:8")]
+STARTS = Starts(100.0, 50.0, 0.0)
+
+
+def full_plan() -> list[Part]:
+    table = Table.read()
+    return [
+        estimates.part(kind, served, FULL, node_of(table, served))
+        for kind, served in wanted(SETUPS, MODES, KINDS)
+    ]
+
+
+def test_eight_gpus_fit_into_half_an_hour_and_stacks_are_started_once() -> None:
+    plan = full_plan()
+    names = [part.name for part in plan]
+    assert len(set(names)) == len(names)
+    assert names[0] == "doctor"
+    assert "split-2-6-soak" in names
+    assert "split-1-7-soak" not in names
+    assert "colocated-8-handoff" not in names
+    assert "colocated-8-spread-crowd" in names
+    stacks = [part.stack for part in plan if part.stack]
+    assert sum(a != b for a, b in pairwise(stacks)) == 8
+    assert total_s(plan, estimates.GPU_STARTS) < 1800
+
+
+def test_what_matters_least_is_left_out() -> None:
+    plan = full_plan()
+    taken = chosen(plan, 1200.0, estimates.GPU_STARTS)
+    assert total_s(taken, estimates.GPU_STARTS) <= 1200.0
+    assert taken == [part for part in plan if part in taken], "in the order of the plan"
+    left = {part.served.mode for part in plan if part not in taken}
+    assert "plain" not in left
+    assert all(part.served.mode == "plain" for part in plan if part.kind == "doctor")
+    assert chosen(plan, 0.0, STARTS) == []
+    assert chosen(plan, 1e6, STARTS) == plan
+
+
+def test_a_part_needs_the_time_of_its_stacks_start() -> None:
+    served = Served(SETUPS[0])
+    levels = Part("levels", served, 30.0)
+    assert fits(levels, 30.0, served, 1, STARTS)
+    assert not fits(levels, 79.0, None, 1, STARTS)
+    assert fits(levels, 80.0, None, 1, STARTS)
+    assert not fits(levels, 129.0, None, 0, STARTS)
+    assert fits(Part("doctor", served, 30.0), 30.0, None, 0, STARTS)
+
+
+def settings(tmp_path: Path, table: Table | None = None) -> Settings:
+    return Settings(tmp_path, "cpu", "auto", TINY, tmp_path, "t-", table)
+
+
+class Site:
+    """Stacks and measurements that take simulated time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self.now = 0.0
+        self.begun: list[str] = []
+        self.stopped: list[str] = []
+        self.broken: set[str] = set()
+        self.settings = settings(tmp_path)
+        for kinds in (run.WITH_STACK, run.WITHOUT):
+            for kind in kinds:
+                monkeypatch.setitem(kinds, kind, self.measure)  # type: ignore[arg-type]
+
+    def measure(self, settings: Settings, part: Part, stack: object = None) -> list[str]:
+        self.begun.append(part.name)
+        self.now += part.seconds
+        if part.name in self.broken:
+            raise measurements.PartFailed("it broke")
+        settings.write(part, {}, {"x": 1}, [])
+        return []
+
+    @contextmanager
+    def start(self, settings: Settings, served: Served, start_s: float) -> Iterator[Any]:
+        self.now += STARTS.later_s
+        if served.name in self.broken:
+            raise StackFailed(f"not ready within {start_s:g} s:\nits last line")
+        self.begun.append(served.name)
+        yield SimpleNamespace(process=SimpleNamespace(poll=lambda: None))
+        self.stopped.append(served.name)
+
+    def run(self, parts: list[Part], call_s: float = 1e6, taken: list[Part] | None = None) -> Any:
+        conductor = Conductor(
+            self.settings, STARTS, call_s, start=self.start, clock=lambda: self.now
+        )
+        return conductor.run(parts, parts if taken is None else taken)
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Site:
+    return Site(monkeypatch, tmp_path)
+
+
+def parts(*names: str) -> list[Part]:
+    found = []
+    for name in names:
+        setup, _, kind = name.partition("/")
+        found.append(Part(kind, Served(Setup.parse(setup)), 10.0))  # type: ignore[arg-type]
+    return found
+
+
+FOUR = parts("split:1+1/doctor", "split:1+1/levels", "split:1+1/handoff", "colocated:2/levels")
+
+
+def test_parts_of_a_stack_share_its_start(site: Site) -> None:
+    outcomes = site.run(FOUR)
+    assert [each.state for each in outcomes] == ["done"] * 4
+    assert site.begun == [
+        "doctor", "split-1-1", "split-1-1-levels", "split-1-1-handoff", "colocated-2",
+        "colocated-2-levels",
+    ]  # fmt: skip
+    assert site.stopped == ["split-1-1", "colocated-2"]
+    assert outcomes[1].seconds == 10.0, "without its stack's start"
+
+
+def test_a_part_that_fails_is_told_and_measured_in_the_next_call(site: Site) -> None:
+    site.broken = {"split-1-1-levels"}
+    outcomes = site.run(FOUR)
+    assert [each.state for each in outcomes] == ["done", "failed", "done", "done"]
+    assert list(outcomes[1].problems) == ["it broke"]
+    site.broken, site.begun = set(), []
+    outcomes = site.run(FOUR)
+    assert [each.state for each in outcomes] == ["done before", "done", *["done before"] * 2]
+    assert site.begun == ["split-1-1", "split-1-1-levels"]
+
+
+def test_a_stack_that_does_not_start_is_tried_once_and_the_rest_goes_on(site: Site) -> None:
+    site.broken = {"split-1-1"}
+    outcomes = site.run(FOUR)
+    assert [each.state for each in outcomes] == ["done", "failed", "failed", "done"]
+    assert outcomes[1].problems[0].endswith("its last line")
+    assert "did not start before" in outcomes[2].problems[0]
+    assert site.begun == ["doctor", "colocated-2", "colocated-2-levels"]
+
+
+def test_a_call_ends_in_time_and_what_was_not_chosen_is_left_out(site: Site) -> None:
+    outcomes = site.run(FOUR, call_s=125.0, taken=[FOUR[0], FOUR[1], FOUR[3]])
+    assert [each.state for each in outcomes] == ["done", "done", "left out", "not yet"]
+    assert site.now <= 125.0
+
+
+def test_results_are_packed_into_one_file(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    pack(tmp_path / "all.tar.gz", [tmp_path / "a.json", tmp_path / "b.json"])
+    with tarfile.open(tmp_path / "all.tar.gz") as packed:
+        assert packed.getnames() == ["a.json"]
+
+
+def throughput(rates: dict[int, float]) -> dict[str, Any]:
+    levels = [
+        {"concurrency": n, "requests": n, "failed": 0, "not_sent": 0, "total_tok_s": rate}
+        for n, rate in rates.items()
+    ]
+    return {"settings": {"input_len": 1024, "output_len": 1024}, "results": {"levels": levels}}
+
+
+def test_the_summary_has_measured_over_predicted_for_every_level(tmp_path: Path) -> None:
+    here = settings(tmp_path, Table.read())
+    plan = parts("split:1+1/levels", "split:1+1/crowd", "split:1+1/pairs", "split:1+1/soak")
+    here.file(plan[0]).write_text(json.dumps(throughput({1: 846.0, 2: 600.0})))
+    here.file(plan[1]).write_text(json.dumps(throughput({256: 16_000.0})))
+    told = {"passed": 2, "expected": 2, "slowest_gb_per_s": 300.0, "missing": []}
+    here.write(plan[2], {}, told, [])
+    found = tables(here, plan)["split-1-1"]
+    assert found["total_tok_s"] == {1: 846.0, 2: 600.0, 256: 16_000.0}
+    assert found["measured_over_predicted"][1] == pytest.approx(1.0, abs=0.01)
+    assert found["measured_over_predicted"][2] < 0.5
+    assert found["score"] is None, "levels are missing"
+    assert found["pairs"] == {"passed": 2, "expected": 2, "slowest_gb_per_s": 300.0}
+    shown = list(lines(tables(here, plan)))
+    assert shown[1].split() == ["1", "846", "(1.00", "x)"]
+    assert shown[-1].startswith("split-1-1 pairs: ")
+
+
+def test_which_pairs_there_should_be() -> None:
+    roles = {"p-1": "prefill", "p-2": "prefill", **{f"d-{n}": "decode" for n in range(6)}}
+    assert len(pairs.expected(roles)) == Setup.parse("split:2+6").pairs() == 26
+    assert ("p-1", "d-0") in pairs.expected(roles)
+    assert ("d-0", "p-1") in pairs.expected(roles)
+    assert ("d-0", "d-1") not in pairs.expected(roles)
+    assert len(pairs.expected({f"b-{n}": "colocated" for n in range(8)})) == 56
+
+
+def test_pairs_that_are_missing_or_failed_are_named() -> None:
+    text = (
+        'baton_handoff_selftest_bytes_per_second{decode="d",prefill="p"} 3e+11\n'
+        'baton_prefix_cache_selftest_bytes_per_second{keeper="d",puller="p"} 0.0\n'
+    )
+    roles = {"p": "prefill", "d": "decode", "q": "prefill"}
+    found = pairs.figures(roles, pairs.told(text))
+    assert (found["passed"], found["expected"]) == (1, 6)
+    assert found["failed"] == ["d -> p"]
+    assert found["missing"] == ["d -> q", "p -> q", "q -> d", "q -> p"]
+    assert found["slowest_gb_per_s"] == 300.0
+
+
+def test_a_process_that_does_not_end_is_given_up() -> None:
+    with pytest.raises(measurements.PartFailed, match=r"has not ended in 0 s"):
+        measurements._process(["http.server", "--bind", "127.0.0.1", "0"], 0.3)
+
+
+def test_arguments_that_mean_nothing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = typer.Typer()
+    app.command()(command.main)
+    monkeypatch.setattr(command, "count_gpus", lambda: 4)
+    for arguments, said in (
+        (["--setups", "three"], "three"),
+        (["--setups", "split:1+1", "--parts", "leveles"], "leveles"),
+        (["--setups", "split:1+1", "--modes", "fast"], "fast"),
+        (["--setups", "split:1+1", "--size", "huge"], "huge"),
+        (["--setups", "colocated:8", "--device", "cuda"], "needs 8 GPUs of 4"),
+    ):
+        told = CliRunner().invoke(app, arguments)
+        assert told.exit_code == 2
+        assert said in told.output
+
+
+def test_the_plan_is_shown_and_nothing_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    app = typer.Typer()
+    app.command()(command.main)
+    monkeypatch.setattr(sys, "argv", ["node"])
+    arguments = ["--setups", "split:2+6,split:1+7,colocated:8", "--device", "cuda", "--plan"]
+    told = CliRunner().invoke(app, [*arguments, "--out-dir", str(tmp_path), "--budget-s", "900"])
+    assert told.exit_code == 0
+    assert "split-2-6-levels" in told.output
+    assert "left out" in told.output
+    assert list(tmp_path.iterdir()) == []
