@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from coordinator.core.spread_groups import MOST_MEMBERS
 from decode.spread_policy import enter_rows
+from transport.wire.spread import MAX_MEMBERS
 
 Curve = Sequence[tuple[float, float]]
 NUM_EXPERTS, EXPERTS_A_TOKEN = 256, 8
@@ -31,7 +31,7 @@ EXCHANGE_US: Mapping[int, Curve] = {
     4: ((1, 3.6), (4, 3.8), (8, 4.1), (16, 4.7), (32, 6.1)),
 }
 """By members: of one exchange, over the rows of a member. Measured between four H200s, LL protocol,
-plain kernels in one process (docs/spread.md)."""
+plain kernels in one process. ``exchange_us`` goes on from there."""
 
 
 def between(curve: Curve, x: float) -> float:
@@ -42,6 +42,19 @@ def between(curve: Curve, x: float) -> float:
         return curve[0][1]
     (x0, y0), (x1, y1) = curve[right - 1], curve[right]
     return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+
+
+def exchange_us(members: int, rows: float) -> float:
+    """Of more than four members as much more for each as four take more than three.
+
+    >>> [round(exchange_us(members, 16), 1) for members in (3, 4, 8)]
+    [4.1, 4.7, 7.1]
+    """
+    measured = min(members, 4)
+    own = between(EXCHANGE_US[measured], rows)
+    if members == measured:
+        return own
+    return own + (members - 4) * (own - between(EXCHANGE_US[3], rows))
 
 
 def distinct_experts(num_rows: float) -> float:
@@ -85,15 +98,15 @@ class Local:
 
 @dataclass(frozen=True)
 class Spread:
-    """Groups of at most ``MOST_MEMBERS`` workers, in order, compute steps together from as many
+    """Groups of at most ``MAX_MEMBERS`` workers, in order, compute steps together from as many
     rows on as decode/spread_policy.py says, while none of them computes prompts."""
 
     local: Local
 
     def token_s(self, running: Sequence[int], busy: Collection[int]) -> list[float]:
         alone = self.local.token_s(running, busy)
-        for first in range(0, len(running), MOST_MEMBERS):
-            group = range(first, min(first + MOST_MEMBERS, len(running)))
+        for first in range(0, len(running), MAX_MEMBERS):
+            group = range(first, min(first + MAX_MEMBERS, len(running)))
             rows = [running[i] for i in group]
             if len(group) < 2 or any(i in busy for i in group):
                 continue
@@ -106,5 +119,5 @@ class Spread:
         most, members = max(rows), len(rows)
         own = EXPERT_S * distinct_experts(most)
         share = EXPERT_S * distinct_experts(sum(rows)) / members
-        exchange = EXCHANGES * between(EXCHANGE_US[members], most) / 1e6
+        exchange = EXCHANGES * exchange_us(members, most) / 1e6
         return self.local.of(most) - own + share + exchange + STATE_S * most

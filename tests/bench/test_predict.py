@@ -62,12 +62,13 @@ def test_steps_of_a_colocated_worker_wait_for_prompts() -> None:
 def test_a_group_steps_together_from_as_many_rows_as_pay() -> None:
     local = Table.read().local
     spread = Spread(local)
-    few, many = [1, 1, 1, 1, 0, 0, 0, 0], [16] * 8
+    few, many = [1, 1, 1, 1, 0, 0, 0, 0], [16] * 9
     assert spread.token_s(few, ()) == local.token_s(few, ())
     together = spread.token_s(many, ())
     assert together[0] < 0.85 * local.of(16)
-    assert spread.token_s(many, {1})[:4] == local.token_s(many, ())[:4], "one computes prompts"
-    assert spread.token_s(many, {1})[4:] == together[4:]
+    assert together[8] == local.of(16), "eight are a group"
+    assert spread.token_s(many, {1}) == local.token_s(many, ()), "one computes prompts"
+    assert spread.token_s(many, {8}) == together
 
 
 def test_steps_between_measured_sizes_flatten_as_rows_share_experts() -> None:
