@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 import msgspec
 import pytest
+from msgspec import structs
 
 from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings
@@ -84,6 +85,19 @@ async def test_a_request_is_found_by_the_name_that_its_client_gave(
         assert (await client.get(f"/v1/requests/{name}")).status_code == 404
     assert len(asked[0]) == 32, "the core's own id"
     assert asked == [asked[0], asked[0], f"{asked[0]}-1"]
+
+
+async def test_a_response_is_found_by_that_name_too_and_keeps_its_own_id(
+    client: httpx.AsyncClient, history: FakeHistory
+) -> None:
+    named = {"x-request-id": "order-66"}
+    answer = await client.post("/v1/responses", json={"input": "x"}, headers=named)
+    request_id = answer.json()["id"].removeprefix("resp_")
+    assert len(request_id) == 32
+    history.records = {request_id: structs.replace(record(1), request_id=request_id)}
+    for name in ("order-66", "resp_order-66", request_id):
+        found = await client.get(f"/v1/requests/{name}")
+        assert msgspec.json.decode(found.content, type=RequestTimeline).id == request_id
 
 
 async def test_an_unknown_request_is_a_404(client: httpx.AsyncClient) -> None:

@@ -15,6 +15,7 @@ from coordinator.http.errors import ApiError, invalid, json_response, quote
 from coordinator.http.generation import respond, sequence_requests
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.request_fields import UNSUPPORTED
+from coordinator.http.response_names import noted_name
 from coordinator.http.responses.answer import ResponseAnswer
 from coordinator.http.responses.body import body_of
 from coordinator.http.responses.earlier import earlier, unavailable
@@ -58,6 +59,8 @@ def response_routes(context: AppContext, bodies: Bodies, kept: KeptResponses) ->
                 response_id(request_id),
                 context.settings.served_model_name,
             )
+            # Its id stays its own: it is the name of what is kept.
+            context.names.named(request_id, noted_name(http.scope))
             answer = ResponseAnswer(
                 body,
                 Output(
