@@ -2,7 +2,6 @@
 in another process."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
@@ -14,6 +13,7 @@ from coordinator.http.app_context import AppContext
 from coordinator.http.auth.accounts import account_of
 from coordinator.http.body_reader import Job
 from coordinator.http.errors import ApiError, quote
+from coordinator.http.held_bytes import BodyBytes, HeldBytes
 from coordinator.http.preparation import Prepared, prepared
 from coordinator.http.readers import Readers
 from coordinator.http.request_parser import Kind, check_long_fields, parse
@@ -22,9 +22,7 @@ from coordinator.http.while_connected import while_connected
 LookUp = Callable[[bytes], Awaitable[bytes]]
 HEAVY_BYTES = 64 * 1024
 """A body up to this size is parsed on the event loop: any takes 2 ms at most."""
-_RETRY_AFTER_S = 2.0
 _LINGER_S = 0.7
-_SHARE = 2  # of all that is allowed, one owner has half at most
 
 
 class BodyLimit:
@@ -82,56 +80,6 @@ class BodyLimit:
             code="body_too_large",
             headers={"connection": "close"},
         )
-
-
-class BodyBytes:
-    """Counts bytes of bodies by their owner, a key or a client's address, up to ``max_bytes``."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._held: Counter[str] = Counter()
-        self._num_held = 0
-
-    def hold(self, owner: str) -> "HeldBytes":
-        """Begin to count a body; ``release`` it when the body is read."""
-        return HeldBytes(self, owner)
-
-    def take(self, owner: str, num_bytes: int) -> None:
-        """Raises ApiError, and takes nothing, where it is too much now."""
-        if self._held[owner] + num_bytes > self._max_bytes // _SHARE:
-            raise ApiError(
-                429,
-                f"your bodies that wait to be read hold {self._held[owner]} bytes; "
-                f"at most {self._max_bytes // _SHARE} are taken",
-                code="rate_limit_exceeded",
-                retry_after_s=_RETRY_AFTER_S,
-            )
-        if self._num_held + num_bytes > self._max_bytes:
-            message = f"bodies that wait to be read hold {self._num_held} bytes, the most allowed"
-            raise ApiError(503, message, code="overloaded", retry_after_s=_RETRY_AFTER_S)
-        self.give_back(owner, -num_bytes)
-
-    def give_back(self, owner: str, num_bytes: int) -> None:
-        self._num_held -= num_bytes
-        self._held[owner] -= num_bytes
-        if not self._held[owner]:
-            del self._held[owner]
-
-
-class HeldBytes:
-    def __init__(self, bodies: BodyBytes, owner: str) -> None:
-        self._bodies = bodies
-        self._owner = owner
-        self.num_bytes = 0
-
-    def add(self, num_bytes: int) -> None:
-        """Raises ApiError where it is too much now."""
-        self._bodies.take(self._owner, num_bytes)
-        self.num_bytes += num_bytes
-
-    def release(self) -> None:
-        self._bodies.give_back(self._owner, self.num_bytes)
-        self.num_bytes = 0
 
 
 class Bodies:

@@ -3,16 +3,18 @@
 1. Ray chooses a node (nodes.py).
 2. The request goes to the node's URL: method, path, query, headers and body as they came. A node
    that cannot be reached, or that does not accept it (it is full, or is stopped), is avoided, and
-   another one is chosen: three at most.
+   another one is chosen: three at most. Until an answer begins, the body is held.
 3. Status, headers and each part of the body are passed on at once.
 4. A client that leaves is noticed, and the node's connection is closed: the node cancels.
-5. A node is lost: before its answer begins, another node is asked, once; the second time it is a
-   503, which clients try again. Later an event of the stream says so, or the answer stays
-   incomplete.
+5. A node is lost: before its answer begins, another node is asked, once, whatever the method: a
+   POST computes an answer of which no client has seen anything, and leaves nothing else behind but
+   a stored response whose id no client has. The second time it is a 503, which clients try again:
+   a request that brings nodes down is not passed on to all of them. Later an event of the stream
+   says so, or the answer stays incomplete.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -37,7 +39,8 @@ _NOT_ACCEPTED = (b'"overloaded"', b'"draining"')  # codes of errors; 529 has the
 
 
 class Forwarded(Response):
-    """The answer to ``request``. ``wanted``: keyword arguments of the router."""
+    """The answer to ``request``. ``wanted``: keyword arguments of the router. ``release`` is called
+    once ``body`` is held no longer."""
 
     def __init__(
         self,
@@ -47,9 +50,11 @@ class Forwarded(Response):
         nodes: Nodes,
         session: aiohttp.ClientSession,
         wanted: Mapping[str, Any],
+        release: Callable[[], object],
     ) -> None:
         self._request, self._sent_body = request, body
         self._nodes, self._session, self._wanted = nodes, session, wanted
+        self._release = release
         self._started = False
         self.background = None
 
@@ -58,6 +63,12 @@ class Forwarded(Response):
             await while_connected(self._answer(scope, receive, send), receive)
         except ClientLeft:
             log.debug("the client has left")
+        finally:
+            self._drop_body()
+
+    def _drop_body(self) -> None:
+        self._sent_body = b""
+        self._release()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -118,7 +129,8 @@ class Forwarded(Response):
     ) -> None:
         """``begins``: what of the body has been read."""
         headers = response_headers(answer.raw_headers, node)
-        self._started, self._sent_body = True, b""
+        self._started = True
+        self._drop_body()
         self._streams = answer.content_type == "text/event-stream"
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         if begins:

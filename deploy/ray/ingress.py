@@ -1,11 +1,14 @@
 """The deployment ``Ingress``: takes HTTP requests from Ray's proxies and passes them on to nodes.
 
-It computes nothing and holds nothing, so any number of replicas may run: which node a conversation
-belongs to follows from its beginning (conversation.py), the same in each replica.
+It computes nothing, and holds a request's body until its answer begins. Any number of replicas may
+run: which node a conversation belongs to follows from its beginning (conversation.py), the same in
+each replica.
 """
 
 import asyncio
+from contextlib import ExitStack
 from typing import Any
+from weakref import finalize
 
 import aiohttp
 from ray.serve.handle import DeploymentHandle
@@ -13,14 +16,17 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from coordinator.http.errors import CLIENT_LEFT, ApiError
+from coordinator.http.held_bytes import BodyBytes, HeldBytes
 from deploy.ray.conversation import conversation_key
 from deploy.ray.fetch import new_session
 from deploy.ray.forward import Forwarded
 from deploy.ray.nodes import Nodes
-from deploy.ray.records import holders, named
+from deploy.ray.records import holders, key_of, named
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """A node's own limit is lower and has its own error."""
+MAX_HELD_BYTES = 1024 * 1024 * 1024
+"""Of all bodies together; as at a node, one client has half at most."""
 BODY_S = 60.0
 
 
@@ -28,32 +34,53 @@ class Ingress:
     def __init__(self, nodes: DeploymentHandle[Any]) -> None:
         self._nodes = Nodes(nodes)
         self._session: aiohttp.ClientSession | None = None
+        self._bytes = BodyBytes(MAX_HELD_BYTES)
 
     async def __call__(self, request: Request) -> Response:
-        try:
-            body = await _received(request)
-        except ApiError as error:
-            return error.response()
-        except ClientDisconnect:
-            return Response(status_code=CLIENT_LEFT)
-        if self._session is None:
-            self._session = new_session()
-        wanted: dict[str, Any] = {"key": conversation_key(request.headers, body)}
-        if path := named(request, body):
-            wanted["among"] = await holders(self._nodes, path, request)
-        return Forwarded(request, body, nodes=self._nodes, session=self._session, wanted=wanted)
+        held = self._bytes.hold(_owner(request))
+        with ExitStack() as refused:
+            refused.callback(held.release)
+            try:
+                body = await _received(request, held)
+            except ApiError as error:
+                return error.response()
+            except ClientDisconnect:
+                return Response(status_code=CLIENT_LEFT)
+            if self._session is None:
+                self._session = new_session()
+            wanted: dict[str, Any] = {"key": conversation_key(request.headers, body)}
+            if path := named(request, body):
+                wanted["among"] = await holders(self._nodes, path, request)
+            forwarded = Forwarded(
+                request,
+                body,
+                nodes=self._nodes,
+                session=self._session,
+                wanted=wanted,
+                release=held.release,
+            )
+            refused.pop_all()
+        finalize(forwarded, held.release)  # where its client leaves before it is sent
+        return forwarded
 
     async def __del__(self) -> None:
         if session := getattr(self, "_session", None):
             await session.close()
 
 
-async def _received(request: Request) -> bytes:
-    """Raises ApiError for a body that is too long or too late, and ClientDisconnect."""
+def _owner(request: Request) -> str:
+    """The key that a client sends, or its address."""
+    return key_of(request) or (request.client.host if request.client else "")
+
+
+async def _received(request: Request, held: HeldBytes) -> bytes:
+    """Raises ApiError for a body that is too long or too late, or where too many are ``held``, and
+    ClientDisconnect."""
     parts, size = [], 0
     try:
         async with asyncio.timeout(BODY_S):
             async for part in request.stream():
+                held.add(len(part))
                 parts.append(part)
                 if (size := size + len(part)) > MAX_BODY_BYTES:
                     raise ApiError(413, f"the body is longer than {MAX_BODY_BYTES} bytes")

@@ -27,6 +27,11 @@ def named(request: Request, body: bytes) -> str | None:
     return found[0] if found else None
 
 
+def key_of(request: Request) -> str:
+    """The API key that a client sends, in whichever header; "" without one."""
+    return next((request.headers[name] for name in _KEYS if name in request.headers), "")
+
+
 async def holders(nodes: Nodes, path: str, request: Request) -> tuple[str, ...]:
     """The nodes that have it, in no order; none where no node has it, or the key is not theirs."""
     headers = {name: request.headers[name] for name in _KEYS if name in request.headers}

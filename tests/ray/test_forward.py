@@ -78,8 +78,9 @@ async def passed_on(handle: Handle, client: Client, path: str = "/v1/chat/comple
     nodes = Nodes(handle)
     async with new_session() as session, asyncio.timeout(30):
         forwarded = Forwarded(
-            Request(scope), b"{}", nodes=nodes, session=session, wanted={"key": b"k"}
-        )
+            Request(scope), b"{}", nodes=nodes, session=session, wanted={"key": b"k"},
+            release=lambda: None,
+        )  # fmt: skip
         await forwarded(scope, client.receive, client.send)
     assert not nodes._open
 
