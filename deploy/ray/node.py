@@ -6,7 +6,8 @@ Life of a replica:
              request and no token passes through this process
  3. watch    ``/ready`` and ``/metrics`` are read for health, routing and scaling
  4. stop     Ray chooses the replica for no new request; then ``baton up`` gets SIGTERM, and what
-             runs has ``drain_s`` to end
+             runs has ``drain_s`` to end. A stack that hangs, or has no live worker for too long,
+             ends nothing that runs: it has ``STOP_S``, so that the next one gets its GPUs
 """
 
 import asyncio
@@ -77,7 +78,7 @@ class Node:
         ready = await self._ready()
         if ready.ready or not any(map(_is_dead, ready.problems)):
             self._ready_at = time.monotonic()
-        elif time.monotonic() - self._ready_at > self._unready_s:
+        elif self._unready_for_too_long:
             raise Unhealthy(f"not ready for {self._unready_s:g} s: {'; '.join(ready.problems)}")
 
     async def record_routing_stats(self) -> dict[str, Any]:
@@ -99,9 +100,25 @@ class Node:
             return self._name, await self._fetcher.get(path, headers)
 
     async def __del__(self) -> None:
-        if stack := getattr(self, "_stack", None):
-            self._stopping = True
-            await stack.stop(self._stop_s)
+        if getattr(self, "_stack", None):
+            await self.end()
+
+    async def end(self) -> None:
+        """Stop the stack, by its drain where that can finish anything."""
+        self._stopping = True
+        drains = not self._unready_for_too_long and await self._answers()
+        await self._stack.stop(self._stop_s if drains else STOP_S)
+
+    @property
+    def _unready_for_too_long(self) -> bool:
+        return time.monotonic() - self._ready_at > self._unready_s
+
+    async def _answers(self) -> bool:
+        try:
+            await self._get("/health")
+        except Unhealthy:
+            return False
+        return True
 
     async def _ready(self) -> _Ready:
         try:
