@@ -89,9 +89,7 @@ class DecodeScheduler:
             sequence.drafts_in_flight += row.num_drafts
         if not rows:
             return None
-        self._num_made = 0
-        if any(sequence.may_draft for sequence in sequences):
-            self._num_made = self._drafts.num_next(len(rows))
+        self._num_made = self._drafts.num_next(len(rows))
         return Scheduled(tuple(rows), tuple(sequences), self._num_made)
 
     def retire(
@@ -194,7 +192,7 @@ class DecodeScheduler:
         """How many drafts the step may verify of a sequence that has grown for its token: no page
         is taken from another sequence for them."""
         assert sequence.allocation is not None, "running without pages"
-        if not self._num_made or not sequence.may_draft:
+        if not self._num_made:
             return 0
         left = sequence.stop.max_tokens - sequence.num_output - sequence.in_flight - 1
         certain = self._most_cached(sequence) + 1

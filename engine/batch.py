@@ -57,8 +57,7 @@ class Row:
 
     With drafts the device alone knows how many were accepted: ``start`` of a decode row is then the
     least that is in the cache, and exact only where no step for the sequence is under way.
-    ``num_drafts`` are to be verified at most, of those that the step before has made; a sequence
-    with penalties or a grammar has none."""
+    ``num_drafts`` are to be verified at most, of those that the step before has made."""
 
     state_slot: int
     block_table: Sequence[int]

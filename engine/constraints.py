@@ -7,12 +7,15 @@ A sequence passes through these phases, of which a request may have any:
     grammar   what the matcher of the grammar allows
 
 A step's mask needs the token of the step before. ``Constraints.masks`` waits for that token only
-after the forward pass of the new step has been launched, so the GPU computes meanwhile.
+after the forward pass of the new step has been launched, so the GPU computes meanwhile. A token
+behind drafts has the mask that it needs if they are accepted. Behind a draft that the sequence
+cannot have it has none: that draft is refused.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,7 +23,9 @@ import torch
 from llguidance import LLExecutor, LLMatcher
 
 from engine.batch import Binding
+from engine.fed_drafts import FedDrafts
 from engine.grammars import Grammars
+from engine.step import SampleRow
 from transport.wire.sampling import Constraint
 
 COMPILE_S = 10.0
@@ -29,12 +34,11 @@ _BITS = 32
 
 
 class TokenSource(Protocol):
-    """A draw that may still be on its way to the host."""
-
-    @property
-    def ids(self) -> torch.Tensor: ...
+    """A step's outcome that may still be on its way to the host."""
 
     def wait(self) -> None: ...
+
+    def output(self, row: int) -> Sequence[int]: ...
 
 
 @dataclass
@@ -91,6 +95,22 @@ class ConstrainedSequence:
         ):
             self.error = matcher.get_error() or f"the grammar does not allow token {token_id}"
 
+    def behind(self, draft: int, eos_ids: Sequence[int]) -> "ConstrainedSequence | None":
+        """The sequence as it will be if ``draft`` is its next token; None if that cannot be."""
+        if not self.free:
+            if only := self.only(eos_ids):
+                possible = draft in only
+            else:
+                matcher = self.matcher()
+                possible = matcher is not None and matcher.validate_tokens([draft]) == 1
+            if not possible:
+                return None
+        other = copy(self)
+        other._forced = deque(self._forced)
+        other._matcher = self._matcher.deep_copy() if self._matcher is not None else None
+        other.consume(draft)
+        return other
+
     def only(self, eos_ids: Sequence[int]) -> Sequence[int]:
         """The few ids that may come next; none where the matcher knows, or any may."""
         if self._forced:
@@ -125,7 +145,7 @@ class Constraints:
         self._words = -(-num_ids // _BITS)
         self._executor = LLExecutor()
         self._sequences: dict[int, ConstrainedSequence] = {}
-        self._drawn: dict[int, tuple[TokenSource, int]] = {}
+        self._sources: dict[int, tuple[TokenSource, int]] = {}
 
     def prepare(self, constraint: Constraint) -> "Future[LLMatcher] | None":
         """Begin to compile what a sequence will need soon; None without a grammar."""
@@ -138,7 +158,7 @@ class Constraints:
         """The slot has a new sequence; what it has put out already is replayed."""
         slot, constraint = binding.state_slot, binding.sampling.constraint
         self._sequences.pop(slot, None)
-        self._drawn.pop(slot, None)
+        self._sources.pop(slot, None)
         if constraint is None:
             return
         compiled = self.prepare(constraint)
@@ -151,21 +171,14 @@ class Constraints:
         """Whether any sequence is constrained; nearly always none is."""
         return bool(self._sequences)
 
-    def masks(self, slots: Sequence[int]) -> Masks | None:
-        """Masks of those rows, one a state slot, that are not free. Waits for the tokens that
-        these slots were given last."""
-        rows, sequences = [], []
-        for row, slot in enumerate(slots):
-            sequence = self._sequences.get(slot)
-            if sequence is None:
-                continue
-            self._take_in(slot, sequence)
-            if not sequence.free:
-                rows.append(row)
-                sequences.append(sequence)
-        if not rows:
+    def masks(self, rows: Sequence[SampleRow], drafts: FedDrafts | None = None) -> Masks | None:
+        """Masks of those rows that are not free. Waits for the tokens that their slots were given
+        last, and for the ``drafts`` that rows stand behind."""
+        found = [(i, each) for i, each in self._behind_drafts(rows, drafts) if not each.free]
+        masked, sequences = [i for i, _ in found], [sequence for _, sequence in found]
+        if not masked:
             return None
-        bits = torch.zeros(len(rows), self._words, dtype=torch.int32, pin_memory=self._pinned)
+        bits = torch.zeros(len(masked), self._words, dtype=torch.int32, pin_memory=self._pinned)
         by_matcher: list[tuple[LLMatcher, int]] = []
         for i, sequence in enumerate(sequences):
             if only := sequence.only(self._eos_ids):
@@ -177,29 +190,48 @@ class Constraints:
         if by_matcher:
             num_bytes = self._words * bits.element_size()
             self._executor.unsafe_compute_mask_ptr(
-                by_matcher, bits.data_ptr(), num_bytes, len(rows)
+                by_matcher, bits.data_ptr(), num_bytes, len(masked)
             )
         for matcher, i in by_matcher:
             if matcher.is_error():
                 sequences[i].error = matcher.get_error()
                 _allow(bits[i], self._eos_ids)
-        errors = {row: each.error for row, each in zip(rows, sequences, strict=True) if each.error}
-        return Masks(tuple(rows), bits, errors)
+        errors = {i: each.error for i, each in found if each.error}
+        return Masks(tuple(masked), bits, errors)
 
-    def sampled(self, slots: Sequence[int], draw: TokenSource) -> None:
-        """``draw`` holds the next token of each slot, or will."""
+    def sampled(self, slots: Sequence[int], source: TokenSource) -> None:
+        """``source`` holds the next tokens of each slot, or will."""
         for row, slot in enumerate(slots):
             if slot in self._sequences:
-                self._drawn[slot] = draw, row
+                self._sources[slot] = source, row
+
+    def _behind_drafts(
+        self, rows: Sequence[SampleRow], drafts: FedDrafts | None
+    ) -> Iterator[tuple[int, ConstrainedSequence]]:
+        """(index of the row, its sequence behind the drafts before it), where that can be."""
+        runs: dict[int, list[ConstrainedSequence | None]] = {}
+        for index, row in enumerate(rows):
+            if (sequence := self._sequences.get(row.state_slot)) is None:
+                continue
+            if row.state_slot not in runs:
+                self._take_in(row.state_slot, sequence)
+                runs[row.state_slot] = [sequence]
+            run = runs[row.state_slot]
+            while len(run) <= row.place:
+                assert drafts is not None, "a row behind drafts that are not given"
+                last, draft = run[-1], drafts.on_host(row.state_slot)[len(run) - 1]
+                run.append(None if last is None else last.behind(draft, self._eos_ids))
+            if (behind := run[row.place]) is not None:
+                yield index, behind
 
     def _take_in(self, slot: int, sequence: ConstrainedSequence) -> None:
-        if (drawn := self._drawn.pop(slot, None)) is None:
+        if (found := self._sources.pop(slot, None)) is None:
             return
-        draw, row = drawn
-        draw.wait()
-        token_id = int(draw.ids[row])
-        if token_id >= 0:  # else the logits were not finite, and the sequence has failed
-            sequence.consume(token_id)
+        source, row = found
+        source.wait()
+        for token_id in source.output(row):
+            if token_id >= 0:  # else the logits were not finite, and the sequence has failed
+                sequence.consume(token_id)
 
 
 def _allow(bits: torch.Tensor, ids: Sequence[int]) -> None:

@@ -54,8 +54,9 @@ class CudaParts:
         self._step_tokens = step_tokens(self._num_slots, max_drafts)
         self.num_logits = num_logits(num_ids, model.config.vocab_size)
         self.sampler = CudaSampler(
-            self._num_slots, num_ids, self._device, grammars, max_rows=self._step_tokens
-        )
+            self._num_slots, num_ids, self._device, grammars, max_rows=self._step_tokens,
+            guesses=config.decodes and max_drafts > 0,
+        )  # fmt: skip
 
     def decode_graphs(self) -> DecodeGraphs | None:
         """Of the decode step without a draft layer."""

@@ -15,13 +15,25 @@ import torch.nn.functional as F
 
 from engine.batch import Sampled
 from engine.config import SAMPLED_AT_ONCE
+from engine.fed_drafts import FedDrafts
 from engine.grammars import Grammars
 from engine.kernels import torch_sampling
 from engine.kernels.triton_linear import aligned
 from engine.kernels.triton_mask import mask_logits
+from engine.kernels.triton_penalties import PenaltyTables, penalise
 from engine.kernels.triton_sampling import SamplingWorkspace, draw
 from engine.kernels.triton_threshold import ThresholdWorkspace, lowest_kept
-from engine.sampler import MIN_P, SEED, TEMPERATURE, TOP_K, TOP_P, Bound, Sampler
+from engine.sampler import (
+    FREQUENCY,
+    MIN_P,
+    REPETITION,
+    SEED,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    Bound,
+    Sampler,
+)
 from engine.step import Draw, SampleRow
 from engine.upload import upload
 from transport.wire.sampling import SamplingParams
@@ -63,6 +75,10 @@ class DrawInBlocks(Draw):
     def of(cls, parts: Sequence[PinnedDraw]) -> "DrawInBlocks":
         return cls(torch.cat([part.device_ids for part in parts]), parts=tuple(parts))
 
+    @property
+    def host_ids(self) -> torch.Tensor:
+        return torch.cat([part.host_ids for part in self.parts])
+
     def wait(self) -> None:
         self.parts[-1].wait()
 
@@ -82,14 +98,18 @@ class CudaSampler(Sampler):
         grammars: Grammars | None = None,
         *,
         max_rows: int = 0,
+        guesses: bool = False,
     ) -> None:
-        """``max_rows``: of one call, where they may be more than the state slots."""
+        """``max_rows``: of one call, where they may be more than the state slots. ``guesses``:
+        drafts are chosen too, in graphs, whose tables are to exist."""
         super().__init__(
             num_state_slots, num_ids, device, width=aligned(num_ids), grammars=grammars
         )
         max_rows = max(max_rows, num_state_slots)
         self._workspace = SamplingWorkspace.allocate(max_rows, num_ids, device)
         self._threshold_workspace = ThresholdWorkspace.allocate(max_rows, num_ids, device)
+        if guesses:
+            self._penalty_tables()
 
     @torch.inference_mode()
     def sample(
@@ -98,12 +118,16 @@ class CudaSampler(Sampler):
         slots: torch.Tensor,
         positions: torch.Tensor,
         rows: Sequence[SampleRow],
+        drafts: FedDrafts | None = None,
     ) -> Draw:
         num_rows = at_once = max(1, len(rows))
         if any(_takes_temporaries(row, self._bound[row.state_slot]) for row in rows):
             at_once = SAMPLED_AT_ONCE
         blocks = [slice(first, first + at_once) for first in range(0, num_rows, at_once)]
-        parts = [self._sample(logits[b], slots[b], positions[b], rows[b]) for b in blocks]
+        parts = [
+            self._sample(logits[b], slots[b], positions[b], rows[b], drafts and drafts.part(b))
+            for b in blocks
+        ]
         return parts[0] if len(parts) == 1 else DrawInBlocks.of(parts)
 
     def _sample(
@@ -112,6 +136,7 @@ class CudaSampler(Sampler):
         slots: torch.Tensor,
         positions: torch.Tensor,
         rows: Sequence[SampleRow],
+        drafts: FedDrafts | None,
     ) -> PinnedDraw:
         bindings = [self._bound[row.state_slot] for row in rows]
         settings = [binding.sampling for binding in bindings]
@@ -120,12 +145,12 @@ class CudaSampler(Sampler):
             logits = F.pad(logits, (0, self._width - logits.shape[1]))
         adjusted, lowest = logits, None
         wants_logprobs = any(params.logprobs is not None for params in settings)
-        if masks := self._masks(rows):
+        if masks := self._masks(rows, drafts):
             adjusted = logits.clone() if wants_logprobs else logits
             mask_logits(adjusted, masks.rows, masks.bits.to(self._device, non_blocking=True))
         is_adjusted = masks is not None or any(map(_is_adjusted, rows, bindings))
         if is_adjusted:
-            adjusted = self._adjusted(adjusted, slots, positions, rows, bindings)
+            adjusted = self._adjusted(adjusted, slots, positions, rows, bindings, drafts)
         # Adjusted logits may be -inf, which the draw takes for an error where nothing is filtered.
         if is_adjusted or any(map(_is_filtered, settings)):
             lowest = self._lowest(adjusted, slots, settings)
@@ -140,15 +165,13 @@ class CudaSampler(Sampler):
             next_token=self.next_token,
             lowest=lowest,
         )
-        if any(params.has_penalties for params in settings):
-            assert self._counts is not None
-            self._counts[slots, ids.clamp(min=0)] += 1
         drawn = Draw(ids)
         if wants_logprobs:
             valid = logits[:, : self._num_ids]
             drawn = self._with_logprobs(valid, ids.clamp(min=0), ids, settings)
         copied = _copied(replace(drawn, errors={} if masks is None else masks.errors))
-        self._note(copied, rows)
+        if drafts is None:
+            self._put_out(rows, slots, ids, 1, copied)
         return copied
 
     def guess_into(
@@ -157,8 +180,11 @@ class CudaSampler(Sampler):
         slots: torch.Tensor,
         positions: torch.Tensor,
         drafts: torch.Tensor,
+        place: int,
     ) -> None:
-        """``guess`` for int64 [state slots] ``drafts``, in a graph; slots of -1 have none."""
+        """``guess`` of draft ``place`` into int64 [drafts, state slots] ``drafts``, in a graph;
+        slots of -1 have none. Changes the logits."""
+        penalise(logits, self._tables(), slots, drafts[:place], in_place=True)
         draw(
             logits,
             min(logits.shape[1], self._num_ids),
@@ -167,8 +193,19 @@ class CudaSampler(Sampler):
             slots,
             positions,
             self._workspace,
-            next_token=drafts,
+            next_token=drafts[place],
         )
+
+    def _penalised(
+        self, logits: torch.Tensor, slots: torch.Tensor, drafts: FedDrafts | None
+    ) -> torch.Tensor:
+        if drafts is None:
+            return penalise(logits, self._tables(), slots)
+        return penalise(logits, self._tables(), slots, drafts.ids, drafts.num_before())
+
+    def _tables(self) -> PenaltyTables:
+        penalties = self._floats[:, REPETITION : FREQUENCY + 1]
+        return PenaltyTables(penalties, *self._penalty_tables())
 
     def _lowest(
         self, logits: torch.Tensor, slots: torch.Tensor, settings: Sequence[SamplingParams]

@@ -38,9 +38,8 @@ from engine.model.mtp import Chosen, draft_hidden, draft_kv
 from engine.model.qwen35 import Qwen35
 from engine.passes import Pass
 from engine.speculation import DRAFT_IDS, draft_prompts
-from engine.step import Draw, SampleRow
-from engine.upload import upload
-from engine.verified import Verified, VerifiedOnGpu
+from engine.target_choices import TargetChoices
+from engine.verified import Verified
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 
@@ -91,15 +90,13 @@ class DraftGraphs:
         self._verified = Placed.allocate(num_tokens, device)
         self._output = Placed.allocate(num_tokens, device)
         self._single = Placed.allocate(most, device)
-        self._sampled = torch.zeros(num_tokens, dtype=torch.int64, device=device)
         self._last = torch.zeros(most, dtype=torch.int64, device=device)
         self._num_out = torch.zeros(most, dtype=torch.int64, device=device)
         dtype, width = cache.conv.dtype, model.config.hidden_size
         self._hidden = torch.zeros(num_tokens, width, dtype=dtype, device=device)
         self._draft_hidden = torch.zeros(most, width, dtype=dtype, device=device)
         num_draft_ids = min(DRAFT_IDS, logits.shape[1])
-        # Memory of the same size each step: torch would keep a block for each number of rows.
-        self._chosen = aligned_rows(*logits.shape, dtype=torch.float32, device=device)
+        self._choices = TargetChoices(sampler, self._tables.drafts, self._verified, logits)
         self._draft_logits = aligned_rows(most, num_draft_ids, dtype=torch.float32, device=device)
         self._verify: dict[tuple[int, int], Graph] = {}
         self._kv: dict[tuple[int, int], Graph] = {}
@@ -150,47 +147,20 @@ class DraftGraphs:
         self._write_step(bucket, rows, wanted, num_drafts)
         self._verify[bucket, num_drafts].replay()
         counts = [num + 1 for num in wanted]
-        draw = self._sample(rows, counts, tokens_each)
+        choices = self._choices.choose(rows, counts, tokens_each)
         self._accept(bucket, num_drafts)
-        num_out = torch.empty(len(rows), dtype=torch.int64, pin_memory=True)
-        num_out.copy_(self._num_out[: len(rows)], non_blocking=True)
-        copied = torch.cuda.Event()
-        copied.record()
+        verified = self._choices.accepted(choices, self._num_out[: len(rows)])
         self._make(rows, bucket, num_drafts, num_next)
         owners = [i for i, count in enumerate(counts) for _ in range(count)]
-        return owners, VerifiedOnGpu(draw, counts, num_out, copied)
+        return owners, verified
 
     def _num_drafts(self, row: Row, most: int) -> int:
         return min(row.num_drafts, self._made[row.state_slot], most)
 
-    def _sample(self, rows: Sequence[Row], counts: Sequence[int], tokens_each: int) -> Draw:
-        """The target's choices, one for each token of ``counts``, into ``_sampled`` too."""
-        size = len(rows) * tokens_each
-        places = [i * tokens_each + j for i, count in enumerate(counts) for j in range(count)]
-        placed = self._verified
-        logits, slots = self._logits[:size], placed.sample_slots[:size]
-        positions = placed.sample_positions[:size]
-        index = None
-        if len(places) < size:
-            index = upload(torch.tensor(places), self._device)
-            logits = torch.index_select(logits, 0, index, out=self._chosen[: len(places)])
-            slots, positions = slots.index_select(0, index), positions.index_select(0, index)
-        sample_rows = [
-            SampleRow(row.state_slot, row.start + 1 + j)
-            for row, count in zip(rows, counts, strict=True)
-            for j in range(count)
-        ]
-        draw = self._sampler.sample(logits, slots, positions, sample_rows)
-        if index is None:
-            self._sampled[:size].copy_(draw.device_ids)
-        else:
-            self._sampled[:size].fill_(-1).index_copy_(0, index, draw.device_ids)
-        return draw
-
     def _accept(self, bucket: int, num_drafts: int) -> None:
         """Enqueue what accepts drafts and moves the tables on."""
         accept(
-            self._rows(bucket), self._sampled, self._tables, self._output, self._last,
+            self._rows(bucket), self._choices.ids, self._tables, self._output, self._last,
             self._num_out, num_drafts + 1, self.forced,
         )  # fmt: skip
 
@@ -201,6 +171,7 @@ class DraftGraphs:
         (self._layer if num_next else self._kv)[bucket, num_drafts].replay()
         for place in range(num_next):
             self._draft[bucket, place].replay()
+        self._choices.drafted(rows, num_next)
         for row in rows:
             self._made[row.state_slot] = num_next
 
@@ -261,7 +232,7 @@ class DraftGraphs:
         logits = self._draft_logits[:bucket]
         self._model.logits(hidden, logits.shape[1], self._kernels, logits)
         self._sampler.guess_into(
-            logits, placed.sample_slots, placed.sample_positions, self._tables.drafts[place]
+            logits, placed.sample_slots, placed.sample_positions, self._tables.drafts, place
         )
 
     def _layer_hidden(

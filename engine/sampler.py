@@ -16,16 +16,20 @@ The host knows each state slot's settings and launches only what some row needs;
 go through all rows of the batch, with neutral values for those that did not ask. Values live in
 tables indexed by state slot, on the device, so that a captured graph can read them. Ids past the
 tokenizer's never get logits at all.
+
+Where a step verifies drafts, the steps 2 and 4 of a token see the drafts before it (fed_drafts.py).
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 import torch
 
 from engine.batch import Binding
-from engine.constraints import Constraints, Masks
+from engine.constraints import Constraints, Masks, TokenSource
+from engine.fed_drafts import FedDrafts
 from engine.grammars import Grammars
 from engine.kernels import torch_sampling
 from engine.kernels.philox import gumbel_noise
@@ -120,38 +124,63 @@ class Sampler:
         slots: torch.Tensor,
         positions: torch.Tensor,
         rows: Sequence[SampleRow],
+        drafts: FedDrafts | None = None,
     ) -> Draw:
         """Choose a token for each row of ``logits`` (float32 [rows, ids]) and feed it onward.
 
         ``slots`` and ``positions`` (int64 [rows]) say on the device what ``rows`` says on the
-        host. Writes ``next_token`` and, for rows with penalties, their counts.
+        host. Writes ``next_token`` and, for rows with penalties, their counts. With ``drafts`` that
+        the rows stand behind, the counts wait for ``output``.
         """
         bindings = [self._bound[row.state_slot] for row in rows]
         settings = [binding.sampling for binding in bindings]
         finite = logits.sum(-1).isfinite()
-        masks = self._masks(rows)
+        masks = self._masks(rows, drafts)
         masked = logits if masks is None else torch_sampling.masked(logits, masks.rows, masks.bits)
-        adjusted = self._adjusted(masked, slots, positions, rows, bindings)
+        adjusted = self._adjusted(masked, slots, positions, rows, bindings, drafts)
         if all(params.temperature == 0.0 for params in settings):
             ids = adjusted.argmax(-1)
         else:
             ids = self._drawn(adjusted, slots, positions, settings)
         self.next_token.index_copy_(0, slots, ids)
-        if any(params.has_penalties for params in settings):
-            assert self._counts is not None
-            self._counts[slots, ids] += 1
         drawn = self._with_logprobs(logits, ids, torch.where(finite, ids, -1), settings)
         drawn = replace(drawn, errors={} if masks is None else masks.errors)
-        self._note(drawn, rows)
+        if drafts is None:
+            self._put_out(rows, slots, ids, 1, drawn)
         return drawn
 
     @torch.inference_mode()
+    def output(
+        self,
+        rows: Sequence[SampleRow],
+        slots: torch.Tensor,
+        ids: torch.Tensor,
+        num_out: torch.Tensor,
+        outcome: TokenSource,
+    ) -> None:
+        """Of the ``ids`` that ``sample`` chose for ``rows`` with drafts, the first ``num_out``
+        int64 [sequences] of each run are output; ``outcome`` will say so on the host."""
+        kept: torch.Tensor | int = 1
+        if self._has_penalties(rows):
+            runs = list(accumulate(int(row.place == 0) for row in rows))
+            place = upload(torch.tensor([row.place for row in rows]), self._device)
+            run = upload(torch.tensor(runs) - 1, self._device)
+            kept = (place < num_out.index_select(0, run)).to(torch.int32)
+        self._put_out([row for row in rows if not row.place], slots, ids, kept, outcome)
+
+    @torch.inference_mode()
     def guess(
-        self, logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor
+        self,
+        logits: torch.Tensor,
+        slots: torch.Tensor,
+        positions: torch.Tensor,
+        drafts: FedDrafts | None = None,
     ) -> torch.Tensor:
         """Drafts, int64 [rows], from the draft layer's logits float32 [rows, first ids]: drawn with
-        the noise that the target's own choice will have, so that the two agree more often
-        (Gumbel coupling). Filters are the target's alone."""
+        the penalties and the noise that the target's own choice will have, so that the two agree
+        more often (Gumbel coupling). Filters, bias and grammars are the target's alone."""
+        if self._counts is not None:
+            logits = self._penalised(logits, slots, drafts)
         temperature = self._floats.index_select(0, slots)[:, TEMPERATURE].unsqueeze(1)
         if logits.device.type == "cpu" and not temperature.any():
             return logits.argmax(-1)
@@ -165,16 +194,34 @@ class Sampler:
         found = [self._bound[slot].sampling for slot in state_slots]
         return any(each.has_penalties or each.constraint is not None for each in found)
 
-    def _masks(self, rows: Sequence[SampleRow]) -> Masks | None:
-        """Of the constrained rows; waits for their last tokens, while this step is computed."""
-        if not self._constraints.any_bound:
-            return None
-        return self._constraints.masks([row.state_slot for row in rows])
+    def is_constrained(self, state_slot: int) -> bool:
+        """Whether the host looks at the drafts of this slot."""
+        return self._bound[state_slot].sampling.constraint is not None
 
-    def _note(self, drawn: Draw, rows: Sequence[SampleRow]) -> None:
-        """The next masks depend on the tokens of ``drawn``."""
+    def _has_penalties(self, rows: Sequence[SampleRow]) -> bool:
+        return any(self._bound[row.state_slot].sampling.has_penalties for row in rows)
+
+    def _masks(self, rows: Sequence[SampleRow], drafts: FedDrafts | None) -> Masks | None:
+        """Of the constrained rows; waits for their last tokens, while this step is computed."""
+        return self._constraints.masks(rows, drafts) if self._constraints.any_bound else None
+
+    def _put_out(
+        self,
+        rows: Sequence[SampleRow],
+        slots: torch.Tensor,
+        ids: torch.Tensor,
+        kept: torch.Tensor | int,
+        outcome: TokenSource,
+    ) -> None:
+        """What the next step depends on: the counts of the ``ids`` that are ``kept`` (1, else 0),
+        and the tokens of ``outcome``, whose rows are ``rows``."""
+        if self._has_penalties(rows):
+            assert self._counts is not None
+            places = slots * self._width + ids.clamp(min=0)
+            more = torch.ones_like(places, dtype=torch.int32).mul_(kept)
+            self._counts.view(-1).scatter_add_(0, places, more)
         if self._constraints.any_bound:
-            self._constraints.sampled([row.state_slot for row in rows], drawn)
+            self._constraints.sampled([row.state_slot for row in rows], outcome)
 
     def _adjusted(
         self,
@@ -183,6 +230,7 @@ class Sampler:
         positions: torch.Tensor,
         rows: Sequence[SampleRow],
         bindings: Sequence[Bound],
+        drafts: FedDrafts | None = None,
     ) -> torch.Tensor:
         """Steps 2 to 4. Rows that did not ask have neutral values in the tables."""
         if any(
@@ -198,16 +246,21 @@ class Sampler:
             assert self._bias is not None
             logits = logits + self._bias.index_select(0, slots)
         if any(binding.sampling.has_penalties for binding in bindings):
-            assert self._in_prompt is not None
-            assert self._counts is not None
-            values = self._floats.index_select(0, slots)
-            logits = torch_sampling.penalised(
-                logits,
-                self._in_prompt.index_select(0, slots),
-                self._counts.index_select(0, slots),
-                *values[:, REPETITION : FREQUENCY + 1].unbind(1),
-            )
+            logits = self._penalised(logits, slots, drafts)
         return logits
+
+    def _penalised(
+        self, logits: torch.Tensor, slots: torch.Tensor, drafts: FedDrafts | None
+    ) -> torch.Tensor:
+        """Step 4 of the first ids, as many as there are logits."""
+        in_prompts, all_counts = self._penalty_tables()
+        num_ids = logits.shape[1]
+        counts = all_counts.index_select(0, slots)[:, :num_ids]
+        if drafts is not None:
+            counts = drafts.counted(counts, slots)
+        penalties = self._floats.index_select(0, slots)[:, REPETITION : FREQUENCY + 1]
+        in_prompt = in_prompts.index_select(0, slots)[:, :num_ids]
+        return torch_sampling.penalised(logits, in_prompt, counts, *penalties.unbind(1))
 
     def _drawn(
         self,
@@ -264,18 +317,23 @@ class Sampler:
         best = logprobs.topk(min(max(k for _, k in wanted), logits.shape[1]))
         return Draw(checked_ids, wanted, (chosen, best.values, best.indices))
 
-    def _count(self, slot: int, binding: Binding) -> None:
+    def _penalty_tables(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(``_in_prompt``, ``_counts``), made when first asked for."""
         if self._counts is None or self._in_prompt is None:
             shape = (self._num_slots, self._width)
             self._counts = torch.zeros(shape, dtype=torch.int32, device=self._device)
             self._in_prompt = torch.zeros(shape, dtype=torch.bool, device=self._device)
+        return self._in_prompt, self._counts
+
+    def _count(self, slot: int, binding: Binding) -> None:
+        in_prompts, all_counts = self._penalty_tables()
         prompt = torch.from_numpy(np.array(binding.prompt_ids, dtype=np.int64))
         output = torch.from_numpy(np.array(binding.output_ids, dtype=np.int64))
         in_prompt = torch.zeros(self._width, dtype=torch.bool)
         in_prompt[prompt[prompt < self._num_ids]] = True
         counts = output[output < self._num_ids].bincount(minlength=self._width)
-        self._in_prompt[slot] = upload(in_prompt, self._device)
-        self._counts[slot] = upload(counts.to(torch.int32), self._device)
+        in_prompts[slot] = upload(in_prompt, self._device)
+        all_counts[slot] = upload(counts.to(torch.int32), self._device)
 
     def _write(
         self,

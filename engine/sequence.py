@@ -113,12 +113,6 @@ class Sequence:
         return len(self.allocation.pages) if self.allocation else 0
 
     @property
-    def may_draft(self) -> bool:
-        """Whether its tokens can be guessed: what penalties and a grammar do to the next token is
-        known only when the one before it is."""
-        return not self.has_history
-
-    @property
     def has_history(self) -> bool:
         """Whether a sampled token changes more than what is fed next: the counts of penalties, or
         the state of a grammar. A step that does this cannot be taken back."""

@@ -20,6 +20,7 @@ from typing import Protocol
 import torch
 
 from engine.batch import Row
+from engine.fed_drafts import FedDrafts
 from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
@@ -125,16 +126,24 @@ class Speculation:
         num_pending = tuple(self._num_pending[row.state_slot] for row in rows)
         if max(counts) > 1 or any(num_pending):
             inputs.drafts = DraftRows(slots, counts, self._rings, num_pending)
-        ids = [self._fed(row.state_slot, count) for row, count in zip(rows, counts, strict=True)]
+        ids = [self._run(row.state_slot, count) for row, count in zip(rows, counts, strict=True)]
         hidden = self._model.forward(
             inputs, torch.cat(ids), self._cache, self._kernels, every_token=True
         )
         logits = self._model.logits(hidden, self._num_logits, self._kernels)
-        sample_rows = [SampleRow(token.state_slot, token.start + 1) for token in tokens]
+        places = [j for count in counts for j in range(count)]
+        sample_rows = [
+            SampleRow(token.state_slot, token.start + 1, place)
+            for token, place in zip(tokens, places, strict=True)
+        ]
         draw = self._sampler.sample(
-            logits, inputs.sample_slots, inputs.sample_positions, sample_rows
+            logits, inputs.sample_slots, inputs.sample_positions, sample_rows, self._fed(places)
         )
         accepted, kept = self._accept(rows, counts, draw.device_ids, ids)
+        verified = Verified(draw, counts, torch.tensor(accepted) + 1)
+        self._sampler.output(
+            sample_rows, inputs.sample_slots, draw.device_ids, verified.num_out, verified
+        )
         ended = [
             replace(row, start=self._length(row) + num)
             for row, num in zip(rows, accepted, strict=True)
@@ -148,7 +157,7 @@ class Speculation:
             hidden, following = hidden[chosen], following[chosen]
         self._draft(tokens, inputs, ended, num_next, hidden, following.clamp(min=0))
         owners = [i for i, count in enumerate(counts) for _ in range(count)]
-        return owners, Verified(draw, counts, torch.tensor(accepted) + 1)
+        return owners, verified
 
     def _accept(
         self,
@@ -198,7 +207,9 @@ class Speculation:
         for i in range(min(num_next, len(self._ids))):
             logits = self._model.logits(hidden, self._num_draft_ids, self._kernels)
             # The layer is at the last token, and guesses the one after the next.
-            guessed = self._sampler.guess(logits, inputs.sample_slots, inputs.sample_positions + 1)
+            guessed = self._sampler.guess(
+                logits, inputs.sample_slots, inputs.sample_positions + 1, self._fed([i] * len(rows))
+            )
             self._ids[i].index_copy_(0, inputs.sample_slots, guessed)
             for row in rows:
                 self._made[row.state_slot] = i + 1
@@ -222,7 +233,11 @@ class Speculation:
     def _inputs(self, rows: Sequence[Row]) -> Inputs:
         return Inputs.of(rows, self._layout, self._device)
 
-    def _fed(self, slot: int, count: int) -> torch.Tensor:
+    def _fed(self, places: Sequence[int]) -> FedDrafts:
+        return FedDrafts(self._ids, places, lambda slot: self._ids[:, slot].tolist())
+
+    def _run(self, slot: int, count: int) -> torch.Tensor:
+        """What a row of so many tokens is fed."""
         return torch.cat((self._sampler.next_token[slot : slot + 1], self._ids[: count - 1, slot]))
 
     def _num_drafts(self, row: Row) -> int:

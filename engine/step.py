@@ -13,10 +13,12 @@ from engine.prompt_scores import Scores
 
 @dataclass(frozen=True)
 class SampleRow:
-    """Host facts of one sampled row; ``position`` is the index its new token will have."""
+    """Host facts of one sampled row; ``position`` is the index its new token will have, ``place``
+    the number of drafts before it in this step."""
 
     state_slot: int
     position: int
+    place: int = 0
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,17 @@ class Draw:
         """``ids`` where the next pass needs them."""
         return self.ids
 
+    @property
+    def host_ids(self) -> torch.Tensor:
+        """``ids`` on the host, valid after ``wait``."""
+        return self.ids
+
     def wait(self) -> None:
         """Return when the ids are on the host; on the CPU they are."""
+
+    def output(self, row: int) -> Sequence[int]:
+        """What the row's sequence has got, after ``wait``; -1 where logits were not finite."""
+        return (int(self.host_ids[row]),)
 
     def to_host(self) -> list[Sampled]:
         """One entry a row; waits for the device."""

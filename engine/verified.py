@@ -22,6 +22,12 @@ class Verified:
         """Return when ``num_out`` is on the host."""
         self.draw.wait()
 
+    def output(self, row: int) -> Sequence[int]:
+        """What the row's sequence has got, after ``wait``; -1 where logits were not finite."""
+        first = sum(self.counts[:row])
+        ids: list[int] = self.draw.host_ids[first : first + int(self.num_out[row])].tolist()
+        return ids
+
     def to_host(self) -> list[Sampled | None]:
         """One entry a token, None for those behind a refused draft."""
         self.wait()

@@ -9,7 +9,7 @@ from engine.cache.allocator import CacheAllocator
 from tests.decode.test_scheduler import LAYOUT, running
 from transport.wire.layout import PoolSize
 from transport.wire.reports import DraftCounts
-from transport.wire.sampling import SamplingParams
+from transport.wire.sampling import Constraint, SamplingParams
 
 
 @pytest.mark.parametrize("setting", ["", "yes", "0", "5", "-1", "1.5"])
@@ -118,8 +118,9 @@ def test_drafts_go_on_after_a_step_without_any() -> None:
     assert old.in_flight == 3
 
 
-def test_no_drafts_are_made_where_no_sequence_can_have_any() -> None:
+def test_sequences_with_penalties_or_a_grammar_have_drafts_too() -> None:
     plan, allocator = scheduler(10)
     sequence = running(plan, allocator, 1)
-    sequence.sampling = SamplingParams(presence_penalty=0.5)
-    assert plan.schedule().num_next_drafts == 0
+    sequence.sampling = SamplingParams(presence_penalty=0.5, constraint=Constraint("{}"))
+    step(plan, 1)
+    assert plan.schedule().rows[0].num_drafts == 4

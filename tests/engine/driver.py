@@ -101,8 +101,7 @@ class Driver:
         for sequence in running:
             prompt, start = sequence.request.prompt, sequence.computed
             if start >= len(prompt):
-                drafts = 0 if sequence.request.sampling.has_penalties else MAX_DRAFTS
-                row = Row(sequence.slot.id, sequence.pages, start, None, num_drafts=drafts)
+                row = Row(sequence.slot.id, sequence.pages, start, None, num_drafts=MAX_DRAFTS)
                 rows.append((sequence, row))
                 continue
             length = min(len(prompt) - start, budget)

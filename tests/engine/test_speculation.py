@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from engine.batch import Binding, ForwardBatch, Row
+from engine.fed_drafts import FedDrafts
 from engine.runner import Engine
 from engine.speculation import Speculation
 from engine.step import Step
@@ -95,8 +96,10 @@ def oracle(
     monkeypatch.setattr(engine, "bind", bound)
     guess = engine._sampler.guess
 
-    def guessed(logits: torch.Tensor, slots: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        ids = guess(logits, slots, at)
+    def guessed(
+        logits: torch.Tensor, slots: torch.Tensor, at: torch.Tensor, drafts: FedDrafts
+    ) -> torch.Tensor:
+        ids = guess(logits, slots, at, drafts)
         for i, (slot, position) in enumerate(zip(slots.tolist(), at.tolist(), strict=True)):
             text = texts[owners[slot]]
             if draw.random() < right and position < len(text):
@@ -137,11 +140,14 @@ def test_steps_may_run_ahead_of_their_results(
     while any(len(ids) < len(t) for ids, t in zip(tokens, truth, strict=True)):
         rows = tuple(
             Row(
-                slot, pages[slot], len(request.prompt) + len(tokens[slot]) - 1 + len(ahead), None,
-                num_drafts=0 if request.sampling.has_penalties else 3,
+                slot,
+                pages[slot],
+                len(r.prompt) + len(tokens[slot]) - 1 + len(ahead),
+                None,
+                num_drafts=3,
             )
-            for slot, request in enumerate(asked)
-        )  # fmt: skip
+            for slot, r in enumerate(asked)
+        )
         ahead.append(engine.launch(ForwardBatch(rows, 3)))
         if len(ahead) > 1:
             for ids, outcomes in zip(tokens, ahead.pop(0).result().sampled, strict=True):

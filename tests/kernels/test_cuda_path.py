@@ -9,7 +9,7 @@ from engine.draft_graphs import DraftGraphs
 from engine.kernels.triton_dot import INTERPRETED
 from engine.runner import Engine
 from tests.kernels import cuda_path
-from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.sampling import Constraint, SamplingParams, StopRule
 
 pytestmark = [
     pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter"),
@@ -17,7 +17,11 @@ pytestmark = [
 ]
 
 PROMPTS = ((5, 6, 7, 8), tuple(range(40, 110)))
-SETTINGS = (SamplingParams(temperature=0.0), SamplingParams(temperature=0.8, seed=4))
+THOUGHT = Constraint("", thought_end=9, thought_budget=2, closing_ids=(8, 9), answer_ids=(7,))
+SETTINGS = (
+    SamplingParams(temperature=0.0, constraint=THOUGHT),
+    SamplingParams(temperature=0.8, seed=4, presence_penalty=0.9, frequency_penalty=0.5),
+)
 NUM_SLOTS, PAGES_EACH, NUM_TOKENS = 2, 3, 5
 
 
@@ -67,6 +71,9 @@ def test_steps_with_drafts_give_the_tokens_of_plain_decoding(
         for slot in running:
             if num_steps % 3 != 2 and len(tokens[slot]) < len(truth[slot]):  # else a random draft
                 drafts._tables.drafts[0, slot] = truth[slot][len(tokens[slot])]
+                if slot in drafts._choices._on_host:
+                    with torch.inference_mode():
+                        drafts._choices._on_host[slot].ids[0] = truth[slot][len(tokens[slot])]
         rows = tuple(
             Row(s, pages(s), len(PROMPTS[s]) + len(tokens[s]) - 1, None, num_drafts=1)
             for s in running

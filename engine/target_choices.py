@@ -1,0 +1,113 @@
+"""What the target chooses for the tokens of a step with drafts, on CUDA.
+
+The host launches all of it without knowing the drafts. Only the mask of a constrained sequence
+needs them there: these are copied when they are made, and waited for when the next step's forward
+pass has been launched.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.batch import Row
+from engine.cuda_sampler import CudaSampler
+from engine.fed_drafts import FedDrafts
+from engine.kernels.triton_drafts import Placed
+from engine.kernels.triton_linear import aligned_rows
+from engine.step import Draw, SampleRow
+from engine.upload import upload
+from engine.verified import VerifiedOnGpu
+
+
+@dataclass(frozen=True)
+class Choices:
+    """``draw`` has one token for each of ``rows``, whose state slots are int64 ``slots`` on the
+    device; ``counts`` are the rows of each sequence."""
+
+    draw: Draw
+    rows: Sequence[SampleRow]
+    slots: torch.Tensor
+    counts: Sequence[int]
+
+
+@dataclass(frozen=True)
+class CopiedDrafts:
+    """One sequence's, on their way to the host until ``copied``."""
+
+    ids: torch.Tensor
+    copied: torch.cuda.Event
+
+
+class TargetChoices:
+    """``ids`` int64 [tokens] are the choices of the last step, -1 where there is none; ``drafts``
+    int64 [drafts, state slots] are those that are fed, ``placed`` says where, and ``logits``
+    float32 [tokens, ids] is where the forward pass leaves its own."""
+
+    def __init__(
+        self, sampler: CudaSampler, drafts: torch.Tensor, placed: Placed, logits: torch.Tensor
+    ) -> None:
+        self._sampler, self._drafts, self._placed = sampler, drafts, placed
+        self._logits, self._device = logits, logits.device
+        num_tokens = placed.ids.shape[0]
+        self.ids = torch.zeros(num_tokens, dtype=torch.int64, device=self._device)
+        # Memory of the same size each step: torch would keep a block for each number of rows.
+        self._chosen = aligned_rows(*logits.shape, dtype=torch.float32, device=self._device)
+        self._on_host: dict[int, CopiedDrafts] = {}
+
+    def choose(self, rows: Sequence[Row], counts: Sequence[int], tokens_each: int) -> Choices:
+        """Enqueue the choices for the first ``counts`` tokens of each row's ``tokens_each``."""
+        size = len(rows) * tokens_each
+        sample_rows = [
+            SampleRow(row.state_slot, row.start + 1 + place, place)
+            for row, count in zip(rows, counts, strict=True)
+            for place in range(count)
+        ]
+        logits, slots = self._logits[:size], self._placed.sample_slots[:size]
+        positions, index = self._placed.sample_positions[:size], None
+        if len(sample_rows) < size:
+            tokens = [i * tokens_each + j for i, count in enumerate(counts) for j in range(count)]
+            index = upload(torch.tensor(tokens), self._device)
+            logits = torch.index_select(logits, 0, index, out=self._chosen[: len(tokens)])
+            slots, positions = slots.index_select(0, index), positions.index_select(0, index)
+        fed = FedDrafts(self._drafts, [row.place for row in sample_rows], self._drafts_of)
+        draw = self._sampler.sample(logits, slots, positions, sample_rows, fed)
+        if index is None:
+            self.ids[:size].copy_(draw.device_ids)
+        else:
+            self.ids[:size].fill_(-1).index_copy_(0, index, draw.device_ids)
+        return Choices(draw, sample_rows, slots, counts)
+
+    def accepted(self, choices: Choices, num_out: torch.Tensor) -> VerifiedOnGpu:
+        """Of each row the first ``num_out`` int64 [rows] choices are output: what the host gets."""
+        on_host = torch.empty(num_out.shape, dtype=torch.int64, pin_memory=True)
+        on_host.copy_(num_out, non_blocking=True)
+        verified = VerifiedOnGpu(choices.draw, choices.counts, on_host, _recorded())
+        ids = choices.draw.device_ids
+        self._sampler.output(choices.rows, choices.slots, ids, num_out, verified)
+        return verified
+
+    def drafted(self, rows: Sequence[Row], num_drafts: int) -> None:
+        """So many drafts of each row's next step were enqueued."""
+        slots = [row.state_slot for row in rows if self._sampler.is_constrained(row.state_slot)]
+        if not (slots and num_drafts):
+            return
+        index = upload(torch.tensor(slots), self._device)
+        made = self._drafts[:num_drafts].index_select(1, index).t()
+        on_host = torch.empty(made.shape, dtype=torch.int64, pin_memory=True)
+        on_host.copy_(made, non_blocking=True)
+        copied = _recorded()
+        for slot, ids in zip(slots, on_host, strict=True):
+            self._on_host[slot] = CopiedDrafts(ids, copied)
+
+    def _drafts_of(self, slot: int) -> Sequence[int]:
+        drafts = self._on_host[slot]
+        drafts.copied.synchronize()
+        ids: list[int] = drafts.ids.tolist()
+        return ids
+
+
+def _recorded() -> torch.cuda.Event:
+    event = torch.cuda.Event()
+    event.record()
+    return event
