@@ -65,14 +65,15 @@ class Member:
         logits = aligned_rows(max_rows, NUM_IDS, dtype=torch.float32, device=self.device)
         self.kernels = TritonKernels(config, self.device, max_rows)
         self.graphs = DecodeGraphs(
-            self.model, cache, layout, self.kernels, next_token, logits, CONTEXT + 512
-        )
+            self.model, cache, layout, self.kernels, next_token, logits, CONTEXT + 512,
+            spreads=True,
+        )  # fmt: skip
         self.graphs.buckets = self.buckets
         exchanged = ExchangeLayout(max_rows, config.num_experts_per_tok, config.hidden_size)
         self.own = CudaMemory()
         self.steps = SpreadSteps(
-            self.graphs, self.kernels, exchanged, self.num_layers, self.own,
-            (cache.conv, cache.recurrent, next_token), self.buckets, limit_s=LIMIT_S,
+            self.graphs, self.kernels, exchanged, self.num_layers, self.own, self.buckets,
+            limit_s=LIMIT_S,
             open_peer=lambda handle: open_handle(handle, peer="a member"), close_peer=close_handle,
         )  # fmt: skip
         self.exchange = self.steps.exchange
@@ -97,7 +98,8 @@ class Member:
         return {}
 
     def bits(self, live: int, bucket: int, round_: int, steps: int) -> dict[str, Any]:
-        """Whether spread steps give the logits and states of local ones."""
+        """Whether spread steps, and a local one behind them, give the logits and states of local
+        ones."""
         local = self._outcome(live, steps, lambda _, rows: self.graphs.launch(rows))
         spread = self._outcome(
             live, steps, lambda i, rows: self._launch_spread(bucket, round_ + i, rows)
@@ -165,7 +167,6 @@ class Member:
             outcomes.append(self.steps.outcome(rows))
         read = [self.steps.read(outcome) for outcome in outcomes]
         took_ms = 1e3 * (time.perf_counter() - began)
-        self.steps.take_back()
         found = self._run(live, 2, lambda _, rows: self.graphs.launch(rows))
         equal = all(
             torch.equal(ours, expected) for ours, expected in zip(found, truth, strict=True)
@@ -199,14 +200,20 @@ class Member:
     def _begin(self) -> None:
         for tensor, kept in zip((self.cache.conv, self.cache.recurrent), self.kept, strict=True):
             tensor.copy_(kept)
+        for slot in range(self.max_rows):
+            self.graphs.forget(slot)
 
     def _run(
         self, live: int, steps: int, launch: Callable[[int, list[Row]], Any]
     ) -> list[torch.Tensor]:
+        """The logits of the steps and of a local one behind them, which adds to the states what a
+        spread one has left, and every fourth sequence's states."""
         found = []
         for i in range(steps):
             stepped = launch(i, self._rows(live, i))
             found.append(stepped[0][:live].clone() if stepped else torch.empty(0))
+        self._read_last()
+        found.append(self.graphs.launch(self._rows(live, steps))[0].clone())
         found.append(self.cache.recurrent[:live:4].clone())
         torch.cuda.synchronize()
         return found

@@ -104,8 +104,8 @@ class DecodeScheduler:
         for sequence, row, sampled in scheduled.outcomes(result):
             sequence.in_flight -= 1
             sequence.drafts_in_flight -= row.num_drafts
-            sequence.num_pending = max(0, len(sampled) - 1)
-            sequence.num_cached += sequence.num_pending
+            sequence.num_pending = max(0, len(sampled) - result.num_stored)
+            sequence.num_cached += max(0, len(sampled) - 1)
             if sequence.ended:
                 if any(each.token_id is None for each in sampled):
                     sequence.finished = False  # its state is not worth keeping
@@ -124,6 +124,13 @@ class DecodeScheduler:
             sequence.drafts_in_flight -= row.num_drafts
             if sequence.ended:
                 self._release_if_retired(sequence)
+
+    def aborted(self, scheduled: Scheduled) -> None:
+        """The step was launched, and aborted. Its sequences take it again; their states have all
+        that was pending before it."""
+        for sequence in scheduled.sequences:
+            sequence.num_pending = 0
+        self.take_back(scheduled)
 
     def take_in(
         self, scheduled: Scheduled, result: StepResult

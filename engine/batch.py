@@ -152,9 +152,13 @@ class StepResult:
     scored: Mapping[int, bytes | None] = field(default_factory=dict)
     num_drafts: tuple[int, ...] = ()
     """By row, how many drafts were verified; empty: none."""
+    num_stored: int = 1
+    """The state slot of a decode row has so many of its tokens. The others are *pending*: the row's
+    next step adds them."""
     aborted: bool = False
     """A spread step that not all members computed: it has no other outcome, and what is launched
-    next finds all as it was before. Spread steps launched behind it have aborted too."""
+    next finds all as it was before, with nothing pending. Spread steps launched behind it have
+    aborted too."""
     late: tuple[int, ...] = ()
     """The ranks of the members for which an aborted step waited in vain, as far as is known."""
 

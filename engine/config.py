@@ -45,8 +45,7 @@ class EngineConfig:
     captured: the host enqueues each pass kernel by kernel. ``max_drafts``: tokens that a decode
     step may guess for each sequence with the checkpoint's draft layer; 0 leaves that layer out, as
     does a checkpoint that has none. ``spread``: decode steps without drafts can be computed
-    together with other engines of the node, on CUDA; the states that such steps change are kept
-    twice.
+    together with other engines of the node, on CUDA; each state slot then has a ring of one entry.
     """
 
     model_dir: Path

@@ -65,6 +65,7 @@ class CudaParts:
         graphs = DecodeGraphs(
             self._model, self._cache, self._layout, self._kernels, self.sampler.next_token,
             self._logits, self._model.config.max_position_embeddings,
+            spreads=self._config.spreads,
         )  # fmt: skip
         _capture(graphs, f"{len(graphs.buckets)} decode graphs")
         return graphs
@@ -84,7 +85,6 @@ class CudaParts:
         steps = SpreadSteps(
             graphs, self._kernels, exchange_layout(self._model.config),
             num_layers, memory,
-            (self._cache.conv, self._cache.recurrent, self.sampler.next_token),
             [bucket for bucket in graphs.buckets if bucket <= MAX_ROWS], limit_s=SPREAD_WAIT_S,
             open_peer=partial(open_handle, peer="a member of the spread group"),
             close_peer=close_handle,

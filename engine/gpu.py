@@ -112,7 +112,7 @@ class CacheDemand:
     share: int
     max_drafts: int = 0
     ring_bytes: int = 0
-    """For the drafts of a state slot."""
+    """Of the ring of a state slot, for drafts or spread steps."""
     spread_bytes: int = 0
     """Of the memory that other workers write into."""
 
@@ -122,9 +122,8 @@ class CacheDemand:
 
     @property
     def slot_bytes(self) -> int:
-        """Of a state slot, with its tables, and with the copy that spread steps need."""
-        state_bytes = self.layout.state_slot_bytes * (2 if self.spread_bytes else 1)
-        return state_bytes + self.num_ids * TABLE_BYTES + self.ring_bytes
+        """Of a state slot, with its tables."""
+        return self.layout.state_slot_bytes + self.num_ids * TABLE_BYTES + self.ring_bytes
 
     def sampled_bytes(self, num_slots: int) -> int:
         """Bytes of scratch memory that sampling needs."""

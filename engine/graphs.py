@@ -3,7 +3,9 @@
 A batch runs in the smallest bucket that holds it; the rows beyond it have state slot -1, which
 every kernel skips. What a graph reads lies in static memory: state slots and ends of the step,
 copied in before each replay, and one block table a state slot, to which only new pages are added.
-Steps that several workers compute together (engine/spread) have graphs of their own.
+Steps that several workers compute together (engine/spread) have graphs of their own. Where there
+are such steps, states have a ring of one entry (kernels/state_ring.py): local steps apply what the
+last spread one has left in it.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +17,11 @@ import torch
 from engine.batch import Row
 from engine.block_tables import BlockTables
 from engine.config import MAX_DECODE_ROWS
-from engine.inputs import Inputs, Rows
+from engine.inputs import DraftRows, Inputs, Rows
 from engine.kernels.interface import Kernels
+from engine.kernels.state_ring import StateRing
 from engine.model.qwen35 import Qwen35
+from engine.spread.triton_settle import applied, settle
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 
@@ -54,7 +58,8 @@ class GraphPool:
 
 class DecodeGraphs:
     """Captured decode steps. ``next_token`` [state slots] int64 is what the rows feed; ``logits``
-    float32 [rows, ids] is where each step leaves its own."""
+    float32 [rows, ids] is where each step leaves its own. ``spreads``: there may be steps that
+    several workers compute together."""
 
     def __init__(
         self,
@@ -65,6 +70,8 @@ class DecodeGraphs:
         next_token: torch.Tensor,
         logits: torch.Tensor,
         max_seq_len: int,
+        *,
+        spreads: bool = False,
     ) -> None:
         self._model, self._cache, self._layout = model, cache, layout
         self._kernels, self._next_token, self._logits = kernels, next_token, logits
@@ -74,6 +81,12 @@ class DecodeGraphs:
         self._tables = BlockTables(layout, num_slots, max_seq_len, self._device)
         # State slots, ends, and (first column) how many rows are live.
         self._step = torch.zeros(3, self.buckets[-1], dtype=torch.int32, device=self._device)
+        self._fed = torch.zeros(self.buckets[-1], dtype=torch.int64, device=self._device)
+        self._pending = torch.zeros(num_slots, dtype=torch.int32, device=self._device)
+        self._rings: tuple[StateRing, ...] = ()
+        if spreads:
+            shape, dtype = kernels.ring_shape(layout), cache.conv.dtype
+            self._rings = StateRing.allocate(layout, 1, shape, dtype, self._pending)
         self._pool = GraphPool()
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Stepped]] = {}
 
@@ -84,6 +97,7 @@ class DecodeGraphs:
     def capture_spread(self, size: int, buckets: Sequence[int], kernels: Kernels) -> None:
         """The steps of groups of up to ``size`` members, with the kernels of one of them."""
         assert size > LOCAL
+        assert self._rings, "graphs without spread steps"
         self._capture(size, buckets, kernels)
 
     @torch.inference_mode()
@@ -91,14 +105,17 @@ class DecodeGraphs:
         """The largest first, in one memory pool."""
         for bucket in sorted(buckets, reverse=True):
             self._write_step(bucket, (), ())
-            forward = partial(self._forward, bucket, kernels)
+            forward = partial(self._forward, bucket, kernels, spread=size > LOCAL)
             for _ in range(2):
                 forward()
             self._graphs[size, bucket] = self._pool.capture(forward)
 
+    @torch.inference_mode()
     def forget(self, state_slot: int) -> None:
-        """The slot has a new owner: its block table starts anew."""
+        """The slot has a new owner: its block table starts anew, and its state has all tokens."""
         self._tables.forget(state_slot)
+        if self._rings:
+            self._pending[state_slot] = 0
 
     def launch(self, rows: Sequence[Row]) -> Stepped:
         """Enqueue one step of ``rows``, all decode. What it returns is valid for what is enqueued
@@ -107,9 +124,15 @@ class DecodeGraphs:
 
     def launch_spread(self, size: int, bucket: int, rows: Sequence[Row]) -> Stepped:
         """The same of a step that all members launch with this bucket, each with its own rows, of
-        which it may have none."""
+        which it may have none. ``settle_spread`` follows behind all that uses the step."""
         assert len(rows) <= bucket
         return self._launch(size, bucket, rows)
+
+    def settle_spread(self, num_rows: int, aborted: torch.Tensor) -> None:
+        """Enqueue, behind the spread step launched last and the sampling of its rows: unless
+        ``aborted`` (int32 [1] on the device) is 0, the sequences are as before it."""
+        slots = self._step[0, :num_rows]
+        settle(slots, self._fed, aborted, self._pending, self._next_token)
 
     def _launch(self, size: int, bucket: int, rows: Sequence[Row]) -> Stepped:
         self._tables.add(rows)
@@ -126,7 +149,7 @@ class DecodeGraphs:
         host = torch.tensor(values, dtype=torch.int32).pin_memory()
         self._step[:, :bucket].copy_(host, non_blocking=True)
 
-    def _forward(self, bucket: int, kernels: Kernels) -> Stepped:
+    def _forward(self, bucket: int, kernels: Kernels, *, spread: bool = False) -> Stepped:
         slots, ends = self._step[0, :bucket], self._step[1, :bucket]
         held = slots.clamp(min=0).long()
         rows = Rows.of(
@@ -149,8 +172,14 @@ class DecodeGraphs:
             live=slots,
             num_live=self._step[2, :1],
         )
-        ids = self._next_token.index_select(0, held)
+        if self._rings:
+            inputs.drafts = DraftRows(
+                slots, (1,) * bucket, self._rings, num_stored=0 if spread else 1
+            )
+        ids = torch.index_select(self._next_token, 0, held, out=self._fed[:bucket])
         hidden = self._model.forward(inputs, ids, self._cache, kernels)
         logits = self._logits[:bucket]
         self._model.logits(hidden, logits.shape[1], kernels, logits)
+        if self._rings and not spread:
+            applied(slots, self._pending)
         return logits, held, inputs.sample_positions

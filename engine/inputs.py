@@ -124,17 +124,20 @@ class Rows:
 
 @dataclass
 class DraftRows:
-    """Decode sequences of several tokens each: a certain one, then drafts to verify.
+    """Decode sequences whose states have a ring: a token each, then drafts to verify.
 
     Each token is one of ``Inputs.decode``'s rows, those of a sequence in a run of ``counts``.
     ``state_slots`` [sequences] on the device; ``rings`` are DeltaNet's, layer by layer. Where the
-    host knows them, ``num_pending`` are the entries that each sequence's rings have pending.
+    host knows them, ``num_pending`` are the entries that each sequence's rings have pending. The
+    states are stored behind the first ``num_stored`` tokens of each sequence: 1, or 0 where the
+    step may be aborted, so that no token is certain.
     """
 
     state_slots: torch.Tensor
     counts: tuple[int, ...]
     rings: tuple[StateRing, ...]
     num_pending: tuple[int, ...] = ()
+    num_stored: int = 1
 
     @cached_property
     def pending(self) -> list[tuple[int, torch.Tensor | None]]:

@@ -198,7 +198,7 @@ class Engine:
         self._checks.check(batch)
         draws: list[tuple[Sequence[int], Outcome]] = []
         scores: list[tuple[tuple[int, ...], Scores]] = []
-        apart = self._drafts is not None
+        apart = self._drafts is not None or self.spread is not None
         for part in passes(batch, self._kernels.prefill_block, self._scored_block, apart=apart):
             if self._drafts is not None and part.decodes:
                 owners, verified = self._drafts.launch(part.rows, batch.num_next_drafts)

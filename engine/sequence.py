@@ -35,8 +35,8 @@ class Sequence:
     are of this process's monotonic clock.
     ``http_id`` is the client's own id of the request, for the log. ``hands_off``: when its prompt
     is done its cache is offered to a decode worker; else it runs on here. ``num_scored`` tokens of
-    its prompt got their log-probabilities in earlier attempts. ``num_pending``
-    of the tokens in its pages are drafts of its last step that its state does not have yet.
+    its prompt got their log-probabilities in earlier attempts. Its state does not have the
+    last ``num_pending`` of the tokens in its pages yet, which its last step has left to the next.
     ``begun``: its first batch here was launched. ``finished``: it has got its last token.
 
     Of the prefix cache: ``salt`` and ``boundaries`` as in the order; ``keys`` are those of its

@@ -108,7 +108,7 @@ class Worker:
             prefixes.reuse, prefixes.pulls,
         )  # fmt: skip
         self._group = group or Alone()
-        self._launches = Launches(self._sequences.take_back, self._group.aborted, clock)
+        self._launches = Launches(self._sequences.aborted, self._group.aborted, clock)
         self._steps = DecodeSteps(
             engine, self._sequences, self._launches, self._group, self._process_tokens, lookahead
         )

@@ -37,7 +37,7 @@ def lay(
             max_seq_len=model.max_position_embeddings,
             share=config.gpu_share,
             max_drafts=max_drafts,
-            ring_bytes=ring_bytes(layout, max_drafts),
+            ring_bytes=ring_bytes(layout, 1 if config.spreads else max_drafts),
             spread_bytes=exchange_layout(model).size_bytes if config.spreads else 0,
         )
         pools = gpu.pools_that_fit(demand, config.num_pages, config.num_state_slots)

@@ -68,8 +68,8 @@ class Kernels(Protocol):
         q, k, v; unit q and k; the gated delta rule; RMS norm per head, times ``silu(z)``. conv
         [state slots, channels, kernel - 1] holds the last conv inputs, oldest first; recurrent
         [state slots, v_heads, k_dim, v_dim] float32. Value head j uses key head
-        ``j // (v_heads / k_heads)``. ``layer`` counts the DeltaNet layers: with drafts in
-        ``inputs``, its ring is read and written too, and the states move on by the certain tokens.
+        ``j // (v_heads / k_heads)``. ``layer`` counts the DeltaNet layers: with ``drafts``
+        in ``inputs``, its ring is read and written too, and the states move on by certain tokens.
         What a prefill row keeps (``Rows.keeps``), the states behind a part of its tokens, is stored
         too; no output or other state depends on it.
         """

@@ -1,11 +1,13 @@
-"""What the drafts of each state slot's last step would do to the state of one DeltaNet layer.
+"""What a step's uncertain tokens would do to the state of one DeltaNet layer, for each state slot.
 
-A step that verifies drafts stores the state after its first token, which is certain. Of every
-draft the ring keeps the conv's input and what its update of the recurrent state was made of. When
-the host and the GPU know how many drafts were accepted, ``pending`` says so, and the next step
-applies that many entries before its own tokens. So a refused draft leaves no trace in the state,
-and a token's bits do not depend on the number of drafts: the same updates happen in the same order
-(the idea is ReplaySSM's, vLLM RFC 49232).
+A step that verifies drafts stores the state after its first token, which is certain. A step that
+several workers compute together (engine/spread) may abort, so none of its tokens is certain, and it
+stores the state before them. Of every token behind the stored state the ring keeps the conv's input
+and what its update of the recurrent state was made of. When the host and the GPU know how many of
+these tokens stay, ``pending`` says so, and the next step applies that many entries before its own
+tokens. So a refused draft or an aborted step leaves no trace in the state, and a token's bits do
+not depend on the number of drafts: the same updates happen in the same order (the idea is
+ReplaySSM's, vLLM RFC 49232).
 """
 
 from dataclasses import dataclass
@@ -17,9 +19,9 @@ from transport.wire.layout import CacheLayout
 
 @dataclass(frozen=True)
 class StateRing:
-    """One layer's. ``inputs`` [state slots, drafts, channels] in the compute dtype; ``updates``
-    [state slots, parts, drafts, numbers] float32, in an order that is the kernel set's own; pending
-    [state slots] int32, shared by all layers."""
+    """One layer's. ``inputs`` [state slots, entries, channels] in the compute dtype; ``updates``
+    [state slots, parts, entries, numbers] float32, in an order that is the kernel set's own;
+    ``pending`` [state slots] int32, shared by all layers."""
 
     inputs: torch.Tensor
     updates: torch.Tensor
@@ -29,18 +31,18 @@ class StateRing:
     def allocate(
         cls,
         layout: CacheLayout,
-        max_drafts: int,
+        num_entries: int,
         update_shape: tuple[int, int],
         dtype: torch.dtype,
         pending: torch.Tensor,
     ) -> "tuple[StateRing, ...]":
-        """A ring for each layer, for as many state slots as ``pending`` has entries;
-        ``update_shape`` is (parts, numbers)."""
+        """A ring for each layer, of as many state slots as ``pending`` is long, with
+        ``num_entries`` each; ``update_shape`` is (parts, numbers)."""
         (parts, numbers), num_slots = update_shape, pending.shape[0]
         layers, device = range(layout.num_deltanet_layers), pending.device
         shapes = (
-            (num_slots, max_drafts, layout.conv_channels),
-            (num_slots, parts, max_drafts, numbers),
+            (num_slots, num_entries, layout.conv_channels),
+            (num_slots, parts, num_entries, numbers),
         )
         return tuple(
             cls(
@@ -52,8 +54,8 @@ class StateRing:
         )
 
 
-def ring_bytes(layout: CacheLayout, max_drafts: int) -> int:
+def ring_bytes(layout: CacheLayout, num_entries: int) -> int:
     """The most that rings take for each state slot, whatever the kernel set keeps in them."""
     per_head = 2 * layout.k_dim + layout.v_dim + 64
-    per_draft = 4 * (layout.conv_channels + layout.num_v_heads * per_head)
-    return layout.num_deltanet_layers * max_drafts * per_draft
+    per_entry = 4 * (layout.conv_channels + layout.num_v_heads * per_head)
+    return layout.num_deltanet_layers * num_entries * per_entry

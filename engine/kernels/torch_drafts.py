@@ -1,9 +1,10 @@
 """DeltaNet of decode rows with drafts, in plain PyTorch (state_ring.py says what the ring holds).
 
-Each sequence has a run of tokens, its certain one first. The recurrence goes token by token, in the
-operations of rows of one token (torch_conv.conv_decode, torch_delta_rule.recurrent), but that one
-subtraction is part of its product: where MKL computes it, the last bit may differ. Shorter runs are
-filled up with their own last token, whose outputs are then left out.
+Each sequence has a run of tokens, of which the first is certain, or none is. The recurrence goes
+token by token, in the operations of rows of one token (torch_conv.conv_decode,
+torch_delta_rule.recurrent), but that one subtraction is part of its product: where MKL computes it,
+the last bit may differ. Shorter runs are filled up with their own last token, whose outputs are
+then left out.
 """
 
 import torch
@@ -17,8 +18,8 @@ def conv_drafts(
     x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, ring: StateRing, rows: DraftRows
 ) -> torch.Tensor:
     """x [tokens, channels] convolved; state [state slots, channels, kernel - 1] moves on by each
-    sequence's pending inputs and its first token, the ring keeps the others."""
-    slots, kept = rows.state_slots, state.shape[2]
+    sequence's pending inputs and its certain tokens, the ring keeps the others."""
+    slots, kept, certain = rows.state_slots, state.shape[2], rows.num_stored
     history = state.index_select(0, slots)
     for i, pending in rows.pending:
         entry = ring.inputs[:, i].index_select(0, slots).unsqueeze(-1)
@@ -26,8 +27,8 @@ def conv_drafts(
         history = moved if pending is None else torch.where(pending[:, None, None], moved, history)
     runs = rows.filled(x)
     wide = torch.cat((history, runs.transpose(1, 2)), -1)
-    state.index_copy_(0, slots, wide[..., 1 : kept + 1])
-    ring.inputs[:, : runs.shape[1] - 1].index_copy_(0, slots, runs[:, 1:])
+    state.index_copy_(0, slots, wide[..., certain : kept + certain])
+    ring.inputs[:, : runs.shape[1] - certain].index_copy_(0, slots, runs[:, certain:])
     windows = wide.unfold(-1, kept + 1, 1).float()
     out = F.silu((windows * weight.unsqueeze(1)).sum(-1)).to(x.dtype)
     return rows.emptied(out.transpose(1, 2))
@@ -45,7 +46,7 @@ def recurrent_drafts(
 ) -> torch.Tensor:
     """-> [tokens, v_heads, v_dim]; arguments and state as ``recurrent``'s, each sequence's tokens
     in a run. An entry of the ring is a head's k, then the update's values, then the decay."""
-    slots, (k_dim, v_dim) = rows.state_slots, state.shape[-2:]
+    slots, (k_dim, v_dim), certain = rows.state_slots, state.shape[-2:], rows.num_stored
     s = state.index_select(0, slots)
     flat = s.view(-1, k_dim, v_dim)
     for i, pending in rows.pending:
@@ -62,17 +63,19 @@ def recurrent_drafts(
     q_rows, k_rows = (x.reshape(num, -1, 1, k_dim).unbind() for x in (q, k))
     v_rows = v.reshape(num, -1, 1, v_dim).unbind()
     decays, betas = (x.reshape(num, -1, 1, 1).unbind() for x in (decay, beta))
+    if certain == 0:
+        state.index_copy_(0, slots, s)
     for j in range(num):
         flat.mul_(decays[j])
         delta = torch.baddbmm(v_rows[j], k_rows[j], flat, alpha=-1).mul_(betas[j])
         flat.baddbmm_(k_rows[j].transpose(1, 2), delta)
         torch.bmm(q_rows[j], flat, out=outputs[j].view(-1, 1, v_dim))
-        if j == 0:
+        if j + 1 == certain:
             state.index_copy_(0, slots, s)
         else:
             values.append(delta.view(shape))
     if values:
-        entries = (k[1:], torch.stack(values), decay[1:].unsqueeze(-1))
+        entries = (k[certain:], torch.stack(values), decay[certain:].unsqueeze(-1))
         kept = torch.cat(entries, -1).permute(1, 2, 0, 3)
         ring.updates[:, :, : len(values)].index_copy_(0, slots, kept)
     return rows.emptied(outputs.transpose(0, 1))

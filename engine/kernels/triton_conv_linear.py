@@ -8,8 +8,8 @@ A channel's conv needs nothing of its neighbours, so the program that forms a ba
 convolves it in passing: as a kernel of its own the conv would cost a place in the chain of kernels,
 and a round trip of the activations.
 
-With drafts the history moves on by a row's certain token alone. The ring (state_ring.py) keeps the
-inputs of its drafts, and the next step begins behind those that were accepted.
+The history moves on by a row's certain tokens alone, the first one or none. The ring
+(state_ring.py) keeps the inputs of the others, and the next step begins behind those that stay.
 """
 
 import torch
@@ -51,18 +51,18 @@ def _convolve(b_x, p_taps, channels, b_h0, b_h1, b_h2):
 
 
 @triton.jit
-def _move_on(p_h, b_h1, b_h2, b_x, live):
-    """The history after one more input."""
-    # NOTE: copies of a channel may be loaded by several threads: all load before any stores.
+def _store_history(p_h, b_h0, b_h1, b_h2, live):
+    # NOTE: copies of a channel, and of the ring, may be loaded by several threads: all load before
+    # any stores.
     tl.debug_barrier()
-    tl.store(p_h, b_h1, mask=live)
-    tl.store(p_h + 1, b_h2, mask=live)
-    tl.store(p_h + 2, b_x, mask=live)
+    tl.store(p_h, b_h0, mask=live)
+    tl.store(p_h + 1, b_h1, mask=live)
+    tl.store(p_h + 2, b_h2, mask=live)
 
 
 @triton.jit
 def _behind_pending(p_ring, b_pending, b_h0, b_h1, b_h2, live, CHANNELS: tl.constexpr, RING):
-    """The history after the accepted drafts of the last step."""
+    """The history after those entries of the last step's that stay."""
     for i in tl.static_range(RING):
         moves = live & (b_pending > i)[:, None]
         b_x = tl.load(p_ring + i * CHANNELS, mask=moves, other=0.0)
@@ -95,6 +95,7 @@ def _conv_linear_kernel(
     K: tl.constexpr,
     CHANNELS: tl.constexpr,
     TOKENS: tl.constexpr,
+    STORED: tl.constexpr,
     RING: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -106,7 +107,8 @@ def _conv_linear_kernel(
     PREFETCHED: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A band of rows of the weights. Each sequence has TOKENS tokens, and a ring of RING drafts."""
+    """A band of rows of the weights. Each sequence has TOKENS tokens, of which the history gets the
+    first STORED, and a ring of RING entries."""
     band = tl.program_id(0) * BLOCK_N
     rows = band + tl.arange(0, BLOCK_N)
     tokens = tl.arange(0, BLOCK_T)
@@ -115,7 +117,7 @@ def _conv_linear_kernel(
     b_slots = tl.load(p_slots + tokens // TOKENS, mask=in_batch, other=-1).to(tl.int64)
     live = (b_slots >= 0)[:, None]
     channels = tl.minimum(rows, CHANNELS - 1)
-    # No kernel of this step has written history and ring before.
+    # No kernel of this step has written history, ring and ``p_pending`` before.
     p_h, b_h0, b_h1, b_h2 = _history(p_state, b_slots, channels, slot_stride)
     if RING > 0:
         p_ring += tl.maximum(b_slots, 0)[:, None] * ring_slot_stride + channels[None, :]
@@ -145,9 +147,13 @@ def _conv_linear_kernel(
             b_x0 = tl.where(place == 1, b_h1, tl.where(place == 2, b_h2, b_h0))
             b_x0 = tl.where(place >= 3, b_3, b_x0)
         b_y = _convolve(b_x, p_taps, channels, b_x0, b_x1, b_x2)
-        _move_on(p_h, b_h1, b_h2, b_x, live & (place == 0))
-        if TOKENS > 1:
-            tl.store(p_ring + (place - 1) * CHANNELS, b_x, mask=live & (place > 0))
+        if STORED == 0:
+            _store_history(p_h, b_h0, b_h1, b_h2, live & (place == 0))
+        else:
+            _store_history(p_h, b_h1, b_h2, b_x, live & (place == 0))
+        if TOKENS > STORED:
+            p_entry = p_ring + (place - STORED) * CHANNELS
+            tl.store(p_entry, b_x, mask=live & (place >= STORED))
     tl.store(p_y, b_y, mask=stored)
 
 
@@ -164,11 +170,12 @@ def _conv_kernel(
     ring_slot_stride,
     CHANNELS: tl.constexpr,
     TOKENS: tl.constexpr,
+    STORED: tl.constexpr,
     HAS_RING: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """BLOCK_N channels of one row's TOKENS tokens, in place."""
+    """BLOCK_N channels of one row's TOKENS tokens, in place; the history gets the first STORED."""
     channels = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.program_id(1) + tl.arange(0, 1)
     wait_for_inputs(PDL)
@@ -182,13 +189,15 @@ def _conv_kernel(
         for i in range(num_pending):
             b_h0, b_h1, b_h2 = b_h1, b_h2, tl.load(p_ring + i * CHANNELS)
     p_y += (row.to(tl.int64) * TOKENS)[:, None] * stride_y + channels[None, :]
+    if STORED == 0:
+        _store_history(p_h, b_h0, b_h1, b_h2, live)
     for j in tl.static_range(TOKENS):
         b_x = tl.load(p_y + j * stride_y)
         tl.store(p_y + j * stride_y, _convolve(b_x, p_taps, channels, b_h0, b_h1, b_h2))
-        if j == 0:
-            _move_on(p_h, b_h1, b_h2, b_x, live)
+        if j + 1 == STORED:
+            _store_history(p_h, b_h1, b_h2, b_x, live)
         else:
-            tl.store(p_ring + (j - 1) * CHANNELS, b_x, mask=live)
+            tl.store(p_ring + (j - STORED) * CHANNELS, b_x, mask=live)
         b_h0, b_h1, b_h2 = b_h1, b_h2, b_x
 
 
@@ -199,14 +208,17 @@ def conv_linear(
     conv_state: torch.Tensor,
     state_slots: torch.Tensor,
     ring: StateRing | None = None,
+    num_stored: int = 1,
+    *,
     tiles: Tiles | None = None,
 ) -> torch.Tensor:
     """``x @ w.T`` [tokens, width], its first ``channels`` columns convolved.
 
-    x [tokens, k], as many tokens for each row, in a run: those after a row's first are drafts and
-    need a ``ring``. w [width, k]; taps [channels, 4]; conv_state [state slots, channels, 3] (one
-    layer's view), moved on in place at ``state_slots`` (int32 [rows], -1: none, and the row is
-    undefined) by a row's first token. Two rows must not share a slot.
+    x [tokens, k], as many tokens for each row, in a run. w [width, k]; taps [channels, 4];
+    conv_state [state slots, channels, 3] (one layer's view), moved on in place at ``state_slots``
+    (int32 [rows], -1: none, and the row is undefined) by what is pending in the ``ring`` and by a
+    row's first ``num_stored`` tokens, 0 or 1; those after them need a ring. Two rows must not share
+    a slot.
     """
     (num_tokens, k), (width, channels) = x.shape, (w.shape[0], taps.shape[0])
     num_rows = state_slots.shape[0]
@@ -215,13 +227,15 @@ def conv_linear(
     assert conv_state.shape[1:] == (channels, HISTORY), conv_state.shape
     assert conv_state.stride()[1:] == (HISTORY, 1), conv_state.stride()
     assert num_tokens % num_rows == 0, (num_tokens, num_rows)
-    assert ring is not None or num_tokens == num_rows, "drafts without a ring"
+    tokens_each = num_tokens // num_rows
+    assert num_stored in (0, 1), num_stored
+    assert ring is not None or tokens_each == num_stored, "tokens behind the state without a ring"
     assert all(t.is_contiguous() for t in (taps, state_slots))
     assert x.stride(1) == 1
-    inputs, pending, num_drafts = taps, state_slots, 0
+    inputs, pending, num_entries = taps, state_slots, 0
     if ring is not None:
-        inputs, pending, num_drafts = ring.inputs, ring.pending, ring.inputs.shape[1]
-        assert num_drafts >= num_tokens // num_rows - 1, (inputs.shape, num_tokens)
+        inputs, pending, num_entries = ring.inputs, ring.pending, ring.inputs.shape[1]
+        assert num_entries >= tokens_each - num_stored, (inputs.shape, num_tokens)
         assert inputs.stride()[1:] == (channels, 1), inputs.stride()
         assert inputs.dtype == x.dtype, inputs.dtype
     if num_tokens > MAX_FUSED:
@@ -231,7 +245,7 @@ def conv_linear(
         _conv_kernel[(channels // block, num_rows)](
             y, taps, conv_state, state_slots, inputs, pending,
             y.stride(0), conv_state.stride(0), inputs.stride(0),
-            CHANNELS=channels, TOKENS=num_tokens // num_rows, HAS_RING=num_drafts > 0,
+            CHANNELS=channels, TOKENS=tokens_each, STORED=num_stored, HAS_RING=num_entries > 0,
             BLOCK_N=block, num_warps=4, **overlap(y),
         )  # fmt: skip
         return y
@@ -257,8 +271,9 @@ def conv_linear(
         conv_state.stride(0),
         inputs.stride(0),
         CHANNELS=channels,
-        TOKENS=num_tokens // num_rows,
-        RING=num_drafts,
+        TOKENS=tokens_each,
+        STORED=num_stored,
+        RING=num_entries,
         BLOCK_T=max(16, triton.next_power_of_2(num_tokens)),
         **tiles.arguments(w, k),
         **overlap(x),

@@ -12,8 +12,9 @@ the state, and only then wait for it. The state is read once and written once; b
 it come from the read (arXiv:2412.06464 writes o after the update: the same number). Where several
 programs share a head, the last one to arrive norms it.
 
-With drafts a row has several tokens: one that is certain, after which the state is stored, then
-drafts, whose updates go to the ring (state_ring.py). Pending updates of the step before come first.
+With drafts a row has several tokens. The state is stored after those that are certain, the first
+one or none; the updates of the others go to the ring (state_ring.py). Pending updates of the step
+before come first.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -74,6 +75,7 @@ def delta_decode(
     eps: float,
     workspace: DeltaWorkspace,
     ring: StateRing | None = None,
+    num_stored: int = 1,
     *,
     block_columns: int = 0,
     num_warps: int = 0,
@@ -83,9 +85,10 @@ def delta_decode(
     projected [tokens, q | k | v | z | b | a], q, k and v convolved; state [state slots, v_heads,
     k_dim, v_dim] float32 (one layer's view) is updated in place at ``state_slots`` (int32 [rows]);
     neg_exp_a, dt_bias [v_heads] and norm_weight [v_dim] are float32. Every row has as many tokens,
-    in a run; those after its first are drafts, and need a ``ring`` that holds them, whose pending
-    updates come first. A row whose slot is -1 yields zeros and touches nothing. Two rows must not
-    share a slot. ``block_columns`` and ``num_warps`` 0 are what measured best.
+    in a run; the state is stored behind the first ``num_stored`` (0 or 1) of them. Those after it
+    need a ``ring`` that holds them, whose pending updates come first. A row whose slot is -1 yields
+    zeros and touches nothing. Two rows must not share a slot. ``block_columns`` and ``num_warps`` 0
+    are what measured best.
     """
     (num_tokens, width), num_rows = projected.shape, state_slots.shape[0]
     num_v_heads, k_dim, v_dim = state.shape[1:]
@@ -111,18 +114,19 @@ def delta_decode(
     if ring is not None:
         updates, pending, ring_width = ring.updates, ring.pending, _ring_width(v_dim, block_columns)
         assert updates.shape[1] == num_programs, (updates.shape, num_programs)
-        assert updates.shape[2] >= tokens_each - 1, (updates.shape, tokens_each)
+        assert updates.shape[2] >= tokens_each - num_stored, (updates.shape, tokens_each)
         assert updates.shape[3] == ring_width, (updates.shape, ring_width)
         assert updates[0].is_contiguous()
         assert pending.dtype == torch.int32, pending.dtype
-    assert ring is not None or tokens_each == 1, "drafts without a ring"
+    assert num_stored in (0, 1), num_stored
+    assert ring is not None or tokens_each == num_stored, "tokens behind the state without a ring"
     _update_kernel[(num_programs, num_rows)](
         projected, neg_exp_a, dt_bias, norm_weight, state, state_slots, out,
         workspace.outputs, workspace.arrivals, updates, pending,
         projected.stride(0), state.stride(0), updates.stride(0), updates.stride(1),
         k_dim**-0.5, eps,
         K_HEADS=num_k_heads, V_HEADS=num_v_heads, DIM=v_dim, COLUMNS=block_columns,
-        TOKENS=tokens_each, RING_WIDTH=ring_width,
+        TOKENS=tokens_each, STORED=num_stored, RING_WIDTH=ring_width,
         num_warps=num_warps, **overlap(projected),
     )  # fmt: skip
     return out
@@ -163,10 +167,12 @@ def _update_kernel(
     DIM: tl.constexpr,
     COLUMNS: tl.constexpr,
     TOKENS: tl.constexpr,
+    STORED: tl.constexpr,
     RING_WIDTH: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """COLUMNS of one head's state of one row, for its TOKENS tokens. RING_WIDTH 0: no ring."""
+    """COLUMNS of one head's state of one row, for its TOKENS tokens, stored behind the first STORED
+    of them. RING_WIDTH 0: no ring."""
     PARTS: tl.constexpr = DIM // COLUMNS
     CHANNELS: tl.constexpr = (2 * K_HEADS + V_HEADS) * DIM
     head, part, row = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS, tl.program_id(1)
@@ -179,7 +185,8 @@ def _update_kernel(
             p_none = p_out + j * (V_HEADS * DIM) + o_v
             tl.store(p_none, tl.zeros([COLUMNS], p_out.dtype.element_ty))
         return
-    # No kernel of this step has written the state before.
+    # No kernel of this step has written the state or ``p_pending`` before, and none but this one
+    # reads the state: it may also be stored before the wait.
     p_s = p_state + slot * state_slot_stride + head * (DIM * DIM)
     p_s += o_k[:, None] * DIM + o_v[None, :]
     # Read and written once a step: keep it from evicting weights and activations from L2.
@@ -194,6 +201,8 @@ def _update_kernel(
             b_s = _updated(b_s, b_k, b_u, tl.load(p_update + DIM + COLUMNS))
         # NOTE: every thread has read the ring before any writes it.
         tl.debug_barrier()
+    if STORED == 0:
+        tl.store(p_s, b_s, eviction_policy="evict_first")
     wait_for_inputs(PDL)
     k_head = head // (V_HEADS // K_HEADS)
     for j in tl.static_range(TOKENS):
@@ -215,10 +224,10 @@ def _update_kernel(
         b_u = b_beta * (b_v - b_decay * b_kv)
         b_o = b_decay * b_qv + b_qk * b_u
         b_s = _updated(b_s, b_k, b_u, b_decay)
-        if j == 0:
+        if j + 1 == STORED:
             tl.store(p_s, b_s, eviction_policy="evict_first")
         else:
-            p_update = p_ring + (j - 1) * RING_WIDTH
+            p_update = p_ring + (j - STORED) * RING_WIDTH
             tl.store(p_update + o_k, b_k)
             tl.store(p_update + DIM + tl.arange(0, COLUMNS), b_u)
             tl.store(p_update + DIM + COLUMNS, b_decay)

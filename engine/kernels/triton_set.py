@@ -109,10 +109,12 @@ class TritonKernels:
         width = weights.conv.shape[0] + heads * (v_dim + 2)
         parts = []
         if inputs.decode:
-            slots, ring = self._rows(inputs, "decode").slots, None
-            if inputs.drafts:
-                slots, ring = inputs.drafts.state_slots, inputs.drafts.rings[layer]
-            projected = conv_linear(x[:n], weights.in_proj, weights.conv, conv, slots, ring)
+            slots, ring, num_stored = self._rows(inputs, "decode").slots, None, 1
+            if drafts := inputs.drafts:
+                slots, ring, num_stored = drafts.state_slots, drafts.rings[layer], drafts.num_stored
+            projected = conv_linear(
+                x[:n], weights.in_proj, weights.conv, conv, slots, ring, num_stored
+            )
             parts.append(
                 delta_decode(
                     projected[:, :width],
@@ -124,6 +126,7 @@ class TritonKernels:
                     eps,
                     self._delta_workspace,
                     ring,
+                    num_stored,
                 )
             )
         if inputs.prefill:

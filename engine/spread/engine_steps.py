@@ -1,7 +1,7 @@
 """A spread group as an engine on CUDA offers it: ``Spreading`` over its graphs and its sampler."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.batch import ForwardBatch, SpreadPlan, StepResult
 from engine.sampler import Sampler
@@ -26,7 +26,7 @@ class SpreadStep(Step):
         aborted, late = self.steps.read(self.outcome)
         if aborted:
             return StepResult(((),) * self.num_rows, aborted=True, late=late)
-        return super().result()
+        return replace(super().result(), num_stored=0)
 
 
 class EngineSpread:
@@ -54,7 +54,7 @@ class EngineSpread:
 
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         """As the interface says. What a sampled token changes beside the next one, the counts of
-        penalties and the state of a grammar, cannot be taken back: rows have neither."""
+        penalties and the state of a grammar, cannot be undone: rows have neither."""
         assert plan.generation == self._generation, (plan, self._generation)
         rows = batch.rows
         assert not self._sampler.has_history(row.state_slot for row in rows)
@@ -68,6 +68,3 @@ class EngineSpread:
             draws.append((range(len(rows)), draw))
         outcome = self._steps.outcome(rows)
         return SpreadStep(len(rows), tuple(draws), steps=self._steps, outcome=outcome)
-
-    def take_back(self) -> None:
-        self._steps.take_back()

@@ -43,10 +43,6 @@ class Spreading(Protocol):
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         """Enqueue a step of decode rows that all members launch with this plan. While it is unread
         no other decode step than a spread one is launched. A member that does not come in time
-        aborts the step for all; every wait on the device ends by itself."""
-        ...
-
-    def take_back(self) -> None:
-        """All launched steps are read, and one had aborted: the next launch finds the sequences as
-        they were before that one."""
+        aborts the step for all; every wait on the device ends by itself. What is launched behind an
+        aborted step finds the sequences as they were before it."""
         ...

@@ -3,8 +3,8 @@
 capture     at start, graphs for groups of every size
 join        map the others' memory
 launch      enqueue a step that all members launch with the same round and bucket
-outcome     read whether it was aborted, and by whom it was waited for in vain
-take_back   the sequences are again as before the first aborted step
+outcome     enqueue what undoes it if it was aborted, and the reading of that
+read        whether it was aborted, and who was waited for in vain
 leave       unmap the others' memory
 """
 
@@ -20,7 +20,6 @@ from engine.kernels.triton_set import TritonKernels
 from engine.spread.interface import MemberUnreachable
 from engine.spread.kernels import GROUP_SIZES, SpreadKernels, group_size
 from engine.spread.memory import HEADER_BYTES, Exchange, ExchangeLayout, first_flag
-from engine.spread.saved import SavedStates
 from transport.copy.memory import OwnMemory
 from transport.wire.errors import PeerGone
 
@@ -29,7 +28,6 @@ from transport.wire.errors import PeerGone
 class SpreadOutcome:
     """Of a launched step. ``header`` is the exchange's, on its way to the host until ``copied``."""
 
-    state_slots: frozenset[int]
     header: torch.Tensor
     copied: torch.cuda.Event | None
 
@@ -49,8 +47,7 @@ class SpreadOutcome:
 class SpreadSteps:
     """``graphs`` are the engine's, of decode steps without drafts. ``memory`` is to be exported, of
     ``exchange_bytes``; ``open_peer`` and ``close_peer`` map another member's by its handle
-    (transport/copy/cuda.py). ``states`` are what a step changes, by state slot. One thread calls
-    this, the engine's."""
+    (transport/copy/cuda.py). One thread calls this, the engine's."""
 
     def __init__(
         self,
@@ -59,7 +56,6 @@ class SpreadSteps:
         layout: ExchangeLayout,
         num_layers: int,
         memory: OwnMemory,
-        states: Sequence[torch.Tensor],
         buckets: Sequence[int],
         *,
         limit_s: float,
@@ -74,12 +70,9 @@ class SpreadSteps:
         assert own.data_ptr() % HEADER_BYTES == 0
         self.exchange = Exchange(layout, own)
         self._own_address = own.data_ptr()
-        self._saved = SavedStates(states)
         self._opened: list[int] = []
         self._unread: deque[SpreadOutcome] = deque()
-        self._aborted: set[int] | None = None
-        """State slots of the aborted steps that are to be taken back."""
-        self._generation = self._num_members = self._round = 0
+        self._generation = self._num_members = 0
 
     def capture(self, sizes: Sequence[int] = GROUP_SIZES) -> None:
         """Graphs of the steps of groups of these sizes, before one is joined."""
@@ -91,11 +84,9 @@ class SpreadSteps:
 
     @torch.inference_mode()
     def _warm_up(self) -> None:
-        """Run once what surrounds a step, on a sequence that gets back what it had: a member that
-        compiles a kernel when it has committed to a step is late."""
-        self._saved.save([0], 1)
-        self._saved.ended(1, self.exchange.header[:1])
-        self._saved.restore([0])
+        """Run once what surrounds a step, on the padding that the last capture has left in place of
+        rows: a member that compiles a kernel when it has committed to a step is late."""
+        self._graphs.settle_spread(1, self.exchange.header.clone()[:1])
         self.exchange.reset()
         self.exchange.withdraw()
 
@@ -116,11 +107,9 @@ class SpreadSteps:
                 raise MemberUnreachable(i, str(error)) from error
             addresses.append(self._opened[-1])
         self.exchange.join(generation, addresses, place, limit_s=self._limit_s)
-        self._saved.forget()
         if self.exchange.control.is_cuda:
             # The others may write here as soon as they learn of this.
             torch.cuda.current_stream().synchronize()
-        self._aborted = None
         self._generation, self._num_members = generation, len(handles)
 
     @torch.inference_mode()
@@ -141,41 +130,28 @@ class SpreadSteps:
         assert self._num_members, "no group is joined"
         if first:
             assert not self._unread, "a step is under way"
-            assert self._aborted is None, "an aborted step is to be taken back first"
             self.exchange.reset()
-        self._round = round_
-        self._saved.save([row.state_slot for row in rows], round_)
         self.exchange.begin_step(first_flag(self._generation, round_, self._num_layers))
         return self._graphs.launch_spread(group_size(self._num_members), bucket, rows)
 
     @torch.inference_mode()
     def outcome(self, rows: Sequence[Row]) -> SpreadOutcome:
-        """Enqueue the reading of the launched step's outcome, behind all that uses the step."""
+        """Enqueue, behind all that uses the launched step: if it was aborted, the sequences of
+        ``rows`` are as before it; and the reading of its outcome."""
+        # NOTE: others may set the abort word at any time; the device and the host see one reading.
         header, copied = self.exchange.header.clone(), None
-        self._saved.ended(self._round, header[:1])
+        if rows:
+            self._graphs.settle_spread(len(rows), header[:1])
         if header.is_cuda:
             on_host = torch.empty(header.shape, dtype=header.dtype, pin_memory=True)
             header = on_host.copy_(header, non_blocking=True)
             copied = torch.cuda.Event()
             copied.record()
-        slots = frozenset(row.state_slot for row in rows)
-        self._unread.append(SpreadOutcome(slots, header, copied))
+        self._unread.append(SpreadOutcome(header, copied))
         return self._unread[-1]
 
     def read(self, outcome: SpreadOutcome) -> tuple[bool, tuple[int, ...]]:
         """Of the oldest unread step: what ``SpreadOutcome.read`` says."""
         assert self._unread[0] is outcome, "steps are read in their order"
         self._unread.popleft()
-        aborted, late = outcome.read()
-        if aborted:
-            self._aborted = (self._aborted or set()) | outcome.state_slots
-        return aborted, late
-
-    @torch.inference_mode()
-    def take_back(self) -> None:
-        """All launched steps are read, and one was aborted: its sequences, and those of the steps
-        behind it, are as they were before it."""
-        assert not self._unread, "a step is under way"
-        assert self._aborted is not None, "nothing was aborted"
-        self._saved.restore(sorted(self._aborted))
-        self._aborted = None
+        return outcome.read()

@@ -1,5 +1,7 @@
 """All run while there are pages; the youngest gives way; nothing is freed under a step."""
 
+from dataclasses import replace
+
 from decode.scheduler import DecodeScheduler
 from engine.batch import Sampled, StepResult
 from engine.cache.allocator import CacheAllocator
@@ -107,3 +109,24 @@ def test_a_last_token_that_is_under_way_comes_before_the_pool_is_too_small() -> 
     assert token.finish == "stop"
     assert plan.outgrown == []
     assert allocator.free_pages == 1
+
+
+def test_what_a_spread_step_leaves_to_the_next_is_pending() -> None:
+    plan, allocator = setup()
+    sequence = running(plan, allocator, 1)
+    first, second, third = plan.schedule(), plan.schedule(), plan.schedule()
+    plan.take_in(first, replace(tokens(first), num_stored=0))
+    assert (sequence.num_cached, sequence.num_pending) == (15 + 3, 1)
+    for launched in (second, third):  # which applied it, and were aborted
+        plan.aborted(launched)
+    assert (sequence.num_cached, sequence.num_pending) == (15 + 1, 0)
+    plan.take_in(batch := plan.schedule(), tokens(batch))
+    assert (sequence.num_cached, sequence.num_pending) == (15 + 2, 0)
+
+
+def test_a_step_that_was_not_launched_leaves_what_is_pending() -> None:
+    plan, allocator = setup()
+    sequence = running(plan, allocator, 1)
+    plan.take_in(batch := plan.schedule(), replace(tokens(batch), num_stored=0))
+    plan.take_back(plan.schedule())
+    assert (sequence.num_cached, sequence.num_pending) == (15 + 1, 1)

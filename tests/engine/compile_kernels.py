@@ -1,9 +1,9 @@
 """``python -m tests.engine.compile_kernels [NAME...]``: do the kernels compile for a Hopper GPU?
 
-No GPU is needed: what prompts, decode steps and steps with drafts launch is compiled to machine
-code for sm_90, with its registers, spills and shared memory printed, and launched nowhere. With
-NAMEs only kernels whose names contain one. It takes some minutes, so no test runs it.
-TRITON_INTERPRET must be off.
+No GPU is needed: what prompts, decode steps, spread ones and those with drafts launch is compiled
+to machine code for sm_90, with its shared memory printed, and launched nowhere. With NAMEs only
+kernels whose names contain one. It takes some minutes, so no test runs it. TRITON_INTERPRET must be
+off.
 """
 
 import random
@@ -104,12 +104,13 @@ class NoTokens:
 
 
 def steps(engine: Engine) -> None:
-    """What decode graphs capture, with and without drafts."""
+    """What decode graphs capture, spread steps and steps with drafts too."""
     shared = engine._model, engine.cache, engine.layout, engine._kernels
     sampler = engine._sampler
     assert isinstance(sampler, CudaSampler)
     logits = torch.zeros(BUCKETS[-1] * (MAX_DRAFTS + 1), engine._num_logits)
     plain = DecodeGraphs(*shared, sampler.next_token, logits, MAX_SEQ_LEN)
+    spread = DecodeGraphs(*shared, sampler.next_token, logits, MAX_SEQ_LEN, spreads=True)
     drafts = DraftGraphs(*shared, sampler, logits, MAX_DRAFTS, MAX_SEQ_LEN)
     layout = exchange_layout(engine.model_config)
     exchange = Exchange(layout, aligned(layout.size_bytes, torch.device("cpu")))
@@ -117,8 +118,11 @@ def steps(engine: Engine) -> None:
     for bucket in BUCKETS:
         plain._write_step(bucket, (), ())
         plain._forward(bucket, engine._kernels)
+        spread._forward(bucket, engine._kernels)
         for size in GROUP_SIZES:
-            plain._forward(bucket, SpreadKernels(engine._kernels, exchange, size))
+            kernels = SpreadKernels(engine._kernels, exchange, size)
+            spread._forward(bucket, kernels, spread=True)
+        spread.settle_spread(bucket, exchange.header.clone()[:1])
         for num_drafts in range(MAX_DRAFTS + 1):
             drafts._write_step(bucket, (), [], num_drafts)
             drafts._forward(bucket, num_drafts)

@@ -1,10 +1,12 @@
-"""Steps with drafts against steps of one token: the same bits, whatever was accepted."""
+"""Steps with drafts, and steps that may abort, against plain ones: the same bits."""
+
+import random
 
 import pytest
 import torch
 
 from engine.kernels.state_ring import StateRing
-from engine.kernels.triton_conv_linear import conv_linear
+from engine.kernels.triton_conv_linear import MAX_FUSED, conv_linear
 from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode, ring_shape
 from engine.kernels.triton_rows import Tiles
 from engine.model.matrix import Matrix
@@ -14,11 +16,11 @@ NUM_SLOTS, MAX_DRAFTS = 5, 3
 POISON = float("nan")
 
 
-def ring_of(layer: Layer, device: torch.device) -> StateRing:
+def ring_of(layer: Layer, device: torch.device, num_entries: int = MAX_DRAFTS) -> StateRing:
     """Full of NaN, nothing pending."""
     parts, numbers = ring_shape(layer.v_heads, layer.dim)
-    inputs = torch.full((NUM_SLOTS, MAX_DRAFTS, layer.channels), POISON, device=device)
-    updates = torch.full((NUM_SLOTS, parts, MAX_DRAFTS, numbers), POISON, device=device)
+    inputs = torch.full((NUM_SLOTS, num_entries, layer.channels), POISON, device=device)
+    updates = torch.full((NUM_SLOTS, parts, num_entries, numbers), POISON, device=device)
     pending = torch.zeros(NUM_SLOTS, dtype=torch.int32, device=device)
     return StateRing(inputs.to(layer.dtype), updates, pending)
 
@@ -32,22 +34,27 @@ def accept(ring: StateRing, slots: list[int], accepted: list[int]) -> None:
 
 
 def step(
-    layer: Layer, projected: torch.Tensor, slots: list[int], ring: StateRing | None
+    layer: Layer,
+    projected: torch.Tensor,
+    slots: list[int],
+    ring: StateRing | None,
+    num_stored: int = 1,
 ) -> torch.Tensor:
     """One step of rows of equally many tokens -> [tokens, value_dim]."""
     device, num_tokens = projected.device, projected.shape[0]
     index = torch.tensor(slots, dtype=torch.int32, device=device)
-    x = torch.eye(32, device=device, dtype=projected.dtype)[:num_tokens]
-    weight = torch.zeros(projected.shape[1], 32, device=device, dtype=projected.dtype)
+    width = 32 if num_tokens <= MAX_FUSED else 64
+    x = torch.eye(width, device=device, dtype=projected.dtype)[:num_tokens]
+    weight = torch.zeros(projected.shape[1], width, device=device, dtype=projected.dtype)
     weight[:, :num_tokens] = projected.t()
     workspace = DeltaWorkspace.allocate(num_tokens, layer.v_heads, layer.dim, device)
     convolved = conv_linear(
         x, Matrix.of(weight), layer.conv, layer.conv_state, index,
-        ring, Tiles(16, 32, 2, 4, True),
+        ring, num_stored, tiles=Tiles(16, 32, 2, 4, True),
     )  # fmt: skip
     return delta_decode(
         convolved[:, : projected.shape[1]], layer.neg_exp_a, layer.dt_bias, layer.norm,
-        layer.state, index, EPS, workspace, ring,
+        layer.state, index, EPS, workspace, ring, num_stored,
     )  # fmt: skip
 
 
@@ -89,6 +96,37 @@ def test_a_token_has_the_bits_that_it_has_without_drafts(
                 assert torch.equal(layer.state[slots[row]], plain_state[slots[row]])
                 assert torch.equal(layer.conv_state[slots[row]], plain_conv[slots[row]])
         accept(ring, slots, [0, 0])
+
+
+@pytest.mark.parametrize("num_padding", [0, MAX_FUSED])
+def test_a_step_that_was_aborted_has_changed_nothing(
+    num_padding: int, device: torch.device
+) -> None:
+    """Up to MAX_FUSED rows are convolved with their projection, more by a kernel of its own."""
+    draw, live, num_tokens = random.Random(1), [3, 0], 6
+    layer, slots = Layer(1, 2, 16, NUM_SLOTS, torch.bfloat16, device), [*live, *[-1] * num_padding]
+    conv, state = layer.conv_state.clone(), layer.state.clone()
+    truth = [layer.projected(len(slots)) for _ in range(num_tokens)]
+    plain, behind = [], [(conv, state)]
+    for projected in truth:
+        plain.append(step(layer, projected, slots, None))
+        behind.append((layer.conv_state.clone(), layer.state.clone()))
+
+    layer.conv_state.copy_(conv)
+    layer.state.copy_(state)
+    ring, at = ring_of(layer, device, 1), 0
+    while at < num_tokens:
+        kind = draw.choice(["spread", "aborted", "aborted", "local"])
+        if kind == "aborted":
+            step(layer, torch.full_like(truth[0], POISON), slots, ring, 0)
+            before = at
+        else:
+            num_stored = int(kind == "local")
+            assert torch.equal(step(layer, truth[at], slots, ring, num_stored), plain[at])
+            before, at = at + num_stored, at + 1
+        accept(ring, live, [at - before] * len(live))
+        assert torch.equal(layer.conv_state, behind[before][0])
+        assert torch.equal(layer.state, behind[before][1])
 
 
 def test_a_row_without_a_slot_touches_nothing(device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Spread steps of a whole model, in a group of one, against local ones; and steps taken back."""
+"""Spread steps of a whole model, in a group of one, against local ones; and steps that abort."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from engine.spread.engine_steps import EngineSpread
 from engine.spread.interface import MemberUnreachable
 from engine.spread.memory import HEADER_BYTES, UNKNOWN_MEMBER, ExchangeLayout
 from engine.spread.steps import SpreadSteps
-from engine.step import SampleRow
+from engine.step import SampleRow, Step
 from tests.kernels import cuda_path
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
@@ -28,11 +28,14 @@ from transport.wire.sampling import SamplingParams, StopRule
 FULL_SIZE = Path(__file__).parents[2] / "bench/models/qwen3.5-35b-a3b/config.json"
 SMALLER = {
     "hidden_size": 512, "num_experts": 8, "num_experts_per_tok": 2, "vocab_size": 512,
+    "moe_intermediate_size": 128, "shared_expert_intermediate_size": 128,
     "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"],
     "num_attention_heads": 2, "num_key_value_heads": 1,
     "linear_num_key_heads": 2, "linear_num_value_heads": 4,
 }  # fmt: skip
 BUCKET, NUM_SLOTS = 2, 4
+pytestmark = pytest.mark.timeout(400)
+NUM_STEPS = 3
 
 
 class Memory:
@@ -82,26 +85,26 @@ class Sequences:
             greedy = SamplingParams(temperature=0.0)
             self.sampler.bind(Binding(slot, (3,), (4 + slot,), greedy, StopRule(99)))
         self.states = cache.conv, cache.recurrent, next_token
-        self._kept = [state.clone() for state in self.states]
         local = TritonKernels(config, device, NUM_SLOTS)
         logits = torch.zeros(NUM_SLOTS, 512, device=device)
-        self.graphs = graphs.DecodeGraphs(model, cache, layout, local, next_token, logits, 128)
+        self.graphs = graphs.DecodeGraphs(
+            model, cache, layout, local, next_token, logits, 128, spreads=True
+        )
         self.graphs.buckets = (BUCKET,)
         self.graphs.capture()
+        for ring in self.graphs._rings:
+            ring.inputs.fill_(float("nan"))
+            ring.updates.fill_(float("nan"))
         exchanged = ExchangeLayout(BUCKET, config.num_experts_per_tok, config.hidden_size)
         self.memory, self.other = Memory(device), Memory(device)
         self.other.allocate(exchanged.size_bytes).zero_()
         self.closed: list[int] = []
         self.steps = SpreadSteps(
-            self.graphs, local, exchanged, len(config.layer_types), self.memory, self.states,
-            (BUCKET,), limit_s=1.0, open_peer=int, close_peer=self.closed.append,
+            self.graphs, local, exchanged, len(config.layer_types), self.memory, (BUCKET,),
+            limit_s=1.0, open_peer=int, close_peer=self.closed.append,
         )  # fmt: skip
         self.steps.capture(sizes=[2])
         self.spread = EngineSpread(self.steps, self.sampler, self.memory)
-
-    def begin(self) -> None:
-        for state, kept in zip(self.states, self._kept, strict=True):
-            state.copy_(kept)
 
     def rows(self, step: int) -> list[Row]:
         return [Row(0, (0,), 40 + step, None), Row(2, (1,), 20 + step, None)]
@@ -109,14 +112,25 @@ class Sequences:
     def batch(self, step: int) -> ForwardBatch:
         return ForwardBatch(tuple(self.rows(step)))
 
-    def local(self) -> tuple[list[list[int]], list[torch.Tensor]]:
-        """Of two local steps: (the tokens of each, the states behind them)."""
-        tokens = []
-        for i in range(2):
-            rows = self.rows(i)
-            sampled = [SampleRow(row.state_slot, row.start + 1) for row in rows]
-            tokens.append(self.sampler.sample(*self.graphs.launch(rows), sampled).ids.tolist())
-        return tokens, [state.clone() for state in self.states]
+    def local(self, step: int) -> list[int]:
+        """The tokens of a local step."""
+        rows = self.rows(step)
+        sampled = [SampleRow(row.state_slot, row.start + 1) for row in rows]
+        found: list[int] = self.sampler.sample(*self.graphs.launch(rows), sampled).ids.tolist()
+        return found
+
+    def truth(self) -> tuple[list[list[int]], list[list[torch.Tensor]]]:
+        """Of local steps: (the tokens of each, the states before the first and behind each)."""
+        tokens, behind = [], [self.now()]
+        for i in range(NUM_STEPS):
+            tokens.append(self.local(i))
+            behind.append(self.now())
+        for state, first in zip(self.states, behind[0], strict=True):
+            state.copy_(first)
+        return tokens, behind
+
+    def now(self) -> list[torch.Tensor]:
+        return [state.clone() for state in self.states]
 
 
 def tokens_of(result: StepResult) -> list[int | None]:
@@ -135,39 +149,45 @@ def sequences(device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return Sequences(ModelConfig.read(tmp_path).without_drafts(), device)
 
 
-def assert_states(sequences: Sequences, truth: list[torch.Tensor]) -> None:
-    for state, expected in zip(sequences.states, truth, strict=True):
+def assert_states(
+    sequences: Sequences, before: list[torch.Tensor], fed: list[torch.Tensor]
+) -> None:
+    """Conv and recurrent states as in ``before``, the next tokens as in ``fed``."""
+    for state, expected in zip(sequences.states, [*before[:-1], fed[-1]], strict=True):
         assert torch.equal(state, expected)
 
 
 @torch.inference_mode()
-def test_spread_steps_have_the_bits_of_local_ones_also_after_an_aborted_one(
+def test_spread_steps_have_the_bits_of_local_ones_also_behind_aborted_ones(
     sequences: Sequences,
 ) -> None:
-    (tokens, states), spread = sequences.local(), sequences.spread
-    sequences.begin()
+    tokens, behind = sequences.truth()
+    spread, numbers = sequences.spread, iter(range(1, 99))
     spread.join(9, 0, [spread.export])
-    reset = sequences.steps.exchange.reset
-    sequences.steps.exchange.reset = lambda: sequences.steps.exchange.header.fill_(UNKNOWN_MEMBER)
-    result = spread.launch(sequences.batch(0), SpreadPlan(9, 1, BUCKET, first=True)).result()
-    assert (result.aborted, result.late, result.sampled) == (True, tuple(range(8)), ((), ()))
-    spread.take_back()
-    sequences.steps.exchange.reset = reset
-    launched = [
-        spread.launch(sequences.batch(i), SpreadPlan(9, 7 + i, BUCKET, first=not i))
-        for i in range(2)
-    ]
-    results = [step.result() for step in launched]
-    assert not any(result.aborted for result in results)
-    assert [tokens_of(result) for result in results] == tokens
-    assert_states(sequences, states)
+
+    def launch(step: int, *, first: bool) -> Step:
+        plan = SpreadPlan(9, next(numbers), BUCKET, first=first)
+        return spread.launch(sequences.batch(step), plan)
+
+    result = launch(0, first=True).result()
+    assert (result.aborted, tokens_of(result), result.num_stored) == (False, tokens[0], 0)
+    assert_states(sequences, behind[0], behind[1])
+    # A step that is aborted, and one that was launched behind it.
+    sequences.steps.exchange.header.fill_(UNKNOWN_MEMBER)
+    for step in [launch(1, first=False), launch(2, first=False)]:
+        result = step.result()
+        assert (result.aborted, result.late) == (True, tuple(range(8)))
+        assert result.sampled == ((), ())
+    assert_states(sequences, behind[1], behind[1])
+    assert tokens_of(launch(1, first=True).result()) == tokens[1]
+    assert sequences.local(2) == tokens[2], "a local step applies what the spread one has left"
+    assert_states(sequences, behind[3], behind[3])
 
 
 @torch.inference_mode()
-def test_an_aborted_step_is_taken_back_with_those_behind_it(sequences: Sequences) -> None:
-    (tokens, states), spread = sequences.local(), sequences.spread
+def test_steps_that_wait_for_a_dead_member_change_nothing(sequences: Sequences) -> None:
+    before, spread = sequences.now(), sequences.spread
     other = msgspec.structs.replace(spread.export, handle=sequences.other.handle)
-    sequences.begin()
     spread.join(9, 0, [spread.export, other])
     # A sequence that only takes part in the step behind loses nothing either.
     one = ForwardBatch(tuple(sequences.rows(0)[:1]))
@@ -178,11 +198,10 @@ def test_an_aborted_step_is_taken_back_with_those_behind_it(sequences: Sequences
     for step in steps:
         result = step.result()
         assert (result.aborted, result.late) == (True, (1,))
-    spread.take_back()
+    assert_states(sequences, before, before)
+    assert not sequences.graphs._pending.any()
     spread.leave()
     assert sequences.closed == [int(sequences.other.handle)]
-    assert sequences.local()[0] == tokens
-    assert_states(sequences, states)
 
 
 def test_a_member_that_cannot_be_mapped_is_named(sequences: Sequences) -> None:

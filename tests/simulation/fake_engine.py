@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -140,6 +141,16 @@ class FakeEngine:
         self.queue.append(step)
         return step
 
+    def apply_pending(self, state_slot: int) -> int:
+        """Add to the state in a slot what the last step has left to this one; returns the state."""
+        cache, slot = self.cache, self.slots[state_slot]
+        state = _int(cache.recurrent[state_slot].item())
+        for token in slot.pending:
+            state = advance(state, token)
+            cache.conv[state_slot] = float(token)
+        cache.recurrent[state_slot], slot.pending = float(state), []
+        return state
+
     @property
     def may_run(self) -> bool:
         """Whether the device can go on by itself."""
@@ -151,9 +162,8 @@ class FakeEngine:
 
 @dataclass
 class FakeSlot:
-    """What the device knows of a state slot with drafts: the tokens in its cache (None: as the next
-    row says), the drafts for its next step, and those of the last step that were accepted, which
-    the state does not have yet."""
+    """What the device knows of a state slot: the tokens in its cache (None: as the next row says),
+    the drafts for its next step, and the last step's tokens that the state does not have yet."""
 
     length: int | None = None
     drafts: list[int] = field(default_factory=list)
@@ -176,6 +186,7 @@ class FakeStep:
     scored: dict[int, bytes | None] = field(default_factory=dict)
     num_drafts: list[int] = field(default_factory=list)
     executed: bool = False
+    num_stored: ClassVar[int] = 1
 
     @property
     def may_run(self) -> bool:
@@ -223,15 +234,12 @@ class FakeStep:
         room = len(row.block_table) * LAYOUT.page_size
         drafts = slot.drafts[: min(row.num_drafts, room - length - 1)]
         self.num_drafts.append(len(drafts))
-        state, sampled = _int(cache.recurrent[id].item()), list[Sampled]()
-        for token in slot.pending:
-            state = advance(state, token)
-        slot.pending = []
+        state, sampled = engine.apply_pending(id), list[Sampled]()
         for place, token in enumerate([engine.next_token[id], *drafts]):
             self._write(row, length + place, token)
         for place, token in enumerate([engine.next_token[id], *drafts]):
             state = advance(state, token)
-            if place == 0:
+            if place < self.num_stored:
                 cache.recurrent[id] = float(state)
                 cache.conv[id] = float(token)
             else:
@@ -281,7 +289,7 @@ class FakeStep:
     def result(self) -> StepResult:
         while not self.executed:
             self.engine.run_one()
-        return StepResult(tuple(self.sampled), self.scored, tuple(self.num_drafts))
+        return StepResult(tuple(self.sampled), self.scored, tuple(self.num_drafts), self.num_stored)
 
 
 def _int(value: float) -> int:

@@ -3,18 +3,19 @@ when all members have launched them.
 
 A device waits in a step until the others have launched it too, or for so long that it aborts it.
 Then the step and the next one are void for all members, whatever they have launched by then. A
-void step writes garbage behind the ends of its sequences and to their states, which ``take_back``
-restores.
+spread step stores the states before its tokens. A void one does that too, and writes garbage behind
+the ends of its sequences, but none of its tokens becomes pending.
 """
 
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from decode.lockstep import Record
 from engine.batch import ForwardBatch, SpreadPlan, StepResult
 from engine.spread.interface import MemberUnreachable
-from tests.simulation.fake_engine import LAYOUT, FakeEngine, FakeSlot, FakeStep
+from tests.simulation.fake_engine import LAYOUT, FakeEngine, FakeStep
 from transport.wire.errors import PeerGone
 from transport.wire.spread import ExchangeExport
 
@@ -59,7 +60,6 @@ class FakeSpreading:
         self.export = ExchangeExport("shm", name, 1)
         self.members: tuple[str, ...] = ()
         self.generation = self.last_round = 0
-        self.saved: dict[int, tuple[float, float, int, FakeSlot]] = {}
 
     def join(self, generation: int, rank: int, exports: Sequence[ExchangeExport]) -> None:
         assert not self.engine.unread_spread
@@ -93,24 +93,6 @@ class FakeSpreading:
         self.engine.unread_spread += 1
         return step
 
-    def spoil(self, state_slot: int) -> None:
-        """What an aborted step makes of a sequence's state, which is saved before the first."""
-        engine, cache = self.engine, self.engine.cache
-        if state_slot not in self.saved:
-            states = cache.recurrent[state_slot].item(), cache.conv[state_slot].item()
-            fed, slot = engine.next_token[state_slot], engine.slots[state_slot]
-            self.saved[state_slot] = (*states, fed, slot)
-        cache.recurrent[state_slot] = cache.conv[state_slot] = 4_321.0
-        engine.next_token[state_slot], engine.slots[state_slot] = 3, FakeSlot(1)
-
-    def take_back(self) -> None:
-        assert not self.engine.unread_spread
-        for state_slot, (recurrent, conv, fed, slot) in self.saved.items():
-            self.engine.cache.recurrent[state_slot] = recurrent
-            self.engine.cache.conv[state_slot] = conv
-            self.engine.next_token[state_slot], self.engine.slots[state_slot] = fed, slot
-        self.saved.clear()
-
 
 @dataclass(eq=False, kw_only=True)
 class SpreadStep(FakeStep):
@@ -118,6 +100,7 @@ class SpreadStep(FakeStep):
     plan: SpreadPlan
     members: tuple[str, ...]
     void: bool = False
+    num_stored: ClassVar[int] = 0
     late: tuple[int, ...] = ()
 
     @property
@@ -146,13 +129,12 @@ class SpreadStep(FakeStep):
         self.executed = self.void = True
         exchange.num_void += 1
         for row in self.batch.rows:
-            saved = self.spreading.saved.get(row.state_slot)
-            known = (saved[3] if saved else self.engine.slots[row.state_slot]).length
+            known = self.engine.slots[row.state_slot].length
             room = len(row.block_table) * LAYOUT.page_size
             begin = min(row.start if known is None else known, room - 1)
             for position in range(begin, min(begin + 1 + row.num_drafts, room)):
                 self._write(row, position, 77)
-            self.spreading.spoil(row.state_slot)
+            self.engine.apply_pending(row.state_slot)
 
     def result(self) -> StepResult:
         while not self.executed:

@@ -41,9 +41,6 @@ class Device:
     def leave(self) -> None:
         self._peers = []
 
-    def take_back(self) -> None:
-        """There is nothing to restore."""
-
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> "Launched":
         self._segment.memory[:8] = plan.round.to_bytes(8, "little")
         return Launched(self._peers, plan.round)

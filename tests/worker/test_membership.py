@@ -25,7 +25,7 @@ class Spreader:
     def __init__(self, name: str) -> None:
         self.export = ExchangeExport("shm", f"exchange-{name}", 1)
         self.joined: list[tuple[int, int, int]] = []
-        self.num_left = self.num_taken_back = 0
+        self.num_left = 0
         self.unreachable: int | None = None
 
     def join(self, generation: int, rank: int, exports: Sequence[ExchangeExport]) -> None:
@@ -39,9 +39,6 @@ class Spreader:
 
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         return Step(len(batch.rows), ())
-
-    def take_back(self) -> None:
-        self.num_taken_back += 1
 
 
 class Trio:
@@ -138,7 +135,6 @@ def test_an_aborted_step_names_the_ranks_that_were_waited_for(trio: Trio) -> Non
     for member in trio.members:
         member.join(trio.group())
     trio.members[0].aborted((2,))
-    assert trio.spreaders[0].num_taken_back == 1
     assert trio.members[0].counts().late == ((trio.names[2], 1),)
     assert trio.members[0].counts().num_aborted == 1
 

@@ -151,7 +151,6 @@ class Membership:
 
     def aborted(self, late: tuple[int, ...]) -> None:
         """Spread steps were taken back, in which those of these ranks were waited for in vain."""
-        self._engine.take_back()
         self._tally.aborted()
         self._is_first = True
         for rank in late:
