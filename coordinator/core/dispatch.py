@@ -22,6 +22,7 @@ from collections.abc import Callable
 
 from coordinator.core.faults import Faults
 from coordinator.core.placement import (
+    Place,
     PlacementLimits,
     choose_decode,
     choose_generate,
@@ -100,9 +101,9 @@ class Dispatcher:
         waited_for = self._run_handoffs()
         for request in list(self.suspects):
             worker = self._trials.alone(self._first_workers(request), request)
-            if worker is not None and self._choose_first([worker], request):
+            if worker is not None and (place := self._choose_first([worker], request)):
                 _remove(request, self.suspects)
-                self._to_first(request, worker)
+                self._to_first(request, place)
         self._run_queue(waited_for)
 
     def unassign(self, request: Request, instance: str) -> None:
@@ -155,10 +156,10 @@ class Dispatcher:
             request = self.queue[at]
             workers = self._first_workers(request)
             free = [w for w in workers if w.reserved_for is None and w.instance not in spoken_for]
-            worker = self._choose_first(free, request)
-            if worker is not None:
+            place = self._choose_first(free, request)
+            if place is not None:
                 del self.queue[at]
-                self._to_first(request, worker)
+                self._to_first(request, place)
             elif request.avoided:
                 spoken_for.update(worker.instance for worker in workers)
                 at += 1
@@ -215,7 +216,7 @@ class Dispatcher:
         prefill = large_enough(self._registry.prefilling(), request.num_tokens)
         return self._faults.able(prefill, request)
 
-    def _choose_first(self, workers: list[Worker], request: Request) -> Worker | None:
+    def _choose_first(self, workers: list[Worker], request: Request) -> Place | None:
         if not workers:
             return None
         reuses = reuses_of(request, self._registry)
@@ -229,12 +230,12 @@ class Dispatcher:
             role = "decode"
         return role is not None and not self._registry.holds(role, request.needs_len)
 
-    def _to_first(self, request: Request, worker: Worker) -> None:
+    def _to_first(self, request: Request, place: Place) -> None:
+        worker, reuse = place
         request.state = State.PREFILLING
         request.prefill_worker = worker.instance
         request.stages["placed_at"] = self._clock()
         request.prefill_assigned_at = self._monotonic()
-        reuse = reuses_of(request, self._registry)(worker)
         request.num_expected = reuse.num_tokens
         request.prefix_from = reuse.prefix.instance if reuse.prefix is not None else ""
         if worker.keeps_prefixes and request.shares_prefixes:

@@ -21,6 +21,7 @@ class KeptPrefixes:
         self._kept: dict[bytes, dict[str, KeptPrefix]] = {}  # by key, then by worker
         self._keys: dict[str, set[bytes]] = {}  # by worker
         self._longest = 0  # that was ever kept
+        self._last: tuple[PrefixKeys, int, list[tuple[str, KeptPrefix]]] | None = None
 
     def __len__(self) -> int:
         """Prefixes, counted at each worker that keeps them."""
@@ -41,7 +42,10 @@ class KeptPrefixes:
 
     def of(self, keys: PrefixKeys, max_tokens: int) -> list[tuple[str, KeptPrefix]]:
         """All of at most ``max_tokens`` tokens that the prompt begins with, each with its worker;
-        the longest first."""
+        the longest first. The request that waits longest is looked up at every event: the last
+        answer is kept while it holds."""
+        if self._last is not None and self._last[0] is keys and self._last[1] == max_tokens:
+            return self._last[2]
         found: list[tuple[str, KeptPrefix]] = []
         limit = min(max_tokens, self._longest)
         while (longest := self._known.longest(keys, limit)) is not None:
@@ -49,6 +53,7 @@ class KeptPrefixes:
             entries = self._kept[key].items()
             found += [each for each in entries if each[1].num_tokens == num_tokens]
             limit = num_tokens - 1
+        self._last = keys, max_tokens, found
         return found
 
     def _add(self, instance: str, kept: KeptPrefix) -> None:
@@ -57,6 +62,7 @@ class KeptPrefixes:
             if (other.pages_key, other.num_tokens) != (kept.pages_key, kept.num_tokens):
                 return  # one of the two workers is wrong: equal keys have equal ids
         others[instance] = kept
+        self._last = None
         self._keys.setdefault(instance, set()).add(kept.key)
         self._known.add(kept.key, kept.pages_key, kept.num_tokens)
         self._longest = max(self._longest, kept.num_tokens)
@@ -65,6 +71,7 @@ class KeptPrefixes:
         """No-op for a prefix that the worker does not keep."""
         if key not in self._keys.get(instance, ()):
             return
+        self._last = None
         self._keys[instance].remove(key)
         if not self._keys[instance]:
             del self._keys[instance]

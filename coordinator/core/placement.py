@@ -21,6 +21,7 @@ that worker. A request that no worker can hold even now is placed at once, to be
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from coordinator.core.registry import Worker
 from coordinator.core.request import Request
@@ -51,9 +52,16 @@ class PlacementLimits:
             raise ValueError(f"prefill_watermark: {self.prefill_watermark} not in (0, 1]")
 
 
+class Place(NamedTuple):
+    """The worker that computes a request's tokens, and what it reuses of them."""
+
+    worker: Worker
+    reuse: Reuse
+
+
 def choose_prefill(
     workers: Iterable[Worker], request: Request, limits: PlacementLimits, reuses: Reuses = nothing
-) -> Worker | None:
+) -> Place | None:
     """The prefill worker for the request's tokens, of workers that are ``large_enough``."""
     room = (w for w in workers if _has_room(w, request.num_tokens, share=limits.prefill_watermark))
     fitting = _taking_prompt(room, request, limits, reuses)
@@ -72,12 +80,13 @@ def choose_decode(
         return num_sequences, -worker.free_pages
 
     room = (w for w in workers if _has_room(w, request.num_tokens + 1, growing=True))
-    return _least_loaded(((w, reuses(w)) for w in room), request, load)
+    least = _least_loaded((Place(w, reuses(w)) for w in room), request, load)
+    return None if least is None else least.worker
 
 
 def choose_generate(
     workers: Iterable[Worker], request: Request, limits: PlacementLimits, reuses: Reuses = nothing
-) -> Worker | None:
+) -> Place | None:
     """The worker that computes the request's tokens and goes on, of workers that are
     ``large_enough``."""
 
@@ -89,14 +98,11 @@ def choose_generate(
     return _least_loaded(_taking_prompt(room, request, limits, reuses), request, load)
 
 
-def _least_loaded(
-    fitting: Iterable[tuple[Worker, Reuse]], request: Request, load: Load
-) -> Worker | None:
+def _least_loaded(fitting: Iterable[Place], request: Request, load: Load) -> Place | None:
     def cost(worker: Worker, reuse: Reuse) -> tuple[int, ...]:
         return worker.instance == request.failed_at, *load(worker, reuse), worker.last_placed
 
-    least = min(fitting, key=lambda candidate: cost(*candidate), default=None)
-    return None if least is None else least[0]
+    return min(fitting, key=lambda place: cost(*place), default=None)
 
 
 def _work(worker: Worker, request: Request, reuse: Reuse) -> int:
@@ -114,7 +120,7 @@ def large_enough(workers: Iterable[Worker], num_tokens: int) -> list[Worker]:
 
 def _taking_prompt(
     workers: Iterable[Worker], request: Request, limits: PlacementLimits, reuses: Reuses
-) -> Iterator[tuple[Worker, Reuse]]:
+) -> Iterator[Place]:
     """Those that may have so much of the request ahead, and what each reuses of it."""
     for worker in workers:
         ahead = worker.tokens_ahead
@@ -122,7 +128,7 @@ def _taking_prompt(
             reuse = reuses(worker)
             num_tokens = request.num_tokens - reuse.num_tokens
             if ahead == 0 or ahead + num_tokens <= limits.max_tokens_ahead:
-                yield worker, reuse
+                yield Place(worker, reuse)
 
 
 def _has_room(

@@ -49,11 +49,13 @@ class Pool:
         match self.role:
             case "prefill":
                 workers = large_enough(self.workers, request.num_tokens)
-                return choose_prefill(workers, request, LIMITS)
+                place = choose_prefill(workers, request, LIMITS)
             case "decode":
                 return choose_decode(large_enough(self.workers, request.max_len), request)
             case "colocated":
-                return choose_generate(large_enough(self.workers, request.max_len), request, LIMITS)
+                workers = large_enough(self.workers, request.max_len)
+                place = choose_generate(workers, request, LIMITS)
+        return None if place is None else place.worker
 
     def place(self, length: int, failed_at: str = "") -> Worker | None:
         request = self.request(length, failed_at)

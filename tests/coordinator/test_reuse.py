@@ -57,7 +57,8 @@ class Fleet:
 
     def choose(self, request: Request) -> Worker | None:
         choose = choose_prefill if self.role == "prefill" else choose_generate
-        return choose(self.workers, request, LIMITS, reuses_of(request, self.registry))
+        place = choose(self.workers, request, LIMITS, reuses_of(request, self.registry))
+        return None if place is None else place.worker
 
     def place(self, ids: list[int]) -> str:
         """As the dispatcher does."""
@@ -217,7 +218,9 @@ def test_where_nothing_is_kept_the_choice_is_as_without_a_prefix_cache(
         fleet.put(fleet.request(ids), fleet.workers[at])
     request = fleet.request(prompt)
     choose = choose_prefill if role == "prefill" else choose_generate
-    assert fleet.choose(request) is choose(fleet.workers, request, LIMITS)
+    place = choose(fleet.workers, request, LIMITS)
+    assert place is not None
+    assert fleet.choose(request) is place.worker
     load = {
         "prefill": lambda w: (w.tokens_ahead, w.last_placed),
         "colocated": lambda w: (
