@@ -37,7 +37,7 @@ from bench.node.run import Conductor, Outcome, pack
 from bench.node.settings import Settings
 from bench.node.sizes import SIZES, Sizes
 from bench.node.summary import lines, node_of, tables
-from bench.predict.tables import Table
+from bench.predict.tables import STEPS, Table
 from bench.setups import Setup
 from deploy.gpus import count_gpus
 
@@ -51,6 +51,10 @@ def main(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     load_format: Annotated[str, typer.Option(help="auto, or dummy: random weights.")] = "auto",
     size: Annotated[str, typer.Option(help="full, or tiny: for the bundled model.")] = "full",
+    step: Annotated[
+        list[Path] | None,
+        typer.Option(help="Steps to predict from, as of bench.predict; an H200's with cuda."),
+    ] = None,
     levels: Annotated[str, typer.Option(help="Instead of the size's: requests at once.")] = "",
     rounds: Annotated[int, typer.Option(help="Times that a level is filled; 0: the size's.")] = 0,
     modes: Annotated[str, typer.Option(help="Of plain, spread, drafts.")] = ",".join(MODES),
@@ -71,13 +75,13 @@ def main(
             raise ValueError(f"--device: {device!r} is neither cpu nor cuda")
         if device == "cuda" and not plan_only:
             _require_gpus(pools)
-        table = Table.read() if device == "cuda" else None
-    except ValueError as error:
+        table = Table.read(step or STEPS) if step or device == "cuda" else None
+    except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
     command = tuple(sys.argv[1:])
     settings = Settings(model, device, load_format, sizes, out_dir, prefix, table, command)
-    plan = [estimates.part(k, served, sizes, node_of(table, served)) for k, served in every]
-    starts = estimates.GPU_STARTS if table else estimates.CPU_STARTS
+    plan = [estimates.part(k, each, sizes, device, node_of(table, each)) for k, each in every]
+    starts = estimates.starts(device)
     files = [settings.file(part) for part in plan]
     conductor = Conductor(
         settings, starts, 0.0 if plan_only else call_s,

@@ -24,9 +24,12 @@ GPU_STARTS = Starts(95.0, 60.0)
 CPU_STARTS = Starts(20.0, 20.0)
 
 
-def part(kind: Kind, served: Served, sizes: Sizes, node: Node | None) -> Part:
+def starts(device: str) -> Starts:
+    return GPU_STARTS if device == "cuda" else CPU_STARTS
+
+
+def part(kind: Kind, served: Served, sizes: Sizes, device: str, node: Node | None) -> Part:
     """``node`` is what one GPU takes, None: unknown."""
-    starts = CPU_STARTS if node is None else GPU_STARTS
 
     def all_of(levels: list[Level]) -> float:
         each = [BETWEEN_LEVELS_S + REQUEST_S * level.requests for level in levels]
@@ -34,7 +37,9 @@ def part(kind: Kind, served: Served, sizes: Sizes, node: Node | None) -> Part:
 
     match kind:
         case "doctor":
-            seconds = DOCTOR_S + DOCTOR_DEVICE_S * (served.setup.num_workers if node else 1)
+            seconds = DOCTOR_S + DOCTOR_DEVICE_S * (
+                served.setup.num_workers if device == "cuda" else 1
+            )
         case "pairs":
             seconds = PAIRS_S
         case "levels":
@@ -49,7 +54,7 @@ def part(kind: Kind, served: Served, sizes: Sizes, node: Node | None) -> Part:
             seconds = 3 * all_of([Level(number, number, prompt_len, output_len)])
         case "soak":
             plan = sizes.soak
-            seconds = starts.of(1) + plan.handoffs / SOAK_HANDOFFS_PER_S
+            seconds = starts(device).of(1) + plan.handoffs / SOAK_HANDOFFS_PER_S
             seconds += plan.kills * KILLED_BACK_S
     return Part(kind, served, round(seconds, 1))
 

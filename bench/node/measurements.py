@@ -13,24 +13,35 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import httpx
 from tokenizers import Tokenizer
 
 from bench import interference, result_file, stack
 from bench.handoff_stages import of_records, read_records
 from bench.node import pairs
-from bench.node.plan import Part
+from bench.node.plan import Mode, Part
 from bench.node.settings import Settings
 from bench.predict.pools import Level
+from bench.prometheus import total
 from deploy.die_with_parent import die_with_parent
 
 SAMPLING = '{"top_k": 0, "top_p": 1.0}'
 """Plain temperature, as the other engines were measured."""
 END_S = 20.0
+COUNTERS: Mapping[Mode, Sequence[str]] = {
+    "plain": (),
+    "spread": (
+        "spread_steps", "spread_step_seconds", "spread_local_steps", "spread_local_step_seconds",
+        "spread_aborts", "spread_wait_seconds",
+    ),
+    "drafts": ("drafts_verified", "drafts_accepted"),
+}  # fmt: skip
+"""Sums over the workers, beside the levels."""
 _PAIR = re.compile(r"self-test +(?P<pair>\S+ -> \S+): every byte right, (?P<speed>[\d.]+) GB/s")
 
 
@@ -42,7 +53,26 @@ def levels(settings: Settings, part: Part, served: stack.Stack) -> list[str]:
     sizes = settings.sizes
     at_once = sizes.levels if part.served.mode == "plain" else sizes.mode_levels
     more = ["--requests", str(sizes.requests), "--rounds", str(sizes.rounds)]
-    return _throughput(settings, part, served, settings.file(part), at_once, sizes.level(1), more)
+    file = settings.file(part)
+    problems = _throughput(settings, part, served, file, at_once, sizes.level(1), more)
+    if names := COUNTERS[part.served.mode]:
+        problems += _count(file, served.url, names)
+    return problems
+
+
+def _count(file: Path, url: str, names: Sequence[str]) -> list[str]:
+    """Add to a result what the workers have counted since they started."""
+    text = httpx.get(f"{url}/metrics", timeout=END_S).raise_for_status().text
+    found = {name: total(text, [f"baton_{name}_total"]) for name in names}
+    problems = [f"{name} is not told" for name, value in found.items() if value is None]
+    if found.get("spread_steps") == 0:
+        problems.append("no step was spread")
+    document = result_file.load(file, "throughput")
+    document["results"]["counters"] = found
+    document["problems"] += problems
+    document["ok"] = document["ok"] and not problems
+    result_file.write(file, document)
+    return problems
 
 
 def crowd(settings: Settings, part: Part, served: stack.Stack) -> list[str]:

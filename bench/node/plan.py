@@ -12,7 +12,7 @@ from typing import Literal
 from bench.setups import Setup
 
 Mode = Literal["plain", "spread", "drafts"]
-Kind = Literal["doctor", "pairs", "levels", "handoff", "interference", "soak", "crowd"]
+Kind = Literal["doctor", "pairs", "levels", "handoff", "interference", "crowd", "soak"]
 MODES: tuple[Mode, ...] = ("plain", "spread", "drafts")
 IMPORTANCE: tuple[tuple[Mode, Kind], ...] = (
     ("plain", "doctor"), ("plain", "levels"), ("plain", "pairs"), ("plain", "handoff"),

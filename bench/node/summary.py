@@ -32,6 +32,8 @@ def tables(settings: Settings, parts: Sequence[Part]) -> dict[str, Any]:
         here = found.setdefault(name, {})
         if part.kind in ("levels", "crowd"):
             _add_levels(here, document, node_of(settings.table, part.served), part.served)
+            if counters := document["results"].get("counters"):
+                here["counters"] = counters
         else:
             here[part.kind] = _headline(part, document["results"])
     return found
@@ -39,7 +41,7 @@ def tables(settings: Settings, parts: Sequence[Part]) -> dict[str, Any]:
 
 def node_of(table: Table | None, served: Served) -> Node | None:
     """What the stack's GPUs take; None: unknown."""
-    if table is None:
+    if table is None or (served.mode != "plain" and not table.local.full_size):
         return None
     if served.mode == "drafts":
         return table.with_drafts(0, 0.0).node()

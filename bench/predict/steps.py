@@ -76,11 +76,13 @@ class Steps(Protocol):
 @dataclass(frozen=True)
 class Local:
     """Each worker by itself. ``step_s`` is over sequences. With drafts a step has
-    ``rows_a_sequence`` and gives ``tokens_a_step`` of each sequence."""
+    ``rows_a_sequence`` and gives ``tokens_a_step`` of each sequence. ``full_size``: the bytes of a
+    step are known, those of the full-size model on an H200."""
 
     step_s: Curve
     rows_a_sequence: int = 1
     tokens_a_step: float = 1.0
+    full_size: bool = True
 
     def token_s(self, running: Sequence[int], busy: Collection[int]) -> list[float]:
         return [self.of(n) / self.tokens_a_step for n in running]
@@ -92,6 +94,8 @@ class Local:
         return self._bytes_s(num_sequences) + between(beyond, num_sequences)
 
     def _bytes_s(self, num_sequences: float) -> float:
+        if not self.full_size:
+            return 0.0
         num_experts = distinct_experts(num_sequences * self.rows_a_sequence)
         return EXPERT_S * num_experts + STATE_S * num_sequences
 

@@ -1,4 +1,8 @@
-"""What was measured on one GPU, from result files: steps by sequences, prefill by tokens."""
+"""What was measured on one GPU, from result files: steps by sequences, prefill by tokens.
+
+For other models and machines, a result of ``baton bench throughput`` with one prefill and one
+decode worker is such a table too.
+"""
 
 import json
 from collections.abc import Sequence
@@ -25,7 +29,10 @@ class Table:
     @classmethod
     def read(cls, steps: Sequence[Path] = STEPS) -> "Table":
         """Steps without drafts, of results of ``bench.step`` and of ``bench.speculation`` with
-        drafts off; prefill of the first. Raises ValueError or OSError."""
+        drafts off, and prefill of the first; or of one throughput result. Raises ValueError or
+        OSError."""
+        if _load(steps[0]).get("kind") == "throughput":
+            return cls.of_levels(steps[0])
         step_s: dict[int, float] = {}
         prefill: dict[int, float] = {}
         for path in steps:
@@ -39,11 +46,28 @@ class Table:
         names = tuple(path.name for path in steps)
         return cls(names, sorted(prefill.items()), Local(sorted(step_s.items())))
 
+    @classmethod
+    def of_levels(cls, path: Path) -> "Table":
+        """TPOT by requests at once, and TTFT of one request, which stands for prompts of any
+        number of tokens. Measured through HTTP, so the prompt's way is in it."""
+        found = _load(path)
+        levels = {level["concurrency"]: level for level in found["results"]["levels"]}
+        if 1 not in levels:
+            raise ValueError(f"{path.name}: no level with one request at once")
+        length, prompt_s = found["settings"]["input_len"], levels[1]["ttft_ms"]["p50"] / 1e3
+        step_s = [(n, level["tpot_ms"]["p50"] / 1e3) for n, level in sorted(levels.items())]
+        prefill_s = [(length, prompt_s), (2 * length, 2 * prompt_s)]
+        return cls((path.name,), prefill_s, Local(step_s, full_size=False))
+
     def with_drafts(
         self, drafts: int, acceptance: float, files: Sequence[Path] = DRAFTS
     ) -> "Table":
         """Steps with so many drafts for each sequence, each accepted, behind accepted ones, with a
         given probability; 0: the draft layer is loaded, and nothing drafted."""
+        if not self.local.full_size:
+            raise ValueError(
+                "--drafts: only steps of the full-size model were measured with drafts"
+            )
         rows = [row for path in files for row in _load(path)["steps"]]
         step_s = {r["batch"]: r["step_ms"] / 1e3 for r in rows if r["drafts"] == str(drafts)}
         if not step_s:
@@ -69,6 +93,6 @@ def _prefill(found: dict[str, Any]) -> dict[int, float]:
 
 def _load(path: Path) -> dict[str, Any]:
     found = json.loads(path.read_text())
-    if not isinstance(found, dict) or not ("batches" in found or "steps" in found):
-        raise ValueError(f"{path.name}: no result of bench.step or bench.speculation")
+    if not isinstance(found, dict) or found.keys().isdisjoint(("batches", "steps", "results")):
+        raise ValueError(f"{path.name}: no result of bench.step, bench.speculation or throughput")
     return found

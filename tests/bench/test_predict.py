@@ -137,3 +137,20 @@ def test_set_ups_are_arguments_of_baton_up_and_have_pairs() -> None:
     for bad in ("4", "split:0+3", "colocated:0", "split:1+"):
         with pytest.raises(ValueError, match=r"^--setup: .* is neither"):
             Setup.parse(bad)
+
+
+def test_levels_of_one_decode_worker_are_a_table_too(tmp_path: Path) -> None:
+    levels = [
+        {"concurrency": n, "tpot_ms": {"p50": 10.0 + n}, "ttft_ms": {"p50": 50.0}} for n in (1, 4)
+    ]
+    document = {"kind": "throughput", "settings": {"input_len": 64}, "results": {"levels": levels}}
+    file = tmp_path / "levels.json"
+    file.write_text(json.dumps(document))
+    table = Table.read([file])
+    assert table.local.of(2) == pytest.approx(0.012)
+    assert between(table.prefill_s, 128) == pytest.approx(0.1)
+    with pytest.raises(ValueError, match="only steps of the full-size model"):
+        table.with_drafts(0, 0.0)
+    file.write_text(json.dumps(document | {"results": {"levels": levels[1:]}}))
+    with pytest.raises(ValueError, match=r"levels\.json: no level with one request"):
+        Table.read([file])
