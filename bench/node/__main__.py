@@ -79,7 +79,9 @@ def main(
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
     command = tuple(sys.argv[1:])
-    settings = Settings(model, device, load_format, sizes, out_dir, prefix, table, command)
+    settings = Settings(
+        model.absolute(), device, load_format, sizes, out_dir.absolute(), prefix, table, command
+    )
     plan = [estimates.part(k, each, sizes, device, node_of(table, each)) for k, each in every]
     starts = estimates.starts(device)
     files = [settings.file(part) for part in plan]
@@ -101,13 +103,13 @@ def main(
         return
     out_dir.mkdir(parents=True, exist_ok=True)
     outcomes = conductor.run(plan, taken)
-    whole = _told(settings, outcomes)
+    whole = _told(settings, outcomes, conductor.started_s)
     if archive:
         pack(archive, [*files, settings.summary_file])
     raise typer.Exit(0 if whole else 1)
 
 
-def _told(settings: Settings, outcomes: list[Outcome]) -> bool:
+def _told(settings: Settings, outcomes: list[Outcome], started_s: dict[str, float]) -> bool:
     """Write and show the whole; whether all parts are there and went well."""
     found = tables(settings, [outcome.part for outcome in outcomes])
     problems = [
@@ -123,7 +125,7 @@ def _told(settings: Settings, outcomes: list[Outcome]) -> bool:
         results={
             "stacks": found,
             "parts": [outcome.json() for outcome in outcomes],
-            "started_s": settings.started,
+            "started_s": started_s,
         },
         problems=problems,
     )

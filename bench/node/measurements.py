@@ -185,6 +185,7 @@ def _throughput(
         "--input-len", str(level.input_len), "--output-len", str(level.output_len),
         "--time-limit-s", str(part.deadline_s), "--extra-body", SAMPLING, *more,
     ]  # fmt: skip
+    out.unlink(missing_ok=True)  # of a call before, in which it failed
     status, said = _process(command, part.deadline_s + END_S)
     if not out.exists():
         raise PartFailed(f"baton bench throughput ended with {status}: {said[-2000:]}")

@@ -7,6 +7,7 @@ left out (``chosen``), and a call goes as far as it comes (``fits``).
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from bench.setups import Setup
@@ -49,11 +50,13 @@ class Served:
 
 @dataclass(frozen=True)
 class Part:
-    """One measurement, with its own result file. ``seconds`` is an estimate."""
+    """One measurement, with its own result file. ``seconds`` is an estimate; ``limit_s`` is what is
+    left of a call."""
 
     kind: Kind
     served: Served
     seconds: float
+    limit_s: float = inf
 
     @property
     def name(self) -> str:
@@ -67,7 +70,7 @@ class Part:
     @property
     def deadline_s(self) -> float:
         """It is given up then."""
-        return 60.0 + 2 * self.seconds
+        return min(60.0 + 2 * self.seconds, self.limit_s)
 
 
 @dataclass(frozen=True)

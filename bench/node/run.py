@@ -9,7 +9,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from subprocess import SubprocessError
@@ -27,6 +27,7 @@ from bench.node.plan import Kind, Part, Served, Starts, fits
 from bench.node.settings import Settings
 from bench.result_file import ResultFileBad
 
+GRACE_S, LEAST_S = 15.0, 5.0
 State = Literal["done", "done before", "failed", "left out", "not yet"]
 FAILURES = (
     measurements.PartFailed, stack.StackFailed, NotMeasured, CannotMeasure, ResultFileBad,
@@ -64,7 +65,8 @@ class Outcome:
 
 
 class Conductor:
-    """``call_s``: no part begins that would not end within it. ``start`` runs a stack."""
+    """``call_s``: no part begins that should not end within it, and none is waited for much longer.
+    ``start`` runs a stack; ``started_s`` is what each took to start."""
 
     def __init__(
         self,
@@ -85,6 +87,7 @@ class Conductor:
         self._running: tuple[Served, stack.Stack] | None = None
         self._not_startable: dict[Served, str] = {}
         self._open = ExitStack()
+        self.started_s: dict[str, float] = {}
 
     def is_done(self, part: Part) -> bool:
         """An earlier call has measured it, and it went well."""
@@ -122,12 +125,18 @@ class Conductor:
         measure: Callable[[], list[str]]
         if part.stack is None:
             self._stop()
+            part = replace(part, limit_s=self._left_s())
             measure = partial(WITHOUT[part.kind], self._settings, part)
         else:
             running = self._stack(part.stack)
+            part = replace(part, limit_s=self._left_s())
             measure = partial(WITH_STACK[part.kind], self._settings, part, running)
         began = self._clock()
         return measure(), self._clock() - began
+
+    def _left_s(self) -> float:
+        """Until this call must end; a little in any case, to end with a reason."""
+        return max(LEAST_S, self._ends_at + GRACE_S - self._clock())
 
     def _stack(self, served: Served) -> stack.Stack:
         """The one that runs, or a new one in its place, also where it has ended by itself. One that
@@ -140,14 +149,14 @@ class Conductor:
         if problem := self._not_startable.get(served):
             raise stack.StackFailed(f"{served.name} did not start before: {problem[:200]}")
         began = self._clock()
-        start_s = 60.0 + 2 * self._starts.of(self._num_started)
+        start_s = min(60.0 + 2 * self._starts.of(self._num_started), self._left_s())
         self._num_started += 1
         try:
             running = self._open.enter_context(self._start(self._settings, served, start_s))
         except stack.StackFailed as error:
             self._not_startable[served] = str(error)
             raise
-        self._settings.started[served.name] = round(self._clock() - began, 1)
+        self.started_s[served.name] = round(self._clock() - began, 1)
         self._running = served, running
         return running
 

@@ -1,6 +1,6 @@
 """What ``python -m bench.node`` was asked for."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,6 @@ class Settings:
     prefix: str
     table: Table | None
     command: tuple[str, ...] = ()
-    started: dict[str, float] = field(default_factory=dict)
-    """Seconds that each stack took to start, once it has."""
 
     def file(self, part: Part) -> Path:
         return self.out_dir / f"{self.prefix}{part.name}.json"

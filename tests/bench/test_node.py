@@ -5,6 +5,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,6 +72,8 @@ def test_a_part_needs_the_time_of_its_stacks_start() -> None:
     assert fits(levels, 80.0, None, 1, STARTS)
     assert not fits(levels, 129.0, None, 0, STARTS)
     assert fits(Part("doctor", served, 30.0), 30.0, None, 0, STARTS)
+    assert levels.deadline_s == 120.0
+    assert replace(levels, limit_s=40.0).deadline_s == 40.0
 
 
 def settings(tmp_path: Path, table: Table | None = None) -> Settings:
