@@ -22,7 +22,7 @@ from engine.config import EngineConfig, step_tokens
 from engine.grammars import Grammars, grammars_of
 from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
-from engine.kernels.choice import kernels_for
+from engine.kernels.choice import kernels_ahead, kernels_for
 from engine.kernels.interface import Kernels
 from engine.model.qwen35 import Qwen35
 from engine.model.registry import build
@@ -130,6 +130,8 @@ class Engine:
             advice = "" if in_fp8 else "; --quantize fp8 halves the weights"
             gpu.require_gpu(weight_bytes, config.gpu_share, advice)
         num_ids = config.num_valid_ids or model_config.vocab_size
+        what = model_config, config.kv_dtype, layout, config.decodes, config.prefills, max_drafts
+        ahead = kernels_ahead(config.device, (*what, config.spreads))
         aside = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         grammars = aside.submit(grammars_of, config.model_dir, num_ids)
         aside.shutdown(wait=False)
@@ -148,11 +150,13 @@ class Engine:
         cache.epochs.zero_()
         most = step_tokens(pools.num_state_slots, max_drafts)
         kernels = kernels or kernels_for(model_config, config.torch_dtype, config.device, most)
+        ahead.wait()
         engine = cls(
             config, model, cache, layout, pools, fingerprint, kernels, grammars.result(LOAD_S)
         )
         if config.device == "cuda":
             engine.warm_up()
+        ahead.note()
         if config.poison:
             for tensor in (cache.kv, cache.conv, cache.recurrent):
                 tensor.fill_(float("nan"))

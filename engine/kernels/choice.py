@@ -1,6 +1,7 @@
-"""Which kernel set computes a model on a device."""
+"""Which kernel set computes a model on a device, and whether it has to be compiled."""
 
 import logging
+from typing import Protocol
 
 import torch
 
@@ -10,6 +11,24 @@ from engine.kernels.triton_support import unsupported
 from engine.model.config import ModelConfig
 
 log = logging.getLogger(__name__)
+
+
+class Ahead(Protocol):
+    """Kernels that are compiled while something else is done."""
+
+    def wait(self) -> None:
+        """Until they are."""
+
+    def note(self) -> None:
+        """Every kernel has been used: note for the next start which there are."""
+
+
+class NothingAhead:
+    """Of kernels that are not compiled."""
+
+    def wait(self) -> None: ...
+
+    def note(self) -> None: ...
 
 
 def kernels_for(config: ModelConfig, dtype: torch.dtype, device: str, max_rows: int) -> Kernels:
@@ -24,3 +43,14 @@ def kernels_for(config: ModelConfig, dtype: torch.dtype, device: str, max_rows: 
     from engine.kernels.triton_set import TritonKernels
 
     return TritonKernels(config, torch.device(device), max_rows)
+
+
+def kernels_ahead(device: str, what: object) -> Ahead:
+    """Begin to compile the kernels of an engine; which variants of them it needs depends on
+    ``what`` and the GPU."""
+    if device == "cpu":
+        return NothingAhead()
+    from engine.kernels.compile_ahead import CompileAhead
+
+    major, minor = torch.cuda.get_device_capability()
+    return CompileAhead(what, 10 * major + minor)

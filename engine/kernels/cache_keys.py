@@ -1,0 +1,24 @@
+"""The keys of the kernels in Triton's cache, made the same in every process.
+
+Triton hashes a kernel with the functions that it calls and the globals that they read, and which of
+these globals it finds depends on which kernels it has hashed before. So processes that launch
+kernels in another order, as prefill and decode workers do, would compile some of them again.
+"""
+
+from importlib import import_module
+from pathlib import Path
+
+from triton.runtime import JITFunction
+
+_ENGINE = Path(__file__).resolve().parents[1]
+
+
+def settle_cache_keys() -> None:
+    """Hash every kernel, always in the same order; to be called before any is launched."""
+    for folder in ("kernels", "spread"):
+        for source in sorted((_ENGINE / folder).glob("triton_*.py")):
+            module = import_module(f"engine.{folder}.{source.stem}")
+            for name in sorted(vars(module)):
+                kernel = getattr(module, name)
+                if isinstance(kernel, JITFunction):
+                    _ = kernel.cache_key

@@ -1,0 +1,81 @@
+# mypy: disable-error-code="no-untyped-def"
+"""``python -m engine.kernels.compile_variants FILE``: compile the variants noted in FILE.
+
+On all cores, into Triton's cache, unless that has happened since the kernels last changed. It uses
+no GPU. Of several processes at one cache, as the workers of a node have that start together, one
+compiles while the others wait, and then find everything done.
+"""
+
+import fcntl
+import json
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+
+from engine.kernels.variants import Variants, current_sources
+
+LOCK = "baton-variants.lock"
+MAX_PROCESSES = 16
+"""Each takes some 300 MB."""
+COMPILE_S = 90.0
+
+
+class NoGpu:
+    """Stands in for Triton's driver: says for what is compiled, and can launch nothing."""
+
+    def __init__(self, target) -> None:
+        self._target = target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self):
+        return self._target
+
+
+def compile_note(note: str, arch: int) -> bool:
+    """Whether there still is such a kernel and such a variant of it, now in Triton's cache."""
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    module, _, name = json.loads(note)["name"].rpartition(".")
+    if not module.startswith("engine."):
+        return False
+    driver.set_active(NoGpu(GPUTarget("cuda", arch, 32)))
+    try:
+        getattr(import_module(module), name).preload(note)
+    except Exception:  # whatever compilers raise: the worker meets it too, if it needs the variant
+        return False
+    return True
+
+
+def compile_all(notes: tuple[str, ...], arch: int) -> tuple[str, ...]:
+    """Those of ``notes`` that could be compiled. Raises TimeoutError."""
+    from engine.kernels.cache_keys import settle_cache_keys
+
+    settle_cache_keys()  # imports all kernels too, once for the processes that are forked
+    num_processes = min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
+    with ProcessPoolExecutor(num_processes, get_context("fork")) as processes:
+        compiled = processes.map(partial(compile_note, arch=arch), notes, timeout=COMPILE_S)
+        return tuple(note for note, done in zip(notes, compiled, strict=True) if done)
+
+
+def main(file: Path) -> None:
+    os.nice(10)  # the worker loads weights meanwhile
+    with (file.parent / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known, sources = Variants.read(file), current_sources()
+        if known.sources != sources:
+            notes = compile_all(known.notes, known.arch)
+            Variants(sources, known.arch, notes).write(file)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
