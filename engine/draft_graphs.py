@@ -264,6 +264,5 @@ class DraftGraphs:
 
 
 def _captured(pool: GraphPool, forward: "partial[None]") -> Graph:
-    for _ in range(2):
-        forward()
+    forward()
     return pool.capture(forward)[0]

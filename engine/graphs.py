@@ -106,8 +106,7 @@ class DecodeGraphs:
         for bucket in sorted(buckets, reverse=True):
             self._write_step(bucket, (), ())
             forward = partial(self._forward, bucket, kernels, spread=size > LOCAL)
-            for _ in range(2):
-                forward()
+            forward()
             self._graphs[size, bucket] = self._pool.capture(forward)
 
     @torch.inference_mode()
