@@ -7,7 +7,7 @@ measured; ``Spread`` computes it from what was:
     step = local step of the member's own rows
            - bytes of the experts that these rows choose
            + bytes of a member's share of the experts that the rows of all members choose
-           + the exchanges between members + the copies of the members' states
+           + the exchanges between members
 """
 
 from bisect import bisect_left
@@ -124,4 +124,4 @@ class Spread:
         own = EXPERT_S * distinct_experts(most)
         share = EXPERT_S * distinct_experts(sum(rows)) / members
         exchange = EXCHANGES * exchange_us(members, most) / 1e6
-        return self.local.of(most) - own + share + exchange + STATE_S * most
+        return self.local.of(most) - own + share + exchange
