@@ -20,7 +20,7 @@ IMPORTANCE: tuple[tuple[Mode, Kind], ...] = (
     ("plain", "interference"), ("plain", "soak"), ("plain", "crowd"), ("spread", "levels"),
     ("spread", "crowd"), ("drafts", "levels"),
 )  # fmt: skip
-KINDS: tuple[Kind, ...] = ("doctor", "pairs", "levels", "handoff", "interference", "crowd", "soak")
+KINDS: tuple[Kind, ...] = ("doctor", "levels", "pairs", "handoff", "interference", "crowd", "soak")
 """In the order in which they run."""
 ALONE: frozenset[Kind] = frozenset({"doctor", "soak"})
 """Parts that need no stack or start one of their own."""
@@ -135,7 +135,13 @@ def _importance(part: Part) -> int:
     return IMPORTANCE.index((mode, part.kind))
 
 
-def fits(part: Part, left_s: float, running: Served | None, started: int, starts: Starts) -> bool:
-    """Whether there is time for it now; ``running`` is the stack that is up, after ``started``."""
-    needs_start = part.stack is not None and part.stack != running
-    return part.seconds + (starts.of(started) if needs_start else 0.0) <= left_s
+def fits(
+    part: Part, others: Iterable[Part], left_s: float, running: Served | None, started: int,
+    starts: Starts,
+) -> bool:  # fmt: skip
+    """Whether there is time for it now; ``running`` is the stack that is up, after ``started``. A
+    stack is started only where the longest of its parts, among ``others``, has time too."""
+    if part.stack is None or part.stack == running:
+        return part.seconds <= left_s
+    longest_s = max(p.seconds for p in [part, *others] if p.stack == part.stack)
+    return starts.of(started) + longest_s <= left_s

@@ -97,20 +97,20 @@ class Conductor:
         outcomes = []
         with self._open:
             for part in parts:
-                outcome = self._outcome(part, part in chosen)
+                outcome = self._outcome(part, chosen)
                 outcomes.append(outcome)
                 said = f"{part.name}: {outcome.state}, {outcome.seconds:.0f} s"
                 typer.echo("\n".join([said, *outcome.problems]), err=True)
         return outcomes
 
-    def _outcome(self, part: Part, is_chosen: bool) -> Outcome:
+    def _outcome(self, part: Part, chosen: Sequence[Part]) -> Outcome:
         if self.is_done(part):
             return Outcome(part, "done before")
-        if not is_chosen:
+        if part not in chosen:
             return Outcome(part, "left out")
         running = self._running[0] if self._running else None
         left_s = self._ends_at - self._clock()
-        if not fits(part, left_s, running, self._num_started, self._starts):
+        if not fits(part, chosen, left_s, running, self._num_started, self._starts):
             return Outcome(part, "not yet")
         typer.echo(f"{part.name}: about {part.seconds:.0f} s", err=True)
         try:

@@ -67,11 +67,15 @@ def test_what_matters_least_is_left_out() -> None:
 def test_a_part_needs_the_time_of_its_stacks_start() -> None:
     served = Served(SETUPS[0])
     levels = Part("levels", served, 30.0)
-    assert fits(levels, 30.0, served, 1, STARTS)
-    assert not fits(levels, 79.0, None, 1, STARTS)
-    assert fits(levels, 80.0, None, 1, STARTS)
-    assert not fits(levels, 129.0, None, 0, STARTS)
-    assert fits(Part("doctor", served, 30.0), 30.0, None, 0, STARTS)
+    assert fits(levels, [], 30.0, served, 1, STARTS)
+    assert not fits(levels, [], 79.0, None, 1, STARTS)
+    assert fits(levels, [], 80.0, None, 1, STARTS)
+    assert not fits(levels, [], 129.0, None, 0, STARTS)
+    assert fits(Part("doctor", served, 30.0), [], 30.0, None, 0, STARTS)
+    pairs = Part("pairs", served, 5.0)
+    assert not fits(pairs, [levels], 79.0, None, 1, STARTS), "the stack's levels have no time"
+    assert fits(pairs, [levels], 5.0, served, 1, STARTS)
+    assert fits(pairs, [replace(levels, served=Served(SETUPS[1]))], 55.0, None, 1, STARTS)
     assert levels.deadline_s == 120.0
     assert replace(levels, limit_s=40.0).deadline_s == 40.0
 
@@ -168,6 +172,14 @@ def test_a_call_ends_in_time_and_what_was_not_chosen_is_left_out(site: Site) -> 
     outcomes = site.run(FOUR, call_s=125.0, taken=[FOUR[0], FOUR[1], FOUR[3]])
     assert [each.state for each in outcomes] == ["done", "done", "left out", "not yet"]
     assert site.now <= 125.0
+
+
+def test_eight_gpus_are_measured_in_calls_of_ten_minutes(site: Site) -> None:
+    plan, num_calls = full_plan(), 0
+    while any(each.state != "done before" for each in site.run(plan, call_s=560.0)):
+        num_calls += 1
+        assert num_calls <= 3
+    assert site.now < 1800.0
 
 
 def test_results_are_packed_into_one_file(tmp_path: Path) -> None:
