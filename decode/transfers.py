@@ -14,8 +14,6 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from msgspec import structs
-
 from engine.cache.allocator import CacheAllocator
 from engine.cache.kept import KeptPrefix
 from engine.sequence import Sequence
@@ -134,9 +132,9 @@ class KVTransferQueue:
             self._allocator.kept.touch(prefix.key)
             sequence.made.append(prefix)
         allocation = sequence.allocation = self._allocator.reserve(num_pages, prefix)
-        shared, num_offered = allocation.num_shared, len(offer.block_table)
-        missing = structs.replace(offer, block_table=offer.block_table[shared:])
-        return Wanted(missing, tuple(allocation.pages[shared:num_offered]), allocation.slot.id)
+        return Wanted.into(
+            allocation.pages, allocation.slot.id, offer, num_shared=allocation.num_shared
+        )
 
     def _kept(self, sequence: Sequence, offer: Offer) -> KeptPrefix | None:
         """A kept prefix whose pages can stand for those offered. Where every handoff is verified

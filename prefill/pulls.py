@@ -10,8 +10,6 @@ import logging
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 
-from msgspec import structs
-
 from engine.cache.allocator import CacheAllocator
 from engine.cache.host_tier import HostTier
 from engine.cache.kept import KeptPrefix
@@ -102,9 +100,8 @@ class PrefixPulls:
         is_answer = source.num_tokens % CHUNK_ALIGNMENT
         making = None if is_answer else self._begin(sequence, source)
         slot = making.slot if making is not None else allocation.slot
-        first, end = allocation.num_shared, len(source.block_table)
-        rest = structs.replace(source, block_table=source.block_table[first:])
-        (pull,) = self._puller.pull([Wanted(rest, tuple(allocation.pages[first:end]), slot.id)])
+        wanted = Wanted.into(allocation.pages, slot.id, source, num_shared=allocation.num_shared)
+        (pull,) = self._puller.pull([wanted])
         return PrefixCopy(
             sequence, pull, source.num_tokens, "peer", deadline, source.digest, making
         )

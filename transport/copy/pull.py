@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from msgspec import structs
 
 from transport.copy import shm
 from transport.copy.region import Region
@@ -39,6 +40,15 @@ class Wanted:
 
     def __post_init__(self) -> None:
         assert len(self.block_table) == len(self.offer.block_table), "pages at both ends differ"
+
+    @classmethod
+    def into(
+        cls, pages: Sequence[int], state_slot: int, offer: Offer, *, num_shared: int
+    ) -> "Wanted":
+        """The offer, but what the first ``num_shared`` of ``pages`` have of it already."""
+        offered = offer.block_table
+        missing = structs.replace(offer, block_table=offered[num_shared:])
+        return cls(missing, tuple(pages[num_shared : len(offered)]), state_slot)
 
 
 @dataclass(frozen=True)
