@@ -62,6 +62,8 @@ class PrefillScheduler:
         self.waiting: list[Sequence] = []
         self.filling: list[Sequence] = []
         self.retiring: set[Sequence] = set()
+        self._following: Sequence | None = None
+        self._has_compared = False
 
     @property
     def has_work(self) -> bool:
@@ -81,6 +83,7 @@ class PrefillScheduler:
 
     def add(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=lambda waiting: waiting.arrival)
+        self._has_compared = False
 
     def schedule(self, max_tokens: int | None = None) -> Scheduled | None:
         """The next batch, of at most ``max_tokens`` where the limits allow more, or None without
@@ -105,6 +108,7 @@ class PrefillScheduler:
     def retire(self, scheduled: Scheduled, result: StepResult) -> list[tuple[Sequence, Sampled]]:
         """Take in a batch's result; returns the prompts it finished, still holding their cache."""
         finished = []
+        self._has_compared = False
         for sequence, row, sampled in scheduled.outcomes(result):
             sequence.in_flight -= 1
             if self._reuse is not None:
@@ -123,6 +127,7 @@ class PrefillScheduler:
         if self._pulls is None:
             return []
         for sequence, num_tokens, prefix in self._pulls.done():
+            self._has_compared = False
             sequence.in_flight -= 1
             if sequence.ended:
                 self._release_if_retired(sequence)
@@ -145,6 +150,7 @@ class PrefillScheduler:
     def end(self, sequence: Sequence) -> None:
         """Stop computing a sequence; its cache is free once its launched steps have retired."""
         sequence.ended = True
+        self._has_compared = False
         if sequence in self.waiting:
             self.waiting.remove(sequence)
         elif sequence in self.filling:
@@ -160,12 +166,19 @@ class PrefillScheduler:
                 break
             self.waiting.remove(sequence)
             self._admit(sequence)
+            self._has_compared = False
             if sequence.pulling is None:
                 unfinished.append(sequence)
         return unfinished
 
     def _next_waiting(self) -> Sequence | None:
-        """The oldest that does not wait for what another one is about to keep."""
+        """The oldest that does not wait for what another one is about to keep. Asked several times
+        a round: they are compared when prompts have come, begun, advanced or ended."""
+        if not self._has_compared:
+            self._following, self._has_compared = self._compared(), True
+        return self._following
+
+    def _compared(self) -> Sequence | None:
         reuse, filling = self._reuse, self.filling
         if reuse is None or not filling:
             return self.waiting[0] if self.waiting else None
