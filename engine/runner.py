@@ -8,7 +8,6 @@ result = step.result()                           wait, and read what was sampled
 """
 
 import logging
-import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,7 @@ from engine.model.qwen35 import Qwen35
 from engine.model.registry import build
 from engine.model_folder import read_model
 from engine.passes import Checks, Pass, passes
+from engine.phases import Phases
 from engine.prefill_graphs import PrefillGraphs
 from engine.prompt_scores import Scores
 from engine.sampler import Sampler
@@ -121,6 +121,7 @@ class Engine:
         Raises ValueError naming the setting for a folder or config that cannot be served, and
         CheckpointError (a ValueError) naming the tensor or file for a bad checkpoint.
         """
+        phases = Phases()
         model_config, entries = read_model(config)
         max_drafts = config.max_drafts if model_config.num_mtp_layers and config.decodes else 0
         in_fp8 = model_config.quantization.source != "none"
@@ -135,6 +136,7 @@ class Engine:
         aside = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         grammars = aside.submit(grammars_of, config.model_dir, num_ids)
         aside.shutdown(wait=False)
+        phases.ended("checks")
         model = build(model_config, config.torch_dtype, torch.device(config.device))
         if config.load_format == "dummy":
             weights.draw(model.plan, config.seed)
@@ -143,20 +145,26 @@ class Engine:
             weights.load(model.plan, entries, progress)
             fingerprint = checkpoint.fingerprint(model_config, entries)
         model.prepare()
+        phases.ended("weights")
         pools, cache = lay(config, model_config, layout, num_ids, max_drafts, buffer_factory)
         log.info("memory: %s", gpu.memory_plan(weight_bytes, layout, pools))
         if config.num_state_slots is None and (short := gpu.shortage(layout, pools, in_fp8=in_fp8)):
             log.warning("memory: %s", short)
         cache.epochs.zero_()
+        phases.ended("cache")
         most = step_tokens(pools.num_state_slots, max_drafts)
         kernels = kernels or kernels_for(model_config, config.torch_dtype, config.device, most)
         ahead.wait()
-        engine = cls(
-            config, model, cache, layout, pools, fingerprint, kernels, grammars.result(LOAD_S)
-        )
+        phases.ended("kernels compiled ahead")
+        tokenizer = grammars.result(LOAD_S)
+        phases.ended("tokenizer")
+        engine = cls(config, model, cache, layout, pools, fingerprint, kernels, tokenizer)
+        phases.ended("graphs of decode steps")
         if config.device == "cuda":
             engine.warm_up()
+        phases.ended("graphs of prompts and warm-up")
         ahead.note()
+        log.info("the engine is ready after %s", phases)
         if config.poison:
             for tensor in (cache.kv, cache.conv, cache.recurrent):
                 tensor.fill_(float("nan"))
@@ -224,7 +232,6 @@ class Engine:
 
         To be called before any page or state slot is handed out: it uses the first ones.
         """
-        began = time.perf_counter()
         # First of all: capturing frees the memory that passes without a graph work in.
         prefill_graphs = self._cuda.prefill_graphs() if self._cuda else None
         longest = self.model_config.max_position_embeddings
@@ -236,7 +243,6 @@ class Engine:
         if self.config.device == "cuda":
             reserve_pinned()
         self._prefill_graphs = prefill_graphs
-        log.info("kernels are ready after %.1f s", time.perf_counter() - began)
 
     def poison_pages(self, ids: Iterable[int]) -> None:
         """Fill freed pages with NaN, so that a read before a write shows in the logits."""
