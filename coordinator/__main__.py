@@ -21,7 +21,7 @@ from coordinator.http.auth.api_keys import parse_api_keys
 from coordinator.http.cache_salt import Isolation
 from coordinator.http.http_settings import HttpSettings
 from coordinator.record.redis_link import RedisUnavailable
-from coordinator.record.settings import PASSWORD, KeepLimits
+from coordinator.record.settings import PASSWORD, ResponseLimits
 from coordinator.server import CoordinatorSettings, serve
 from telemetry.last_words import CANNOT_START, TRY_AGAIN, run_command, say_why
 from telemetry.listen_fds import inherited_listener
@@ -130,14 +130,14 @@ def main(
             envvar="BATON_RESPONSE_TTL",
             help="Seconds for which a response of /v1/responses can be named; 0: none is kept.",
         ),
-    ] = KeepLimits.response_ttl_s,
+    ] = ResponseLimits.response_ttl_s,
     response_bytes: Annotated[
         int,
         typer.Option(
             envvar="BATON_RESPONSE_BYTES",
             help="Bytes of responses that Redis keeps; beyond, the one used least lately goes.",
         ),
-    ] = KeepLimits.response_bytes,
+    ] = ResponseLimits.response_bytes,
     log_level: Annotated[str, typer.Option(envvar="BATON_LOG_LEVEL")] = "info",
     log_json: Annotated[bool, typer.Option(envvar="BATON_LOG_JSON")] = False,
 ) -> None:
@@ -172,7 +172,7 @@ def main(
                 silence_timeout_s=silence_timeout,
                 queue_timeout_s=queue_timeout,
             ),
-            keep=KeepLimits(response_ttl, response_bytes),
+            responses=ResponseLimits(response_ttl, response_bytes),
             drain_timeout_s=drain_timeout,
             hand_over=hand_over,
             channel_keys=channel_keys(secret_setting(os.environ, CHANNEL_SECRET)),

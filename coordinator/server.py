@@ -26,7 +26,7 @@ from coordinator.http.http_settings import HttpSettings
 from coordinator.http.readers import Readers
 from coordinator.http.server.connections import Connections, allow_open_files
 from coordinator.http.server.http_server import CLOSE_TIMEOUT_S, HttpServer, listening_socket
-from coordinator.record.settings import KeepLimits, StoreLimits
+from coordinator.record.settings import ResponseLimits, StoreLimits
 from coordinator.record.store import Store
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
@@ -60,7 +60,7 @@ class CoordinatorSettings:
     hub: HubSettings = field(default_factory=HubSettings)
     limits: PlacementLimits = field(default_factory=PlacementLimits)
     store: StoreLimits = field(default_factory=StoreLimits)
-    keep: KeepLimits = field(default_factory=KeepLimits)
+    responses: ResponseLimits = field(default_factory=ResponseLimits)
     drain_timeout_s: float = 30.0
     hand_over: bool = False
     channel_keys: ChannelKeys | None = None
@@ -96,7 +96,7 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
         stack.callback(channel.close)
         store = Store(
             settings.redis_url, instance, PROTOCOL, redis_password=settings.redis_password,
-            endpoint=channel.endpoint, limits=settings.store, keep=settings.keep,
+            endpoint=channel.endpoint, limits=settings.store, response_limits=settings.responses,
         )  # fmt: skip
         await store.start()
         stack.push_async_callback(store.close, RECORD_TIMEOUT_S)
@@ -106,8 +106,8 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
         readers = Readers(settings.model)
         stack.callback(readers.close)
         app = create_app(
-            hub, tokenizer, settings.http, metrics, store, readers=readers, now=observer.clock,
-            kept=store.responses,
+            hub, tokenizer, settings.http, metrics, store, store.responses, readers,
+            now=observer.clock,
         )  # fmt: skip
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(hub.run(), name="hub")

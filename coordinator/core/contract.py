@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from coordinator.record.kept_response import ConversationUnavailable, KeptResponse
 from coordinator.record.record import RequestRecord
+from coordinator.record.stored_response import StoredResponse
 from transport.wire.reports import LogprobsOut
 from transport.wire.sampling import FinishReason, SamplingParams, StopRule
 from transport.wire.token_ids import TokenIds
@@ -189,53 +189,26 @@ class History(Protocol):
         ...
 
 
-class NoHistory:
-    """The history of a core that keeps no record."""
-
-    async def get(self, request_id: str) -> RequestRecord | None:
-        return None
-
-    async def recent(self, most: int) -> list[RequestRecord]:
-        return []
-
-
-class KeptResponses(Protocol):
-    """The responses that are kept for clients, for a time. ``owner`` is the API key that made a
+class StoredResponses(Protocol):
+    """The responses that are stored for clients, for a time. ``owner`` is the API key that made a
     response, and only with it the response is found. All but ``keep`` raise a BatonError when what
-    is kept cannot be read."""
+    is stored cannot be read; ``conversation`` raises ConversationUnavailable too."""
 
-    async def keep(self, owner: str, response: KeptResponse) -> bool:
-        """Whether it is kept. Takes a moment at most; does not raise."""
+    async def keep(self, owner: str, response: StoredResponse) -> bool:
+        """Store it, and say whether that went well. Takes a moment at most; does not raise."""
         ...
 
     async def conversation(self, owner: str, response_id: str) -> list[bytes]:
-        """The items of each response up to this one, the oldest first. Raises
-        ConversationUnavailable."""
+        """The items of each response up to this one, the oldest first."""
         ...
 
     async def bodies(self, owner: str, response_ids: Sequence[str]) -> list[bytes | None]:
-        """None for a response that is not kept."""
+        """None for a response that is not stored."""
         ...
 
     async def delete(self, owner: str, response_id: str) -> bool:
-        """Whether it was kept until now."""
+        """Whether it was stored until now."""
         ...
-
-
-class NoKeptResponses:
-    """Where no responses are kept."""
-
-    async def keep(self, owner: str, response: KeptResponse) -> bool:
-        return False
-
-    async def conversation(self, owner: str, response_id: str) -> list[bytes]:
-        raise ConversationUnavailable(response_id)
-
-    async def bodies(self, owner: str, response_ids: Sequence[str]) -> list[bytes | None]:
-        return [None for _ in response_ids]
-
-    async def delete(self, owner: str, response_id: str) -> bool:
-        return False
 
 
 class Core(Protocol):

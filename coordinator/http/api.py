@@ -15,7 +15,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
-from coordinator.core.contract import Core, History, KeptResponses, NoHistory, NoKeptResponses
+from coordinator.core.contract import Core, History, StoredResponses
 from coordinator.http.app_context import AppContext
 from coordinator.http.auth.accounts import Accounts
 from coordinator.http.auth.key_check import KeyCheck
@@ -34,7 +34,6 @@ from coordinator.http.routes_info import info_routes
 from coordinator.http.routes_page import page_routes
 from coordinator.http.turns import InTurns
 from coordinator.text.tokenizer import Tokenizer
-from telemetry.clock import SteadyClock
 from telemetry.metrics import Metrics
 
 
@@ -42,34 +41,32 @@ def create_app(
     core: Core,
     tokenizer: Tokenizer,
     settings: HttpSettings,
-    metrics: Metrics | None = None,
-    history: History | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    metrics: Metrics,
+    history: History,
+    stored: StoredResponses,
+    readers: Readers,
     *,
-    readers: Readers | None = None,
-    now: Callable[[], float] | None = None,
-    kept: KeptResponses | None = None,
+    now: Callable[[], float],
+    clock: Callable[[], float] = time.monotonic,
 ) -> FastAPI:
-    """The ASGI app. ``metrics`` is the object that the core feeds too; a fresh one if None.
-    ``history`` has the record of requests; none if None. ``clock`` is that of the keys'
-    quotas. ``readers`` read heavy bodies; new ones if None. ``now`` gives Unix seconds
-    by the clock that stamped the history's records; one that never steps if None. ``kept`` has the
-    responses that clients name later; none if None.
+    """The ASGI app. ``metrics`` is the object that the core feeds too. ``history`` has the record
+    of requests, ``now`` gives Unix seconds by the clock that stamped it; ``stored`` has the
+    responses that clients name later. ``readers`` read heavy bodies. ``clock`` is that of the keys'
+    quotas.
 
     The caller owns core, tokenizer and readers, and closes them.
     """
-    metrics = metrics or Metrics(settings.served_model_name)
     context = AppContext(core, tokenizer, settings, metrics)
-    bodies = Bodies(context, readers or Readers(tokenizer.folder))
+    bodies = Bodies(context, readers)
     app = FastAPI(
         title="Baton", version=version("baton"), docs_url=None, redoc_url=None,
         openapi_url=None,
     )  # fmt: skip
     app.include_router(generate_routes(context, bodies))
-    app.include_router(response_routes(context, bodies, kept or NoKeptResponses()))
+    app.include_router(response_routes(context, bodies, stored))
     app.include_router(messages_routes(context, bodies))
     app.include_router(info_routes(context, bodies))
-    app.include_router(history_routes(history or NoHistory(), now or SteadyClock(), context.names))
+    app.include_router(history_routes(history, now, context.names))
     app.include_router(page_routes())
     install_error_handlers(app)
     install_openapi(app, keys=bool(settings.api_keys))

@@ -8,9 +8,9 @@ lately.
 from typing import Final
 
 from coordinator.record import keys
-from coordinator.record.kept_response import KeptResponse
 from coordinator.record.scripts import Command, Script
-from coordinator.record.settings import KeepLimits
+from coordinator.record.settings import ResponseLimits
+from coordinator.record.stored_response import StoredResponse
 
 MISSING: Final = "missing"
 TOO_LONG: Final = "too long"
@@ -90,7 +90,7 @@ return answer(redis.call('UNLINK', KEYS[1]))
 SOURCES: Final = tuple(script.source for script in (_KEEP, _CONVERSATION, _DELETE))
 
 
-def keep(owner: str, response: KeptResponse, limits: KeepLimits) -> Command:
+def keep(owner: str, response: StoredResponse, limits: ResponseLimits) -> Command:
     """1 where it is kept; 0 where it alone is more than all may be."""
     key = keys.response(owner, response.response_id)
     return _KEEP.command(
@@ -100,7 +100,7 @@ def keep(owner: str, response: KeptResponse, limits: KeepLimits) -> Command:
     )  # fmt: skip
 
 
-def conversation(owner: str, response_id: str, limits: KeepLimits) -> Command:
+def conversation(owner: str, response_id: str, limits: ResponseLimits) -> Command:
     """["", the items of this response, those of the one that it continues, …]; or MISSING or
     TOO_LONG, and the id of the response at fault. The time to live of each begins anew."""
     return _CONVERSATION.command(

@@ -8,23 +8,25 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from coordinator.record import keys, response_scripts
-from coordinator.record.kept_response import ConversationUnavailable, KeptResponse
 from coordinator.record.redis_link import RedisLink, RedisUnavailable, is_wrong_type
-from coordinator.record.settings import KeepLimits
+from coordinator.record.settings import ResponseLimits
+from coordinator.record.stored_response import ConversationUnavailable, StoredResponse
 
 log = logging.getLogger(__name__)
 
 
 class ResponseStore:
-    """What ``KeptResponses`` of the core's contract says, over ``link``. ``connected``: whether
+    """What ``StoredResponses`` of the core's contract says, over ``link``. ``connected``: whether
     Redis answers, as far as is known."""
 
-    def __init__(self, link: RedisLink, connected: Callable[[], bool], limits: KeepLimits) -> None:
+    def __init__(
+        self, link: RedisLink, connected: Callable[[], bool], limits: ResponseLimits
+    ) -> None:
         self._link = link
         self._connected = connected
         self._limits = limits
 
-    async def keep(self, owner: str, response: KeptResponse) -> bool:
+    async def keep(self, owner: str, response: StoredResponse) -> bool:
         """False at once while Redis is known to be away, and after ``keep_wait_s`` where it is
         late."""
         limits = self._limits

@@ -35,7 +35,7 @@ class StoreLimits:
 
 
 @dataclass(frozen=True)
-class KeepLimits:
+class ResponseLimits:
     """The responses that are kept for clients: each for ``response_ttl_s`` after its last use (0:
     none is kept), all together up to ``response_bytes``, beyond which the one used least lately
     goes. A larger response than ``max_response_bytes`` is not kept, a larger conversation than

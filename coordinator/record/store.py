@@ -18,7 +18,7 @@ from coordinator.record.presence import Presence
 from coordinator.record.record import RequestRecord
 from coordinator.record.redis_link import Damage, RedisLink, is_wrong_type
 from coordinator.record.response_store import ResponseStore
-from coordinator.record.settings import KeepLimits, StoreLimits
+from coordinator.record.settings import ResponseLimits, StoreLimits
 from coordinator.record.store_writer import StoreCounters, StoreWriter
 from coordinator.record.write_buffer import WriteBuffer
 from transport.wire.errors import MalformedMessage
@@ -43,7 +43,7 @@ class Store:
         redis_password: str = "",
         endpoint: str = "",
         limits: StoreLimits | None = None,
-        keep: KeepLimits | None = None,
+        response_limits: ResponseLimits | None = None,
     ) -> None:
         self.limits = limits = limits or StoreLimits()
         self.instance = instance
@@ -58,7 +58,9 @@ class Store:
         link = connect()
         # Readers have connections of their own: however many come, the writer is not held up.
         self._reader = connect()
-        self.responses = ResponseStore(connect(), lambda: self.connected, keep or KeepLimits())
+        self.responses = ResponseStore(
+            connect(), lambda: self.connected, response_limits or ResponseLimits()
+        )
         self._buffer = WriteBuffer(max_ended=limits.max_ended, retain_s=limits.retain_s)
         self._presence = Presence(link, instance, protocol, endpoint, ttl_s=limits.presence_ttl_s)
         self._writer = StoreWriter(link, instance, self._buffer, self._presence, limits)

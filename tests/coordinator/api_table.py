@@ -10,7 +10,6 @@ import msgspec
 from fastapi import FastAPI
 
 from coordinator.core.contract import Core
-from coordinator.http.api import create_app
 from coordinator.http.chat_schemas import StructuredOutputs
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.known_fields import IGNORED
@@ -26,6 +25,7 @@ from coordinator.http.request_schemas import (
 from coordinator.http.responses.request import ResponseRequest
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator import other_servers as others
+from tests.coordinator.apps import make_app
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api-table.md"
 _HEAD = """\
@@ -125,7 +125,7 @@ def _endpoints(app: FastAPI) -> str:
 
 def app_of(tokenizer: Tokenizer) -> FastAPI:
     """An app that is only looked at."""
-    return create_app(cast(Core, None), tokenizer, HttpSettings("any"))
+    return make_app(cast(Core, None), tokenizer, HttpSettings("any"))
 
 
 if __name__ == "__main__":

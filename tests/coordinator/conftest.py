@@ -10,12 +10,12 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from redis import Redis
 
-from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.readers import Readers
 from coordinator.record.store import Store
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.answers import CHAT, USER
+from tests.coordinator.apps import make_app
 from tests.coordinator.checkpoint_folder import write_checkpoint
 from tests.coordinator.fake_core import ClientOf, FakeCore, Says
 from tests.coordinator.site import Site
@@ -80,7 +80,7 @@ async def client_of(
     async with AsyncExitStack() as stack:
 
         def make(core: FakeCore, **settings: Any) -> httpx.AsyncClient:
-            app = create_app(core, tokenizer, HttpSettings("tiny", **settings), readers=readers)
+            app = make_app(core, tokenizer, HttpSettings("tiny", **settings), readers=readers)
             client = httpx.AsyncClient(
                 transport=httpx.ASGITransport(app, raise_app_exceptions=True), base_url="http://t"
             )

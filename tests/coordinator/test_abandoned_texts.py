@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings
 from coordinator.text.tokenizer import Tokenizer
+from tests.coordinator.apps import make_app
 from tests.coordinator.fake_core import Says
 
 PATHS = {
@@ -82,7 +82,7 @@ async def test_a_text_whose_client_left_in_the_queue_is_not_tokenized(
 ) -> None:
     tokenizer, back = held
     core = says()
-    app = create_app(core, tokenizer, HttpSettings("tiny"))
+    app = make_app(core, tokenizer, HttpSettings("tiny"))
     assert await leave(app, path, 12) == [499] * 12
     num_begun = back.num_begun
     assert num_begun <= 4
@@ -97,7 +97,7 @@ async def test_prompts_do_not_wait_for_lookups(
     says: Says, held: tuple[Tokenizer, HeldBack]
 ) -> None:
     tokenizer, _ = held
-    app = create_app(says(), tokenizer, HttpSettings("tiny"))
+    app = make_app(says(), tokenizer, HttpSettings("tiny"))
     await leave(app, "/tokenize", 12)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://t") as client:

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 from redis import Redis
 
-from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.timeline import RequestTimeline
 from coordinator.record import keys
@@ -21,6 +20,7 @@ from coordinator.record.record import RequestRecord
 from coordinator.record.settings import StoreLimits
 from coordinator.record.store import Store
 from coordinator.text.tokenizer import Tokenizer
+from tests.coordinator.apps import make_app
 from tests.coordinator.histories import advance
 from tests.coordinator.stores import FAST as STORE
 from tests.coordinator.stores import abandon, eventually, stored
@@ -50,7 +50,7 @@ async def test_the_system_clock_jumps_in_the_middle_of_a_request(
 ) -> None:
     real = time.time
     app_history = FakeHistory()
-    app = create_app(
+    app = make_app(
         site.hub, tokenizer, HttpSettings("tiny"), history=app_history, now=site.observer.clock
     )
 

@@ -15,13 +15,13 @@ from fastapi import FastAPI
 from redis import Redis
 
 from coordinator.core.contract import GenerationFailed, SequenceRequest
-from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings
 from coordinator.record import keys, scripts
 from coordinator.record.record import RequestRecord
 from coordinator.record.settings import StoreLimits
 from coordinator.record.store import Store
 from coordinator.text.tokenizer import Tokenizer
+from tests.coordinator.apps import make_app
 from tests.coordinator.fake_core import FakeCore, FakeStream
 from tests.coordinator.histories import advance
 from tests.coordinator.redis_scripts import load, run
@@ -124,7 +124,7 @@ def redis(server: LocalRedis) -> Iterator["Redis[str]"]:
 @pytest.fixture
 def site(tokenizer: Tokenizer) -> tuple[FastAPI, RecordingCore]:
     core = RecordingCore(lambda _: [5, 6, 7, 8])
-    return create_app(core, tokenizer, HttpSettings("tiny")), core
+    return make_app(core, tokenizer, HttpSettings("tiny")), core
 
 
 async def started(server: LocalRedis, core: RecordingCore, **changes: Any) -> Store:

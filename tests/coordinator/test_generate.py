@@ -254,11 +254,11 @@ async def test_the_end_of_a_long_answer_leaves_the_event_loop_to_others(
 
 async def test_each_token_leaves_at_once(says: Says, tokenizer: Tokenizer) -> None:
     """The bytes of a token are sent before the next one exists."""
-    from coordinator.http.api import create_app
     from coordinator.http.http_settings import HttpSettings
+    from tests.coordinator.apps import make_app
 
     core = says("one two three", gate=asyncio.Semaphore(0))
-    app = create_app(core, tokenizer, HttpSettings("tiny"))
+    app = make_app(core, tokenizer, HttpSettings("tiny"))
     sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     received: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     body = json.dumps({"messages": USER, "stream": True}).encode()

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.server.head_deadline import MAX_HEAD_BYTES
 from coordinator.text.tokenizer import Tokenizer
+from tests.coordinator.apps import make_app
 from tests.coordinator.fake_core import Says
 from tests.coordinator.served import serving
 
@@ -25,7 +25,7 @@ def gate() -> asyncio.Semaphore:
 
 @pytest.fixture
 async def port(says: Says, tokenizer: Tokenizer, gate: asyncio.Semaphore) -> AsyncIterator[int]:
-    app = create_app(says("a", gate=gate), tokenizer, HttpSettings("tiny"))
+    app = make_app(says("a", gate=gate), tokenizer, HttpSettings("tiny"))
     async with serving(app, head_timeout_s=HEAD_TIMEOUT_S) as (_, port):
         yield port
 

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.response_schemas import ErrorBody
 from coordinator.http.timeline import RequestList, RequestTimeline
 from coordinator.record.record import RequestRecord
 from coordinator.record.redis_link import RedisUnavailable
 from coordinator.text.tokenizer import Tokenizer
+from tests.coordinator.apps import make_app
 from tests.coordinator.fake_core import FakeCore
 from transport.wire.errors import MalformedMessage
 
@@ -53,7 +53,7 @@ def history() -> FakeHistory:
 async def client(
     says: Callable[..., FakeCore], tokenizer: Tokenizer, history: FakeHistory
 ) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(says(), tokenizer, HttpSettings("tiny"), history=history)
+    app = make_app(says(), tokenizer, HttpSettings("tiny"), history=history)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
         yield client
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings
 from coordinator.text.tokenizer import Tokenizer
+from tests.coordinator.apps import make_app
 from tests.coordinator.fake_core import Says
 from tests.coordinator.served import post, serving
 
@@ -18,7 +18,7 @@ UPGRADE = b"Host: x\r\nConnection: Upgrade\r\nUpgrade: "
 
 @pytest.fixture
 async def port(says: Says, tokenizer: Tokenizer) -> AsyncIterator[int]:
-    app = create_app(says("one two"), tokenizer, HttpSettings("tiny"))
+    app = make_app(says("one two"), tokenizer, HttpSettings("tiny"))
     async with serving(app) as (_, port):
         yield port
 
@@ -127,7 +127,7 @@ async def test_no_sequence_of_pieces_gets_a_500_or_is_left_hanging(
 ) -> None:
     draw = random.Random(5)
     said = [b"".join(draw.choices(PIECES, k=draw.randint(1, 9))) for _ in range(300)]
-    app = create_app(says("a"), tokenizer, HttpSettings("tiny"))
+    app = make_app(says("a"), tokenizer, HttpSettings("tiny"))
 
     async def answer_to(port: int, pieces: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

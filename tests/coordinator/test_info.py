@@ -32,9 +32,9 @@ async def test_models(says: Says, client_of: ClientOf, tokenizer: Tokenizer) -> 
 
 
 async def test_a_model_id_may_hold_slashes(says: Says, tokenizer: Tokenizer) -> None:
-    from coordinator.http.api import create_app
+    from tests.coordinator.apps import make_app
 
-    app = create_app(says(), tokenizer, HttpSettings("Qwen/Qwen3.5-35B-A3B"))
+    app = make_app(says(), tokenizer, HttpSettings("Qwen/Qwen3.5-35B-A3B"))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://t") as client:
         for path in ("Qwen/Qwen3.5-35B-A3B", "Qwen%2FQwen3.5-35B-A3B"):

@@ -9,13 +9,13 @@ import httpx
 import msgspec
 import pytest
 
-from coordinator.http.api import create_app
 from coordinator.http.auth.api_keys import parse_api_keys
 from coordinator.http.auth.rate_limit_headers import duration
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.response_schemas import ErrorBody
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.anthropic_sdk import MESSAGES, asked, check_error
+from tests.coordinator.apps import make_app
 from tests.coordinator.fake_core import FakeCore, Says
 from tests.coordinator.test_middleware import post_scope
 
@@ -31,7 +31,7 @@ class Locked:
         self.core = core
         self.now = 0.0
         settings = HttpSettings("tiny", api_keys=KEYS)
-        self.app = create_app(core, tokenizer, settings, clock=lambda: self.now)
+        self.app = make_app(core, tokenizer, settings, clock=lambda: self.now)
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://t")
 

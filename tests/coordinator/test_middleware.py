@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.while_connected import ClientLeft, while_connected
 from coordinator.text.tokenizer import Tokenizer
+from tests.coordinator.apps import make_app
 from tests.coordinator.fake_core import ClientOf, FakeCore, Says
 
 Message = MutableMapping[str, Any]
@@ -86,7 +86,7 @@ async def oversized(app: Any, headers: list[tuple[bytes, bytes]]) -> tuple[int, 
 async def test_a_declared_body_over_the_cap_is_refused_before_it_comes(
     says: Says, tokenizer: Tokenizer
 ) -> None:
-    app = create_app(says(), tokenizer, HttpSettings("tiny"))
+    app = make_app(says(), tokenizer, HttpSettings("tiny"))
     headers = [(b"content-length", str(100 * 2**20).encode())]
     status, body, num_read = await oversized(app, headers)
     assert (status, num_read) == (413, 0)
@@ -94,7 +94,7 @@ async def test_a_declared_body_over_the_cap_is_refused_before_it_comes(
 
 
 async def test_an_undeclared_body_is_read_up_to_the_cap(says: Says, tokenizer: Tokenizer) -> None:
-    app = create_app(says(), tokenizer, HttpSettings("tiny", max_body_bytes=1000))
+    app = make_app(says(), tokenizer, HttpSettings("tiny", max_body_bytes=1000))
     status, body, num_read = await oversized(app, [])
     assert (status, num_read) == (413, 1200)
     assert b'"code":"body_too_large"' in body
@@ -102,7 +102,7 @@ async def test_an_undeclared_body_is_read_up_to_the_cap(says: Says, tokenizer: T
 
 @pytest.mark.parametrize("value", [b"-1", b"1e3", b"\xb2", b"9" * 5000])
 async def test_a_strange_content_length(says: Says, tokenizer: Tokenizer, value: bytes) -> None:
-    app = create_app(says(), tokenizer, HttpSettings("tiny"))
+    app = make_app(says(), tokenizer, HttpSettings("tiny"))
 
     async def receive() -> Message:
         return {"type": "http.request", "body": b"{}"}
@@ -114,7 +114,7 @@ async def test_a_strange_content_length(says: Says, tokenizer: Tokenizer, value:
 
 
 async def test_a_body_that_does_not_come(says: Says, tokenizer: Tokenizer) -> None:
-    app = create_app(says(), tokenizer, HttpSettings("tiny", body_timeout_s=0.05))
+    app = make_app(says(), tokenizer, HttpSettings("tiny", body_timeout_s=0.05))
 
     async def receive() -> Message:
         await asyncio.Event().wait()
@@ -129,7 +129,7 @@ async def test_a_client_that_leaves_before_its_body_is_whole(
     says: Says, tokenizer: Tokenizer
 ) -> None:
     core = says()
-    app = create_app(core, tokenizer, HttpSettings("tiny"))
+    app = make_app(core, tokenizer, HttpSettings("tiny"))
 
     async def receive() -> Message:
         return {"type": "http.disconnect"}

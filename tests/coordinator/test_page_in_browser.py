@@ -11,11 +11,11 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from coordinator.core.contract import SpreadStatus, WorkerStatus
-from coordinator.http.api import create_app
 from coordinator.http.errors import ApiError
 from coordinator.http.http_settings import HttpSettings
 from coordinator.record.record import RequestRecord
 from coordinator.text.tokenizer import Tokenizer
+from tests.coordinator.apps import make_app
 from tests.coordinator.browser import Browser, executable
 from tests.coordinator.fake_core import FakeCore
 from tests.coordinator.test_history import FakeHistory
@@ -61,7 +61,7 @@ async def serve(tokenizer: Tokenizer) -> AsyncIterator[Serve]:
         wrap: Callable[..., ASGIApp] | None = None,
     ) -> str:
         core.max_seq_len = 4096  # the page asks for 512 tokens if nobody says otherwise
-        app: ASGIApp = create_app(core, tokenizer, HttpSettings("tiny"), history=history)
+        app: ASGIApp = make_app(core, tokenizer, HttpSettings("tiny"), history=history)
         app = wrap(app) if wrap else app
         listener = socket.create_server(("127.0.0.1", 0))
         server = uvicorn.Server(

@@ -14,11 +14,11 @@ import pytest
 import uvicorn
 
 from coordinator.__main__ import exit_status
-from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings
 from coordinator.record.redis_link import RedisUnavailable
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.last_words import CANNOT_START, TRY_AGAIN
+from tests.coordinator.apps import make_app
 from tests.coordinator.fake_core import FakeCore, Says
 
 CHAT = "/v1/chat/completions"
@@ -29,7 +29,7 @@ USER = [{"role": "user", "content": "Hi"}]
 @asynccontextmanager
 async def serving(core: FakeCore, tokenizer: Tokenizer, **settings: Any) -> AsyncIterator[str]:
     """The app under uvicorn; yields its base URL."""
-    app = create_app(core, tokenizer, HttpSettings("tiny", **settings))
+    app = make_app(core, tokenizer, HttpSettings("tiny", **settings))
     config = uvicorn.Config(app, port=0, log_config=None, lifespan="off")
     server = uvicorn.Server(config)
     listener = config.bind_socket()

@@ -11,13 +11,13 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.server.connections import Connections
 from coordinator.http.server.head_deadline import HeadDeadline
 from coordinator.http.server.http_protocol import WriteDeadline
 from coordinator.http.server.http_server import HttpServer
 from coordinator.text.tokenizer import Tokenizer
+from tests.coordinator.apps import make_app
 from tests.coordinator.fake_core import FakeCore, Says
 from tests.coordinator.served import SEND_BUFFER_BYTES, App, post, serving
 
@@ -156,7 +156,7 @@ async def test_a_slow_reader_gets_the_rest_while_the_service_ends(
     says: Says, tokenizer: Tokenizer
 ) -> None:
     core = says("The quick brown fox. " * 20)
-    app = create_app(core, tokenizer, HttpSettings("tiny"))
+    app = make_app(core, tokenizer, HttpSettings("tiny"))
     async with serving(app) as (server, port), slow_reader(core, port) as client:
         server.exit_within(30.0)
         answer = b""
@@ -173,7 +173,7 @@ async def test_a_stream_that_is_cut_off_when_the_service_ends_is_told_as_such(
 ) -> None:
     """Before the server has ended: after that the loop ends."""
     core = says("The quick brown fox. " * 20)
-    app = create_app(core, tokenizer, HttpSettings("tiny"))
+    app = make_app(core, tokenizer, HttpSettings("tiny"))
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     server = HttpServer(app, listener, HttpSettings("tiny"), Connections(64))

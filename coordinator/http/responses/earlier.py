@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Raw, Struct
 
-from coordinator.core.contract import KeptResponses
+from coordinator.core.contract import StoredResponses
 from coordinator.http.errors import ApiError, quote
 from coordinator.http.responses.item_ids import is_response_id, response_of
 from coordinator.http.responses.references import References
-from coordinator.record.kept_response import ConversationUnavailable
+from coordinator.record.stored_response import ConversationUnavailable
 from transport.wire.errors import BatonError
 
 _RETRY_AFTER_S = 2.0
@@ -33,15 +33,15 @@ _body = msgspec.json.Decoder(_Body)
 _items = msgspec.json.Decoder(list[Raw])
 
 
-async def earlier(kept: KeptResponses, owner: str, references: bytes) -> bytes:
+async def earlier(stored: StoredResponses, owner: str, references: bytes) -> bytes:
     """The JSON of an Earlier for a body with these References (their JSON), b"" where it has none;
     raises ApiError."""
     named = _references.decode(references)
     if named.previous_response_id is None and not named.item_ids:
         return b""
     try:
-        items = await _conversation(kept, owner, named.previous_response_id)
-        referenced = await _referenced(kept, owner, named.item_ids)
+        items = await _conversation(stored, owner, named.previous_response_id)
+        referenced = await _referenced(stored, owner, named.item_ids)
     except BatonError:
         raise unavailable(_PARAM if named.previous_response_id else "input") from None
     return msgspec.json.encode({"items": items, "referenced": referenced})
@@ -55,26 +55,28 @@ def unavailable(param: str) -> ApiError:
     )
 
 
-async def _conversation(kept: KeptResponses, owner: str, response_id: str | None) -> list[Raw]:
+async def _conversation(stored: StoredResponses, owner: str, response_id: str | None) -> list[Raw]:
     if response_id is None:
         return []
     if not is_response_id(response_id):
         raise _not_found(response_id)
     try:
-        turns = await kept.conversation(owner, response_id)
+        turns = await stored.conversation(owner, response_id)
     except ConversationUnavailable as error:
         raise _too_long() if error.too_long else _not_found(error.response_id) from None
     return [item for turn in turns for item in _items.decode(turn)]
 
 
-async def _referenced(kept: KeptResponses, owner: str, item_ids: Sequence[str]) -> dict[str, Raw]:
+async def _referenced(
+    stored: StoredResponses, owner: str, item_ids: Sequence[str]
+) -> dict[str, Raw]:
     """Those of the items that are kept, by their ids. Reads one response after another, so that a
     short body does not bring all that is kept into this process at once."""
     ids = sorted({found for each in item_ids if (found := response_of(each)) is not None})
     known: dict[str, Raw] = {}
     num_bytes = 0
     for response_id in ids:
-        (body,) = await kept.bodies(owner, [response_id])
+        (body,) = await stored.bodies(owner, [response_id])
         if body is None:
             continue
         num_bytes += len(body)

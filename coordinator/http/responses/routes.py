@@ -6,7 +6,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from coordinator.core.contract import KeptResponses
+from coordinator.core.contract import StoredResponses
 from coordinator.http.answer_form import answer_parser
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.auth.accounts import account_of
@@ -26,7 +26,7 @@ from coordinator.http.responses.request import ResponseRequest
 from coordinator.http.responses.schemas import DeletedResponse, ResponseBody
 from coordinator.http.responses.translation import fields_as_given
 from coordinator.http.responses.turn import Turn
-from coordinator.record.kept_response import KeptResponse
+from coordinator.record.stored_response import StoredResponse
 from transport.wire.errors import BatonError
 
 _ERRORS = {
@@ -37,7 +37,7 @@ _ERRORS = {
 _turn = msgspec.json.Decoder(Turn)
 
 
-def response_routes(context: AppContext, bodies: Bodies, kept: KeptResponses) -> APIRouter:
+def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses) -> APIRouter:
     router = APIRouter(tags=["responses"])
 
     @router.post(
@@ -49,7 +49,7 @@ def response_routes(context: AppContext, bodies: Bodies, kept: KeptResponses) ->
         """The model's response to an input; with ``stream`` as server-sent events."""
         owner = account_of(http.scope).name
         with fields_as_given():
-            prepared = await bodies.generation(http, "response", partial(earlier, kept, owner))
+            prepared = await bodies.generation(http, "response", partial(earlier, stored, owner))
             turn, request_id = _turn.decode(prepared.origin), new_id()
             specs = await sequence_requests(context, http, prepared, request_id)
             thinks = context.tokenizer.opens_thought(prepared.prompts[0])
@@ -70,7 +70,7 @@ def response_routes(context: AppContext, bodies: Bodies, kept: KeptResponses) ->
                 ),
                 prepared.prompt_tokens,
                 context.tokenizer.thought_end if thinks else None,
-                partial(_keep, kept, owner, turn),
+                partial(_keep, stored, owner, turn),
             )
             return await respond(context, http, prepared.request, specs, answer)
 
@@ -84,7 +84,7 @@ def response_routes(context: AppContext, bodies: Bodies, kept: KeptResponses) ->
             raise invalid("stream", "a stored response is not streamed again", UNSUPPORTED)
         _check_id(response_id)
         try:
-            (body,) = await kept.bodies(account_of(http.scope).name, [response_id])
+            (body,) = await stored.bodies(account_of(http.scope).name, [response_id])
         except BatonError:
             raise unavailable("response_id") from None
         if body is None:
@@ -99,7 +99,7 @@ def response_routes(context: AppContext, bodies: Bodies, kept: KeptResponses) ->
         """Forget a stored response. Those that continue it cannot be continued any more."""
         _check_id(response_id)
         try:
-            deleted = await kept.delete(account_of(http.scope).name, response_id)
+            deleted = await stored.delete(account_of(http.scope).name, response_id)
         except BatonError:
             raise unavailable("response_id") from None
         if not deleted:
@@ -109,17 +109,17 @@ def response_routes(context: AppContext, bodies: Bodies, kept: KeptResponses) ->
     return router
 
 
-async def _keep(kept: KeptResponses, owner: str, turn: Turn, body: ResponseBody) -> bool:
+async def _keep(stored: StoredResponses, owner: str, turn: Turn, body: ResponseBody) -> bool:
     """Store a response that has ended, with all that it adds to its conversation."""
     output = [msgspec.Raw(msgspec.json.encode(item)) for item in body.output]
     items = [*msgspec.json.decode(turn.items, type=list[msgspec.Raw]), *output]
-    response = KeptResponse(
+    response = StoredResponse(
         body.id,
         body.previous_response_id or "",
         msgspec.json.encode(items),
         msgspec.json.encode(body),
     )
-    return await kept.keep(owner, response)
+    return await stored.keep(owner, response)
 
 
 def _check_id(response_id: str) -> None:

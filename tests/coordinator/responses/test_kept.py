@@ -10,19 +10,19 @@ import httpx
 import pytest
 from redis import Redis
 
-from coordinator.http.api import create_app
 from coordinator.http.auth.api_keys import parse_api_keys
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.readers import Readers
 from coordinator.http.responses import earlier
 from coordinator.record import keys
-from coordinator.record.kept_response import ConversationUnavailable, KeptResponse
 from coordinator.record.redis_link import Damage, RedisLink
 from coordinator.record.response_store import ResponseStore
-from coordinator.record.settings import KeepLimits
+from coordinator.record.settings import ResponseLimits
 from coordinator.record.store import Store
+from coordinator.record.stored_response import ConversationUnavailable, StoredResponse
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.answers import check_error
+from tests.coordinator.apps import make_app
 from tests.coordinator.fake_core import FakeCore, Says
 from tests.coordinator.responses.sdk import create, parsed, stream
 from tests.coordinator.stores import MakeStore, eventually, slow_way
@@ -41,9 +41,9 @@ async def site(tokenizer: Tokenizer, readers: Readers) -> AsyncIterator[Site]:
     async with AsyncExitStack() as stack:
 
         def make(core: FakeCore, store: Store, **settings: Any) -> httpx.AsyncClient:
-            app = create_app(
+            app = make_app(
                 core, tokenizer, HttpSettings("tiny", **settings), readers=readers,
-                kept=store.responses,
+                stored=store.responses,
             )  # fmt: skip
             client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t")
             stack.push_async_callback(client.aclose)
@@ -195,7 +195,7 @@ async def test_without_redis_stateless_requests_go_on(
 async def test_a_late_redis_holds_up_an_end_for_a_moment(
     server: LocalRedis, tmp_path: Path
 ) -> None:
-    limits = KeepLimits(keep_wait_s=0.05)
+    limits = ResponseLimits(keep_wait_s=0.05)
     async with slow_way(server, tmp_path / "slow", 20.0) as url:
         link = RedisLink(url, call_timeout_s=30.0, damage=Damage())
         responses = ResponseStore(link, lambda: True, limits)
@@ -204,13 +204,13 @@ async def test_a_late_redis_holds_up_an_end_for_a_moment(
         await responses.close()
 
 
-def kept(number: int, previous: int | None = None, size: int = 10) -> KeptResponse:
+def kept(number: int, previous: int | None = None, size: int = 10) -> StoredResponse:
     before = "" if previous is None else f"resp_{previous}"
-    return KeptResponse(f"resp_{number}", before, b'["%d"]' % number, b"b" * size)
+    return StoredResponse(f"resp_{number}", before, b'["%d"]' % number, b"b" * size)
 
 
 async def test_responses_expire_after_their_last_use(make_store: MakeStore, redis: Redis) -> None:
-    responses = (await make_store(keep=KeepLimits(response_ttl_s=100))).responses
+    responses = (await make_store(response_limits=ResponseLimits(response_ttl_s=100))).responses
     for number in range(3):
         assert await responses.keep("a", kept(number, number - 1 if number else None))
     names = [keys.response("a", f"resp_{number}") for number in range(3)]
@@ -229,8 +229,8 @@ async def test_responses_expire_after_their_last_use(make_store: MakeStore, redi
 
 
 async def test_the_bytes_of_all_are_bounded(make_store: MakeStore, redis: Redis) -> None:
-    limits = KeepLimits(response_bytes=500, max_response_bytes=200, max_conversation_bytes=20)
-    responses = (await make_store(keep=limits)).responses
+    limits = ResponseLimits(response_bytes=500, max_response_bytes=200, max_conversation_bytes=20)
+    responses = (await make_store(response_limits=limits)).responses
     assert not await responses.keep("a", kept(99, size=201))
     for number in range(10):
         assert await responses.keep("a", kept(number, number - 1 if number else None, size=95))
@@ -266,7 +266,7 @@ async def test_what_another_program_wrote_is_replaced(make_store: MakeStore, red
 
 
 async def test_a_lifetime_of_0_keeps_nothing(make_store: MakeStore) -> None:
-    responses = (await make_store(keep=KeepLimits(response_ttl_s=0))).responses
+    responses = (await make_store(response_limits=ResponseLimits(response_ttl_s=0))).responses
     assert not await responses.keep("a", kept(1))
     with pytest.raises(ValueError, match="response_ttl_s"):
-        KeepLimits(response_ttl_s=-1)
+        ResponseLimits(response_ttl_s=-1)

@@ -1,10 +1,10 @@
-"""A response that is kept for its client."""
+"""A response that is stored for its client."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class KeptResponse:
+class StoredResponse:
     """``previous_id`` is the response that this one continues, "" for none; ``items`` the JSON
     array of what it adds to the conversation, ``body`` its own JSON."""
 
