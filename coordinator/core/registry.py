@@ -223,10 +223,6 @@ class Registry:
         usable = self.pairs_of(puller).usable(instance, puller.instance)
         return usable and keeper is not None and keeper.breaker.closed
 
-    def heard(self, role: Role) -> dict[str, float]:
-        """When each worker of a role was last heard of."""
-        return {worker.instance: worker.heard_at for worker in self.of(role)}
-
     def longest_seen(self, role: Role) -> int:
         """The longest sequence that any worker of the role could hold, gone or not."""
         return self._longest_seen.get(role, 0)

@@ -63,11 +63,6 @@ class ThoughtDivider:
         self._at_start = True
         self._held = ""
 
-    @property
-    def thinking(self) -> bool:
-        """Whether the thought has not ended yet."""
-        return self._thinking
-
     def push(self, text: str) -> Divided:
         """What is known to be thought or answer by now."""
         if not self._thinking:

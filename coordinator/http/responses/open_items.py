@@ -3,7 +3,7 @@ end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from coordinator.http.response_schemas import TokenLogprob
 from coordinator.http.responses.events import (
@@ -59,6 +59,17 @@ class _Open:
     def text(self) -> str:
         return "".join(self.pieces)
 
+    @property
+    def place(self) -> dict[str, Any]:
+        """The fields by which an event names the item."""
+        return {"item_id": self.item_id, "output_index": self.index}
+
+    def added(self, item: OutputItem) -> OutputItemAdded:
+        return OutputItemAdded(output_index=self.index, item=item)
+
+    def done(self, item: OutputItem) -> OutputItemDone:
+        return OutputItemDone(output_index=self.index, item=item)
+
 
 @dataclass
 class OpenMessage(_Open):
@@ -66,30 +77,25 @@ class OpenMessage(_Open):
 
     def begin(self) -> list[Event]:
         item = OutputMessage(id=self.item_id, status="in_progress", content=[])
-        return [
-            OutputItemAdded(output_index=self.index, item=item),
-            ContentPartAdded(
-                item_id=self.item_id, output_index=self.index, part=OutputText(text="")
-            ),
-        ]
+        return [self.added(item), ContentPartAdded(**self.place, part=OutputText(text=""))]
 
     def more(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> list[Event]:
         self.pieces.append(text)
         self.logprobs += logprobs
+        told = list(logprobs)
         return [
             OutputTextDelta(
-                item_id=self.item_id, output_index=self.index, delta=text, logprobs=list(logprobs)
+                item_id=self.item_id, output_index=self.index, delta=text, logprobs=told
             )
         ]
 
     def end(self, status: ItemStatus) -> tuple[OutputItem, list[Event]]:
-        item_id, index, logprobs = self.item_id, self.index, self.logprobs
-        part = OutputText(text=self.text, logprobs=logprobs)
-        item = OutputMessage(id=item_id, status=status, content=[part])
+        part = OutputText(text=self.text, logprobs=self.logprobs)
+        item = OutputMessage(id=self.item_id, status=status, content=[part])
         return item, [
-            OutputTextDone(item_id=item_id, output_index=index, text=self.text, logprobs=logprobs),
-            ContentPartDone(item_id=item_id, output_index=index, part=part),
-            OutputItemDone(output_index=index, item=item),
+            OutputTextDone(**self.place, text=part.text, logprobs=part.logprobs),
+            ContentPartDone(**self.place, part=part),
+            self.done(item),
         ]
 
 
@@ -97,24 +103,19 @@ class OpenMessage(_Open):
 class OpenThought(_Open):
     def begin(self) -> list[Event]:
         item = ReasoningItem(id=self.item_id, summary=[], content=[], status="in_progress")
-        return [
-            OutputItemAdded(output_index=self.index, item=item),
-            ContentPartAdded(
-                item_id=self.item_id, output_index=self.index, part=ReasoningText(text="")
-            ),
-        ]
+        return [self.added(item), ContentPartAdded(**self.place, part=ReasoningText(text=""))]
 
     def more(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> list[Event]:
         self.pieces.append(text)
         return [ReasoningTextDelta(item_id=self.item_id, output_index=self.index, delta=text)]
 
     def end(self, status: ItemStatus) -> tuple[OutputItem, list[Event]]:
-        item_id, index, part = self.item_id, self.index, ReasoningText(text=self.text)
-        item = ReasoningItem(id=item_id, summary=[], content=[part], status=status)
+        part = ReasoningText(text=self.text)
+        item = ReasoningItem(id=self.item_id, summary=[], content=[part], status=status)
         return item, [
-            ReasoningTextDone(item_id=item_id, output_index=index, text=self.text),
-            ContentPartDone(item_id=item_id, output_index=index, part=part),
-            OutputItemDone(output_index=index, item=item),
+            ReasoningTextDone(**self.place, text=part.text),
+            ContentPartDone(**self.place, part=part),
+            self.done(item),
         ]
 
 
@@ -124,24 +125,19 @@ class OpenSummary(_Open):
 
     def begin(self) -> list[Event]:
         item = ReasoningItem(id=self.item_id, summary=[], status="in_progress")
-        return [
-            OutputItemAdded(output_index=self.index, item=item),
-            SummaryPartAdded(
-                item_id=self.item_id, output_index=self.index, part=SummaryText(text="")
-            ),
-        ]
+        return [self.added(item), SummaryPartAdded(**self.place, part=SummaryText(text=""))]
 
     def more(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> list[Event]:
         self.pieces.append(text)
         return [SummaryTextDelta(item_id=self.item_id, output_index=self.index, delta=text)]
 
     def end(self, status: ItemStatus) -> tuple[OutputItem, list[Event]]:
-        item_id, index, part = self.item_id, self.index, SummaryText(text=self.text)
-        item = ReasoningItem(id=item_id, summary=[part], status=status)
+        part = SummaryText(text=self.text)
+        item = ReasoningItem(id=self.item_id, summary=[part], status=status)
         return item, [
-            SummaryTextDone(item_id=item_id, output_index=index, text=self.text),
-            SummaryPartDone(item_id=item_id, output_index=index, part=part),
-            OutputItemDone(output_index=index, item=item),
+            SummaryTextDone(**self.place, text=part.text),
+            SummaryPartDone(**self.place, part=part),
+            self.done(item),
         ]
 
 
@@ -151,7 +147,7 @@ class OpenCall(_Open):
     name: str
 
     def begin(self) -> list[Event]:
-        return [OutputItemAdded(output_index=self.index, item=self._item("in_progress"))]
+        return [self.added(self._item("in_progress"))]
 
     def more(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> list[Event]:
         self.pieces.append(text)
@@ -159,11 +155,8 @@ class OpenCall(_Open):
 
     def end(self, status: ItemStatus) -> tuple[OutputItem, list[Event]]:
         item = self._item(status)
-        done = ArgumentsDone(
-            item_id=self.item_id, output_index=self.index, name=self.name,
-            arguments=self.text,
-        )  # fmt: skip
-        return item, [done, OutputItemDone(output_index=self.index, item=item)]
+        done = ArgumentsDone(**self.place, name=self.name, arguments=item.arguments)
+        return item, [done, self.done(item)]
 
     def _item(self, status: ItemStatus) -> FunctionCallItem:
         return FunctionCallItem(

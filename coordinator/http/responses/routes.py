@@ -17,13 +17,12 @@ from coordinator.http.openapi import answers, request_body
 from coordinator.http.request_fields import UNSUPPORTED
 from coordinator.http.response_names import noted_name
 from coordinator.http.responses.answer import ResponseAnswer
-from coordinator.http.responses.body import body_of
 from coordinator.http.responses.earlier import earlier, unavailable
 from coordinator.http.responses.events import EVENTS
 from coordinator.http.responses.item_ids import is_response_id, response_id
 from coordinator.http.responses.output import Output
 from coordinator.http.responses.request import ResponseRequest
-from coordinator.http.responses.schemas import DeletedResponse, ResponseBody
+from coordinator.http.responses.schemas import DeletedResponse, ResponseBody, body_of
 from coordinator.http.responses.translation import fields_as_given
 from coordinator.http.responses.turn import Turn
 from coordinator.record.stored_response import StoredResponse
