@@ -10,7 +10,7 @@ gc.disable()  # until all is imported: nothing that imports make is garbage, and
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import uvloop
@@ -41,101 +41,95 @@ API_KEYS = "BATON_API_KEYS"
 _MIN_HELD_BODY_BYTES = 64 * 1024 * 1024  # one client has half of it: the largest body
 
 
+def _option(variable: str, help_text: str, **more: Any) -> Any:
+    return typer.Option(envvar=variable, help=help_text, **more)
+
+
 def main(
+    # Whether it can be read transport/checkpoint_folder.py says better than an option's check.
     model: Annotated[
-        Path,
-        typer.Option(
-            envvar="BATON_MODEL", readable=False, help="Checkpoint folder with the tokenizer."
-        ),
+        Path, _option("BATON_MODEL", "Checkpoint folder with the tokenizer.", readable=False)
     ],
-    redis_url: Annotated[
-        str, typer.Option(envvar="BATON_REDIS_URL", help="redis://, rediss:// or unix://")
-    ],
+    redis_url: Annotated[str, _option("BATON_REDIS_URL", "redis://, rediss:// or unix://")],
     bind: Annotated[
-        str, typer.Option(envvar="BATON_BIND", help="ZeroMQ endpoint for the workers.")
+        str, _option("BATON_BIND", "ZeroMQ endpoint for the workers.")
     ] = "tcp://127.0.0.1:5555",
-    host: Annotated[str, typer.Option(envvar="BATON_HOST", help="HTTP address.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(envvar="BATON_PORT", help="HTTP port; 0: any.")] = 8000,
+    host: Annotated[str, _option("BATON_HOST", "HTTP address.")] = "127.0.0.1",
+    port: Annotated[int, _option("BATON_PORT", "HTTP port; 0: any.")] = 8000,
     served_model_name: Annotated[
-        str, typer.Option(envvar="BATON_SERVED_MODEL_NAME", help="Default: the folder's name.")
+        str, _option("BATON_SERVED_MODEL_NAME", "Default: the folder's name.")
     ] = "",
-    heartbeat: Annotated[
-        float, typer.Option(envvar="BATON_HEARTBEAT", help="Seconds between heartbeats.")
-    ] = 1.0,
+    heartbeat: Annotated[float, _option("BATON_HEARTBEAT", "Seconds between heartbeats.")] = 1.0,
     dead_after: Annotated[
-        float, typer.Option(envvar="BATON_DEAD_AFTER", help="Seconds of silence that mean dead.")
+        float, _option("BATON_DEAD_AFTER", "Seconds of silence that mean dead.")
     ] = 10.0,
     max_open: Annotated[
-        int, typer.Option(envvar="BATON_MAX_OPEN", help="Requests open at a time; beyond: 503.")
+        int, _option("BATON_MAX_OPEN", "Requests open at a time; beyond: 503.")
     ] = 16_384,
     max_open_tokens: Annotated[
         int,
-        typer.Option(
-            envvar="BATON_MAX_OPEN_TOKENS",
-            help="Tokens that open requests may hold; beyond: 503. 0: an eighth of the memory.",
+        _option(
+            "BATON_MAX_OPEN_TOKENS",
+            "Tokens that open requests may hold; beyond: 503. 0: an eighth of the memory.",
         ),
     ] = 0,
     max_prompt_logprobs: Annotated[
         int,
-        typer.Option(
-            envvar="BATON_MAX_PROMPT_LOGPROBS",
-            help="Log-probabilities of prompts that an answer may have; beyond: 400.",
+        _option(
+            "BATON_MAX_PROMPT_LOGPROBS",
+            "Log-probabilities of prompts that an answer may have; beyond: 400.",
         ),
     ] = HttpSettings.max_prompt_logprobs,
     silence_timeout: Annotated[
         float,
-        typer.Option(
-            envvar="BATON_SILENCE_TIMEOUT",
-            help="Seconds a request may go without a token or other progress at its worker.",
+        _option(
+            "BATON_SILENCE_TIMEOUT",
+            "Seconds a request may go without a token or other progress at its worker.",
         ),
     ] = 300.0,
     queue_timeout: Annotated[
-        float,
-        typer.Option(envvar="BATON_QUEUE_TIMEOUT", help="Seconds a request may wait for a worker."),
+        float, _option("BATON_QUEUE_TIMEOUT", "Seconds a request may wait for a worker.")
     ] = 1_800.0,
     request_timeout: Annotated[
-        float,
-        typer.Option(
-            envvar="BATON_REQUEST_TIMEOUT", help="Seconds a request may take in all; 0: any."
-        ),
+        float, _option("BATON_REQUEST_TIMEOUT", "Seconds a request may take in all; 0: any.")
     ] = 0.0,
     drain_timeout: Annotated[
-        float, typer.Option(envvar="BATON_DRAIN_TIMEOUT", help="Seconds to finish after SIGTERM.")
+        float, _option("BATON_DRAIN_TIMEOUT", "Seconds to finish after SIGTERM.")
     ] = 30.0,
     hand_over: Annotated[
         bool,
-        typer.Option(
-            envvar="BATON_HAND_OVER",
-            help="A proxy in front waits while this process restarts: on SIGTERM close the port, "
-            "rather than answer 503.",
+        _option(
+            "BATON_HAND_OVER",
+            "A proxy in front waits while this process restarts: on SIGTERM close the port, rather "
+            "than answer 503.",
         ),
     ] = False,
     allowed_origins: Annotated[
         str,
-        typer.Option(
-            envvar="BATON_ALLOWED_ORIGINS",
-            help="Origins whose pages may call the API, separated by commas; *: all.",
+        _option(
+            "BATON_ALLOWED_ORIGINS",
+            "Origins whose pages may call the API, separated by commas; *: all.",
         ),
     ] = "",
     prefix_cache_isolation: Annotated[
         Isolation,
-        typer.Option(
-            envvar="BATON_PREFIX_CACHE_ISOLATION",
-            help="key: only requests of one API key share prefixes; off: all do.",
+        _option(
+            "BATON_PREFIX_CACHE_ISOLATION",
+            "key: only requests of one API key share prefixes; off: all do.",
         ),
     ] = "off",
     response_ttl: Annotated[
         int,
-        typer.Option(
-            envvar="BATON_RESPONSE_TTL",
-            help="Seconds for which a response of /v1/responses can be named; 0: none is kept.",
+        _option(
+            "BATON_RESPONSE_TTL",
+            "Seconds for which a response of /v1/responses can be named; 0: none is kept.",
         ),
     ] = ResponseLimits.response_ttl_s,
     response_bytes: Annotated[
         int,
-        typer.Option(
-            envvar="BATON_RESPONSE_BYTES",
-            help="Bytes of responses that Redis keeps; beyond, the one used least lately goes.",
+        _option(
+            "BATON_RESPONSE_BYTES",
+            "Bytes of responses that Redis keeps; beyond, the one used least lately goes.",
         ),
     ] = ResponseLimits.response_bytes,
     log_level: Annotated[str, typer.Option(envvar="BATON_LOG_LEVEL")] = "info",
