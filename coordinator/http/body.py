@@ -34,9 +34,6 @@ class BodyLimit:
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         declared = Headers(scope=scope).get("content-length", "0")
         if not declared.isascii() or not declared.isdigit():
             await ApiError(400, "Content-Length is not a number").response()(scope, receive, send)

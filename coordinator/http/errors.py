@@ -125,7 +125,7 @@ def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
 
 def _hint(path: str) -> str:
     """For a client whose base URL lacks the version."""
-    known = ("/chat/completions", "/completions", "/models")
+    known = ("/chat/completions", "/completions", "/models", "/responses", "/messages")
     return f"; is /v1{path} meant?" if path.startswith(known) else ""
 
 
@@ -159,39 +159,35 @@ def json_response(
 def install_error_handlers(app: FastAPI) -> None:
     """Every error that the framework can raise becomes an ErrorBody; none is a 422."""
 
-    async def on_api_error(_: Request, error: Exception) -> Response:
-        assert isinstance(error, ApiError)
-        return error.response()
+    async def answer(http: Request, error: Exception) -> Response:
+        match error:
+            case ApiError():
+                return error.response()
+            case GenerationFailed() | Overloaded():
+                return from_core(error).response()
+            case HTTPException():
+                return _from_framework(http, error).response()
+            case RequestValidationError():
+                first = error.errors()[0]
+                return invalid(".".join(map(str, first["loc"][1:])), first["msg"]).response()
+            case _:
+                log.debug("request abandoned", extra={"reason": str(error) or "connection closed"})
+                return Response(status_code=CLIENT_LEFT)
 
-    async def on_core_error(_: Request, error: Exception) -> Response:
-        assert isinstance(error, GenerationFailed | Overloaded)
-        return from_core(error).response()
+    for kind in (
+        ApiError, GenerationFailed, Overloaded, HTTPException, RequestValidationError,
+        ClientDisconnect, ClientLeft,
+    ):  # fmt: skip
+        app.add_exception_handler(kind, answer)
 
-    async def on_http_error(http: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        status = HTTPStatus(error.status_code)
-        code = status.phrase.lower().replace(" ", "_")
-        message = str(error.detail)
-        if status == HTTPStatus.NOT_FOUND:
-            message = f"there is no {http.method} {quote(http.url.path)}{_hint(http.url.path)}"
-        return ApiError(status, message, code=code, headers=error.headers).response()
 
-    async def on_validation_error(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        first = error.errors()[0]
-        return invalid(".".join(map(str, first["loc"][1:])), first["msg"]).response()
-
-    async def on_disconnect(_: Request, error: Exception) -> Response:
-        log.debug("request abandoned", extra={"reason": str(error) or "connection closed"})
-        return Response(status_code=CLIENT_LEFT)
-
-    app.add_exception_handler(ApiError, on_api_error)
-    app.add_exception_handler(GenerationFailed, on_core_error)
-    app.add_exception_handler(Overloaded, on_core_error)
-    app.add_exception_handler(HTTPException, on_http_error)
-    app.add_exception_handler(RequestValidationError, on_validation_error)
-    app.add_exception_handler(ClientDisconnect, on_disconnect)
-    app.add_exception_handler(ClientLeft, on_disconnect)
+def _from_framework(http: Request, error: HTTPException) -> ApiError:
+    """A path or a method that there is not."""
+    status, message = HTTPStatus(error.status_code), str(error.detail)
+    if status == HTTPStatus.NOT_FOUND:
+        message = f"there is no {http.method} {quote(http.url.path)}{_hint(http.url.path)}"
+    code = status.phrase.lower().replace(" ", "_")
+    return ApiError(status, message, code=code, headers=error.headers)
 
 
 def _clip(text: str, limit: int) -> str:

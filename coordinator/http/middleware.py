@@ -36,9 +36,6 @@ class RequestId:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         given = [value for name, value in scope["headers"] if name == b"x-request-id"]
         request_id = given[0].decode("latin-1") if len(given) == 1 else ""
         if _NAME.match(request_id):
@@ -67,9 +64,6 @@ class Observed:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         status = CLIENT_LEFT  # until a response starts
         started_at = time.monotonic()
 
@@ -125,7 +119,7 @@ class HeadRequests:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "HEAD":
+        if scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return
         as_get = {**scope, "method": "GET"}

@@ -51,15 +51,15 @@ class Turns:
 
 
 class InTurns:
-    """The middleware that lets requests begin ``A_TURN`` at a time."""
+    """The outermost middleware: lets requests begin ``A_TURN`` at a time."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._turns = Turns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._turns.wait()
+        assert scope["type"] == "http", "the server has WebSockets and lifespans turned off"
+        await self._turns.wait()
         await self._app(scope, receive, send)
 
 

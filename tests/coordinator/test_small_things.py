@@ -26,9 +26,10 @@ async def test_a_completion_has_sixteen_tokens_unless_it_says_otherwise(
 
 
 async def test_a_path_that_does_not_exist_is_named(checked_client: httpx.AsyncClient) -> None:
-    error = check_error(await checked_client.post("/chat/completions", json={}), 404)
-    assert "POST '/chat/completions'" in error["message"]
-    assert "/v1/chat/completions" in error["message"]
+    for path in ("/chat/completions", "/responses", "/messages"):
+        error = check_error(await checked_client.post(path, json={}), 404)
+        assert f"POST '{path}'" in error["message"]
+        assert f"/v1{path} meant" in error["message"]
     assert "meant" not in check_error(await checked_client.get("/nothing"), 404)["message"]
 
 

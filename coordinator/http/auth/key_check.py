@@ -23,7 +23,7 @@ class KeyCheck:
         self._accounts = accounts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
         try:
