@@ -59,7 +59,8 @@ class Attempts:
         which is stale."""
         if token.index != len(request.output_ids):
             return False
-        request.stages.setdefault("first_token_at", self._clock())
+        if "first_token_at" not in request.stages:
+            request.stages["first_token_at"] = self._clock()
         num_reused = 0 if request.output_ids else request.num_reused
         request.output_ids.append(token.token_id)
         verified, accepted = token.drafts

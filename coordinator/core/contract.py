@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from msgspec import Struct
+
 from coordinator.record.record import RequestRecord
 from coordinator.record.stored_response import StoredResponse
 from transport.wire.reports import LogprobsOut
@@ -48,8 +50,7 @@ class SequenceRequest:
         return len(self.prompt_ids) + self.num_scored * num_each * _PROMPT_LOGPROB
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """One output token, in order, exactly once. ``finish`` is set on the last one only.
     ``prompt_logprobs`` comes with the first one where the request asks for it: rows of
     transport/wire/prompt_logprobs.py for all tokens of the prompt but the first. ``num_reused``, of

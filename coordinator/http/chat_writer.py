@@ -1,10 +1,9 @@
 """From the choices of a chat to its bodies: thought, content and tool calls, whole or in chunks."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from secrets import token_hex
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from coordinator.http.answer_form import answer_parser
 from coordinator.http.choice import Delta
@@ -141,7 +140,7 @@ class ChatWriter:
         held = self._held.pop(index, None)
         if held is None:
             return delta
-        return replace(
+        return structs.replace(
             delta,
             tokens=held.tokens + delta.tokens,
             offsets=held.offsets + delta.offsets,

@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from coordinator.core.contract import GenerationFailed, SequenceRequest, Token, TokenStream
 from coordinator.http.logprobs import scorer
@@ -18,8 +17,7 @@ from coordinator.text.stops import StopStrings
 from coordinator.text.tokenizer import Tokenizer
 
 
-@dataclass(slots=True)
-class Delta:
+class Delta(Struct):
     """What came since the last delta. ``offsets[i]`` is how much text came before ``tokens[i]``;
     ``stop`` is the stop string that ended the output, ``stop_id`` the token that the request asks
     to stop at. ``prompt`` comes with the first delta where the request asks for it, and
@@ -27,14 +25,14 @@ class Delta:
     log-probabilities of each token as logprobs.py writes them, none where none are asked for."""
 
     text: str = ""
-    tokens: list[Token] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
+    tokens: list[Token] = []
+    offsets: list[int] = []
     finish: Finish | None = None
     stop: str | None = None
     stop_id: int | None = None
     prompt: PromptJson | None = None
     num_reused: int = 0
-    scores: list[Any] = field(default_factory=list)
+    scores: list[Any] = []
 
     @property
     def prompt_logprobs(self) -> PromptLogprobs:

@@ -29,8 +29,8 @@ class StopStrings:
             self._match_len[self._insert(string)] = len(string)
         self._link()
 
-    def matcher(self) -> "StopMatcher":
-        return StopMatcher(self)
+    def matcher(self) -> "StopMatcher | NoStops":
+        return StopMatcher(self) if self._next[0] else NoStops()
 
     def step(self, node: int, char: str) -> int:
         """The node of the longest start of a stop string that the text, plus ``char``, ends in."""
@@ -100,6 +100,16 @@ class StopMatcher:
         """What was held back and turned out not to be a stop string."""
         held, self._held, self._node = self._held, "", 0
         return held
+
+
+class NoStops:
+    """The matcher of a request without stop strings."""
+
+    def push(self, text: str, *, include_stop: bool = False) -> Matched:
+        return Matched(text)
+
+    def flush(self) -> str:
+        return ""
 
 
 def may_begin(text: str, *tags: str) -> int:
