@@ -28,10 +28,18 @@ class CalledFunction(Struct, kw_only=True, dict=True):
     @cached_property
     def decoded(self) -> dict[str, Any]:
         """The object in ``arguments``. Raises ValueError."""
-        arguments = msgspec.json.decode(self.arguments or "{}")
-        if not isinstance(arguments, dict):
-            raise ValueError("arguments is not a JSON object")
-        return arguments
+        return decoded_arguments(self.arguments)
+
+
+def decoded_arguments(text: str) -> dict[str, Any]:
+    """The arguments of a call, none in an empty text. Raises ValueError that says what is wrong."""
+    try:
+        arguments = msgspec.json.decode(text or "{}")
+    except msgspec.DecodeError as error:
+        raise ValueError(f"is not a JSON object: {error}") from None
+    if not isinstance(arguments, dict):
+        raise ValueError("is not a JSON object")
+    return arguments
 
 
 class CalledTool(Struct, kw_only=True):
@@ -80,8 +88,7 @@ class ChatMessage(RequestBody, kw_only=True):
             try:
                 _ = call.function.decoded
             except ValueError as error:
-                path = f"tool_calls[{i}].function.arguments"
-                raise FieldError(path, f"is no JSON object: {error}") from None
+                raise FieldError(f"tool_calls[{i}].function.arguments", str(error)) from None
 
     def rendered(self) -> dict[str, Any]:
         """As the chat template sees it."""

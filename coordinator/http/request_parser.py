@@ -1,6 +1,6 @@
 """From the bytes of a body to a request, or to an error that names the field at fault.
 
-msgspec refuses what is no JSON (NaN, deep nesting, lone surrogates) and stops at the first error.
+msgspec refuses what is not JSON (NaN, deep nesting, lone surrogates) and stops at the first error.
 """
 
 import re

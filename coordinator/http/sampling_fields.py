@@ -52,5 +52,5 @@ class SamplingFields(RequestBody, kw_only=True):
             except msgspec.ValidationError as error:
                 raise FieldError(f"logit_bias.{key}", str(error)) from None
             except ValueError:
-                raise FieldError(f"logit_bias.{key}", "is no token id") from None
+                raise FieldError(f"logit_bias.{key}", "is not a token id") from None
         return biases

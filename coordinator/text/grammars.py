@@ -58,7 +58,7 @@ def regex(pattern: str) -> str:
 def choice(texts: Sequence[str]) -> str:
     """One of ``texts``."""
     if not texts:
-        raise BadGrammar("a choice of nothing")
+        raise BadGrammar("the list of choices is empty")
     _check_len("".join(texts), "the choice")
     return LLMatcher.grammar_from_lark("start: " + " | ".join(_quoted(text) for text in texts))
 
@@ -70,7 +70,7 @@ def context_free(grammar: str) -> str:
         try:
             grammar = gbnf_to_lark(grammar)
         except Exception as error:  # whatever its converter stumbles over
-            raise BadGrammar(f"the grammar is no GBNF: {error}") from error
+            raise BadGrammar(f"the grammar is not valid GBNF: {error}") from error
     return LLMatcher.grammar_from_lark(grammar)
 
 

@@ -32,7 +32,7 @@ def pid(checks: GrammarChecks) -> int:
 
 async def test_a_form_gets_its_grammar_or_the_reason_why_not(checks: GrammarChecks) -> None:
     assert "[0-9]+" in (await checks.check(DIGITS)).grammar
-    assert "no GBNF" in (await checks.check(Form("grammar", 'x ::= "'))).problem
+    assert "not valid GBNF" in (await checks.check(Form("grammar", 'x ::= "'))).problem
     of_tools = await checks.check(
         Form(functions=[{"name": "f", "parameters": {"required": ["x"]}}])
     )

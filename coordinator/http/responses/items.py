@@ -1,11 +1,10 @@
 """The items of a response's ``input``: messages, calls of functions, their results, thoughts."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
-from coordinator.http.chat_schemas import TextPart
+from coordinator.http.chat_schemas import TextPart, decoded_arguments
 from coordinator.http.request_fields import UNSUPPORTED, FieldError
 
 TYPES = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
@@ -66,7 +65,10 @@ class InputItem(Struct, kw_only=True, omit_defaults=True):
         if self.type == "message" and self.role not in ROLES:
             raise FieldError("role", f"must be one of {', '.join(ROLES)}")
         if self.type == "function_call" and not self.is_cut_off:
-            _check_arguments(self.arguments or "")
+            try:
+                decoded_arguments(self.arguments or "")
+            except ValueError as error:
+                raise FieldError("arguments", str(error)) from None
 
     @property
     def is_cut_off(self) -> bool:
@@ -93,12 +95,3 @@ def text_of(content: Texts) -> str:
     if isinstance(content, str):
         return content
     return "".join(part.text for part in content or ())
-
-
-def _check_arguments(arguments: str) -> None:
-    try:
-        found: Any = msgspec.json.decode(arguments or "{}")
-    except msgspec.DecodeError as error:
-        raise FieldError("arguments", f"is no JSON object: {error}") from None
-    if not isinstance(found, dict):
-        raise FieldError("arguments", "is no JSON object")

@@ -80,7 +80,7 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
     async def get_response(http: Request, response_id: str, stream: bool = False) -> Response:
         """A stored response."""
         if stream:
-            raise invalid("stream", "a stored response is not streamed again", UNSUPPORTED)
+            raise invalid("stream", "a stored response cannot be streamed", UNSUPPORTED)
         _check_id(response_id)
         try:
             (body,) = await stored.bodies(account_of(http.scope).name, [response_id])

@@ -22,7 +22,7 @@ class HttpProtocol(HttpToolsProtocol):
     """With ``write_timeout_s`` for a client to take anything of what waits for it, on every route.
 
     - To HTTP/1.0 an answer of unknown length is sent without chunks and ends with the connection.
-    - What is no HTTP gets an error of our shape, unless an answer is under way there.
+    - What is not HTTP gets an error of our shape, unless an answer is under way there.
     - h2c, which clients of HTTP/2 offer along with a request, is ignored, and the request served;
       other upgrades, WebSocket among them, are refused.
     """
@@ -54,7 +54,7 @@ class HttpProtocol(HttpToolsProtocol):
             # NOTE: the parser stops behind the head, and takes the body for the other protocol's.
             self._turn_down(data[offer.args[0] :])
         except httptools.HttpParserError:
-            self._refuse(ApiError(400, "this is no HTTP/1.1 request", code="invalid_http"))
+            self._refuse(ApiError(400, "this is not an HTTP/1.1 request", code="invalid_http"))
 
     def on_headers_complete(self) -> None:
         if not self.parser.should_upgrade():
@@ -67,7 +67,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _turn_down(self, rest: bytes) -> None:
         offered = [value.lower() for name, value in self.headers if name == b"upgrade"]
         if offered != [b"h2c"]:
-            message = "this server changes to no other protocol; it streams as server-sent events"
+            message = "no upgrade is supported; answers stream as server-sent events"
             self._refuse(ApiError(400, message, code="upgrade_not_supported"))
             return
         headers = [
