@@ -24,8 +24,9 @@ from coordinator.drain import StopSignals, drain, first_of
 from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.readers import Readers
-from coordinator.http.server.connections import Connections, allow_open_files
+from coordinator.http.server.connections import Connections
 from coordinator.http.server.http_server import CLOSE_TIMEOUT_S, HttpServer, listening_socket
+from coordinator.http.server.open_files import allow_open_files
 from coordinator.record.settings import ResponseLimits, StoreLimits
 from coordinator.record.store import Store
 from coordinator.text.tokenizer import Tokenizer

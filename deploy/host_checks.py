@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import redis
 
-from coordinator.http.server.connections import SPARE_FILES
+from coordinator.http.server.open_files import SPARE_FILES
 from coordinator.record.settings import PASSWORD, check_redis_password, check_redis_url
 from decode.spread_policy import require_spread
 from deploy.findings import Finding

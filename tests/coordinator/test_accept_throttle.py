@@ -9,8 +9,9 @@ from itertools import pairwise
 import pytest
 import uvloop
 
-from coordinator.http.server import connections as connections_module
-from coordinator.http.server.connections import LET_IN_A_TURN, AcceptThrottle, Connections
+from coordinator.http.server import accept_throttle
+from coordinator.http.server.accept_throttle import LET_IN_A_TURN, AcceptThrottle
+from coordinator.http.server.connections import Connections
 
 
 class Echo(asyncio.Protocol):
@@ -76,7 +77,7 @@ def test_so_it_is_with_uvloop() -> None:
 
 
 async def test_without_a_free_file_it_pauses_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections_module, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(accept_throttle, "_PAUSE_S", 0.05)
     loop, refused_at = asyncio.get_running_loop(), []
 
     class Exhausted(socket.socket):

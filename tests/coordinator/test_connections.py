@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.http.server.connections import SPARE_FILES, Connections
+from coordinator.http.server.connections import Connections
+from coordinator.http.server.open_files import SPARE_FILES
 from tests.coordinator.served import serving
 from transport.wire.channel import WorkerChannel
 from transport.wire.messages import Alive, Goodbye
@@ -190,7 +191,7 @@ SERVER = """
 import asyncio, json, resource, socket, sys
 from coordinator.http.server.connections import Connections
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.server.connections import allow_open_files
+from coordinator.http.server.open_files import allow_open_files
 from coordinator.http.server.http_server import HttpServer
 from transport.wire.channel import CoordinatorChannel
 from transport.wire.messages import Alive

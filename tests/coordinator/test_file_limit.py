@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from coordinator.http.server.connections import SPARE_FILES, allow_open_files
+from coordinator.http.server.open_files import SPARE_FILES, allow_open_files
 
 
 @pytest.fixture

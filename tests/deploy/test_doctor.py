@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.http.server.connections import allow_open_files
+from coordinator.http.server.open_files import allow_open_files
 from deploy import gpu_checks, host_checks, pair_checks
 from deploy.cli import app
 from deploy.gpus import listed_gpus

@@ -22,7 +22,7 @@ from bench.harness.options import Target
 from bench.harness.scale.agreement import End, Seen, seen, unsettled, with_coordinator, with_redis
 from bench.harness.scale.plan import ScalePlan
 from bench.harness.scale.server_side import Ledger, ended_between, lag_between, scrape, watch
-from coordinator.http.server.connections import allow_open_files
+from coordinator.http.server.open_files import allow_open_files
 from coordinator.record.settings import PASSWORD
 from transport.wire.secret_setting import secret_setting
 

@@ -10,7 +10,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.server.connections import AcceptThrottle, Connections
+from coordinator.http.server.accept_throttle import AcceptThrottle
+from coordinator.http.server.connections import Connections
 from coordinator.http.server.head_deadline import HeadDeadline
 
 CLOSE_TIMEOUT_S = 5.0
