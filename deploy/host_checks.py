@@ -141,16 +141,20 @@ def spread_steps(spread: str, speculate: str, *, num_gpus: int) -> Finding:
         require_spread(spread, "--spread")
     except ValueError as error:
         return Finding("fail", "spread steps", str(error), "say one of these")
+    problem, advice = "", ""
     if num_gpus < 2:
-        text = f"--spread {spread}, and GPUs: {num_gpus}; it takes two to compute a step together"
-        return Finding("warn", "spread steps", text, "say --spread off")
-    if not os.access(DIRECTORY, os.W_OK):
-        text = f"workers cannot write their records into {DIRECTORY}"
-        return Finding("warn", "spread steps", text, "mount a tmpfs there, writable for workers")
-    if speculate != "off":
-        text = f"--speculate {speculate}: workers that make drafts compute no steps together"
-        return Finding("warn", "spread steps", text, "say --speculate off, or --spread off")
-    return Finding("ok", "spread steps", f"decode workers on {num_gpus} GPUs can compute together")
+        problem, advice = f"GPUs: {num_gpus}, and it takes two", "--spread off"
+    elif not os.access(DIRECTORY, os.W_OK):
+        problem = f"workers cannot write their records into {DIRECTORY}"
+        advice = "mount a tmpfs there, writable for workers"
+    elif speculate != "off":
+        problem, advice = f"workers make drafts (--speculate {speculate})", "--speculate off"
+    if not problem:
+        return Finding("ok", "spread steps", f"workers on {num_gpus} GPUs can compute together")
+    text = f"--spread {spread}, but none are computed together: {problem}"
+    if spread == "auto":  # where it can be done, and pays
+        return Finding("ok", "spread steps", f"{text} ({advice})")
+    return Finding("warn", "spread steps", text, advice)
 
 
 def open_files(max_open: int) -> Finding:

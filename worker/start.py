@@ -144,8 +144,9 @@ def _spread_group(settings: WorkerSettings, engine: Engine, instance: str) -> Gr
     if settings.spread == "off" or settings.role == "prefill":
         return Alone()
     if engine.spread is None:
-        log.warning("spread: this worker computes no steps together with others: that takes a GPU, "
-                    "and --speculate off")  # fmt: skip
+        level = logging.INFO if settings.spread == "auto" else logging.WARNING
+        why = "that takes a GPU, and --speculate off"
+        log.log(level, "spread: this worker computes no steps together with others: %s", why)
         return Alone()
     return Membership(engine.spread, instance, settings.spread, OwnRecord(instance))
 

@@ -106,8 +106,9 @@ class Usage:
     ("spread", "speculate", "num_gpus", "level", "said"),
     [
         ("auto", "off", 4, "ok", "on 4 GPUs can compute together"),
-        ("32", "off", 1, "warn", "GPUs: 1; it takes two to compute"),
-        ("auto", "auto", 4, "warn", "workers that make drafts"),
+        ("32", "off", 1, "warn", "GPUs: 1, and it takes two"),
+        ("32", "auto", 4, "warn", "workers make drafts (--speculate auto)"),
+        ("auto", "auto", 4, "ok", "workers make drafts (--speculate auto)"),
         ("on", "off", 4, "fail", "--spread: 'on' is not auto, off or a number"),
     ],
 )
