@@ -83,7 +83,7 @@ class CompileAhead:
 
     def _took(self, *_: object, compile: dict[str, Any], **__: object) -> None:
         note = json.loads(compile["specialization_data"])
-        del note["options"]["extern_libs"]  # paths of this installation; Triton puts its own
+        note["options"].pop("extern_libs", None)  # paths of this installation; Triton puts its own
         _notes[json.dumps(note)] = None
 
     def _count(self, *_: object, cache_hit: bool, **__: object) -> None:
