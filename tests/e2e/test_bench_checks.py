@@ -68,7 +68,7 @@ def test_400_at_once_and_three_witnesses(tiny: Stack, tmp_path: Path) -> None:
 
 
 def test_a_full_server_refuses_with_retry_after_and_loses_nothing(tmp_path: Path) -> None:
-    with ending_well(Stack(TINY, max_open=20)) as stack:
+    with ending_well(Stack(TINY, "--role", "colocated", max_open=20)) as stack:
         status, line, _ = bench(
             "scale", "--url", stack.url, "--levels", "60", "--input-len", "16", "--output-len",
             "16", "--out", str(tmp_path / "scale.json"), redis_url=stack.redis_url,

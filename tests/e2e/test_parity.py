@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-CASES = [("per_expert", 1), ("lean", 1), ("odd", 1), ("per_expert", 0)]
+CASES = [("per_expert", 1), ("lean", 1), ("odd", 0)]
 """The shapes whose caches differ most. The others of SHAPES differ in how a checkpoint is stored
 and in numbers of layers, key heads and experts: tests/engine/test_parity.py compares each with
 transformers, and the stacks of test_end.py, test_failover.py and test_logs.py serve them. Lookahead

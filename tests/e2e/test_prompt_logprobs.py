@@ -138,7 +138,7 @@ async def test_chunks_and_roles_change_no_bit_and_a_death_nothing_else(
     expected = await scored(tiny)
     split = start(TINY, "--prefill", "1", "--decode", "1", max_batch_tokens=64, **SETTINGS)
     assert await scored(split) == expected
-    long = [text_ids(1500, start=i) for i in range(3)]
+    long = [text_ids(1000, start=i) for i in range(2)]
     undisturbed = await scored(split, long, prompt_logprobs=0)
     asking = asyncio.create_task(scored(split, long, prompt_logprobs=0))
 
