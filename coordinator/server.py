@@ -40,10 +40,10 @@ log = logging.getLogger(__name__)
 
 RECORD_TIMEOUT_S = 3.0
 REJOIN_S = 3.0
+"""How long workers get to join before connections are accepted that may have waited for long."""
 READER_START_S = 30.0
 """A process that reads heavy bodies is started when everything else has been and the first requests
 are served, unless one is needed before."""
-"""How long workers get to join before connections are accepted that may have waited for long."""
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,6 @@ class Faults:
         self._unproved: dict[str, _Charge] = {}  # NaN by request, which may be its own doing
         self._pairs: dict[tuple[str, str], Breaker] = {}
 
-    # ---- what happens
-
     def failed(self, request: Request, instance: str, code: str) -> None:
         """The request's attempt failed at a worker that it was placed at."""
         charge = self._charge_of(request, instance, code)
@@ -127,8 +125,6 @@ class Faults:
                     why = f"{request.request_id} probes it"
                     self._tell(BreakerMoved(worker, "half-open", why))
 
-    # ---- what follows
-
     def able(self, workers: list[Worker], request: Request) -> list[Worker]:
         """Of workers that could get the request, those that may have it now: at least one, unless
         there is none."""
@@ -161,8 +157,6 @@ class Faults:
             for worker in self._registry.all()
             if not worker.breaker.closed and worker.breaker.hopeless and self._spared(worker)
         ]
-
-    # ---- inside
 
     def _charge_of(self, request: Request, instance: str, code: str) -> _Charge:
         first_step = instance == request.decode_worker and not request.proved

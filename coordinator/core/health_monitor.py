@@ -98,9 +98,9 @@ class ConnectionMonitor:
 
 
 class ClosedConnections:
-    """``reaches`` probes one of ``instances``; ``gone`` is called with those
-    whose process has ended.
-    ``clock`` and ``sleep`` are the event loop's."""
+    """Finds workers whose process has ended, as soon as a connection closes. ``reaches`` probes one
+    of ``instances``; ``gone`` is called with those that have ended. ``clock`` and ``sleep`` are the
+    event loop's."""
 
     def __init__(
         self,

@@ -79,8 +79,6 @@ class Hub:
         self._draining = False
         self._stopping = asyncio.Event()
 
-    # ---- for the HTTP edge
-
     @property
     def max_seq_len(self) -> int | None:
         """The shortest limit among the live workers: any of them may get the request."""
@@ -142,8 +140,6 @@ class Hub:
         if (num_held := self._open_tokens.num_held) >= self.max_open_tokens:
             problems.append(f"open requests hold {num_held} tokens, which is the most allowed")
         return problems
-
-    # ---- its own life
 
     async def run(self) -> None:
         """Receive and tick until ``stop``."""

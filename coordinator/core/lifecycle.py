@@ -84,8 +84,6 @@ class Lifecycle:
     def num_queued(self) -> int:
         return self._dispatcher.num_queued
 
-    # ---- the client's side
-
     def submit(self, spec: SequenceRequest, received_at: float) -> Request:
         assert spec.request_id not in self.requests, "a request id used twice"
         self._arrivals += 1
@@ -130,8 +128,6 @@ class Lifecycle:
                 message = f"{request.decode_worker or request.prefill_worker} is reserved"
                 self._attempts.retry(request, "preempted", message)
             self._dispatcher.run()
-
-    # ---- workers come and go
 
     def introduce(self, instance: str) -> None:
         """A worker has just joined: tell the peers about each other, give it work."""
@@ -213,8 +209,6 @@ class Lifecycle:
             worker.note_beat(self._monotonic(), heartbeat_s)
             self._dispatcher.run()
 
-    # ---- what workers say
-
     def prompt_logprobs(self, instance: str, message: PromptLogprobs) -> None:
         """Of some tokens of a prompt that is being computed."""
         request = self._current(instance, message.request_id, message.attempt, State.PREFILLING)
@@ -284,8 +278,6 @@ class Lifecycle:
             self._dispatcher.forget_offer(request)
         else:
             self.stale_dropped += 1
-
-    # ---- inside
 
     def _current(
         self, instance: str, request_id: str, attempt: int, state: State

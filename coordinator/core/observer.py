@@ -68,8 +68,6 @@ class Observer:
     def redis_connected(self) -> bool:
         return self._records.connected
 
-    # ---- requests
-
     def record(self, request: Request) -> None:
         self._records.put(to_record(request, self._instance))
 
@@ -125,8 +123,6 @@ class Observer:
         metrics.handoff_bytes.inc(request.handoff_bytes)
         if copy_s > 0:
             metrics.handoff_gb_per_s.observe(request.handoff_bytes / copy_s / 1e9)
-
-    # ---- workers
 
     def worker_joined(self, worker: Worker) -> None:
         hello = worker.hello
@@ -232,8 +228,6 @@ class Observer:
 
     def distrusted(self, error: WireError) -> None:
         self._metrics.stale_dropped.labels(type(error).__name__).inc()
-
-    # ---- the whole
 
     def loop_lag(self, lag_s: float) -> None:
         """How late the event loop was."""

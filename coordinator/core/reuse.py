@@ -31,8 +31,9 @@ Reuses = Callable[[Worker], "Reuse"]
 
 @dataclass(frozen=True)
 class Reuse:
-    """So many tokens at the prompt's beginning, for as much work as computing ``cost_len`` tokens.
-    ``prefix`` is what a peer keeps of them, to be pulled if the worker has no more by then."""
+    """``num_tokens`` at the prompt's beginning need not be computed; to get them costs as much as
+    computing ``cost_len`` tokens. ``prefix`` is what a peer keeps of them, to be pulled if the
+    worker has no more by then."""
 
     num_tokens: int = 0
     cost_len: int = 0

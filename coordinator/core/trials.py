@@ -44,8 +44,6 @@ class Trials:
         self._monotonic = monotonic
         self._reserved_at: dict[str, float] = {}  # by worker
 
-    # ---- what happens
-
     def died(self, request: Request) -> None:
         """A worker died with the request aboard."""
         if request.num_tokens >= request.died_at_len + self._limits.pass_len:
@@ -64,8 +62,6 @@ class Trials:
             return False
         request.suspect = False
         return True
-
-    # ---- what follows
 
     def alone(self, workers: list[Worker], request: Request) -> Worker | None:
         """Of ``workers``, the one to place a suspect at now; None: one is reserved, and finishes
@@ -108,8 +104,6 @@ class Trials:
             for request in worker.assigned.values()
             if request is not worker.reserved_for and _computing(worker, request)
         ]
-
-    # ---- inside
 
     def _may_reserve(self, workers: list[Worker]) -> bool:
         if not workers:

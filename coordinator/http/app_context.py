@@ -33,7 +33,8 @@ class AppContext:
         return replace(self, isolated_key=name) if isolated else self
 
     def salt(self, cache_salt: str | None = None) -> str:
-        """Requests with the same one may tell by their time what others have asked."""
+        """Only requests with the same salt share prefixes; the time of an answer tells a client
+        whether another one with its salt sent a prompt that begins alike."""
         return salt_of(cache_salt, self.isolated_key)
 
     @property

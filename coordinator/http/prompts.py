@@ -19,7 +19,7 @@ _Ids = Annotated[list[int], msgspec.Meta(min_length=1)]
 _AnyIds = TypeVar("_AnyIds", TokenIds, list[int])
 
 LOOKUP_LENS = 4
-"""/tokenize and /detokenize take up to so many times the context."""
+"""/tokenize and /detokenize take texts of up to this many times the model's context."""
 
 
 def max_model_len(core: Core, tokenizer: Tokenizer) -> int:

@@ -39,7 +39,7 @@ AnyRequest = (
 )
 
 STRUCTURE_BYTES = 512 * 1024
-"""A body may hold so many bytes besides its prompt, its messages, its input or its
+"""The most bytes that a body may hold besides its prompt, messages, input, system prompt or
 tokens."""
 
 _QUICK_BYTES = 2 * 1024 * 1024

@@ -17,8 +17,8 @@ A_TURN = 8  # 2 to 4 ms of work, as requests for a status or a page go
 
 
 class Turns:
-    """Lets ``A_TURN`` callers go on, and the others, in the order they came, after all else that is
-    ready has had its turn of the loop."""
+    """Lets ``A_TURN`` callers go on in one turn of the event loop, in the order they came; the
+    others wait until everything else that is ready has run."""
 
     def __init__(self) -> None:
         self._left = A_TURN

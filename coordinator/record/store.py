@@ -30,8 +30,7 @@ class Store:
     """One per coordinator, all on the event loop's thread. ``start`` it once, ``close`` it once.
 
     ``protocol`` is the version of the wire and of the record; ``responses`` keeps those that
-    clients name later. Raises ValueError for a
-    ``redis_url`` that cannot be one.
+    clients name later. Raises ValueError for a ``redis_url`` that cannot be one.
     """
 
     def __init__(

@@ -55,11 +55,14 @@ class OutputItemDone(Event, tag="response.output_item.done", kw_only=True):
     item: OutputItem
 
 
-class PartEvent(Event, kw_only=True):
-    """About part 0 of an item, which has no other."""
-
+class ItemEvent(Event, kw_only=True):
     item_id: str
     output_index: int
+
+
+class PartEvent(ItemEvent, kw_only=True):
+    """About part 0 of an item, which has no other."""
+
     content_index: int = 0
 
 
@@ -89,9 +92,7 @@ class ReasoningTextDone(PartEvent, tag="response.reasoning_text.done", kw_only=T
     text: str
 
 
-class SummaryEvent(Event, kw_only=True):
-    item_id: str
-    output_index: int
+class SummaryEvent(ItemEvent, kw_only=True):
     summary_index: int = 0
 
 
@@ -111,16 +112,11 @@ class SummaryPartDone(SummaryEvent, tag="response.reasoning_summary_part.done", 
     part: SummaryText
 
 
-class CallEvent(Event, kw_only=True):
-    item_id: str
-    output_index: int
-
-
-class ArgumentsDelta(CallEvent, tag="response.function_call_arguments.delta", kw_only=True):
+class ArgumentsDelta(ItemEvent, tag="response.function_call_arguments.delta", kw_only=True):
     delta: str
 
 
-class ArgumentsDone(CallEvent, tag="response.function_call_arguments.done", kw_only=True):
+class ArgumentsDone(ItemEvent, tag="response.function_call_arguments.done", kw_only=True):
     name: str
     arguments: str
 
