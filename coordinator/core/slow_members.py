@@ -17,19 +17,17 @@ class SlowMembers:
     """Takes in how often each worker says that it waited for which other one."""
 
     def __init__(self) -> None:
-        self._counted: dict[tuple[str, str], int] = {}
         self._times: dict[tuple[str, str], deque[float]] = {}
         self._out_until: dict[str, float] = {}
 
     def note(self, reporter: str, late: Mapping[str, int], now: float) -> list[str]:
-        """``late``: counts by member since the reporter started. Returns those that are left out
-        from now on."""
+        """``late``: counts by member since the reporter's last heartbeat. Returns those that are
+        left out from now on."""
         put_out = []
         for member, count in late.items():
             pair = reporter, member
             times = self._times.setdefault(pair, deque(maxlen=MAX_LATE))
-            times.extend([now] * min(MAX_LATE, count - self._counted.get(pair, 0)))
-            self._counted[pair] = count
+            times.extend([now] * min(MAX_LATE, count))
             is_slow = len(times) == MAX_LATE and now - times[0] <= WITHIN_S
             if is_slow and not self.is_out(member, now):
                 self.put_out(member, now)
@@ -52,5 +50,5 @@ class SlowMembers:
         """All other workers are gone."""
         for gone in self._out_until.keys() - instances:
             del self._out_until[gone]
-        for pair in [pair for pair in self._counted if not set(pair) <= instances]:
-            del self._counted[pair], self._times[pair]
+        for pair in [pair for pair in self._times if not set(pair) <= instances]:
+            del self._times[pair]

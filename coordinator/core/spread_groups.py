@@ -85,8 +85,9 @@ class SpreadGroups:
         self.update()
 
     def take_counts(self, worker: Worker) -> None:
-        """A heartbeat says for which members the worker has waited in vain."""
-        late = dict(worker.gauges.spread.late)
+        """A heartbeat says for which members the worker has waited in vain since the last one. What
+        it counted for an earlier coordinator says nothing of now."""
+        late = dict(worker.spread.growth.late)
         for slow in self._slow.note(worker.instance, late, self._monotonic()):
             log.warning("%s is left out of spread steps for a while: it is often late", slow)
         if (group := self._group_of(worker)) is not None:

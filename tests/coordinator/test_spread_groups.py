@@ -10,7 +10,6 @@ from coordinator.core.slow_members import MAX_LATE, OUT_S, WITHIN_S
 from coordinator.core.spread_groups import SpreadGroups
 from tests.coordinator.site import EXPORT
 from transport.wire.messages import Hello, Role
-from transport.wire.reports import WorkerGauges
 from transport.wire.spread import (
     MAX_MEMBERS,
     ExchangeExport,
@@ -179,18 +178,19 @@ def test_a_member_that_is_late_again_and_again_is_left_out_for_a_while(desk: Des
     a, _, _ = trio(desk)
 
     def say_late(count: int) -> None:
-        a.gauges = WorkerGauges(1, 1, spread=SpreadCounts(late=(("c", count),)))
+        a.spread.note(SpreadCounts(late=(("c", count),)), desk.now)
         desk.groups.take_counts(a)
         desk.groups.update()
 
-    for count in range(1, 2 * MAX_LATE):
+    say_late(2 * MAX_LATE)  # to an earlier coordinator, maybe
+    for count in range(2 * MAX_LATE, 4 * MAX_LATE):
         desk.now += WITHIN_S / 4
         say_late(count)
     assert desk.told() == {}, "now and then is no reason"
-    say_late(3 * MAX_LATE)
+    say_late(5 * MAX_LATE)
     assert {to: members for to, (_, members) in desk.told().items()} == {
         "a": ("a", "b"), "b": ("a", "b"), "c": (),
     }  # fmt: skip
     desk.now += OUT_S
-    say_late(3 * MAX_LATE)
+    say_late(5 * MAX_LATE)
     assert desk.told()["c"][1] == ("a", "b", "c")
