@@ -131,7 +131,8 @@ class WorkerStatus:
 @dataclass(frozen=True)
 class ServiceStatus:
     """``ready``: work is taken. ``problems`` says why it is not, or what is wrong although it is:
-    ``no live prefill worker`` where decode workers compute prompts meanwhile."""
+    ``no live prefill worker`` where decode workers compute prompts meanwhile, or the worker that is
+    left out of spread steps because it is slow."""
 
     ready: bool
     problems: tuple[str, ...]

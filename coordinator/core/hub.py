@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2.0
 STANDING_IN = "no live prefill worker: decode workers compute prompts"
+SLOW = "{} slows the others down: they compute their steps without it"
 DRAINED_AT_ONCE = 256
 TURN_S = 0.005
 """How long messages are taken before streams, new requests and timers get the event loop."""
@@ -119,6 +120,8 @@ class Hub:
         now = time.monotonic()
         obstacles = self._obstacles()
         degraded = [STANDING_IN] if self._registry.standing_in() else []
+        workers = tuple(w.status(now, self._groups.status(w)) for w in self._registry.all())
+        degraded += [SLOW.format(w.instance) for w in workers if w.spread and w.spread.left_out_s]
         return ServiceStatus(
             ready=not obstacles,
             problems=(*obstacles, *degraded),
@@ -126,7 +129,7 @@ class Hub:
             queued=self._lifecycle.num_queued,
             running=num_open - self._lifecycle.num_queued,
             redis_connected=self._observer.redis_connected,
-            workers=tuple(w.status(now, self._groups.status(w)) for w in self._registry.all()),
+            workers=workers,
         )
 
     def _obstacles(self) -> list[str]:

@@ -7,6 +7,7 @@ from coordinator.core.hub import Hub
 from coordinator.core.meters import SpreadMeter
 from coordinator.core.observer import Observer
 from coordinator.core.placement import PlacementLimits
+from coordinator.core.slow_members import MAX_LATE
 from coordinator.core.spread_status import spread_status
 from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
@@ -41,14 +42,35 @@ def test_a_status_tells_of_the_last_minute() -> None:
     assert spread_status(meter, (), 0.0).mode == "alone"
 
 
-def test_heartbeats_become_metrics_and_a_worker_that_leaves_takes_its_own_along() -> None:
-    channel, metrics = Mock(), Metrics("m")
+def hub_of_two(channel: Mock, metrics: Metrics) -> Hub:
+    """With the workers b-1 and b-2, which form a group."""
     observer = Observer(metrics, Mock(dropped=0, connected=True, damage=Damage()), "c1")
     hub = Hub(channel, observer, "c1", FAST, PlacementLimits())
     for name in ("b-1", "b-2"):
         spread = SpreadExport(f"record-{name}", ExchangeExport("shm", name, 1))
         hello = Hello(name, "colocated", "m", "cpu", 1, 128, 8, EXPORT, spread=spread)
         hub._inbox.handle(name, hello)
+    return hub
+
+
+def test_a_member_that_is_left_out_is_named_among_the_problems() -> None:
+    metrics = Metrics("m")
+    hub = hub_of_two(Mock(), metrics)
+    for times_late in (0, MAX_LATE):
+        assert hub.status().problems == ()
+        spread = SpreadCounts(2, late=(("b-2", times_late),))
+        hub._inbox.handle("b-1", Heartbeat(WorkerGauges(1, 1, spread=spread)))
+    hub._beat(0.0)
+    assert hub.status().ready
+    (problem,) = hub.status().problems
+    assert problem == "b-2 slows the others down: they compute their steps without it"
+    labels = {"instance": "b-2", "role": "colocated"}
+    assert metrics.registry.get_sample_value("baton_spread_left_out", labels) == 1
+
+
+def test_heartbeats_become_metrics_and_a_worker_that_leaves_takes_its_own_along() -> None:
+    channel, metrics = Mock(), Metrics("m")
+    hub = hub_of_two(channel, metrics)
     groups = [c.args for c in channel.send.call_args_list if isinstance(c.args[1], SpreadGroup)]
     assert [(to, len(group.members)) for to, group in groups] == [("b-1", 2), ("b-2", 2)]
 
