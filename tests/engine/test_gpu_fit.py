@@ -1,18 +1,23 @@
 """What is wrong with a GPU is said with the numbers, before anything is loaded."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from engine import gpu
+from engine.cache.lay import lay
 from engine.config import MAX_DECODE_ROWS, SAMPLED_AT_ONCE, EngineConfig
 from engine.errors import GpuMemoryHeld
+from engine.kernels.state_ring import ring_bytes
+from engine.model.config import ModelConfig
 from tests.engine.checkpoints import checkpoint
 from transport.copy.region import Region
 from transport.wire.layout import CacheLayout, PoolSize
 
 GIB = 1 << 30
+FULL_SIZE = Path(__file__).parents[2] / "bench/models/qwen3.5-35b-a3b"
 
 
 @pytest.fixture
@@ -109,6 +114,27 @@ def test_memory_for_sampling_is_kept_for_all_logits_and_one_block_of_rows() -> N
     assert DEMAND.sampled_bytes(256) == 256 * per_row + block
     assert replace(DEMAND, max_drafts=3).sampled_bytes(256) == 512 * 2 * per_row + block
     assert replace(DEMAND, max_drafts=3).sampled_bytes(512) == 512 * 2 * per_row + block
+
+
+@pytest.mark.parametrize(("spread", "max_drafts", "entries"), [(True, 0, 1), (False, 3, 3)])
+def test_state_slots_have_a_ring_for_spread_steps_or_drafts(
+    spread: bool, max_drafts: int, entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demands: list[gpu.CacheDemand] = []
+
+    def pools_that_fit(demand: gpu.CacheDemand, *_: object) -> PoolSize:
+        demands.append(demand)
+        return PoolSize(1, 1)
+
+    monkeypatch.setattr(gpu, "pools_that_fit", pools_that_fit)
+    model = ModelConfig.read(FULL_SIZE)
+    config = EngineConfig(
+        FULL_SIZE, None, None, device="cuda", spread=spread, max_drafts=max_drafts
+    )
+    lay(config, model, FULL, 248_077, max_drafts, lambda n: torch.empty(n, dtype=torch.uint8))
+    plain = FULL.state_slot_bytes + 248_077 * gpu.TABLE_BYTES
+    assert demands[0].slot_bytes == plain + ring_bytes(FULL, entries)
+    assert (demands[0].spread_bytes > 0) == spread
 
 
 def test_a_shortage_is_said_in_sequences_and_tokens() -> None:

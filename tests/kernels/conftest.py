@@ -10,7 +10,7 @@ if INTERPRETED:
     interpreter.prepare()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

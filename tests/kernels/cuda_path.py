@@ -7,6 +7,7 @@ of a shape, a table that was not written.
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ def on_the_cpu(patch: pytest.MonkeyPatch) -> None:
     """Let what is made for CUDA be made here."""
     patch.setattr(graphs.GraphPool, "capture", capture)
     patch.setattr(draft_graphs, "_captured", lambda pool, forward: pool.capture(forward)[0])
-    patch.setattr(draft_graphs, "BUCKETS", ())  # all rows are one
+    for module in (graphs, draft_graphs):
+        patch.setattr(module, "BUCKETS", (graphs.BUCKETS[-1],))  # all rows are one
     patch.setattr(gpu, "free_bytes", lambda: 0)
     patch.setattr(gpu, "graphs_plan", lambda *_: "")
     patch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: tensor.clone())
@@ -92,9 +94,10 @@ def load(settings: EngineConfig) -> Engine:
     kernels = TritonKernels(ModelConfig.read(folder), device, num_slots * (1 + max_drafts))
     engine = Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
     parts = CudaParts(
-        settings, engine._model, engine.cache, engine.layout, kernels, engine.num_ids,
-        engine.max_drafts, None,
+        replace(settings, device="cuda"), engine._model, engine.cache, engine.layout, kernels,
+        engine.num_ids, engine.max_drafts, None,
     )  # fmt: skip
     engine._num_logits, engine._sampler = parts.num_logits, parts.sampler
     engine._graphs, engine._drafts = parts.decode_graphs(), parts.draft_graphs()
+    engine.spread = parts.spread(engine._graphs)
     return engine

@@ -1,6 +1,7 @@
 """Spread steps of a whole model, in a group of one, against local ones; and steps that abort."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -85,6 +86,7 @@ class Sequences:
             greedy = SamplingParams(temperature=0.0)
             self.sampler.bind(Binding(slot, (3,), (4 + slot,), greedy, StopRule(99)))
         self.states = cache.conv, cache.recurrent, next_token
+        self._first = [state.clone() for state in self.states]
         local = TritonKernels(config, device, NUM_SLOTS)
         logits = torch.zeros(NUM_SLOTS, 512, device=device)
         self.graphs = graphs.DecodeGraphs(
@@ -106,6 +108,16 @@ class Sequences:
         self.steps.capture(sizes=[2])
         self.spread = EngineSpread(self.steps, self.sampler, self.memory)
 
+    @torch.inference_mode()
+    def begin(self) -> None:
+        """All is as it was first."""
+        for state, first in zip(self.states, self._first, strict=True):
+            state.copy_(first)
+        for slot in range(NUM_SLOTS):
+            self.graphs.forget(slot)
+        self.steps._open_peer = int
+        self.closed.clear()
+
     def rows(self, step: int) -> list[Row]:
         return [Row(0, (0,), 40 + step, None), Row(2, (1,), 20 + step, None)]
 
@@ -125,8 +137,7 @@ class Sequences:
         for i in range(NUM_STEPS):
             tokens.append(self.local(i))
             behind.append(self.now())
-        for state, first in zip(self.states, behind[0], strict=True):
-            state.copy_(first)
+        self.begin()
         return tokens, behind
 
     def now(self) -> list[torch.Tensor]:
@@ -137,16 +148,26 @@ def tokens_of(result: StepResult) -> list[int | None]:
     return [each.token_id for row in result.sampled for each in row]
 
 
-@pytest.fixture
-def sequences(device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sequences:
-    if device.type == "cpu":
-        monkeypatch.setattr(graphs.GraphPool, "capture", cuda_path.capture)
-        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
-    config = json.loads(FULL_SIZE.read_text())
+@pytest.fixture(scope="module")
+def captured(device: torch.device, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequences]:
+    config, folder = json.loads(FULL_SIZE.read_text()), tmp_path_factory.mktemp("model")
     config["text_config"] |= SMALLER
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with torch.inference_mode():
-        return Sequences(ModelConfig.read(tmp_path).without_drafts(), device)
+    (folder / "config.json").write_text(json.dumps(config))
+    torch.manual_seed(0)
+    with pytest.MonkeyPatch.context() as patch:
+        if device.type == "cpu":
+            patch.setattr(graphs.GraphPool, "capture", cuda_path.capture)
+            patch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+        with torch.inference_mode():
+            made = Sequences(ModelConfig.read(folder).without_drafts(), device)
+        yield made
+
+
+@pytest.fixture
+def sequences(captured: Sequences) -> Iterator[Sequences]:
+    captured.begin()
+    yield captured
+    captured.spread.leave()
 
 
 def assert_states(

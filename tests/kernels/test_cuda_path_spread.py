@@ -1,0 +1,80 @@
+"""An engine with spread steps as it runs on CUDA: in a group of one, the tokens of local steps."""
+
+import sys
+from functools import partialmethod
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from engine import cuda_parts
+from engine.batch import Binding, ForwardBatch, Row, SpreadPlan, StepResult
+from engine.config import EngineConfig
+from engine.kernels.triton_dot import INTERPRETED
+from engine.runner import Engine
+from engine.spread.engine_steps import EngineSpread
+from engine.spread.memory import UNKNOWN_MEMBER
+from engine.spread.steps import SpreadSteps
+from tests.kernels import cuda_path
+from tests.kernels.test_spread_model import Memory
+from transport.wire.sampling import SamplingParams, StopRule
+
+pytestmark = [
+    pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter"),
+    pytest.mark.timeout(400),
+]
+
+PROMPTS = ((5, 6, 7, 8), tuple(range(40, 60)))
+SETTINGS = (SamplingParams(temperature=0.0), SamplingParams(temperature=0.8, seed=4))
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    cuda_path.on_the_cpu(monkeypatch)
+    of_two = partialmethod(SpreadSteps.capture, sizes=[2])
+    monkeypatch.setattr(SpreadSteps, "capture", of_two)
+    monkeypatch.setattr(cuda_parts, "own_memory", lambda *_: Memory(torch.device("cpu")))
+    opened = SimpleNamespace(open_handle=int, close_handle=id)
+    monkeypatch.setitem(sys.modules, "transport.copy.cuda", opened)
+    cuda_path.write_config(tmp_path)
+    return cuda_path.load(
+        EngineConfig(tmp_path, 2, 2, load_format="dummy", dtype="bfloat16", spread=True)
+    )
+
+
+def start(engine: Engine) -> list[int | None]:
+    for slot, prompt in enumerate(PROMPTS):
+        engine.bind(Binding(slot, prompt, (), SETTINGS[slot], StopRule(99)))
+    rows = tuple(Row(slot, (slot,), 0, prompt) for slot, prompt in enumerate(PROMPTS))
+    return tokens_of(engine.launch(ForwardBatch(rows)).result())
+
+
+def step(number: int) -> ForwardBatch:
+    rows = (Row(s, (s,), len(prompt) + number, None) for s, prompt in enumerate(PROMPTS))
+    return ForwardBatch(tuple(rows))
+
+
+def tokens_of(result: StepResult) -> list[int | None]:
+    return [each.token_id for row in result.sampled for each in row]
+
+
+def test_a_spread_step_an_aborted_one_and_a_local_one(engine: Engine) -> None:
+    truth = [start(engine), *(tokens_of(engine.launch(step(i)).result()) for i in range(2))]
+    states = engine.cache.recurrent.clone(), engine.cache.conv.clone()
+    spread = engine.spread
+    assert isinstance(spread, EngineSpread)
+    pending = engine._graphs._pending
+    pending.fill_(1)
+    assert start(engine) == truth[0]
+    assert pending.tolist() == [0, 0], "of new sequences"
+    spread.join(3, 0, [spread.export])
+    result = spread.launch(step(0), SpreadPlan(3, 1, 2, first=True)).result()
+    assert tokens_of(result) == truth[1]
+    assert pending.tolist() == [1, 1]
+    spread._steps.exchange.header.fill_(UNKNOWN_MEMBER)
+    assert spread.launch(step(1), SpreadPlan(3, 2, 2, first=False)).result().aborted
+    assert pending.tolist() == [0, 0]
+    assert tokens_of(engine.launch(step(1)).result()) == truth[2]
+    assert torch.equal(engine.cache.recurrent, states[0])
+    assert torch.equal(engine.cache.conv, states[1])
