@@ -68,13 +68,11 @@ class Parts:
     def _compute(self) -> None:
         for layer, weights in enumerate(self._model.weights.layers):
             moe = weights.moe
-            experts(
-                self._gather(layer), self._shared, moe.gate_up, moe.down, moe.shared_down,
-                self._exchange,
-            )  # fmt: skip
+            shared = self._shared, moe.shared_down
+            experts(self._gather(layer), moe.gate_up, moe.down, shared, self._exchange)
 
     def _gather(self, layer: int) -> Collected:
-        push(self._x, self._ids[layer], self._weights, self._exchange, self._most_members, layer)
+        push(self._x, self._ids[layer], self._weights, self._exchange, layer)
         return collect(
             self._exchange, self._most_members, self._bucket, self._num_experts, layer,
             self._x.dtype,

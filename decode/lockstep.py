@@ -22,57 +22,34 @@ A member commits to a round once at most, and rounds only rise. Its record also 
 launched last: it cannot launch a second one that another member, still at the first, has not seen.
 Rounds that it launches without a local step in between follow one another, so that an aborted round
 voids itself and the next one.
+
+*Lenders* are members without sequences, which may come to a round or not (decode/lending.py). No
+member waits for their records; they count where it is decided whether sharing pays, with as many as
+the most that a member has seen when it committed. After an aborted round the members begin anew
+only when no lender has a step under way: what it computes for the aborted one must not come late.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from math import inf
 from typing import Final, Literal
 
 from decode.spread_policy import SpreadPolicy
+from decode.spread_record import Record, Stance
 
 LOCAL: Final = "local"
 WAIT: Final = "wait"
 
 
-class Stance(IntEnum):
-    """What a member does next."""
-
-    APART = 0
-    WILLING = 1
-    COMMITTED = 2
-
-
-@dataclass(frozen=True)
-class Record:
-    """What one member says. ``round`` is the next one that it may launch, or has committed to with
-    ``rows`` token rows; ``last_round`` the one that it launched last, with ``last_rows``; 0: none.
-    ``beat`` rises with every decision, so that a member that stands still shows."""
-
-    generation: int
-    round: int = 1
-    stance: Stance = Stance.APART
-    rows: int = 0
-    last_round: int = 0
-    last_rows: int = 0
-    beat: int = 0
-
-    def committed_to(self, number: int) -> int | None:
-        """The rows with which the member launches this round, or has launched it; None: it has not
-        committed to it."""
-        if self.stance is Stance.COMMITTED and self.round == number:
-            return self.rows
-        return self.last_rows if self.last_round == number else None
-
-
 @dataclass(frozen=True)
 class Together:
-    """All members launch ``round`` now; the largest has ``rows``, all have ``total``."""
+    """All members launch ``round`` now; the largest has ``rows``, all have ``total``. They count on
+    ``lenders`` more to share it."""
 
     round: int
     rows: int
     total: int
+    lenders: int = 0
 
 
 Decision = Together | Literal["local", "wait"]
@@ -110,22 +87,38 @@ class Lockstep:
         self._wait_until = inf
         self._apart_until = -inf
         self._back_off_s = self._times.back_off_s
-        self._num_in_a_row = 0
-        self._stays = False
+        self._num_in_a_row = self._num_lenders = 0
+        self._stays = self._was_aborted = False
 
     def decide(
-        self, rows: int, others: Sequence[Record | None], now: float, *, willing: bool
+        self,
+        rows: int,
+        others: Sequence[Record | None],
+        now: float,
+        *,
+        willing: bool,
+        lenders: Sequence[Record | None] = (),
     ) -> Decision:
         """What the next step of ``rows`` token rows is. WAIT: ask again, with the same rows.
 
-        ``others`` are the records of all other members in their order; None: unreadable. A member
-        that has committed waits for the others whether it is still ``willing`` or not.
+        ``others`` are the records of all other members in their order, ``lenders`` those of
+        lenders; None: unreadable. A member that has committed waits for the others whether it is
+        still ``willing`` or not.
         """
         self.late = ()
         self._forgive(others)
         seen = [self._seen(place, record) for place, record in enumerate(others)]
         if self.record.stance is not Stance.COMMITTED:
-            stays_apart = not willing or now < self._apart_until or bool(self._missed)
+            self._num_lenders = sum(
+                each is not None and each.stance is not Stance.APART
+                for each in map(self._of_this_generation, lenders)
+            )
+            stays_apart = (
+                not willing
+                or now < self._apart_until
+                or bool(self._missed)
+                or (self._was_aborted and not all(map(self._has_ended, lenders)))
+            )
             self._say(Stance.APART if stays_apart else Stance.WILLING, rows)
             present = _present(seen)
             if stays_apart or len(present) < len(seen) or not self._wants(present):
@@ -145,7 +138,15 @@ class Lockstep:
 
     def aborted(self, now: float) -> None:
         """A launched round was taken back, and with it those launched behind it."""
+        self._was_aborted = True
         self._withdraw(now, let_down=True)
+
+    def _has_ended(self, lender: Record | None) -> bool:
+        """Whether it has no step of this generation under way."""
+        if lender is None:
+            return False
+        others = lender.generation != self.record.generation
+        return others or lender.stance is not Stance.COMMITTED
 
     def _local(self) -> Literal["local"]:
         self._num_in_a_row = 0
@@ -157,10 +158,17 @@ class Lockstep:
             return True
         if self._num_in_a_row:
             return self._stays
-        return self._policy.enters(mine.rows + sum(o.rows for o in present))
+        total = mine.rows + sum(o.rows for o in present)
+        return self._policy.enters(total, 1 + len(present) + self._num_lenders)
 
     def _commit_to(self, number: int, rows: int) -> None:
-        self.record = replace(self.record, round=number, stance=Stance.COMMITTED, rows=rows)
+        self.record = replace(
+            self.record,
+            round=number,
+            stance=Stance.COMMITTED,
+            rows=rows,
+            lenders=self._num_lenders,
+        )
 
     def _agree(
         self, seen: Sequence[Record | None], others: Sequence[Record | None], now: float
@@ -169,7 +177,10 @@ class Lockstep:
         answers = [each.committed_to(number) if each else None for each in seen]
         known = [answer for answer in answers if answer is not None]
         if len(known) == len(answers):
-            return self._launch(Together(number, max(rows, *known, 0), rows + sum(known)))
+            lenders = [each.lenders_in(number) for each in [self.record, *seen] if each]
+            total = rows + sum(known)
+            together = Together(number, max(rows, *known, 0), total, max(lenders))
+            return self._launch(together, 1 + len(known) + max(lenders))
         waits_for = [i for i, answer in enumerate(answers) if answer is None]
         present = _present([seen[i] for i in waits_for])
         if len(present) < len(waits_for):
@@ -188,7 +199,7 @@ class Lockstep:
             return self._agree(seen, others, now)
         return WAIT
 
-    def _launch(self, together: Together) -> Together:
+    def _launch(self, together: Together, num_sharing: int) -> Together:
         mine = self.record
         self.record = replace(
             mine,
@@ -196,9 +207,11 @@ class Lockstep:
             stance=Stance.WILLING,
             last_round=mine.round,
             last_rows=mine.rows,
+            last_lenders=mine.lenders,
             beat=mine.beat + 1,
         )
-        self._stays = self._policy.stays(together.total)
+        self._stays = self._policy.stays(together.total, num_sharing)
+        self._was_aborted = False
         self._num_in_a_row += 1
         if self._num_in_a_row >= self._times.forgiven_after:
             self._back_off_s = self._times.back_off_s
@@ -219,9 +232,10 @@ class Lockstep:
         self.record = replace(self.record, stance=stance, rows=rows, beat=beat)
 
     def _seen(self, place: int, record: Record | None) -> Record | None:
-        if record is None or record.generation != self.record.generation:
-            return None
-        return None if place in self._missed else record
+        return None if place in self._missed else self._of_this_generation(record)
+
+    def _of_this_generation(self, record: Record | None) -> Record | None:
+        return record if record and record.generation == self.record.generation else None
 
     def _forgive(self, others: Sequence[Record | None]) -> None:
         """A member that was late counts again once it moves."""

@@ -11,23 +11,25 @@ DEFAULT = "off"
 """Of ``--spread``. To be ``auto`` when spread steps have run on GPUs: then in docker-compose.yml,
 .env.example and deploy/kubernetes/base/workers.env too."""
 PAYS_FROM = {2: 48, 3: 40, 4: 32}
-"""Token rows of all members, by the number of members. Estimates from the floor of a step and the
-measured exchange, until the steps themselves are measured."""
+"""Token rows of all members, by how many share the experts; with more, as of the most. Estimates
+from the floor of a step and the measured exchange, until the steps themselves are measured."""
 STAYS_ABOVE = 0.75
 """A group that has entered stays with so much of the rows, or it would go in and out."""
 
 
 @dataclass(frozen=True)
 class SpreadPolicy:
-    """Rows of all members from which a group begins to spread its steps."""
+    """``setting``: ``auto``, or the rows of all members from which a group begins to spread its
+    steps. ``num_sharing``: the members that decode, and the lenders that have nothing to do."""
 
-    enter_rows: int
+    setting: str
 
-    def enters(self, total: int) -> bool:
-        return total >= self.enter_rows
+    def enters(self, total: int, num_sharing: int) -> bool:
+        return num_sharing > 1 and total >= enter_rows(self.setting, num_sharing)
 
-    def stays(self, total: int) -> bool:
-        return total >= ceil(self.enter_rows * STAYS_ABOVE)
+    def stays(self, total: int, num_sharing: int) -> bool:
+        enough = ceil(enter_rows(self.setting, num_sharing) * STAYS_ABOVE)
+        return num_sharing > 1 and total >= enough
 
 
 def require_spread(setting: str, name: str = "spread") -> None:
@@ -36,8 +38,8 @@ def require_spread(setting: str, name: str = "spread") -> None:
         raise ValueError(f"{name}: {setting!r} is not auto, off or a number of token rows")
 
 
-def enter_rows(setting: str, num_members: int) -> int:
+def enter_rows(setting: str, num_sharing: int) -> int:
     """Under ``auto`` or a number."""
     if setting == "auto":
-        return PAYS_FROM.get(num_members, PAYS_FROM[max(PAYS_FROM)])
+        return PAYS_FROM.get(max(num_sharing, min(PAYS_FROM)), PAYS_FROM[max(PAYS_FROM)])
     return int(setting)

@@ -70,6 +70,11 @@ class EngineConfig:
         """Whether there are spread steps with these settings."""
         return self.spread and self.device == "cuda" and self.decodes and not self.max_drafts
 
+    @property
+    def lends(self) -> bool:
+        """Whether it takes part in others' spread steps, without sequences of its own."""
+        return self.spread and self.device == "cuda" and not self.decodes
+
     def __post_init__(self) -> None:
         _one_of("load_format", self.load_format, ("auto", "dummy"))
         _one_of("dtype", self.dtype, ("auto", "float32", "bfloat16"))

@@ -10,7 +10,7 @@ from engine.config import EngineConfig, step_tokens
 from engine.cuda_sampler import CudaSampler, num_logits
 from engine.draft_graphs import DraftGraphs
 from engine.grammars import Grammars
-from engine.graphs import DecodeGraphs
+from engine.graphs import BUCKETS, DecodeGraphs
 from engine.kernels.interface import Kernels
 from engine.kernels.reference import ReferenceKernels
 from engine.kernels.triton_linear import aligned_rows
@@ -19,7 +19,8 @@ from engine.model.qwen35 import Qwen35
 from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
 from engine.prefill_graphs import TOKENS as PROMPT_TOKENS
 from engine.spread.engine_steps import EngineSpread
-from engine.spread.interface import Spreading
+from engine.spread.interface import Lending, Spreading
+from engine.spread.lending import LendingSteps
 from engine.spread.memory import exchange_layout
 from engine.spread.steps import SpreadSteps
 from transport.copy.memory import own_memory
@@ -29,6 +30,8 @@ from transport.wire.spread import MAX_ROWS
 
 log = logging.getLogger(__name__)
 
+SPREAD_BUCKETS = tuple(bucket for bucket in BUCKETS if bucket <= MAX_ROWS)
+"""The same for workers with more and with fewer state slots, so that all can be of one group."""
 SPREAD_WAIT_S = 0.02
 """For another GPU within a step that its host has agreed to; far more than hosts are apart."""
 
@@ -75,8 +78,7 @@ class CudaParts:
         ``graphs`` are those without a draft layer."""
         if graphs is None or not self._config.spreads:
             return None
-        if (num_layers := len(self._model.config.layer_types)) % 2:
-            log.warning("spread: a model of %d layers cannot be shared out", num_layers)
+        if not self._shared_out():
             return None
         from transport.copy.cuda import close_handle, open_handle  # needs cupy, as own_memory does
 
@@ -84,8 +86,9 @@ class CudaParts:
         memory = own_memory("cuda", "spread")
         steps = SpreadSteps(
             graphs, self._kernels, exchange_layout(self._model.config),
-            num_layers, memory,
-            [bucket for bucket in graphs.buckets if bucket <= MAX_ROWS], limit_s=SPREAD_WAIT_S,
+            len(self._model.config.layer_types), memory,
+            [bucket for bucket in graphs.buckets if bucket in SPREAD_BUCKETS],
+            limit_s=SPREAD_WAIT_S,
             open_peer=partial(open_handle, peer="a member of the spread group"),
             close_peer=close_handle,
         )  # fmt: skip
@@ -93,6 +96,29 @@ class CudaParts:
         steps.capture()
         log.info("memory: %s", gpu.graphs_plan(before, "graphs of spread steps"))
         return EngineSpread(steps, self.sampler, memory)
+
+    def lending(self) -> Lending | None:
+        """A lender's part of others' steps, where the settings ask for it."""
+        if not self._captures or not self._config.lends or not self._shared_out():
+            return None
+        from transport.copy.cuda import close_handle, open_handle  # needs cupy, as own_memory does
+
+        steps = LendingSteps(
+            self._model, exchange_layout(self._model.config), own_memory("cuda", "spread"),
+            SPREAD_BUCKETS, limit_s=SPREAD_WAIT_S,
+            open_peer=partial(open_handle, peer="a member of the spread group"),
+            close_peer=close_handle,
+        )  # fmt: skip
+        before = gpu.free_bytes()
+        steps.capture()
+        log.info("memory: %s", gpu.graphs_plan(before, "graphs of steps that it lends to"))
+        return steps
+
+    def _shared_out(self) -> bool:
+        """Whether flags of an exchange alternate in this model (engine/spread/memory.py)."""
+        if (num_layers := len(self._model.config.layer_types)) % 2:
+            log.warning("spread: a model of %d layers cannot be shared out", num_layers)
+        return not num_layers % 2
 
     def draft_graphs(self) -> DraftGraphs | None:
         """Of decode steps with drafts."""

@@ -32,7 +32,7 @@ from engine.prefill_graphs import PrefillGraphs
 from engine.prompt_scores import Scores
 from engine.sampler import Sampler
 from engine.speculation import Drafts, Speculation
-from engine.spread.interface import Spreading
+from engine.spread.interface import Lending, Spreading
 from engine.step import Draw, Outcome, SampleRow, Step
 from engine.upload import reserve_pinned
 from transport.copy.tensors import CacheTensors
@@ -85,6 +85,7 @@ class Engine:
         self._drafts: Drafts | None = None
         self.max_drafts = config.max_drafts if model.weights.mtp else 0
         self.spread: Spreading | None = None
+        self.lending: Lending | None = None
         self._sampler: Sampler
         self._cuda: CudaParts | None = None
         self.epoch_stream: torch.cuda.Stream | None = None
@@ -95,7 +96,7 @@ class Engine:
             )
             self._num_logits, self._sampler = cuda.num_logits, cuda.sampler
             self._graphs, self._drafts = cuda.decode_graphs(), cuda.draft_graphs()
-            self.spread = cuda.spread(self._graphs)
+            self.spread, self.lending = cuda.spread(self._graphs), cuda.lending()
         else:
             self._sampler = Sampler(
                 pools.num_state_slots, self.num_ids, self._device, grammars=grammars

@@ -35,6 +35,7 @@ from worker.gpu_locks.marks import mark_unfit
 from worker.gpu_watch import GpuWatch, NoWatch
 from worker.loop import WorkerLoop
 from worker.settings import WorkerSettings
+from worker.spread.lender import Lender
 from worker.spread.membership import Alone, Group, Membership
 from worker.spread.records import OwnRecord
 from worker.stall import StallGuard
@@ -141,8 +142,10 @@ def _watch(claimed: str, settings: WorkerSettings) -> GpuWatch:
 
 def _spread_group(settings: WorkerSettings, engine: Engine, instance: str) -> Group:
     """What takes part in spread steps, where the setting and the engine allow any."""
-    if settings.spread == "off" or settings.role == "prefill":
+    if settings.spread == "off":
         return Alone()
+    if settings.role == "prefill" and engine.lending is not None:
+        return Lender(engine.lending, instance, OwnRecord(instance))
     if engine.spread is None:
         level = logging.INFO if settings.spread == "auto" else logging.WARNING
         why = "that takes a GPU, and --speculate off"

@@ -144,6 +144,8 @@ class Worker:
         self._launches.process(behind=0 if idle else self._lookahead)
         for sequence in self._offers.expire(self._clock()):
             self._reports.failed(sequence, "offer_expired", "no worker pulled the offer in time")
+        if idle:
+            self._group.lend(willing=not self._prompts.has_work)
 
     def _process_tokens(self, scheduled: Scheduled, result: StepResult) -> None:
         first = first_steps(scheduled, self._clock())

@@ -3,8 +3,8 @@
 A group is made of workers that take new work, whose breakers are closed, each on a GPU of its own,
 and of which none has failed to open the memory of another one. It has a generation: when its
 members change, those that stay get a new one, and a member of an old one takes no more steps with
-it. Workers that joined earlier come first; those that do not fit to a group form the next one
-(another node, for example).
+it. Workers that joined earlier come first, those that decode before prefill workers, which lend;
+those that do not fit to a group form the next one (another node, for example).
 """
 
 import logging
@@ -19,17 +19,23 @@ from coordinator.core.spread_status import spread_status
 from transport.wire.messages import Role, ToWorker
 from transport.wire.spread import MAX_MEMBERS, MAX_ROWS, SpreadGroup, SpreadJoined, SpreadMember
 
-ROLES: tuple[Role, ...] = ("decode", "colocated")
+LENDERS: Role = "prefill"
+"""They decode no sequences, and lend their bandwidth while they have no prompts."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Group:
-    """``members`` in the order of their ranks. A worker that joins again is another member."""
+    """``members`` in the order of their ranks, lenders last. A worker that joins again is another
+    member."""
 
     generation: int
     members: tuple[Worker, ...]
+
+    @property
+    def decoding(self) -> tuple[Worker, ...]:
+        return tuple(member for member in self.members if not _lends(member))
 
     def member(self, instance: str) -> Worker | None:
         return next((m for m in self.members if m.instance == instance), None)
@@ -94,7 +100,7 @@ class SpreadGroups:
             self._look_at_clocks(group)
 
     def _look_at_clocks(self, group: Group) -> None:
-        clocks = {member.instance: _clock_in_steps(member) for member in group.members}
+        clocks = {member.instance: _clock_in_steps(member) for member in group.decoding}
         now = self._monotonic()
         for slow in self._clocks.note(clocks, now):
             log.warning(
@@ -119,16 +125,17 @@ class SpreadGroups:
         """The members of the groups that there should be."""
         now, rest = self._monotonic(), list[Worker]()
         for worker in self._registry.all():
-            fit = worker.hello.spread is not None and worker.hello.role in ROLES
+            fit = worker.hello.spread is not None
             takes_work = not worker.draining and worker.breaker.closed
             if fit and takes_work and not self._slow.is_out(worker.instance, now):
                 rest.append(worker)
         groups = []
-        while rest:
+        rest.sort(key=_lends)
+        while rest and not _lends(rest[0]):
             members = list[Worker]()
             for worker in rest:
                 broken = self._registry.spread_pairs.broken_of(worker.instance)
-                alike = not members or _slots(worker) == _slots(members[0])
+                alike = not members or _lends(worker) or _slots(worker) == _slots(members[0])
                 parted = any(
                     member.instance in broken or _share_a_gpu(member, worker) for member in members
                 )
@@ -150,8 +157,9 @@ class SpreadGroups:
         for member in members:
             assert member.hello.spread is not None, "a member that exports nothing"
             told.append(SpreadMember(member.instance, member.hello.spread))
+        num_lenders = len(members) - len(group.decoding)
         for name in names:
-            self._send(name, SpreadGroup(group.generation, tuple(told)))
+            self._send(name, SpreadGroup(group.generation, tuple(told), num_lenders))
         return group
 
     def _new_generation(self, used: Set[int]) -> int:
@@ -174,6 +182,10 @@ def _clock_in_steps(worker: Worker) -> float | None:
 def _share_a_gpu(one: Worker, other: Worker) -> bool:
     """Then they compute in turns: one that waits for the other's rows keeps it from the GPU."""
     return bool(one.hello.gpu) and one.hello.gpu == other.hello.gpu
+
+
+def _lends(worker: Worker) -> bool:
+    return worker.hello.role == LENDERS
 
 
 def _slots(worker: Worker) -> int:

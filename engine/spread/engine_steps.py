@@ -45,8 +45,10 @@ class EngineSpread:
     def buckets(self) -> tuple[int, ...]:
         return self._steps.buckets
 
-    def join(self, generation: int, rank: int, exports: Sequence[ExchangeExport]) -> None:
-        self._steps.join(generation, rank, [export.handle for export in exports])
+    def join(
+        self, generation: int, rank: int, exports: Sequence[ExchangeExport], num_lenders: int
+    ) -> None:
+        self._steps.join(generation, rank, [export.handle for export in exports], num_lenders)
         self._generation = generation
 
     def leave(self) -> None:

@@ -1,6 +1,7 @@
 """What an engine offers that can compute a decode step together with others of its node."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from engine.batch import ForwardBatch, SpreadPlan
@@ -18,6 +19,38 @@ class MemberUnreachable(PeerGone):
         self.rank = rank
 
 
+@dataclass(frozen=True)
+class Lent:
+    """What became of a step that a lender was in: whether it came in time to take part, whether the
+    step was aborted, and the ranks of the members for which it waited in vain."""
+
+    took_part: bool
+    aborted: bool = False
+    late: tuple[int, ...] = ()
+
+
+class Lending(Protocol):
+    """The engine's side of a spread group where it has no rows, and lends its bandwidth. What has
+    the same name is as in ``Spreading``."""
+
+    @property
+    def export(self) -> ExchangeExport: ...
+
+    @property
+    def buckets(self) -> tuple[int, ...]: ...
+
+    def join(
+        self, generation: int, rank: int, exports: Sequence[ExchangeExport], num_lenders: int
+    ) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def lend(self, plan: SpreadPlan) -> Lent:
+        """Launch a step that all decoding members have committed to with this plan, and wait for
+        its end, which every wait on the device has a limit for."""
+        ...
+
+
 class Spreading(Protocol):
     """The engine's side of a spread group. One thread calls it, the engine's.
 
@@ -31,9 +64,12 @@ class Spreading(Protocol):
     @property
     def buckets(self) -> tuple[int, ...]: ...
 
-    def join(self, generation: int, rank: int, exports: Sequence[ExchangeExport]) -> None:
-        """Open the memory of all members, whose exports are in order of rank; ``exports[rank]`` is
-        this engine's own. Called while no step is under way. Raises MemberUnreachable."""
+    def join(
+        self, generation: int, rank: int, exports: Sequence[ExchangeExport], num_lenders: int
+    ) -> None:
+        """Open the memory of all members, whose exports are in order of rank, the lenders' last;
+        ``exports[rank]`` is this engine's own. Called while no step is under way. Raises
+        MemberUnreachable."""
         ...
 
     def leave(self) -> None:

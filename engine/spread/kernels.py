@@ -3,6 +3,7 @@
 Each member keeps attention, DeltaNet, caches, dense weights and the shared expert to itself. Of
 each layer's experts it computes those that it owns, for the rows of all members:
 
+    agree      in the first layer: which lenders take part in the step
     push       own rows and their routing, into every member's inbox
     collect    wait for all rows; which active experts are owned here, and their rows
     experts    the owned ones, each result into the memory of its row's home
@@ -24,6 +25,7 @@ from engine.kernels.triton_route import route_shared
 from engine.kernels.triton_set import TritonKernels
 from engine.model.weights import MoeWeights
 from engine.spread.memory import Exchange
+from engine.spread.triton_agree import agree
 from engine.spread.triton_collect import collect
 from engine.spread.triton_experts import experts
 from engine.spread.triton_push import push
@@ -31,20 +33,20 @@ from engine.spread.triton_take_up import Returned, take_up
 from transport.wire.spread import MAX_MEMBERS
 
 GROUP_SIZES = (2, 4, MAX_MEMBERS)
-"""Members for which graphs have room: those of a step are for the smallest size that holds the
-group. So a group that loses a member captures nothing, the tiles are those of at most twice the
+"""Decoding members for which graphs have room: those of a step are for the smallest size that holds
+the group. So a group that loses a member captures nothing, the tiles are those of at most twice the
 rows, and at most half of the programs that take a row have none."""
 
 
-def group_size(num_members: int) -> int:
-    """That of the graphs which a group of so many members launches."""
-    return next(size for size in GROUP_SIZES if size >= num_members)
+def group_size(num_decoding: int) -> int:
+    """That of the graphs which a group of so many decoding members launches."""
+    return next(size for size in GROUP_SIZES if size >= num_decoding)
 
 
 class SpreadKernels:
-    """``engine.kernels.interface.Kernels`` of one member of a group of ``most_members`` or fewer;
-    what is not shared out is ``local``'s. Passes of decode rows only, whose ``Inputs.num_live`` is
-    set."""
+    """``engine.kernels.interface.Kernels`` of a member that decodes, in a group of which at most
+    ``most_members`` do; what is not shared out is ``local``'s. Passes of decode rows only, whose
+    ``Inputs.num_live`` is set."""
 
     prefill_block: int | None = None
 
@@ -70,12 +72,13 @@ class SpreadKernels:
         width = 2 * weights.shared_down.shape[1] + num_experts + 1
         projected = linear_parts(x, weights.in_proj)[..., :width]
         ids, chosen, shared = route_shared(projected, num_experts, top_k, x.dtype, inputs.live)
-        push(x, ids, chosen, self._exchange, self._most_members, layer)
+        if layer == 0:
+            agree(self._exchange)
+        push(x, ids, chosen, self._exchange, layer)
         num_rows = x.shape[0]
         rows = collect(self._exchange, self._most_members, num_rows, num_experts, layer, x.dtype)
-        experts(
-            rows, shared, weights.gate_up, weights.down, weights.shared_down, self._exchange
-        )  # fmt: skip
+        at_home = shared, weights.shared_down
+        experts(rows, weights.gate_up, weights.down, at_home, self._exchange)
         return hidden, Returned(self._exchange, num_rows, inputs.num_live)
 
     def add_norm(

@@ -6,6 +6,8 @@ the group:
 
     abort     int32: 0, or why this generation's steps are not valid
     late      int32 [members]: 1 where a member's rows did not come within the limit
+    taking    a word: the lenders that take part in a step (engine/spread/triton_agree.py)
+    offers    [members] words: of the first member, from the lenders that are in a step
     inbox     [2, members, max_rows, words of a row] of 16 bytes: rows and routing, as pushed
     returned  [max_rows, top_k + 1, hidden] float32: what the experts give for the member's own rows
 
@@ -24,6 +26,10 @@ behind the aborted one are not valid either. A member that sees it stores no mor
 memory: results that were computed from missing rows never leave the GPU, and a member that was put
 out of the group stores nothing when its host goes on later. A member ``reset``s its lane before the
 first step that all members have agreed on with no step under way.
+
+*Lenders* are the members behind the decoding ones. They have no rows, and take part in the steps
+that they come to; of the others they take no notice. A lender pushes one row of padding to the
+decoding members, and they push to it, so what was said of buffers holds for it.
 """
 
 from collections.abc import Sequence
@@ -44,8 +50,11 @@ MAX_USES = 1 << 28
 each differs from all that can still be in an inbox, but for rows that were not used since."""
 NO_FLAG = -(1 << 30)
 """Before the first step: no word has it, and none the flags of the layers behind it."""
-PLACE, FLAG, LIMIT, MEMBERS = range(4)
-"""What the places of ``Exchange.control`` are."""
+TAKING_PART, OFFERS = 48, 64
+"""Offsets in bytes."""
+PLACE, FLAG, LIMIT, NUM_DECODING, NUM_LENDERS, NUM_SHARING, TURN, MASK = range(8)
+"""The places of ``Exchange.control``. Among those that share the step's experts ``TURN`` is the own
+place, -1 in a step without this member; ``MASK`` has the bits of the lenders that take part."""
 UNKNOWN_MEMBER = 1
 """Of ``abort``: a result did not come, from a member that is not known. From 2 on: 2 + the member
 whose rows did not come."""
@@ -126,8 +135,8 @@ class Exchange:
     once serve every generation, whatever its number of members.
 
     ``addresses`` int64 [MAX_MEMBERS] on the device: where this process has mapped each member's
-    lane, its own included. ``control`` int64 [4]: its own place, the first flag of the step, the
-    longest wait in ns, and the number of members.
+    lane, its own included. ``control`` int64 [8]: its own place, the first flag of the step, the
+    longest wait in ns, how many members decode and lend, and what is agreed on in each step.
     """
 
     def __init__(self, layout: ExchangeLayout, memory: torch.Tensor) -> None:
@@ -139,19 +148,29 @@ class Exchange:
         self.layout = layout
         self._memory = memory
         self.addresses = torch.zeros(MAX_MEMBERS, dtype=torch.int64, device=memory.device)
-        self.control = torch.zeros(4, dtype=torch.int64, device=memory.device)
+        self.control = torch.zeros(8, dtype=torch.int64, device=memory.device)
         self.withdraw()
 
     def join(
-        self, generation: int, addresses: Sequence[int], place: int, *, limit_s: float
+        self,
+        generation: int,
+        addresses: Sequence[int],
+        place: int,
+        *,
+        num_lenders: int = 0,
+        limit_s: float,
     ) -> None:
-        """Be the member ``place`` of a generation, whose members' memory is at ``addresses``. No
-        step is under way, and no member launches one before all have joined."""
+        """Be the member ``place`` of a generation, whose members' memory is at ``addresses``; the
+        last ``num_lenders`` of them have no rows. No step is under way, and no member launches one
+        before all have joined."""
+        num_decoding = len(addresses) - num_lenders
+        assert num_decoding > 0
         assert 0 <= place < len(addresses) <= MAX_MEMBERS
         assert addresses[place] == self._memory.data_ptr(), "the own memory, where it is"
         lane = self.layout.lane(generation)
         lanes = [address + lane for address in addresses]
-        control = [place, NO_FLAG, int(limit_s * 1e9), len(addresses)]
+        limit_ns, turn = int(limit_s * 1e9), place if place < num_decoding else -1
+        control = [place, NO_FLAG, limit_ns, num_decoding, num_lenders, num_decoding, turn, 0]
         self.addresses[: len(lanes)] = torch.tensor(lanes, dtype=torch.int64)
         self.control.copy_(torch.tensor(control, dtype=torch.int64))
         self._lane = self._memory[lane : lane + self.layout.lane_bytes].zero_()

@@ -17,11 +17,10 @@ import torch
 from engine.batch import Row
 from engine.graphs import DecodeGraphs, Stepped
 from engine.kernels.triton_set import TritonKernels
-from engine.spread.interface import MemberUnreachable
 from engine.spread.kernels import GROUP_SIZES, SpreadKernels, group_size
 from engine.spread.memory import HEADER_BYTES, Exchange, ExchangeLayout, first_flag
+from engine.spread.peer_memory import PeerMemory
 from transport.copy.memory import OwnMemory
-from transport.wire.errors import PeerGone
 
 
 @dataclass(frozen=True)
@@ -64,19 +63,18 @@ class SpreadSteps:
     ) -> None:
         self.buckets = tuple(buckets)
         self._graphs, self._local, self._num_layers = graphs, local, num_layers
-        self._limit_s, self._open_peer, self._close_peer = limit_s, open_peer, close_peer
+        self._limit_s = limit_s
         # NOTE: cudaMalloc aligns as much; shared memory of the CPU lies at a page.
         own = memory.allocate(layout.size_bytes)
         assert own.data_ptr() % HEADER_BYTES == 0
         self.exchange = Exchange(layout, own)
-        self._own_address = own.data_ptr()
-        self._opened: list[int] = []
+        self._peers = PeerMemory(own.data_ptr(), open_peer, close_peer)
         self._unread: deque[SpreadOutcome] = deque()
-        self._generation = self._num_members = 0
+        self._generation = self._num_decoding = 0
 
     def capture(self, sizes: Sequence[int] = GROUP_SIZES) -> None:
         """Graphs of the steps of groups of these sizes, before one is joined."""
-        assert not self._num_members, "steps of a group that is joined wait for its members"
+        assert not self._num_decoding, "steps of a group that is joined wait for its members"
         for most_members in sizes:
             kernels = SpreadKernels(self._local, self.exchange, most_members)
             self._graphs.capture_spread(most_members, self.buckets, kernels)
@@ -91,48 +89,42 @@ class SpreadSteps:
         self.exchange.withdraw()
 
     @torch.inference_mode()
-    def join(self, generation: int, place: int, handles: Sequence[str]) -> None:
-        """Be the member ``place`` of those whose memory has these handles, the own one included.
-        No step is under way. Raises MemberUnreachable, and is then in no group."""
+    def join(
+        self, generation: int, place: int, handles: Sequence[str], num_lenders: int = 0
+    ) -> None:
+        """Be the member ``place`` of those whose memory has these handles, the own one included and
+        those of lenders last. No step is under way. Raises MemberUnreachable, and is then in no
+        group."""
         self.leave()
-        addresses = []
-        for i, handle in enumerate(handles):
-            if i == place:
-                addresses.append(self._own_address)
-                continue
-            try:
-                self._opened.append(self._open_peer(handle))
-            except PeerGone as error:
-                self.leave()
-                raise MemberUnreachable(i, str(error)) from error
-            addresses.append(self._opened[-1])
-        self.exchange.join(generation, addresses, place, limit_s=self._limit_s)
+        addresses = self._peers.open(place, handles)
+        self.exchange.join(
+            generation, addresses, place, num_lenders=num_lenders, limit_s=self._limit_s
+        )
         if self.exchange.control.is_cuda:
             # The others may write here as soon as they learn of this.
             torch.cuda.current_stream().synchronize()
-        self._generation, self._num_members = generation, len(handles)
+        self._generation, self._num_decoding = generation, len(handles) - num_lenders
 
     @torch.inference_mode()
     def leave(self) -> None:
         """Unmap the others' memory, while no step is under way."""
         assert not self._unread, "a step is under way"
-        if self._num_members:
+        if self._num_decoding:
             self.exchange.withdraw()
-        while self._opened:
-            self._close_peer(self._opened.pop())
-        self._num_members = 0
+        self._peers.close()
+        self._num_decoding = 0
 
     @torch.inference_mode()
     def launch(self, rows: Sequence[Row], round_: int, bucket: int, *, first: bool) -> Stepped:
         """Enqueue the step of a round, which no step of this generation had before. What it returns
         is the graphs'; ``outcome`` is to be called behind all that uses it. ``first``: no step is
         under way here, or was at any member when it agreed to this one."""
-        assert self._num_members, "no group is joined"
+        assert self._num_decoding, "no group is joined"
         if first:
             assert not self._unread, "a step is under way"
             self.exchange.reset()
         self.exchange.begin_step(first_flag(self._generation, round_, self._num_layers))
-        return self._graphs.launch_spread(group_size(self._num_members), bucket, rows)
+        return self._graphs.launch_spread(group_size(self._num_decoding), bucket, rows)
 
     @torch.inference_mode()
     def outcome(self, rows: Sequence[Row]) -> SpreadOutcome:

@@ -1,14 +1,15 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """All members' rows out of the inbox, and the lists of the experts that this member owns.
 
-    owner[e] = |{e' < e : e' is active}| mod members,   active: an expert that any row chose
+    owner[e] = |{e' < e : e' is active}| mod sharing,   active: an expert that any row chose
 
-All members see the same ids, so they agree on every owner without a message; each owns as many
-active experts as the others, or one less. An expert of another owner has an empty list here, so the
-expert kernels read no weight of it.
+The decoding members and the lenders that take part share the experts. All see the same ids, so they
+agree on every owner without a message; each owns as many active experts as the others, or one less.
+An expert of another owner has an empty list here, so the expert kernels read no weight of it.
 
-The launch waits for the rows itself: an expert's program for all ids, a row's program for that row.
-It takes the place of ``engine.kernels.triton_plan.plan``.
+The launch waits for the rows itself: an expert's program for all ids, a row's program for that row,
+and a lender's program for the row of padding that says that it has come as far. It takes the place
+of ``engine.kernels.triton_plan.plan``.
 """
 
 from dataclasses import dataclass
@@ -19,25 +20,31 @@ import triton.language as tl
 
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.spread.memory import WORD_BYTES, Exchange
-from engine.spread.triton_push import FIRST_FLAG, MOST_THREADS, inbox_arguments, inbox_of
+from engine.spread.triton_push import MOST_THREADS, inbox_arguments, inbox_of
 from engine.spread.triton_words import (
-    NUM_MEMBERS,
+    FIRST_FLAG,
+    MASK,
+    NUM_DECODING,
+    NUM_SHARING,
     PLACE,
+    TURN,
     abort,
+    agreed,
     deadline,
     load_words,
     member_address,
     wait_state,
 )
+from transport.wire.spread import MAX_MEMBERS
 
 WORD = tl.constexpr(WORD_BYTES)
 
 
 @dataclass(frozen=True)
 class Collected:
-    """``x`` [rows, hidden] and ``weights`` float32 [rows, top_k], ``rows_each`` of every member in
-    the order of their places, undefined for padding and behind the last member's; ``lists`` and
-    ``counts`` as of ``plan``, of the owned experts."""
+    """``x`` [rows, hidden] and ``weights`` float32 [rows, top_k], ``rows_each`` of every decoding
+    member in the order of their places, undefined for padding and behind the last member's;
+    ``lists`` and ``counts`` as of ``plan``, of the owned experts."""
 
     x: torch.Tensor
     weights: torch.Tensor
@@ -82,8 +89,9 @@ def _own_list(
     MEMBER_BYTES: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):  # fmt: skip
-    num_members = tl.load(p_control + NUM_MEMBERS).to(tl.int32)
-    num_rows = rows_each * num_members
+    turn = agreed(p_control, TURN)
+    num_rows = rows_each * tl.load(p_control + NUM_DECODING).to(tl.int32)
+    num_rows = tl.where(turn >= 0, num_rows, 0)
     o_e = tl.arange(0, BLOCK_E)
     b_chosen = tl.zeros((BLOCK_E,), tl.int32)
     given_up = 0
@@ -105,7 +113,7 @@ def _own_list(
     active = (b_chosen > 0) & (o_e < EXPERTS)
     rank = tl.sum((active & (o_e < expert)).to(tl.int32), axis=0)
     count = tl.sum(tl.where(o_e == expert, b_chosen, 0), axis=0)
-    owned = (rank % num_members == tl.load(p_control + PLACE)) & (given_up == 0)
+    owned = (rank % agreed(p_control, NUM_SHARING) == turn) & (given_up == 0)
     count = tl.where(owned, count, 0)
     if count > 0:
         o_k = tl.arange(0, TOP_K)[None, :]
@@ -172,6 +180,24 @@ def _take_row(
     tl.store(p_x + row * X_WORDS + o_x, b_x, mask=taken & (o_x < X_WORDS))
 
 
+@triton.jit
+def _wait_for_lender(
+    p_inbox, p_addresses, p_control, member, flag, own, until,
+    TOP_K: tl.constexpr,
+    ROW_BYTES: tl.constexpr,
+    MEMBER_BYTES: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+):  # fmt: skip
+    p_from = p_inbox + member.to(tl.int64) * MEMBER_BYTES
+    _, b_valid = _load_ids(p_from, 0, 1, 1, flag, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T)
+    state = 1 - tl.min(b_valid, axis=0)
+    while state == 1:
+        _, b_valid = _load_ids(p_from, 0, 1, 1, flag, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T)
+        state = wait_state(b_valid, own, until)
+    if state == 3:
+        abort(p_addresses, p_control, 2 + member)
+
+
 @triton.jit(do_not_specialize=["layer", "rows_each", "most_rows"])
 def _collect_kernel(
     p_x,
@@ -195,20 +221,32 @@ def _collect_kernel(
     MEMBER_BYTES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Programs of the first ``most_rows`` take a row each, those behind them do an expert each."""
+    """Programs of the first ``most_rows`` take a row each, those behind them do an expert each, and
+    the last ones wait for a lender each."""
     program = tl.program_id(0)
-    if (program < most_rows) & (program >= rows_each * tl.load(p_control + NUM_MEMBERS)):
+    num_decoding = tl.load(p_control + NUM_DECODING)
+    if (program < most_rows) & (program >= rows_each * num_decoding):
         return
     flag = (tl.load(p_control + FIRST_FLAG) + layer).to(tl.int32)
-    own = member_address(p_addresses, tl.load(p_control + PLACE))
+    place = tl.load(p_control + PLACE)
+    own = member_address(p_addresses, place)
     p_inbox = inbox_of(own, flag, MEMBER_BYTES)
     wait_for_inputs(PDL)
     if program < most_rows:
+        if agreed(p_control, TURN) < 0:
+            return
         _take_row(
             p_x, p_weights, p_inbox, p_addresses, p_control, program, rows_each, flag, own,
             deadline(p_control, 1),
             ID_WORDS, WEIGHT_WORDS, X_WORDS, BLOCK_X, ROW_BYTES, MEMBER_BYTES,
         )  # fmt: skip
+    elif program >= most_rows + EXPERTS:
+        member = program - most_rows - EXPERTS
+        if (place < num_decoding) & ((agreed(p_control, MASK) >> member) & 1 == 1):
+            _wait_for_lender(
+                p_inbox, p_addresses, p_control, member, flag, own, deadline(p_control, 1),
+                TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T,
+            )  # fmt: skip
     else:
         # Of what does not come a row's program is to tell first: it knows the member.
         _own_list(
@@ -226,7 +264,7 @@ def collect(
     layer: int,
     dtype: torch.dtype,
 ) -> Collected:
-    """What all members have pushed for the step's layer ``layer``, of ``rows_each`` rows each.
+    """What the decoding members have pushed for the layer ``layer``: ``rows_each`` rows each.
     There are at most ``most_members``; programs of the rows of more end at once."""
     layout, device = exchange.layout, exchange.control.device
     num_rows = most_members * rows_each
@@ -240,7 +278,7 @@ def collect(
         torch.empty((num_experts,), dtype=torch.int32, device=device),
         rows_each,
     )
-    _collect_kernel[(num_rows + num_experts,)](
+    _collect_kernel[(num_rows + num_experts + MAX_MEMBERS,)](
         found.x.view(torch.int64),
         found.weights.view(torch.int64),
         found.lists,

@@ -66,7 +66,11 @@ def _down_kernel(
     else:
         # Written by the launch before the last one: they can be read before the wait.
         count = tl.load(p_counts + tile)
-        if count > 0:
+        if count == 0:
+            # One program always waits: this kernel must not end before its inputs are written.
+            if tile == 0:
+                wait_for_inputs(PDL)
+        else:
             wait_for_inputs(PDL)
             aborted = is_aborted(member_address(p_addresses, place))
             p_list = p_lists + tile * num_rows
@@ -86,31 +90,35 @@ def _down_kernel(
 
 def experts(
     rows: Collected,
-    shared_h: torch.Tensor,
     gate_up: Matrix,
     down: Matrix,
-    shared_down: Matrix,
+    shared: tuple[torch.Tensor, Matrix] | None,
     exchange: Exchange,
     tiles: tuple[Tiles, Tiles] | None = None,
 ) -> None:
     """Store into each row's ``returned`` what this member's experts give for it, and into its own
-    the shared expert's: ``shared_h`` [rows each, dim], its scaled activation.
+    the shared expert's, where it has rows.
 
-    gate_up [experts, 2 * dim, hidden], down [experts, hidden, dim], shared_down [hidden, dim].
+    gate_up [experts, 2 * dim, hidden], down [experts, hidden, dim]; shared: the shared expert's
+    scaled activation [rows each, dim] and its down [hidden, dim].
     """
     (num_rows, hidden), (num_experts, _, dim) = rows.x.shape, down.shape
     rows_each, top_k = rows.rows_each, rows.weights.shape[1]
     assert gate_up.shape == (num_experts, 2 * dim, hidden)
     assert down.shape[1] == hidden == exchange.layout.hidden
-    assert shared_h.shape == (rows_each, dim)
-    assert shared_h.is_contiguous()
-    assert shared_down.shape == (hidden, dim)
     w_in, s_in, in_fp8 = whole(gate_up)
     w_out, s_out, out_fp8 = whole(down)
-    shared_w, shared_scales, shared_fp8 = whole(shared_down)
+    shared_w, shared_scales, shared_fp8 = w_out, s_out, out_fp8
     in_tiles, out_tiles = tiles or tiles_of(num_rows, in_fp8)
     block_m = block_rows(num_rows)
-    shared_tiles = triton.cdiv(rows_each, block_m)
+    shared_tiles, shared_h = 0, rows.x
+    if shared is not None:
+        shared_h, shared_down = shared
+        shared_w, shared_scales, shared_fp8 = whole(shared_down)
+        assert shared_h.shape == (rows_each, dim)
+        assert shared_h.is_contiguous()
+        assert shared_down.shape == (hidden, dim)
+        shared_tiles = triton.cdiv(rows_each, block_m)
     assert dim % in_tiles.rows == hidden % in_tiles.k == 0
     assert hidden % out_tiles.rows == dim % out_tiles.k == 0
     h = torch.empty((num_rows * top_k, dim), dtype=rows.x.dtype, device=rows.x.device)

@@ -8,10 +8,15 @@ import triton
 import triton.language as tl
 
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
-from engine.spread.memory import FLAG, HEADER_BYTES, WORD_BYTES, Exchange
+from engine.spread.memory import HEADER_BYTES, WORD_BYTES, Exchange
 from engine.spread.triton_words import (
-    NUM_MEMBERS,
+    FIRST_FLAG,
+    MASK,
+    NUM_DECODING,
+    NUM_LENDERS,
     PLACE,
+    TURN,
+    agreed,
     is_aborted,
     member_address,
     store_words,
@@ -20,7 +25,6 @@ from transport.wire.spread import MAX_MEMBERS
 
 INBOX = tl.constexpr(HEADER_BYTES)
 WORD = tl.constexpr(WORD_BYTES)
-FIRST_FLAG = tl.constexpr(FLAG)
 MOST_MEMBERS = tl.constexpr(MAX_MEMBERS)
 MOST_THREADS = 256
 """Of a program of these kernels: so many elements that each thread has one of its own."""
@@ -64,15 +68,19 @@ def _push_kernel(
     PDL: tl.constexpr,
 ):
     """Program (i, m) pushes row i to member m; of padding only that it has no experts."""
-    if tl.program_id(1) >= tl.load(p_control + NUM_MEMBERS):
+    member = tl.program_id(1)
+    num_decoding = tl.load(p_control + NUM_DECODING)
+    if member >= num_decoding + tl.load(p_control + NUM_LENDERS):
         return
     row = tl.program_id(0).to(tl.int64)
     place = tl.load(p_control + PLACE)
     flag = (tl.load(p_control + FIRST_FLAG) + layer).to(tl.int32)
-    p_to = inbox_of(member_address(p_addresses, tl.program_id(1)), flag, MEMBER_BYTES)
+    p_to = inbox_of(member_address(p_addresses, member), flag, MEMBER_BYTES)
     p_to += place * MEMBER_BYTES + row * ROW_BYTES
     wait_for_inputs(PDL)
-    sent = is_aborted(member_address(p_addresses, place)) == 0
+    lent_to = ((agreed(p_control, MASK) >> member) & 1 == 1) & (place < num_decoding)
+    takes_part = (agreed(p_control, TURN) >= 0) & ((member < num_decoding) | lent_to)
+    sent = takes_part & (is_aborted(member_address(p_addresses, place)) == 0)
     p_ids += row * TOP_K
     live = sent & (tl.load(p_ids) >= 0)
 
@@ -101,14 +109,13 @@ def push(
     ids: torch.Tensor,
     weights: torch.Tensor,
     exchange: Exchange,
-    most_members: int,
     layer: int,
 ) -> None:
-    """Send this member's rows to all members, itself included, of which there are at most
-    ``most_members``: of the step's layer ``layer``.
+    """Send this member's rows to all decoding members, itself included, and to the lenders that
+    take part: of the step's layer ``layer``.
 
     x [rows, hidden]; ids int32 and weights float32 [rows, top_k], -1 in the rows of padding. All
-    members push as many rows.
+    decoding members push as many rows; a lender pushes one row of padding.
     """
     (num_rows, hidden), layout = x.shape, exchange.layout
     assert 0 < num_rows <= layout.max_rows
@@ -118,7 +125,7 @@ def push(
     assert ids.dtype == torch.int32
     assert weights.dtype == torch.float32
     assert all(t.is_contiguous() for t in (x, ids, weights))
-    _push_kernel[(num_rows, most_members)](
+    _push_kernel[(num_rows, MAX_MEMBERS)](
         x.view(torch.int64),
         ids,
         weights.view(torch.int64),

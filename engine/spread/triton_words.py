@@ -17,13 +17,25 @@ from engine.spread import memory
 
 PLACE = tl.constexpr(memory.PLACE)
 LIMIT = tl.constexpr(memory.LIMIT)
-NUM_MEMBERS = tl.constexpr(memory.MEMBERS)
+FIRST_FLAG = tl.constexpr(memory.FLAG)
+NUM_DECODING = tl.constexpr(memory.NUM_DECODING)
+NUM_LENDERS = tl.constexpr(memory.NUM_LENDERS)
+NUM_SHARING = tl.constexpr(memory.NUM_SHARING)
+TURN = tl.constexpr(memory.TURN)
+MASK = tl.constexpr(memory.MASK)
 
 
 @triton.jit
 def member_address(p_addresses, member):
     """Where a member's memory begins, int64."""
     return tl.multiple_of(tl.load(p_addresses + member), 256)
+
+
+@triton.jit
+def agreed(p_control, place):
+    """NUM_SHARING, TURN or MASK of the step. A launch writes them beside words that the next one
+    reads before its end: volatile, so that no cache answers with what was there before."""
+    return tl.load(p_control + place, volatile=True)
 
 
 @triton.jit
@@ -131,6 +143,7 @@ def abort(p_addresses, p_control, reason):
     if is_aborted(own) == 0:
         if reason > 1:
             tl.store(own.to(tl.pointer_type(tl.int32)) + reason - 1, 1)
-        for member in range(tl.load(p_control + NUM_MEMBERS)):
+        num_members = tl.load(p_control + NUM_DECODING) + tl.load(p_control + NUM_LENDERS)
+        for member in range(num_members):
             p_abort = member_address(p_addresses, member).to(tl.pointer_type(tl.int32))
             tl.store(p_abort, reason)

@@ -25,6 +25,7 @@ class Desk:
         self.now = 0.0
         self.registry = Registry(BreakerSettings())
         self.sent: list[tuple[str, SpreadGroup]] = []
+        self.all_sent: list[SpreadGroup] = []
         self.groups = SpreadGroups(
             self.registry, lambda *sent: self.sent.append(sent), lambda: self.now, 100
         )
@@ -41,6 +42,7 @@ class Desk:
     def told(self) -> dict[str, tuple[int, tuple[str, ...]]]:
         """The last group that each worker was told of since the last time."""
         sent, self.sent = self.sent, []
+        self.all_sent += [message for _, message in sent]
         return {to: (m.generation, tuple(x.instance for x in m.members)) for to, m in sent}
 
 
@@ -68,7 +70,7 @@ def test_each_joining_worker_makes_a_new_generation(desk: Desk) -> None:
 
 def test_workers_that_cannot_or_may_not_are_left_out(desk: Desk) -> None:
     desk.add("a")
-    desk.add("p", "prefill")
+    desk.add("p", "prefill", spreads=False)
     desk.add("x", spreads=False)
     desk.add("b")
     assert set(desk.told()) == {"a", "b"}
@@ -81,6 +83,22 @@ def test_workers_that_share_a_gpu_are_not_put_together(desk: Desk) -> None:
     assert told["a"] == told["c"]
     assert told["a"][1] == ("a", "c")
     assert told["b"][1] == told["d"][1] == ("b", "d")
+
+
+def test_prefill_workers_lend_behind_those_that_decode(desk: Desk) -> None:
+    desk.add("p1", "prefill")
+    desk.add("p2", "prefill")
+    assert desk.told() == {}, "lenders alone are no group"
+    desk.add("a")
+    assert {members for _, members in desk.told().values()} == {("a", "p1", "p2")}
+    desk.add("b")
+    assert {members for _, members in desk.told().values()} == {("a", "b", "p1", "p2")}
+    assert {message.num_lenders for message in desk.all_sent if "b" in str(message)} == {2}
+    for number in range(6):
+        desk.add(f"d{number}")
+    told = desk.told()
+    assert told["a"][1] == ("a", "b", "d0", "d1", "d2", "d3", "d4", "d5")
+    assert told["p1"][1] == (), "there is no room for it"
 
 
 def test_a_worker_that_drains_is_told_and_the_others_go_on(desk: Desk) -> None:

@@ -1,5 +1,6 @@
 """Members of a spread group that decide from each other's records, in every order."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -7,8 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from decode.lockstep import LOCAL, WAIT, Decision, Lockstep, LockstepTimes, Record, Stance, Together
+from decode.lending import LendingRounds
+from decode.lockstep import LOCAL, WAIT, Decision, Lockstep, LockstepTimes, Together
 from decode.spread_policy import SpreadPolicy, enter_rows, require_spread
+from decode.spread_record import Record, Stance
 
 TIMES = LockstepTimes(enter_s=1.0, step_s=0.2, back_off_s=1.0, max_back_off_s=4.0)
 
@@ -26,9 +29,11 @@ class Member:
     let_down: bool = False
     last_was_together: bool = False
 
-    def decide(self, others: "list[Member]", now: float) -> Decision:
+    def decide(
+        self, others: "list[Member]", now: float, lenders: "Sequence[Record | None]" = ()
+    ) -> Decision:
         seen = [other.published for other in others]
-        decision = self.lockstep.decide(self.rows, seen, now, willing=self.willing)
+        decision = self.lockstep.decide(self.rows, seen, now, willing=self.willing, lenders=lenders)
         self.published = self.lockstep.record
         self.let_down |= bool(self.lockstep.late)
         if isinstance(decision, Together):
@@ -45,8 +50,8 @@ class Member:
         return decision
 
 
-def group(*rows: int, enters: int = 16) -> list[Member]:
-    members = [Member(Lockstep(1, SpreadPolicy(enters), TIMES), rows=each) for each in rows]
+def group(*rows: int, enters: int | str = 16) -> list[Member]:
+    members = [Member(Lockstep(1, SpreadPolicy(str(enters)), TIMES), rows=each) for each in rows]
     for member in members:
         member.published = member.lockstep.record
     return members
@@ -56,14 +61,16 @@ def turn(members: list[Member], now: float = 0.0) -> list[Decision]:
     return [m.decide([o for o in members if o is not m], now) for m in members]
 
 
-def run_until_together(members: list[Member], now: float = 0.0) -> list[Together]:
+def run_until_together(
+    members: list[Member], now: float = 0.0, lenders: Sequence[Record | None] = ()
+) -> list[Together]:
     """The launches of one round, asking all in turn."""
     launched: dict[int, Together] = {}
     for _ in range(10):
         for place, member in enumerate(members):
             if place in launched:
                 continue
-            decision = member.decide([o for o in members if o is not member], now)
+            decision = member.decide([o for o in members if o is not member], now, lenders)
             if isinstance(decision, Together):
                 launched[place] = decision
         if len(launched) == len(members):
@@ -161,11 +168,73 @@ def test_an_aborted_round_and_the_one_behind_it_are_given_up() -> None:
 
 def test_a_member_of_another_generation_takes_no_part() -> None:
     first, second = members = group(8, 8)
-    second.lockstep = Lockstep(2, SpreadPolicy(16), TIMES)
+    second.lockstep = Lockstep(2, SpreadPolicy("16"), TIMES)
     for _ in range(4):
         assert turn(members) == [LOCAL, LOCAL]
     second.published = None  # unreadable
     assert first.decide([second], 0.0) == LOCAL
+
+
+def test_a_lender_counts_where_it_is_decided_whether_sharing_pays() -> None:
+    first, second = members = group(20, 20, enters="auto")
+    lender = LendingRounds(1)
+    lender.decide([member.published for member in members], willing=False)
+    for _ in range(3):
+        assert first.decide([second], 0.0, [lender.record]) == LOCAL
+        assert second.decide([first], 0.0, [lender.record]) == LOCAL, "40 rows pay for three"
+    lender.decide([member.published for member in members], willing=True)
+    launched = run_until_together(members, lenders=[lender.record])
+    assert launched == [Together(launched[0].round, 20, 40, 1)] * 2
+
+
+def test_a_lone_member_shares_its_rows_with_lenders_only() -> None:
+    (member,) = group(20)
+    lender = LendingRounds(1)
+    assert member.decide([], 0.0, [lender.record]) == LOCAL
+    assert lender.decide([member.published], willing=True) is None, "there is no round yet"
+    decision = member.decide([], 0.0, [lender.record])
+    assert decision == Together(1, 20, 20, 1)
+    assert lender.decide([member.published], willing=True) == Together(1, 20, 20)
+    assert lender.record.stance is Stance.COMMITTED
+    lender.done()
+    assert lender.decide([member.published], willing=True) is None, "not twice"
+    lender.stand_apart()
+    assert member.decide([], 0.0, [lender.record]) == Together(2, 20, 20), "as it began"
+    assert member.decide([], 0.0, [lender.record]) == LOCAL
+
+
+def test_a_lender_comes_to_the_last_round_that_all_have_committed_to() -> None:
+    lender = LendingRounds(1)
+    ahead = Record(1, 7, Stance.COMMITTED, 5, last_round=6, last_rows=4)
+    behind = Record(1, 7, Stance.WILLING, 9, last_round=6, last_rows=8)
+    assert lender.decide([ahead, behind], willing=False) is None
+    assert lender.decide([ahead, None], willing=True) is None
+    assert lender.decide([ahead, Record(2, 7, Stance.COMMITTED, 1)], willing=True) is None
+    assert lender.decide([ahead, behind], willing=True) == Together(6, 8, 12)
+    lender.done()
+    assert lender.decide([ahead, behind], willing=True) is None
+    both = [ahead, Record(1, 7, Stance.COMMITTED, 9, last_round=6, last_rows=8)]
+    assert lender.decide(both, willing=True) == Together(7, 9, 14)
+
+
+def test_members_begin_anew_only_when_no_lender_computes_for_an_aborted_round() -> None:
+    members = group(8, 8)
+    lender = LendingRounds(1)
+    run_until_together(members)
+    lender.decide([member.published for member in members], willing=True)
+    assert lender.record.stance is Stance.COMMITTED
+    for member in members:
+        member.lockstep.aborted(1.0)
+        member.published = member.lockstep.record
+    for seen in (lender.record, None):
+        for _ in range(3):
+            for member in members:
+                others = [other for other in members if other is not member]
+                assert member.decide(others, 5.0, [seen]) == LOCAL
+                assert member.published is not None
+                assert member.published.stance is Stance.APART
+    lender.done()
+    run_until_together(members, 5.0, [lender.record])
 
 
 def test_settings_name_themselves() -> None:
@@ -187,6 +256,7 @@ class GroupMachine(RuleBasedStateMachine):
     def begin(self, rows: list[int]) -> None:
         self.members = group(*rows)
         self.dead: set[int] = set()
+        self.lender = LendingRounds(1)
         self.now = 0.0
         self.disturbed = False
 
@@ -201,7 +271,8 @@ class GroupMachine(RuleBasedStateMachine):
             return
         if member.wait_began is None:
             member.rows = rows
-        member.decide([other for other in self.members if other is not member], self.now)
+        others = [other for other in self.members if other is not member]
+        member.decide(others, self.now, [self.lender.record])
         if member.wait_began is not None:
             assert self.now < member.wait_began + TIMES.enter_s
 
@@ -243,6 +314,21 @@ class GroupMachine(RuleBasedStateMachine):
             member.wait_began = None
             member.last_was_together = False
             self.disturbed = True
+
+    @rule(willing=st.booleans(), ends=st.booleans(), stays_on=st.booleans())
+    def lend(self, willing: bool, ends: bool, stays_on: bool) -> None:
+        """A lender comes, ends its step, or gets prompts; its process may stand still in a step."""
+        if self.lender.record.stance is Stance.COMMITTED:
+            if ends:
+                self.lender.done()
+            return
+        records = [member.published for member in self.members]
+        lent = self.lender.decide(records, willing=willing)
+        for member in self.members if lent else []:
+            assert member.published is not None
+            assert member.published.committed_to(lent.round) is not None
+        if lent and not stays_on:
+            self.lender.done()
 
     @invariant()
     def every_launch_of_a_round_is_the_same(self) -> None:

@@ -29,9 +29,10 @@ from engine.passes import Pass
 from engine.runner import Engine
 from engine.speculation import draft_prompts
 from engine.spread.kernels import GROUP_SIZES, SpreadKernels
-from engine.spread.memory import Exchange, exchange_layout
+from engine.spread.lending import LendingSteps
+from engine.spread.memory import exchange_layout
 from tests.engine import compiled_kernels as noted
-from tests.kernels.spread_group import aligned
+from tests.kernels.spread_group import Memory
 from transport.wire.sampling import StopRule
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -113,16 +114,20 @@ def steps(engine: Engine) -> None:
     spread = DecodeGraphs(*shared, sampler.next_token, logits, MAX_SEQ_LEN, spreads=True)
     drafts = DraftGraphs(*shared, sampler, logits, MAX_DRAFTS, MAX_SEQ_LEN)
     layout = exchange_layout(engine.model_config)
-    exchange = Exchange(layout, aligned(layout.size_bytes, torch.device("cpu")))
+    memory = Memory(torch.device("cpu"))
+    lending = LendingSteps(
+        engine._model, layout, memory, BUCKETS, limit_s=1.0, open_peer=int, close_peer=print
+    )
     assert isinstance(engine._kernels, TritonKernels)
     for bucket in BUCKETS:
         plain._write_step(bucket, (), ())
         plain._forward(bucket, engine._kernels)
         spread._forward(bucket, engine._kernels)
         for size in GROUP_SIZES:
-            kernels = SpreadKernels(engine._kernels, exchange, size)
+            kernels = SpreadKernels(engine._kernels, lending.exchange, size)
             spread._forward(bucket, kernels, spread=True)
-        spread.settle_spread(bucket, exchange.header.clone()[:1])
+            lending._forward(size, bucket)
+        spread.settle_spread(bucket, lending.exchange.header.clone()[:1])
         for num_drafts in range(MAX_DRAFTS + 1):
             drafts._write_step(bucket, (), [], num_drafts)
             drafts._forward(bucket, num_drafts)

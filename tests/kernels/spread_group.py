@@ -1,5 +1,6 @@
 """The members of a spread group on one device, with random rows for one layer at a time."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,6 +11,7 @@ from engine.kernels.triton_experts import experts as local_experts
 from engine.model.matrix import Matrix
 from engine.spread.kernels import group_size
 from engine.spread.memory import HEADER_BYTES, Exchange, ExchangeLayout
+from engine.spread.triton_agree import agree, offer
 from engine.spread.triton_collect import Collected, collect
 from engine.spread.triton_experts import experts
 from engine.spread.triton_push import push
@@ -32,6 +34,7 @@ class Member:
     weights: torch.Tensor
     shared: torch.Tensor
     num_live: torch.Tensor
+    lends: bool = False
 
     @property
     def header(self) -> list[int]:
@@ -42,7 +45,9 @@ class Group:
     """Members with ``lives`` rows each, all in the bucket ``rows_each``; their kernels have room
     for the members of the smallest size of groups."""
 
-    def __init__(self, device: torch.device, lives: list[int], rows_each: int) -> None:
+    def __init__(
+        self, device: torch.device, lives: list[int], rows_each: int, num_lenders: int = 0
+    ) -> None:
         self.device, self.rows_each = device, rows_each
         self.most_members = group_size(len(lives))
         self.layout = ExchangeLayout(MAX_ROWS, TOP_K, HIDDEN)
@@ -51,12 +56,16 @@ class Group:
         self.shared_down = Matrix.of(self._draw(HIDDEN, DIM))
         self.norm = 1 + self._draw(HIDDEN).float()
         self.members = [self._member(live) for live in lives]
+        self.lenders = [self._lender() for _ in range(num_lenders)]
         self.form(1)
 
     def form(self, generation: int) -> None:
-        addresses = [member.memory.data_ptr() for member in self.members]
-        for place, member in enumerate(self.members):
-            member.exchange.join(generation, addresses, place, limit_s=1.0)
+        members = [*self.members, *self.lenders]
+        addresses = [member.memory.data_ptr() for member in members]
+        for place, member in enumerate(members):
+            member.exchange.join(
+                generation, addresses, place, num_lenders=len(self.lenders), limit_s=1.0
+            )
 
     def draw_layer(self) -> None:
         """Other rows for every member."""
@@ -77,21 +86,30 @@ class Group:
         hidden, x = add_rms_norm(member.hidden.clone(), y, self.norm, EPS)
         return hidden[:n], x[:n]
 
-    def begin_step(self, flag: int) -> None:
-        for member in self.members:
+    def begin_step(self, flag: int, lenders: Sequence[int] = ()) -> None:
+        """The step's first kernels, as each member runs them before its first layer; of the lenders
+        these offer themselves in time."""
+        for member in [*self.members, *self.lenders]:
             member.exchange.begin_step(flag)
+        for i in lenders:
+            offer(self.lenders[i].exchange)
+        for member in self.members:
+            agree(member.exchange)
+        for i, lender in enumerate(self.lenders):
+            if i not in lenders:
+                offer(lender.exchange)
+            agree(lender.exchange)
 
     def push(self, member: Member, layer: int) -> None:
-        push(member.x, member.ids, member.weights, member.exchange, self.most_members, layer)
+        push(member.x, member.ids, member.weights, member.exchange, layer)
 
     def collect(self, member: Member, layer: int) -> Collected:
         num = self.most_members
         return collect(member.exchange, num, self.rows_each, NUM_EXPERTS, layer, member.x.dtype)
 
     def experts(self, member: Member, rows: Collected) -> None:
-        experts(
-            rows, member.shared, self.gate_up, self.down, self.shared_down, member.exchange, TILES
-        )  # fmt: skip
+        shared = None if member.lends else (member.shared, self.shared_down)
+        experts(rows, self.gate_up, self.down, shared, member.exchange, TILES)
 
     def take_up(self, member: Member) -> tuple[torch.Tensor, torch.Tensor]:
         returned = Returned(member.exchange, self.rows_each, member.num_live)
@@ -100,11 +118,16 @@ class Group:
         return hidden[:n], x[:n]
 
     def layer(self, layer: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        for member in self.members:
+        for member in [*self.members, *self.lenders]:
             self.push(member, layer)
-        for member in self.members:
+        for member in [*self.members, *self.lenders]:
             self.experts(member, self.collect(member, layer))
         return [self.take_up(member) for member in self.members]
+
+    def _lender(self) -> Member:
+        lender = self._member(0)
+        x, ids, weights = lender.x[:1], lender.ids[:1], lender.weights[:1]
+        return replace(lender, x=x, ids=ids, weights=weights, lends=True)
 
     def _member(self, live: int) -> Member:
         n = self.rows_each
@@ -129,3 +152,30 @@ class Group:
 def aligned(size_bytes: int, device: torch.device) -> torch.Tensor:
     memory = torch.empty(size_bytes + HEADER_BYTES, dtype=torch.uint8, device=device)
     return memory[-memory.data_ptr() % HEADER_BYTES :][:size_bytes]
+
+
+class Memory:
+    """An OwnMemory that no other process opens; its handle is its address."""
+
+    kind = "shm"
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    @property
+    def handle(self) -> str:
+        return str(self._memory.data_ptr())
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._memory)
+
+    def allocate(self, size_bytes: int) -> torch.Tensor:
+        self._memory = aligned(size_bytes, self._device)
+        return self._memory
+
+    def lost(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        pass

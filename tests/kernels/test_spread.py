@@ -4,7 +4,8 @@ the local step's kernels, bit for bit."""
 import pytest
 import torch
 
-from engine.spread.memory import EMPTY, UNKNOWN_MEMBER
+from engine.spread.memory import EMPTY, TURN, UNKNOWN_MEMBER
+from engine.spread.triton_agree import agree, offer
 from engine.spread.triton_experts import experts
 from engine.spread.triton_push import push
 from tests.kernels.spread_group import TILES, TOP_K, Group
@@ -46,6 +47,76 @@ def test_a_spread_layer_has_the_bits_of_the_local_one(
         returned, live = member.exchange.returned, int(member.num_live)
         assert returned[:live].eq(EMPTY).all(), "a value that was read is emptied"
         assert returned[live:, :TOP_K].eq(EMPTY).all(), "padding has no results"
+
+
+@pytest.mark.parametrize(
+    ("lives", "rows_each", "taking_part"),
+    [
+        ([3], 3, ([0], [], [0])), ([2, 5], 5, ([0, 1], [1], [0])), ([0, 4, 1], 4, ([], [1], [0])),
+        ([1, 2, 0, 2], 2, ([0, 1, 2, 3], [1, 3], [])), ([0, 0], 2, ([0, 1], [0])),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_lenders_that_come_and_go_change_no_bit(
+    device: torch.device, lives: list[int], rows_each: int, taking_part: tuple[list[int], ...]
+) -> None:
+    num_lenders = 1 + max(max(lenders, default=0) for lenders in taking_part)
+    group = Group(device, lives, rows_each, num_lenders)
+    flag = 1
+    for lenders in taking_part:
+        group.begin_step(flag, lenders)
+        for i, lender in enumerate(group.lenders):
+            turn = len(lives) + lenders.index(i) if i in lenders else -1
+            assert int(lender.exchange.control[TURN]) == turn
+        for layer in range(2):
+            group.draw_layer()
+            truth = [group.local(member) for member in group.members]
+            for found, expected in zip(group.layer(layer), truth, strict=True):
+                assert torch.equal(found[0], expected[0])
+                assert torch.equal(found[1], expected[1])
+        flag += 2
+    for member in [*group.members, *group.lenders]:
+        assert member.header == [0] * 4
+
+
+def test_the_experts_are_shared_out_among_decoding_members_and_lenders(
+    device: torch.device,
+) -> None:
+    group = Group(device, [4, 3], 4, 2)
+    group.begin_step(1, [1])
+    for member in [*group.members, *group.lenders]:
+        group.push(member, 0)
+    first, second = group.members
+    owned = [group.collect(each, 0).counts > 0 for each in (first, second, *group.lenders)]
+    assert not owned[2].any(), "it came too late"
+    counts = [int(each.sum()) for each in owned]
+    assert max(counts) - min(counts[:2] + counts[3:]) <= 1
+    assert torch.stack(owned).sum(0).max() == 1
+
+
+def test_a_lender_that_goes_on_with_an_old_step_takes_no_part(device: torch.device) -> None:
+    group = Group(device, [2], 2, 1)
+    for flag in (1, 3):
+        group.begin_step(flag)
+    (lender,) = group.lenders
+    lender.exchange.begin_step(1)
+    offer(lender.exchange)
+    agree(lender.exchange)
+    assert int(lender.exchange.control[TURN]) == -1
+    before = group.members[0].memory.clone()
+    group.push(lender, 0)
+    group.experts(lender, group.collect(lender, 0))
+    assert torch.equal(group.members[0].memory, before)
+
+
+def test_a_lender_that_does_not_go_on_aborts_the_step_and_is_named(device: torch.device) -> None:
+    group = Group(device, [2, 2], 2, 1)
+    group.begin_step(1, [0])
+    for member in group.members:
+        group.push(member, 0)
+    group.collect(group.members[0], 0)
+    assert group.members[0].header == [2 + 2, 0, 0, 1]
+    assert group.lenders[0].header[0] == 2 + 2, "it is told, should it go on"
 
 
 def test_rows_that_do_not_come_abort_the_generation_and_name_the_member(
@@ -130,8 +201,8 @@ def test_a_member_left_behind_does_not_reach_the_next_generation(device: torch.d
     collected = [group.collect(member, 0) for member in group.members]
     # The member's kernels run on, with its addresses of the generation before.
     old, shared = left.exchange, left.shared
-    push(left.x, left.ids, left.weights, old, group.most_members, 0)
-    experts(late, shared, group.gate_up, group.down, group.shared_down, old, TILES)
+    push(left.x, left.ids, left.weights, old, 0)
+    experts(late, group.gate_up, group.down, (shared, group.shared_down), old, TILES)
     for member, rows in zip(group.members, collected, strict=True):
         group.experts(member, rows)
     for member, expected in zip(group.members, truth, strict=True):

@@ -16,10 +16,11 @@ from engine.model.registry import build
 from engine.sampler import Sampler
 from engine.spread.engine_steps import EngineSpread
 from engine.spread.interface import MemberUnreachable
-from engine.spread.memory import HEADER_BYTES, UNKNOWN_MEMBER, ExchangeLayout
+from engine.spread.memory import UNKNOWN_MEMBER, ExchangeLayout
 from engine.spread.steps import SpreadSteps
 from engine.step import SampleRow, Step
 from tests.kernels import cuda_path
+from tests.kernels.spread_group import Memory
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.errors import PeerGone
@@ -37,34 +38,6 @@ SMALLER = {
 BUCKET, NUM_SLOTS = 2, 4
 pytestmark = pytest.mark.timeout(400)
 NUM_STEPS = 3
-
-
-class Memory:
-    """An OwnMemory that no other process opens; its handle is its address."""
-
-    kind = "shm"
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    @property
-    def handle(self) -> str:
-        return str(self._memory.data_ptr())
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self._memory)
-
-    def allocate(self, size_bytes: int) -> torch.Tensor:
-        memory = torch.empty(size_bytes + HEADER_BYTES, dtype=torch.uint8, device=self._device)
-        self._memory = memory[-memory.data_ptr() % HEADER_BYTES :][:size_bytes]
-        return self._memory
-
-    def lost(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        pass
 
 
 class Sequences:
@@ -184,7 +157,7 @@ def test_spread_steps_have_the_bits_of_local_ones_also_behind_aborted_ones(
 ) -> None:
     tokens, behind = sequences.truth()
     spread, numbers = sequences.spread, iter(range(1, 99))
-    spread.join(9, 0, [spread.export])
+    spread.join(9, 0, [spread.export], 0)
 
     def launch(step: int, *, first: bool) -> Step:
         plan = SpreadPlan(9, next(numbers), BUCKET, first=first)
@@ -209,7 +182,7 @@ def test_spread_steps_have_the_bits_of_local_ones_also_behind_aborted_ones(
 def test_steps_that_wait_for_a_dead_member_change_nothing(sequences: Sequences) -> None:
     before, spread = sequences.now(), sequences.spread
     other = msgspec.structs.replace(spread.export, handle=sequences.other.handle)
-    spread.join(9, 0, [spread.export, other])
+    spread.join(9, 0, [spread.export, other], 0)
     # A sequence that only takes part in the step behind loses nothing either.
     one = ForwardBatch(tuple(sequences.rows(0)[:1]))
     steps = [
@@ -234,9 +207,9 @@ def test_a_member_that_cannot_be_mapped_is_named(sequences: Sequences) -> None:
         opened.append(int(handle))
         return opened[0]
 
-    sequences.steps._open_peer = open_peer
+    sequences.steps._peers._open_peer = open_peer
     other = msgspec.structs.replace(spread.export, handle=sequences.other.handle)
     with pytest.raises(MemberUnreachable) as raised:
-        spread.join(9, 1, [other, spread.export, other])
+        spread.join(9, 1, [other, spread.export, other], 0)
     assert raised.value.rank == 2
     assert sequences.closed == opened, "no memory stays mapped"

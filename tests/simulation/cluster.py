@@ -34,6 +34,7 @@ from transport.wire.messages import Decode, Generate, Heartbeat, Hello, Prefill
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed
 from worker.settings import HandoffSettings, PrefixCacheSettings
+from worker.spread.lender import Lender
 from worker.spread.membership import Membership
 from worker.worker import Worker
 
@@ -129,7 +130,9 @@ class Cluster:
         self._apply()
         return instance
 
-    def _spread_membership(self, instance: str, role: str, engine: FakeEngine) -> Membership | None:
+    def _spread_membership(
+        self, instance: str, role: str, engine: FakeEngine
+    ) -> Membership | Lender | None:
         """Of a worker that may compute steps together with others (spread_cluster.py)."""
         return None
 

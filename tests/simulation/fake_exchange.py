@@ -5,6 +5,10 @@ A device waits in a step until the others have launched it too, or for so long t
 Then the step and the next one are void for all members, whatever they have launched by then. A
 spread step stores the states before its tokens. A void one does that too, and writes garbage behind
 the ends of its sequences, but none of its tokens becomes pending.
+
+A lender offers itself for a step. The first member's device decides which offers have come in time
+when it begins the step; from then on the step ends only when these lenders have computed their
+share.
 """
 
 import random
@@ -12,9 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from decode.lockstep import Record
+from decode.spread_record import Record
 from engine.batch import ForwardBatch, SpreadPlan, StepResult
-from engine.spread.interface import MemberUnreachable
+from engine.spread.interface import Lent, MemberUnreachable
 from tests.simulation.fake_engine import LAYOUT, FakeEngine, FakeStep
 from transport.wire.errors import PeerGone
 from transport.wire.spread import ExchangeExport
@@ -26,13 +30,17 @@ class Exchange:
     has launched it. ``wait`` lets a host stand still until a step is ready, or returns."""
 
     rng: random.Random
-    wait: Callable[["SpreadStep"], None]
+    wait: Callable[["SpreadStep | LentStep"], None]
     buckets: dict[tuple[int, int], int] = field(default_factory=dict)
     launched: dict[tuple[int, int], set[str]] = field(default_factory=dict)
     aborted: dict[int, int] = field(default_factory=dict)
     unreachable: set[frozenset[str]] = field(default_factory=set)
+    offered: dict[tuple[int, int], set[str]] = field(default_factory=dict)
+    taking_part: dict[tuple[int, int], set[str]] = field(default_factory=dict)
+    lent: dict[tuple[int, int], set[str]] = field(default_factory=dict)
     num_computed: int = 0
     num_void: int = 0
+    num_lent: int = 0
 
     def launch(self, name: str, plan: SpreadPlan, num_rows: int) -> None:
         key = plan.generation, plan.round
@@ -41,6 +49,22 @@ class Exchange:
         names = self.launched.setdefault(key, set())
         assert name not in names, "launched twice"
         names.add(name)
+
+    def decide_lenders(self, plan: SpreadPlan) -> None:
+        key = plan.generation, plan.round
+        if key not in self.taking_part and not self.is_void(plan):
+            self.taking_part[key] = set(self.offered.get(key, ()))
+
+    def late_lenders(self, plan: SpreadPlan) -> set[str]:
+        """Those that take part and have not computed their share."""
+        key = plan.generation, plan.round
+        return self.taking_part.get(key, set()) - self.lent.get(key, set())
+
+    def assert_no_lender_computes(self, before: SpreadPlan) -> None:
+        """What it stores for an earlier step would come late."""
+        for (generation, number), names in self.taking_part.items():
+            if generation == before.generation and number < before.round:
+                assert names <= self.lent.get((generation, number), set())
 
     def is_void(self, plan: SpreadPlan) -> bool:
         return plan.round <= self.aborted.get(plan.generation, -1) + 1
@@ -59,9 +83,11 @@ class FakeSpreading:
         self.engine, self.exchange = engine, exchange
         self.export = ExchangeExport("shm", name, 1)
         self.members: tuple[str, ...] = ()
-        self.generation = self.last_round = 0
+        self.num_lenders = self.generation = self.last_round = 0
 
-    def join(self, generation: int, rank: int, exports: Sequence[ExchangeExport]) -> None:
+    def join(
+        self, generation: int, rank: int, exports: Sequence[ExchangeExport], num_lenders: int
+    ) -> None:
         assert not self.engine.unread_spread
         assert not self.members
         assert exports[rank] == self.export
@@ -70,7 +96,7 @@ class FakeSpreading:
             if pair in self.exchange.unreachable:
                 raise MemberUnreachable(other, f"{export.handle} is not reached")
         self.members = tuple(export.handle for export in exports)
-        self.generation = generation
+        self.generation, self.num_lenders = generation, num_lenders
 
     def leave(self) -> None:
         assert not self.engine.unread_spread
@@ -79,7 +105,9 @@ class FakeSpreading:
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> "SpreadStep":
         assert plan.generation == self.generation
         assert not (plan.first and self.engine.unread_spread)
-        if not plan.first:
+        if plan.first:
+            self.exchange.assert_no_lender_computes(plan)
+        else:
             assert plan.round == self.last_round + 1, "a gap behind a step that may abort"
         self.last_round = plan.round
         assert self.members
@@ -88,7 +116,7 @@ class FakeSpreading:
             self.engine.checks.check(batch)
         num_rows = sum(1 + row.num_drafts for row in batch.rows)
         self.exchange.launch(self.export.handle, plan, num_rows)
-        step = SpreadStep(self.engine, batch, spreading=self, plan=plan, members=self.members)
+        step = SpreadStep(self.engine, batch, spreading=self, plan=plan)
         self.engine.queue.append(step)
         self.engine.unread_spread += 1
         return step
@@ -98,19 +126,28 @@ class FakeSpreading:
 class SpreadStep(FakeStep):
     spreading: FakeSpreading
     plan: SpreadPlan
-    members: tuple[str, ...]
     void: bool = False
     num_stored: ClassVar[int] = 0
     late: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        self.members = self.spreading.members
+        self.num_decoding = len(self.members) - self.spreading.num_lenders
+
     @property
     def missing(self) -> list[int]:
-        """Ranks of the members that have not launched the step."""
-        names = self.spreading.exchange.launched[self.plan.generation, self.plan.round]
-        return [rank for rank, name in enumerate(self.members) if name not in names]
+        """Ranks of those that have not launched the step, and of lenders that it waits for."""
+        exchange, plan = self.spreading.exchange, self.plan
+        late = exchange.late_lenders(plan)
+        late |= set(self.members[: self.num_decoding])
+        late -= exchange.launched[plan.generation, plan.round]
+        return [rank for rank, name in enumerate(self.members) if name in late]
 
     @property
     def may_run(self) -> bool:
+        """Whether the step at the device's head goes on."""
+        if self.spreading.export.handle == self.members[0]:
+            self.spreading.exchange.decide_lenders(self.plan)
         return not self.missing or self.spreading.exchange.is_void(self.plan)
 
     def give_up(self) -> None:
@@ -148,6 +185,71 @@ class SpreadStep(FakeStep):
         if self.void:
             return StepResult((), aborted=True, late=self.late)
         return super().result()
+
+
+class FakeLending(FakeSpreading):
+    """``Lending`` of one fake engine."""
+
+    def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> "SpreadStep":
+        raise AssertionError("it has no rows")
+
+    def lend(self, plan: SpreadPlan) -> Lent:
+        exchange, key = self.exchange, (plan.generation, plan.round)
+        assert plan.generation == self.generation
+        assert not self.engine.queue, "a batch of prompts is under way"
+        assert exchange.buckets.setdefault(key, plan.bucket) == plan.bucket
+        exchange.offered.setdefault(key, set()).add(self.export.handle)
+        step = LentStep(self.engine, ForwardBatch(()), spreading=self, plan=plan)
+        self.engine.queue.append(step)
+        while not step.executed:
+            if step.may_run:
+                self.engine.run_one()
+            else:
+                exchange.wait(step)
+        return step.outcome
+
+
+@dataclass(eq=False, kw_only=True)
+class LentStep(FakeStep):
+    spreading: FakeLending
+    plan: SpreadPlan
+    outcome: Lent = field(default_factory=lambda: Lent(took_part=False))
+    gave_up: bool = False
+
+    @property
+    def takes_part(self) -> bool:
+        taking_part = self.spreading.exchange.taking_part
+        names = taking_part.get((self.plan.generation, self.plan.round), set())
+        return self.spreading.export.handle in names
+
+    @property
+    def may_run(self) -> bool:
+        exchange, plan = self.spreading.exchange, self.plan
+        if exchange.is_void(plan) or self.gave_up:
+            return True
+        if self.takes_part:
+            num_decoding = len(self.spreading.members) - self.spreading.num_lenders
+            names = exchange.launched.get((plan.generation, plan.round), set())
+            return names >= set(self.spreading.members[:num_decoding])
+        later = [number for g, number in exchange.taking_part if g == plan.generation]
+        return max(later, default=-1) >= plan.round
+
+    def give_up(self) -> None:
+        if self.takes_part:
+            self.spreading.exchange.abort(self.plan)
+        else:
+            self.gave_up = True
+            key = self.plan.generation, self.plan.round
+            self.spreading.exchange.offered[key].discard(self.spreading.export.handle)
+
+    def execute(self) -> None:
+        exchange, self.executed = self.spreading.exchange, True
+        aborted = exchange.is_void(self.plan)
+        if self.takes_part:
+            key = self.plan.generation, self.plan.round
+            exchange.lent.setdefault(key, set()).add(self.spreading.export.handle)
+            exchange.num_lent += not aborted
+        self.outcome = Lent(self.takes_part, aborted)
 
 
 class FakeRecord:

@@ -8,18 +8,22 @@ from collections.abc import Callable
 from functools import partial
 
 from coordinator.core.spread_groups import SpreadGroups
-from decode.lockstep import LockstepTimes, Record
+from decode.lockstep import LockstepTimes
+from decode.spread_record import Record
 from tests.simulation.cluster import Cluster, Node
 from tests.simulation.fake_engine import FakeEngine, Killed
 from tests.simulation.fake_exchange import (
     Exchange,
+    FakeLending,
     FakePeerRecord,
     FakeRecord,
     FakeSpreading,
+    LentStep,
     SpreadStep,
 )
 from transport.wire.layout import PoolSize
 from transport.wire.messages import ToWorker
+from worker.spread.lender import Lender
 from worker.spread.membership import Membership
 
 TIMES = LockstepTimes(
@@ -50,19 +54,24 @@ class SpreadCluster(Cluster):
             self.torn.add(instance)
         super().kill_worker(instance)
 
-    def memberships(self) -> list[Membership]:
+    def memberships(self) -> list[Membership | Lender]:
         return [n.pool._group for n in self.nodes.values() if n.hello.spread is not None]
 
-    def _spread_membership(self, instance: str, role: str, engine: FakeEngine) -> Membership | None:
-        if role == "prefill":
-            return None
+    def _spread_membership(
+        self, instance: str, role: str, engine: FakeEngine
+    ) -> Membership | Lender:
         if self.rng.random() < 0.1 and self.nodes:
             other = self.rng.choice(list(self.nodes))
             self.exchange.unreachable.add(frozenset((instance, other)))
+        record = FakeRecord(instance, self.records)
+        open_peer = partial(FakePeerRecord, records=self.records, torn=self.torn)
+        if role == "prefill":
+            lending = FakeLending(engine, instance, self.exchange)
+            return Lender(lending, instance, record, open_peer=open_peer, clock=lambda: self.now)
+        spreading = FakeSpreading(engine, instance, self.exchange)
         return Membership(
-            FakeSpreading(engine, instance, self.exchange), instance, self.enter_rows,
-            FakeRecord(instance, self.records), times=TIMES, clock=lambda: self.now,
-            open_peer=partial(FakePeerRecord, records=self.records, torn=self.torn),
+            spreading, instance, self.enter_rows, record, times=TIMES, clock=lambda: self.now,
+            open_peer=open_peer,
         )  # fmt: skip
 
     def _send(self, instance: str, message: ToWorker) -> None:
@@ -82,7 +91,7 @@ class SpreadCluster(Cluster):
     def _is_held(self, node: Node) -> bool:
         return node in self._waiting or self._stalled_until.get(node.hello.instance, 0) > self.now
 
-    def _wait(self, step: SpreadStep) -> None:
+    def _wait(self, step: SpreadStep | LentStep) -> None:
         (node,) = (n for n in [*self.nodes.values()] if n.engine is step.engine)
         self._waiting.append(node)
         try:

@@ -29,13 +29,15 @@ def test_texts_do_not_depend_on_what_becomes_of_a_group(roles: tuple[str, ...], 
 
 @ROLES
 def test_many_steps_are_computed_together_and_some_are_taken_back(roles: tuple[str, ...]) -> None:
-    computed = void = 0
+    computed = void = lent = 0
     for seed in range(4):
         cluster = run_scenario(random.Random(seed), roles, disturbances=0.001)
         computed += cluster.exchange.num_computed
         void += cluster.exchange.num_void
+        lent += cluster.exchange.num_lent
     assert computed > 300
     assert void > 5
+    assert lent > 60 or roles == ("colocated",)
 
 
 def run_scenario(
@@ -44,7 +46,8 @@ def run_scenario(
     size = PoolSize(num_pages=rng.choice([25, 60, 120]), num_state_slots=rng.randint(4, 16))
     cluster = SpreadCluster(rng, lookahead=rng.randint(0, 1), size=size, trials=LENIENT)
     for role in roles:
-        for _ in range(1 if role == "prefill" else rng.randint(2, 4)):
+        least, most = {"prefill": (1, 2), "decode": (1, 4), "colocated": (2, 4)}[role]
+        for _ in range(rng.randint(least, most)):
             cluster.add_worker(role)
     away = Away(cluster, 500)
 

@@ -35,7 +35,9 @@ class Device:
         self.export = ExchangeExport("shm", self._segment.handle, 8)
         self._peers: list[mmap.mmap] = []
 
-    def join(self, generation: int, rank: int, exports: Sequence[ExchangeExport]) -> None:
+    def join(
+        self, generation: int, rank: int, exports: Sequence[ExchangeExport], num_lenders: int
+    ) -> None:
         self._peers = [shm.open_segment(each.handle, 8) for each in exports]
 
     def leave(self) -> None:

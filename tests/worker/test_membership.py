@@ -28,7 +28,9 @@ class Spreader:
         self.num_left = 0
         self.unreachable: int | None = None
 
-    def join(self, generation: int, rank: int, exports: Sequence[ExchangeExport]) -> None:
+    def join(
+        self, generation: int, rank: int, exports: Sequence[ExchangeExport], num_lenders: int
+    ) -> None:
         if self.unreachable is not None:
             raise MemberUnreachable(self.unreachable, "no peer access")
         assert exports[rank] == self.export

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decode.lockstep import Record, Stance
+from decode.spread_record import Record, Stance
 from transport.copy import shm
 from transport.wire.errors import PeerGone
 from worker.spread.records import SIZE_BYTES, OwnRecord, PeerRecord, decode, encode
@@ -19,7 +19,7 @@ from worker.spread.records import SIZE_BYTES, OwnRecord, PeerRecord, decode, enc
 DEADLINE_S = 60.0
 WRITER = """
 import sys
-from decode.lockstep import Record, Stance
+from decode.spread_record import Record, Stance
 from worker.spread.records import OwnRecord
 own, number = OwnRecord(sys.argv[1]), 0
 print(own.handle, flush=True)
@@ -32,7 +32,8 @@ while True:
 RECORDS = st.builds(
     Record,
     st.integers(0, 2**40), st.integers(1, 2**40), st.sampled_from(Stance), st.integers(0, 512),
-    st.integers(0, 2**40), st.integers(0, 512), st.integers(0, 2**40),
+    st.integers(0, 2**40), st.integers(0, 512), st.integers(0, 2**40), st.integers(0, 7),
+    st.integers(0, 7),
 )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ from transport.wire.spread import SpreadGroup
 
 Work = PeerJoined | PeerLeft | SpreadGroup | Prefill | Decode | Generate | Cancel | Release
 ORDERS: dict[Role, tuple[type[Work], ...]] = {
-    "prefill": (Prefill, Cancel, Release, PeerJoined, PeerLeft),
+    "prefill": (Prefill, Cancel, Release, PeerJoined, PeerLeft, SpreadGroup),
     "decode": (Decode, Generate, Cancel, PeerJoined, PeerLeft, SpreadGroup),
     "colocated": (Generate, Cancel, PeerJoined, PeerLeft, SpreadGroup),
 }

@@ -47,10 +47,12 @@ class SpreadMember(WireStruct, frozen=True):
 class SpreadGroup(WireStruct, frozen=True, tag="spread-group"):
     """The worker is a member of this group, and of no other one; without ``members`` of none, and
     that of this ``generation`` goes on without it. The order of the members is the same for all of
-    them. No two groups ever have the same generation, whatever coordinator has formed them."""
+    them; the last ``num_lenders`` decode no sequences, and lend their bandwidth while they have no
+    prompts. No two groups ever have the same generation, whatever coordinator has formed them."""
 
     generation: Generation
     members: Annotated[tuple[SpreadMember, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    num_lenders: Count = 0
 
 
 class SpreadJoined(WireStruct, frozen=True, tag="spread-joined"):

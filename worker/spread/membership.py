@@ -13,19 +13,17 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Literal
 
-from decode.lockstep import LOCAL, WAIT, Lockstep, LockstepTimes, Record
-from decode.spread_policy import SpreadPolicy, enter_rows
+from decode.lockstep import LOCAL, WAIT, Lockstep, LockstepTimes
+from decode.spread_policy import SpreadPolicy
+from decode.spread_record import Record
 from engine.batch import ForwardBatch, SpreadPlan
-from engine.spread.interface import MemberUnreachable, Spreading
+from engine.spread.interface import Spreading
 from engine.step import Step
-from transport.wire.errors import PeerGone
 from transport.wire.spread import SpreadCounts, SpreadExport, SpreadGroup, SpreadJoined
+from worker.spread.lender import LOOK_IDLE_S, LOOK_S, Lender
+from worker.spread.peers import Peers, read_all
 from worker.spread.records import OwnRecord, PeerRecord
 from worker.spread.tally import Tally
-
-LOOK_S, LOOK_IDLE_S = 0.005, 0.05
-"""How long a member without sequences may sleep before it looks whether the others begin to spread
-their steps; the second while they have no sequences either."""
 
 Plan = SpreadPlan | Literal["local", "wait"]
 
@@ -46,6 +44,9 @@ class Alone:
 
     def took(self, seconds: float, *, spread: bool) -> None:
         """It is not told."""
+
+    def lend(self, *, willing: bool) -> None:
+        """There are no others to lend to."""
 
     def stand_apart(self) -> None:
         """No other worker waits for this one."""
@@ -83,16 +84,13 @@ class Membership:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
-        self._instance = instance
         self._setting = setting
         self._times = times
         self._clock = clock
         self._own = own
-        self._open_peer = open_peer
+        self._peers = Peers(engine, instance, open_peer)
         self._lockstep: Lockstep | None = None
         self._generation = 0
-        self._peers: list[tuple[str, PeerRecord]] = []
-        self._members: tuple[str, ...] = ()
         self._others_idle = self._is_first = True
         self._waits_for: tuple[str, ...] = ()
         self._looked_at = 0.0
@@ -116,12 +114,16 @@ class Membership:
         if self._lockstep is None:
             return LOCAL
         now, fits = self._clock(), num_rows <= self._engine.buckets[-1]
-        records = [record.read() for _, record in self._peers]
+        records, lenders = read_all(self._peers.decoding), read_all(self._peers.lenders)
         self._others_idle = not any(record and record.rows for record in records)
-        decision = self._lockstep.decide(num_rows, records, now, willing=willing and fits)
+        decision = self._lockstep.decide(
+            num_rows, records, now, willing=willing and fits, lenders=lenders
+        )
         self._own.write(self._lockstep.record)
         for place in self._lockstep.late:
-            self._note_late(self._peers[place][0], "did not commit to a spread step in time")
+            self._note_late(
+                self._peers.decoding[place][0], "did not commit to a spread step in time"
+            )
         if self._waits_for:
             self._tally.waited(self._waits_for, now - self._looked_at)
         self._waits_for, self._looked_at = (), now
@@ -143,6 +145,9 @@ class Membership:
         """A decode step was computed, as launched here or alone, in so many seconds."""
         self._tally.took(seconds, spread=spread)
 
+    def lend(self, *, willing: bool) -> None:
+        """A member that decodes takes part without sequences, too (``decide``)."""
+
     def stand_apart(self) -> None:
         """Prompts are launched before the next step; the others need not wait for this worker."""
         if self._lockstep is not None:
@@ -154,7 +159,7 @@ class Membership:
         self._tally.aborted()
         self._is_first = True
         for rank in late:
-            self._note_late(self._members[rank], "did not take part in a spread step in time")
+            self._note_late(self._peers.members[rank], "did not take part in a spread step in time")
         if self._lockstep is not None:
             self._lockstep.aborted(self._clock())
             self._own.write(self._lockstep.record)
@@ -163,41 +168,24 @@ class Membership:
         """Leave the group before, and become a member of this one, while no step is under way.
         Returns the answer to the coordinator, None where this worker is in no group now."""
         self.leave()
-        members = tuple(member.instance for member in group.members)
-        if self._instance not in members:
-            return None
-        try:
-            for member in group.members:
-                if member.instance != self._instance:
-                    peer = member.instance
-                    self._peers.append((peer, self._open_peer(member.spread.record)))
-            exports = [member.spread.exchange for member in group.members]
-            self._engine.join(group.generation, members.index(self._instance), exports)
-        except PeerGone as error:
-            self._close_peers()
-            if isinstance(error, MemberUnreachable):
-                peer = members[error.rank]
-            log.error("cannot compute steps together with %s: %s", peer, error)
-            return SpreadJoined(group.generation, peer, str(error))
-        self._members, self._generation = members, group.generation
-        policy = SpreadPolicy(enter_rows(self._setting, len(members)))
-        self._lockstep = Lockstep(group.generation, policy, self._times)
-        self._own.write(self._lockstep.record)
-        log.info("member %d of %d of spread group %d", members.index(self._instance),
-                 len(members), group.generation)  # fmt: skip
-        return SpreadJoined(group.generation)
+        joined = self._peers.join(group)
+        if joined is not None and not joined.problem:
+            self._generation = group.generation
+            policy = SpreadPolicy(self._setting)
+            self._lockstep = Lockstep(group.generation, policy, self._times)
+            self._own.write(self._lockstep.record)
+        return joined
 
     def leave(self) -> None:
         """Take part in no more steps of the group, while none is under way."""
         if self._lockstep is not None:
-            self._lockstep, self._generation, self._members = None, 0, ()
+            self._lockstep, self._generation = None, 0
             self._own.write(Record(generation=0))
-            self._engine.leave()
-        self._close_peers()
+        self._peers.leave()
         self._waits_for, self._is_first = (), True
 
     def counts(self) -> SpreadCounts:
-        return self._tally.counts(len(self._members))
+        return self._tally.counts(len(self._peers.members))
 
     def close(self) -> None:
         try:
@@ -215,14 +203,9 @@ class Membership:
         number = self._lockstep.record.round
         return tuple(
             peer
-            for (peer, _), record in zip(self._peers, records, strict=True)
+            for (peer, _), record in zip(self._peers.decoding, records, strict=True)
             if record is None or record.committed_to(number) is None
         )
 
-    def _close_peers(self) -> None:
-        for _, record in self._peers:
-            record.close()
-        self._peers = []
 
-
-Group = Alone | Membership
+Group = Alone | Membership | Lender

@@ -10,11 +10,12 @@ import mmap
 import struct
 import zlib
 
-from decode.lockstep import Record, Stance
+from decode.spread_record import Record, Stance
 from transport.copy import shm
 from transport.wire.errors import PeerGone
 
-_FIELDS = struct.Struct("<QQQQHHHxx")  # generation, round, last round, beat, both rows, stance
+_FIELDS = struct.Struct("<QQQQHHHBB")
+"""Generation, round, last round, beat, both rows, stance, and both numbers of lenders."""
 _CHECKSUM = struct.Struct("<I")
 _CHECKED_FROM = 0x6261746F
 """The checksum's start: memory of zeros, as new memory is, must not pass for a record."""
@@ -75,6 +76,8 @@ def encode(record: Record) -> bytes:
         record.rows,
         record.last_rows,
         record.stance,
+        record.lenders,
+        record.last_lenders,
     )
     return fields + _CHECKSUM.pack(zlib.crc32(fields, _CHECKED_FROM))
 
@@ -85,7 +88,7 @@ def decode(data: bytes) -> Record | None:
     (checksum,) = _CHECKSUM.unpack_from(data, _FIELDS.size)
     if zlib.crc32(fields, _CHECKED_FROM) != checksum:
         return None
-    generation, number, last_round, beat, rows, last_rows, stance = _FIELDS.unpack(fields)
+    generation, number, last_round, beat, rows, last_rows, stance, *lenders = _FIELDS.unpack(fields)
     if stance not in Stance.__members__.values():
         return None
-    return Record(generation, number, Stance(stance), rows, last_round, last_rows, beat)
+    return Record(generation, number, Stance(stance), rows, last_round, last_rows, beat, *lenders)

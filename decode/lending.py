@@ -1,0 +1,56 @@
+"""In which rounds of a spread group a member without sequences lends its bandwidth. Pure.
+
+A lender commits to nothing that others wait for: it comes to a round that all decoding members have
+committed to, or not, and their devices share the experts out among those that have come
+(engine/spread/triton_agree.py). Its record says
+
+    APART       it computes prompts
+    WILLING     it has nothing to compute, and no step under way
+    COMMITTED   a step of this round is under way on its device
+
+so that others can count on it, and do not begin anew after an aborted step before it has ended its
+own (decode/lockstep.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from decode.lockstep import Together
+from decode.spread_record import Record, Stance
+
+
+class LendingRounds:
+    """Of one member of one generation of a group. ``record`` is to be published whenever a method
+    has returned, and before the round is launched."""
+
+    def __init__(self, generation: int) -> None:
+        self.record = Record(generation)
+
+    def decide(self, decoding: Sequence[Record | None], *, willing: bool) -> Together | None:
+        """The round that is to be launched now, if there is one; then ``done`` comes next.
+        ``decoding`` are the records of all members that decode; None: unreadable."""
+        self._say(Stance.WILLING if willing else Stance.APART)
+        here = [each for each in decoding if each and each.generation == self.record.generation]
+        if not willing or len(here) < len(decoding):
+            return None
+        numbers = {each.last_round for each in here} | {each.round for each in here}
+        for number in sorted(numbers, reverse=True):
+            rows = [each.committed_to(number) for each in here]
+            known = [each for each in rows if each is not None]
+            if number > self.record.last_round and len(known) == len(rows):
+                self.record = replace(self.record, round=number)
+                self._say(Stance.COMMITTED)
+                return Together(number, max(known), sum(known))
+        return None
+
+    def done(self) -> None:
+        """The launched round has ended on this member's device."""
+        self.record = replace(self.record, last_round=self.record.round)
+        self._say(Stance.WILLING)
+
+    def stand_apart(self) -> None:
+        """Prompts are computed now."""
+        self._say(Stance.APART)
+
+    def _say(self, stance: Stance) -> None:
+        self.record = replace(self.record, stance=stance, beat=self.record.beat + 1)

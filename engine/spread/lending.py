@@ -1,0 +1,116 @@
+"""A lender's part of spread steps: its share of each layer's experts, for the rows of others.
+
+A worker that has no sequences needs no attention, DeltaNet, caches or sampling for that, so its
+graphs have the exchange and the expert kernels only, and a step leaves nothing behind.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from engine.batch import SpreadPlan
+from engine.graphs import GraphPool
+from engine.model.qwen35 import Qwen35
+from engine.spread.interface import Lent
+from engine.spread.kernels import GROUP_SIZES, group_size
+from engine.spread.memory import HEADER_BYTES, TURN, Exchange, ExchangeLayout, first_flag
+from engine.spread.peer_memory import PeerMemory
+from engine.spread.triton_agree import agree, offer
+from engine.spread.triton_collect import collect
+from engine.spread.triton_experts import experts
+from engine.spread.triton_push import push
+from transport.copy.memory import OwnMemory
+from transport.wire.spread import ExchangeExport
+
+
+class LendingSteps:
+    """``engine.spread.interface.Lending``. ``memory`` is to be exported; ``open_peer`` and
+    ``close_peer`` are those of ``PeerMemory``. ``buckets`` are all that members may launch."""
+
+    def __init__(
+        self,
+        model: Qwen35,
+        layout: ExchangeLayout,
+        memory: OwnMemory,
+        buckets: Sequence[int],
+        *,
+        limit_s: float,
+        open_peer: Callable[[str], int],
+        close_peer: Callable[[int], None],
+    ) -> None:
+        self.buckets = tuple(buckets)
+        self._model, self._memory, self._limit_s = model, memory, limit_s
+        own = memory.allocate(layout.size_bytes)
+        assert own.data_ptr() % HEADER_BYTES == 0
+        self.exchange = Exchange(layout, own)
+        self._peers = PeerMemory(own.data_ptr(), open_peer, close_peer)
+        # The row of padding that a lender pushes: it has no experts.
+        top_k, device = layout.top_k, own.device
+        self._x = torch.zeros(1, layout.hidden, dtype=torch.bfloat16, device=device)
+        self._ids = torch.full((1, top_k), -1, dtype=torch.int32, device=device)
+        self._weights = torch.zeros(1, top_k, device=device)
+        self._pool = GraphPool()
+        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
+        self._num_decoding = 0
+
+    @property
+    def export(self) -> ExchangeExport:
+        memory = self._memory
+        return ExchangeExport(memory.kind, memory.handle, memory.size_bytes)
+
+    @torch.inference_mode()
+    def capture(self, sizes: Sequence[int] = GROUP_SIZES) -> None:
+        """Graphs of the steps of groups of these sizes, before one is joined."""
+        assert not self._num_decoding, "steps of a group that is joined wait for its members"
+        for size in sorted(sizes, reverse=True):
+            for bucket in sorted(self.buckets, reverse=True):
+                forward = partial(self._forward, size, bucket)
+                for _ in range(2):
+                    forward()
+                self._graphs[size, bucket], _ = self._pool.capture(forward)
+
+    @torch.inference_mode()
+    def join(
+        self, generation: int, rank: int, exports: Sequence[ExchangeExport], num_lenders: int
+    ) -> None:
+        self.leave()
+        addresses = self._peers.open(rank, [export.handle for export in exports])
+        self.exchange.join(
+            generation, addresses, rank, num_lenders=num_lenders, limit_s=self._limit_s
+        )
+        if self.exchange.control.is_cuda:
+            # The others may write here as soon as they learn of this.
+            torch.cuda.current_stream().synchronize()
+        self._num_decoding = len(exports) - num_lenders
+
+    @torch.inference_mode()
+    def leave(self) -> None:
+        if self._num_decoding:
+            self.exchange.withdraw()
+        self._peers.close()
+        self._num_decoding = 0
+
+    @torch.inference_mode()
+    def lend(self, plan: SpreadPlan) -> Lent:
+        """As the interface says."""
+        assert self._num_decoding, "no group is joined"
+        # No step is under way here, so an earlier one's abort is over.
+        self.exchange.header.zero_()
+        num_layers = len(self._model.weights.layers)
+        self.exchange.begin_step(first_flag(plan.generation, plan.round, num_layers))
+        self._graphs[group_size(self._num_decoding), plan.bucket].replay()
+        turn = self.exchange.control[TURN : TURN + 1]
+        found = torch.cat((turn.int(), self.exchange.header))
+        turn_taken, abort, *late = found.tolist()
+        return Lent(turn_taken >= 0, abort != 0, tuple(i for i, word in enumerate(late) if word))
+
+    def _forward(self, size: int, bucket: int) -> None:
+        exchange = self.exchange
+        offer(exchange)
+        agree(exchange)
+        for layer, weights in enumerate(self._model.weights.layers):
+            gate_up, down = weights.moe.gate_up, weights.moe.down
+            push(self._x, self._ids, self._weights, exchange, layer)
+            rows = collect(exchange, size, bucket, gate_up.shape[0], layer, self._x.dtype)
+            experts(rows, gate_up, down, None, exchange)

@@ -1,0 +1,147 @@
+"""A prefill worker that lends: to which steps it comes, and what it says of itself."""
+
+from collections.abc import Iterator, Sequence
+from secrets import token_hex
+
+import pytest
+
+from decode.lockstep import LOCAL
+from decode.spread_record import Record, Stance
+from engine.batch import SpreadPlan
+from engine.spread.interface import Lent, MemberUnreachable
+from transport.wire.spread import (
+    ExchangeExport,
+    SpreadExport,
+    SpreadGroup,
+    SpreadJoined,
+    SpreadMember,
+)
+from worker.spread.lender import LOOK_IDLE_S, LOOK_S, NEXT_S, Lender
+from worker.spread.records import OwnRecord, PeerRecord
+
+
+class Engine:
+    """Takes note of what it is told. ``during`` is the record that peers see within a step."""
+
+    buckets = (4, 16)
+    export = ExchangeExport("shm", "exchange", 1)
+
+    def __init__(self) -> None:
+        self.lent: list[SpreadPlan] = []
+        self.answer = Lent(took_part=True)
+        self.joined: list[tuple[int, int, int]] = []
+        self.own: PeerRecord | None = None
+        self.during: list[Record | None] = []
+        self.unreachable: int | None = None
+
+    def join(
+        self, generation: int, rank: int, exports: Sequence[ExchangeExport], num_lenders: int
+    ) -> None:
+        if self.unreachable is not None:
+            raise MemberUnreachable(self.unreachable, "no peer access")
+        self.joined.append((generation, rank, num_lenders))
+
+    def leave(self) -> None:
+        self.joined.append((0, 0, 0))
+
+    def lend(self, plan: SpreadPlan) -> Lent:
+        assert self.own is not None
+        self.during.append(self.own.read())
+        self.lent.append(plan)
+        return self.answer
+
+
+class Desk:
+    """A lender, and the records of two members that decode."""
+
+    def __init__(self) -> None:
+        self.now = 10.0
+        self.engine = Engine()
+        self.names = [f"d-{token_hex(4)}" for _ in range(2)]
+        self.decoding = [OwnRecord(name) for name in self.names]
+        name = f"p-{token_hex(4)}"
+        own = OwnRecord(name)
+        self.engine.own = PeerRecord(own.handle)
+        self.lender = Lender(self.engine, name, own, clock=lambda: self.now)
+        exports = [SpreadExport(each.handle, Engine.export) for each in self.decoding]
+        members = [*zip(self.names, exports, strict=True), (name, self.lender.export)]
+        self.group = SpreadGroup(5, tuple(SpreadMember(*each) for each in members), 1)
+
+    def commit(self, number: int, *rows: int) -> None:
+        for own, each in zip(self.decoding, rows, strict=True):
+            own.write(Record(5, number, Stance.COMMITTED, each))
+
+    @property
+    def record(self) -> Record:
+        assert self.engine.own is not None
+        record = self.engine.own.read()
+        assert record is not None
+        return record
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = Desk()
+    yield desk
+    for own in [*desk.decoding, desk.lender]:
+        own.close()
+
+
+def test_it_comes_to_each_round_once_and_says_so_while_it_is_in_it(desk: Desk) -> None:
+    assert desk.lender.join(desk.group) == SpreadJoined(5)
+    assert desk.engine.joined == [(5, 2, 1)]
+    desk.lender.lend(willing=True)
+    assert (desk.engine.lent, desk.record.stance) == ([], Stance.WILLING)
+    desk.commit(3, 2, 9)
+    for _ in range(2):
+        desk.lender.lend(willing=True)
+    assert desk.engine.lent == [SpreadPlan(5, 3, 16, first=True)]
+    assert [(r.stance, r.round) for r in desk.engine.during if r] == [(Stance.COMMITTED, 3)]
+    assert desk.record.stance is Stance.WILLING
+    assert desk.lender.counts().num_steps == 1
+    assert desk.lender.decide(7, willing=True) == LOCAL
+
+
+def test_with_prompts_it_comes_to_none(desk: Desk) -> None:
+    desk.lender.join(desk.group)
+    desk.commit(3, 2, 9)
+    desk.lender.lend(willing=False)
+    desk.lender.stand_apart()
+    assert (desk.engine.lent, desk.record.stance) == ([], Stance.APART)
+
+
+def test_steps_that_it_came_too_late_for_or_that_aborted_are_not_counted(desk: Desk) -> None:
+    desk.lender.join(desk.group)
+    desk.engine.answer = Lent(took_part=False)
+    desk.commit(3, 2, 9)
+    desk.lender.lend(willing=True)
+    desk.engine.answer = Lent(True, True, (1,))
+    desk.commit(4, 2, 9)
+    desk.lender.lend(willing=True)
+    counts = desk.lender.counts()
+    assert (counts.num_members, counts.num_steps, counts.num_aborted) == (3, 0, 1)
+    assert counts.late == ((desk.names[1], 1),)
+
+
+def test_it_sleeps_less_the_sooner_a_step_may_come(desk: Desk) -> None:
+    assert desk.lender.look_s > 60.0
+    desk.lender.join(desk.group)
+    desk.lender.lend(willing=True)
+    assert desk.lender.look_s == LOOK_IDLE_S
+    desk.decoding[0].write(Record(5, 3, Stance.WILLING, 12))
+    desk.lender.lend(willing=True)
+    assert desk.lender.look_s == LOOK_S
+    desk.commit(3, 12, 0)
+    desk.lender.lend(willing=True)
+    assert desk.lender.look_s == 0.0
+    desk.now += 2 * NEXT_S
+    assert desk.lender.look_s == LOOK_S
+
+
+def test_what_it_cannot_open_is_reported_with_the_peer(desk: Desk) -> None:
+    desk.engine.unreachable = 0
+    assert desk.lender.join(desk.group) == SpreadJoined(5, desk.names[0], "no peer access")
+    desk.commit(3, 2, 9)
+    desk.lender.lend(willing=True)
+    assert desk.engine.lent == []
+    assert desk.lender.join(SpreadGroup(6)) is None
