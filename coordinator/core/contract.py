@@ -100,8 +100,8 @@ class WorkerStatus:
     now. Of the last seconds: the tokens that a step gave a sequence, None without steps; and the
     share of drafts accepted, by position. Of the last minute: the tokens of prompts that were
     looked up in the prefix cache, and those of them found. ``kept_prefixes`` are on its device now,
-    ``kept_prefixes_host`` in its host tier. ``spread`` is None for a worker that computes no steps
-    together with others, whatever its group."""
+    ``kept_prefixes_host`` in its host tier. ``spread`` is None for a worker that does not offer to
+    compute steps together with others."""
 
     instance: str
     role: str

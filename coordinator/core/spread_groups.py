@@ -110,7 +110,7 @@ class SpreadGroups:
             self._slow.put_out(slow, now)
 
     def status(self, worker: Worker) -> SpreadStatus | None:
-        """None of a worker that takes part in no group, whatever others there are."""
+        """None for a worker that never takes part: it offers no memory to others."""
         if worker.hello.spread is None:
             return None
         group = self._group_of(worker)

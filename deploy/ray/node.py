@@ -11,6 +11,7 @@ Life of a replica:
 """
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -59,6 +60,7 @@ class Node:
         )
         self._stop_s = settings.drain_s + STOP_S
         self._unready_s = settings.unready_s
+        self._ready_at = -math.inf  # one that never was ready has nothing to finish
         self._stack = Stack(service)
         await self._stack.start()
         self._fetcher = Fetcher(self._stack.url, _ANSWER_S)

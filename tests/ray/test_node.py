@@ -1,5 +1,6 @@
 """How long a node's stack gets to end."""
 
+import math
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -46,8 +47,9 @@ def node(answer: Exception | None, *, unready_s: float) -> tuple[OneNode, list[f
         (TimeoutError(), 60, STOP_S),
         (aiohttp.ClientError(), 60, STOP_S),
         (None, 1000, STOP_S),
+        (AttributeError(), math.inf, STOP_S),
     ],
-    ids=["it drains", "it hangs", "it is gone", "no worker has been there"],
+    ids=["it drains", "it hangs", "it is gone", "no worker has been there", "never ready"],
 )
 async def test_a_stack_that_can_finish_nothing_is_not_waited_for(
     answer: Exception | None, unready_s: float, deadline_s: float
