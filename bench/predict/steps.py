@@ -31,7 +31,8 @@ EXCHANGE_US: Mapping[int, Curve] = {
     4: ((1, 3.6), (4, 3.8), (8, 4.1), (16, 4.7), (32, 6.1)),
 }
 """By members: of one exchange, over the rows of a member. Measured between four H200s, LL protocol,
-plain kernels in one process. ``exchange_us`` goes on from there."""
+plain kernels in one process; the raw output is not in this repository. ``exchange_us`` goes on from
+there."""
 
 
 def between(curve: Curve, x: float) -> float:
