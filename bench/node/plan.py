@@ -90,7 +90,12 @@ def wanted(
     setups: Sequence[Setup], modes: Collection[Mode], kinds: Collection[Kind]
 ) -> list[tuple[Kind, Served]]:
     """In the order of the plan."""
-    served = [Served(setup, mode) for mode in MODES if mode in modes for setup in setups]
+    served = [
+        Served(setup, mode)
+        for mode in MODES
+        for setup in setups
+        if mode in modes and (mode != "spread" or setup.num_decode > 1)
+    ]
     return [
         (kind, each)
         for each in served

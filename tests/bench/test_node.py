@@ -52,6 +52,12 @@ def test_eight_gpus_fit_into_half_an_hour_and_stacks_are_started_once() -> None:
     assert total_s(plan, estimates.GPU_STARTS) < 1800
 
 
+def test_a_single_decode_worker_spreads_no_steps() -> None:
+    setups = [Setup.parse("split:1+1"), Setup.parse("colocated:2")]
+    names = {served.name for _, served in wanted(setups, ["spread"], KINDS)}
+    assert names == {"colocated-2-spread"}
+
+
 def test_what_matters_least_is_left_out() -> None:
     plan = full_plan()
     taken = chosen(plan, 1200.0, estimates.GPU_STARTS)
