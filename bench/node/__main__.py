@@ -16,7 +16,7 @@ it went well is not measured again: the same command goes on where it ended. ``-
 what is still to do, over all calls: beyond it the least important parts are left out. ``--call-s``
 bounds this call. ``--archive`` packs all results so far into one file after each part. At the end,
 also with ``--call-s 0``, a table of all that is there, with measured / predicted (bench/predict),
-goes to the terminal and to PREFIX + node.json.
+goes to the terminal and to PREFIX + summary.json.
 
 Exit code: 0 all parts of the plan are there and went well; 1 not; 2 wrong arguments.
 """
@@ -25,7 +25,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -117,6 +117,10 @@ def _told(settings: Settings, outcomes: list[Outcome], started_s: dict[str, floa
         for outcome in outcomes
         if not outcome.state.startswith("done")
     ]
+    parts, started_before = _before(settings.summary_file)
+    for outcome in outcomes:
+        if outcome.state != "done before" or outcome.part.name not in parts:
+            parts[outcome.part.name] = outcome.json()
     document = result_file.document(
         "node",
         environment=environment.describe(settings.command, "bench.node"),
@@ -124,8 +128,8 @@ def _told(settings: Settings, outcomes: list[Outcome], started_s: dict[str, floa
         settings={"predicted_from": settings.table.files if settings.table else None},
         results={
             "stacks": found,
-            "parts": [outcome.json() for outcome in outcomes],
-            "started_s": started_s,
+            "parts": [parts[outcome.part.name] for outcome in outcomes],
+            "started_s": started_before | started_s,
         },
         problems=problems,
     )
@@ -135,6 +139,15 @@ def _told(settings: Settings, outcomes: list[Outcome], started_s: dict[str, floa
     for problem in problems:
         typer.echo(problem.splitlines()[0], err=True)
     return not problems
+
+
+def _before(summary: Path) -> tuple[dict[str, Any], dict[str, float]]:
+    """What calls before said of parts and of the stacks' starts."""
+    try:
+        results = result_file.load(summary, "node")["results"]
+    except result_file.ResultFileBad:
+        return {}, {}
+    return {part["part"]: part for part in results["parts"]}, results["started_s"]
 
 
 def _sizes(name: str, levels: str, rounds: int) -> Sizes:

@@ -29,7 +29,7 @@ class Settings:
 
     @property
     def summary_file(self) -> Path:
-        return self.out_dir / f"{self.prefix}node.json"
+        return self.out_dir / f"{self.prefix}summary.json"
 
     def up(self, served: Served) -> list[str]:
         """Arguments of ``baton up``."""

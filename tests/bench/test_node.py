@@ -283,6 +283,19 @@ def test_arguments_that_mean_nothing_are_named(monkeypatch: pytest.MonkeyPatch) 
         assert said in told.output
 
 
+def test_the_summary_keeps_what_calls_before_said(tmp_path: Path) -> None:
+    here, (part,) = settings(tmp_path), parts("split:1+1/levels")
+    here.file(part).write_text(json.dumps(throughput({1: 100.0})))
+    failed = run.Outcome(part, "failed", 3.0, ["it broke"])
+    assert not command._told(here, [failed], {})
+    assert command._told(here, [run.Outcome(part, "done", 12.0)], {"split-1-1": 60.0})
+    assert command._told(here, [run.Outcome(part, "done before")], {})
+    document = json.loads(here.summary_file.read_text())
+    assert document["results"]["parts"][0]["seconds"] == 12.0
+    assert document["results"]["started_s"] == {"split-1-1": 60.0}
+    assert document["ok"]
+
+
 def test_the_plan_is_shown_and_nothing_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     app = typer.Typer()
     app.command()(command.main)

@@ -28,7 +28,7 @@ def test_a_set_up_is_measured_by_one_command(tmp_path: Path) -> None:
         found = handoff["results"][length]
         assert found["handoffs"] == 10  # and two warm-ups
         assert found["stages"]["copy"]["p50_ms"] > 0
-    summary = (tmp_path / "cpu-node.json").read_text()
+    summary = (tmp_path / "cpu-summary.json").read_text()
     assert str(tmp_path) not in summary
     states = {part["part"]: part["state"] for part in json.loads(summary)["results"]["parts"]}
     assert states == dict.fromkeys(
