@@ -21,7 +21,6 @@ from engine.inputs import DraftRows, Inputs, Rows
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
 from engine.model.qwen35 import Qwen35
-from engine.spread.triton_settle import applied, settle
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 
@@ -130,6 +129,8 @@ class DecodeGraphs:
     def settle_spread(self, num_rows: int, aborted: torch.Tensor) -> None:
         """Enqueue, behind the spread step launched last and the sampling of its rows: unless
         ``aborted`` (int32 [1] on the device) is 0, the sequences are as before it."""
+        from engine.spread.triton_settle import settle
+
         slots = self._step[0, :num_rows]
         settle(slots, self._fed, aborted, self._pending, self._next_token)
 
@@ -180,5 +181,7 @@ class DecodeGraphs:
         logits = self._logits[:bucket]
         self._model.logits(hidden, logits.shape[1], kernels, logits)
         if self._rings and not spread:
+            from engine.spread.triton_settle import applied
+
             applied(slots, self._pending)
         return logits, held, inputs.sample_positions

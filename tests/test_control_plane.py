@@ -1,4 +1,5 @@
-"""The control plane runs without torch: its processes stay small and start fast."""
+"""The control plane runs without torch: its processes stay small and start fast. Workers on a CPU
+run without triton, which their image does not have."""
 
 import subprocess
 import sys
@@ -23,3 +24,8 @@ def test_imports_no_torch(module: str) -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_workers_on_a_cpu_need_no_triton() -> None:
+    code = "import sys; sys.modules['triton'] = None\nimport worker.main, engine.runner"
+    subprocess.run([sys.executable, "-c", code], check=True)
