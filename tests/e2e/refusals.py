@@ -30,7 +30,8 @@ def refusal(module: str, *args: str, **settings: object) -> str:
 
 
 def up(*args: str, **settings: object) -> str:
-    return refusal("deploy.cli", "up", "--port", "0", *args, **settings)
+    """The same of a whole stack, of one worker: a second one would be started for nothing."""
+    return refusal("deploy.cli", "up", "--port", "0", "--role", "colocated", *args, **settings)
 
 
 def reach(baton: Stack) -> dict[str, str]:
