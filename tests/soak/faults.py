@@ -11,7 +11,6 @@ from tests.soak.load import Load
 from tests.soak.site import DEAD_AFTER_S, Site
 
 REDIS_AWAY_S = 3.0
-NOBODY_RECONNECTS_S = 1.0
 
 
 @dataclass(frozen=True)
