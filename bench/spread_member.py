@@ -16,6 +16,7 @@ import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
+from bench.spread_lender import BenchLender
 from bench.spread_parts import Parts
 from engine import weights
 from engine.batch import Row
@@ -76,6 +77,7 @@ class Member:
             limit_s=LIMIT_S,
             open_peer=lambda handle: open_handle(handle, peer="a member"), close_peer=close_handle,
         )  # fmt: skip
+        self.lender = BenchLender(self.model, exchanged, self.buckets, LIMIT_S)
         self.exchange = self.steps.exchange
         self.generation = 0
         self._unread: SpreadOutcome | None = None
@@ -85,17 +87,40 @@ class Member:
         began = time.perf_counter()
         self.graphs.capture()
         local_s = time.perf_counter() - began
-        self.steps.capture(sizes=[group_size(num_members)])
+        with_lender = group_size(num_members - 1)
+        self.steps.capture(sizes=sorted({group_size(num_members), with_lender}))
+        self.lender.capture(with_lender)
         torch.cuda.synchronize()
         return {"local_s": local_s, "both_s": time.perf_counter() - began}
 
     def join(self, generation: int, place: int, handles: Sequence[str]) -> dict[str, Any]:
         self._read_last()
         torch.cuda.synchronize()
+        self.lender.leave()
         self.steps.join(generation, place, handles)
         self.generation, self.num_members = generation, len(handles)
         torch.cuda.synchronize()
         return {}
+
+    def join_lender(self, generation: int, place: int, handles: Sequence[str]) -> dict[str, Any]:
+        """Be in a group whose last member lends."""
+        self._read_last()
+        torch.cuda.synchronize()
+        if place + 1 < len(handles):
+            self.steps.join(generation, place, handles, 1)
+        else:
+            self.lender.join(generation, handles)
+        self.generation = generation
+        torch.cuda.synchronize()
+        return {}
+
+    def lent(self, lends: bool, live: int, bucket: int, round_: int, steps: int) -> dict[str, Any]:
+        """Bits and time of steps to which the last member lends; ``came``: to how many."""
+        if not lends:
+            found = self.bits(live, bucket, round_, steps)
+            return found | self.time("spread", live, bucket, round_ + steps, steps)
+        rounds = range(round_, round_ + WARM_STEPS + 2 * steps)
+        return {"came": self.lender.lend(bucket, rounds)}
 
     def bits(self, live: int, bucket: int, round_: int, steps: int) -> dict[str, Any]:
         """Whether spread steps, and a local one behind them, give the logits and states of local
@@ -255,7 +280,10 @@ def main() -> None:
             if do == "load":
                 command["model_dir"] = Path(command["model_dir"])
                 member = Member(**command)
-                answer: dict[str, Any] = {"handle": member.own.handle}
+                answer: dict[str, Any] = {
+                    "handle": member.own.handle,
+                    "lending": member.lender.handle,
+                }
             else:
                 assert member is not None, "load comes first"
                 assert not do.startswith("_")

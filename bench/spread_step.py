@@ -6,6 +6,7 @@ workers have. First a model of four layers, then one of full size:
     bits    logits and states of spread steps against those of local ones, by the members' rows
     stall   a member that does not launch: how long the others' steps take, and whom they name
     time    ms a step, local and spread, by the sequences of all members together
+    lend    the same of a group whose last member has no rows and lends its bandwidth
     parts   us a layer: the exchange alone, and with the experts
     profile us a step by kernel
 
@@ -50,6 +51,7 @@ class Bench:
             "load", 100, [{**arguments, "device": i} for i in range(self._members.count)]
         )
         self._handles = [each["handle"] for each in loaded]
+        self._with_lender = [*self._handles[:-1], loaded[-1]["lending"]]
         captured = self._members.ask("capture", 150, {"num_members": self._members.count})
         self.results["capture_s"] = [each["both_s"] for each in captured]
         self._join()
@@ -102,6 +104,27 @@ class Bench:
         )
         self._save()
 
+    def lend(self, bucket: int, steps: int = 16) -> None:
+        """The last member lends to the others."""
+        self._join_as("join_lender", self._with_lender)
+        last = self._members.count - 1
+        step = self._step(bucket, bucket) | {"steps": steps}
+        found = self._members.ask(
+            "lent", 60, [step | {"lends": i == last} for i in range(last + 1)]
+        )
+        row = {
+            "bucket": bucket,
+            "equal": all(each["equal"] for each in found[:last]),
+            "ms": max(each["ms"] for each in found[:last]),
+            "came": found[last]["came"],
+        }
+        if not row["equal"] or any(each["header"][0] for each in found[:last]):
+            self.problems.append(f"lend: {row} {found}")
+        self.results.setdefault("lend", []).append(row)
+        print(f"lend   {row}")
+        self._join()
+        self._save()
+
     def parts(self, bucket: int) -> None:
         lives = [bucket] * self._members.count
         found = self._ask("parts", 60, bucket, lives, 200, repeats=20)
@@ -136,15 +159,18 @@ class Bench:
         return {"bucket": bucket, "live": live, "round_": self._round}
 
     def _join(self) -> None:
+        self._join_as("join", self._handles)
+
+    def _join_as(self, do: str, handles: Sequence[str]) -> None:
         self._generation += 1
         self._round = 1
         self._members.ask(
-            "join", 60,
+            do, 60,
             [
                 {
                     "generation": self._generation,
                     "place": i,
-                    "handles": self._handles,
+                    "handles": handles,
                 }
                 for i in range(self._members.count)
             ],
@@ -161,6 +187,7 @@ def small(bench: Bench, count: int) -> None:
         bench.bits(bucket, [*lives, *[lives[0]] * rest])
     bench.stall(32)
     bench.bits(64, [64, 3, *[0] * rest])
+    bench.lend(32)
 
 
 def full(bench: Bench, count: int) -> None:
@@ -170,6 +197,7 @@ def full(bench: Bench, count: int) -> None:
     for total in (64, 32, 128, 256):
         if total // count in FULL_BUCKETS:
             bench.time(total // count, [total // count] * count)
+    bench.lend(64)
     for bucket in (32, 128):
         bench.parts(bucket)
     for bucket in (32, 128):

@@ -15,9 +15,11 @@ HEADER = [0] * 9
 MEMBER = f"""
 import json, sys
 ANSWERS = {{
-    "load": {{"handle": "00"}}, "capture": {{"both_s": 1.0}}, "join": {{}},
+    "load": {{"handle": "00", "lending": "01"}}, "join_lender": {{}},
+    "capture": {{"both_s": 1.0}}, "join": {{}},
     "stall": {{"ms": 5.5, "read": [[True, [1]]] * 2, "taken_back": True}},
     "bits": {{"equal": True, "finite": True, "header": {HEADER}}},
+    "lent": {{"equal": True, "ms": 9.5, "header": {HEADER}, "came": 37}},
     "time": {{"ms": 7.5, "header": {HEADER}}},
     "header": {{"header": [3, 0, 1, *{HEADER[3:]}]}},
     "parts": {{"us": {{"exchange": 4.0}}, "header": {HEADER}}},
@@ -56,6 +58,7 @@ def test_every_case_of_both_models_is_in_the_result(
     assert results["small"]["stall"]["named"]
     totals = [row["total"] for row in results["full"]["time"]]
     assert {32, 64, 128, 256} <= set(totals)
+    assert results["full"]["lend"] == [{"bucket": 64, "equal": True, "ms": 9.5, "came": 37}]
     assert results["full"]["parts_us"]
     assert results["full"]["profile_us"]
     assert "not an answer" in (tmp_path / "logs/small/member-0.txt").read_text()

@@ -29,3 +29,4 @@ def test_spread_steps_have_the_bits_of_local_ones(gpus: int, tmp_path: Path) -> 
     assert found["ok"], found["problems"]
     assert len(found["results"]["small"]["bits"]) > 8
     assert found["results"]["small"]["stall"]["taken_back"]
+    assert found["results"]["small"]["lend"][0]["came"] > 0
