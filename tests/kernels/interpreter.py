@@ -4,7 +4,7 @@ longer than the kernel: the results and the checks are the same."""
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import triton.language as tl
@@ -18,7 +18,7 @@ _OPERATIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 
 def prepare() -> None:
     """Change the interpreter of this process. To be called once."""
-    _multiply_bfloat16()
+    _multiply_in_float64()
     _patch_language_once_a_launch()
     _check_overflow_in_numpy()
     _look_up_types_once()
@@ -27,17 +27,23 @@ def prepare() -> None:
     _truncate_bfloat16()
 
 
-def _multiply_bfloat16() -> None:
-    """``tl.dot`` multiplies the bits of bfloat16 operands as integers; give it their values."""
-    plain = interpreter.InterpreterBuilder.create_dot
+def _multiply_in_float64() -> None:
+    """``tl.dot`` multiplies the bits of bfloat16 operands as integers: give it their values. And it
+    leaves the order of the sums to numpy's BLAS, which on some processors depends on where in a
+    block a row stands: in float64 it is lost in the rounding, as a tensor core's does not depend on
+    the row."""
 
-    def widened(handle: interpreter.TensorHandle) -> interpreter.TensorHandle:
-        if handle.dtype.scalar != tl.bfloat16:
-            return handle
-        return interpreter.TensorHandle((handle.data.astype("u4") << 16).view("f4"), tl.float32)
+    def widened(handle: interpreter.TensorHandle) -> Any:
+        kind, data = handle.dtype.scalar, handle.data
+        if kind == tl.bfloat16:
+            data = (data.astype("u4") << 16).view("f4")
+        elif kind.primitive_bitwidth == 8:
+            data = interpreter._convert_float(data, kind, tl.float16, None).view("f2")
+        return data.astype("f8")
 
-    def dot(builder: Any, a: Any, b: Any, *rest: Any) -> Any:
-        return plain(builder, widened(a), widened(b), *rest)
+    def dot(builder: Any, a: Any, b: Any, into: Any, *_: Any) -> Any:
+        product = np.matmul(widened(a), widened(b)).astype(into.data.dtype)
+        return interpreter.TensorHandle(product + into.data, into.dtype.scalar)
 
     interpreter.InterpreterBuilder.create_dot = dot
 
@@ -94,53 +100,68 @@ def _look_up_types_once() -> None:
     interpreter._get_np_dtype = look_up
 
 
+class _Shape(NamedTuple):
+    of_type: core.tuple
+    numel: int
+    of_tensor: core.tuple
+    num_elements: core.constexpr
+
+
 def _describe_shapes_once() -> None:
-    """Each block's type checks its shape and writes it into a name, and each tensor wraps its shape
-    in constants: that took longer than the tensor's operation. Shapes are few, and never change."""
+    """Each block's type checks its shape and writes it into a name, each tensor wraps its shape in
+    constants, and two operands of one shape are compared size by size: that took longer than the
+    tensor's operation. Shapes are few, and never change."""
+    described: dict[int, _Shape] = {}  # by the identity of ``of_type``
+    plain_broadcast = TritonSemantic.broadcast_impl_value
 
     @cache
-    def checked(shape: tuple[int, ...]) -> tuple[core.tuple, int]:
-        assert shape, "a block has at least one dimension"
-        return core.tuple(list(shape)), validate_block_shape(list(shape))
-
-    @cache
-    def constants(shape: tuple[int, ...]) -> tuple[core.tuple, core.constexpr]:
-        return core.tuple([core.constexpr(s) for s in shape]), core.constexpr(math.prod(shape))
+    def describe(sizes: tuple[int, ...]) -> _Shape:
+        assert sizes, "a block has at least one dimension"
+        shape, constants = core.tuple(list(sizes)), core.tuple([core.constexpr(s) for s in sizes])
+        numel = validate_block_shape(list(sizes))
+        return described.setdefault(
+            id(shape), _Shape(shape, numel, constants, core.constexpr(math.prod(sizes)))
+        )
 
     def block(kind: Any, element_ty: Any, shape: Any) -> None:
-        kind.element_ty = element_ty
-        kind.shape, kind.numel = checked(tuple(core._unwrap_if_constexpr(s) for s in shape))
+        found = described.get(id(shape))
+        found = found or describe(tuple(core._unwrap_if_constexpr(s) for s in shape))
+        kind.element_ty, kind.shape, kind.numel = element_ty, found.of_type, found.numel
+
+    scalar = core.tuple([]), core.constexpr(1)
 
     def tensor(made: Any, handle: Any, type: Any) -> None:
         made.handle, made.type, made.dtype = handle, type, type.scalar
-        made.shape, made.numel = constants(tuple(type.shape) if type.is_block() else ())
+        found = described[id(type.shape)] if type.is_block() else None
+        made.shape, made.numel = (found.of_tensor, found.num_elements) if found else scalar
+
+    def broadcast(semantic: Any, lhs: Any, rhs: Any) -> tuple[Any, Any]:
+        if lhs.type.is_block() and rhs.type.is_block() and lhs.type.shape is rhs.type.shape:
+            return lhs, rhs
+        return plain_broadcast(semantic, lhs, rhs)
 
     core.block_type.name = property(lambda kind: f"<{kind.shape}, {kind.element_ty}>")
     core.block_type.__init__, core.tensor.__init__ = block, tensor
+    TritonSemantic.broadcast_impl_value = broadcast
 
 
 def _reduce_whole_planes() -> None:
-    """A reduction by a function of ours calls it for each element; call it for each index of the
-    axis, with all others at once: the same sums in the same order. NOTE: such a function must not
-    branch on its arguments."""
+    """A reduction by a function of ours calls it for each element, and each of its operations goes
+    through all of the language's checks; call it for each index of the axis, with all others at
+    once, as numpy's arrays: the same sums in the same order. NOTE: such a function must consist of
+    operators."""
     plain = interpreter.ReduceOps.generic_reduce
 
     def reduce(op: Any, blocks: Any) -> list[Any]:
-        if op.axis is None:
+        if op.axis is None or {block.dtype for block in blocks} != {tl.float32}:
             return plain(op, blocks)
-        kinds = [block.dtype for block in blocks]
         planes = [np.moveaxis(block.handle.data, op.axis, 0) for block in blocks]
-
-        def tensors(arrays: Any) -> list[Any]:
-            return [op.to_tensor(a, kind) for a, kind in zip(arrays, kinds, strict=True)]
-
-        total = tensors(plane[0] for plane in planes)
-        for i in range(1, len(planes[0])):
-            total = op.combine_fn.fn(*total, *tensors(plane[i] for plane in planes))
-        found = [each.handle.data.reshape(planes[0].shape[1:]) for each in total]
+        found = [plane[0] for plane in planes]
+        for each in zip(*(plane[1:] for plane in planes), strict=True):
+            found = op.combine_fn.fn(*found, *each)
         if op.keep_dims:
             found = [np.expand_dims(each, op.axis) for each in found]
-        return tensors(found)
+        return [op.to_tensor(each, tl.float32) for each in found]
 
     interpreter.ReduceOps.generic_reduce = reduce
 
