@@ -124,10 +124,9 @@ def test_prefill(dtype: torch.dtype, device: torch.device) -> None:
     assert relative_error(out, truth) < BOUND[dtype]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_prefill_with_the_context_shared_out(dtype: torch.dtype, device: torch.device) -> None:
+def test_prefill_with_the_context_shared_out(device: torch.device) -> None:
     """Among one to eight programs a tile; a tile that one program computes has the same bits."""
-    cache = Cache([0, 150, 5, 640, 64], [37, 1, 18, 9, 16], dtype, device)
+    cache = Cache([0, 150, 5, 640, 64], [37, 1, 18, 9, 16], torch.bfloat16, device)
     truth, _, _ = cache.truth()
     plan = PrefillPlan.of(cache.rows.starts, cache.rows.lens, device, tile_len=8)
     q = rope_cache(
@@ -137,7 +136,7 @@ def test_prefill_with_the_context_shared_out(dtype: torch.dtype, device: torch.d
     tables = cache.rows.block_tables
     whole = attention_prefill(q, cache.gate, cache.kv, LAYER, tables, plan)
     shared = attention_prefill(q, cache.gate, cache.kv, LAYER, tables, plan, span=32, block=16)
-    assert relative_error(shared, truth) < BOUND[dtype]
+    assert relative_error(shared, truth) < BOUND[torch.bfloat16]
     assert not torch.equal(shared, whole)
     few = attention_prefill(q, cache.gate, cache.kv, LAYER, tables, plan, span=10**6, block=16)
     assert torch.equal(shared[38:56], few[38:56])

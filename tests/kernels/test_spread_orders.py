@@ -84,8 +84,16 @@ def run_next(group: Group, each: Progress) -> None:
     each.num_run += 1
 
 
-@pytest.mark.parametrize("order", ["random", "first as far ahead as it can", "last behind"])
-@pytest.mark.parametrize("lives", [[2, 1, 0], [3, 3]], ids=str)
+@pytest.mark.parametrize(
+    ("order", "lives"),
+    [
+        ("random", [2, 1, 0]),
+        ("first as far ahead as it can", [2, 1, 0]),
+        ("first as far ahead as it can", [3, 3]),
+        ("last behind", [2, 1, 0]),
+    ],
+    ids=str,
+)
 def test_every_order_of_the_members_gives_the_bits_of_the_local_step(
     device: torch.device, order: str, lives: list[int]
 ) -> None:
