@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, structs
 
 from coordinator.core.contract import GenerationFailed, SequenceRequest, Token, TokenStream
 from coordinator.http.logprobs import scorer
@@ -88,10 +88,12 @@ class Choice:
             if num_tokens == 1:
                 delta.prompt = await self._read_prompt(token)
                 delta.num_reused = token.num_reused
-            delta.tokens.append(token)
-            delta.offsets.append(text_len)
             if self._score is not None:
                 delta.scores.append(self._score(token))
+                # Held once, as streams.py counts them.
+                token = structs.replace(token, logprobs=None)
+            delta.tokens.append(token)
+            delta.offsets.append(text_len)
             stopped_by_id = token.finish == "stop" and token.token_id in self._stop_ids
             text = ""
             if stopped_by_id and token.token_id not in self._eos_ids:

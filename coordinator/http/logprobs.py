@@ -1,7 +1,7 @@
 """Log-probabilities of output tokens, as chats and as completions have them.
 
-Each token's are written as the token comes: those of a long answer, made at once at its end, would
-keep the event loop from every stream for a second.
+They are written token by token, as the tokens come. To write those of a long answer at once, at its
+end, would keep the event loop from every stream for a second.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -63,9 +63,9 @@ def _completion_score(
     def name(token_id: int) -> str:
         return token_name(token_id, token_bytes, by_id=by_id)
 
+    chosen, logprob = name(token.token_id), finite(token.logprobs.chosen)
     top = {name(token_id): finite(value) for token_id, value in token.logprobs.top}
-    chosen = name(token.token_id), finite(token.logprobs.chosen)
-    return *chosen, top | dict([chosen])
+    return chosen, logprob, top | {chosen: logprob}
 
 
 def chat_logprobs(scores: Sequence[Any]) -> ChatLogprobs:
