@@ -18,8 +18,8 @@ DEFAULT_SLOTS = 256
 TYPICAL_TOKENS = 2048
 """Of a sequence: with fewer in its part of the pages, another state slot gains nothing."""
 TABLE_BYTES = 10
-"""Kept free for each id of each state slot: tables from the first request with penalties, bias or
-min_tokens on."""
+"""Kept free for each id of each state slot: tables of penalties, which the warm-up makes, of bias
+and of min_tokens, from the first request with one on."""
 LOGITS_BYTES = 4
 """Of each id of each row that is sampled in one pass; twice with drafts, of which a step copies the
 logits that it samples."""

@@ -17,9 +17,11 @@ PROMPTS = (24, 40)
 SAMPLING = (
     SamplingParams(temperature=1.0),
     SamplingParams(temperature=1.0, top_k=20),
+    SamplingParams(temperature=1.0, presence_penalty=1.0),
     SamplingParams(constraint=Constraint(thought_end=0, thought_budget=0, closing_ids=(0, 0, 0))),
 )
-"""Of the first row: a batch takes other kernels where one row has filters or is constrained."""
+"""Of the first row: a batch takes other kernels where one row has filters or penalties, or is
+constrained."""
 
 
 def batches(
