@@ -15,7 +15,7 @@ from bench.predict.pools import Node
 from bench.predict.tables import Table
 
 BASIS = {
-    "plain": "steps without drafts, measured on one GPU",
+    "plain": "steps without drafts, measured with one decoding worker",
     "spread": "computed from bytes and measured exchanges; no such step was measured",
     "drafts": "steps with the draft layer loaded and no draft accepted, as with random weights",
 }
