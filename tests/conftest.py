@@ -1,6 +1,8 @@
 """Without a GPU Triton's interpreter runs the kernels. It is chosen when triton is first imported,
 which any library may do, so before all tests. And torch computes with one thread: tests run in
-as many processes as there are cores.
+as many processes as there are cores. No server here has a certificate of the world's: to load those
+takes each HTTP client 20 ms of CPU time, and of a dozen clients the last would begin to read when
+the first streams are over.
 
 Garbage collection is off until all tests are imported, and what was imported is never searched:
 that halves the time of the imports.
@@ -20,6 +22,8 @@ from tests import lanes, told
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     torch.set_num_threads(1)
+os.environ.pop("SSL_CERT_FILE", None)
+os.environ["SSL_CERT_DIR"] = os.devnull
 gc.disable()
 
 

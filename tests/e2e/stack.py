@@ -43,7 +43,7 @@ class Stack(stack.Stack):
         print(line, end="")
 
     async def status(self) -> dict[str, Any]:
-        async with httpx.AsyncClient(timeout=5.0, verify=False) as http:
+        async with httpx.AsyncClient(timeout=5.0) as http:
             try:
                 answer = await http.get(f"{self.url}/status")
             except httpx.TransportError as error:

@@ -259,5 +259,5 @@ async def _unstreamed(url: str, http_id: str) -> httpx.Response:
     """A client that gets nothing before the end."""
     body = {"prompt": [1] * 300, "max_tokens": LONG - 1000, "ignore_eos": True}
     headers = {"X-Request-Id": http_id}
-    async with httpx.AsyncClient(timeout=60.0, headers=headers, verify=False) as http:
+    async with httpx.AsyncClient(timeout=60.0, headers=headers) as http:
         return await http.post(f"{url}/v1/completions", json=body)
