@@ -155,7 +155,8 @@ def _sizes(name: str, levels: str, rounds: int) -> Sizes:
         raise ValueError(f"--size: {name!r} is none of {', '.join(SIZES)}")
     sizes = SIZES[name]
     if levels:
-        sizes = replace(sizes, levels=int_list("--levels", levels))
+        at_once = int_list("--levels", levels)
+        sizes = replace(sizes, levels=at_once, requests=max(sizes.requests, *at_once))
     return replace(sizes, rounds=rounds) if rounds else sizes
 
 

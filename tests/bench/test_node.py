@@ -283,6 +283,12 @@ def test_arguments_that_mean_nothing_are_named(monkeypatch: pytest.MonkeyPatch) 
         assert said in told.output
 
 
+def test_levels_have_as_many_requests_as_they_hold_at_once() -> None:
+    sizes = command._sizes("full", "1,128", 3)
+    assert [sizes.level(n).requests for n in sizes.levels] == [3, 128]
+    assert command._sizes("full", "", 0) == FULL
+
+
 def test_the_summary_keeps_what_calls_before_said(tmp_path: Path) -> None:
     here, (part,) = settings(tmp_path), parts("split:1+1/levels")
     here.file(part).write_text(json.dumps(throughput({1: 100.0})))
