@@ -1,6 +1,7 @@
 """An engine with spread steps as it runs on CUDA: in a group of one, the tokens of local steps."""
 
 import sys
+from dataclasses import replace
 from functools import partialmethod
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +15,14 @@ from engine.config import EngineConfig
 from engine.kernels.triton_dot import INTERPRETED
 from engine.runner import Engine
 from engine.spread.engine_steps import EngineSpread
+from engine.spread.interface import Lent
+from engine.spread.lending import LendingSteps
 from engine.spread.memory import UNKNOWN_MEMBER
 from engine.spread.steps import SpreadSteps
 from tests.kernels import cuda_path
-from tests.kernels.test_spread_model import Memory
+from tests.kernels.spread_group import Memory
 from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.spread import ExchangeExport
 
 pytestmark = [
     pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter"),
@@ -30,17 +34,21 @@ SETTINGS = (SamplingParams(temperature=0.0), SamplingParams(temperature=0.8, see
 
 
 @pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineConfig:
     cuda_path.on_the_cpu(monkeypatch)
-    of_two = partialmethod(SpreadSteps.capture, sizes=[2])
-    monkeypatch.setattr(SpreadSteps, "capture", of_two)
+    for steps in (SpreadSteps, LendingSteps):
+        monkeypatch.setattr(steps, "capture", partialmethod(steps.capture, sizes=[2]))
+    monkeypatch.setattr(cuda_parts, "SPREAD_BUCKETS", (2,))
     monkeypatch.setattr(cuda_parts, "own_memory", lambda *_: Memory(torch.device("cpu")))
-    opened = SimpleNamespace(open_handle=int, close_handle=id)
+    opened = SimpleNamespace(open_handle=lambda handle, peer: int(handle), close_handle=id)
     monkeypatch.setitem(sys.modules, "transport.copy.cuda", opened)
     cuda_path.write_config(tmp_path)
-    return cuda_path.load(
-        EngineConfig(tmp_path, 2, 2, load_format="dummy", dtype="bfloat16", spread=True)
-    )
+    return EngineConfig(tmp_path, 2, 2, load_format="dummy", dtype="bfloat16", spread=True)
+
+
+@pytest.fixture
+def engine(settings: EngineConfig) -> Engine:
+    return cuda_path.load(settings)
 
 
 def start(engine: Engine) -> list[int | None]:
@@ -68,7 +76,7 @@ def test_a_spread_step_an_aborted_one_and_a_local_one(engine: Engine) -> None:
     pending.fill_(1)
     assert start(engine) == truth[0]
     assert pending.tolist() == [0, 0], "of new sequences"
-    spread.join(3, 0, [spread.export])
+    spread.join(3, 0, [spread.export], 0)
     result = spread.launch(step(0), SpreadPlan(3, 1, 2, first=True)).result()
     assert tokens_of(result) == truth[1]
     assert pending.tolist() == [1, 1]
@@ -78,3 +86,17 @@ def test_a_spread_step_an_aborted_one_and_a_local_one(engine: Engine) -> None:
     assert tokens_of(engine.launch(step(1)).result()) == truth[2]
     assert torch.equal(engine.cache.recurrent, states[0])
     assert torch.equal(engine.cache.conv, states[1])
+
+
+def test_an_engine_that_prefills_lends_and_does_not_spread(settings: EngineConfig) -> None:
+    engine = cuda_path.load(replace(settings, decodes=False))
+    assert engine.spread is None
+    lending = engine.lending
+    assert lending is not None
+    first = Memory(torch.device("cpu"))
+    first.allocate(lending.export.size_bytes).zero_()
+    own = lending.export
+    other = ExchangeExport(own.kind, first.handle, own.size_bytes)
+    lending.join(3, 1, [other, own], 1)
+    assert lending.lend(SpreadPlan(3, 1, 2, first=True)) == Lent(took_part=False)
+    lending.leave()
