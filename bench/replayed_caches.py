@@ -113,7 +113,7 @@ class Prefixes:
             self._host.poll()
             sequence.reused = "host"
             num_here = there.num_tokens
-            prefix = self._allocator.begin_prefix(allocation, request.prompt, num_here)
+            prefix = self._allocator.begin_prefix(allocation, request.prompt, num_here, there.kind)
             if prefix is not None and not self._allocator.finish_prefix(prefix):
                 prefix = None
         self._reuse.admitted(sequence, prefix, num_here)

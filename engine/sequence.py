@@ -42,7 +42,7 @@ class Sequence:
     Of the prefix cache: ``salt`` and ``boundaries`` as in the order; ``keys`` are those of its
     tokens when it came, None where nothing may be shared; ``source`` is what a peer keeps of it,
     and ``pulling`` the copy of that, while under way; ``prefix`` is the kept prefix that it begins
-    with, until its first chunk is done; an earlier prompt began with ``num_seen`` of its tokens;
+    with, until its first chunk is done; another prompt begins with ``num_seen`` of its tokens;
     while it waits, another sequence is about to keep so many tokens ``awaited``; ``num_reused``
     tokens were not computed, being ``reused`` from there. States are kept at ``places``, counted in
     tokens; ``making`` are those that launched chunks and copies write, ``made`` what it has used

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from engine.cache.allocator import CacheAllocator
 from engine.cache.host_tier import HostTier
 from engine.cache.kept import KeptPrefix
+from engine.cache.place_kinds import Kind
 from engine.sequence import Sequence
 from transport.copy.digest import digest
 from transport.copy.pull import CopyStream, Pull, Wanted
@@ -98,7 +99,7 @@ class PrefixPulls:
         assert allocation is not None, "a copy without pages"
         # Only one conversation goes on behind an answer: that is not kept here too.
         is_answer = source.num_tokens % CHUNK_ALIGNMENT
-        making = None if is_answer else self._begin(sequence, source)
+        making = None if is_answer else self._begin(sequence, source, "copied")
         slot = making.slot if making is not None else allocation.slot
         wanted = Wanted.into(allocation.pages, slot.id, source, num_shared=allocation.num_shared)
         (pull,) = self._puller.pull([wanted])
@@ -109,18 +110,20 @@ class PrefixPulls:
     def _fetch(self, sequence: Sequence, kept: KeptPrefix) -> PrefixCopy:
         allocation, deadline = sequence.allocation, self._clock() + self._timeout_s
         assert allocation is not None, "a copy without pages"
-        making = self._begin(sequence, kept)
+        making = self._begin(sequence, kept, kept.kind)
         slot = making.slot if making is not None else allocation.slot
         pages, num_shared = tuple(allocation.pages), allocation.num_shared
         pull = self._host.fetch(kept, pages, slot.id, num_shared)
         return PrefixCopy(sequence, pull, kept.num_tokens, "host", deadline, making=making)
 
-    def _begin(self, sequence: Sequence, source: Offer | KeptPrefix) -> KeptPrefix | None:
+    def _begin(
+        self, sequence: Sequence, source: Offer | KeptPrefix, kind: Kind
+    ) -> KeptPrefix | None:
         """A slot for the copied state, in which it is kept; None: the sequence's own has to do."""
         allocation, keys = sequence.allocation, sequence.keys
         if allocation is None or keys is None:
             return None
-        making = self._allocator.begin_prefix(allocation, keys, source.num_tokens)
+        making = self._allocator.begin_prefix(allocation, keys, source.num_tokens, kind)
         if making is not None:
             sequence.making.append(making)
         return making

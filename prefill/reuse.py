@@ -16,7 +16,7 @@ from engine.batch import Keep
 from engine.cache.allocator import CacheAllocator
 from engine.cache.host_tier import HostTier
 from engine.cache.kept import KeptPrefix
-from engine.cache.prefix_policy import SeenPages, places
+from engine.cache.prefix_policy import SeenPages, kind_of, places
 from engine.sequence import Sequence
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
 
@@ -82,6 +82,7 @@ class PrefixReuse:
         if not add or len(other.places) >= MAX_PLACES:
             return best
         other.places = sorted({*other.places, most})
+        other.num_seen = max(other.num_seen, most)
         return most
 
     def admitted(self, sequence: Sequence, prefix: KeptPrefix | None, num_reused: int) -> None:
@@ -94,7 +95,7 @@ class PrefixReuse:
         if prefix is not None:
             self._allocator.pin(prefix)
             if not sequence.reused:  # what a copy has brought counts its use already
-                self._allocator.kept.touch(prefix.key)
+                self._allocator.kept.hit(prefix.key)
             sequence.prefix, sequence.reused = prefix, sequence.reused or "gpu"
         num_seen = self._seen.note(sequence.keys)
         sequence.num_seen = num_seen * self._layout.page_size
@@ -131,7 +132,9 @@ class PrefixReuse:
             length = inside[0]
         assert sequence.allocation is not None, "computed without pages"
         assert sequence.keys is not None, "keeps without keys"
-        kept = self._allocator.begin_prefix(sequence.allocation, sequence.keys, start + inside[0])
+        place = start + inside[0]
+        kind = kind_of(place, sequence.num_tokens, sequence.boundaries, sequence.num_seen)
+        kept = self._allocator.begin_prefix(sequence.allocation, sequence.keys, place, kind)
         if kept is None:
             return length, None
         sequence.making.append(kept)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from engine.cache.kept import KeptPrefix, KeptPrefixes
 from engine.cache.pages import PagePool
+from engine.cache.place_kinds import Kind
 from engine.cache.slots import SlotPool, StateSlot
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.prefix import PrefixKeys
@@ -133,7 +134,7 @@ class CacheAllocator:
     # ---- prefixes that are kept
 
     def begin_prefix(
-        self, allocation: CacheAllocation, keys: PrefixKeys, num_tokens: int
+        self, allocation: CacheAllocation, keys: PrefixKeys, num_tokens: int, kind: Kind
     ) -> KeptPrefix | None:
         """A state slot for the state behind ``num_tokens`` tokens of a sequence, which a batch is
         about to write; None if that prefix is kept already, or no slot is to be had. It is not to
@@ -147,7 +148,7 @@ class CacheAllocator:
         self._make_room(0, 1)
         slot = self._slots.reserve()
         self._on_reserve(slot)
-        kept = self._prefix_of(allocation, keys, num_tokens, slot)
+        kept = self._prefix_of(allocation, keys, num_tokens, slot, kind)
         self._pages.use(kept.pages)
         self._making.add(kept)
         return kept
@@ -178,7 +179,7 @@ class CacheAllocator:
             self.release(allocation)
             return None
         self._forget(allocation)
-        kept = self._prefix_of(allocation, keys, num_tokens, allocation.slot)
+        kept = self._prefix_of(allocation, keys, num_tokens, allocation.slot, "answer")
         self._pages.keep(kept.pages)
         self._on_free(None, self._pages.release(allocation.pages))
         self.kept.add(kept)
@@ -240,13 +241,18 @@ class CacheAllocator:
         )
 
     def _prefix_of(
-        self, allocation: CacheAllocation, keys: PrefixKeys, num_tokens: int, slot: StateSlot
+        self,
+        allocation: CacheAllocation,
+        keys: PrefixKeys,
+        num_tokens: int,
+        slot: StateSlot,
+        kind: Kind,
     ) -> KeptPrefix:
         """The sequence's first ``num_tokens`` tokens, with the state in ``slot``."""
         num_pages, tail = divmod(num_tokens, self._page_size)
         pages = tuple(allocation.pages[: num_pages + (tail > 0)])
         page_keys = tuple(keys.pages_up_to(num_pages))
-        return KeptPrefix(keys.prefix(num_tokens), page_keys, num_tokens, pages, slot)
+        return KeptPrefix(keys.prefix(num_tokens), page_keys, num_tokens, pages, slot, kind)
 
     def _forget(self, allocation: CacheAllocation) -> None:
         assert not allocation.released, "released twice"

@@ -1,7 +1,8 @@
 """Which kept prefix is evicted next. Pure.
 
-A kept prefix is worth ``uses * saved tokens / size / age``, as in "Hyperbolic Caching" (Blankstein
-et al., USENIX ATC '17) but for the age, which begins at the last use. The least is evicted.
+A kept prefix is worth ``uses * odds of a use * saved tokens / size / age``, as in "Hyperbolic
+Caching" (Blankstein et al., USENIX ATC '17) but for the age, which begins at the last use, and the
+odds, which are those of its kind of place (place_kinds.py). The least is evicted.
 """
 
 from collections.abc import Callable, Hashable
@@ -10,6 +11,8 @@ from heapq import heappop, heappush
 from itertools import count
 from math import floor, log2
 from typing import Generic, Literal, NamedTuple, TypeVar
+
+from engine.cache.place_kinds import Kind
 
 Resource = Literal["pages", "state_slots"]
 
@@ -20,10 +23,11 @@ where pages are short, for no page is free then, but another one may hold some a
 
 class Worth(NamedTuple):
     """``saved_tokens``: from the end of the next shorter kept prefix on its path, or from 0, to its
-    own. ``num_pages``: those that nothing else holds."""
+    own. ``num_pages``: those that nothing else holds. ``kind``: of the place where it is kept."""
 
     saved_tokens: int
     num_pages: int
+    kind: Kind = "end"
 
     def per(self, resource: Resource) -> float:
         """Saved tokens for each page that its eviction frees, or for its state slot."""
@@ -53,6 +57,7 @@ class EvictionOrder(Generic[K]):
 
     ``worth`` is asked when a prefix is used and before it is evicted. Between the two it may rise
     unnoticed; ``changed`` says that it fell. A prefix that is not ``evictable`` is passed over.
+    ``odds`` of a use, by kind, are asked for each eviction, and so may change at any time.
     """
 
     def __init__(
@@ -60,13 +65,14 @@ class EvictionOrder(Generic[K]):
         worth: Callable[[K], Worth],
         evictable: Callable[[K], bool],
         clock: UseClock | None = None,
+        odds: Callable[[Kind], float] = lambda kind: 1.0,
     ) -> None:
         self._worth = worth
         self._clock = clock or UseClock()
         self._uses: dict[K, Uses] = {}
         self._ranks: dict[Resource, _Ranks[K]] = {
-            "pages": _Ranks(evictable),
-            "state_slots": _Ranks(evictable),
+            "pages": _Ranks(evictable, odds),
+            "state_slots": _Ranks(evictable, odds),
         }
 
     def __len__(self) -> int:
@@ -106,26 +112,32 @@ class EvictionOrder(Generic[K]):
 
     def _rank(self, kept: K, resource: Resource, worth: Worth) -> bool:
         num_uses, last = self._uses[kept]
-        return self._ranks[resource].put(kept, num_uses * worth.per(resource), last)
+        rank = worth.kind, floor(log2(num_uses * worth.per(resource)))
+        return self._ranks[resource].put(kept, rank, last)
+
+
+_Rank = tuple[Kind, int]
+"""A kind of place, and the power of two of what a prefix is worth but for its odds and age."""
 
 
 class _Ranks(Generic[K]):
-    """Heaps of kept prefixes of the same worth but for their age, in powers of two.
+    """Heaps of kept prefixes of one kind and the same worth but for their age, in powers of two.
 
     In each heap the one that was used least recently is worth least, so that only the first of
-    each are compared: some 20 comparisons, however many prefixes are kept.
+    each are compared: some 20 comparisons a kind, however many prefixes are kept.
     """
 
-    def __init__(self, evictable: Callable[[K], bool]) -> None:
+    def __init__(self, evictable: Callable[[K], bool], odds: Callable[[Kind], float]) -> None:
         self._evictable = evictable
+        self._odds = odds
         self._order = count()
-        self._places: dict[K, tuple[int, int]] = {}  # rank and last use; other entries are stale
-        self._heaps: dict[int, list[tuple[int, int, K]]] = {}
+        self._places: dict[K, tuple[_Rank, int]] = {}  # rank and last use; other entries are stale
+        self._heaps: dict[_Rank, list[tuple[int, int, K]]] = {}
         self._num_entries = 0
 
-    def put(self, kept: K, value: float, last: int) -> bool:
+    def put(self, kept: K, rank: _Rank, last: int) -> bool:
         """False if it stays where it is."""
-        place = floor(log2(value)), last
+        place = rank, last
         if self._places.get(kept) == place:
             return False
         self._places[kept] = place
@@ -138,10 +150,13 @@ class _Ranks(Generic[K]):
         del self._places[kept]
 
     def least(self, now: int) -> K | None:
-        found = [(log2(1 + now - first[0]) - rank, first) for rank, first in self._firsts()]
+        found = [
+            (log2((1 + now - first[0]) / self._odds(kind)) - power, first)
+            for (kind, power), first in self._firsts()
+        ]
         return max(found)[1][2] if found else None
 
-    def _firsts(self) -> list[tuple[int, tuple[int, int, K]]]:
+    def _firsts(self) -> list[tuple[_Rank, tuple[int, int, K]]]:
         """Of each rank the one that was used least recently, of those that can be evicted."""
         found = []
         held = []

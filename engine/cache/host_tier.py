@@ -13,7 +13,7 @@ Pages and states are in blocks of one pool (transport/copy/host_copy.py).
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.cache.allocator import CacheAllocator
 from engine.cache.host_blocks import HostBlocks
@@ -122,7 +122,7 @@ class HostTier:
         num_pages = self._layout.pages_for(kept.num_tokens)
         assert kept.valid, "fetched after its eviction"
         assert len(block_table) >= num_pages, f"{len(block_table)} pages for {num_pages}"
-        self._kept.touch(kept.key)
+        self._kept.hit(kept.key)
         self._blocks.use(kept.pages)  # they stay if it is evicted meanwhile
         pages = tuple(zip(block_table, kept.pages[:num_pages], strict=False))[num_shared:]
         pull = self._copier.fetch(HostCopy(pages, [(state_slot, kept.pages[num_pages:])]))
@@ -196,7 +196,7 @@ class HostTier:
         batch.pages |= fresh
         batch.states.append((kept.slot.id, state))
         pages = (*(blocks[page] for page in kept.pages), *state)
-        here = KeptPrefix(kept.key, kept.page_keys, kept.num_tokens, pages, NO_SLOT)
+        here = replace(kept, pages=pages, slot=NO_SLOT, leaving=False)
         batch.prefixes[kept.key] = kept, here
         return num_new
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.cache.eviction import EvictionOrder, Resource, UseClock, Uses, Worth
+from engine.cache.place_kinds import Kind, UseOdds
 from engine.cache.slots import StateSlot
 from transport.wire.prefix import KnownPrefixes, PrefixKeys
 
@@ -20,13 +21,16 @@ class KeptPrefix:
     pages. ``num_users`` batches or copies under way read or write it: it cannot be evicted.
     ``valid`` until it is evicted.
     ``doubted``: what was computed from it was not finite; it is not found any more, and goes with
-    its last user. ``leaving``: it is being copied to host memory, to be evicted here."""
+    its last user. ``leaving``: it is being copied to host memory, to be evicted here.
+    ``kind``: of the place where it was kept. ``used``: a prompt has begun with it."""
 
     key: bytes
     page_keys: tuple[bytes, ...]
     num_tokens: int
     pages: tuple[int, ...]
     slot: StateSlot
+    kind: Kind
+    used: bool = False
     num_users: int = 0
     valid: bool = True
     doubted: bool = False
@@ -49,10 +53,14 @@ class KeptPrefixes:
         beside: "KeptPrefixes | None" = None,
     ) -> None:
         self.clock: UseClock = beside.clock if beside is not None else UseClock()
+        self.odds: UseOdds = beside.odds if beside is not None else UseOdds()
         self._page_size = page_size
         self._num_kept_once = num_kept_once
         self._order = EvictionOrder(
-            self.worth, lambda kept: not (kept.num_users or kept.leaving), self.clock
+            self.worth,
+            lambda kept: not (kept.num_users or kept.leaving),
+            self.clock,
+            self.odds.of,
         )
         self._ends: dict[bytes, list[KeptPrefix]] = {}  # by the key of their whole pages
         self._beside = beside
@@ -93,6 +101,7 @@ class KeptPrefixes:
         if kept.num_tokens >= self._page_size:
             self._ends.setdefault(kept.pages_key, []).append(kept)
         if uses is None:
+            self.odds.note_kept(kept.kind)
             self._order.use(kept)
         else:
             self._order.adopt(kept, uses)
@@ -109,6 +118,14 @@ class KeptPrefixes:
         kept = self._kept[key]
         kept.leaving = False
         self._order.use(kept)
+
+    def hit(self, key: bytes) -> None:
+        """A prompt begins with it: what is kept at its kind of place stays longer too."""
+        kept = self._kept[key]
+        if not kept.used:
+            kept.used = True
+            self.odds.note_used(kept.kind)
+        self.touch(key)
 
     def remove(self, kept: KeptPrefix) -> None:
         assert not kept.num_users, "evicted under a batch that reads it"
@@ -177,7 +194,8 @@ class KeptPrefixes:
         others = [self] if self._beside is None else [self, self._beside]
         found = [before for each in others if (before := each._next_shorter(kept)) is not None]
         before_len = max((before.num_tokens for before in found), default=0)
-        return Worth(kept.num_tokens - before_len, self._num_kept_once(kept.pages))
+        num_pages = self._num_kept_once(kept.pages)
+        return Worth(kept.num_tokens - before_len, num_pages, kept.kind)
 
     def _next_shorter(self, kept: KeptPrefix) -> KeptPrefix | None:
         """The longest kept prefix that ``kept`` begins with. One that ends within a page is taken

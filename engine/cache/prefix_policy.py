@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Literal
 
+from engine.cache.place_kinds import Kind
 from transport.wire.layout import CHUNK_ALIGNMENT
 from transport.wire.prefix import PrefixKeys
 
@@ -51,6 +52,15 @@ def places(
         if place - (found[-1] if found else start) >= min_saved:
             found.append(place)
     return tuple(found)
+
+
+def kind_of(place: int, num_tokens: int, boundaries: Iterable[int], branch: int) -> Kind:
+    """What one of the ``places`` of a prompt is. ``branch``: another prompt begins with it too."""
+    if place <= branch:
+        return "branch"
+    if any(0 <= boundary - place < CHUNK_ALIGNMENT for boundary in boundaries):
+        return "boundary"
+    return "question" if num_tokens - place > QUESTION_TOKENS else "end"
 
 
 class SeenPages:

@@ -52,7 +52,7 @@ class PrefixDevice:
         self, allocation: CacheAllocation, tokens: Sequence[int], num_tokens: int
     ) -> KeptPrefix | None:
         """Keep the first tokens of a sequence, beside it."""
-        kept = self.allocator.begin_prefix(allocation, keys_of(tokens), num_tokens)
+        kept = self.allocator.begin_prefix(allocation, keys_of(tokens), num_tokens, "end")
         if kept is None:
             return None
         self.write_state(kept.slot.id, tokens, num_tokens)

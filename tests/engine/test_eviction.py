@@ -6,6 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.cache.eviction import EvictionOrder, Resource, Worth
+from engine.cache.place_kinds import Kind
+
+ODDS: dict[Kind, float] = {"end": 0.6, "answer": 0.1}
 
 
 class Cache:
@@ -14,7 +17,9 @@ class Cache:
     def __init__(self, **worth: tuple[int, int]) -> None:
         self.worth = {name: Worth(*each) for name, each in worth.items()}
         self.pinned: set[str] = set()
-        self.order = EvictionOrder[str](self.worth.__getitem__, lambda k: k not in self.pinned)
+        self.order = EvictionOrder[str](
+            self.worth.__getitem__, lambda k: k not in self.pinned, odds=ODDS.__getitem__
+        )
         for name in worth:
             self.order.use(name)
 
@@ -60,6 +65,13 @@ def test_a_prefix_that_was_used_often_stays_longer() -> None:
     assert [cache.evict("pages") for _ in range(4)] == ["x", "y", "z", "often"]
 
 
+def test_a_prefix_that_is_unlikely_to_be_used_is_evicted_first() -> None:
+    cache = Cache(likely=(1000, 10))
+    cache.worth["unlikely"] = Worth(3000, 30, "answer")
+    cache.order.use("unlikely")
+    assert [cache.evict("pages"), cache.evict("pages")] == ["unlikely", "likely"]
+
+
 def test_a_prefix_in_use_is_passed_over() -> None:
     cache = Cache(a=(1000, 10), b=(1000, 10))
     cache.pinned = {"a"}
@@ -84,7 +96,7 @@ def test_a_worth_that_fell_is_seen_when_told() -> None:
 
 
 NAMES = st.sampled_from("abcdefgh")
-WORTHS = st.builds(Worth, st.integers(0, 5000), st.integers(0, 50))
+WORTHS = st.builds(Worth, st.integers(0, 5000), st.integers(0, 50), st.sampled_from(list(ODDS)))
 STEPS = st.lists(
     st.tuples(st.sampled_from(["use", "remove", "pin", "unpin", "evict"]), NAMES, WORTHS),
     max_size=80,
@@ -102,7 +114,8 @@ def test_what_is_evicted_is_worth_at_most_twice_the_least(
 
     def score(name: str) -> float:
         times = uses[name]
-        return len(times) * cache.worth[name].per(short) / (1 + now - times[-1])
+        worth = cache.worth[name]
+        return ODDS[worth.kind] * len(times) * worth.per(short) / (1 + now - times[-1])
 
     for what, name, worth in steps:
         if what == "use":

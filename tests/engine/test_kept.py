@@ -27,12 +27,12 @@ class Cache:
         keys = PrefixKeys("model", "", array("i", ids), PAGE)
         prefix = self.allocator.kept.longest(keys, len(ids) - 1)
         if prefix is not None:
-            self.allocator.kept.touch(prefix.key)
+            self.allocator.kept.hit(prefix.key)
         start = prefix.num_tokens if prefix is not None else 0
         allocation = self.allocator.reserve(-(-len(ids) // PAGE), prefix)
         for place in places:
             if start < place < len(ids):
-                kept = self.allocator.begin_prefix(allocation, keys, place)
+                kept = self.allocator.begin_prefix(allocation, keys, place, "end")
                 if kept is not None and self.allocator.finish_prefix(kept):
                     self.ids[kept] = ids[:place]
         if answer:
@@ -63,6 +63,31 @@ def test_where_state_slots_are_short_the_prefix_that_saves_least_goes() -> None:
     cache.compute(tuple(range(50, 63)), (12,), answer=False)
     cache.compute(tuple(range(70, 83)), (12,), answer=False)
     assert cache.kept() == [tuple(range(36)), tuple(range(50, 62)), tuple(range(70, 82))]
+
+
+def test_a_prefix_of_a_kind_that_is_never_used_is_evicted_first() -> None:
+    cache = Cache(num_pages=99, num_state_slots=3)
+    for _ in range(20):
+        cache.allocator.kept.odds.note_kept("answer")
+        cache.allocator.kept.odds.note_kept("end")
+        cache.allocator.kept.odds.note_used("end")
+    cache.compute(tuple(range(21)), (20,), answer=False)
+    cache.compute(tuple(range(50, 91)), (), answer=True)  # newer, and it saves more
+    cache.compute(tuple(range(60, 73)), (12,), answer=False)
+    assert cache.kept() == [tuple(range(20)), tuple(range(60, 72))]
+
+
+def test_only_a_prefix_that_a_prompt_begins_with_counts_as_used() -> None:
+    kept = Cache(num_pages=99, num_state_slots=9)
+    kept.compute(tuple(range(21)), (20,), answer=False)
+    (prefix,) = kept.allocator.kept
+    before = kept.allocator.kept.odds.of("end")
+    kept.allocator.kept.touch(prefix.key)  # another prompt has computed it again
+    assert kept.allocator.kept.odds.of("end") == before
+    kept.allocator.kept.hit(prefix.key)
+    once = kept.allocator.kept.odds.of("end")
+    kept.allocator.kept.hit(prefix.key)
+    assert kept.allocator.kept.odds.of("end") == once > before
 
 
 class KeptMachine(RuleBasedStateMachine):

@@ -126,7 +126,8 @@ class Memory:
         end = min(start + self.rng.randint(1, 8), len(running.tokens))
         place, kept = start + self.rng.randint(-2, 8), None
         if start < place <= end:
-            kept = self.allocator.begin_prefix(allocation, keys_of(running.tokens), place)
+            keys = keys_of(running.tokens)
+            kept = self.allocator.begin_prefix(allocation, keys, place, "end")
         for position in range(start, end):
             page = allocation.pages[position // PAGE]
             self.contents[page][position % PAGE] = running.tokens[position]

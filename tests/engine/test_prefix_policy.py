@@ -11,6 +11,7 @@ from engine.cache.prefix_policy import (
     MIN_SAVED_TOKENS,
     QUESTION_TOKENS,
     SeenPages,
+    kind_of,
     places,
 )
 from transport.wire.prefix import PrefixKeys
@@ -50,6 +51,13 @@ def test_of_places_that_are_near_each_other_the_first_is_taken() -> None:
 
 def test_a_prompt_that_adds_little_to_what_it_reuses_keeps_nothing() -> None:
     assert places(1_200, start=1_024, page_size=64) == ()
+
+
+def test_each_place_has_a_kind() -> None:
+    boundaries, branch = (4_000, 9_000), 2_000
+    found = places(12_000, start=10, boundaries=boundaries, branch=branch, page_size=64)
+    kinds = [kind_of(place, 12_000, boundaries, branch) for place in found]
+    assert kinds == ["branch", "boundary", "boundary", "question", "end"]
 
 
 @given(
