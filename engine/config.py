@@ -73,7 +73,7 @@ class EngineConfig:
     @property
     def lends(self) -> bool:
         """Whether it takes part in others' spread steps, without sequences of its own."""
-        return self.spread and self.device == "cuda" and not self.decodes
+        return self.spread and self.device == "cuda" and not (self.decodes or self.max_drafts)
 
     def __post_init__(self) -> None:
         _one_of("load_format", self.load_format, ("auto", "dummy"))
