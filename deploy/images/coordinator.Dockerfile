@@ -10,23 +10,24 @@ RUN python3 -c 'import ensurepip, venv' 2>/dev/null || { \
         apt-get update \
         && apt-get install -y --no-install-recommends python3 python3-venv \
         && rm -rf /var/lib/apt/lists/*; }
-
-FROM base AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python3 -m venv /opt/baton
-WORKDIR /src
-# What is depended on changes seldom, and is a layer of its own.
-COPY pyproject.toml deploy/images/requirements.py ./
-RUN python3 requirements.py > requirements.txt \
-    && /opt/baton/bin/pip install -r requirements.txt
-COPY . .
-RUN /opt/baton/bin/pip install --no-deps .
 
+FROM base AS build
+WORKDIR /src
+COPY . .
+RUN /opt/baton/bin/pip wheel --no-deps --wheel-dir /wheel .
+
+# What is depended on changes seldom: another version of Baton is a small layer on the same others.
 FROM base
 LABEL org.opencontainers.image.title="baton-coordinator" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --uid 10001 --user-group --no-create-home baton
-COPY --from=build /opt/baton /opt/baton
+COPY pyproject.toml deploy/images/requirements.py /opt/baton/
+RUN cd /opt/baton && python3 requirements.py > requirements.txt \
+    && bin/pip install -r requirements.txt
+COPY --from=build /wheel /opt/baton/wheel
+RUN /opt/baton/bin/pip install --no-deps /opt/baton/wheel/*.whl
 ENV PATH=/opt/baton/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
     BATON_HOST=0.0.0.0 BATON_PORT=8000 BATON_BIND=tcp://0.0.0.0:5555
 USER baton

@@ -18,34 +18,37 @@ RUN wanted=""; \
         apt-get update \
         && apt-get install -y --no-install-recommends $wanted \
         && rm -rf /var/lib/apt/lists/*; }
-
-FROM base AS build
-ARG VARIANT=cuda
-ARG CPU_TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python3 -m venv /opt/baton
-WORKDIR /src
-COPY pyproject.toml deploy/images/requirements.py ./
-# torch is nine tenths of the image, and changes least of all.
-RUN torch=$(python3 requirements.py worker | grep '^torch==') \
-    && if [ "$VARIANT" = cpu ]; then \
-        /opt/baton/bin/pip install "$torch+cpu" --extra-index-url "$CPU_TORCH_INDEX"; \
-    else \
-        /opt/baton/bin/pip install "$torch"; \
-    fi
-# A CPU needs no triton: plain PyTorch computes there.
-RUN if [ "$VARIANT" = cpu ]; then python3 requirements.py worker | grep -v '^triton=='; \
-    else python3 requirements.py worker gpu; fi > requirements.txt \
-    && /opt/baton/bin/pip install -r requirements.txt
-COPY . .
-RUN /opt/baton/bin/pip install --no-deps .
 
+FROM base AS build
+WORKDIR /src
+COPY . .
+RUN /opt/baton/bin/pip wheel --no-deps --wheel-dir /wheel .
+
+# torch is nine tenths of the image, and changes least of all; then comes what else is depended on:
+# another version of Baton is a small layer on the same others.
 FROM base
+ARG VARIANT=cuda
+ARG CPU_TORCH_INDEX=https://download.pytorch.org/whl/cpu
 LABEL org.opencontainers.image.title="baton-worker" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --uid 10001 --user-group --create-home baton \
     && install -d -o baton -g baton /var/cache/baton /var/lib/baton/gpus
-COPY --from=build /opt/baton /opt/baton
+COPY pyproject.toml deploy/images/requirements.py /opt/baton/
+RUN cd /opt/baton && torch=$(python3 requirements.py worker | grep '^torch==') \
+    && if [ "$VARIANT" = cpu ]; then \
+        bin/pip install "$torch+cpu" --extra-index-url "$CPU_TORCH_INDEX"; \
+    else \
+        bin/pip install "$torch"; \
+    fi
+# A CPU needs no triton: plain PyTorch computes there.
+RUN cd /opt/baton \
+    && if [ "$VARIANT" = cpu ]; then python3 requirements.py worker | grep -v '^triton=='; \
+    else python3 requirements.py worker gpu; fi > requirements.txt \
+    && bin/pip install -r requirements.txt
+COPY --from=build /wheel /opt/baton/wheel
+RUN /opt/baton/bin/pip install --no-deps /opt/baton/wheel/*.whl
 ENV PATH=/opt/baton/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
     CUDA_DEVICE_ORDER=PCI_BUS_ID TRITON_CACHE_DIR=/var/cache/baton/triton \
     BATON_GPU_LOCK_DIR=/var/lib/baton/gpus \
