@@ -13,6 +13,8 @@ import httpx
 from tests.e2e.problems import HELDOUT, final_number
 
 NUM_LONG = 80
+PAUSE_S = 0.3
+"""After an answer, before a client asks again: containers start beside it, on the same cores."""
 RETRY_S = 0.2
 PATIENCE_S = 60.0
 UNANSWERED = httpx.ConnectError, httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError
@@ -31,8 +33,9 @@ class Try:
 
 class Load:
     """``clients`` of them, from entering the context until leaving it, each with a question at a
-    time: a word problem, and every other one a stream of ``NUM_LONG`` tokens, which is longer than
-    anything here takes to die. A try that was not accepted is followed by another."""
+    time and a pause after it: a word problem, and every other one a stream of ``NUM_LONG`` tokens,
+    which is longer than anything here takes to die. A try that was not accepted is followed by
+    another."""
 
     def __init__(self, url: str, answers: dict[int, str], clients: int = 6) -> None:
         self.tries: list[Try] = []
@@ -73,6 +76,7 @@ class Load:
         while not self._stopping:
             index = list(self._answers)[turn % len(self._answers)]
             await self._insist(index, long=turn % 2 == 1)
+            await asyncio.sleep(PAUSE_S)
             turn += 1 + 2 * (turn // self._num_clients % 2)
 
     async def _insist(self, index: int, *, long: bool) -> None:
