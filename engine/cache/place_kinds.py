@@ -9,7 +9,7 @@ from another worker, which does not say where it was kept."""
 
 MAX_COUNTED = 1000
 """Prefixes of a kind that are counted until both of its counts are halved, so that older ones count
-less. On the traces of docs/prefix-cache.md it makes no difference above this."""
+less."""
 
 
 class UseOdds:
