@@ -16,16 +16,16 @@ RUN python3 -m venv /opt/baton
 FROM base AS build
 WORKDIR /src
 COPY . .
-RUN /opt/baton/bin/pip wheel --no-deps --wheel-dir /wheel .
+RUN /opt/baton/bin/pip wheel --no-deps --wheel-dir /wheel . \
+    && python3 deploy/images/requirements.py > /requirements.txt
 
 # What is depended on changes seldom: another version of Baton is a small layer on the same others.
 FROM base
 LABEL org.opencontainers.image.title="baton-coordinator" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --uid 10001 --user-group --no-create-home baton
-COPY pyproject.toml deploy/images/requirements.py /opt/baton/
-RUN cd /opt/baton && python3 requirements.py > requirements.txt \
-    && bin/pip install -r requirements.txt
+COPY --from=build /requirements.txt /opt/baton/
+RUN /opt/baton/bin/pip install -r /opt/baton/requirements.txt
 COPY --from=build /wheel /opt/baton/wheel
 RUN /opt/baton/bin/pip install --no-deps /opt/baton/wheel/*.whl
 ENV PATH=/opt/baton/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \

@@ -22,9 +22,16 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python3 -m venv /opt/baton
 
 FROM base AS build
+ARG VARIANT=cuda
 WORKDIR /src
 COPY . .
-RUN /opt/baton/bin/pip wheel --no-deps --wheel-dir /wheel .
+# A CPU needs no triton: plain PyTorch computes there.
+RUN /opt/baton/bin/pip wheel --no-deps --wheel-dir /wheel . \
+    && mkdir /wanted \
+    && if [ "$VARIANT" = cpu ]; then \
+        python3 deploy/images/requirements.py worker | sed '/^triton==/d; s/^torch==.*/&+cpu/'; \
+    else python3 deploy/images/requirements.py worker gpu; fi > /wanted/requirements.txt \
+    && grep '^torch==' /wanted/requirements.txt > /wanted/torch.txt
 
 # torch is nine tenths of the image, and changes least of all; then comes what else is depended on:
 # another version of Baton is a small layer on the same others.
@@ -35,18 +42,11 @@ LABEL org.opencontainers.image.title="baton-worker" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --uid 10001 --user-group --create-home baton \
     && install -d -o baton -g baton /var/cache/baton /var/lib/baton/gpus
-COPY pyproject.toml deploy/images/requirements.py /opt/baton/
-RUN cd /opt/baton && torch=$(python3 requirements.py worker | grep '^torch==') \
-    && if [ "$VARIANT" = cpu ]; then \
-        bin/pip install "$torch+cpu" --extra-index-url "$CPU_TORCH_INDEX"; \
-    else \
-        bin/pip install "$torch"; \
-    fi
-# A CPU needs no triton: plain PyTorch computes there.
-RUN cd /opt/baton \
-    && if [ "$VARIANT" = cpu ]; then python3 requirements.py worker | grep -v '^triton=='; \
-    else python3 requirements.py worker gpu; fi > requirements.txt \
-    && bin/pip install -r requirements.txt
+COPY --from=build /wanted/torch.txt /opt/baton/
+RUN if [ "$VARIANT" = cpu ]; then index="--extra-index-url $CPU_TORCH_INDEX"; fi \
+    && /opt/baton/bin/pip install -r /opt/baton/torch.txt $index
+COPY --from=build /wanted/requirements.txt /opt/baton/
+RUN /opt/baton/bin/pip install -r /opt/baton/requirements.txt
 COPY --from=build /wheel /opt/baton/wheel
 RUN /opt/baton/bin/pip install --no-deps /opt/baton/wheel/*.whl
 ENV PATH=/opt/baton/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
