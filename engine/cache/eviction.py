@@ -1,6 +1,6 @@
 """Which kept prefix is evicted next. Pure.
 
-A kept prefix is worth ``uses * odds of a use * saved tokens / size / age``, as in "Hyperbolic
+A kept prefix is worth ``uses * sqrt(odds of a use) * saved tokens / size / age``, as in "Hyperbolic
 Caching" (Blankstein et al., USENIX ATC '17) but for the age, which begins at the last use, and the
 odds, which are those of its kind of place (place_kinds.py). The least is evicted.
 """
@@ -57,7 +57,7 @@ class EvictionOrder(Generic[K]):
 
     ``worth`` is asked when a prefix is used and before it is evicted. Between the two it may rise
     unnoticed; ``changed`` says that it fell. A prefix that is not ``evictable`` is passed over.
-    ``odds`` of a use, by kind, are asked for each eviction, and so may change at any time.
+    ``weight`` of a kind is asked for each eviction, and so may change at any time.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class EvictionOrder(Generic[K]):
         worth: Callable[[K], Worth],
         evictable: Callable[[K], bool],
         clock: UseClock | None = None,
-        odds: Callable[[Kind], float] = lambda kind: 1.0,
+        weight: Callable[[Kind], float] = lambda kind: 1.0,
     ) -> None:
         self._worth = worth
         self._clock = clock or UseClock()
         self._uses: dict[K, Uses] = {}
         self._ranks: dict[Resource, _Ranks[K]] = {
-            "pages": _Ranks(evictable, odds),
-            "state_slots": _Ranks(evictable, odds),
+            "pages": _Ranks(evictable, weight),
+            "state_slots": _Ranks(evictable, weight),
         }
 
     def __len__(self) -> int:
@@ -117,7 +117,8 @@ class EvictionOrder(Generic[K]):
 
 
 _Rank = tuple[Kind, int]
-"""A kind of place, and the power of two of what a prefix is worth but for its odds and age."""
+"""A kind of place, and the power of two of what a prefix is worth but for its age and the weight of
+its kind."""
 
 
 class _Ranks(Generic[K]):
@@ -127,9 +128,9 @@ class _Ranks(Generic[K]):
     each are compared: some 20 comparisons a kind, however many prefixes are kept.
     """
 
-    def __init__(self, evictable: Callable[[K], bool], odds: Callable[[Kind], float]) -> None:
+    def __init__(self, evictable: Callable[[K], bool], weight: Callable[[Kind], float]) -> None:
         self._evictable = evictable
-        self._odds = odds
+        self._weight = weight
         self._order = count()
         self._places: dict[K, tuple[_Rank, int]] = {}  # rank and last use; other entries are stale
         self._heaps: dict[_Rank, list[tuple[int, int, K]]] = {}
@@ -151,7 +152,7 @@ class _Ranks(Generic[K]):
 
     def least(self, now: int) -> K | None:
         found = [
-            (log2((1 + now - first[0]) / self._odds(kind)) - power, first)
+            (log2((1 + now - first[0]) / self._weight(kind)) - power, first)
             for (kind, power), first in self._firsts()
         ]
         return max(found)[1][2] if found else None

@@ -60,7 +60,7 @@ class KeptPrefixes:
             self.worth,
             lambda kept: not (kept.num_users or kept.leaving),
             self.clock,
-            self.odds.of,
+            self.odds.weight,
         )
         self._ends: dict[bytes, list[KeptPrefix]] = {}  # by the key of their whole pages
         self._beside = beside

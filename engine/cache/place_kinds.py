@@ -1,5 +1,6 @@
 """Kinds of places where states are kept, and how likely a state there is used. Pure."""
 
+from math import sqrt
 from typing import Literal
 
 Kind = Literal["end", "question", "boundary", "branch", "answer", "copied"]
@@ -29,6 +30,11 @@ class UseOdds:
     def note_used(self, kind: Kind) -> None:
         """A prefix of this kind was used for the first time since it was kept."""
         self._num_used[kind] = self._num_used.get(kind, 0) + 1
+
+    def weight(self, kind: Kind) -> float:
+        """What the odds count for: their square root. A kind that is evicted early has few uses, so
+        that its odds alone would keep it from ever having more."""
+        return sqrt(self.of(kind))
 
     def of(self, kind: Kind) -> float:
         """Between 0 and 1, neither included."""

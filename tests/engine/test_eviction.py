@@ -18,7 +18,7 @@ class Cache:
         self.worth = {name: Worth(*each) for name, each in worth.items()}
         self.pinned: set[str] = set()
         self.order = EvictionOrder[str](
-            self.worth.__getitem__, lambda k: k not in self.pinned, odds=ODDS.__getitem__
+            self.worth.__getitem__, lambda k: k not in self.pinned, weight=ODDS.__getitem__
         )
         for name in worth:
             self.order.use(name)
