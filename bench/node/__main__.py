@@ -2,7 +2,7 @@
 
     python -m bench.dummy_checkpoint --out /tmp/full
     python -m bench.node --setups split:2+6,split:1+7,colocated:8 --model /tmp/full \\
-        --load-format dummy --device cuda --prefix h200- --budget-s 1650 --call-s 560
+        --load-format dummy --device cuda --prefix h200x8- --budget-s 1650 --call-s 560
 
 1. ``baton doctor``, with the self-test of every pair of GPUs.
 2. For each set-up a stack: throughput at 1 to 64 at once (*levels*); the self-tests of its pairs of
@@ -11,30 +11,34 @@
 3. Handoffs under load with verified digests, while workers are killed (*soak*).
 4. Levels again with spread steps, and with drafts.
 
-Each part has a deadline and a result file, PREFIX + stack + part, and a part whose file says that
-it went well is not measured again: the same command goes on where it ended. ``--budget-s`` bounds
-what is still to do, over all calls: beyond it the least important parts are left out. ``--call-s``
-bounds this call. ``--archive`` packs all results so far into one file after each part. At the end,
-also with ``--call-s 0``, a table of all that is there, with measured / predicted (bench/predict),
-goes to the terminal and to PREFIX + summary.json.
+Each part has a deadline and a result file, PREFIX + stack + part in ``--out-dir``, and a part whose
+file says that it went well is not measured again: the same command goes on where it ended. A file
+that is no result of its part is not overwritten. ``--budget-s`` bounds all calls together: beyond
+it the least important parts are left out, and stay so unless it is raised. ``--call-s`` bounds this
+call. ``--archive`` packs all results so far into one file after each part. At the end, also with
+``--call-s 0``, a table of all that is there, with measured / predicted (bench/predict), goes to the
+terminal and to PREFIX + summary.json.
 
-Exit code: 0 all parts of the plan are there and went well; 1 not; 2 wrong arguments.
+Exit code: 0 all parts of the plan are there and went well; 1 not; 2 wrong arguments; 3 all parts
+were done before, so nothing was measured or written (``--call-s 0`` asks for no more, and ends with
+0).
 """
 
 import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
 from bench import environment, result_file
 from bench.harness.options import int_list
 from bench.node import estimates
-from bench.node.plan import KINDS, MODES, chosen, total_s, wanted
+from bench.node.earlier import Earlier, require_own
+from bench.node.plan import KINDS, MODES, total_s, wanted
 from bench.node.run import Conductor, Outcome, pack
-from bench.node.settings import Settings
+from bench.node.settings import UNLIMITED_S, Settings
 from bench.node.sizes import SIZES, Sizes
 from bench.node.summary import lines, node_of, tables
 from bench.predict.tables import STEPS, Table
@@ -59,9 +63,9 @@ def main(
     rounds: Annotated[int, typer.Option(help="Times that a level is filled; 0: the size's.")] = 0,
     modes: Annotated[str, typer.Option(help="Of plain, spread, drafts.")] = ",".join(MODES),
     parts: Annotated[str, typer.Option(help="Only these.")] = ",".join(KINDS),
-    budget_s: Annotated[float, typer.Option(help="Seconds for all that is still to do.")] = 1e6,
-    call_s: Annotated[float, typer.Option(help="Seconds for this call.")] = 1e6,
-    out_dir: Annotated[Path, typer.Option(help="Where the results go.")] = ROOT / "bench/results",
+    budget_s: Annotated[float, typer.Option(help="Seconds for all calls.")] = UNLIMITED_S,
+    call_s: Annotated[float, typer.Option(help="Seconds for this call.")] = UNLIMITED_S,
+    out_dir: Annotated[Path, typer.Option(help="Where the results go.")] = Path("node-results"),
     prefix: Annotated[str, typer.Option(help="What their names begin with.")] = "",
     archive: Annotated[Path | None, typer.Option(help="Also all of them, as .tar.gz.")] = None,
     plan_only: Annotated[bool, typer.Option("--plan", help="Show the plan, run nothing.")] = False,
@@ -76,24 +80,28 @@ def main(
         if device == "cuda" and not plan_only:
             _require_gpus(pools)
         table = Table.read(step or STEPS) if step or device == "cuda" else None
+        plan = [estimates.part(k, each, sizes, device, node_of(table, each)) for k, each in every]
+        settings = Settings(
+            model.absolute(), device, load_format, sizes, out_dir.absolute(), prefix, table,
+            tuple(sys.argv[1:]), budget_s,
+        )  # fmt: skip
+        files = [settings.file(part) for part in plan]
+        results = [*files, settings.summary_file]
+        require_own(zip(plan, files, strict=True))
+        earlier = Earlier.read(settings.summary_file)
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
-    command = tuple(sys.argv[1:])
-    settings = Settings(
-        model.absolute(), device, load_format, sizes, out_dir.absolute(), prefix, table, command
-    )
-    plan = [estimates.part(k, each, sizes, device, node_of(table, each)) for k, each in every]
     starts = estimates.starts(device)
-    files = [settings.file(part) for part in plan]
     conductor = Conductor(
         settings, starts, 0.0 if plan_only else call_s,
-        after_part=partial(pack, archive, files) if archive else lambda: None,
+        after_part=partial(pack, archive, results) if archive else lambda: None,
     )  # fmt: skip
     to_do = [part for part in plan if not conductor.is_done(part)]
-    taken = chosen(to_do, budget_s, starts)
+    taken = earlier.choose(to_do, budget_s, starts)
     typer.echo(
         f"{len(plan)} parts, {len(to_do)} to do in about {total_s(to_do, starts):.0f} s, of these "
-        f"{len(taken)} in {total_s(taken, starts):.0f} s",
+        f"{len(taken)} in {total_s(taken, starts):.0f} s; earlier calls took "
+        f"{earlier.spent_s:.0f} s",
         err=True,
     )
     if plan_only:
@@ -101,15 +109,25 @@ def main(
             state = "chosen" if part in taken else "left out" if part in to_do else "done before"
             typer.echo(f"{part.name:>34}  {part.seconds:6.0f} s  {state}")
         return
+    if not to_do and call_s > 0:
+        typer.echo(
+            f"nothing was measured: all {len(plan)} parts were done before, and their results are "
+            f"in {out_dir}. To measure a part again remove its file, or give another --out-dir or "
+            "--prefix; --call-s 0 writes the summary",
+            err=True,
+        )
+        raise typer.Exit(3)
     out_dir.mkdir(parents=True, exist_ok=True)
     outcomes = conductor.run(plan, taken)
-    whole = _told(settings, outcomes, conductor.started_s)
+    whole = _told(settings, earlier, outcomes, conductor)
     if archive:
-        pack(archive, [*files, settings.summary_file])
+        pack(archive, results)
     raise typer.Exit(0 if whole else 1)
 
 
-def _told(settings: Settings, outcomes: list[Outcome], started_s: dict[str, float]) -> bool:
+def _told(
+    settings: Settings, earlier: Earlier, outcomes: list[Outcome], conductor: Conductor
+) -> bool:
     """Write and show the whole; whether all parts are there and went well."""
     found = tables(settings, [outcome.part for outcome in outcomes])
     problems = [
@@ -117,7 +135,7 @@ def _told(settings: Settings, outcomes: list[Outcome], started_s: dict[str, floa
         for outcome in outcomes
         if not outcome.state.startswith("done")
     ]
-    parts, started_before = _before(settings.summary_file)
+    parts = dict(earlier.parts)
     for outcome in outcomes:
         if outcome.state != "done before" or outcome.part.name not in parts:
             parts[outcome.part.name] = outcome.json()
@@ -125,11 +143,15 @@ def _told(settings: Settings, outcomes: list[Outcome], started_s: dict[str, floa
         "node",
         environment=environment.describe(settings.command, "bench.node"),
         server={"model": settings.model.name, "device": settings.device},
-        settings={"predicted_from": settings.table.files if settings.table else None},
+        settings={
+            "predicted_from": settings.table.files if settings.table else None,
+            "budget_s": settings.budget_s,
+        },
         results={
             "stacks": found,
             "parts": [parts[outcome.part.name] for outcome in outcomes],
-            "started_s": started_before | started_s,
+            "started_s": {**earlier.started_s, **conductor.started_s},
+            "spent_s": earlier.spent_s + conductor.spent_s,
         },
         problems=problems,
     )
@@ -139,15 +161,6 @@ def _told(settings: Settings, outcomes: list[Outcome], started_s: dict[str, floa
     for problem in problems:
         typer.echo(problem.splitlines()[0], err=True)
     return not problems
-
-
-def _before(summary: Path) -> tuple[dict[str, Any], dict[str, float]]:
-    """What calls before said of parts and of the stacks' starts."""
-    try:
-        results = result_file.load(summary, "node")["results"]
-    except result_file.ResultFileBad:
-        return {}, {}
-    return {part["part"]: part for part in results["parts"]}, results["started_s"]
 
 
 def _sizes(name: str, levels: str, rounds: int) -> Sizes:

@@ -63,6 +63,11 @@ class Part:
         return self.kind if self.kind == "doctor" else f"{self.served.name}-{self.kind}"
 
     @property
+    def result_kind(self) -> str:
+        """Of its result file: levels and a crowd are measured by ``baton bench throughput``."""
+        return "throughput" if self.kind in ("levels", "crowd") else f"node {self.kind}"
+
+    @property
     def stack(self) -> Served | None:
         """The one that it shares with others."""
         return None if self.kind in ALONE else self.served
@@ -144,9 +149,11 @@ def fits(
     part: Part, others: Iterable[Part], left_s: float, running: Served | None, started: int,
     starts: Starts,
 ) -> bool:  # fmt: skip
-    """Whether there is time for it now; ``running`` is the stack that is up, after ``started``. A
-    stack is started only where the longest of its parts, among ``others``, has time too."""
+    """Whether there is time for it now, and to stop the stacks; ``running`` is the stack that is
+    up, after ``started``. A stack is started only where the longest of its parts, among ``others``,
+    has time too."""
+    stop_s = starts.stop_s if running else 0.0
     if part.stack is None or part.stack == running:
-        return part.seconds <= left_s
+        return part.seconds + stop_s <= left_s
     longest_s = max(p.seconds for p in [part, *others] if p.stack == part.stack)
-    return starts.of(started) + longest_s <= left_s
+    return stop_s + starts.of(started) + longest_s <= left_s

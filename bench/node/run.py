@@ -7,8 +7,8 @@ file says that it went well is not measured again, so a call goes on where the o
 import json
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -66,7 +66,8 @@ class Outcome:
 
 class Conductor:
     """``call_s``: no part begins that should not end within it, and none is waited for much longer.
-    ``start`` runs a stack; ``started_s`` is what each took to start."""
+    ``start`` runs a stack; ``started_s`` is what each took to start, ``spent_s`` the call's
+    seconds."""
 
     def __init__(
         self,
@@ -80,7 +81,8 @@ class Conductor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._starts, self._clock = settings, starts, clock
-        self._ends_at = clock() + call_s
+        self._began = clock()
+        self._ends_at = self._began + call_s
         self._start = start or started
         self._after_part = after_part
         self._num_started = 0
@@ -88,6 +90,7 @@ class Conductor:
         self._not_startable: dict[Served, str] = {}
         self._open = ExitStack()
         self.started_s: dict[str, float] = {}
+        self.spent_s = 0.0
 
     def is_done(self, part: Part) -> bool:
         """An earlier call has measured it, and it went well."""
@@ -101,6 +104,8 @@ class Conductor:
                 outcomes.append(outcome)
                 said = f"{part.name}: {outcome.state}, {outcome.seconds:.0f} s"
                 typer.echo("\n".join([said, *outcome.problems]), err=True)
+            self._stop()
+        self.spent_s = self._clock() - self._began
         return outcomes
 
     def _outcome(self, part: Part, chosen: Sequence[Part]) -> Outcome:
@@ -161,16 +166,17 @@ class Conductor:
         return running
 
     def _stop(self) -> None:
+        """In order while there is time; then it is killed."""
+        if self._running is not None:
+            self._running[1].stop(min(stack.STOP_S, self._left_s()))
         self._running = None
         self._open.close()
 
 
-@contextmanager
-def started(settings: Settings, served: Served, start_s: float) -> Iterator[stack.Stack]:
-    up = settings.up(served)
-    with stack.started(*up, settings=served.settings(), start_s=start_s) as running:
-        yield running
-        running.stop()
+def started(
+    settings: Settings, served: Served, start_s: float
+) -> AbstractContextManager[stack.Stack]:
+    return stack.started(*settings.up(served), settings=served.settings(), start_s=start_s)
 
 
 def went_well(file: Path) -> bool:

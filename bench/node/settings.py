@@ -9,11 +9,13 @@ from bench.node.plan import Part, Served
 from bench.node.sizes import Sizes
 from bench.predict.tables import Table
 
+UNLIMITED_S = 1e6
+
 
 @dataclass(frozen=True)
 class Settings:
     """``table`` is one GPU's, None where none of this machine's kind was measured; ``command`` are
-    the arguments, for the result files."""
+    the arguments, for the result files; ``budget_s`` is for all calls."""
 
     model: Path
     device: str
@@ -23,6 +25,7 @@ class Settings:
     prefix: str
     table: Table | None
     command: tuple[str, ...] = ()
+    budget_s: float = UNLIMITED_S
 
     def file(self, part: Part) -> Path:
         return self.out_dir / f"{self.prefix}{part.name}.json"

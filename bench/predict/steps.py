@@ -104,7 +104,8 @@ class Local:
 @dataclass(frozen=True)
 class Spread:
     """Groups of at most ``MAX_MEMBERS`` workers, in order, compute steps together from as many
-    rows on as decode/spread_policy.py says, while none of them computes prompts."""
+    rows on as decode/spread_policy.py says, while none of them computes prompts. Prefill workers
+    lend nothing here (docs/spread.md, "Lenders")."""
 
     local: Local
 

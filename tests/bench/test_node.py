@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from bench.node import __main__ as command
 from bench.node import estimates, measurements, pairs, run
+from bench.node.earlier import Earlier
 from bench.node.plan import KINDS, MODES, Part, Served, Starts, chosen, fits, total_s, wanted
 from bench.node.run import Conductor, pack
 from bench.node.settings import Settings
@@ -82,6 +83,11 @@ def test_a_part_needs_the_time_of_its_stacks_start() -> None:
     assert not fits(pairs, [levels], 79.0, None, 1, STARTS), "the stack's levels have no time"
     assert fits(pairs, [levels], 5.0, served, 1, STARTS)
     assert fits(pairs, [replace(levels, served=Served(SETUPS[1]))], 55.0, None, 1, STARTS)
+    stopped = replace(STARTS, stop_s=5.0)
+    assert not fits(levels, [], 34.0, served, 1, stopped), "the stack is stopped within the call"
+    assert fits(levels, [], 35.0, served, 1, stopped)
+    assert not fits(levels, [], 89.0, Served(SETUPS[1]), 1, stopped), "and the other one before it"
+    assert fits(levels, [], 90.0, Served(SETUPS[1]), 1, stopped)
     assert levels.deadline_s == 120.0
     assert replace(levels, limit_s=40.0).deadline_s == 40.0
 
@@ -97,7 +103,9 @@ class Site:
         self.now = 0.0
         self.begun: list[str] = []
         self.stopped: list[str] = []
+        self.stop_within_s: list[float] = []
         self.broken: set[str] = set()
+        self.starts, self.cold = STARTS, False
         self.settings = settings(tmp_path)
         for kinds in (run.WITH_STACK, run.WITHOUT):
             for kind in kinds:
@@ -108,23 +116,40 @@ class Site:
         self.now += part.seconds
         if part.name in self.broken:
             raise measurements.PartFailed("it broke")
-        settings.write(part, {}, {"x": 1}, [])
+        settings.write(part, {}, {}, [])
         return []
 
     @contextmanager
     def start(self, settings: Settings, served: Served, start_s: float) -> Iterator[Any]:
-        self.now += STARTS.later_s
+        self.now += self.starts.first_s if self.cold else self.starts.later_s
+        self.cold = False
         if served.name in self.broken:
             raise StackFailed(f"not ready within {start_s:g} s:\nits last line")
         self.begun.append(served.name)
-        yield SimpleNamespace(process=SimpleNamespace(poll=lambda: None))
+        yield SimpleNamespace(process=SimpleNamespace(poll=lambda: None), stop=self.stop)
         self.stopped.append(served.name)
 
-    def run(self, parts: list[Part], call_s: float = 1e6, taken: list[Part] | None = None) -> Any:
-        conductor = Conductor(
-            self.settings, STARTS, call_s, start=self.start, clock=lambda: self.now
+    def stop(self, deadline_s: float) -> None:
+        self.now += self.starts.stop_s
+        self.stop_within_s.append(deadline_s)
+
+    def conductor(self, call_s: float) -> Conductor:
+        self.cold = True
+        return Conductor(
+            self.settings, self.starts, call_s, start=self.start, clock=lambda: self.now
         )
-        return conductor.run(parts, parts if taken is None else taken)
+
+    def run(self, parts: list[Part], call_s: float = 1e6, taken: list[Part] | None = None) -> Any:
+        return self.conductor(call_s).run(parts, parts if taken is None else taken)
+
+    def call(self, plan: list[Part], call_s: float, budget_s: float) -> list[str]:
+        """One call of the command; the states of its parts."""
+        asked = replace(self.settings, budget_s=budget_s)
+        conductor, earlier = self.conductor(call_s), Earlier.read(asked.summary_file)
+        to_do = [part for part in plan if not conductor.is_done(part)]
+        outcomes = conductor.run(plan, earlier.choose(to_do, budget_s, self.starts))
+        command._told(asked, earlier, outcomes, conductor)
+        return [outcome.state for outcome in outcomes]
 
 
 @pytest.fixture
@@ -180,12 +205,36 @@ def test_a_call_ends_in_time_and_what_was_not_chosen_is_left_out(site: Site) -> 
     assert site.now <= 125.0
 
 
+def test_a_stack_is_stopped_within_the_call(site: Site) -> None:
+    site.run(FOUR[1:], call_s=140.0)
+    assert site.stop_within_s == [140.0 + run.GRACE_S - 120.0]
+
+
 def test_eight_gpus_are_measured_in_calls_of_ten_minutes(site: Site) -> None:
-    plan, num_calls = full_plan(), 0
-    while any(each.state != "done before" for each in site.run(plan, call_s=560.0)):
-        num_calls += 1
-        assert num_calls <= 3
-    assert site.now < 1800.0
+    """As docs/disaggregation.md has it."""
+    site.starts, plan = estimates.GPU_STARTS, full_plan()
+
+    def calls(budget_s: float) -> tuple[list[int], list[str]]:
+        """Seconds of each call until no part is to come, and what was left out."""
+        seconds, states = [], ["not yet"]
+        while "not yet" in states:
+            began = site.now
+            states = site.call(plan, 560.0, budget_s)
+            seconds.append(round(site.now - began))
+        return seconds, [p.name for p, s in zip(plan, states, strict=True) if s == "left out"]
+
+    drafts = ["split-1-7-drafts-levels", "colocated-8-drafts-levels"]
+    assert calls(1650.0) == ([489, 472, 557, 0], drafts), "133 s are left: not enough for either"
+    assert calls(2400.0) == ([247], [])
+
+
+def test_what_a_budget_left_out_is_measured_only_with_a_larger_one(site: Site) -> None:
+    assert site.call(FOUR, 1e6, 165.0) == ["done", "done", "done", "left out"]
+    assert site.call(FOUR, 1e6, 165.0) == [*["done before"] * 3, "left out"]
+    (site.settings.file(FOUR[2])).unlink()
+    assert site.call(FOUR, 1e6, 165.0) == [*["done before"] * 2, "left out", "left out"]
+    assert site.now == 130.0
+    assert site.call(FOUR, 1e6, 400.0) == [*["done before"] * 2, "done", "done"]
 
 
 def test_results_are_packed_into_one_file(tmp_path: Path) -> None:
@@ -293,12 +342,21 @@ def test_the_summary_keeps_what_calls_before_said(tmp_path: Path) -> None:
     here, (part,) = settings(tmp_path), parts("split:1+1/levels")
     here.file(part).write_text(json.dumps(throughput({1: 100.0})))
     failed = run.Outcome(part, "failed", 3.0, ["it broke"])
-    assert not command._told(here, [failed], {})
-    assert command._told(here, [run.Outcome(part, "done", 12.0)], {"split-1-1": 60.0})
-    assert command._told(here, [run.Outcome(part, "done before")], {})
+    call = Conductor(here, STARTS, 0.0)
+
+    def told(outcome: run.Outcome) -> bool:
+        return command._told(here, Earlier.read(here.summary_file), [outcome], call)
+
+    call.spent_s = 40.0
+    assert not told(failed)
+    call.started_s = {"split-1-1": 60.0}
+    assert told(run.Outcome(part, "done", 12.0))
+    call.spent_s, call.started_s = 0.0, {}
+    assert told(run.Outcome(part, "done before"))
     document = json.loads(here.summary_file.read_text())
     assert document["results"]["parts"][0]["seconds"] == 12.0
     assert document["results"]["started_s"] == {"split-1-1": 60.0}
+    assert document["results"]["spent_s"] == 80.0
     assert document["ok"]
 
 
@@ -312,3 +370,46 @@ def test_the_plan_is_shown_and_nothing_run(monkeypatch: pytest.MonkeyPatch, tmp_
     assert "split-2-6-levels" in told.output
     assert "left out" in told.output
     assert list(tmp_path.iterdir()) == []
+
+
+def invoked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+    app = typer.Typer()
+    app.command()(command.main)
+    monkeypatch.setattr(sys, "argv", ["node"])
+    return CliRunner().invoke(app, ["--setups", "split:1+1", "--size", "tiny", *arguments])
+
+
+def test_a_call_with_nothing_to_do_says_so_and_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (part,), here = parts("split:1+1/pairs"), settings(tmp_path)
+    here.write(part, {}, {"passed": 2, "expected": 2, "slowest_gb_per_s": 1.0}, [])
+    arguments = ["--parts", "pairs", "--modes", "plain", "--prefix", "t-", "--out-dir"]
+    told = invoked(monkeypatch, *arguments, str(tmp_path))
+    assert told.exit_code == 3
+    assert "nothing was measured: all 1 parts were done before" in told.output
+    assert not here.summary_file.exists()
+    told = invoked(monkeypatch, *arguments, str(tmp_path), "--call-s", "0")
+    assert told.exit_code == 0
+    assert here.summary_file.exists()
+
+
+def test_a_file_of_something_else_is_not_overwritten(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("split-1-1-handoff.json", "split-1-1-levels.json", "summary.json"):
+        file = tmp_path / name
+        file.write_text('{"handoffs": 462}')
+        told = invoked(monkeypatch, "--out-dir", str(tmp_path))
+        assert told.exit_code == 2
+        assert name in "".join(told.output.split("\n"))
+        assert file.read_text() == '{"handoffs": 462}'
+        file.unlink()
+
+
+def test_results_go_to_a_folder_of_their_own_by_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = invoked(monkeypatch, "--plan", "--modes", "plain,drafts", "--prefix", "cpu-node-")
+    assert "done before" not in told.output
