@@ -21,7 +21,8 @@ _MAX_OPEN = 65_536
 _STATS_EVERY_S = 2.0
 _HEALTH_EVERY_S = 5.0
 _HEALTH_TIMEOUT_S = 15.0
-_DESTROY_S = 10.0
+_DESTROY_S = 20.0
+"""For a node to ask its stack whether it is alive, and to kill one that has not ended in time."""
 
 
 def build(arguments: Mapping[str, Any]) -> Application:

@@ -6,8 +6,9 @@ Life of a replica:
              request and no token passes through this process
  3. watch    ``/ready`` and ``/metrics`` are read for health, routing and scaling
  4. stop     Ray chooses the replica for no new request; then ``baton up`` gets SIGTERM, and what
-             runs has ``drain_s`` to end. A stack that hangs, or has no live worker for too long,
-             ends nothing that runs: it has ``STOP_S``, so that the next one gets its GPUs
+             runs has ``drain_s`` to end. A stack that answers none of ``_ASKS`` requests, or had
+             no live worker for too long when its health was last checked, ends nothing that runs:
+             it has ``STOP_S``, so that the next one gets its GPUs
 """
 
 import asyncio
@@ -31,6 +32,8 @@ from transport.wire.errors import BatonError
 _ANSWER_S = 5.0
 _ASKED_S = 2.0
 """Sooner than the ingress gives up: the others' answers are still used."""
+_ASKS, _ALIVE_S = 3, 3.0
+"""Before a stop, one after the other: a busy stack may be late once."""
 
 
 class Unhealthy(BatonError):
@@ -60,12 +63,13 @@ class Node:
         )
         self._stop_s = settings.drain_s + STOP_S
         self._unready_s = settings.unready_s
-        self._ready_at = -math.inf  # one that never was ready has nothing to finish
+        self._dead_since = math.inf  # since when no worker lives; infinite while one does
+        self._dead_too_long = True  # one that never was ready has nothing to finish
         self._stack = Stack(service)
         await self._stack.start()
         self._fetcher = Fetcher(self._stack.url, _ANSWER_S)
         self._name = serve.get_replica_context().replica_id.unique_id
-        self._ready_at = time.monotonic()
+        self._dead_too_long = False
         self._stopping = False
 
     def record_replica_metadata(self) -> dict[str, str]:
@@ -77,10 +81,11 @@ class Node:
         ready either, but well."""
         if ended := self._stack.ended:
             raise Unhealthy(f"baton up has ended: {ended}")
-        ready = await self._ready()
-        if ready.ready or not any(map(_is_dead, ready.problems)):
-            self._ready_at = time.monotonic()
-        elif self._unready_for_too_long:
+        ready, now = await self._ready(), time.monotonic()
+        dead = not ready.ready and any(map(_is_dead, ready.problems))
+        self._dead_since = min(self._dead_since, now) if dead else math.inf
+        self._dead_too_long = now - self._dead_since > self._unready_s
+        if self._dead_too_long:
             raise Unhealthy(f"not ready for {self._unready_s:g} s: {'; '.join(ready.problems)}")
 
     async def record_routing_stats(self) -> dict[str, Any]:
@@ -108,19 +113,18 @@ class Node:
     async def end(self) -> None:
         """Stop the stack, by its drain where that can finish anything."""
         self._stopping = True
-        drains = not self._unready_for_too_long and await self._answers()
+        drains = not self._dead_too_long and await self._answers()
         await self._stack.stop(self._stop_s if drains else STOP_S)
 
-    @property
-    def _unready_for_too_long(self) -> bool:
-        return time.monotonic() - self._ready_at > self._unready_s
-
     async def _answers(self) -> bool:
-        try:
-            await self._get("/health")
-        except Unhealthy:
-            return False
-        return True
+        for _ in range(_ASKS):
+            try:
+                async with asyncio.timeout(_ALIVE_S):
+                    await self._get("/health")
+            except (Unhealthy, TimeoutError):
+                continue
+            return True
+        return False
 
     async def _ready(self) -> _Ready:
         try:
