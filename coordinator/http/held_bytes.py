@@ -1,6 +1,7 @@
 """How many bytes of bodies are held, in all and by whom."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from coordinator.http.errors import ApiError
 
@@ -9,50 +10,55 @@ _SHARE = 2  # of all that is allowed, one owner has half at most
 
 
 class BodyBytes:
-    """Counts bytes of bodies by their owner, a key or a client's address, up to ``max_bytes``."""
+    """Counts bytes of bodies by their owners, keys or clients' addresses, up to ``max_bytes``."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._held: Counter[str] = Counter()
         self._num_held = 0
 
-    def hold(self, owner: str) -> "HeldBytes":
-        """Begin to count a body; ``release`` it when the body is read."""
-        return HeldBytes(self, owner)
+    def hold(self, *owners: str) -> "HeldBytes":
+        """Begin to count a body, for each of its ``owners``; ``release`` it when it is held no
+        longer."""
+        return HeldBytes(self, owners)
 
-    def take(self, owner: str, num_bytes: int) -> None:
+    def take(self, owners: Sequence[str], num_bytes: int) -> None:
         """Raises ApiError, and takes nothing, where it is too much now."""
-        if self._held[owner] + num_bytes > self._max_bytes // _SHARE:
+        most = self._max_bytes // _SHARE
+        if (held := max(self._held[owner] for owner in owners)) + num_bytes > most:
             raise ApiError(
                 429,
-                f"your bodies that wait to be read hold {self._held[owner]} bytes; "
-                f"at most {self._max_bytes // _SHARE} are taken",
+                f"your bodies that are held have {held} bytes; at most {most} are taken",
                 code="rate_limit_exceeded",
                 retry_after_s=_RETRY_AFTER_S,
             )
         if self._num_held + num_bytes > self._max_bytes:
-            message = f"bodies that wait to be read hold {self._num_held} bytes, the most allowed"
+            message = (
+                f"the bodies that are held have {self._num_held} bytes; "
+                f"at most {self._max_bytes} are taken"
+            )
             raise ApiError(503, message, code="overloaded", retry_after_s=_RETRY_AFTER_S)
-        self.give_back(owner, -num_bytes)
+        self.give_back(owners, -num_bytes)
 
-    def give_back(self, owner: str, num_bytes: int) -> None:
+    def give_back(self, owners: Sequence[str], num_bytes: int) -> None:
         self._num_held -= num_bytes
-        self._held[owner] -= num_bytes
-        if not self._held[owner]:
-            del self._held[owner]
+        for owner in owners:
+            self._held[owner] -= num_bytes
+            if not self._held[owner]:
+                del self._held[owner]
 
 
 class HeldBytes:
-    def __init__(self, bodies: BodyBytes, owner: str) -> None:
+    def __init__(self, bodies: BodyBytes, owners: Sequence[str]) -> None:
         self._bodies = bodies
-        self._owner = owner
+        self._owners = owners
         self.num_bytes = 0
 
     def add(self, num_bytes: int) -> None:
         """Raises ApiError where it is too much now."""
-        self._bodies.take(self._owner, num_bytes)
+        self._bodies.take(self._owners, num_bytes)
         self.num_bytes += num_bytes
 
     def release(self) -> None:
-        self._bodies.give_back(self._owner, self.num_bytes)
+        self._bodies.give_back(self._owners, self.num_bytes)
         self.num_bytes = 0

@@ -6,6 +6,7 @@ each replica.
 """
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 from weakref import finalize
@@ -26,7 +27,8 @@ from deploy.ray.records import holders, key_of, named
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """A node's own limit is lower and has its own error."""
 MAX_HELD_BYTES = 1024 * 1024 * 1024
-"""Of all bodies together; as at a node, one client has half at most."""
+"""Of all bodies together; one key has half at most, and so has one address: keys are not checked
+here, so a client may send any."""
 BODY_S = 60.0
 
 
@@ -37,7 +39,7 @@ class Ingress:
         self._bytes = BodyBytes(MAX_HELD_BYTES)
 
     async def __call__(self, request: Request) -> Response:
-        held = self._bytes.hold(_owner(request))
+        held = self._bytes.hold(*_owners(request))
         with ExitStack() as refused:
             refused.callback(held.release)
             try:
@@ -68,9 +70,11 @@ class Ingress:
             await session.close()
 
 
-def _owner(request: Request) -> str:
-    """The key that a client sends, or its address."""
-    return key_of(request) or (request.client.host if request.client else "")
+def _owners(request: Request) -> Iterator[str]:
+    """The address of a client, and the key that it sends."""
+    yield f"address {request.client.host if request.client else ''}"
+    if key := key_of(request):
+        yield f"key {key}"
 
 
 async def _received(request: Request, held: HeldBytes) -> bytes:

@@ -32,7 +32,8 @@ async def door(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OneIn
             await found._session.close()
 
 
-def request(*parts: bytes, key: str, leaves: bool = False) -> Request:
+def request(*parts: bytes, key: str, address: str = "", leaves: bool = False) -> Request:
+    """Of a client with an address of its own, unless there is one in ``address``."""
     messages: list[dict[str, Any]] = [
         {"type": "http.request", "body": part, "more_body": True} for part in parts
     ]
@@ -43,7 +44,7 @@ def request(*parts: bytes, key: str, leaves: bool = False) -> Request:
 
     headers = [(b"authorization", key.encode())]
     scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "query_string": b""}
-    return Request(scope | {"headers": headers, "client": ("10.0.0.1", 1)}, receive)
+    return Request(scope | {"headers": headers, "client": (address or f"host-{key}", 1)}, receive)
 
 
 async def status(answer: Response) -> int:
@@ -68,6 +69,26 @@ async def test_a_body_is_held_until_its_answer_begins(monkeypatch: pytest.Monkey
         assert front._bytes._num_held == 4
         del others
         assert front._bytes._num_held == 0, "it was never sent"
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [[("a", "10.0.0.1"), ("b", "10.0.0.1")], [("", "10.0.0.1")] * 2,
+     [("a", "10.0.0.1"), ("a", "10.0.0.2")]],
+    ids=["keys of one address", "no keys", "one key"],
+)  # fmt: skip
+async def test_an_address_has_half_and_so_has_a_key(
+    clients: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with door("http://unused", monkeypatch) as front:
+        first, second = [
+            await front(request(b" " * 3, key=key, address=address)) for key, address in clients
+        ]
+        assert await status(second) == 429
+        assert front._bytes._num_held == 3
+        del first
+        assert front._bytes._num_held == 0
+        assert not front._bytes._held
 
 
 async def test_what_does_not_come_whole_is_held_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
