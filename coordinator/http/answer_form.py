@@ -1,6 +1,6 @@
 """The form that a request wants its answer to have, by its tools or by a field that says so."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,9 +14,9 @@ from coordinator.http.chat_schemas import (
 )
 from coordinator.http.errors import invalid
 from coordinator.http.request_schemas import ChatRequest, GenerationRequest
-from coordinator.text.answer_parser import AnswerParser
 from coordinator.text.forms import Form, Kind
 from coordinator.text.grammars import MAX_LEN
+from coordinator.text.tool_values import Schema
 
 
 def check_form(request: GenerationRequest) -> None:
@@ -30,11 +30,11 @@ def check_form(request: GenerationRequest) -> None:
             raise invalid(name, message, "invalid_grammar")
 
 
-def answer_parser(request: GenerationRequest, *, thinks: bool) -> AnswerParser:
-    """For the text of one answer; ``thinks``: the text begins with a thought."""
+def tool_parameters(request: GenerationRequest) -> Mapping[str, Schema] | None:
+    """The parameters of each tool that the answer may call, as AnswerParser takes them; they hold
+    nothing else of the request."""
     functions = [tool.function for tool in _callable_tools(request)]
-    tools = {function.name: function.parameters or {} for function in functions}
-    return AnswerParser(thinks=thinks, tools=tools or None)
+    return {function.name: function.parameters or {} for function in functions} or None
 
 
 def _callable_tools(request: GenerationRequest) -> Sequence[Tool]:

@@ -5,7 +5,7 @@ from secrets import token_hex
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from coordinator.http.answer_form import answer_parser
+from coordinator.http.answer_form import tool_parameters
 from coordinator.http.choice import Delta
 from coordinator.http.logprobs import chat_logprobs
 from coordinator.http.request_schemas import ChatRequest
@@ -30,11 +30,12 @@ from coordinator.text.tool_parser import Arguments, CallBegins
 
 
 class ChatWriter:
-    """One conversation, n choices. ``thinks``: answers begin with a thought."""
+    """One conversation, n choices. ``thinks``: answers begin with a thought. The request is not
+    kept: it may be large, and a stream long."""
 
     def __init__(self, head: Head, request: ChatRequest, *, thinks: bool) -> None:
         self._head = head
-        self._request = request
+        self._tools = tool_parameters(request)
         self._thinks = thinks
         self._tells_thought = request.include_reasoning is not False
         self._parsers: dict[int, AnswerParser] = {}
@@ -114,7 +115,7 @@ class ChatWriter:
 
     def _parser(self, index: int) -> AnswerParser:
         if index not in self._parsers:
-            self._parsers[index] = answer_parser(self._request, thinks=self._thinks)
+            self._parsers[index] = AnswerParser(thinks=self._thinks, tools=self._tools)
         return self._parsers[index]
 
     def _delta(self, parts: Parts) -> ChatDelta:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 
 from coordinator.core.contract import SequenceRequest
 from coordinator.http.chat_writer import ChatWriter
-from coordinator.http.choice import choices_of, collected
+from coordinator.http.choice import Delta, choices_of, collected
 from coordinator.http.request_parser import parse
 from coordinator.http.request_schemas import ChatRequest, GenerationRequest
 from coordinator.http.response_schemas import Usage
@@ -250,6 +251,19 @@ async def test_the_end_of_a_long_answer_leaves_the_event_loop_to_others(
     with little_work(0.1):
         made = msgspec.json.encode(writer.body(outputs, Usage.of(1, 10_000)))
     assert made.count(b"-19.5") >= 10_000
+
+
+def test_a_stream_holds_only_the_parameters_of_its_tools() -> None:
+    function = {"name": "f", "description": "d" * 1000, "parameters": {"type": "object"}}
+    body = {"messages": USER, "tools": [{"type": "function", "function": function}]}
+    request = parse("chat", msgspec.json.encode(body))
+    assert isinstance(request, ChatRequest)
+    assert request.tools is not None
+    kept = [request, request.messages[0], request.tools[0], request.tools[0].function]
+    before = [sys.getrefcount(each) for each in kept]
+    writer = ChatWriter(Head("r", "tiny", logprobs=False, prompt_ids=None), request, thinks=False)
+    writer.chunk(0, Delta(text="a"), None)
+    assert [sys.getrefcount(each) for each in kept] == before
 
 
 async def test_each_token_leaves_at_once(says: Says, tokenizer: Tokenizer) -> None:

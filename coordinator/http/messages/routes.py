@@ -9,7 +9,7 @@ looked at: there is one version.
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from coordinator.http.answer_form import answer_parser
+from coordinator.http.answer_form import tool_parameters
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.body import Bodies
 from coordinator.http.generation import respond, sequence_requests
@@ -26,6 +26,7 @@ from coordinator.http.messages.translation import fields_as_given
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.request_schemas import ChatRequest
 from coordinator.http.response_names import noted_name
+from coordinator.text.answer_parser import AnswerParser
 
 
 def messages_routes(context: AppContext, bodies: Bodies) -> APIRouter:
@@ -50,7 +51,7 @@ def messages_routes(context: AppContext, bodies: Bodies) -> APIRouter:
             f"msg_{context.names.named(request_id, noted_name(http.scope))}",
             context.settings.served_model_name,
             prepared.prompt_tokens,
-            answer_parser(request, thinks=thinks),
+            AnswerParser(thinks=thinks, tools=tool_parameters(request)),
             tells_thought=request.include_reasoning is not False,
             fills_context=request.max_completion_tokens is not None,
         )

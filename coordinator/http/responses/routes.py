@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from coordinator.core.contract import StoredResponses
-from coordinator.http.answer_form import answer_parser
+from coordinator.http.answer_form import tool_parameters
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.auth.accounts import account_of
 from coordinator.http.body import Bodies
@@ -26,6 +26,7 @@ from coordinator.http.responses.schemas import DeletedResponse, ResponseBody, bo
 from coordinator.http.responses.translation import fields_as_given
 from coordinator.http.responses.turn import Turn
 from coordinator.record.stored_response import StoredResponse
+from coordinator.text.answer_parser import AnswerParser
 from transport.wire.errors import BatonError
 
 _ERRORS = {
@@ -64,7 +65,7 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
                 body,
                 Output(
                     body.id,
-                    answer_parser(prepared.request, thinks=thinks),
+                    AnswerParser(thinks=thinks, tools=tool_parameters(prepared.request)),
                     summarizes=turn.request.summarizes,
                 ),
                 prepared.prompt_tokens,
