@@ -120,6 +120,7 @@ class Lender:
         coordinator, None where this worker is in no group now."""
         self.leave()
         joined = self._peers.join(group)
+        self._tally.joins(self._peers.members)
         if joined is not None and not joined.problem:
             self._rounds = LendingRounds(group.generation)
             self._own.write(self._rounds.record)

@@ -169,6 +169,7 @@ class Membership:
         Returns the answer to the coordinator, None where this worker is in no group now."""
         self.leave()
         joined = self._peers.join(group)
+        self._tally.joins(self._peers.members)
         if joined is not None and not joined.problem:
             self._generation = group.generation
             policy = SpreadPolicy(self._setting)

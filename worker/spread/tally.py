@@ -1,19 +1,27 @@
 """What a worker has done in spread groups since it started, as its heartbeats tell."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
-from transport.wire.spread import MAX_NAMED, SpreadCounts
+from transport.wire.spread import MAX_MEMBERS, MAX_NAMED, SpreadCounts
 
 
 class Tally:
-    """Grows only; other workers are named by their instances."""
+    """Grows only; other workers are named by their instances, and forgotten when too many others
+    came after them."""
 
     def __init__(self) -> None:
         self._num_steps = self._num_local = self._num_aborted = 0
         self._spread_s = self._local_s = self._wait_s = 0.0
         self._waits_s: defaultdict[str, float] = defaultdict(float)
-        self._late: Counter[str] = Counter()
+        self._late: defaultdict[str, int] = defaultdict(int)
+
+    def joins(self, members: Sequence[str]) -> None:
+        """Only these are waited for from now on. Members of former groups are kept as long as all
+        can be named: a worker often comes back, and counts that began anew would be no growth."""
+        for counted in (self._waits_s, self._late):
+            _forget(counted, members)
 
     def took(self, seconds: float, *, spread: bool) -> None:
         """A decode step was computed, together with others or alone, in so many seconds."""
@@ -46,9 +54,18 @@ class Tally:
             num_steps=self._num_steps,
             num_aborted=self._num_aborted,
             wait_ms=round(self._wait_s * 1e3),
-            late=tuple(sorted(self._late.items()))[:MAX_NAMED],
+            late=tuple(sorted(self._late.items())),
             num_local=self._num_local,
             spread_ms=round(self._spread_s * 1e3),
             local_ms=round(self._local_s * 1e3),
-            waits_ms=tuple(sorted(waits_ms.items()))[:MAX_NAMED],
+            waits_ms=tuple(sorted(waits_ms.items())),
         )
+
+
+def _forget(counted: dict[str, Any], members: Sequence[str]) -> None:
+    """Those that were in no group for longest, so that there is room for all ``members``."""
+    for name in members:
+        if name in counted:
+            counted[name] = counted.pop(name)
+    for name in list(counted)[: -(MAX_NAMED - MAX_MEMBERS)]:
+        del counted[name]
