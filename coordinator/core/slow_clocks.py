@@ -6,7 +6,7 @@ that steps of 64 sequences are to reach (estimates: spread steps were not measur
 a member that makes it longer than that costs more than it gives.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from statistics import median
 
 SLOW = 0.75
@@ -34,3 +34,8 @@ class SlowClocks:
                 del self._since[member]
                 slow.append(member)
         return slow
+
+    def forget(self, members: Iterable[str]) -> None:
+        """Their group has ended: what was seen in it does not count in another one."""
+        for member in members:
+            self._since.pop(member, None)

@@ -68,6 +68,8 @@ class SpreadGroups:
         self._groups = [former.get(members) or self._form(members) for members in wanted]
         placed = {member for members in wanted for member in members}
         for group in former.values():
+            if group not in self._groups:
+                self._clocks.forget(member.instance for member in group.members)
             for member in here.intersection(group.members) - placed:
                 self._send(member.instance, SpreadGroup(group.generation))
         self._last = {member: last for member, last in self._last.items() if member in here}
@@ -149,7 +151,6 @@ class SpreadGroups:
     def _form(self, members: tuple[Worker, ...]) -> Group:
         lanes = {self._last[member] % 2 for member in members if member in self._last}
         group = Group(self._new_generation(lanes), members)
-        self._clocks = SlowClocks()  # what was seen in other groups does not count
         self._last |= dict.fromkeys(members, group.generation)
         names = [member.instance for member in members]
         log.info("spread group %d: %s", group.generation, ", ".join(names))

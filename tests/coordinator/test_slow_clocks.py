@@ -19,6 +19,13 @@ def test_a_member_is_slow_beside_the_others_and_for_a_while() -> None:
     assert clocks.note(members, FOR_S + 1) == [], "it is told once"
 
 
+def test_what_was_seen_in_a_group_that_has_ended_is_forgotten() -> None:
+    clocks, slow = SlowClocks(), {"a": 1980.0, "b": 1000.0, "c": 1000.0, "d": 1980.0, "e": 1980.0}
+    assert clocks.note(slow, 0.0) == []
+    clocks.forget(["a", "b"])
+    assert clocks.note(slow, FOR_S) == ["c"], "of another group"
+
+
 @pytest.mark.parametrize(
     "between",
     [
@@ -37,7 +44,7 @@ def test_what_is_slow_for_moments_stays(between: dict[str, float | None]) -> Non
 
 def test_the_group_goes_on_without_it(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
-    workers = [desk.add(name) for name in ("a", "b", "c")]
+    workers = [desk.add(name, gpu=f"GPU-{name}") for name in ("a", "b", "c")]
     desk.told()
 
     def beats(num_steps: int) -> None:
@@ -51,6 +58,10 @@ def test_the_group_goes_on_without_it(caplog: pytest.LogCaptureFixture) -> None:
     for num_steps in (0, 100, 200):
         beats(num_steps)
         desk.now += FOR_S
+        if num_steps == 100:
+            for name in ("a", "c"):
+                desk.add(f"{name}-2", gpu=f"GPU-{name}")
+            assert desk.told().keys() == {"a-2", "c-2"}, "another group says nothing of this one"
     assert desk.told()["a"][1] == ("a", "c")
     assert "b is left out of spread steps for a while: its GPU runs at 1200 MHz" in caplog.text
     status = desk.groups.status(workers[1])
