@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
-from coordinator.http.request_fields import UNSUPPORTED, FieldError, RequestBody, Unsupported
+from coordinator.http.request_fields import UNSUPPORTED, FieldError, RequestBody, Unsupported, whole
 
 MAX_MESSAGES = 16_384
 """Messages and text parts of a conversation: each takes a template's time."""
 MAX_TOOLS = 1_024
-# NOTE: Python's `$` also matches before a line break at the end.
-ToolName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$(?!\n)")]
+ToolName = Annotated[str, whole(r"[A-Za-z0-9_.:-]{1,128}")]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _LATER_ROLES = ("function",)
 

@@ -38,7 +38,7 @@ class RequestId:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = [value for name, value in scope["headers"] if name == b"x-request-id"]
         request_id = given[0].decode("latin-1") if len(given) == 1 else ""
-        if _NAME.match(request_id):
+        if _NAME.fullmatch(request_id):
             note_name(scope, request_id)
         else:
             request_id = uuid.uuid4().hex

@@ -20,6 +20,7 @@ from coordinator.http.messages.bodies import (
 )
 from coordinator.http.messages.error_form import is_messages
 from coordinator.http.messages.requests import CountTokensRequest, MessagesRequest
+from coordinator.http.request_fields import published
 from coordinator.http.request_schemas import (
     ChatRequest,
     CompletionRequest,
@@ -123,13 +124,26 @@ def _completed(app: FastAPI) -> dict[str, Any]:
     _, sent = msgspec.json.schema_components(_ANSWERS, ref_template=_REF)
     # We never answer 422, so FastAPI's schemas of that go.
     # What is in requests too is sent as it came, without the fields that have their defaults.
-    document["components"] = {"schemas": {n: _as_sent(s) for n, s in sent.items()} | requests}
+    schemas = {n: _as_sent(s) for n, s in sent.items()} | requests
+    document["components"] = {"schemas": _plain(schemas)}
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["responses"].pop("422", None)
             if "requestBody" in operation:
                 _add(path, operation, _OF_EVERY_BODY)
     return document
+
+
+def _plain(schema: Any) -> Any:
+    """With patterns that every engine reads."""
+    if isinstance(schema, list):
+        return [_plain(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _plain(value) for name, value in schema.items()}
+    if isinstance(pattern := found.get("pattern"), str):
+        found["pattern"] = published(pattern)
+    return found
 
 
 def _as_sent(schema: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,19 @@ UNSUPPORTED = "unsupported_parameter"
 _NOT_YET = "Not supported yet."
 _EMPTY: tuple[Any, ...] = (None, False, [], {}, "")
 _LONGEST_EMPTY = 100  # bytes, spaces included
+_END = r"$(?!\n)"
+"""Python's ``$`` also matches before a line break at the end."""
+
+
+def whole(pattern: str) -> Meta:
+    """Of a text that matches ``pattern`` from its beginning to its end."""
+    return Meta(pattern=f"^{pattern}{_END}")
+
+
+def published(pattern: str) -> str:
+    """A pattern of a field as OpenAPI has it, in which ``$`` is the end: engines without look-ahead
+    read it too."""
+    return pattern.replace(_END, "$")
 
 
 class FieldError(ValueError):

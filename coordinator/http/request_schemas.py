@@ -27,6 +27,7 @@ from coordinator.http.request_fields import (
     RequestBody,
     Unsupported,
     harmless,
+    whole,
 )
 from coordinator.http.response_names import NAME_PATTERN
 from coordinator.http.sampling_fields import INT32_MAX
@@ -65,7 +66,7 @@ class GenerationRequest(KnownFields, kw_only=True):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
 
-    request_id: Annotated[str, Meta(pattern=NAME_PATTERN)] | None = None
+    request_id: Annotated[str, whole(NAME_PATTERN)] | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     return_tokens_as_token_ids: bool | None = None

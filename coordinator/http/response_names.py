@@ -10,7 +10,8 @@ from collections import OrderedDict
 
 from starlette.types import Scope
 
-NAME_PATTERN = r"^[A-Za-z0-9._:/+=@#~-]{1,128}$(?!\n)"  # nor a line break behind it
+NAME_PATTERN = r"[A-Za-z0-9._:/+=@#~-]{1,128}"
+"""Of a whole name."""
 _MAX_NAMES = 20_000
 _CHOICE = re.compile(r"(.+)(-\d+)")
 _IN_SCOPE = "baton.given_name"

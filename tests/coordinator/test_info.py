@@ -158,6 +158,11 @@ async def test_openapi_is_truthful(says: Says, client_of: ClientOf) -> None:
     assert set(schemas["WorkerStatus"]["required"]) == set(schemas["WorkerStatus"]["properties"])
     text = str(schema)
     assert "'422'" not in text
+    assert "(?" not in text, "engines without look-ahead cannot read a pattern"
+    name = schemas["FunctionSpec"]["properties"]["name"]
+    assert name["pattern"] == "^[A-Za-z0-9_.:-]{1,128}$"
+    asked = schemas["ChatRequest"]["properties"]["request_id"]["anyOf"]
+    assert asked[0]["pattern"] == "^[A-Za-z0-9._:/+=@#~-]{1,128}$"
     refs = {part.split("'")[0] for part in text.split("#/components/schemas/")[1:]}
     assert refs <= set(schema["components"]["schemas"])
 
