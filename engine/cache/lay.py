@@ -30,6 +30,7 @@ def lay(
     tensors. Raises ValueError where they do not fit."""
     # NOTE: an inference tensor could not be written by the copy thread or the allocator.
     with torch.inference_mode(False):
+        takes_part = config.spreads or config.lends
         demand = gpu.CacheDemand(
             layout,
             num_ids=num_ids,
@@ -38,7 +39,7 @@ def lay(
             share=config.gpu_share,
             max_drafts=max_drafts,
             ring_bytes=ring_bytes(layout, 1 if config.spreads else max_drafts),
-            spread_bytes=exchange_layout(model).size_bytes if config.spreads else 0,
+            spread_bytes=exchange_layout(model).size_bytes if takes_part else 0,
         )
         pools = gpu.pools_that_fit(demand, config.num_pages, config.num_state_slots)
         buffer = buffer_factory(Region.of(layout, pools).size_bytes)

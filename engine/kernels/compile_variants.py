@@ -6,9 +6,11 @@ no GPU. Of several processes at one cache, as the workers of a node have that st
 compiles while the others wait, and then find everything done.
 """
 
+import ctypes
 import fcntl
 import json
 import os
+import signal
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -22,6 +24,8 @@ LOCK = "baton-variants.lock"
 MAX_PROCESSES = 16
 """Each takes some 300 MB."""
 COMPILE_S = 90.0
+PR_SET_PDEATHSIG = 1
+"""<linux/prctl.h>"""
 
 
 class NoGpu:
@@ -38,6 +42,13 @@ class NoGpu:
 
     def get_current_target(self):
         return self._target
+
+
+def die_with_parent(parent: int) -> None:
+    """Or this process would hold the lock, and wait for more to compile."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def compile_note(note: str, arch: int) -> bool:
@@ -62,7 +73,9 @@ def compile_all(notes: tuple[str, ...], arch: int) -> tuple[str, ...]:
 
     settle_cache_keys()  # imports all kernels too, once for the processes that are forked
     num_processes = min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
-    with ProcessPoolExecutor(num_processes, get_context("fork")) as processes:
+    with ProcessPoolExecutor(
+        num_processes, get_context("fork"), die_with_parent, (os.getpid(),)
+    ) as processes:
         compiled = processes.map(partial(compile_note, arch=arch), notes, timeout=COMPILE_S)
         return tuple(note for note, done in zip(notes, compiled, strict=True) if done)
 

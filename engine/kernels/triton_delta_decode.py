@@ -181,6 +181,9 @@ def _update_kernel(
     p_out += row * (TOKENS * V_HEADS * DIM) + head * DIM
     slot = tl.load(p_slots + row).to(tl.int64)
     if slot < 0:
+        if row == 0:
+            # Padding comes last: no row is live, and a program has to wait for the predecessor.
+            wait_for_inputs(PDL)
         for j in tl.static_range(TOKENS):
             p_none = p_out + j * (V_HEADS * DIM) + o_v
             tl.store(p_none, tl.zeros([COLUMNS], p_out.dtype.element_ty))

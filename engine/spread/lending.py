@@ -66,8 +66,7 @@ class LendingSteps:
         for size in sorted(sizes, reverse=True):
             for bucket in sorted(self.buckets, reverse=True):
                 forward = partial(self._forward, size, bucket)
-                for _ in range(2):
-                    forward()
+                forward()
                 self._graphs[size, bucket], _ = self._pool.capture(forward)
 
     @torch.inference_mode()

@@ -75,7 +75,7 @@ class SpreadSteps:
     def capture(self, sizes: Sequence[int] = GROUP_SIZES) -> None:
         """Graphs of the steps of groups of these sizes, before one is joined."""
         assert not self._num_decoding, "steps of a group that is joined wait for its members"
-        for most_members in sizes:
+        for most_members in sorted(sizes, reverse=True):
             kernels = SpreadKernels(self._local, self.exchange, most_members)
             self._graphs.capture_spread(most_members, self.buckets, kernels)
         self._warm_up()

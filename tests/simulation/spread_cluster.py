@@ -96,7 +96,7 @@ class SpreadCluster(Cluster):
         self._waiting.append(node)
         try:
             for _ in range(self.rng.choice([30, 300, 1_000])):
-                if step.may_run:
+                if step.executed or step.may_run:
                     return
                 if self.rng.random() < 0.002:
                     self.disturb()
@@ -105,4 +105,5 @@ class SpreadCluster(Cluster):
                     raise Killed
         finally:
             self._waiting.remove(node)
-        step.give_up()
+        if not step.executed:  # the device may have gone on in the last moment
+            step.give_up()
