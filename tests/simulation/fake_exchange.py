@@ -7,8 +7,8 @@ spread step stores the states before its tokens. A void one does that too, and w
 the ends of its sequences, but none of its tokens becomes pending.
 
 A lender offers itself for a step. The first member's device decides which offers have come in time
-when it begins the step; from then on the step ends only when these lenders have computed their
-share.
+when it begins the step. All members' devices wait to be told, and from then on the step ends only
+when these lenders have computed their share.
 """
 
 import random
@@ -146,9 +146,11 @@ class SpreadStep(FakeStep):
     @property
     def may_run(self) -> bool:
         """Whether the step at the device's head goes on."""
+        exchange, plan = self.spreading.exchange, self.plan
         if self.spreading.export.handle == self.members[0]:
-            self.spreading.exchange.decide_lenders(self.plan)
-        return not self.missing or self.spreading.exchange.is_void(self.plan)
+            exchange.decide_lenders(plan)
+        is_told = (plan.generation, plan.round) in exchange.taking_part
+        return (is_told and not self.missing) or exchange.is_void(plan)
 
     def give_up(self) -> None:
         """The device has waited for long enough."""
