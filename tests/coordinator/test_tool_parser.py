@@ -143,4 +143,4 @@ def test_a_thought_without_an_end_is_all_thought() -> None:
     divider = ThoughtDivider()
     assert divider.push("so </thi") == Divided("so")
     assert divider.flush() == Divided(" </thi")
-    assert divider.thinking
+    assert divider.push("more") == Divided("more")

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from engine.batch import Binding, ForwardBatch, Row
+from engine.fed_drafts import FedDrafts
 from engine.inputs import Inputs
 from engine.model.mtp import Chosen, draft_hidden
 from models.recipe import mtp
@@ -26,9 +27,9 @@ def guesses() -> tuple[list[int], list[tuple[int, torch.Tensor]]]:
     engine = load_engine(with_draft_layer(NAME, apart=False), max_drafts=NUM_DRAFTS)
     guess = engine._sampler.guess
 
-    def noted(logits: torch.Tensor, slots: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    def noted(logits: torch.Tensor, slots: torch.Tensor, at: torch.Tensor, drafts: FedDrafts):
         found.append((int(at), logits[0].clone()))
-        return guess(logits, slots, at)
+        return guess(logits, slots, at, drafts)
 
     engine._sampler.guess = noted  # type: ignore[method-assign]
     # Chunks of 64: the last token of one needs the first of the next. Steps between that make no

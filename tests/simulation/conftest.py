@@ -7,7 +7,7 @@ import pytest
 from coordinator.core import reuse
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def _short_prompts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reuse, "PULL_LEN", 0)
