@@ -14,7 +14,7 @@ from engine.graphs import GraphPool
 from engine.model.qwen35 import Qwen35
 from engine.spread.interface import Lent
 from engine.spread.kernels import GROUP_SIZES, group_size
-from engine.spread.memory import HEADER_BYTES, TURN, Exchange, ExchangeLayout, first_flag
+from engine.spread.memory import TURN, Exchange, ExchangeLayout, first_flag
 from engine.spread.peer_memory import PeerMemory
 from engine.spread.triton_agree import agree, offer
 from engine.spread.triton_collect import collect
@@ -42,7 +42,6 @@ class LendingSteps:
         self.buckets = tuple(buckets)
         self._model, self._memory, self._limit_s = model, memory, limit_s
         own = memory.allocate(layout.size_bytes)
-        assert own.data_ptr() % HEADER_BYTES == 0
         self.exchange = Exchange(layout, own)
         self._peers = PeerMemory(own.data_ptr(), open_peer, close_peer)
         # The row of padding that a lender pushes: it has no experts.

@@ -144,6 +144,7 @@ class Exchange:
         steps run through without waiting, so that they can be captured."""
         assert memory.dtype == torch.uint8
         assert memory.numel() >= layout.size_bytes
+        # NOTE: cudaMalloc aligns as much; shared memory of the CPU lies at a page.
         assert memory.data_ptr() % HEADER_BYTES == 0
         self.layout = layout
         self._memory = memory

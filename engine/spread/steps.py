@@ -18,7 +18,7 @@ from engine.batch import Row
 from engine.graphs import DecodeGraphs, Stepped
 from engine.kernels.triton_set import TritonKernels
 from engine.spread.kernels import GROUP_SIZES, SpreadKernels, group_size
-from engine.spread.memory import HEADER_BYTES, Exchange, ExchangeLayout, first_flag
+from engine.spread.memory import Exchange, ExchangeLayout, first_flag
 from engine.spread.peer_memory import PeerMemory
 from transport.copy.memory import OwnMemory
 
@@ -64,9 +64,7 @@ class SpreadSteps:
         self.buckets = tuple(buckets)
         self._graphs, self._local, self._num_layers = graphs, local, num_layers
         self._limit_s = limit_s
-        # NOTE: cudaMalloc aligns as much; shared memory of the CPU lies at a page.
         own = memory.allocate(layout.size_bytes)
-        assert own.data_ptr() % HEADER_BYTES == 0
         self.exchange = Exchange(layout, own)
         self._peers = PeerMemory(own.data_ptr(), open_peer, close_peer)
         self._unread: deque[SpreadOutcome] = deque()

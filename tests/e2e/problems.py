@@ -16,7 +16,7 @@ def final_number(text: str) -> str:
     return found.group(1) if found else ""
 
 
-async def ask_all(url: str, concurrency: int, problems: list[dict] = HELDOUT) -> list[dict]:
+async def ask_all(url: str, concurrency: int) -> list[dict]:
     """The bundled model's answers, as choices of ``/v1/chat/completions``."""
     limit = asyncio.Semaphore(concurrency)
     async with httpx.AsyncClient(base_url=url, timeout=60.0) as http:
@@ -34,4 +34,4 @@ async def ask_all(url: str, concurrency: int, problems: list[dict] = HELDOUT) ->
             assert answer.status_code == 200, answer.text
             return answer.json()["choices"][0]
 
-        return await asyncio.gather(*map(ask, problems))
+        return await asyncio.gather(*map(ask, HELDOUT))

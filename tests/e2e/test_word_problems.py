@@ -17,7 +17,7 @@ GATE = 0.90
 
 
 async def test_held_out_problems_at_concurrency_8(tiny: Stack) -> None:
-    choices = await ask_all(tiny.url, 8)
+    choices = await ask_all(tiny.url, concurrency=8)
     assert {choice["finish_reason"] for choice in choices} == {"stop"}
     right = [
         final_number(choice["message"]["content"]) == str(problem["final"])
