@@ -37,14 +37,14 @@ from transport.wire.layout import PoolSize
 CONTEXT, PAGE_SIZE = 1024, 64
 NUM_IDS = 248_320
 WARM_STEPS = 6
-LIMIT_S = 0.5
-"""Members begin a case with some milliseconds between them."""
 
 
 class Member:
     """The model with random weights, the same on all members, and random caches of its own."""
 
-    def __init__(self, device: int, model_dir: Path, max_rows: int, buckets: Sequence[int]) -> None:
+    def __init__(
+        self, device: int, model_dir: Path, max_rows: int, buckets: Sequence[int], limit_s: float
+    ) -> None:
         torch.cuda.set_device(device)
         self.device = torch.device("cuda", device)
         self.max_rows, self.buckets = max_rows, tuple(buckets)
@@ -74,10 +74,10 @@ class Member:
         self.own = CudaMemory()
         self.steps = SpreadSteps(
             self.graphs, self.kernels, exchanged, self.num_layers, self.own, self.buckets,
-            limit_s=LIMIT_S,
+            limit_s=limit_s,
             open_peer=lambda handle: open_handle(handle, peer="a member"), close_peer=close_handle,
         )  # fmt: skip
-        self.lender = BenchLender(self.model, exchanged, self.buckets, LIMIT_S)
+        self.lender = BenchLender(self.model, exchanged, self.buckets, limit_s)
         self.exchange = self.steps.exchange
         self.generation = 0
         self._unread: SpreadOutcome | None = None

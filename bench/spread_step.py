@@ -31,6 +31,9 @@ from bench.step import FULL_SIZE
 
 SMALL_LAYERS = 4
 SMALL_BUCKETS, FULL_BUCKETS = (1, 8, 32, 64, 128, 256), (16, 32, 64, 128)
+LIMIT_S, SHARED_LIMIT_S = 0.5, 8.0
+"""Of a step's waits. Members begin a case with some milliseconds between them; those that share a
+GPU compute in turns."""
 TARGET_MS = {2: {64: 10.3}, 4: {32: 5.1, 64: 6.4, 128: 7.5, 256: 9.4}}
 
 
@@ -44,12 +47,14 @@ class Bench:
         self._round = 1
         self._generation = 0
 
-    def start(self, model_dir: Path, buckets: Sequence[int]) -> None:
+    def start(self, model_dir: Path, buckets: Sequence[int], *, share_gpu: bool) -> None:
         """Load the model everywhere, capture, and form the group."""
-        arguments = {"model_dir": str(model_dir), "max_rows": buckets[-1], "buckets": buckets}
-        loaded = self._members.ask(
-            "load", 100, [{**arguments, "device": i} for i in range(self._members.count)]
-        )
+        arguments = {
+            "model_dir": str(model_dir), "max_rows": buckets[-1], "buckets": buckets,
+            "limit_s": SHARED_LIMIT_S if share_gpu else LIMIT_S,
+        }  # fmt: skip
+        devices = [0 if share_gpu else i for i in range(self._members.count)]
+        loaded = self._members.ask("load", 100, [{**arguments, "device": i} for i in devices])
         self._handles = [each["handle"] for each in loaded]
         self._with_lender = [*self._handles[:-1], loaded[-1]["lending"]]
         captured = self._members.ask("capture", 150, {"num_members": self._members.count})
@@ -209,6 +214,9 @@ def full(bench: Bench, count: int) -> None:
 def main(
     gpus: int = 2,
     models: Annotated[str, typer.Option(help="small, full or both.")] = "small,full",
+    share_gpu: Annotated[
+        bool, typer.Option(help="All members on one GPU: bits, no times.")
+    ] = False,
     logs: Annotated[Path, typer.Option(help="Folder of the members' output.")] = Path(
         "/tmp/spread"
     ),
@@ -227,7 +235,7 @@ def main(
                 "spread-step",
                 environment=environment,
                 server={},
-                settings={"gpus": gpus, "context": 1024},
+                settings={"gpus": gpus, "share_gpu": share_gpu, "context": 1024},
                 results=results,
                 problems=problems,
             ),
@@ -241,7 +249,7 @@ def main(
             bench = Bench(members, save)
             results[name], bench.problems = bench.results, problems
             try:
-                bench.start(model_folder(Path(folder), num_layers), buckets)
+                bench.start(model_folder(Path(folder), num_layers), buckets, share_gpu=share_gpu)
                 print(f"{name}: ready after {time.perf_counter() - began:.1f} s", flush=True)
                 run(bench, gpus)
             except MemberFailed as error:

@@ -1,4 +1,7 @@
-"""Steps that GPUs compute together, a process each: bits as of local steps, and one that stalls."""
+"""Steps that GPUs compute together, a process each: bits as of local steps, and one that stalls.
+
+On one GPU the processes compute in turns: the same memory, kernels and bits, at no speed.
+"""
 
 import subprocess
 import sys
@@ -14,13 +17,14 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("gpus", [2, 4])
+@pytest.mark.parametrize("gpus", [1, 2, 4])
 def test_spread_steps_have_the_bits_of_local_ones(gpus: int, tmp_path: Path) -> None:
     if torch.cuda.device_count() < gpus:
         pytest.skip(f"{gpus} GPUs are needed")
     out = tmp_path / "spread.json"
     command = [
-        sys.executable, "-m", "bench.spread_step", "--gpus", str(gpus), "--models", "small",
+        sys.executable, "-m", "bench.spread_step", "--gpus", str(max(2, gpus)), "--models", "small",
+        *(["--share-gpu"] if gpus == 1 else []),
         "--logs", str(tmp_path / "logs"), "--out", str(out),
     ]  # fmt: skip
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=380)
@@ -29,4 +33,5 @@ def test_spread_steps_have_the_bits_of_local_ones(gpus: int, tmp_path: Path) -> 
     assert found["ok"], found["problems"]
     assert len(found["results"]["small"]["bits"]) > 8
     assert found["results"]["small"]["stall"]["taken_back"]
-    assert found["results"]["small"]["lend"][0]["came"] > 0
+    if gpus > 1:
+        assert found["results"]["small"]["lend"][0]["came"] > 0
