@@ -15,8 +15,8 @@ from engine.config import MAX_DRAFTS
 
 ASSUMED = 0.8
 """Of drafts, before any was verified: what this family's draft layer reaches."""
-ASSUMED_WEIGHT = 4.0
-"""In drafts: five refused ones and no accepted one are enough for a sequence alone to stop."""
+ASSUMED_WEIGHT = 3.0
+"""In drafts: four refused ones and no accepted one are enough for a sequence alone to stop."""
 CAUTION = 8
 """Drafts to be verified, since the start or a pause, for each draft more than one."""
 FADE = 1.0 - 1.0 / 2048.0

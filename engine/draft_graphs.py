@@ -116,7 +116,7 @@ class DraftGraphs:
             self._verify[shape] = _captured(pool, partial(self._forward, *shape))
             # Of no row. The kernel between the graphs is compiled too, and leaves in ``_last``
             # rows of this shape, which the layer reads.
-            self._accept(bucket, num_drafts)
+            self._accept(bucket, num_drafts, self._verified.ids)
             self._kv[shape] = _captured(pool, partial(self._forward_kv, *shape))
             if (bucket, 1) in self.shapes:
                 self._layer[shape] = _captured(pool, partial(self._forward_layer, *shape))
@@ -148,7 +148,7 @@ class DraftGraphs:
         self._verify[bucket, num_drafts].replay()
         counts = [num + 1 for num in wanted]
         choices = self._choices.choose(rows, counts, tokens_each)
-        self._accept(bucket, num_drafts)
+        self._accept(bucket, num_drafts, choices.ids)
         verified = self._choices.accepted(choices, self._num_out[: len(rows)])
         self._make(rows, bucket, num_drafts, num_next)
         owners = [i for i, count in enumerate(counts) for _ in range(count)]
@@ -157,10 +157,10 @@ class DraftGraphs:
     def _num_drafts(self, row: Row, most: int) -> int:
         return min(row.num_drafts, self._made[row.state_slot], most)
 
-    def _accept(self, bucket: int, num_drafts: int) -> None:
+    def _accept(self, bucket: int, num_drafts: int, chosen: torch.Tensor) -> None:
         """Enqueue what accepts drafts and moves the tables on."""
         accept(
-            self._rows(bucket), self._choices.ids, self._tables, self._output, self._last,
+            self._rows(bucket), chosen, self._tables, self._output, self._last,
             self._num_out, num_drafts + 1, self.forced,
         )  # fmt: skip
 

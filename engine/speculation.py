@@ -141,9 +141,8 @@ class Speculation:
         )
         accepted, kept = self._accept(rows, counts, draw.device_ids, ids)
         verified = Verified(draw, counts, torch.tensor(accepted) + 1)
-        self._sampler.output(
-            sample_rows, inputs.sample_slots, draw.device_ids, verified.num_out, verified
-        )
+        num_out = verified.num_out.to(self._device)
+        self._sampler.output(sample_rows, inputs.sample_slots, draw.device_ids, num_out, verified)
         ended = [
             replace(row, start=self._length(row) + num)
             for row, num in zip(rows, accepted, strict=True)

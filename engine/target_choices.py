@@ -17,18 +17,20 @@ from engine.kernels.triton_drafts import Placed
 from engine.kernels.triton_linear import aligned_rows
 from engine.step import Draw, SampleRow
 from engine.upload import upload
-from engine.verified import VerifiedOnGpu
+from engine.verified import Verified, VerifiedOnGpu
 
 
 @dataclass(frozen=True)
 class Choices:
     """``draw`` has one token for each of ``rows``, whose state slots are int64 ``slots`` on the
-    device; ``counts`` are the rows of each sequence."""
+    device; ``counts`` are the rows of each sequence. ``ids`` int64 [tokens], there too, has all
+    tokens of the step, -1 for those without a choice."""
 
     draw: Draw
     rows: Sequence[SampleRow]
     slots: torch.Tensor
     counts: Sequence[int]
+    ids: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -40,17 +42,15 @@ class CopiedDrafts:
 
 
 class TargetChoices:
-    """``ids`` int64 [tokens] are the choices of the last step, -1 where there is none; ``drafts``
-    int64 [drafts, state slots] are those that are fed, ``placed`` says where, and ``logits``
-    float32 [tokens, ids] is where the forward pass leaves its own."""
+    """``drafts`` int64 [drafts, state slots] are those that are fed, ``placed`` says where, and
+    ``logits`` float32 [tokens, ids] is where the forward pass leaves its own."""
 
     def __init__(
         self, sampler: CudaSampler, drafts: torch.Tensor, placed: Placed, logits: torch.Tensor
     ) -> None:
         self._sampler, self._drafts, self._placed = sampler, drafts, placed
         self._logits, self._device = logits, logits.device
-        num_tokens = placed.ids.shape[0]
-        self.ids = torch.zeros(num_tokens, dtype=torch.int64, device=self._device)
+        self._ids = torch.zeros_like(placed.ids)
         # Memory of the same size each step: torch would keep a block for each number of rows.
         self._chosen = aligned_rows(*logits.shape, dtype=torch.float32, device=self._device)
         self._on_host: dict[int, CopiedDrafts] = {}
@@ -72,18 +72,21 @@ class TargetChoices:
             slots, positions = slots.index_select(0, index), positions.index_select(0, index)
         fed = FedDrafts(self._drafts, [row.place for row in sample_rows], self._drafts_of)
         draw = self._sampler.sample(logits, slots, positions, sample_rows, fed)
-        if index is None:
-            self.ids[:size].copy_(draw.device_ids)
-        else:
-            self.ids[:size].fill_(-1).index_copy_(0, index, draw.device_ids)
-        return Choices(draw, sample_rows, slots, counts)
+        ids = draw.device_ids
+        if index is not None:
+            ids = self._ids[:size].fill_(-1).index_copy_(0, index, ids)
+        return Choices(draw, sample_rows, slots, counts, ids)
 
-    def accepted(self, choices: Choices, num_out: torch.Tensor) -> VerifiedOnGpu:
+    def accepted(self, choices: Choices, num_out: torch.Tensor) -> Verified:
         """Of each row the first ``num_out`` int64 [rows] choices are output: what the host gets."""
-        on_host = torch.empty(num_out.shape, dtype=torch.int64, pin_memory=True)
-        on_host.copy_(num_out, non_blocking=True)
-        verified = VerifiedOnGpu(choices.draw, choices.counts, on_host, _recorded())
-        ids = choices.draw.device_ids
+        draw, counts = choices.draw, choices.counts
+        if max(counts) == 1:
+            verified = Verified(draw, counts, torch.ones(len(counts), dtype=torch.int64))
+        else:
+            on_host = torch.empty(num_out.shape, dtype=torch.int64, pin_memory=True)
+            on_host.copy_(num_out, non_blocking=True)
+            verified = VerifiedOnGpu(draw, counts, on_host, _recorded())
+        ids = draw.device_ids
         self._sampler.output(choices.rows, choices.slots, ids, num_out, verified)
         return verified
 

@@ -14,7 +14,8 @@ programs share a head, the last one to arrive norms it.
 
 With drafts a row has several tokens. The state is stored after those that are certain, the first
 one or none; the updates of the others go to the ring (state_ring.py). Pending updates of the step
-before come first.
+before come first. Products and sums are rounded one by one: which of them the compiler would fuse
+depends on what stands around them, and an update is to have the same bits from the ring.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -127,7 +128,7 @@ def delta_decode(
         k_dim**-0.5, eps,
         K_HEADS=num_k_heads, V_HEADS=num_v_heads, DIM=v_dim, COLUMNS=block_columns,
         TOKENS=tokens_each, STORED=num_stored, RING_WIDTH=ring_width,
-        num_warps=num_warps, **overlap(projected),
+        num_warps=num_warps, enable_fp_fusion=False, **overlap(projected),
     )  # fmt: skip
     return out
 

@@ -142,14 +142,14 @@ def _accept_kernel(
     num_accepted = tl.zeros([], tl.int32)
     agrees = slot >= 0
     for j in tl.static_range(TOKENS - 1):
-        sampled = tl.load(p_sampled + row * TOKENS + j)
+        sampled = tl.load(p_sampled + row * TOKENS + j, mask=slot >= 0, other=-1)
         same = sampled == tl.load(p_drafts + j * num_slots + held)
         if FORCED:
             same = tl.rand(97, (length + j) * num_slots + held) < forced
         agrees = agrees & same & (sampled >= 0) & (j < num_drafts)
         num_accepted += agrees.to(tl.int32)
-    next_id = tl.maximum(tl.load(p_sampled + row * TOKENS + num_accepted), 0)
     if slot >= 0:
+        next_id = tl.maximum(tl.load(p_sampled + row * TOKENS + num_accepted), 0)
         tl.store(p_next_token + slot, next_id)
         tl.store(p_lengths + slot, length + 1 + num_accepted)
         tl.store(p_pending + slot, num_accepted)
@@ -158,7 +158,7 @@ def _accept_kernel(
     room = tl.load(p_rooms + row)
     for j in tl.static_range(TOKENS):
         live = (slot >= 0) & (j <= num_accepted) & (length + j < room)
-        id = tl.maximum(tl.load(p_sampled + row * TOKENS + j), 0)
+        id = tl.maximum(tl.load(p_sampled + row * TOKENS + j, mask=slot >= 0, other=-1), 0)
         _store_placed(
             p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
             row * TOKENS + j, slot, length + j, live, live, id,
@@ -175,10 +175,10 @@ def accept(
     tokens_each: int,
     forced: float | None = None,
 ) -> None:
-    """Accept the drafts that equal ``sampled`` int64 [tokens] (-1: none), move the tables on, and
-    place the output for the draft layer: at each position the token that follows it, dead past the
-    row's pages. ``last`` int64 [rows] is the index of each row's last one, ``num_out`` int64 [rows]
-    how many there are.
+    """Accept the drafts that equal ``sampled`` int64 [tokens, less those of padding] (-1: none),
+    move the tables on, and place the output for the draft layer: at each position the token that
+    follows it, dead past the row's pages. ``last`` int64 [rows] is the index of each row's last
+    one, ``num_out`` int64 [rows] how many there are.
 
     ``forced``: accept a draft with this probability instead, which only benchmarks do.
     """

@@ -19,6 +19,7 @@ from worker.pairtest import FULL_SIZE, POOLS
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
+PYTHON_PATH = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def free_bytes() -> int:
 
 def test_every_pair_of_gpus_carries_every_byte() -> None:
     devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    found = pairs(devices, {**os.environ, "PYTHONPATH": str(ROOT)})
+    found = pairs(devices, {**os.environ, "PYTHONPATH": PYTHON_PATH})
     assert [finding.line() for finding in found if finding.level == "fail"] == []
     assert len(found) == max(1, len(devices) * (len(devices) - 1))
 
@@ -76,7 +77,7 @@ def test_expandable_segments_cannot_be_exported_and_the_error_says_so() -> None:
         "except ValueError as error:\n"
         "    print(error)\n"
     )
-    settings = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTHONPATH": str(ROOT)}
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTHONPATH": PYTHON_PATH}
     said = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **settings}, capture_output=True,
         text=True, timeout=120, check=True,
@@ -92,7 +93,7 @@ def test_the_region_itself_is_plain_memory_whatever_torch_uses() -> None:
         "memory.allocate(1 << 20)\n"
         "print(len(memory.handle))\n"
     )
-    settings = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTHONPATH": str(ROOT)}
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTHONPATH": PYTHON_PATH}
     said = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **settings}, capture_output=True,
         text=True, timeout=120, check=True,

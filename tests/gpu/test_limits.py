@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from engine import checkpoint, weights
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
-from engine.errors import CheckpointError
+from engine.errors import CheckpointError, GpuMemoryHeld
 from engine.model.config import ModelConfig
 from engine.model.registry import build
 from engine.runner import Engine
@@ -30,7 +30,7 @@ def test_a_full_gpu_is_refused_with_the_numbers() -> None:
     free, _ = torch.cuda.mem_get_info()
     taken = on_gpu(free - (4 << 30))
     config = EngineConfig(TINY, num_pages=8, num_state_slots=2, device="cuda")
-    with pytest.raises(ValueError, match=r"GiB of .* GiB free, the model needs"):
+    with pytest.raises(GpuMemoryHeld, match=r"GiB of .* GiB free, the model needs"):
         Engine.load(config, on_gpu)
     del taken
     torch.cuda.empty_cache()
