@@ -6,6 +6,7 @@ from engine.batch import SpreadPlan
 from engine.model.qwen35 import Qwen35
 from engine.spread.lending import LendingSteps
 from engine.spread.memory import ExchangeLayout
+from engine.spread.shapes import plain_shapes
 from transport.copy.cuda import CudaMemory, close_handle, open_handle
 from transport.wire.spread import ExchangeExport
 
@@ -18,7 +19,7 @@ class BenchLender:
     ) -> None:
         memory = CudaMemory()
         self._steps = LendingSteps(
-            model, layout, memory, buckets, limit_s=limit_s,
+            model, layout, memory, plain_shapes(buckets), limit_s=limit_s,
             open_peer=lambda handle: open_handle(handle, peer="a member"), close_peer=close_handle,
         )  # fmt: skip
         self.handle = memory.handle

@@ -28,6 +28,7 @@ from engine.model.registry import build
 from engine.model_folder import read_model
 from engine.spread.kernels import group_size
 from engine.spread.memory import ExchangeLayout, first_flag
+from engine.spread.shapes import plain_shapes
 from engine.spread.steps import SpreadOutcome, SpreadSteps
 from transport.copy.cuda import CudaMemory, close_handle, open_handle
 from transport.copy.region import Region
@@ -73,7 +74,8 @@ class Member:
         exchanged = ExchangeLayout(max_rows, config.num_experts_per_tok, config.hidden_size)
         self.own = CudaMemory()
         self.steps = SpreadSteps(
-            self.graphs, self.kernels, exchanged, self.num_layers, self.own, self.buckets,
+            self.graphs, self.kernels, exchanged, self.num_layers, self.own,
+            plain_shapes(self.buckets),
             limit_s=limit_s,
             open_peer=lambda handle: open_handle(handle, peer="a member"), close_peer=close_handle,
         )  # fmt: skip

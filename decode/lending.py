@@ -15,7 +15,7 @@ own (decode/lockstep.py).
 from collections.abc import Sequence
 from dataclasses import replace
 
-from decode.lockstep import Together
+from decode.lockstep import Together, agreed
 from decode.spread_record import Record, Stance
 
 
@@ -35,12 +35,11 @@ class LendingRounds:
             return None
         numbers = {each.last_round for each in here} | {each.round for each in here}
         for number in sorted(numbers, reverse=True):
-            rows = [each.committed_to(number) for each in here]
-            known = [each for each in rows if each is not None]
-            if number > self.record.last_round and len(known) == len(rows):
+            together = agreed(here, number)
+            if together and number > self.record.last_round:
                 self.record = replace(self.record, round=number)
                 self._say(Stance.COMMITTED)
-                return Together(number, max(known), sum(known))
+                return together
         return None
 
     def done(self) -> None:

@@ -9,9 +9,9 @@ it reads. Its stance is
     COMMITTED   it launches this round if all members commit to it, and nothing before that
 
 A member commits when all others are willing and the rows of all promise a gain, or when another one
-has committed. Once all have committed to a round each launches it, in the graph for the largest
-member's rows: a committed round's rows never change, so all choose the same. A member that turns
-APART, or that does not commit in time, makes the others withdraw and run a local step.
+has committed. Once all have committed to a round each launches it, in the graph for the most rows
+and the most drafts of a member: a committed round's never change, so all choose the same. A member
+that turns APART, or that does not commit in time, makes the others withdraw and run a local step.
 
 Memory with one writer each cannot make that certain: one member may see the last commitment just
 when another one gives up. The first then launches a round that the second does not, its GPU waits
@@ -43,13 +43,14 @@ WAIT: Final = "wait"
 
 @dataclass(frozen=True)
 class Together:
-    """All members launch ``round`` now; the largest has ``rows``, all have ``total``. They count on
-    ``lenders`` more to share it."""
+    """All members launch ``round`` now, of at most ``rows`` sequences of a member and ``drafts`` of
+    a sequence; all have ``total`` tokens. They count on ``lenders`` more to share it."""
 
     round: int
     rows: int
     total: int
     lenders: int = 0
+    drafts: int = 0
 
 
 Decision = Together | Literal["local", "wait"]
@@ -98,8 +99,10 @@ class Lockstep:
         *,
         willing: bool,
         lenders: Sequence[Record | None] = (),
+        drafts: int = 0,
     ) -> Decision:
-        """What the next step of ``rows`` token rows is. WAIT: ask again, with the same rows.
+        """What the next step of ``rows`` sequences is, which verify up to ``drafts`` drafts each.
+        WAIT: ask again, with the same rows and drafts.
 
         ``others`` are the records of all other members in their order, ``lenders`` those of
         lenders; None: unreadable. A member that has committed waits for the others whether it is
@@ -119,7 +122,7 @@ class Lockstep:
                 or bool(self._missed)
                 or (self._was_aborted and not all(map(self._has_ended, lenders)))
             )
-            self._say(Stance.APART if stays_apart else Stance.WILLING, rows)
+            self._say(Stance.APART if stays_apart else Stance.WILLING, rows, drafts)
             present = _present(seen)
             if stays_apart or len(present) < len(seen) or not self._wants(present):
                 return self._local()
@@ -128,13 +131,13 @@ class Lockstep:
                 return self._local()
             wait_s = self._times.step_s if self._num_in_a_row else self._times.enter_s
             self._wait_until = now + wait_s
-            self._commit_to(number, mine.rows)
+            self._commit_to(number)
         return self._agree(seen, others, now)
 
     def stand_apart(self) -> None:
         """Something else is launched before the next step; the others need not wait for it."""
         if self.record.stance is Stance.WILLING:
-            self._say(Stance.APART, self.record.rows)
+            self._say(Stance.APART, self.record.rows, self.record.drafts)
 
     def aborted(self, now: float) -> None:
         """A launched round was taken back, and with it those launched behind it."""
@@ -158,29 +161,22 @@ class Lockstep:
             return True
         if self._num_in_a_row:
             return self._stays
-        total = mine.rows + sum(o.rows for o in present)
+        total = mine.tokens + sum(o.tokens for o in present)
         return self._policy.enters(total, 1 + len(present) + self._num_lenders)
 
-    def _commit_to(self, number: int, rows: int) -> None:
+    def _commit_to(self, number: int) -> None:
+        """With the rows and drafts that the record has."""
         self.record = replace(
-            self.record,
-            round=number,
-            stance=Stance.COMMITTED,
-            rows=rows,
-            lenders=self._num_lenders,
+            self.record, round=number, stance=Stance.COMMITTED, lenders=self._num_lenders
         )
 
     def _agree(
         self, seen: Sequence[Record | None], others: Sequence[Record | None], now: float
     ) -> Decision:
-        number, rows = self.record.round, self.record.rows
+        number = self.record.round
         answers = [each.committed_to(number) if each else None for each in seen]
-        known = [answer for answer in answers if answer is not None]
-        if len(known) == len(answers):
-            lenders = [each.lenders_in(number) for each in [self.record, *seen] if each]
-            total = rows + sum(known)
-            together = Together(number, max(rows, *known, 0), total, max(lenders))
-            return self._launch(together, 1 + len(known) + max(lenders))
+        if together := agreed([self.record, *seen], number):
+            return self._launch(together, 1 + len(seen) + together.lenders)
         waits_for = [i for i, answer in enumerate(answers) if answer is None]
         present = _present([seen[i] for i in waits_for])
         if len(present) < len(waits_for):
@@ -195,7 +191,7 @@ class Lockstep:
             if self._num_in_a_row:
                 self._withdraw(now, let_down=False)
                 return LOCAL
-            self._commit_to(highest, rows)
+            self._commit_to(highest)
             return self._agree(seen, others, now)
         return WAIT
 
@@ -208,6 +204,7 @@ class Lockstep:
             last_round=mine.round,
             last_rows=mine.rows,
             last_lenders=mine.lenders,
+            last_drafts=mine.drafts,
             beat=mine.beat + 1,
         )
         self._stays = self._policy.stays(together.total, num_sharing)
@@ -227,9 +224,9 @@ class Lockstep:
         mine = self.record
         self.record = replace(mine, round=mine.round + 1, stance=stance, beat=mine.beat + 1)
 
-    def _say(self, stance: Stance, rows: int) -> None:
+    def _say(self, stance: Stance, rows: int, drafts: int) -> None:
         beat = self.record.beat + 1
-        self.record = replace(self.record, stance=stance, rows=rows, beat=beat)
+        self.record = replace(self.record, stance=stance, rows=rows, drafts=drafts, beat=beat)
 
     def _seen(self, place: int, record: Record | None) -> Record | None:
         return None if place in self._missed else self._of_this_generation(record)
@@ -241,6 +238,18 @@ class Lockstep:
         """A member that was late counts again once it moves."""
         for place in [i for i, missed in self._missed.items() if others[i] != missed]:
             del self._missed[place]
+
+
+def agreed(members: Sequence[Record | None], number: int) -> Together | None:
+    """The step of a round that all of these members have committed to, else None."""
+    here = [each for each in members if each and each.committed_to(number) is not None]
+    if len(here) < len(members):
+        return None
+    rows = [each.committed_to(number) or 0 for each in here]
+    drafts = [each.drafts_in(number) for each in here]
+    total = sum(num * (1 + more) for num, more in zip(rows, drafts, strict=True))
+    lenders = max(each.lenders_in(number) for each in here)
+    return Together(number, max(rows), total, lenders, max(drafts))
 
 
 def _present(records: Sequence[Record | None]) -> list[Record]:

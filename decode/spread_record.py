@@ -19,9 +19,10 @@ class Stance(IntEnum):
 @dataclass(frozen=True)
 class Record:
     """What one member says. ``round`` is the next one that it may launch, or has committed to with
-    ``rows`` token rows; ``last_round`` the one that it launched last, with ``last_rows``; 0: none.
-    ``lenders`` and ``last_lenders`` are those on which it counted. ``beat`` rises with every
-    decision, so that a member that stands still shows."""
+    ``rows`` sequences that verify up to ``drafts`` drafts each; ``last_round`` the one that it
+    launched last, with ``last_rows`` and ``last_drafts``; 0: none. ``lenders`` and ``last_lenders``
+    are those on which it counted. ``beat`` rises with every decision, so that a member that stands
+    still shows."""
 
     generation: int
     round: int = 1
@@ -32,6 +33,13 @@ class Record:
     beat: int = 0
     lenders: int = 0
     last_lenders: int = 0
+    drafts: int = 0
+    last_drafts: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the step that is next."""
+        return self.rows * (1 + self.drafts)
 
     def committed_to(self, number: int) -> int | None:
         """The rows with which the member launches this round, or has launched it; None: it has not
@@ -39,6 +47,10 @@ class Record:
         if self.stance is Stance.COMMITTED and self.round == number:
             return self.rows
         return self.last_rows if self.last_round == number else None
+
+    def drafts_in(self, number: int) -> int:
+        """The drafts of this round, which it has committed to or launched."""
+        return self.last_drafts if self.last_round == number else self.drafts
 
     def lenders_in(self, number: int) -> int:
         """On how many it counted in this round, which it has committed to or launched."""

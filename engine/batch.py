@@ -94,14 +94,16 @@ class ForwardBatch:
 class SpreadPlan:
     """A decode step that all members of a group compute together, each with its own rows: the
     ``round`` of this ``generation``, a pair that no other step ever has. Rounds rise, and may leave
-    numbers out. ``bucket`` is the same for all members, and at least the token rows of each: its
-    sequences, and their drafts to be verified. A member may have no rows. ``first``: this member
-    has no spread step under way or unread, so nothing of an earlier one counts any more."""
+    numbers out. ``bucket`` and ``num_drafts`` are the same for all members: at least the sequences
+    of each, and the most drafts that are verified of one. A member may have no rows. ``first``:
+    this member has no spread step under way or unread, so nothing of an earlier one counts any
+    more."""
 
     generation: int
     round: int
     bucket: int
     first: bool
+    num_drafts: int = 0
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from engine.spread.engine_steps import EngineSpread
 from engine.spread.interface import Lending, Spreading
 from engine.spread.lending import LendingSteps
 from engine.spread.memory import exchange_layout
+from engine.spread.shapes import plain_shapes
 from engine.spread.steps import SpreadSteps
 from transport.copy.memory import own_memory
 from transport.copy.tensors import CacheTensors
@@ -87,7 +88,7 @@ class CudaParts:
         steps = SpreadSteps(
             graphs, self._kernels, exchange_layout(self._model.config),
             len(self._model.config.layer_types), memory,
-            [bucket for bucket in graphs.buckets if bucket in SPREAD_BUCKETS],
+            plain_shapes(bucket for bucket in graphs.buckets if bucket in SPREAD_BUCKETS),
             limit_s=SPREAD_WAIT_S,
             open_peer=partial(open_handle, peer="a member of the spread group"),
             close_peer=close_handle,
@@ -105,7 +106,7 @@ class CudaParts:
 
         steps = LendingSteps(
             self._model, exchange_layout(self._model.config), own_memory("cuda", "spread"),
-            SPREAD_BUCKETS, limit_s=SPREAD_WAIT_S,
+            plain_shapes(SPREAD_BUCKETS), limit_s=SPREAD_WAIT_S,
             open_peer=partial(open_handle, peer="a member of the spread group"),
             close_peer=close_handle,
         )  # fmt: skip

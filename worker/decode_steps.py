@@ -49,7 +49,8 @@ class DecodeSteps:
             self._scheduled = self._sequences.schedule()
         scheduled = self._scheduled or NOTHING
         willing = willing and not any(s.has_history for s in scheduled.sequences)
-        plan = self._group.decide(_token_rows(scheduled), willing=willing)
+        num_drafts = max((row.num_drafts for row in scheduled.rows), default=0)
+        plan = self._group.decide(len(scheduled.rows), num_drafts, willing=willing)
         self.undecided = plan == WAIT
         if plan == WAIT:
             return "undecided"
@@ -81,7 +82,3 @@ class DecodeSteps:
         if self._scheduled is not None:
             self._sequences.take_back(self._scheduled)
         self._scheduled, self.undecided = None, False
-
-
-def _token_rows(scheduled: Scheduled) -> int:
-    return sum(1 + row.num_drafts for row in scheduled.rows)

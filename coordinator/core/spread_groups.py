@@ -137,7 +137,7 @@ class SpreadGroups:
             members = list[Worker]()
             for worker in rest:
                 broken = self._registry.spread_pairs.broken_of(worker.instance)
-                alike = not members or _lends(worker) or _slots(worker) == _slots(members[0])
+                alike = not members or _alike(worker, members[0])
                 parted = any(
                     member.instance in broken or _share_a_gpu(member, worker) for member in members
                 )
@@ -189,6 +189,15 @@ def _lends(worker: Worker) -> bool:
     return worker.hello.role == LENDERS
 
 
+def _alike(worker: Worker, first: Worker) -> bool:
+    """Whether both have graphs of the same shapes, as members of a step launch."""
+    one, other = worker.hello.spread, first.hello.spread
+    assert one is not None
+    assert other is not None
+    same_rows = _lends(worker) or _slots(worker) == _slots(first)
+    return same_rows and one.max_drafts == other.max_drafts
+
+
 def _slots(worker: Worker) -> int:
-    """Graphs are of up to so many rows, and members launch graphs of equally many."""
+    """Graphs are of up to so many rows."""
     return min(worker.hello.memory.pools.num_state_slots, MAX_ROWS)

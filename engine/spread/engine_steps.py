@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from engine.batch import ForwardBatch, SpreadPlan, StepResult
 from engine.sampler import Sampler
+from engine.spread.shapes import Shapes
 from engine.spread.steps import SpreadOutcome, SpreadSteps
 from engine.step import Draw, SampleRow, Step
 from transport.copy.memory import OwnMemory
@@ -42,8 +43,8 @@ class EngineSpread:
         return ExchangeExport(memory.kind, memory.handle, memory.size_bytes)
 
     @property
-    def buckets(self) -> tuple[int, ...]:
-        return self._steps.buckets
+    def shapes(self) -> Shapes:
+        return self._steps.shapes
 
     def join(
         self, generation: int, rank: int, exports: Sequence[ExchangeExport], num_lenders: int

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.batch import ForwardBatch, SpreadPlan
+from engine.spread.shapes import Shapes
 from engine.step import Step
 from transport.wire.errors import PeerGone
 from transport.wire.spread import ExchangeExport
@@ -37,7 +38,7 @@ class Lending(Protocol):
     def export(self) -> ExchangeExport: ...
 
     @property
-    def buckets(self) -> tuple[int, ...]: ...
+    def shapes(self) -> Shapes: ...
 
     def join(
         self, generation: int, rank: int, exports: Sequence[ExchangeExport], num_lenders: int
@@ -54,15 +55,15 @@ class Lending(Protocol):
 class Spreading(Protocol):
     """The engine's side of a spread group. One thread calls it, the engine's.
 
-    ``export`` is the memory that peers write to while a spread step runs, ``buckets`` are the token
-    rows of a member for which there are graphs, ascending.
+    ``export`` is the memory that peers write to while a spread step runs, ``shapes`` are those for
+    which there are graphs.
     """
 
     @property
     def export(self) -> ExchangeExport: ...
 
     @property
-    def buckets(self) -> tuple[int, ...]: ...
+    def shapes(self) -> Shapes: ...
 
     def join(
         self, generation: int, rank: int, exports: Sequence[ExchangeExport], num_lenders: int

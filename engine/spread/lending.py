@@ -16,6 +16,7 @@ from engine.spread.interface import Lent
 from engine.spread.kernels import GROUP_SIZES, group_size
 from engine.spread.memory import TURN, Exchange, ExchangeLayout, first_flag
 from engine.spread.peer_memory import PeerMemory
+from engine.spread.shapes import SpreadShape
 from engine.spread.triton_agree import agree, offer
 from engine.spread.triton_collect import collect
 from engine.spread.triton_experts import experts
@@ -26,20 +27,20 @@ from transport.wire.spread import ExchangeExport
 
 class LendingSteps:
     """``engine.spread.interface.Lending``. ``memory`` is to be exported; ``open_peer`` and
-    ``close_peer`` are those of ``PeerMemory``. ``buckets`` are all that members may launch."""
+    ``close_peer`` are those of ``PeerMemory``. ``shapes`` are all that members may launch."""
 
     def __init__(
         self,
         model: Qwen35,
         layout: ExchangeLayout,
         memory: OwnMemory,
-        buckets: Sequence[int],
+        shapes: Sequence[SpreadShape],
         *,
         limit_s: float,
         open_peer: Callable[[str], int],
         close_peer: Callable[[int], None],
     ) -> None:
-        self.buckets = tuple(buckets)
+        self.shapes = tuple(shapes)
         self._model, self._memory, self._limit_s = model, memory, limit_s
         own = memory.allocate(layout.size_bytes)
         self.exchange = Exchange(layout, own)
@@ -63,10 +64,11 @@ class LendingSteps:
         """Graphs of the steps of groups of these sizes, before one is joined."""
         assert not self._num_decoding, "steps of a group that is joined wait for its members"
         for size in sorted(sizes, reverse=True):
-            for bucket in sorted(self.buckets, reverse=True):
-                forward = partial(self._forward, size, bucket)
+            # What a lender computes of a row does not depend on how many are of one sequence.
+            for rows_each in sorted({shape.num_tokens for shape in self.shapes}, reverse=True):
+                forward = partial(self._forward, size, rows_each)
                 forward()
-                self._graphs[size, bucket], _ = self._pool.capture(forward)
+                self._graphs[size, rows_each], _ = self._pool.capture(forward)
 
     @torch.inference_mode()
     def join(
@@ -97,18 +99,19 @@ class LendingSteps:
         self.exchange.header.zero_()
         num_layers = len(self._model.weights.layers)
         self.exchange.begin_step(first_flag(plan.generation, plan.round, num_layers))
-        self._graphs[group_size(self._num_decoding), plan.bucket].replay()
+        rows_each = SpreadShape(plan.bucket, plan.num_drafts).num_tokens
+        self._graphs[group_size(self._num_decoding), rows_each].replay()
         turn = self.exchange.control[TURN : TURN + 1]
         found = torch.cat((turn.int(), self.exchange.header))
         turn_taken, abort, *late = found.tolist()
         return Lent(turn_taken >= 0, abort != 0, tuple(i for i, word in enumerate(late) if word))
 
-    def _forward(self, size: int, bucket: int) -> None:
+    def _forward(self, size: int, rows_each: int) -> None:
         exchange = self.exchange
         offer(exchange)
         agree(exchange)
         for layer, weights in enumerate(self._model.weights.layers):
             gate_up, down = weights.moe.gate_up, weights.moe.down
             push(self._x, self._ids, self._weights, exchange, layer)
-            rows = collect(exchange, size, bucket, gate_up.shape[0], layer, self._x.dtype)
+            rows = collect(exchange, size, rows_each, gate_up.shape[0], layer, self._x.dtype)
             experts(rows, gate_up, down, None, exchange)

@@ -20,6 +20,7 @@ from engine.kernels.triton_set import TritonKernels
 from engine.spread.kernels import GROUP_SIZES, SpreadKernels, group_size
 from engine.spread.memory import Exchange, ExchangeLayout, first_flag
 from engine.spread.peer_memory import PeerMemory
+from engine.spread.shapes import SpreadShape
 from transport.copy.memory import OwnMemory
 
 
@@ -55,13 +56,13 @@ class SpreadSteps:
         layout: ExchangeLayout,
         num_layers: int,
         memory: OwnMemory,
-        buckets: Sequence[int],
+        shapes: Sequence[SpreadShape],
         *,
         limit_s: float,
         open_peer: Callable[[str], int],
         close_peer: Callable[[int], None],
     ) -> None:
-        self.buckets = tuple(buckets)
+        self.shapes = tuple(shapes)
         self._graphs, self._local, self._num_layers = graphs, local, num_layers
         self._limit_s = limit_s
         own = memory.allocate(layout.size_bytes)
@@ -75,7 +76,8 @@ class SpreadSteps:
         assert not self._num_decoding, "steps of a group that is joined wait for its members"
         for most_members in sorted(sizes, reverse=True):
             kernels = SpreadKernels(self._local, self.exchange, most_members)
-            self._graphs.capture_spread(most_members, self.buckets, kernels)
+            buckets = [shape.bucket for shape in self.shapes]
+            self._graphs.capture_spread(most_members, buckets, kernels)
         self._warm_up()
 
     @torch.inference_mode()

@@ -31,9 +31,11 @@ class Desk:
         )
 
     def add(
-        self, name: str, role: Role = "decode", *, spreads: bool = True, gpu: str = ""
-    ) -> Worker:
-        spread = SpreadExport(f"record-{name}", ExchangeExport("shm", name, 1)) if spreads else None
+        self, name: str, role: Role = "decode", *, spreads: bool = True, gpu: str = "",
+        max_drafts: int = 0,
+    ) -> Worker:  # fmt: skip
+        export = SpreadExport(f"record-{name}", ExchangeExport("shm", name, 1), max_drafts)
+        spread = export if spreads else None
         hello = Hello(name, role, "m", "cpu", 1, 128, 8, EXPORT, gpu=gpu, spread=spread)
         worker = self.registry.add(hello, self.now)
         self.groups.update()
@@ -74,6 +76,17 @@ def test_workers_that_cannot_or_may_not_are_left_out(desk: Desk) -> None:
     desk.add("x", spreads=False)
     desk.add("b")
     assert set(desk.told()) == {"a", "b"}
+
+
+def test_workers_with_other_numbers_of_drafts_are_not_put_together(desk: Desk) -> None:
+    for name, max_drafts in (("a", 3), ("b", 2), ("c", 3), ("d", 2)):
+        desk.add(name, max_drafts=max_drafts)
+    desk.add("p", "prefill", max_drafts=2)
+    told = {name: members for name, (_, members) in desk.told().items()}
+    assert told == {
+        "a": ("a", "c"), "c": ("a", "c"),
+        "b": ("b", "d", "p"), "d": ("b", "d", "p"), "p": ("b", "d", "p"),
+    }  # fmt: skip
 
 
 def test_workers_that_share_a_gpu_are_not_put_together(desk: Desk) -> None:

@@ -24,6 +24,7 @@ class Member:
     published: Record | None = None
     willing: bool = True
     rows: int = 8
+    drafts: int = 0
     wait_began: float | None = None
     launched: dict[int, Together] = field(default_factory=dict)
     let_down: bool = False
@@ -33,7 +34,9 @@ class Member:
         self, others: "list[Member]", now: float, lenders: "Sequence[Record | None]" = ()
     ) -> Decision:
         seen = [other.published for other in others]
-        decision = self.lockstep.decide(self.rows, seen, now, willing=self.willing, lenders=lenders)
+        decision = self.lockstep.decide(
+            self.rows, seen, now, willing=self.willing, lenders=lenders, drafts=self.drafts
+        )
         self.published = self.lockstep.record
         self.let_down |= bool(self.lockstep.late)
         if isinstance(decision, Together):
@@ -85,6 +88,20 @@ def test_all_launch_the_same_round_in_the_graph_for_the_largest() -> None:
         launched = run_until_together(members)
         assert launched == [Together(launched[0].round, 20, 20 + number)] * 3
         assert launched[0].round == number
+
+
+def test_drafts_count_as_tokens_and_the_most_of_a_member_are_verified() -> None:
+    members = group(4, 2, 0)
+    assert turn(members) == turn(members) == [LOCAL] * 3
+    members[0].drafts, members[1].drafts = 1, 3  # 8 and 8 tokens
+    launched = run_until_together(members)
+    assert launched == [Together(1, 4, 16, 0, 3)] * 3
+    lender = LendingRounds(1)
+    records = [member.published for member in members]
+    assert lender.decide(records, willing=True) == Together(1, 4, 16, 0, 3)
+    members[1].drafts = 0
+    assert run_until_together(members) == [Together(2, 4, 10, 0, 1)] * 3
+    assert turn(members) == [LOCAL] * 3, "10 tokens are too few to stay"
 
 
 def test_too_few_rows_are_computed_locally_without_a_wait() -> None:
@@ -194,7 +211,7 @@ def test_a_lone_member_shares_its_rows_with_lenders_only() -> None:
     assert lender.decide([member.published], willing=True) is None, "there is no round yet"
     decision = member.decide([], 0.0, [lender.record])
     assert decision == Together(1, 20, 20, 1)
-    assert lender.decide([member.published], willing=True) == Together(1, 20, 20)
+    assert lender.decide([member.published], willing=True) == decision
     assert lender.record.stance is Stance.COMMITTED
     lender.done()
     assert lender.decide([member.published], willing=True) is None, "not twice"
@@ -264,13 +281,13 @@ class GroupMachine(RuleBasedStateMachine):
         place %= len(self.members)
         return None if place in self.dead else self.members[place]
 
-    @rule(place=st.integers(0, 3), rows=st.integers(0, 32))
-    def decide(self, place: int, rows: int) -> None:
+    @rule(place=st.integers(0, 3), rows=st.integers(0, 32), drafts=st.integers(0, 3))
+    def decide(self, place: int, rows: int, drafts: int = 0) -> None:
         member = self._alive(place)
         if member is None:
             return
         if member.wait_began is None:
-            member.rows = rows
+            member.rows, member.drafts = rows, drafts
         others = [other for other in self.members if other is not member]
         member.decide(others, self.now, [self.lender.record])
         if member.wait_began is not None:

@@ -31,6 +31,7 @@ from engine.speculation import draft_prompts
 from engine.spread.kernels import GROUP_SIZES, SpreadKernels
 from engine.spread.lending import LendingSteps
 from engine.spread.memory import exchange_layout
+from engine.spread.shapes import plain_shapes
 from tests.engine import compiled_kernels as noted
 from tests.kernels.spread_group import Memory
 from transport.wire.sampling import StopRule
@@ -116,8 +117,9 @@ def steps(engine: Engine) -> None:
     layout = exchange_layout(engine.model_config)
     memory = Memory(torch.device("cpu"))
     lending = LendingSteps(
-        engine._model, layout, memory, BUCKETS, limit_s=1.0, open_peer=int, close_peer=print
-    )
+        engine._model, layout, memory, plain_shapes(BUCKETS), limit_s=1.0, open_peer=int,
+        close_peer=print,
+    )  # fmt: skip
     assert isinstance(engine._kernels, TritonKernels)
     for bucket in BUCKETS:
         plain._write_step(bucket, (), ())

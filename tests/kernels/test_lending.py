@@ -13,6 +13,7 @@ from engine.spread import triton_experts
 from engine.spread.interface import Lent
 from engine.spread.lending import LendingSteps
 from engine.spread.memory import EMPTY, Exchange, first_flag
+from engine.spread.shapes import SpreadShape
 from engine.spread.triton_agree import agree, offer
 from tests.kernels import cuda_path
 from tests.kernels.spread_group import TILES, Group, Memory
@@ -31,7 +32,7 @@ class Pair:
         layers = [SimpleNamespace(moe=moe)] * NUM_LAYERS
         model: Any = SimpleNamespace(weights=SimpleNamespace(layers=layers))
         self.steps = LendingSteps(
-            model, group.layout, Memory(device), [BUCKET],
+            model, group.layout, Memory(device), [SpreadShape(BUCKET)],
             limit_s=1.0, open_peer=int, close_peer=lambda address: None,
         )  # fmt: skip
         self.steps.capture(sizes=[2])

@@ -17,6 +17,7 @@ from engine.sampler import Sampler
 from engine.spread.engine_steps import EngineSpread
 from engine.spread.interface import MemberUnreachable
 from engine.spread.memory import UNKNOWN_MEMBER, ExchangeLayout
+from engine.spread.shapes import SpreadShape
 from engine.spread.steps import SpreadSteps
 from engine.step import SampleRow, Step
 from tests.kernels import cuda_path
@@ -75,7 +76,8 @@ class Sequences:
         self.other.allocate(exchanged.size_bytes).zero_()
         self.closed: list[int] = []
         self.steps = SpreadSteps(
-            self.graphs, local, exchanged, len(config.layer_types), self.memory, (BUCKET,),
+            self.graphs, local, exchanged, len(config.layer_types), self.memory,
+            (SpreadShape(BUCKET),),
             limit_s=1.0, open_peer=int, close_peer=self.closed.append,
         )  # fmt: skip
         self.steps.capture(sizes=[2])

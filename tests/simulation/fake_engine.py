@@ -192,6 +192,10 @@ class FakeStep:
     def may_run(self) -> bool:
         return True
 
+    def most_drafts(self, row) -> int:
+        """That the step verifies."""
+        return row.num_drafts
+
     def execute(self) -> None:
         self.executed = True
         for index, row in enumerate(self.batch.rows):
@@ -232,7 +236,7 @@ class FakeStep:
         # A step ahead of the host's knowledge that the sequence has ended: its tokens are dropped.
         length = min(length, len(row.block_table) * LAYOUT.page_size - 1)
         room = len(row.block_table) * LAYOUT.page_size
-        drafts = slot.drafts[: min(row.num_drafts, room - length - 1)]
+        drafts = slot.drafts[: min(self.most_drafts(row), room - length - 1)]
         self.num_drafts.append(len(drafts))
         state, sampled = engine.apply_pending(id), list[Sampled]()
         for place, token in enumerate([engine.next_token[id], *drafts]):

@@ -19,6 +19,7 @@ from typing import ClassVar
 from decode.spread_record import Record
 from engine.batch import ForwardBatch, SpreadPlan, StepResult
 from engine.spread.interface import Lent, MemberUnreachable
+from engine.spread.shapes import SpreadShape
 from tests.simulation.fake_engine import LAYOUT, FakeEngine, FakeStep
 from transport.wire.errors import PeerGone
 from transport.wire.spread import ExchangeExport
@@ -26,12 +27,12 @@ from transport.wire.spread import ExchangeExport
 
 @dataclass
 class Exchange:
-    """What the members of all generations have launched: by (generation, round) the bucket, and who
+    """What the members of all generations have launched: by (generation, round) the shape, and who
     has launched it. ``wait`` lets a host stand still until a step is ready, or returns."""
 
     rng: random.Random
     wait: Callable[["SpreadStep | LentStep"], None]
-    buckets: dict[tuple[int, int], int] = field(default_factory=dict)
+    shapes: dict[tuple[int, int], SpreadShape] = field(default_factory=dict)
     launched: dict[tuple[int, int], set[str]] = field(default_factory=dict)
     aborted: dict[int, int] = field(default_factory=dict)
     unreachable: set[frozenset[str]] = field(default_factory=set)
@@ -44,7 +45,8 @@ class Exchange:
 
     def launch(self, name: str, plan: SpreadPlan, num_rows: int) -> None:
         key = plan.generation, plan.round
-        assert self.buckets.setdefault(key, plan.bucket) == plan.bucket, "two graphs for one round"
+        shape = SpreadShape(plan.bucket, plan.num_drafts)
+        assert self.shapes.setdefault(key, shape) == shape, "two graphs for one round"
         assert num_rows <= plan.bucket
         names = self.launched.setdefault(key, set())
         assert name not in names, "launched twice"
@@ -77,7 +79,12 @@ class Exchange:
 class FakeSpreading:
     """``Spreading`` of one fake engine, whose ``name`` is its worker's."""
 
-    buckets = (1, 2, 4, 8, 16, 64, 512)
+    shapes = tuple(
+        SpreadShape(bucket, num_drafts)
+        for num_drafts in range(4)
+        for bucket in (1, 2, 4, 8, 16, 64, 512)
+        if not num_drafts or bucket * (1 + num_drafts) <= 12  # with more rows fewer drafts
+    )
 
     def __init__(self, engine: FakeEngine, name: str, exchange: Exchange) -> None:
         self.engine, self.exchange = engine, exchange
@@ -114,8 +121,7 @@ class FakeSpreading:
         assert all(row.token_ids is None for row in batch.rows)
         if batch.rows:
             self.engine.checks.check(batch)
-        num_rows = sum(1 + row.num_drafts for row in batch.rows)
-        self.exchange.launch(self.export.handle, plan, num_rows)
+        self.exchange.launch(self.export.handle, plan, len(batch.rows))
         step = SpreadStep(self.engine, batch, spreading=self, plan=plan)
         self.engine.queue.append(step)
         self.engine.unread_spread += 1
@@ -133,6 +139,9 @@ class SpreadStep(FakeStep):
     def __post_init__(self) -> None:
         self.members = self.spreading.members
         self.num_decoding = len(self.members) - self.spreading.num_lenders
+
+    def most_drafts(self, row) -> int:
+        return min(row.num_drafts, self.plan.num_drafts)
 
     @property
     def missing(self) -> list[int]:
@@ -171,7 +180,7 @@ class SpreadStep(FakeStep):
             known = self.engine.slots[row.state_slot].length
             room = len(row.block_table) * LAYOUT.page_size
             begin = min(row.start if known is None else known, room - 1)
-            for position in range(begin, min(begin + 1 + row.num_drafts, room)):
+            for position in range(begin, min(begin + 1 + self.most_drafts(row), room)):
                 self._write(row, position, 77)
             self.engine.apply_pending(row.state_slot)
 
@@ -199,7 +208,8 @@ class FakeLending(FakeSpreading):
         exchange, key = self.exchange, (plan.generation, plan.round)
         assert plan.generation == self.generation
         assert not self.engine.queue, "a batch of prompts is under way"
-        assert exchange.buckets.setdefault(key, plan.bucket) == plan.bucket
+        shape = SpreadShape(plan.bucket, plan.num_drafts)
+        assert exchange.shapes.setdefault(key, shape) == shape
         exchange.offered.setdefault(key, set()).add(self.export.handle)
         step = LentStep(self.engine, ForwardBatch(()), spreading=self, plan=plan)
         self.engine.queue.append(step)

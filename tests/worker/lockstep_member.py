@@ -15,6 +15,7 @@ import msgspec
 
 from decode.lockstep import LOCAL, WAIT, LockstepTimes
 from engine.batch import ForwardBatch, SpreadPlan, StepResult
+from engine.spread.shapes import plain_shapes
 from transport.copy import shm
 from transport.wire.spread import ExchangeExport, SpreadGroup
 from worker.spread.membership import Membership
@@ -28,7 +29,7 @@ LOCAL_S = 0.002
 class Device:
     """A member's ``Spreading``: the last round that it has launched is its exchange memory."""
 
-    buckets = (4, 16, 64)
+    shapes = plain_shapes((4, 16, 64))
 
     def __init__(self, name: str) -> None:
         self._segment = shm.Segment(f"launched-{name}", 8)

@@ -9,6 +9,7 @@ from decode.lockstep import LOCAL
 from decode.spread_record import Record, Stance
 from engine.batch import SpreadPlan
 from engine.spread.interface import Lent, MemberUnreachable
+from engine.spread.shapes import plain_shapes
 from transport.wire.spread import (
     ExchangeExport,
     SpreadExport,
@@ -23,7 +24,7 @@ from worker.spread.records import OwnRecord, PeerRecord
 class Engine:
     """Takes note of what it is told. ``during`` is the record that peers see within a step."""
 
-    buckets = (4, 16)
+    shapes = plain_shapes((4, 16))
     export = ExchangeExport("shm", "exchange", 1)
 
     def __init__(self) -> None:

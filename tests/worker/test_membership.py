@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from secrets import token_hex
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from decode.lockstep import LOCAL, WAIT, LockstepTimes
 from engine.batch import ForwardBatch, SpreadPlan
 from engine.spread.interface import MemberUnreachable
+from engine.spread.shapes import draft_shapes, plain_shapes
 from engine.step import Step
 from transport.wire.spread import ExchangeExport, SpreadGroup, SpreadJoined, SpreadMember
 from worker.spread.membership import LOOK_IDLE_S, LOOK_S, Alone, Membership
@@ -20,7 +22,7 @@ TIMES = LockstepTimes(enter_s=1.0, step_s=1.0, back_off_s=1.0)
 class Spreader:
     """Takes note of what it is told."""
 
-    buckets = (4, 16)
+    shapes = plain_shapes((4, 16))
 
     def __init__(self, name: str) -> None:
         self.export = ExchangeExport("shm", f"exchange-{name}", 1)
@@ -109,6 +111,28 @@ def test_the_host_waits_for_those_that_have_not_committed(trio: Trio) -> None:
     counts = first.counts()
     assert counts.wait_ms == 375
     assert dict(counts.waits_ms) == {trio.names[1]: 250, trio.names[2]: 375}
+
+
+def test_members_verify_as_many_drafts_as_their_largest_graphs_hold(trio: Trio) -> None:
+    for member, spreader in zip(trio.members, trio.spreaders, strict=True):
+        spreader.shapes = draft_shapes(3)
+        assert member.export.max_drafts == 3
+        member.join(trio.group())
+    for rows, drafts, shape in (
+        (9, (3, 0, 1), (12, 3)), (33, (0, 2, 0), (42, 2)), (50, (3, 1, 0), (64, 1)),
+        (65, (3, 3, 3), (96, 0)),
+    ):  # fmt: skip
+        plans: list[object] = [None] * 3
+        for _ in range(4):
+            for place, member in enumerate(trio.members):
+                if not isinstance(plans[place], SpreadPlan):
+                    own = rows if place == 1 else 4
+                    plans[place] = member.decide(own, drafts[place], willing=True)
+        plan = plans[0]
+        assert isinstance(plan, SpreadPlan)
+        assert (plan.bucket, plan.num_drafts) == shape
+        others = [replace(each, first=plan.first) for each in plans[1:]]
+        assert others == [plan] * 2
 
 
 def test_rows_beyond_the_largest_graph_are_computed_locally(trio: Trio) -> None:

@@ -33,7 +33,7 @@ RECORDS = st.builds(
     Record,
     st.integers(0, 2**40), st.integers(1, 2**40), st.sampled_from(Stance), st.integers(0, 512),
     st.integers(0, 2**40), st.integers(0, 512), st.integers(0, 2**40), st.integers(0, 7),
-    st.integers(0, 7),
+    st.integers(0, 7), st.integers(0, 4), st.integers(0, 4),
 )  # fmt: skip
 
 

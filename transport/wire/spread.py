@@ -17,7 +17,7 @@ from transport.wire.memory_export import MemoryKind
 Generation = Annotated[int, Meta(ge=1, lt=2**32)]
 MAX_MEMBERS = 8
 MAX_ROWS = 128
-"""Of one member: with more, a worker reads nearly all experts for its own rows."""
+"""Tokens of one member: with more, a worker reads nearly all experts for its own rows."""
 
 
 class ExchangeExport(WireStruct, frozen=True):
@@ -31,10 +31,11 @@ class ExchangeExport(WireStruct, frozen=True):
 
 class SpreadExport(WireStruct, frozen=True):
     """What peers of a spread group open: ``record`` is the shared-memory segment of the worker's
-    record."""
+    record; a step that it takes part in has at most ``max_drafts`` drafts of a sequence."""
 
     record: str
     exchange: ExchangeExport
+    max_drafts: Count = 0
 
 
 class SpreadMember(WireStruct, frozen=True):

@@ -19,9 +19,10 @@ from decode.lockstep import LOCAL
 from decode.spread_record import Record
 from engine.batch import ForwardBatch, SpreadPlan
 from engine.spread.interface import Lending
+from engine.spread.shapes import shape_for
 from engine.step import Step
 from transport.wire.spread import SpreadCounts, SpreadExport, SpreadGroup, SpreadJoined
-from worker.spread.peers import Peers, read_all
+from worker.spread.peers import Peers, read_all, spread_export
 from worker.spread.records import OwnRecord, PeerRecord
 from worker.spread.tally import Tally
 
@@ -58,7 +59,7 @@ class Lender:
     @property
     def export(self) -> SpreadExport:
         """What peers open."""
-        return SpreadExport(self._own.handle, self._engine.export)
+        return spread_export(self._own, self._engine)
 
     @property
     def look_s(self) -> float:
@@ -81,9 +82,10 @@ class Lender:
         if together is None:
             return
         began = self._clock()
-        bucket = next(b for b in self._engine.buckets if b >= together.rows)
-        generation = self._rounds.record.generation
-        lent = self._engine.lend(SpreadPlan(generation, together.round, bucket, first=True))
+        shape = shape_for(self._engine.shapes, together.rows, together.drafts)
+        generation, number = self._rounds.record.generation, together.round
+        plan = SpreadPlan(generation, number, shape.bucket, True, shape.num_drafts)
+        lent = self._engine.lend(plan)
         self._lent_at = self._clock()
         self._rounds.done()
         self._own.write(self._rounds.record)
@@ -96,7 +98,7 @@ class Lender:
             times = self._tally.was_late(peer)
             log.warning("%s did not take part in a spread step in time (%d times)", peer, times)
 
-    def decide(self, num_rows: int, *, willing: bool) -> Literal["local"]:
+    def decide(self, num_rows: int, num_drafts: int = 0, *, willing: bool) -> Literal["local"]:
         """A decode step of this worker's own is never shared out."""
         return LOCAL
 

@@ -18,10 +18,11 @@ from decode.spread_policy import SpreadPolicy
 from decode.spread_record import Record
 from engine.batch import ForwardBatch, SpreadPlan
 from engine.spread.interface import Spreading
+from engine.spread.shapes import fits, shape_for
 from engine.step import Step
 from transport.wire.spread import SpreadCounts, SpreadExport, SpreadGroup, SpreadJoined
 from worker.spread.lender import LOOK_IDLE_S, LOOK_S, Lender
-from worker.spread.peers import Peers, read_all
+from worker.spread.peers import Peers, read_all, spread_export
 from worker.spread.records import OwnRecord, PeerRecord
 from worker.spread.tally import Tally
 
@@ -36,7 +37,7 @@ class Alone:
     look_s = inf
     export = None
 
-    def decide(self, num_rows: int, *, willing: bool) -> Plan:
+    def decide(self, num_rows: int, num_drafts: int = 0, *, willing: bool) -> Plan:
         return LOCAL
 
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
@@ -99,7 +100,7 @@ class Membership:
     @property
     def export(self) -> SpreadExport:
         """What peers open."""
-        return SpreadExport(self._own.handle, self._engine.export)
+        return spread_export(self._own, self._engine)
 
     @property
     def look_s(self) -> float:
@@ -108,16 +109,17 @@ class Membership:
             return inf
         return LOOK_IDLE_S if self._others_idle else LOOK_S
 
-    def decide(self, num_rows: int, *, willing: bool) -> Plan:
-        """What the next decode step of so many token rows is: one of the group, a local one, or to
-        be asked again. ``willing``: this worker has nothing else to compute."""
+    def decide(self, num_rows: int, num_drafts: int = 0, *, willing: bool) -> Plan:
+        """What the next decode step of so many sequences, with up to so many drafts each, is: one
+        of the group, a local one, or to be asked again. ``willing``: this worker has nothing else
+        to compute."""
         if self._lockstep is None:
             return LOCAL
-        now, fits = self._clock(), num_rows <= self._engine.buckets[-1]
+        now, willing = self._clock(), willing and fits(self._engine.shapes, num_rows)
         records, lenders = read_all(self._peers.decoding), read_all(self._peers.lenders)
         self._others_idle = not any(record and record.rows for record in records)
         decision = self._lockstep.decide(
-            num_rows, records, now, willing=willing and fits, lenders=lenders
+            num_rows, records, now, willing=willing, lenders=lenders, drafts=num_drafts
         )
         self._own.write(self._lockstep.record)
         for place in self._lockstep.late:
@@ -133,9 +135,10 @@ class Membership:
         if decision == LOCAL:
             self._is_first = True
             return LOCAL
-        bucket = next(b for b in self._engine.buckets if b >= decision.rows)
+        shape = shape_for(self._engine.shapes, decision.rows, decision.drafts)
         is_first, self._is_first = self._is_first, False
-        return SpreadPlan(self._generation, decision.round, bucket, is_first)
+        number = decision.round
+        return SpreadPlan(self._generation, number, shape.bucket, is_first, shape.num_drafts)
 
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         """Launch the step that ``decide`` has planned."""

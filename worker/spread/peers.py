@@ -6,9 +6,10 @@ from typing import Protocol
 
 from decode.spread_record import Record
 from engine.spread.interface import MemberUnreachable
+from engine.spread.shapes import Shapes
 from transport.wire.errors import PeerGone
-from transport.wire.spread import ExchangeExport, SpreadGroup, SpreadJoined
-from worker.spread.records import PeerRecord
+from transport.wire.spread import ExchangeExport, SpreadExport, SpreadGroup, SpreadJoined
+from worker.spread.records import OwnRecord, PeerRecord
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +22,22 @@ class Joins(Protocol):
     ) -> None: ...
 
     def leave(self) -> None: ...
+
+
+class Exports(Protocol):
+    """The part of an engine that others open, and what it can launch with them."""
+
+    @property
+    def export(self) -> ExchangeExport: ...
+
+    @property
+    def shapes(self) -> Shapes: ...
+
+
+def spread_export(own: OwnRecord, engine: Exports) -> SpreadExport:
+    """What peers open."""
+    max_drafts = max(shape.num_drafts for shape in engine.shapes)
+    return SpreadExport(own.handle, engine.export, max_drafts)
 
 
 class Peers:

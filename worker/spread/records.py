@@ -14,8 +14,8 @@ from decode.spread_record import Record, Stance
 from transport.copy import shm
 from transport.wire.errors import PeerGone
 
-_FIELDS = struct.Struct("<QQQQHHHBB")
-"""Generation, round, last round, beat, both rows, stance, and both numbers of lenders."""
+_FIELDS = struct.Struct("<QQQQHHHBBBB")
+"""Generation, round, last round, beat, both rows, stance, both numbers of lenders and of drafts."""
 _CHECKSUM = struct.Struct("<I")
 _CHECKED_FROM = 0x6261746F
 """The checksum's start: memory of zeros, as new memory is, must not pass for a record."""
@@ -78,6 +78,8 @@ def encode(record: Record) -> bytes:
         record.stance,
         record.lenders,
         record.last_lenders,
+        record.drafts,
+        record.last_drafts,
     )
     return fields + _CHECKSUM.pack(zlib.crc32(fields, _CHECKED_FROM))
 
@@ -88,7 +90,7 @@ def decode(data: bytes) -> Record | None:
     (checksum,) = _CHECKSUM.unpack_from(data, _FIELDS.size)
     if zlib.crc32(fields, _CHECKED_FROM) != checksum:
         return None
-    generation, number, last_round, beat, rows, last_rows, stance, *lenders = _FIELDS.unpack(fields)
+    generation, number, last_round, beat, rows, last_rows, stance, *rest = _FIELDS.unpack(fields)
     if stance not in Stance.__members__.values():
         return None
-    return Record(generation, number, Stance(stance), rows, last_round, last_rows, beat, *lenders)
+    return Record(generation, number, Stance(stance), rows, last_round, last_rows, beat, *rest)

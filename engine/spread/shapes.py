@@ -1,0 +1,56 @@
+"""The shapes of spread steps: how many sequences of each member, and how many drafts of each
+sequence, a graph is for. Pure.
+
+All members of a step launch the same shape, and exchange its tokens, padding included. Where a
+member's sequences are too many for the drafts that are wanted, fewer drafts are verified.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from transport.wire.spread import MAX_ROWS
+
+EXCHANGED = (8, 16, 32, 48, 64, 96, MAX_ROWS)
+"""Tokens of a member, about: so few that the graphs of each number of drafts take little time to
+capture. What is added to a step's rows costs little, since their experts are none."""
+
+
+class SpreadShape(NamedTuple):
+    """``bucket`` sequences of a member at most, with ``num_drafts`` each."""
+
+    bucket: int
+    num_drafts: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """What each member exchanges in each layer."""
+        return self.bucket * (1 + self.num_drafts)
+
+
+Shapes = tuple[SpreadShape, ...]
+
+
+def plain_shapes(buckets: Iterable[int]) -> Shapes:
+    """Without a draft layer."""
+    return tuple(SpreadShape(bucket) for bucket in buckets)
+
+
+def draft_shapes(max_drafts: int, num_slots: int = MAX_ROWS) -> Shapes:
+    """With up to so many drafts, of members that have so many state slots."""
+    found: Shapes = ()
+    for num_drafts in range(max_drafts + 1):
+        buckets = sorted({tokens // (1 + num_drafts) for tokens in EXCHANGED})
+        last = next((i for i, bucket in enumerate(buckets) if bucket >= num_slots), len(buckets))
+        found += tuple(SpreadShape(bucket, num_drafts) for bucket in buckets[: last + 1])
+    return found
+
+
+def fits(shapes: Shapes, rows: int) -> bool:
+    """Whether a step of so many sequences can be spread."""
+    return rows <= max(shape.bucket for shape in shapes)
+
+
+def shape_for(shapes: Sequence[SpreadShape], rows: int, drafts: int) -> SpreadShape:
+    """The smallest that holds so many sequences, with as many of these drafts as can be."""
+    holding = [each for each in shapes if each.bucket >= rows and each.num_drafts <= drafts]
+    return min(holding, key=lambda each: (-each.num_drafts, each.bucket))
