@@ -96,7 +96,9 @@ class Prefixes:
             return False
         if self._engine.layout.pages_for(num_tokens) > len(allocation.pages):
             return False
-        self._allocator.turn_into_prefix(allocation, self._keys(sequence), num_tokens)
+        known = sequence.keys  # those of its prompt
+        keys = known.followed(sequence.token_ids) if known is not None else self._keys(sequence)
+        self._allocator.turn_into_prefix(allocation, keys, num_tokens)
         return True
 
     def tell(self, send: Callable[[FromWorker], None]) -> None:

@@ -31,6 +31,20 @@ def test_whole_pages_are_a_prefix(ids: list[int]) -> None:
         assert len(found.pages(n)) == KEY_BYTES
 
 
+@given(IDS, IDS, st.data())
+def test_the_keys_of_a_longer_sequence_go_on_from_those_that_are_known(
+    ids: list[int], more: list[int], data: st.DataObject
+) -> None:
+    known, whole = keys(ids), ids + more
+    known.pages(data.draw(st.integers(0, known.num_pages)))
+    found, expected = known.followed(packed(whole)), keys(whole)
+    assert found.num_tokens == len(whole)
+    for n in range(len(whole) + 1):
+        assert found.prefix(n) == expected.prefix(n)
+    assert known.num_tokens == len(ids)
+    assert known.pages_up_to(known.num_pages) == keys(ids).pages_up_to(known.num_pages)
+
+
 def test_model_and_salt_keep_prefixes_apart() -> None:
     found = {
         keys([1, 2, 3, 4], model, salt).prefix(n)

@@ -7,6 +7,7 @@ prefixes with the same key have the same ids, of the same model, for the same te
 """
 
 from collections import Counter
+from copy import copy
 from hashlib import blake2b
 
 from transport.wire.token_ids import ID_BYTES, TokenIds, to_wire
@@ -49,6 +50,15 @@ class PrefixKeys:
         """The keys of the first whole pages: of 0, 1, … ``num_pages``."""
         self.pages(num_pages)
         return self._pages[: num_pages + 1]
+
+    def followed(self, token_ids: TokenIds) -> "PrefixKeys":
+        """The keys of a sequence that begins with this one's tokens: what is hashed of them is not
+        hashed again. The tokens themselves are not compared."""
+        longer = copy(self)
+        longer._ids = memoryview(to_wire(token_ids))
+        assert len(longer._ids) >= len(self._ids), "followed by fewer tokens"
+        longer._pages = self._pages.copy()
+        return longer
 
     def prefix(self, num_tokens: int) -> bytes:
         """The key of the first tokens."""
