@@ -113,7 +113,7 @@ class KVTransferQueue:
             sequence, offer = transfer.sequence, transfer.offer
             num_pages = self._layout.pages_for(offer.num_tokens + 1)
             active = num_growing + len(self.receiving) + len(admitted)
-            if not self._allocator.can_reserve(num_pages + active):
+            if not self._has_room(transfer, num_pages + active):
                 break
             self.pending.pop(0)
             transfer.memory_at = self._clock()
@@ -123,11 +123,14 @@ class KVTransferQueue:
             self._launch(admitted, wanted)
         return bool(admitted)
 
+    def _has_room(self, transfer: KVTransfer, num_pages: int) -> bool:
+        if self._allocator.can_reserve(num_pages):
+            return True
+        return self._shareable(transfer.sequence, transfer.offer, num_pages) is not None
+
     def _reserve(self, sequence: Sequence, offer: Offer, num_pages: int) -> Wanted:
         """Pages and a state slot for a sequence, and what of its offer is to be pulled there."""
-        prefix = self._kept(sequence, offer)
-        if prefix is not None and not self._allocator.can_share(num_pages, prefix):
-            prefix = None
+        prefix = self._shareable(sequence, offer, num_pages)
         if prefix is not None:
             self._allocator.kept.touch(prefix.key)
             sequence.made.append(prefix)
@@ -136,12 +139,16 @@ class KVTransferQueue:
             allocation.pages, allocation.slot.id, offer, num_shared=allocation.num_shared
         )
 
-    def _kept(self, sequence: Sequence, offer: Offer) -> KeptPrefix | None:
-        """A kept prefix whose pages can stand for those offered. Where every handoff is verified
-        there is none: the same tokens' KV may differ in its last bits."""
+    def _shareable(self, sequence: Sequence, offer: Offer, num_pages: int) -> KeptPrefix | None:
+        """A kept prefix whose pages can stand for those offered, if there is room for ``num_pages``
+        with them. Where every handoff is verified there is none: the same tokens' KV may differ in
+        its last bits."""
         if sequence.keys is None or offer.digest:
             return None
-        return self._allocator.kept.longest(sequence.keys, offer.num_tokens)
+        prefix = self._allocator.kept.longest(sequence.keys, offer.num_tokens)
+        if prefix is None or not self._allocator.can_share(num_pages, prefix):
+            return None
+        return prefix
 
     def _launch(self, admitted: list[KVTransfer], wanted: list[Wanted]) -> None:
         pulls = self._puller.pull(wanted)

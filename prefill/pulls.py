@@ -67,8 +67,11 @@ class PrefixPulls:
         self._under_way: list[PrefixCopy] = []
         self.num_stale = 0
 
-    def pays(self, sequence: Sequence, prefix: KeptPrefix | None) -> bool:
-        """Whether more of the sequence is kept elsewhere than ``prefix``, which is kept here."""
+    def pays(self, sequence: Sequence, prefix: KeptPrefix | None, unshared: int) -> bool:
+        """Whether more of the sequence is kept elsewhere than ``prefix``, which is kept here. A
+        copy that does not share its pages needs ``unshared`` free ones."""
+        if not (self.shares(sequence, prefix) or self._allocator.can_reserve(unshared)):
+            return False
         num_here = prefix.num_tokens if prefix else 0
         source, on_host = self._source(sequence), self._on_host(sequence)
         if source is not None and source.num_tokens > num_here:

@@ -47,6 +47,13 @@ class PrefixReuse:
             return None
         return self._allocator.kept.longest(sequence.keys, sequence.num_tokens - 1)
 
+    def shareable(self, sequence: Sequence, num_pages: int) -> KeptPrefix | None:
+        """``find``, if there is room for ``num_pages`` pages of which that is the beginning."""
+        prefix = self.find(sequence)
+        if prefix is None or not self._allocator.can_share(num_pages, prefix):
+            return None
+        return prefix
+
     def waits(self, sequence: Sequence, filling: Iterable[Sequence]) -> bool:
         """Whether a prompt that is being filled will soon keep so much more of the sequence than
         is kept now, that computing or copying it twice would be a waste. What they share is added

@@ -1,9 +1,9 @@
 """Which prompts to compute next: first come, first served, in chunks, several in a batch.
 
-Pure: no tensors, sockets or clocks. A prompt is admitted when all its pages and a state slot
-are free, so it can always be finished. Its chunks end at multiples of 64, except the last. The
-pool that finished prompts occupy until they are pulled is the back-pressure: while it is full,
-nothing new is admitted.
+Pure: no tensors, sockets or clocks. A prompt is admitted when a state slot and all the pages that
+it does not share are free, so it can always be finished. Its chunks end at multiples of 64, except
+the last. The pool that finished prompts occupy until they are pulled is the back-pressure: while it
+is full, nothing new is admitted.
 
 A prompt begins behind what is kept of it, here (reuse.py), in host memory or at a peer (pulls.py).
 One that shares much with a prompt that is being filled waits for it, and lets later ones pass.
@@ -64,6 +64,7 @@ class PrefillScheduler:
         self.retiring: set[Sequence] = set()
         self._following: Sequence | None = None
         self._has_compared = False
+        self._no_room: tuple[int, int, int] | None = None  # wanted and free, of ``_following``
 
     @property
     def has_work(self) -> bool:
@@ -176,6 +177,7 @@ class PrefillScheduler:
         a round: they are compared when prompts have come, begun, advanced or ended."""
         if not self._has_compared:
             self._following, self._has_compared = self._compared(), True
+            self._no_room = None
         return self._following
 
     def _compared(self) -> Sequence | None:
@@ -187,10 +189,9 @@ class PrefillScheduler:
     def _admit(self, sequence: Sequence) -> None:
         """Give it its pages and state slot, and a beginning."""
         num_pages = self._num_pages(sequence)
-        prefix = self._reuse.find(sequence) if self._reuse is not None else None
-        if prefix is not None and not self._allocator.can_share(num_pages, prefix):
-            prefix = None
-        if self._pulls is not None and self._pulls.pays(sequence, prefix):
+        prefix = self._shareable(sequence, num_pages)
+        unshared = num_pages + self._headroom()
+        if self._pulls is not None and self._pulls.pays(sequence, prefix, unshared):
             shared = prefix if self._pulls.shares(sequence, prefix) else None
             sequence.allocation = self._allocator.reserve(num_pages, shared)
             sequence.made += [shared] if shared is not None else []
@@ -206,7 +207,18 @@ class PrefillScheduler:
             self._reuse.admitted(sequence, prefix, num_reused)
 
     def _has_room(self, sequence: Sequence) -> bool:
-        return self._allocator.can_reserve(self._num_pages(sequence) + self._headroom())
+        num_pages = self._num_pages(sequence) + self._headroom()
+        if self._allocator.can_reserve(num_pages):
+            return True
+        # Asked several times a round, and a long prompt's prefix is looked up in 80 microseconds.
+        now = num_pages, self._allocator.free_pages, self._allocator.free_state_slots
+        if now == self._no_room or self._shareable(sequence, num_pages) is None:
+            self._no_room = now
+            return False
+        return True
+
+    def _shareable(self, sequence: Sequence, num_pages: int) -> KeptPrefix | None:
+        return None if self._reuse is None else self._reuse.shareable(sequence, num_pages)
 
     def _num_pages(self, sequence: Sequence) -> int:
         return self._layout.pages_for(len(sequence.token_ids))

@@ -109,3 +109,14 @@ def test_what_is_kept_gives_way_where_the_memory_is_short() -> None:
     sequence = site.pull()
     assert sequence.num_pages_held == 5
     assert site.allocator.check() == ""
+
+
+def test_pages_that_a_handoff_shares_with_a_running_sequence_are_not_counted_against_it() -> None:
+    site = Site(num_pages=5 + 4)
+    site.keep()
+    first, second = site.pull(), site.pull()
+    assert first.allocation is not None
+    assert second.allocation is not None
+    assert first.allocation.pages[:3] == second.allocation.pages[:3]
+    assert site.allocator.free_pages == 2
+    assert site.allocator.check() == ""

@@ -6,9 +6,10 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from engine.sequence import Sequence
-from tests.prefill.prompts import TIMEOUT_S, Prompts, draw, prompts_of
+from tests.prefill.prompts import LAYOUT, TIMEOUT_S, Prompts, draw, prompts_of
 
 
 @settings(max_examples=80, deadline=None)
@@ -162,6 +163,47 @@ def test_a_pull_that_finds_its_prefix_evicted_is_computed_instead() -> None:
     assert (first.num_reused, first.reused) == (0, "")
     assert len(prompts.peer.pulls) == 1
     prompts.check_empty()
+
+
+def first_offered(num_pages: int) -> tuple[Prompts, list[int]]:
+    """A prompt of 20 pages that is done, and holds them; 16 of them belong to a kept prefix too."""
+    prompts = Prompts(random.Random(1), num_pages=num_pages)
+    tokens = draw(prompts.rng, 20 * LAYOUT.page_size)
+    prompts.add(tokens)
+    while prompts.launch():
+        prompts.retire()
+    assert len(prompts.offered) == 1
+    assert prompts.allocator.kept.longest(prompts.done[0].keys, len(tokens)).num_tokens == 256
+    return prompts, tokens
+
+
+def test_pages_that_a_prompt_shares_are_not_counted_against_it() -> None:
+    prompts, tokens = first_offered(num_pages=20 + 14)
+    sequence = prompts.add([*tokens, *draw(prompts.rng, 10 * LAYOUT.page_size)])
+    assert prompts.launch(), "30 pages, of which 14 are new"
+    assert sequence.num_reused == 256
+    assert prompts.allocator.free_pages == 0
+    prompts.run()
+    prompts.check_empty()
+
+
+def test_a_prompt_waits_for_the_pages_that_it_does_not_share() -> None:
+    prompts, tokens = first_offered(num_pages=20 + 13)
+    prompts.add([*tokens, *draw(prompts.rng, 10 * LAYOUT.page_size)])
+    assert not prompts.launch()
+    prompts.release(prompts.offered[0])
+    assert prompts.launch()
+
+
+def test_a_copy_that_shares_no_pages_is_not_started_where_only_shared_ones_have_room() -> None:
+    prompts, tokens = first_offered(num_pages=20 + 14)
+    longer = [*tokens, *draw(prompts.rng, 10 * LAYOUT.page_size)]
+    sequence = prompts.add(longer, len(tokens) + 64)
+    assert sequence.source is not None
+    sequence.source = replace(sequence.source, digest="verified")
+    assert prompts.launch()
+    assert (sequence.num_reused, sequence.reused) == (256, "gpu")
+    assert not prompts.peer.pulls
 
 
 def test_a_prompt_is_computed_behind_what_came_from_a_peer() -> None:
