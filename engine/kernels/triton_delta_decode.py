@@ -14,8 +14,8 @@ programs share a head, the last one to arrive norms it.
 
 With drafts a row has several tokens. The state is stored after those that are certain, the first
 one or none; the updates of the others go to the ring (state_ring.py). Pending updates of the step
-before come first. Products and sums are rounded one by one: which of them the compiler would fuse
-depends on what stands around them, and an update is to have the same bits from the ring.
+before come first. The kernel says which product is fused with a sum: the compiler's choice depends
+on what stands around it, and an update is to have the same bits from the ring.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -128,7 +128,7 @@ def delta_decode(
         k_dim**-0.5, eps,
         K_HEADS=num_k_heads, V_HEADS=num_v_heads, DIM=v_dim, COLUMNS=block_columns,
         TOKENS=tokens_each, STORED=num_stored, RING_WIDTH=ring_width,
-        num_warps=num_warps, enable_fp_fusion=False, **overlap(projected),
+        num_warps=num_warps, **overlap(projected),
     )  # fmt: skip
     return out
 
@@ -225,8 +225,8 @@ def _update_kernel(
         b_k *= b_k_scale
         b_qk *= b_q_scale * b_k_scale
         b_kv, b_qv = tl.reduce((b_s * b_k[:, None], b_s * b_q[:, None]), 0, _add_two)
-        b_u = b_beta * (b_v - b_decay * b_kv)
-        b_o = b_decay * b_qv + b_qk * b_u
+        b_u = b_beta * tl.fma(-b_decay, b_kv, b_v)
+        b_o = tl.fma(b_decay, b_qv, b_qk * b_u)
         b_s = _updated(b_s, b_k, b_u, b_decay)
         if j + 1 == STORED:
             tl.store(p_s, b_s, eviction_policy="evict_first")
@@ -253,7 +253,8 @@ def _update_kernel(
 
 @triton.jit
 def _updated(b_s, b_k, b_u, b_decay):
-    return b_s * b_decay + b_k[:, None] * b_u[None, :]
+    b_ku = b_k[:, None] * b_u[None, :]
+    return tl.fma(b_s, tl.broadcast_to(b_decay, b_s.shape), b_ku)
 
 
 @triton.jit

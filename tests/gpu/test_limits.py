@@ -55,10 +55,10 @@ def test_a_file_that_ends_early_is_named(tmp_path: Path) -> None:
     tensors = load_file(TINY / "model.safetensors")
     save_file(tensors, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_bytes((TINY / "config.json").read_bytes())
-    entries = checkpoint.read_entries(tmp_path)
+    entries = checkpoint.read_entries(tmp_path, mtp=True)
     path = tmp_path / "model.safetensors"
     with path.open("r+b") as file:
-        file.truncate(path.stat().st_size - 1)
+        file.truncate(max(entry.offset + entry.num_bytes for entry in entries) - 1)
     model = build(ModelConfig.read(tmp_path), torch.bfloat16, torch.device("cuda"))
     with pytest.raises(CheckpointError, match=r"cannot read .* ends 1 bytes early"):
         weights.load(model.plan, entries)

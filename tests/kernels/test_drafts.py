@@ -14,6 +14,8 @@ from tests.kernels.test_delta import EPS, Layer
 
 NUM_SLOTS, MAX_DRAFTS = 5, 3
 POISON = float("nan")
+DIM = 128 if torch.cuda.is_available() else 16
+"""Of heads: the real one on a GPU, where what is fused with what may depend on it."""
 
 
 def ring_of(layer: Layer, device: torch.device, num_entries: int = MAX_DRAFTS) -> StateRing:
@@ -60,7 +62,7 @@ def step(
 
 def test_a_token_has_the_bits_that_it_has_without_drafts(device: torch.device) -> None:
     """In bfloat16: the GPU's tf32 would round the projections of the two ways differently."""
-    layer, slots = Layer(2, 4, 16, NUM_SLOTS, torch.bfloat16, device), [3, 0]
+    layer, slots = Layer(2, 4, DIM, NUM_SLOTS, torch.bfloat16, device), [3, 0]
     conv, state = layer.conv_state.clone(), layer.state.clone()
     truth = layer.projected(2 * 24).view(2, 24, -1)
     plain = torch.stack([step(layer, truth[:, t], slots, None) for t in range(24)], 1)
@@ -98,7 +100,7 @@ def test_a_step_that_was_aborted_has_changed_nothing(
 ) -> None:
     """Up to MAX_FUSED rows are convolved with their projection, more by a kernel of its own."""
     draw, live, num_tokens = random.Random(1), [3, 0], 6
-    layer, slots = Layer(1, 2, 16, NUM_SLOTS, torch.bfloat16, device), [*live, *[-1] * num_padding]
+    layer, slots = Layer(1, 2, DIM, NUM_SLOTS, torch.bfloat16, device), [*live, *[-1] * num_padding]
     conv, state = layer.conv_state.clone(), layer.state.clone()
     truth = [layer.projected(len(slots)) for _ in range(num_tokens)]
     plain, behind = [], [(conv, state)]
@@ -124,7 +126,7 @@ def test_a_step_that_was_aborted_has_changed_nothing(
 
 
 def test_a_row_without_a_slot_touches_nothing(device: torch.device) -> None:
-    layer = Layer(2, 4, 16, NUM_SLOTS, torch.bfloat16, device)
+    layer = Layer(2, 4, DIM, NUM_SLOTS, torch.bfloat16, device)
     conv, state = layer.conv_state.clone(), layer.state.clone()
     ring = ring_of(layer, device)
     out = step(layer, layer.projected(4), [-1, -1], ring)
