@@ -15,7 +15,7 @@ from transport.wire.messages import (
     ReusedFrom,
     TokenOut,
 )
-from transport.wire.offers import Offer
+from transport.wire.offers import Offer, PrefixName
 from transport.wire.prefix import PrefixKeys
 from transport.wire.reports import LogprobsOut
 from transport.wire.sampling import SamplingParams, StopRule
@@ -130,6 +130,14 @@ class Sequence:
     @property
     def num_output(self) -> int:
         return self.num_tokens - self.num_prompt
+
+    @property
+    def pulled(self) -> PrefixName | None:
+        """The prefix from a peer that it began with."""
+        keys, num_tokens = self.keys, self.num_reused
+        if keys is None or self.reused != "peer":
+            return None
+        return PrefixName(keys.prefix(num_tokens), keys.pages_within(num_tokens), num_tokens)
 
     def binding(self) -> Binding:
         """The facts that the engine needs before this worker samples the sequence's first token."""

@@ -19,6 +19,7 @@ from engine.cache.kept import KeptPrefix
 from engine.cache.prefix_policy import SeenPages, kind_of, places
 from engine.sequence import Sequence
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
+from transport.wire.offers import PrefixName
 
 MAX_PLACES = 8
 """Where a prompt keeps states, at most: a chunk ends at each but the last."""
@@ -170,11 +171,23 @@ class PrefixReuse:
     def doubt(self, sequence: Sequence) -> None:
         """Its logits were not finite: neither what it kept nor what it came from is to be used."""
         for kept in sequence.made:
-            self._allocator.doubt(kept)
-            self._host.drop(kept.key)
+            self._doubt(kept)
         sequence.made.clear()
         if sequence.keys is not None and sequence.reused == "host":
             self._host.drop(sequence.keys.prefix(sequence.num_reused))
+
+    def drop(self, name: PrefixName) -> int:
+        """This prefix and those that came from it are not to be used; returns how many are kept."""
+        kept, on_host = self._allocator.kept.from_on(name), self._host.from_on(name)
+        for each in kept:
+            self._doubt(each)
+        for each in on_host:
+            self._host.drop(each.key)
+        return len(kept) + len(on_host)
+
+    def _doubt(self, kept: KeptPrefix) -> None:
+        self._allocator.doubt(kept)
+        self._host.drop(kept.key)  # it may be there by now, or on its way
 
 
 def _is_coming(other: Sequence, num_tokens: int) -> bool:

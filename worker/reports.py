@@ -98,7 +98,8 @@ class Reports:
     ) -> None:
         """This worker cannot do the request. Logged as an error where a computed value is wrong, or
         where no other worker will try it and the client is not the cause."""
-        self._send(Failed(*sequence.key, code, message, retry))
+        pulled = sequence.pulled if code == "not_finite" else None
+        self._send(Failed(*sequence.key, code, message, retry, pulled))
         wrong = code in ("not_finite", "digest_mismatch")
         level = logging.DEBUG if code in _CLIENTS or (retry and not wrong) else logging.ERROR
         _log(level, "gave up", sequence, {"code": code, "why": message, "retry": retry})

@@ -38,6 +38,7 @@ from transport.copy.pull import CopyStream
 from transport.wire.messages import (
     Cancel,
     Decode,
+    DropPrefix,
     Generate,
     PeerJoined,
     PeerLeft,
@@ -173,6 +174,8 @@ class Worker:
                 self._session.send(self._pulling.meet(instance, memory))
             case PeerLeft(instance=instance):
                 self._pulling.lose(instance)
+            case DropPrefix(prefix=prefix):
+                self._prefixes.drop(prefix)
             case SpreadGroup():
                 self._join(message)
             case _:

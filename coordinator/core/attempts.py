@@ -142,7 +142,7 @@ class Attempts:
         code, text = message.code, message.message
         self._dispatcher.unassign(request, instance)  # it has let go of it
         again = code in TRIED_TWICE & request.failed_with
-        self._faults.failed(request, instance, code)
+        self._faults.failed(request, instance, code, message.pulled)
         if code in NOT_FAULTS and instance == request.decode_worker:
             self.leave_decode_worker(request, code, text)
         elif self._may_pull_elsewhere(request, instance, code):

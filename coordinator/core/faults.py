@@ -13,20 +13,22 @@
 A fault that either worker of a pair may have caused opens the breaker of a worker that fails with
 two partners, and of the pair; the next request that is computed there takes it back. NaN may be
 the request's own doing: it is charged when the request's next attempt gets past that token, and
-dropped when that attempt gives NaN as well. Until then three such requests hold others back.
+dropped when that attempt gives NaN as well. With the charge a peer whose prefix the request began
+with is told to drop that. Until then three such requests hold others back.
 
 Neither the last worker of a role nor the last one that can hold a request is ever left out.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from coordinator.core.breaker import Breaker
-from coordinator.core.effects import BreakerMoved, Charged
+from coordinator.core.effects import BreakerMoved, Charged, Send
 from coordinator.core.registry import Registry, Worker
 from coordinator.core.request import Request
-from transport.wire.messages import Role
+from transport.wire.messages import DropPrefix, Role
+from transport.wire.offers import PrefixName
 
 HELD_BACK_S = 5.0
 """How long a request that gave NaN and has not been tried elsewhere counts against its worker."""
@@ -41,23 +43,26 @@ _PARTNERS: dict[Role, tuple[Role, ...]] = {"prefill": ("decode",), "decode": ("p
 @dataclass(frozen=True)
 class _Charge:
     """A fault of one worker or of a pair (prefill, decode), at ``at``; ``placed_at`` are when its
-    request was placed at each of them."""
+    request was placed at each of them. The request began with the prefix ``pulled``, if any, which
+    the worker ``pulled_from`` keeps."""
 
     code: str
     workers: tuple[str, ...]
     placed_at: tuple[float, ...]
     at: float
+    pulled: PrefixName | None = None
+    pulled_from: str = ""
 
 
 class Faults:
-    """Charges faults and keeps the breakers; ``tell`` is called with charges and moves of
-    breakers."""
+    """Charges faults and keeps the breakers; ``tell`` is called with charges, moves of breakers,
+    and the order to a worker to drop a prefix."""
 
     def __init__(
         self,
         registry: Registry,
         monotonic: Callable[[], float],
-        tell: Callable[[Charged | BreakerMoved], None],
+        tell: Callable[[Charged | BreakerMoved | Send], None],
     ) -> None:
         self._registry = registry
         self._settings = registry.breakers
@@ -66,9 +71,14 @@ class Faults:
         self._unproved: dict[str, _Charge] = {}  # NaN by request, which may be its own doing
         self._pairs: dict[tuple[str, str], Breaker] = {}
 
-    def failed(self, request: Request, instance: str, code: str) -> None:
-        """The request's attempt failed at a worker that it was placed at."""
+    def failed(
+        self, request: Request, instance: str, code: str, pulled: PrefixName | None = None
+    ) -> None:
+        """The request's attempt, which began with the prefix ``pulled``, failed at a worker that it
+        was placed at."""
         charge = self._charge_of(request, instance, code)
+        if pulled is not None:
+            charge = replace(charge, pulled=pulled, pulled_from=request.prefix_from)
         if code == "stale_offer" and request.offer is None:
             return  # the prefill worker has said that the offer expired
         if code in _UNPROVED:
@@ -198,6 +208,8 @@ class Faults:
             if opened:
                 why = f"{charge.code}; the next probe in {worker.breaker.pause_s:g} s"
                 self._tell(BreakerMoved(worker, "open", why))
+        if charge.pulled is not None and self._registry.get(charge.pulled_from) is not None:
+            self._tell(Send(charge.pulled_from, DropPrefix(charge.pulled)))
         if len(charge.workers) == 2:
             prefill, decode = charge.workers
             pair = self._pairs.setdefault((prefill, decode), Breaker(self._settings))

@@ -22,6 +22,7 @@ from engine.cache.slots import StateSlot
 from transport.copy.host_copy import HostCopier, HostCopy
 from transport.copy.pull import Pull
 from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.offers import PrefixName
 from transport.wire.prefix import PrefixKeys
 
 MAX_BATCH_BYTES = 512 << 20
@@ -103,6 +104,10 @@ class HostTier:
     def longest(self, keys: PrefixKeys, max_tokens: int) -> KeptPrefix | None:
         """The longest of at most ``max_tokens`` tokens that the prompt begins with."""
         return self._kept.longest(keys, max_tokens)
+
+    def from_on(self, name: PrefixName) -> list[KeptPrefix]:
+        """This prefix, and the longer ones that have its whole pages."""
+        return self._kept.from_on(name)
 
     def get(self, key: bytes) -> KeptPrefix | None:
         return self._kept.get(key)

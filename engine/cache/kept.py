@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from engine.cache.eviction import EvictionOrder, Resource, UseClock, Uses, Worth
 from engine.cache.place_kinds import Kind, UseOdds
 from engine.cache.slots import StateSlot
+from transport.wire.offers import PrefixName
 from transport.wire.prefix import KnownPrefixes, PrefixKeys
 
 
@@ -91,6 +92,16 @@ class KeptPrefixes:
         """The longest of at most ``max_tokens`` tokens that the prompt begins with."""
         found = self._known.longest(keys, max_tokens)
         return None if found is None else self._kept[found[0]]
+
+    def from_on(self, name: PrefixName) -> list[KeptPrefix]:
+        """This prefix, and the longer ones that have its whole pages."""
+        n = name.num_tokens // self._page_size
+        return [
+            kept
+            for kept in self._kept.values()
+            if kept.key == name.key
+            or (n and kept.num_tokens > name.num_tokens and kept.page_keys[n] == name.pages_key)
+        ]
 
     def add(self, kept: KeptPrefix, uses: Uses | None = None) -> None:
         """``uses``: those that it had in the memory that it comes from."""

@@ -1,13 +1,16 @@
 """What requests reuse of earlier ones: what is ordered, and what is said about it."""
 
+import pytest
+
 from coordinator.core.contract import SequenceRequest, Token
 from coordinator.core.effects import Emit
 from coordinator.core.request import Request, State
 from tests.coordinator.counted import assert_counted
-from tests.coordinator.desk import Desk, compute
+from tests.coordinator.desk import Desk, compute, fail
 from tests.coordinator.kept import kept
 from transport.wire.messages import (
     Decode,
+    DropPrefix,
     Failed,
     Generate,
     PeerJoined,
@@ -17,7 +20,7 @@ from transport.wire.messages import (
     Prefilled,
     TokenOut,
 )
-from transport.wire.offers import Offer, PrefixesChanged
+from transport.wire.offers import Offer, PrefixesChanged, PrefixName
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed
 
@@ -143,6 +146,28 @@ def test_after_nan_the_next_attempt_reuses_nothing() -> None:
     orders = [order for _, order in desk.sent() if isinstance(order, Prefill)]
     assert (request.attempt, request.num_expected) == (2, 0)
     assert orders[0].salt == "" != orders[1].salt
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["finite", "again"])
+def test_a_peer_is_told_of_its_prefix_once_the_request_is_finite_without_it(again: bool) -> None:
+    desk = Desk(("p-1", "p-2", "d-1"))
+    for instance in ("p-1", "p-2"):
+        keeps(desk, instance)
+    bad = kept(range(300), "d-1")
+    keeps(desk, "d-1", range(300))
+    for instance in ("p-1", "p-2"):
+        desk.life.peer_tested(instance, PeerTested("d-1"))
+    request = desk.submit("r", 400)
+    assert request.prefix_from == "d-1"
+    named = PrefixName(bad.key, bad.pages_key, 300)
+    failed = Failed("r", 1, "not_finite", "nan", True, named)
+    desk.life.failed(request.prefill_worker, failed)
+    if again:
+        fail(desk, request, "not_finite")
+    else:
+        desk.prefill(request)
+    dropped = [sent for sent in desk.sent() if isinstance(sent[1], DropPrefix)]
+    assert dropped == ([] if again else [("d-1", DropPrefix(named))]), "it may be the request's own"
 
 
 def test_after_a_copy_that_did_not_end_the_next_attempt_pulls_no_prefix() -> None:

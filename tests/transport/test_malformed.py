@@ -21,6 +21,7 @@ from transport.wire.messages import (
     Alive,
     Cancel,
     Decode,
+    DropPrefix,
     Failed,
     Goodbye,
     Heartbeat,
@@ -34,7 +35,7 @@ from transport.wire.messages import (
     Welcome,
     encode,
 )
-from transport.wire.offers import Offer
+from transport.wire.offers import Offer, PrefixName
 from transport.wire.prompt_logprobs import PromptLogprobs
 from transport.wire.reports import DraftCounts, WorkerGauges
 from transport.wire.sampling import SamplingParams, StopRule
@@ -42,6 +43,7 @@ from transport.wire.sampling import SamplingParams, StopRule
 OURS = PROTOCOL.encode()
 EXPORT = MemoryExport("shm", "h", 1, CacheLayout("float32", 16, *[1] * 9), PoolSize(8, 8))
 OFFER = Offer("p-1", (0, 3), 2, 7, 20)
+PREFIX = PrefixName(bytes(16), bytes(range(16)), 20)
 FROM_WORKERS = [
     Hello("p-1", "prefill", "m", "cpu", 1, 64, 4, EXPORT),
     Heartbeat(WorkerGauges(8, 8), (("r", 1),)),
@@ -51,6 +53,7 @@ FROM_WORKERS = [
     TransferDone("r", 1, 4096, copy_s=0.125),
     Tokens((TokenOut("r", 1, 1, 42), TokenOut("s", 1, 9, 7, finish="stop"))),
     Failed("r", 1, "stale_offer", "why", True),
+    Failed("r", 1, "not_finite", "why", True, PREFIX),
     PeerTested("p-1", 1, 1.0),
     Goodbye(unfit="why"),
 ]
@@ -60,6 +63,7 @@ TO_WORKERS = [
     PeerJoined("p-1", EXPORT),
     Decode("r", 1, 1, bytes(8), 2, SamplingParams(), StopRule(4), offer=OFFER),
     Cancel("r", 1),
+    DropPrefix(PREFIX),
 ]
 NO_UTF8 = b"\x82\xa4type\xa7goodbye\xa5unfit\xa1\xff"
 UNKNOWN_FIELD = b"\x82\xa1x%s\xa4type\xa7goodbye"
@@ -147,6 +151,15 @@ def test_token_ids_that_end_within_an_id_are_malformed() -> None:
 @pytest.mark.parametrize("message", FROM_WORKERS)
 def test_messages_pass(message: Any) -> None:
     assert from_worker(b"p-1", [OURS, encode(message)], ours=OURS) == ("p-1", message)
+
+
+@pytest.mark.parametrize("changes", [{"key": bytes(15)}, {"pages_key": ""}, {"num_tokens": 0}])
+def test_a_prefix_to_be_dropped_has_whole_keys_and_tokens(changes: dict[str, Any]) -> None:
+    order = encode(DropPrefix(PREFIX))
+    assert to_worker([OURS, order], ours=OURS) == DropPrefix(PREFIX)
+    order = encode(DropPrefix(msgspec.structs.replace(PREFIX, **changes)))
+    with pytest.raises(MalformedMessage):
+        to_worker([OURS, order], ours=OURS)
 
 
 @pytest.mark.parametrize("payload", HOSTILE)

@@ -4,7 +4,9 @@ import pytest
 
 from engine.batch import Row, Scoring, StepResult
 from engine.sequence import Scheduled, Sequence
-from transport.wire.messages import FromWorker
+from transport.wire.messages import Failed, FromWorker
+from transport.wire.offers import PrefixName
+from transport.wire.prefix import PrefixKeys
 from transport.wire.prompt_logprobs import PromptLogprobs
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed
@@ -46,3 +48,16 @@ def test_nothing_is_sent_of_prompts_that_ended_or_are_not_finite() -> None:
     broken = reports.Reports(sent.append).prompt_logprobs(batch, StepResult(((),) * 3, rows))
     assert broken == [batch.sequences[1]]
     assert [each.request_id for each in sent if isinstance(each, PromptLogprobs)] == ["r2"]
+
+
+@pytest.mark.parametrize("reused", ["peer", "gpu"])
+def test_a_failure_names_the_prefix_of_a_peer_that_nan_may_come_from(reused: str) -> None:
+    sent: list[FromWorker] = []
+    ids = packed(range(40))
+    sequence = Sequence("r", 1, 1, ids, 40, SamplingParams(), StopRule(4), reused=reused)
+    sequence.keys, sequence.num_reused = PrefixKeys("m", "", ids, 16), 37
+    for error in ("", "the grammar's"):
+        reports.Reports(sent.append).no_token(sequence, error)
+    begin, pages = (PrefixKeys("m", "", ids[:n], 16).prefix(n) for n in (37, 32))
+    named = PrefixName(begin, pages, 37) if reused == "peer" else None
+    assert [m.pulled for m in sent if isinstance(m, Failed)] == [named, None]

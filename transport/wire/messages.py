@@ -17,8 +17,8 @@ work:
     coordinator ── Generate ──► worker ── Prefilled(first token), Tokens … ──► coordinator
 
 ``PromptLogprobs`` come before ``Prefilled`` where the sampling parameters ask for them. Between
-requests, ``PrefixesChanged`` says what a worker keeps for later prompts. spread.py has the messages
-about spread groups.
+requests, ``PrefixesChanged`` says what a worker keeps for later prompts, and ``DropPrefix`` what it
+must not. spread.py has the messages about spread groups.
 """
 
 from typing import Literal
@@ -27,14 +27,14 @@ import msgspec
 
 from transport.wire.fields import Count, Positive, Seconds, TokenId, WireStruct
 from transport.wire.memory_export import MemoryExport
-from transport.wire.offers import Offer, PrefixesChanged
+from transport.wire.offers import Offer, PrefixesChanged, PrefixName
 from transport.wire.prompt_logprobs import PromptLogprobs
 from transport.wire.reports import FirstStep, GpuHealth, LogprobsOut, WorkerGauges
 from transport.wire.sampling import FinishReason, SamplingParams, StopRule
 from transport.wire.spread import SpreadExport, SpreadGroup, SpreadJoined
 from transport.wire.token_ids import ID_BYTES
 
-PROTOCOL = "baton/10"
+PROTOCOL = "baton/11"
 
 Role = Literal["prefill", "decode", "colocated"]
 ReusedFrom = Literal["", "gpu", "host", "peer"]
@@ -140,6 +140,7 @@ class Failed(WireStruct, frozen=True, tag="failed"):
     """The worker gave up a request and has freed all its memory.
 
     ``retry``: whether another attempt can succeed (as after a preemption or a stale offer).
+    ``pulled``: the prefix from a peer that a request which is ``not_finite`` began with.
     """
 
     request_id: str
@@ -147,6 +148,7 @@ class Failed(WireStruct, frozen=True, tag="failed"):
     code: FailureCode
     message: str
     retry: bool
+    pulled: PrefixName | None = None
 
 
 class PeerTested(WireStruct, frozen=True, tag="peer-tested"):
@@ -277,9 +279,16 @@ class Release(WireStruct, frozen=True, tag="release"):
     epoch: int
 
 
+class DropPrefix(WireStruct, frozen=True, tag="drop-prefix"):
+    """What a peer computed behind this prefix, which it had pulled from here, was not finite, and
+    was without it. It is not to be used any more, nor what came from it."""
+
+    prefix: PrefixName
+
+
 ToWorker = (
     Welcome | Refused | Alive | PeerJoined | PeerLeft | SpreadGroup
-    | Prefill | Decode | Generate | Cancel | Release
+    | Prefill | Decode | Generate | Cancel | Release | DropPrefix
 )  # fmt: skip
 
 

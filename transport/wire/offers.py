@@ -27,6 +27,15 @@ class Offer(WireStruct, frozen=True):
     digest: str = ""
 
 
+class PrefixName(WireStruct, frozen=True):
+    """The first ``num_tokens`` of a sequence: ``key`` is theirs, ``pages_key`` that of their whole
+    pages (prefix.py)."""
+
+    key: Key
+    pages_key: Key
+    num_tokens: Positive
+
+
 class KeptPrefix(WireStruct, frozen=True):
     """A prefix of earlier requests that a worker keeps, with the state behind its last token.
 

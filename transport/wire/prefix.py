@@ -60,6 +60,10 @@ class PrefixKeys:
         longer._pages = self._pages.copy()
         return longer
 
+    def pages_within(self, num_tokens: int) -> bytes:
+        """The key of the whole pages of the first tokens."""
+        return self.pages(num_tokens // self._page_size)
+
     def prefix(self, num_tokens: int) -> bytes:
         """The key of the first tokens."""
         num_pages, tail = divmod(num_tokens, self._page_size)

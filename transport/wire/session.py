@@ -16,6 +16,7 @@ from transport.wire.messages import (
     Alive,
     Cancel,
     Decode,
+    DropPrefix,
     FromWorker,
     Generate,
     Goodbye,
@@ -33,11 +34,14 @@ from transport.wire.messages import (
 from transport.wire.reports import GpuHealth, WorkerGauges
 from transport.wire.spread import SpreadGroup
 
-Work = PeerJoined | PeerLeft | SpreadGroup | Prefill | Decode | Generate | Cancel | Release
+Work = (
+    PeerJoined | PeerLeft | SpreadGroup | DropPrefix
+    | Prefill | Decode | Generate | Cancel | Release
+)  # fmt: skip
 ORDERS: dict[Role, tuple[type[Work], ...]] = {
-    "prefill": (Prefill, Cancel, Release, PeerJoined, PeerLeft, SpreadGroup),
-    "decode": (Decode, Generate, Cancel, PeerJoined, PeerLeft, SpreadGroup),
-    "colocated": (Generate, Cancel, PeerJoined, PeerLeft, SpreadGroup),
+    "prefill": (Prefill, Cancel, Release, PeerJoined, PeerLeft, SpreadGroup, DropPrefix),
+    "decode": (Decode, Generate, Cancel, PeerJoined, PeerLeft, SpreadGroup, DropPrefix),
+    "colocated": (Generate, Cancel, PeerJoined, PeerLeft, SpreadGroup, DropPrefix),
 }
 """What the coordinator sends to a worker of each role."""
 Lost = Literal["lost"]

@@ -1,0 +1,65 @@
+"""A worker is told that a prefix which it keeps gives NaN."""
+
+import pytest
+
+from engine.cache.kept import KeptPrefix
+from tests.worker.test_prefixes_told import a_worker, told
+from transport.wire.messages import DropPrefix, Generate
+from transport.wire.offers import PrefixName
+from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.token_ids import packed, to_wire
+from worker.worker import Worker
+
+
+def answer(worker: Worker, name: str, ids: list[int]) -> None:
+    """Compute a prompt and its answer, and keep both."""
+    order = to_wire(packed(ids))
+    worker.handle(Generate(name, 1, 1, order, len(ids), SamplingParams(), StopRule(4)))
+    while not worker.empty:
+        worker.step()
+
+
+def name_of(kept: KeptPrefix) -> PrefixName:
+    return PrefixName(kept.key, kept.pages_key, kept.num_tokens)
+
+
+@pytest.mark.parametrize("on_host", [False, True])
+def test_it_drops_the_prefix_and_those_that_came_from_it(on_host: bool) -> None:
+    sent: list = []
+    worker = a_worker(sent, num_blocks=200 if on_host else 0)
+    host, kept = worker._prefixes.host, worker._allocator.kept
+    first, other = [n % 60 for n in range(150)], [n % 50 for n in range(150)]
+    answer(worker, "first", first)
+    short = min(kept, key=lambda each: each.num_tokens)
+    answer(worker, "next", [*first, *range(70)])
+    answer(worker, "other", other)
+    before = told(worker, sent).added
+    by_length = {each.num_tokens: each for each in kept if short.pages_key in each.page_keys}
+    middle = by_length[sorted(by_length)[1]]
+    if on_host:
+        host.ahead = worker._allocator.size
+        while len(kept):
+            worker.step()
+            host._copier.end_all()
+        told(worker, sent)
+    worker.handle(DropPrefix(name_of(middle)))
+    gone = {each.key for n, each in by_length.items() if n >= middle.num_tokens}
+    assert len(gone) >= 2
+    assert set(told(worker, sent).removed) == gone
+    left = {each.key for each in before} - gone
+    assert {each.key for each in (host if on_host else kept)} == left
+    assert short.key in left
+    assert worker.gauges().accounting_error == ""
+
+
+def test_what_it_keeps_no_more_is_nothing_to_drop() -> None:
+    sent: list = []
+    worker = a_worker(sent)
+    answer(worker, "first", [n % 60 for n in range(150)])
+    told(worker, sent)
+    num_kept = worker.gauges().prefix.num_kept
+    worker.handle(DropPrefix(PrefixName(bytes(16), bytes(16), 64)))
+    sent.clear()
+    worker.tell()
+    assert sent == []
+    assert worker.gauges().prefix.num_kept == num_kept
