@@ -16,10 +16,11 @@ from engine.batch import Keep
 from engine.cache.allocator import CacheAllocator
 from engine.cache.host_tier import HostTier
 from engine.cache.kept import KeptPrefix
-from engine.cache.prefix_policy import SeenPages, kind_of, places
+from engine.cache.prefix_policy import MAX_SEEN_PAGES, kind_of, miss, places
 from engine.sequence import Sequence
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
 from transport.wire.offers import PrefixName
+from transport.wire.seen_pages import SeenPages
 
 MAX_PLACES = 8
 """Where a prompt keeps states, at most: a chunk ends at each but the last."""
@@ -39,7 +40,7 @@ class PrefixReuse:
         self._host = host
         self._layout = layout
         self._min_saved = min_saved_tokens
-        self._seen = SeenPages()
+        self._seen = SeenPages(MAX_SEEN_PAGES)
         self.counts: Counter[str] = Counter()
 
     def find(self, sequence: Sequence) -> KeptPrefix | None:
@@ -127,7 +128,7 @@ class PrefixReuse:
             counts[f"reused_{sequence.reused}"] += num_reused
         if sequence.num_tokens - num_reused > self._min_saved:
             num_pages = num_reused // self._layout.page_size
-            counts[f"missed_{self._seen.miss(sequence.keys, num_pages, num_pages_seen)}"] += 1
+            counts[f"missed_{miss(self._seen, sequence.keys, num_pages, num_pages_seen)}"] += 1
 
     def chunk(self, sequence: Sequence, length: int) -> tuple[int, Keep | None]:
         """How long the chunk of at most ``length`` tokens is, and what it keeps: of two places in

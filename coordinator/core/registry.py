@@ -11,11 +11,16 @@ from coordinator.core.kept_prefixes import ComingPrefixes, KeptPrefixes
 from coordinator.core.meters import DraftMeter, PrefixMeter, SpreadMeter, TokenMeter
 from coordinator.core.pairs import Pairs
 from coordinator.core.request import Request, State
-from coordinator.core.seen_pages import SeenPages
 from transport.wire.errors import LayoutMismatch, RoleMismatch
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
 from transport.wire.messages import Hello, Role
 from transport.wire.reports import GpuHealth, WorkerGauges
+from transport.wire.seen_pages import SeenPages
+
+MAX_SEEN_PAGES = 1 << 17
+"""What earlier prompts began with: 8 million tokens, in about 20 MB."""
+MAX_PROMPT_PAGES = 512
+"""Of each of them: 32,768 tokens, hashed and noted in 0.5 ms."""
 
 
 @dataclass(eq=False)
@@ -157,7 +162,7 @@ class Registry:
         self.prefix_pairs = Pairs()
         self.spread_pairs = Pairs()
         self.kept = KeptPrefixes(CHUNK_ALIGNMENT)
-        self.seen = SeenPages()
+        self.seen = SeenPages(MAX_SEEN_PAGES, MAX_PROMPT_PAGES)
 
     def add(self, hello: Hello, now: float) -> Worker:
         size = hello.memory.pools

@@ -1,12 +1,12 @@
-"""Where states of a prompt are kept, and what earlier prompts have begun with. Pure."""
+"""Where states of a prompt are kept, and why a prompt finds no longer one. Pure."""
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Literal
 
 from engine.cache.place_kinds import Kind
 from transport.wire.layout import CHUNK_ALIGNMENT
 from transport.wire.prefix import PrefixKeys
+from transport.wire.seen_pages import SeenPages
 
 MIN_SAVED_TOKENS = 256
 """What a kept state must save of a later prompt, in tokens: 3 ms of prefill, for a state slot that
@@ -63,38 +63,10 @@ def kind_of(place: int, num_tokens: int, boundaries: Iterable[int], branch: int)
     return "question" if num_tokens - place > QUESTION_TOKENS else "end"
 
 
-class SeenPages:
-    """The keys of earlier prompts' pages, evicted or not; the least recently seen are forgotten."""
-
-    def __init__(self, max_pages: int = MAX_SEEN_PAGES) -> None:
-        self._max_pages = max_pages
-        self._seen: OrderedDict[bytes, bool] = OrderedDict()  # whether a state was kept behind it
-
-    def note(self, keys: PrefixKeys) -> int:
-        """Remember a prompt; returns how many of its pages an earlier one began with."""
-        num_seen = self._num_seen(keys)
-        # The first page is noted last: what is remembered of a prompt is a prefix of it.
-        for num_pages in range(min(keys.num_pages, self._max_pages), 0, -1):
-            self._seen.setdefault(keys.pages(num_pages), False)
-            self._seen.move_to_end(keys.pages(num_pages))
-        while len(self._seen) > self._max_pages:
-            self._seen.popitem(last=False)
-        return num_seen
-
-    def note_kept(self, pages_key: bytes) -> None:
-        """A state is kept behind these whole pages, or within the page after them."""
-        if pages_key in self._seen:
-            self._seen[pages_key] = True
-
-    def miss(self, keys: PrefixKeys, num_pages_reused: int, num_pages_seen: int) -> Miss:
-        """Why a prompt reuses no more pages than these; ``num_pages_seen`` as ``note`` said."""
-        if num_pages_seen <= num_pages_reused:
-            return "new"
-        beyond = range(num_pages_reused + 1, num_pages_seen + 1)
-        return "evicted" if any(self._seen.get(keys.pages(n)) for n in beyond) else "no_state"
-
-    def _num_seen(self, keys: PrefixKeys) -> int:
-        for num_pages in range(keys.num_pages):
-            if keys.pages(num_pages + 1) not in self._seen:
-                return num_pages
-        return keys.num_pages
+def miss(seen: SeenPages, keys: PrefixKeys, num_reused: int, num_seen: int) -> Miss:
+    """Why a prompt reuses no more than ``num_reused`` pages, of which an earlier prompt began with
+    ``num_seen``."""
+    if num_seen <= num_reused:
+        return "new"
+    beyond = keys.pages_up_to(num_seen)[num_reused + 1 :]
+    return "evicted" if any(map(seen.was_kept, beyond)) else "no_state"

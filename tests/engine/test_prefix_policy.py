@@ -10,11 +10,12 @@ from engine.cache.prefix_policy import (
     COARSE_TOKENS,
     MIN_SAVED_TOKENS,
     QUESTION_TOKENS,
-    SeenPages,
     kind_of,
+    miss,
     places,
 )
 from transport.wire.prefix import PrefixKeys
+from transport.wire.seen_pages import SeenPages
 
 PAGE = 4
 
@@ -81,36 +82,14 @@ def test_whatever_a_later_prompt_shares_a_state_is_kept_not_far_before(
             assert any(0 <= shared - place < far for place in starts)
 
 
-def test_pages_that_an_earlier_prompt_began_with_are_seen() -> None:
-    seen = SeenPages()
-    assert seen.note(keys(*range(12))) == 0
-    assert seen.note(keys(*range(8), *range(50, 60))) == 2
-    assert seen.note(keys(*range(8), *range(50, 60))) == 4
-    assert seen.note(keys(*range(1, 13))) == 0
-
-
-def test_of_a_prompt_that_is_forgotten_in_part_a_prefix_is_remembered() -> None:
-    seen = SeenPages(max_pages=3)
-    first, second = keys(*range(8)), keys(*range(50, 58))
-    seen.note(first)
-    seen.note(second)
-    assert seen.note(first) == 1
-
-
-def test_a_prompt_of_more_pages_than_are_remembered_is_remembered_by_its_first() -> None:
-    seen = SeenPages(max_pages=3)
-    seen.note(keys(*range(40)))
-    assert seen.note(keys(*range(40))) == 3
-
-
 def test_why_a_prompt_reuses_no_more() -> None:
-    seen = SeenPages()
+    seen = SeenPages(100)
     first, second = keys(*range(16)), keys(*range(12), *range(50, 60))
-    assert seen.miss(first, 0, seen.note(first)) == "new"
-    assert seen.miss(second, 0, seen.note(second)) == "no_state"
+    assert miss(seen, first, 0, seen.note(first)) == "new"
+    assert miss(seen, second, 0, seen.note(second)) == "no_state"
     seen.note_kept(first.pages(2))
     third = keys(*range(12), *range(70, 80))
     num_seen = seen.note(third)
-    assert seen.miss(third, 0, num_seen) == "evicted"
-    assert seen.miss(third, 2, num_seen) == "no_state"
-    assert seen.miss(third, 3, num_seen) == "new"
+    assert miss(seen, third, 0, num_seen) == "evicted"
+    assert miss(seen, third, 2, num_seen) == "no_state"
+    assert miss(seen, third, 3, num_seen) == "new"
