@@ -278,6 +278,7 @@ class Worker:
         return WorkerGauges(
             free_pages=self._allocator.free_pages,
             free_state_slots=self._allocator.free_state_slots,
+            shared_pages=self._allocator.num_pages_shared,
             running=len(self._prompts.filling) + len(self._sequences.running),
             waiting=len(self._prompts.waiting) + len(transfers.pending) + len(transfers.receiving),
             retiring_slots=len(self._prompts.retiring) + len(self._sequences.retiring),

@@ -126,7 +126,8 @@ class Inbox:
         error = message.gauges.accounting_error
         if error and error != worker.gauges.accounting_error:
             log.error("cache accounting error at %s: %s", worker.instance, error)
-        worker.gauges, worker.gpu = message.gauges, message.gpu
+        worker.take_gauges(message.gauges)
+        worker.gpu = message.gpu
         worker.malformed_dropped = message.malformed_dropped
         worker.drafts.note(message.gauges.drafts, worker.heard_at)
         worker.prefixes.note(message.gauges.prefix, worker.heard_at)

@@ -10,7 +10,8 @@ its prefix is kept, until the work ahead there outweighs it, and then takes the 
 
 A worker is only chosen if it has room by what the coordinator itself has placed there, counted in
 the requests' lengths as of now: a worker's own report is a heartbeat old, and may not yet know of
-what was placed since. A worker that the request has just failed at is the last choice. Ties go to
+what was placed since. Of that report only the pages that its sequences share count: those are held
+once. A worker that the request has just failed at is the last choice. Ties go to
 the one that was given nothing for longest, so low load spreads evenly. None means: wait, memory
 is what is short.
 
@@ -144,4 +145,4 @@ def _has_room(
     if len(worker.assigned) >= min(worker.hello.max_running, pools.num_state_slots):
         return False
     growth = len(worker.assigned) if growing else 0
-    return worker.num_pages_assigned + num_pages + growth <= pools.num_pages * share
+    return worker.num_pages_needed + num_pages + growth <= pools.num_pages * share

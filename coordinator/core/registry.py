@@ -29,6 +29,8 @@ class Worker:
     also how its memory is accounted for between two heartbeats: ``num_pages_assigned`` are the
     pages that they need now, counted from their lengths, and ``tokens_ahead`` the tokens to compute
     of those whose first token has not come yet. ``assign``, ``unassign`` and ``recount`` keep both.
+    ``num_pages_shared`` are counted for several of them, and held once: as many as its last
+    heartbeat had, less all pages of requests that have left since.
 
     ``heard_at`` is of the monotonic clock: a step of the system's must not look like silence.
     ``settled``: it has said more than hello. ``last_placed`` orders workers by when they were last
@@ -68,6 +70,7 @@ class Worker:
     coming: ComingPrefixes = field(default_factory=ComingPrefixes)
     assigned: dict[str, Request] = field(default_factory=dict)
     num_pages_assigned: int = 0
+    num_pages_shared: int = 0
     tokens_ahead: int = 0
     _counted: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -129,6 +132,7 @@ class Worker:
         if self.assigned.pop(request.request_id, None) is not None:
             pages, ahead = self._counted.pop(request.request_id)
             self.num_pages_assigned -= pages
+            self.num_pages_shared = max(0, self.num_pages_shared - pages)
             self.tokens_ahead -= ahead
 
     def recount(self, request: Request) -> None:
@@ -145,10 +149,20 @@ class Worker:
             self.tokens_ahead += ahead - ahead_before
             self._counted[request.request_id] = pages, ahead
 
+    def take_gauges(self, gauges: WorkerGauges) -> None:
+        """What its newest heartbeat says."""
+        self.gauges = gauges
+        self.num_pages_shared = gauges.shared_pages
+
+    @property
+    def num_pages_needed(self) -> int:
+        """Pages of all its requests."""
+        return max(0, self.num_pages_assigned - self.num_pages_shared)
+
     @property
     def free_pages(self) -> int:
         """Pages beside those of its requests."""
-        return self.hello.memory.pools.num_pages - self.num_pages_assigned
+        return self.hello.memory.pools.num_pages - self.num_pages_needed
 
 
 class Registry:

@@ -80,6 +80,12 @@ class CacheAllocator:
         """Pages that only kept prefixes hold."""
         return self._pages.num_only_kept
 
+    @property
+    def num_pages_shared(self) -> int:
+        """How many more pages the sequences would hold if they shared none."""
+        num_used = self._pages.num_held - self._pages.num_only_kept
+        return max(0, sum(len(each.pages) for each in self._allocations) - num_used)
+
     def can_reserve(self, num_pages: int) -> bool:
         return self.free_state_slots > 0 and self.free_pages >= num_pages
 

@@ -4,6 +4,7 @@ from itertools import count
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.placement import (
@@ -192,3 +193,19 @@ def test_the_kinder_load_wins() -> None:
     assert [decode.place(10) for _ in range(3)] == [
         decode.workers[1], decode.workers[0], decode.workers[1],
     ]  # fmt: skip
+
+
+def test_pages_that_sequences_share_count_once() -> None:
+    """As the last heartbeat said, until requests leave."""
+    pool = Pool("decode", [PoolSize(12, 8)])
+    (worker,) = pool.workers
+    first, second = pool.request(64), pool.request(64)
+    for request in (first, second):
+        worker.assign(request)
+    assert pool.place(40) is None, "10 pages are counted, 2 of them may grow"
+    worker.take_gauges(replace(worker.gauges, shared_pages=4))
+    assert worker.free_pages == 6
+    assert pool.place(40) is worker
+    worker.unassign(second)
+    assert worker.num_pages_shared == 0, "those of the request that has left may be the shared ones"
+    assert_counted(worker)

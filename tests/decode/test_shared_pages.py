@@ -119,4 +119,8 @@ def test_pages_that_a_handoff_shares_with_a_running_sequence_are_not_counted_aga
     assert second.allocation is not None
     assert first.allocation.pages[:3] == second.allocation.pages[:3]
     assert site.allocator.free_pages == 2
+    assert site.allocator.num_pages_shared == 3
+    site.queue.done()
+    site.queue.release(first)
+    assert site.allocator.num_pages_shared == 0
     assert site.allocator.check() == ""

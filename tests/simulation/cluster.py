@@ -262,6 +262,7 @@ class Cluster:
                 self.lifecycle.failed(instance, message)
             case "Heartbeat":
                 worker = self.registry.get(instance)
+                worker.take_gauges(message.gauges)
                 self.lifecycle.reconcile(worker, set(message.held), heartbeat_s=0.0)
         self._apply()
 

@@ -57,10 +57,11 @@ class PrefixCounts(WireStruct, frozen=True):
 
 class WorkerGauges(WireStruct, frozen=True):
     """A worker's pages, state slots and queues at one moment. Free are also those that only kept
-    prefixes hold."""
+    prefixes hold. ``shared_pages``: how many more its sequences would hold if they shared none."""
 
     free_pages: Count
     free_state_slots: Count
+    shared_pages: Count = 0
     running: Count = 0
     waiting: Count = 0
     offered: Count = 0
