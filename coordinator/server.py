@@ -127,9 +127,7 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
                 )
             notify(READY="1", STATUS=f"listening on {settings.host}:{listener.getsockname()[1]}")
             log.info("%s listens on %s:%d", instance, *listener.getsockname()[:2])
-            start_reader = loop.call_later(
-                READER_START_S, loop.run_in_executor, None, readers.start_one
-            )
+            start_reader = loop.call_later(READER_START_S, readers.start_one)
             stack.callback(start_reader.cancel)
             await signals.stop.wait()
             notify(STOPPING="1", STATUS="draining")

@@ -2,18 +2,19 @@
 
 Checking and tokenizing a long body holds the interpreter for up to half a second, in whichever
 thread. So ``python -m coordinator.http.body_reader MODEL`` does it, one body at a time: a Job and
-the body come on stdin, a Reply and what it announces go to stdout. It ends when its stdin does.
+the body come on stdin, a Reply and what it announces go to stdout; an empty Reply says that it has
+loaded. It ends when its stdin does.
 """
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import IO, Any, cast
 
 import msgspec
@@ -89,51 +90,45 @@ def read_exactly(stream: IO[bytes], num_bytes: int) -> bytes:
 
 
 class ReaderDied(Exception):
-    """The process ended before it had replied, or took longer than it may."""
+    """The process could not start, ended before it had replied, or took longer than it may."""
 
 
 class ReaderProcess:
-    """Started by ``start`` or the first ``ask``, and again by the next one after it died. One
-    ``ask`` at a time; a process that takes ``deadline_s`` for one is killed."""
+    """Started by ``start`` or the first ``ask``, and again by the next one after it died. One call
+    at a time, but ``kill``; a process that takes ``deadline_s`` to load or to reply is killed."""
 
     def __init__(self, model: Path, deadline_s: float) -> None:
         self._model = model
         self._deadline_s = deadline_s
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Popen[bytes] | None = None
 
     def ask(self, job: Job, body: Sequence[bytes]) -> tuple[Reply, bytes]:
         """The reply and what it announces. Blocks; raises ReaderDied."""
-        if self._process is None or self._process.poll() is not None:
-            self._process = self._start()
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        deadline = threading.Timer(self._deadline_s, process.kill)
-        deadline.daemon = True
-        deadline.start()
-        try:
-            write_head(process.stdin, job)
+        self.start()
+        with self._within_deadline() as (stdin, stdout):
+            write_head(stdin, job)
             for piece in body:
-                process.stdin.write(piece)
-            process.stdin.flush()
-            reply = msgspec.msgpack.decode(read_head(process.stdout), type=Reply)
-            return reply, read_exactly(process.stdout, reply.num_bytes)
-        except (OSError, EOFError) as error:
-            process.kill()
-            ended = process.wait()
-            for pipe in (process.stdin, process.stdout):
-                with suppress(OSError):
-                    pipe.close()
-            raise ReaderDied(
-                f"its reader ended with {ended}; it had {self._deadline_s:g} s"
-            ) from error
-        finally:
-            deadline.cancel()
+                stdin.write(piece)
+            stdin.flush()
+            reply = msgspec.msgpack.decode(read_head(stdout), type=Reply)
+            return reply, read_exactly(stdout, reply.num_bytes)
 
     def start(self) -> None:
-        """No-op where it has been started. It loads for a second."""
-        if self._process is None:
-            self._process = self._start()
+        """Blocks until it has loaded, which takes a second; no-op where it runs. Raises
+        ReaderDied."""
+        if self.is_running:
+            return
+        command = [sys.executable, "-m", "coordinator.http.body_reader", str(self._model)]
+        try:
+            self._process = Popen(command, stdin=PIPE, stdout=PIPE)
+        except OSError as error:
+            raise ReaderDied(f"its reader could not be started: {error}") from error
+        with self._within_deadline() as (_, stdout):
+            read_head(stdout)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
         """Whatever it is doing."""
@@ -141,9 +136,32 @@ class ReaderProcess:
             process.kill()
             process.wait()
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "coordinator.http.body_reader", str(self._model)]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    @contextmanager
+    def _within_deadline(self) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+        """Its stdin and stdout. It is killed after ``deadline_s``, and by any exception: the next
+        ask would read what is left of this reply."""
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        deadline = threading.Timer(self._deadline_s, process.kill)
+        deadline.daemon = True
+        try:
+            deadline.start()
+            yield process.stdin, process.stdout
+        except Exception as error:
+            process.kill()
+            ended = process.wait()
+            for pipe in (process.stdin, process.stdout):
+                with suppress(OSError):
+                    pipe.close()
+            if not isinstance(error, OSError | EOFError):
+                raise
+            raise ReaderDied(
+                f"its reader ended with {ended}; it had {self._deadline_s:g} s"
+            ) from error
+        finally:
+            deadline.cancel()
 
 
 class CoreLimit(Struct, frozen=True):
@@ -158,6 +176,7 @@ def main(model: Path) -> None:
     incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no reply
     tokenizer, metrics = Tokenizer.load(model), Metrics("")
+    _send(outgoing, Reply(), b"")
     while True:
         try:
             job = msgspec.msgpack.decode(read_head(incoming), type=Job)
@@ -167,13 +186,16 @@ def main(model: Path) -> None:
         core = cast(Core, CoreLimit(job.max_seq_len))
         settings = HttpSettings(**job.settings)
         context = AppContext(core, tokenizer, settings, metrics, isolated_key=job.isolated_key)
-        reply, data = _reply(context, job, body)
-        try:
-            write_head(outgoing, reply)
-            outgoing.write(data)
-            outgoing.flush()
-        except BrokenPipeError:
-            os._exit(0)  # the coordinator is gone, and nothing reads what is left in the buffer
+        _send(outgoing, *_reply(context, job, body))
+
+
+def _send(outgoing: IO[bytes], reply: Reply, data: bytes) -> None:
+    try:
+        write_head(outgoing, reply)
+        outgoing.write(data)
+        outgoing.flush()
+    except BrokenPipeError:
+        os._exit(0)  # the coordinator is gone, and nothing reads what is left in the buffer
 
 
 def _reply(context: AppContext, job: Job, body: bytes) -> tuple[Reply, bytes]:

@@ -2,6 +2,9 @@
 
 An owner is a key, or without keys a client's address. It has all processes but one at most, so that
 one is left for the others. Owners that wait take turns. A body whose client has left is not read.
+
+A start takes over a second, most bodies 10 to 50 ms. So a body is given a process that has loaded;
+while bodies wait, one more is started in the background, and they take whichever is free first.
 """
 
 import asyncio
@@ -31,8 +34,7 @@ _RETRY_AFTER_S = 2.0
 
 class Readers:
     """``num_processes`` readers of bodies for the tokenizer in ``model``, 2 at least; by default a
-    quarter of the cores, up to 4. Safe to use from several event loops; a process is started when
-    it is needed."""
+    quarter of the cores, up to 4. Safe to use from several event loops."""
 
     def __init__(
         self, model: Path, num_processes: int = 0, *, deadline_s: float = _DEADLINE_S
@@ -40,26 +42,20 @@ class Readers:
         num_processes = num_processes or min(4, max(2, (os.cpu_count() or 1) // 4))
         assert num_processes > 1, "an owner could have them all"
         self._all = [ReaderProcess(model, deadline_s) for _ in range(num_processes)]
-        self._free = list(reversed(self._all))
+        self._cold = self._all.copy()  # neither started nor being started
+        self._free: list[ReaderProcess] = []  # started, the one to use next at the end
+        self._is_starting = self._is_closed = False
         self._busy: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[_Ticket]] = OrderedDict()
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(num_processes, thread_name_prefix="reader")
 
     def start_one(self) -> None:
-        """Start the process that the next heavy body gets, so that this need not wait for it."""
+        """Start a process in the background where none is, so that the next heavy body need not
+        wait for it."""
         with self._lock:
-            process = self._free.pop() if self._free else None
-        if process is None:
-            return
-        try:
-            process.start()
-        except OSError as error:
-            log.warning("a reader of bodies was not started, the next body will: %s", error)
-        finally:
-            with self._lock:
-                self._free.append(process)
-                self._grant()
+            if len(self._cold) == len(self._all):
+                self._start_another()
 
     async def read(self, owner: str, job: Job, body: Sequence[bytes]) -> Prepared | bytes:
         """What the job makes of the body. Raises ApiError: the body's fault, a 429 where the owner
@@ -71,6 +67,8 @@ class Readers:
 
     def close(self) -> None:
         """Kill the processes; what waits is not read any more."""
+        with self._lock:
+            self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         for process in self._all:
             process.kill()
@@ -112,15 +110,19 @@ class Readers:
 
     def _give_back(self, owner: str, process: ReaderProcess) -> None:
         with self._lock:
-            self._free.append(process)
+            (self._free if process.is_running else self._cold).append(process)
             self._busy[owner] -= 1
             if not self._busy[owner]:
                 del self._busy[owner]
             self._grant()
 
     def _grant(self) -> None:
-        """Free processes to those that wait, an owner after the other."""
-        while self._free and (owner := self._next_owner()) is not None:
+        """Free processes to those that wait, an owner after the other. Where there are too few,
+        another is started."""
+        while (owner := self._next_owner()) is not None:
+            if not self._free:
+                self._start_another()
+                return
             ticket = self._waiting[owner].popleft()
             self._waiting.move_to_end(owner)
             if not self._waiting[owner]:
@@ -128,6 +130,25 @@ class Readers:
             if ticket.grant(self._free[-1]):
                 self._free.pop()
                 self._busy[owner] += 1
+
+    def _start_another(self) -> None:
+        """One at a time."""
+        if self._cold and not self._is_starting and not self._is_closed:
+            self._is_starting = True
+            self._threads.submit(self._start, self._cold.pop())
+
+    def _start(self, process: ReaderProcess) -> None:
+        try:
+            process.start()
+        except ReaderDied as error:
+            log.warning("a reader of bodies was not started, the next body will: %s", error)
+        finally:
+            with self._lock:
+                self._is_starting = False
+                # One that did not start is free too, after the others: a body that gets it has it
+                # started again or is refused, and none waits for ever.
+                self._free.insert(len(self._free) if process.is_running else 0, process)
+                self._grant()
 
     def _next_owner(self) -> str | None:
         most = len(self._all) - 1

@@ -20,21 +20,33 @@ JOB = Job("tokenize", None, {}, 0)
 
 
 class FakeProcess:
-    """Answers with its job's body once the test lets it; notes the order in which they came."""
+    """Starts once ``may_start`` is set and answers with its job's body once the test lets it; notes
+    the order in which bodies came."""
 
     begun: list[bytes]
     let: threading.Semaphore
+    may_start: threading.Event
+    starts_fail: bool
+    num_starts: int
 
     def __init__(self, model: Path, deadline_s: float) -> None:
-        self.killed = self.started = False
+        self.killed = self.is_running = False
 
     def start(self) -> None:
-        self.started = True
+        if self.is_running:
+            return
+        FakeProcess.num_starts += 1
+        assert self.may_start.wait(timeout=5)
+        if self.starts_fail:
+            raise ReaderDied("at its start")
+        self.is_running = True
 
     def ask(self, job: Job, body: list[bytes]) -> tuple[Reply, bytes]:
+        self.start()
         self.begun.append(body[0])
         assert self.let.acquire(timeout=5)
         if body == [b"dies"]:
+            self.is_running = False
             raise ReaderDied("by the test")
         return Reply(num_bytes=len(body[0])), body[0]
 
@@ -45,9 +57,13 @@ class FakeProcess:
 @pytest.fixture
 def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[Readers]:
     FakeProcess.begun, FakeProcess.let = [], threading.Semaphore(0)
+    FakeProcess.starts_fail, FakeProcess.num_starts = False, 0
+    FakeProcess.may_start = threading.Event()
+    FakeProcess.may_start.set()
     monkeypatch.setattr(readers_module, "ReaderProcess", FakeProcess)
     readers = Readers(Path(), 2)
     yield readers
+    FakeProcess.may_start.set()
     FakeProcess.let.release(100)
     readers.close()
 
@@ -97,13 +113,17 @@ async def test_a_body_whose_client_left_in_the_queue_is_not_read(two: Readers) -
 async def test_queues_are_bounded(two: Readers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers_module, "MAX_WAITING_OF_ONE", 2)
     monkeypatch.setattr(readers_module, "MAX_WAITING", 3)
-    asked = ask(two, "a", "a1", "a2", "a3")
+    asked = ask(two, "a", "a1")
     await until_begun(1)
+    asked += ask(two, "a", "a2", "a3")
+    await asyncio.sleep(0)
     with pytest.raises(ApiError) as refused:
         await two.read("a", JOB, [b"a4"])
     assert (refused.value.status, refused.value.headers["retry-after"]) == (429, "2")
-    asked += ask(two, "b", "b1", "b2")
+    asked += ask(two, "b", "b1")
     await until_begun(2)
+    asked += ask(two, "b", "b2")
+    await asyncio.sleep(0)
     with pytest.raises(ApiError) as refused:
         await two.read("c", JOB, [b"c1"])
     assert (refused.value.status, refused.value.headers["retry-after"]) == (503, "2")
@@ -114,9 +134,9 @@ async def test_queues_are_bounded(two: Readers, monkeypatch: pytest.MonkeyPatch)
 async def test_a_body_that_waits_too_long_is_refused(
     two: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers_module, "_MAX_WAIT_S", 0.01)
     asked = ask(two, "a", "a1")
     await until_begun(1)
+    monkeypatch.setattr(readers_module, "_MAX_WAIT_S", 0.01)
     with pytest.raises(ApiError, match=r"waited 0.01 s") as refused:
         await two.read("a", JOB, [b"a2"])
     assert refused.value.status == 503
@@ -132,6 +152,40 @@ async def test_a_process_that_died_costs_one_body(two: Readers) -> None:
         await two.read("a", JOB, [b"dies"])
     assert refused.value.status == 503
     assert await two.read("a", JOB, [b"next"]) == b"next"
+
+
+async def test_a_body_is_given_the_process_that_is_free_first_not_one_that_starts(
+    two: Readers,
+) -> None:
+    first = ask(two, "a", "a1")
+    await until_begun(1)
+    FakeProcess.may_start.clear()
+    waiting = ask(two, "b", "b1", "b2") + ask(two, "c", "c1")
+    async with asyncio.timeout(5):
+        while FakeProcess.num_starts < 2:  # noqa: ASYNC110, it is another thread's
+            await asyncio.sleep(0.001)
+    FakeProcess.let.release(2)
+    assert await asyncio.gather(*first, waiting[0]) == [b"a1", b"b1"]
+    assert await until_begun(3) == [b"a1", b"b1", b"c1"]
+    FakeProcess.may_start.set()
+    assert await until_begun(4) == [b"a1", b"b1", b"c1", b"b2"]
+    FakeProcess.let.release(2)
+    assert await asyncio.gather(*waiting) == [b"b1", b"b2", b"c1"]
+    assert FakeProcess.num_starts == 2
+
+
+async def test_a_process_that_does_not_start_refuses_bodies_until_it_does(
+    two: Readers, caplog: pytest.LogCaptureFixture
+) -> None:
+    FakeProcess.starts_fail = True
+    refused = await asyncio.gather(
+        *ask(two, "a", "a1"), *ask(two, "b", "b1"), return_exceptions=True
+    )
+    assert [cast(ApiError, error).status for error in refused] == [503, 503]
+    assert "a reader of bodies was not started" in caplog.text
+    FakeProcess.starts_fail = False
+    FakeProcess.let.release()
+    assert await two.read("a", JOB, [b"a2"]) == b"a2"
 
 
 async def test_a_process_that_takes_too_long_is_killed_and_the_next_body_gets_another(
@@ -218,8 +272,8 @@ async def test_the_process_that_is_started_early_gets_the_next_body(two: Readers
     await until_begun(1)
     FakeProcess.let.release()
     assert await asked == b"one"
-    early = [process for process in two._all if cast(FakeProcess, process).started]
-    assert early == [two._free[-1]]
+    two.start_one()
+    assert (FakeProcess.num_starts, len(two._free), len(two._cold)) == (1, 1, 1)
 
 
 def test_a_process_that_was_started_early_is_the_one_asked(checkpoint: Path) -> None:
