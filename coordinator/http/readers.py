@@ -141,7 +141,8 @@ class Readers:
         try:
             process.start()
         except ReaderDied as error:
-            log.warning("a reader of bodies was not started, the next body will: %s", error)
+            if not self._is_closed:
+                log.warning("a reader of bodies was not started, its next body will: %s", error)
         finally:
             with self._lock:
                 self._is_starting = False
