@@ -7,6 +7,7 @@ host never waits for the device here: the chosen ids are copied to pinned memory
 event.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -60,6 +61,11 @@ class PinnedDraw(Draw):
         assert self.copied is not None, "a draw that was not copied"
         self.copied.synchronize()
 
+    def is_done(self) -> bool:
+        assert self.copied is not None, "a draw that was not copied"
+        done: bool = self.copied.query()
+        return done
+
     def to_host(self) -> list[Sampled]:
         self.wait()
         return super().to_host()
@@ -108,6 +114,7 @@ class CudaSampler(Sampler):
         max_rows = max(max_rows, num_state_slots)
         self._workspace = SamplingWorkspace.allocate(max_rows, num_ids, device)
         self._threshold_workspace = ThresholdWorkspace.allocate(max_rows, num_ids, device)
+        self._under_way: deque[PinnedDraw] = deque()
         if guesses:
             self._penalty_tables()
 
@@ -154,6 +161,7 @@ class CudaSampler(Sampler):
         # Adjusted logits may be -inf, which the draw takes for an error where nothing is filtered.
         if is_adjusted or any(map(_is_filtered, settings)):
             lowest = self._lowest(adjusted, slots, settings)
+        on_host = _for_ids(len(rows))
         ids = draw(
             adjusted,
             self._num_ids,
@@ -164,15 +172,24 @@ class CudaSampler(Sampler):
             self._workspace,
             next_token=self.next_token,
             lowest=lowest,
+            on_host=on_host,
         )
         drawn = Draw(ids)
         if wants_logprobs:
             valid = logits[:, : self._num_ids]
             drawn = self._with_logprobs(valid, ids.clamp(min=0), ids, settings)
-        copied = _copied(replace(drawn, errors={} if masks is None else masks.errors))
+        errors = {} if masks is None else masks.errors
+        copied = _copied(replace(drawn, errors=errors), on_host)
+        self._keep(copied)
         if drafts is None:
             self._put_out(rows, slots, ids, 1, copied)
         return copied
+
+    def _keep(self, draw: PinnedDraw) -> None:
+        """Until its kernels have run: torch does not know that they write to host memory."""
+        self._under_way.append(draw)
+        while self._under_way and self._under_way[0].is_done():
+            self._under_way.popleft()
 
     def guess_into(
         self,
@@ -266,8 +283,12 @@ def _takes_temporaries(row: SampleRow, binding: Bound) -> bool:
     return _is_filtered(params) and _is_long(params)
 
 
-def _copied(drawn: Draw) -> PinnedDraw:
-    """Start copying a draw to the host, ordered behind it."""
+def _for_ids(num_rows: int) -> torch.Tensor:
+    return torch.empty(num_rows, dtype=torch.int64, pin_memory=True)
+
+
+def _copied(drawn: Draw, on_host: torch.Tensor) -> PinnedDraw:
+    """Start copying a draw, whose ids are written to ``on_host``, ordered behind it."""
 
     def pinned(tensor: torch.Tensor) -> torch.Tensor:
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -276,7 +297,6 @@ def _copied(drawn: Draw) -> PinnedDraw:
     logprobs = drawn.logprobs
     if logprobs is not None:
         logprobs = (pinned(logprobs[0]), pinned(logprobs[1]), pinned(logprobs[2]))
-    moved = replace(drawn, ids=pinned(drawn.ids), logprobs=logprobs)
     event = torch.cuda.Event()
     event.record()
-    return PinnedDraw(moved.ids, moved.logprob_rows, moved.logprobs, moved.errors, event, drawn.ids)
+    return PinnedDraw(on_host, drawn.logprob_rows, logprobs, drawn.errors, event, drawn.ids)

@@ -33,7 +33,7 @@ from engine.kernels.triton_drafts import (
     place_draft,
     place_verified,
 )
-from engine.kernels.triton_linear import aligned_rows
+from engine.kernels.triton_linear import aligned, aligned_rows
 from engine.model.mtp import Chosen, draft_hidden, draft_kv
 from engine.model.qwen35 import Qwen35
 from engine.passes import Pass
@@ -86,8 +86,9 @@ class DraftGraphs:
             layout, max_drafts, kernels.ring_shape(layout), cache.conv.dtype, self._tables.pending
         )
         num_tokens = max(bucket * (num + 1) for bucket, num in self.shapes)
-        self._step = torch.zeros(4, most, dtype=torch.int32, device=device)
+        self._step = torch.zeros(4 * aligned(most), dtype=torch.int32, device=device)
         self._verified = Placed.allocate(num_tokens, device)
+        self._verified_tables = self._blocks.ids.new_zeros(num_tokens, self._blocks.ids.shape[1])
         self._output = Placed.allocate(num_tokens, device)
         self._single = Placed.allocate(most, device)
         self._last = torch.zeros(most, dtype=torch.int64, device=device)
@@ -178,7 +179,7 @@ class DraftGraphs:
     def _write_step(
         self, bucket: int, rows: Sequence[Row], wanted: Sequence[int], num_drafts: int
     ) -> None:
-        padding = [0] * (bucket - len(rows))
+        padding = [0] * (aligned(bucket) - len(rows))
         starts = [row.start if self._fresh[row.state_slot] else -1 for row in rows]
         rooms = [len(row.block_table) * self._layout.page_size for row in rows]
         values = [
@@ -189,19 +190,25 @@ class DraftGraphs:
         ]
         # A fresh pinned tensor a step: the one before may still be on its way.
         host = torch.tensor(values, dtype=torch.int32).pin_memory()
-        self._step[:, :bucket].copy_(host, non_blocking=True)
+        self._step_of(bucket).copy_(host, non_blocking=True)
         for row in rows:
             self._fresh[row.state_slot] = False
 
     def _rows(self, bucket: int) -> StepRows:
-        slots, num_drafts, starts, rooms = self._step[:, :bucket]
+        slots, num_drafts, starts, rooms = self._step_of(bucket)[:, :bucket]
         return StepRows(slots, num_drafts, starts, rooms)
+
+    def _step_of(self, bucket: int) -> torch.Tensor:
+        """[4, rows], in one piece: one copy writes it."""
+        return self._step[: 4 * aligned(bucket)].view(4, aligned(bucket))
 
     def _forward(self, bucket: int, num_drafts: int) -> None:
         step, size = self._rows(bucket), bucket * (num_drafts + 1)
         placed = self._verified.first(size)
         place_verified(step, self._tables, placed, num_drafts + 1)
-        inputs = self._inputs(placed)
+        tables = self._verified_tables[:size]
+        torch.index_select(self._blocks.ids, 0, placed.held, out=tables)
+        inputs = self._inputs(placed, tables)
         inputs.drafts = DraftRows(step.slots, (num_drafts + 1,) * bucket, self._rings)
         hidden = self._model.forward(
             inputs, placed.ids, self._cache, self._kernels, every_token=True
@@ -211,8 +218,9 @@ class DraftGraphs:
         self._model.logits(hidden, logits.shape[1], self._kernels, logits)
 
     def _forward_kv(self, bucket: int, num_drafts: int) -> None:
-        placed = self._output.first(bucket * (num_drafts + 1))
-        inputs, hidden = self._inputs(placed), self._hidden[: len(placed.ids)]
+        size = bucket * (num_drafts + 1)
+        placed, hidden = self._output.first(size), self._hidden[:size]
+        inputs = self._inputs(placed, self._verified_tables[:size])
         draft_kv(self._model, placed.ids, hidden, inputs, self._cache, self._kernels)
 
     def _forward_layer(self, bucket: int, num_drafts: int) -> None:
@@ -220,7 +228,8 @@ class DraftGraphs:
         placed, last = self._output.first(size), self._single.first(bucket)
         place_draft(self._rows(bucket), self._tables, last, 0)
         chosen = Chosen(self._last[:bucket], self._inputs(last)) if num_drafts else None
-        hidden = self._layer_hidden(placed, self._hidden[:size], chosen)
+        inputs = self._inputs(placed, self._verified_tables[:size])
+        hidden = self._layer_hidden(placed.ids, inputs, self._hidden[:size], chosen)
         self._draft_hidden[:bucket].copy_(hidden)
 
     def _forward_draft(self, bucket: int, place: int) -> None:
@@ -228,7 +237,7 @@ class DraftGraphs:
         hidden = self._draft_hidden[:bucket]
         if place:
             place_draft(self._rows(bucket), self._tables, placed, place)
-            hidden.copy_(self._layer_hidden(placed, hidden))
+            hidden.copy_(self._layer_hidden(placed.ids, self._inputs(placed), hidden))
         logits = self._draft_logits[:bucket]
         self._model.logits(hidden, logits.shape[1], self._kernels, logits)
         self._sampler.guess_into(
@@ -236,18 +245,20 @@ class DraftGraphs:
         )
 
     def _layer_hidden(
-        self, placed: Placed, hidden: torch.Tensor, chosen: Chosen | None = None
+        self, ids: torch.Tensor, inputs: Inputs, hidden: torch.Tensor, chosen: Chosen | None = None
     ) -> torch.Tensor:
-        inputs, ids = self._inputs(placed), placed.ids
         return draft_hidden(self._model, ids, hidden, inputs, self._cache, self._kernels, chosen)
 
-    def _inputs(self, placed: Placed) -> Inputs:
+    def _inputs(self, placed: Placed, tables: torch.Tensor | None = None) -> Inputs:
+        """``tables``: the block tables of the placed tokens, where they are there already."""
+        if tables is None:
+            tables = self._blocks.ids.index_select(0, placed.held)
         num_tokens = placed.ids.shape[0]
         rows = Rows.of(
             self._layout,
             state_slots=placed.slots,
             ends=placed.ends,
-            block_tables=self._blocks.ids.index_select(0, placed.held),
+            block_tables=tables,
             starts=(0,) * num_tokens,
             lens=(1,) * num_tokens,
         )

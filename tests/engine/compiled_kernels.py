@@ -137,7 +137,9 @@ def as_on_a_gpu(engine: Engine) -> None:
     draw = cuda_sampler.draw
     # What a kernel would have written.
     cuda_sampler.draw = lambda *args, **kwargs: draw(*args, **kwargs).zero_()
-    cuda_sampler._copied = lambda drawn: drawn  # type: ignore[assignment, return-value]
+    cuda_sampler._for_ids = lambda num_rows: torch.zeros(num_rows, dtype=torch.int64)
+    cuda_sampler._copied = lambda drawn, _: drawn  # type: ignore[assignment, return-value]
+    CudaSampler._keep = lambda *_: None  # type: ignore[method-assign]
 
 
 def without_arithmetic() -> None:

@@ -38,6 +38,9 @@ class Event:
 
     def synchronize(self) -> None: ...
 
+    def query(self) -> bool:
+        return True
+
 
 class Graph:
     """``replay`` computes again, and leaves the results in the memory of the first time."""

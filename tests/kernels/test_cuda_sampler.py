@@ -29,7 +29,11 @@ ADJUSTED = [SamplingParams(top_k=5, presence_penalty=9.0, logit_bias={7: 3.0}, s
 @pytest.fixture(autouse=True)
 def _no_copies_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch.cuda.is_available():
-        monkeypatch.setattr(cuda_sampler, "_copied", lambda drawn: drawn)
+        monkeypatch.setattr(
+            cuda_sampler, "_for_ids", lambda num: torch.zeros(num, dtype=torch.int64)
+        )
+        monkeypatch.setattr(cuda_sampler, "_copied", lambda drawn, _: drawn)
+        monkeypatch.setattr(CudaSampler, "_keep", lambda *_: None)
 
 
 def chosen(sampler: Sampler, logits: torch.Tensor, params: list[SamplingParams]) -> list[Sampled]:
