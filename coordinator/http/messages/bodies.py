@@ -11,7 +11,7 @@ StopReason = Literal[
 ]
 ErrorType = Literal[
     "invalid_request_error", "authentication_error", "permission_error", "not_found_error",
-    "rate_limit_error", "timeout_error", "overloaded_error", "api_error",
+    "request_too_large", "rate_limit_error", "timeout_error", "overloaded_error", "api_error",
 ]  # fmt: skip
 
 

@@ -18,6 +18,7 @@ _TYPES: Mapping[int, ErrorType] = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.FORBIDDEN: "permission_error",
     HTTPStatus.NOT_FOUND: "not_found_error",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request_too_large",
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
     HTTPStatus.GATEWAY_TIMEOUT: "timeout_error",
     OVERLOADED: "overloaded_error",
