@@ -137,7 +137,7 @@ def test_tools(choice: Any, tool_choice: Any, parallel: bool | None) -> None:
     [
         (None, None, None, None),
         ({"type": "disabled"}, "none", None, None),
-        ({"type": "enabled", "budget_tokens": 1024}, "medium", 1024, True),
+        ({"type": "enabled", "budget_tokens": 399}, "medium", 399, True),
         ({"type": "adaptive"}, "medium", None, True),
         ({"type": "adaptive", "display": "omitted"}, "medium", None, False),
     ],
@@ -147,6 +147,11 @@ def test_thinking(thinking: Any, effort: str | None, budget: int | None, told: b
     assert request.reasoning_effort == effort
     assert request.thinking_token_budget == budget
     assert request.include_reasoning is told
+
+
+def test_a_budget_of_thoughts_between_calls_may_be_more_than_one_message() -> None:
+    request = chat(thinking={"type": "enabled", "budget_tokens": 9_000}, tools=[ADD])
+    assert request.thinking_token_budget == 9_000
 
 
 def test_sampling_and_form() -> None:
@@ -203,6 +208,10 @@ RESULT = {"type": "tool_result", "tool_use_id": "t"}
         ({"tool_choice": {"type": "any"}}, "tool_choice: 'any' needs tools"),
         ({"thinking": {"type": "between_tools"}}, "thinking.type: Invalid value 'between_tools'"),
         ({"thinking": {"type": "enabled"}}, "budget_tokens is missing"),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 64}, "max_tokens": 64},
+            "thinking.budget_tokens: must be less than max_tokens (64)",
+        ),
         ({"mcp_servers": [{"name": "x"}]}, "mcp_servers: not supported"),
         ({"thread": {"type": "create"}}, "thread: not supported"),
         ({"container": "c"}, "container: not supported"),

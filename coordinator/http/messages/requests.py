@@ -11,6 +11,7 @@ from coordinator.http.messages.choices import (
     OutputConfig,
     OutputFormat,
     Thinking,
+    ThinkingEnabled,
     ToolChoice,
     ToolChoiceAny,
     ToolChoiceTool,
@@ -96,3 +97,12 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None
     cache_salt: CacheSalt | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # With tools Anthropic takes it, as a budget of all thoughts between the calls.
+        if isinstance(self.thinking, ThinkingEnabled) and not self.tools:
+            budget, most = self.thinking.budget_tokens, self.max_tokens
+            if budget >= most:
+                message = f"must be less than max_tokens ({most}), got {budget}"
+                raise FieldError("thinking.budget_tokens", message)
