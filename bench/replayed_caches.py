@@ -10,7 +10,7 @@ from typing import Protocol
 
 from engine.cache.allocator import CacheAllocation, CacheAllocator
 from engine.cache.host_tier import HostTier
-from engine.sequence import Sequence
+from engine.sequence import WHOLE, Beginning, Sequence
 from prefill.reuse import PrefixReuse
 from transport.copy.host_copy import HostCopy
 from transport.copy.pull import CLOSE_S, Copied
@@ -95,7 +95,7 @@ class Prefixes:
         # The last token of an answer is never computed.
         self._allocator.turn_into_prefix(sequence.allocation, request.whole, num_tokens - 1)
         self._host.poll()
-        return sequence.num_reused
+        return sequence.beginning.num_tokens
 
     def check(self) -> str:
         """ "" if all memory is accounted for, else what is wrong."""
@@ -105,18 +105,18 @@ class Prefixes:
         self._host.poll()
         num_pages = self._layout.pages_for(request.whole.num_tokens)
         prefix = self._reuse.find(sequence)
-        num_here = prefix.num_tokens if prefix is not None else 0
+        begun = WHOLE if prefix is None else Beginning(prefix.num_tokens, "gpu", prefix)
         allocation = self._allocator.reserve(num_pages, prefix)
         there = self._host.longest(request.prompt, sequence.num_tokens - 1)
-        if there is not None and there.num_tokens >= num_here + self._min_saved:
+        if there is not None and there.num_tokens >= begun.num_tokens + self._min_saved:
             self._host.fetch(there, tuple(allocation.pages), allocation.slot.id)
             self._host.poll()
-            sequence.reused = "host"
-            num_here = there.num_tokens
-            prefix = self._allocator.begin_prefix(allocation, request.prompt, num_here, there.kind)
+            num = there.num_tokens
+            prefix = self._allocator.begin_prefix(allocation, request.prompt, num, there.kind)
             if prefix is not None and not self._allocator.finish_prefix(prefix):
                 prefix = None
-        self._reuse.admitted(sequence, prefix, num_here)
+            begun = Beginning(num, "host", prefix)
+        self._reuse.admitted(sequence, begun)
         return allocation
 
 

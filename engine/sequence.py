@@ -22,6 +22,21 @@ from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import TokenIds, from_wire
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """The first ``num_tokens`` of a sequence, which were ``reused`` from there and not computed.
+    They are in the sequence's own pages and state slot, or in the kept ``prefix``, which is pinned
+    until the first chunk is done."""
+
+    num_tokens: int = 0
+    reused: ReusedFrom = ""
+    prefix: KeptPrefix | None = None
+
+
+WHOLE = Beginning()
+"""Of a sequence that is computed from its first token."""
+
+
 @dataclass(eq=False)
 class Sequence:
     """Engine-side state of one attempt at one request.
@@ -41,12 +56,10 @@ class Sequence:
 
     Of the prefix cache: ``salt`` and ``boundaries`` as in the order; ``keys`` are those of its
     tokens when it came, None where nothing may be shared; ``source`` is what a peer keeps of it,
-    and ``pulling`` the copy of that, while under way; ``prefix`` is the kept prefix that it begins
-    with, until its first chunk is done; another prompt begins with ``num_seen`` of its tokens;
-    while it waits, another sequence is about to keep so many tokens ``awaited``; ``num_reused``
-    tokens were not computed, being ``reused`` from there. States are kept at ``places``, counted in
-    tokens; ``making`` are those that launched chunks and copies write, ``made`` what it has used
-    and kept.
+    and ``pulling`` the copy of that, while under way; ``beginning`` is what it reuses; another
+    prompt begins with ``num_seen`` of its tokens; while it waits, another sequence is about to keep
+    so many tokens ``awaited``. States are kept at ``places``, counted in tokens; ``making`` are
+    those that launched chunks and copies write, ``made`` what it has used and kept.
     """
 
     request_id: str
@@ -75,11 +88,9 @@ class Sequence:
     boundaries: tuple[int, ...] = ()
     source: Offer | None = None
     pulling: Pull | None = None
-    prefix: KeptPrefix | None = None
     awaited: "tuple[Sequence, int] | None" = None
-    num_reused: int = 0
+    beginning: Beginning = WHOLE
     num_seen: int = 0
-    reused: ReusedFrom = ""
     places: list[int] = field(default_factory=list)
     making: list[KeptPrefix] = field(default_factory=list)
     made: list[KeptPrefix] = field(default_factory=list)
@@ -134,8 +145,8 @@ class Sequence:
     @property
     def pulled(self) -> PrefixName | None:
         """The prefix from a peer that it began with."""
-        keys, num_tokens = self.keys, self.num_reused
-        if keys is None or self.reused != "peer":
+        keys, num_tokens = self.keys, self.beginning.num_tokens
+        if keys is None or self.beginning.reused != "peer":
             return None
         return PrefixName(keys.prefix(num_tokens), keys.pages_within(num_tokens), num_tokens)
 

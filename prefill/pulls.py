@@ -14,7 +14,7 @@ from engine.cache.allocator import CacheAllocator
 from engine.cache.host_tier import HostTier
 from engine.cache.kept import KeptPrefix
 from engine.cache.place_kinds import Kind
-from engine.sequence import Sequence
+from engine.sequence import Beginning, Sequence
 from transport.copy.digest import digest
 from transport.copy.pull import CopyStream, Pull, Wanted
 from transport.copy.tensors import CacheTensors
@@ -131,15 +131,14 @@ class PrefixPulls:
             sequence.making.append(making)
         return making
 
-    def done(self) -> list[tuple[Sequence, int, KeptPrefix | None]]:
-        """Sequences whose copy has ended, how many tokens it brought, and where they are kept now
-        if not in the sequence's own slot. 0 when the peer had evicted them, or they came wrong.
-        Those have no source any more."""
+    def done(self) -> list[tuple[Sequence, Beginning | None]]:
+        """Sequences whose copy has ended, and what it brought: None when the peer had evicted it,
+        or it came wrong. Those have no source any more."""
         ended = [copy for copy in self._under_way if copy.pull.done()]
         self._under_way = [copy for copy in self._under_way if copy not in ended]
-        return [(copy.sequence, *self._end(copy)) for copy in ended]
+        return [(copy.sequence, self._end(copy)) for copy in ended]
 
-    def _end(self, copy: PrefixCopy) -> tuple[int, KeptPrefix | None]:
+    def _end(self, copy: PrefixCopy) -> Beginning | None:
         sequence, making = copy.sequence, copy.making
         sequence.pulling = sequence.source = None
         is_right = self._came_right(copy)
@@ -147,10 +146,7 @@ class PrefixPulls:
             sequence.making.remove(making)
             if not self._allocator.finish_prefix(making, sound=is_right):
                 making = self._allocator.kept.get(making.key)
-        if not is_right:
-            return 0, None
-        sequence.reused = copy.reused_from
-        return copy.num_tokens, making
+        return Beginning(copy.num_tokens, copy.reused_from, making) if is_right else None
 
     def _came_right(self, copy: PrefixCopy) -> bool:
         try:

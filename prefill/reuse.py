@@ -11,13 +11,14 @@ A prompt whose log-probabilities are asked for is computed whole, and has no key
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from engine.batch import Keep
 from engine.cache.allocator import CacheAllocator
 from engine.cache.host_tier import HostTier
 from engine.cache.kept import KeptPrefix
 from engine.cache.prefix_policy import MAX_SEEN_PAGES, kind_of, miss, places
-from engine.sequence import Sequence
+from engine.sequence import Beginning, Sequence
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
 from transport.wire.offers import PrefixName
 from transport.wire.seen_pages import SeenPages
@@ -82,7 +83,7 @@ class PrefixReuse:
             return 0
         shared = common_pages(other, sequence) * self._layout.page_size
         most = min(shared, sequence.num_tokens - 1, other.num_tokens - 1)
-        most -= (most - other.num_reused) % CHUNK_ALIGNMENT
+        most -= (most - other.beginning.num_tokens) % CHUNK_ALIGNMENT
         coming = [kept.num_tokens for kept in other.making]
         coming += [place for place in other.places if place > other.num_cached]
         best = max((num_tokens for num_tokens in coming if num_tokens <= most), default=0)
@@ -94,25 +95,23 @@ class PrefixReuse:
         other.num_seen = max(other.num_seen, most)
         return most
 
-    def admitted(self, sequence: Sequence, prefix: KeptPrefix | None, num_reused: int) -> None:
-        """The sequence has pages, and is computed from its token ``num_reused`` on: behind
-        ``prefix``, which is pinned until its first chunk is done, or behind what was copied."""
-        sequence.num_cached = sequence.num_reused = num_reused
+    def admitted(self, sequence: Sequence, beginning: Beginning) -> None:
+        """The sequence has pages, and is computed from the end of ``beginning`` on."""
+        sequence.beginning, sequence.num_cached = beginning, beginning.num_tokens
         sequence.awaited = None
         if sequence.keys is None:
             return
-        if prefix is not None:
-            self._allocator.pin(prefix)
-            if not sequence.reused:  # what a copy has brought counts its use already
-                self._allocator.kept.hit(prefix.key)
-            sequence.prefix, sequence.reused = prefix, sequence.reused or "gpu"
+        if beginning.prefix is not None:
+            self._allocator.pin(beginning.prefix)
+            if beginning.reused == "gpu":  # what a copy has brought counts its use already
+                self._allocator.kept.hit(beginning.prefix.key)
         num_seen = self._seen.note(sequence.keys)
         sequence.num_seen = num_seen * self._layout.page_size
         self._count(sequence, num_seen)
         sequence.places = list(
             places(
                 sequence.num_tokens,
-                start=num_reused,
+                start=beginning.num_tokens,
                 boundaries=sequence.boundaries,
                 branch=sequence.num_seen,
                 page_size=self._layout.page_size,
@@ -122,10 +121,10 @@ class PrefixReuse:
 
     def _count(self, sequence: Sequence, num_pages_seen: int) -> None:
         assert sequence.keys is not None, "looked up without keys"
-        counts, num_reused = self.counts, sequence.num_reused
+        counts, num_reused = self.counts, sequence.beginning.num_tokens
         counts["queried"] += sequence.num_tokens
-        if sequence.reused:
-            counts[f"reused_{sequence.reused}"] += num_reused
+        if sequence.beginning.reused:
+            counts[f"reused_{sequence.beginning.reused}"] += num_reused
         if sequence.num_tokens - num_reused > self._min_saved:
             num_pages = num_reused // self._layout.page_size
             counts[f"missed_{miss(self._seen, sequence.keys, num_pages, num_pages_seen)}"] += 1
@@ -151,10 +150,9 @@ class PrefixReuse:
 
     def retired(self, sequence: Sequence, keep: Keep | None) -> None:
         """One of the sequence's chunks is done."""
-        if sequence.prefix is not None:
-            self._allocator.unpin(sequence.prefix)
-            sequence.made.append(sequence.prefix)
-            sequence.prefix = None
+        prefix = self._unpin(sequence)
+        if prefix is not None:
+            sequence.made.append(prefix)
         if keep is not None:
             kept = sequence.making.pop(0)
             if self._allocator.finish_prefix(kept):
@@ -165,17 +163,15 @@ class PrefixReuse:
 
     def ended(self, sequence: Sequence) -> None:
         """No batch of the sequence is under way, and none will be."""
-        if sequence.prefix is not None:
-            self._allocator.unpin(sequence.prefix)
-            sequence.prefix = None
+        self._unpin(sequence)
 
     def doubt(self, sequence: Sequence) -> None:
         """Its logits were not finite: neither what it kept nor what it came from is to be used."""
         for kept in sequence.made:
             self._doubt(kept)
         sequence.made.clear()
-        if sequence.keys is not None and sequence.reused == "host":
-            self._host.drop(sequence.keys.prefix(sequence.num_reused))
+        if sequence.keys is not None and sequence.beginning.reused == "host":
+            self._host.drop(sequence.keys.prefix(sequence.beginning.num_tokens))
 
     def drop(self, name: PrefixName) -> int:
         """This prefix and those that came from it are not to be used; returns how many are kept."""
@@ -185,6 +181,14 @@ class PrefixReuse:
         for each in on_host:
             self._host.drop(each.key)
         return len(kept) + len(on_host)
+
+    def _unpin(self, sequence: Sequence) -> KeptPrefix | None:
+        """Its first chunk is done: returns the prefix that it has begun with, if it had one."""
+        prefix = sequence.beginning.prefix
+        if prefix is not None:
+            self._allocator.unpin(prefix)
+            sequence.beginning = replace(sequence.beginning, prefix=None)
+        return prefix
 
     def _doubt(self, kept: KeptPrefix) -> None:
         self._allocator.doubt(kept)

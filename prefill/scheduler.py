@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from engine.batch import Keep, Row, Sampled, StepResult
 from engine.cache.allocator import CacheAllocator
 from engine.cache.kept import KeptPrefix
-from engine.sequence import Scheduled, Sequence
+from engine.sequence import WHOLE, Beginning, Scheduled, Sequence
 from prefill.pulls import PrefixPulls
 from prefill.reuse import PrefixReuse
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
@@ -127,13 +127,13 @@ class PrefillScheduler:
         ended in time, each with the problem; they have ended."""
         if self._pulls is None:
             return []
-        for sequence, num_tokens, prefix in self._pulls.done():
+        for sequence, beginning in self._pulls.done():
             self._has_compared = False
             sequence.in_flight -= 1
             if sequence.ended:
                 self._release_if_retired(sequence)
-            elif num_tokens:
-                self._begin(sequence, prefix, num_tokens)
+            elif beginning is not None:
+                self._begin(sequence, beginning)
             else:  # a peer has evicted it meanwhile: as if there had been none
                 self.filling.remove(sequence)
                 self._release_if_retired(sequence)
@@ -199,12 +199,13 @@ class PrefillScheduler:
             sequence.in_flight += 1
         else:
             sequence.allocation = self._allocator.reserve(num_pages, prefix)
-            self._begin(sequence, prefix, prefix.num_tokens if prefix else 0)
+            begin = WHOLE if prefix is None else Beginning(prefix.num_tokens, "gpu", prefix)
+            self._begin(sequence, begin)
         self.filling.append(sequence)
 
-    def _begin(self, sequence: Sequence, prefix: KeptPrefix | None, num_reused: int) -> None:
+    def _begin(self, sequence: Sequence, beginning: Beginning) -> None:
         if self._reuse is not None:
-            self._reuse.admitted(sequence, prefix, num_reused)
+            self._reuse.admitted(sequence, beginning)
 
     def _has_room(self, sequence: Sequence) -> bool:
         num_pages = self._num_pages(sequence) + self._headroom()

@@ -74,16 +74,17 @@ class Prefixes:
     def begin(self, sequence: Sequence) -> None:
         """The sequence is bound, and its first chunk about to be launched: put what it reuses into
         its own state slot and page."""
-        if not sequence.num_reused:
+        num_reused, prefix = sequence.beginning.num_tokens, sequence.beginning.prefix
+        if not num_reused:
             return
-        allocation, prefix = sequence.allocation, sequence.prefix
+        allocation = sequence.allocation
         assert allocation is not None, "begun without pages"
         slot = allocation.slot.id
-        num_pages, tail = divmod(sequence.num_reused, self._page_size)
+        num_pages, tail = divmod(num_reused, self._page_size)
         if prefix is None:  # a copy has put it there
-            self._engine.restore(slot, slot, sequence.num_reused)
+            self._engine.restore(slot, slot, num_reused)
             return
-        self._engine.restore(slot, prefix.slot.id, sequence.num_reused)
+        self._engine.restore(slot, prefix.slot.id, num_reused)
         if tail and prefix.pages[num_pages] != allocation.pages[num_pages]:
             self._engine.copy_page(prefix.pages[num_pages], allocation.pages[num_pages])
 

@@ -61,11 +61,11 @@ class Reports:
     ) -> None:
         """The prompt is computed; ``token.finish`` is set when that was the last one too."""
         wait_s, prefill_s = sequence.started_at - sequence.received_at, now - sequence.started_at
-        reused = sequence.num_reused, sequence.reused
-        self._send(Prefilled(token, offer, wait_s, prefill_s, *reused))
+        begun = sequence.beginning
+        self._send(Prefilled(token, offer, wait_s, prefill_s, begun.num_tokens, begun.reused))
         fields = {"tokens": sequence.num_cached, "wait_s": wait_s, "prefill_s": prefill_s}
-        if sequence.num_reused:
-            fields |= {"reused": sequence.num_reused}
+        if begun.num_tokens:
+            fields |= {"reused": begun.num_tokens}
         _log(logging.DEBUG, "prefilled", sequence, fields | _finish(token))
 
     def transferred(

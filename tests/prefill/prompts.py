@@ -130,15 +130,15 @@ class Prompts:
         for sequence, row in zip(batch.sequences, batch.rows, strict=True):
             assert sequence.pulling is None
             self.num_chunks[sequence.request_id] += 1
-            start = self.computed.setdefault(sequence.request_id, sequence.num_reused)
+            start = self.computed.setdefault(sequence.request_id, sequence.beginning.num_tokens)
             assert row.start == start
             end = self.computed[sequence.request_id] = start + row.length
             assert row.sample == (end == sequence.num_tokens)
-            assert row.sample or (end - sequence.num_reused) % CHUNK_ALIGNMENT == 0
+            assert row.sample or (end - sequence.beginning.num_tokens) % CHUNK_ALIGNMENT == 0
             if row.keep is not None:
                 assert 0 < row.keep.num_tokens <= row.length
                 kept_at = start + row.keep.num_tokens
-                assert (kept_at - sequence.num_reused) % CHUNK_ALIGNMENT == 0
+                assert (kept_at - sequence.beginning.num_tokens) % CHUNK_ALIGNMENT == 0
                 assert kept_at < sequence.num_tokens
                 assert row.keep.state_slot != row.state_slot
         self.launched.append(batch)

@@ -79,7 +79,7 @@ def test_what_prompts_that_come_together_share_is_computed_once(rows: int) -> No
         prompts.add([*system, *draw(rng, 100)])
     prompts.run()
     prompts.check_empty()
-    assert [each.num_reused for each in prompts.done] == [0, *[960] * 11]
+    assert [each.beginning.num_tokens for each in prompts.done] == [0, *[960] * 11]
 
 
 def test_prompts_that_begin_alike_in_several_lengths_do_not_cut_a_prompt_into_small_chunks() -> (
@@ -160,7 +160,7 @@ def test_a_pull_that_finds_its_prefix_evicted_is_computed_instead() -> None:
     prompts.end_pull()
     assert prompts.pulled() == []
     prompts.run()
-    assert (first.num_reused, first.reused) == (0, "")
+    assert (first.beginning.num_tokens, first.beginning.reused) == (0, "")
     assert len(prompts.peer.pulls) == 1
     prompts.check_empty()
 
@@ -181,7 +181,7 @@ def test_pages_that_a_prompt_shares_are_not_counted_against_it() -> None:
     prompts, tokens = first_offered(num_pages=20 + 14)
     sequence = prompts.add([*tokens, *draw(prompts.rng, 10 * LAYOUT.page_size)])
     assert prompts.launch(), "30 pages, of which 14 are new"
-    assert sequence.num_reused == 256
+    assert sequence.beginning.num_tokens == 256
     assert prompts.allocator.free_pages == 0
     prompts.run()
     prompts.check_empty()
@@ -202,7 +202,7 @@ def test_a_copy_that_shares_no_pages_is_not_started_where_only_shared_ones_have_
     assert sequence.source is not None
     sequence.source = replace(sequence.source, digest="verified")
     assert prompts.launch()
-    assert (sequence.num_reused, sequence.reused) == (256, "gpu")
+    assert (sequence.beginning.num_tokens, sequence.beginning.reused) == (256, "gpu")
     assert not prompts.peer.pulls
 
 
@@ -215,5 +215,5 @@ def test_a_prompt_is_computed_behind_what_came_from_a_peer() -> None:
     prompts.end_pull()
     prompts.pulled()
     prompts.run()
-    assert (first.num_reused, first.reused) == (205, "peer")
+    assert (first.beginning.num_tokens, first.beginning.reused) == (205, "peer")
     prompts.check_empty()

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.batch import Row, Scoring, StepResult
-from engine.sequence import Scheduled, Sequence
+from engine.sequence import Beginning, Scheduled, Sequence
 from transport.wire.messages import Failed, FromWorker
 from transport.wire.offers import PrefixName
 from transport.wire.prefix import PrefixKeys
@@ -54,8 +54,8 @@ def test_nothing_is_sent_of_prompts_that_ended_or_are_not_finite() -> None:
 def test_a_failure_names_the_prefix_of_a_peer_that_nan_may_come_from(reused: str) -> None:
     sent: list[FromWorker] = []
     ids = packed(range(40))
-    sequence = Sequence("r", 1, 1, ids, 40, SamplingParams(), StopRule(4), reused=reused)
-    sequence.keys, sequence.num_reused = PrefixKeys("m", "", ids, 16), 37
+    sequence = Sequence("r", 1, 1, ids, 40, SamplingParams(), StopRule(4))
+    sequence.keys, sequence.beginning = PrefixKeys("m", "", ids, 16), Beginning(37, reused)
     for error in ("", "the grammar's"):
         reports.Reports(sent.append).no_token(sequence, error)
     begin, pages = (PrefixKeys("m", "", ids[:n], 16).prefix(n) for n in (37, 32))
