@@ -19,16 +19,18 @@ from torch.profiler import ProfilerActivity, profile
 from bench.spread_lender import BenchLender
 from bench.spread_parts import Parts
 from engine import weights
-from engine.batch import Row
+from engine.batch import ForwardBatch, Row, SpreadPlan
 from engine.config import EngineConfig
 from engine.graphs import DecodeGraphs
+from engine.kernels.interface import Kernels
 from engine.kernels.triton_linear import aligned_rows
 from engine.kernels.triton_set import TritonKernels
 from engine.model.registry import build
 from engine.model_folder import read_model
 from engine.spread.kernels import group_size
+from engine.spread.member_steps import Draws, Settle
 from engine.spread.memory import ExchangeLayout, first_flag
-from engine.spread.shapes import plain_shapes
+from engine.spread.shapes import SpreadShape, plain_shapes
 from engine.spread.steps import SpreadOutcome, SpreadSteps
 from transport.copy.cuda import CudaMemory, close_handle, open_handle
 from transport.copy.region import Region
@@ -38,6 +40,30 @@ from transport.wire.layout import PoolSize
 CONTEXT, PAGE_SIZE = 1024, 64
 NUM_IDS = 248_320
 WARM_STEPS = 6
+
+
+class Unsampled:
+    """``MemberSteps`` of graphs whose logits are not sampled: next tokens stay as they are."""
+
+    def __init__(self, graphs: DecodeGraphs) -> None:
+        self._graphs = graphs
+
+    def capture(self, size: int, shapes: Sequence[SpreadShape], kernels: Kernels) -> None:
+        self._graphs.capture_spread(size, [shape.bucket for shape in shapes], kernels)
+
+    def launch(self, size: int, shape: SpreadShape, batch: ForwardBatch) -> Settle:
+        rows = batch.rows
+        self._graphs.launch_spread(size, shape.bucket, rows)
+
+        def settle(aborted: torch.Tensor) -> Draws:
+            if rows:
+                self._graphs.settle_spread(len(rows), aborted)
+            return ()
+
+        return settle
+
+    def read(self, *, aborted: bool) -> None:
+        """Nothing is kept."""
 
 
 class Member:
@@ -64,23 +90,24 @@ class Member:
             tensor.normal_(0, std, generator=generator)
         self.kept = cache.conv.clone(), cache.recurrent.clone()
         next_token = torch.randint(0, NUM_IDS, (max_rows,), generator=generator, device=self.device)
-        logits = aligned_rows(max_rows, NUM_IDS, dtype=torch.float32, device=self.device)
+        self.logits = aligned_rows(max_rows, NUM_IDS, dtype=torch.float32, device=self.device)
         self.kernels = TritonKernels(config, self.device, max_rows)
         self.graphs = DecodeGraphs(
-            self.model, cache, layout, self.kernels, next_token, logits, CONTEXT + 512,
+            self.model, cache, layout, self.kernels, next_token, self.logits, CONTEXT + 512,
             spreads=True,
         )  # fmt: skip
         self.graphs.buckets = self.buckets
         exchanged = ExchangeLayout(max_rows, config.num_experts_per_tok, config.hidden_size)
         self.own = CudaMemory()
         self.steps = SpreadSteps(
-            self.graphs, self.kernels, exchanged, self.num_layers, self.own,
+            Unsampled(self.graphs), self.kernels, exchanged, self.num_layers, self.own,
             plain_shapes(self.buckets),
             limit_s=limit_s,
             open_peer=lambda handle: open_handle(handle, peer="a member"), close_peer=close_handle,
         )  # fmt: skip
         self.lender = BenchLender(self.model, exchanged, self.buckets, limit_s)
         self.exchange = self.steps.exchange
+        self.handles = {"handle": self.own.handle, "lending": self.lender.handle}
         self.generation = 0
         self._unread: SpreadOutcome | None = None
 
@@ -187,11 +214,10 @@ class Member:
         self._begin()
         torch.cuda.synchronize()
         began = time.perf_counter()
-        outcomes = []
-        for i in range(2):
-            rows = self._rows(live, i)
-            self.steps.launch(rows, round_ + i, bucket, first=not i)
-            outcomes.append(self.steps.outcome(rows))
+        outcomes = [
+            self._launch_step(bucket, round_ + i, self._rows(live, i), first=not i)
+            for i in range(2)
+        ]
         read = [self.steps.read(outcome) for outcome in outcomes]
         took_ms = 1e3 * (time.perf_counter() - began)
         found = self._run(live, 2, lambda _, rows: self.graphs.launch(rows))
@@ -237,8 +263,8 @@ class Member:
         spread one has left, and every fourth sequence's states."""
         found = []
         for i in range(steps):
-            stepped = launch(i, self._rows(live, i))
-            found.append(stepped[0][:live].clone() if stepped else torch.empty(0))
+            launch(i, self._rows(live, i))
+            found.append(self.logits[:live].clone())
         self._read_last()
         found.append(self.graphs.launch(self._rows(live, steps))[0].clone())
         found.append(self.cache.recurrent[:live:4].clone())
@@ -251,13 +277,17 @@ class Member:
         else:
             self.graphs.launch(rows)
 
-    def _launch_spread(self, bucket: int, round_: int, rows: list[Row]) -> Any:
+    def _launch_spread(self, bucket: int, round_: int, rows: list[Row]) -> None:
         """The host is a step ahead, as a worker is."""
-        stepped = self.steps.launch(rows, round_, bucket, first=self._unread is None)
-        outcome = self.steps.outcome(rows)
+        outcome = self._launch_step(bucket, round_, rows, first=self._unread is None)
         self._read_last()
         self._unread = outcome
-        return stepped
+
+    def _launch_step(
+        self, bucket: int, round_: int, rows: list[Row], *, first: bool
+    ) -> SpreadOutcome:
+        plan = SpreadPlan(self.generation, round_, bucket, first)
+        return self.steps.launch(ForwardBatch(tuple(rows)), plan)[1]
 
     def _read_last(self) -> None:
         if self._unread is not None:
@@ -272,20 +302,17 @@ class Member:
         ]
 
 
-def main() -> None:
-    """Serve commands until stdin ends."""
-    member: Member | None = None
+def serve(load: Callable[..., Any]) -> None:
+    """Serve commands until stdin ends; the first one loads the member."""
+    member: Any = None
     for line in sys.stdin:
         command = json.loads(line)
         do = command.pop("do")
         try:
             if do == "load":
                 command["model_dir"] = Path(command["model_dir"])
-                member = Member(**command)
-                answer: dict[str, Any] = {
-                    "handle": member.own.handle,
-                    "lending": member.lender.handle,
-                }
+                member = load(**command)
+                answer: dict[str, Any] = member.handles
             else:
                 assert member is not None, "load comes first"
                 assert not do.startswith("_")
@@ -298,4 +325,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(Member)

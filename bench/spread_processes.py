@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import IO, Any
 
 MEMBER = [sys.executable, "-m", "bench.spread_member"]
+DRAFT_MEMBER = [sys.executable, "-m", "bench.spread_draft_member"]
 
 
 class MemberFailed(Exception):

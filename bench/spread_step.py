@@ -1,9 +1,11 @@
 """``python -m bench.spread_step``: decode steps that several GPUs of a node compute together.
 
 A process a GPU, each with the whole model, random weights and 1,024 tokens of context, as decode
-workers have. First a model of four layers, then one of full size:
+workers have. First a model of four layers, then the same with drafts, then one of full size:
 
     bits    logits and states of spread steps against those of local ones, by the members' rows
+    drafts  tokens, logits and states of steps that verify drafts against those of local ones, and
+            of local ones behind two that not all members launch
     stall   a member that does not launch: how long the others' steps take, and whom they name
     time    ms a step, local and spread, by the sequences of all members together
     lend    the same of a group whose last member has no rows and lends its bandwidth
@@ -26,11 +28,12 @@ import typer
 
 from bench import result_file
 from bench.environment import describe
-from bench.spread_processes import MemberFailed, Members
+from bench.spread_processes import DRAFT_MEMBER, MEMBER, MemberFailed, Members
 from bench.step import FULL_SIZE
 
 SMALL_LAYERS = 4
 SMALL_BUCKETS, FULL_BUCKETS = (1, 8, 32, 64, 128, 256), (16, 32, 64, 128)
+DRAFT_SLOTS = 16
 LIMIT_S, SHARED_LIMIT_S = 0.5, 8.0
 """Of a step's waits. Members begin a case with some milliseconds between them; those that share a
 GPU compute in turns."""
@@ -54,7 +57,7 @@ class Bench:
             "limit_s": SHARED_LIMIT_S if share_gpu else LIMIT_S,
         }  # fmt: skip
         devices = [0 if share_gpu else i for i in range(self._members.count)]
-        loaded = self._members.ask("load", 100, [{**arguments, "device": i} for i in devices])
+        loaded = self._members.ask("load", 240, [{**arguments, "device": i} for i in devices])
         self._handles = [each["handle"] for each in loaded]
         self._with_lender = [*self._handles[:-1], loaded[-1]["lending"]]
         captured = self._members.ask("capture", 150, {"num_members": self._members.count})
@@ -87,6 +90,36 @@ class Bench:
             self.problems.append(f"stall: {row} {found}")
         self.results["stall"] = row
         print(f"stall  {row}")
+        self._join()
+        self._save()
+
+    def drafts(self, lives: Sequence[int], num_drafts: Sequence[int]) -> None:
+        """Steps with so many drafts, one after another."""
+        step = {"most": max(lives), "num_drafts": num_drafts}
+        found = self._members.ask("drafts_bits", 60, [step | {"live": live} for live in lives])
+        wrong = [each for each in found if not (each["equal"] and each["finite"])]
+        if wrong:
+            self.problems.append(f"drafts of {lives}, {num_drafts}: {wrong}")
+        row = {
+            "lives": list(lives), "num_drafts": list(num_drafts), "equal": not wrong,
+            "num_accepted": [each["num_accepted"] for each in found],
+        }  # fmt: skip
+        self.results.setdefault("drafts", []).append(row)
+        print(f"drafts {row} {wrong or ''}", flush=True)
+        self._save()
+
+    def drafts_stall(self, live: int, num_drafts: int) -> None:
+        """The last member does not launch; then the group is formed again."""
+        count = self._members.count
+        step = {"live": live, "num_drafts": num_drafts}
+        launches = [step | {"launches": i + 1 < count} for i in range(count)]
+        found = self._members.ask("drafts_stall", 60, launches)[0]
+        named = found["read"] == [[True, [count - 1]]] * 2
+        row = {"ms": found["ms"], "named": named, "taken_back": found["equal"]}
+        if not (named and found["equal"]):
+            self.problems.append(f"drafts, stall: {row} {found}")
+        self.results["drafts_stall"] = row
+        print(f"drafts, stall: {row}", flush=True)
         self._join()
         self._save()
 
@@ -195,6 +228,15 @@ def small(bench: Bench, count: int) -> None:
     bench.lend(32)
 
 
+def with_drafts(bench: Bench, count: int) -> None:
+    """Whether the bits are right where drafts are verified."""
+    rest = [0] * (count - 2)
+    for lives in ((1, 2), (8, 3), (16, 16), (0, 5)):
+        bench.drafts([*lives, *rest], [0, 3, 1, 2, 0, 3])
+    bench.drafts_stall(5, 3)
+    bench.drafts([4, 9, *rest], [0, 3, 3])
+
+
 def full(bench: Bench, count: int) -> None:
     """How fast a step of the full model is, and where its time goes."""
     for bucket in (32, 128):
@@ -213,7 +255,7 @@ def full(bench: Bench, count: int) -> None:
 
 def main(
     gpus: int = 2,
-    models: Annotated[str, typer.Option(help="small, full or both.")] = "small,full",
+    models: Annotated[str, typer.Option(help="Of small, drafts and full.")] = "small,drafts,full",
     share_gpu: Annotated[
         bool, typer.Option(help="All members on one GPU: bits, no times.")
     ] = False,
@@ -241,11 +283,18 @@ def main(
             ),
         )
 
-    cases = {"small": (small, SMALL_BUCKETS, SMALL_LAYERS), "full": (full, FULL_BUCKETS, None)}
+    cases = {
+        "small": (small, SMALL_BUCKETS, SMALL_LAYERS, MEMBER),
+        "drafts": (with_drafts, (DRAFT_SLOTS,), SMALL_LAYERS, DRAFT_MEMBER),
+        "full": (full, FULL_BUCKETS, None, MEMBER),
+    }
     for name in models.split(","):
-        run, buckets, num_layers = cases[name]
+        run, buckets, num_layers, command = cases[name]
         began = time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder, Members(gpus, logs / name) as members:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Members(gpus, logs / name, command) as members,
+        ):
             bench = Bench(members, save)
             results[name], bench.problems = bench.results, problems
             try:

@@ -11,7 +11,7 @@ DEFAULT = "off"
 """Of ``--spread``. To be ``auto`` when spread steps have run on GPUs: then in docker-compose.yml,
 .env.example and deploy/kubernetes/base/workers.env too."""
 PAYS_FROM = {2: 48, 3: 40, 4: 32}
-"""Token rows of all members, by how many share the experts; with more, as of the most. Estimates
+"""Tokens of all members, by how many share the experts; with more, as of the most. Estimates
 from the floor of a step and the measured exchange, until the steps themselves are measured."""
 STAYS_ABOVE = 0.75
 """A group that has entered stays with so much of the rows, or it would go in and out."""

@@ -35,16 +35,13 @@ def doctor(
     spread: Annotated[
         str, typer.Option(envvar="BATON_SPREAD", help="As for baton up: auto, off or N.")
     ] = SPREAD,
-    speculate: Annotated[
-        str, typer.Option(envvar="BATON_SPECULATE", help="As for baton up: auto, off or 1 to 4.")
-    ] = "auto",
 ) -> None:
     """Check what Baton needs on this machine, one line for each check, and test every pair of GPUs.
 
     Exit code: 0 nothing fails (there may be warnings), 1 a check fails.
     """
     levels: Counter[str] = Counter()
-    for finding in findings(device, host, port, redis_url, max_open, spread, speculate):
+    for finding in findings(device, host, port, redis_url, max_open, spread):
         print(finding.line(), flush=True)
         levels[finding.level] += 1
     print(f"{levels['ok']} ok, {levels['warn']} warnings, {levels['fail']} failed")
@@ -58,7 +55,6 @@ def findings(
     redis_url: str | None,
     max_open: int,
     spread: str,
-    speculate: str,
 ) -> Iterator[Finding]:
     """Every finding, as soon as it is known; the quick ones first."""
     environ = {
@@ -81,7 +77,7 @@ def findings(
     yield host_checks.shared_memory(needed=not gpus)
     yield host_checks.open_files(max_open)
     if spread != "off":
-        yield host_checks.spread_steps(spread, speculate, num_gpus=len(gpus))
+        yield host_checks.spread_steps(spread, num_gpus=len(gpus))
     yield from containers(on_gpus=bool(gpus), code=_CODE, environ=os.environ)
     devices = ["cpu"]
     if gpus:

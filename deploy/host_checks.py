@@ -135,7 +135,7 @@ def shared_memory(*, needed: bool) -> Finding:
     return Finding("ok", "shared memory", text)
 
 
-def spread_steps(spread: str, speculate: str, *, num_gpus: int) -> Finding:
+def spread_steps(spread: str, *, num_gpus: int) -> Finding:
     """Whether decode workers here can compute steps together; ``spread`` is not off."""
     try:
         require_spread(spread, "--spread")
@@ -147,8 +147,6 @@ def spread_steps(spread: str, speculate: str, *, num_gpus: int) -> Finding:
     elif not os.access(DIRECTORY, os.W_OK):
         problem = f"workers cannot write their records into {DIRECTORY}"
         advice = "mount a tmpfs there, writable for workers"
-    elif speculate != "off":
-        problem, advice = f"workers make drafts (--speculate {speculate})", "--speculate off"
     if not problem:
         return Finding("ok", "spread steps", f"workers on {num_gpus} GPUs can compute together")
     text = f"--spread {spread}, but none are computed together: {problem}"

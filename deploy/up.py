@@ -54,7 +54,7 @@ def up(
         typer.Option(
             envvar="BATON_SPREAD",
             help="auto, off or N: compute decode steps of several GPUs together; auto: where it "
-            "pays, N: from so many tokens of all their steps on. Needs --speculate off.",
+            "pays, N: from so many tokens of all their steps on.",
         ),
     ] = SPREAD,
     prefix_cache: Annotated[

@@ -44,8 +44,8 @@ class EngineConfig:
     the other kind of batch, by kernels that the warm-up has compiled, but no graph of it is
     captured: the host enqueues each pass kernel by kernel. ``max_drafts``: tokens that a decode
     step may guess for each sequence with the checkpoint's draft layer; 0 leaves that layer out, as
-    does a checkpoint that has none. ``spread``: decode steps without drafts can be computed
-    together with other engines of the node, on CUDA; each state slot then has a ring of one entry.
+    does a checkpoint that has none. ``spread``: decode steps can be computed together with other
+    engines of the node, on CUDA; the ring of each state slot then has an entry more than drafts.
     """
 
     model_dir: Path
@@ -68,12 +68,12 @@ class EngineConfig:
     @property
     def spreads(self) -> bool:
         """Whether there are spread steps with these settings."""
-        return self.spread and self.device == "cuda" and self.decodes and not self.max_drafts
+        return self.spread and self.device == "cuda" and self.decodes
 
     @property
     def lends(self) -> bool:
         """Whether it takes part in others' spread steps, without sequences of its own."""
-        return self.spread and self.device == "cuda" and not (self.decodes or self.max_drafts)
+        return self.spread and self.device == "cuda" and not self.decodes
 
     def __post_init__(self) -> None:
         _one_of("load_format", self.load_format, ("auto", "dummy"))

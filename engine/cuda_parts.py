@@ -21,8 +21,9 @@ from engine.prefill_graphs import TOKENS as PROMPT_TOKENS
 from engine.spread.engine_steps import EngineSpread
 from engine.spread.interface import Lending, Spreading
 from engine.spread.lending import LendingSteps
+from engine.spread.member_steps import DraftSteps, MemberSteps, PlainSteps
 from engine.spread.memory import exchange_layout
-from engine.spread.shapes import plain_shapes
+from engine.spread.shapes import draft_shapes, plain_shapes
 from engine.spread.steps import SpreadSteps
 from transport.copy.memory import own_memory
 from transport.copy.tensors import CacheTensors
@@ -74,22 +75,26 @@ class CudaParts:
         _capture(graphs, f"{len(graphs.buckets)} decode graphs")
         return graphs
 
-    def spread(self, graphs: DecodeGraphs | None) -> Spreading | None:
+    def spread(self, graphs: DecodeGraphs | None, drafts: DraftGraphs | None) -> Spreading | None:
         """Steps that are computed together with other workers, where the settings ask for them;
-        ``graphs`` are those without a draft layer."""
-        if graphs is None or not self._config.spreads:
+        ``graphs`` are those without a draft layer, ``drafts`` with one."""
+        member: MemberSteps
+        if drafts is not None:
+            member, shapes = DraftSteps(drafts), draft_shapes(self._max_drafts, self._num_slots)
+        elif graphs is not None:
+            member = PlainSteps(graphs, self.sampler)
+            shapes = plain_shapes(bucket for bucket in graphs.buckets if bucket in SPREAD_BUCKETS)
+        else:
             return None
-        if not self._shared_out():
+        if not self._config.spreads or not self._shared_out():
             return None
         from transport.copy.cuda import close_handle, open_handle  # needs cupy, as own_memory does
 
         assert isinstance(self._kernels, TritonKernels), "graphs are of its kernels"
         memory = own_memory("cuda", "spread")
         steps = SpreadSteps(
-            graphs, self._kernels, exchange_layout(self._model.config),
-            len(self._model.config.layer_types), memory,
-            plain_shapes(bucket for bucket in graphs.buckets if bucket in SPREAD_BUCKETS),
-            limit_s=SPREAD_WAIT_S,
+            member, self._kernels, exchange_layout(self._model.config),
+            len(self._model.config.layer_types), memory, shapes, limit_s=SPREAD_WAIT_S,
             open_peer=partial(open_handle, peer="a member of the spread group"),
             close_peer=close_handle,
         )  # fmt: skip
@@ -106,7 +111,8 @@ class CudaParts:
 
         steps = LendingSteps(
             self._model, exchange_layout(self._model.config), own_memory("cuda", "spread"),
-            plain_shapes(SPREAD_BUCKETS), limit_s=SPREAD_WAIT_S,
+            draft_shapes(self._max_drafts) if self._max_drafts else plain_shapes(SPREAD_BUCKETS),
+            limit_s=SPREAD_WAIT_S,
             open_peer=partial(open_handle, peer="a member of the spread group"),
             close_peer=close_handle,
         )  # fmt: skip
@@ -128,6 +134,7 @@ class CudaParts:
         graphs = DraftGraphs(
             self._model, self._cache, self._layout, self._kernels, self.sampler, self._logits,
             self._max_drafts, self._model.config.max_position_embeddings,
+            spreads=self._config.spreads,
         )  # fmt: skip
         _capture(graphs, f"graphs of {len(graphs.shapes)} decode steps")
         return graphs

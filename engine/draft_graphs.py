@@ -10,9 +10,12 @@ A step is enqueued whole, and the host reads its outcome while the next one runs
     or KV graph (rows, drafts)      where the next step shall have no drafts
 
 Which positions a step writes only the GPU knows: lengths are in tables there (triton_drafts.py).
+Of a step that several workers compute together (engine/spread) the verify graph is another one; the
+draft layer stays with each worker.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -29,6 +32,7 @@ from engine.kernels.triton_drafts import (
     Placed,
     SlotTables,
     StepRows,
+    Uncertain,
     accept,
     place_draft,
     place_verified,
@@ -38,18 +42,32 @@ from engine.model.mtp import Chosen, draft_hidden, draft_kv
 from engine.model.qwen35 import Qwen35
 from engine.passes import Pass
 from engine.speculation import DRAFT_IDS, draft_prompts
-from engine.target_choices import TargetChoices
+from engine.spread.shapes import SpreadShape
+from engine.target_choices import Choices, TargetChoices
 from engine.verified import Verified
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
+from transport.wire.spread import MAX_ROWS
 
 Graph = torch.cuda.CUDAGraph
+Outcomes = tuple[list[int], Verified]
+"""Of each token the index of its row, and the tokens."""
+
+
+@dataclass(frozen=True)
+class Verifying:
+    """A step as far as the target's choices: ``num_drafts`` of the row that has most."""
+
+    rows: Sequence[Row]
+    num_drafts: int
+    choices: Choices
 
 
 class DraftGraphs:
     """Drafts of every state slot on CUDA; the host's ``launch``, ``forget`` and ``prefilled`` are
     those of ``engine.speculation.Speculation``. ``logits`` float32 [tokens, ids] is where steps
-    leave theirs. ``forced`` is the probability with which a benchmark accepts a draft."""
+    leave theirs. ``forced`` is the probability with which a benchmark accepts a draft. ``spreads``:
+    there may be steps that several workers compute together."""
 
     def __init__(
         self,
@@ -61,9 +79,11 @@ class DraftGraphs:
         logits: torch.Tensor,
         max_drafts: int,
         max_seq_len: int,
+        *,
+        spreads: bool = False,
     ) -> None:
         self._model, self._cache, self._layout = model, cache, layout
-        self._kernels, self._sampler, self._logits = kernels, sampler, logits
+        self._kernels, self._sampler, self.logits = kernels, sampler, logits
         self.forced: float | None = None
         self._device = device = sampler.next_token.device
         num_slots = sampler.next_token.shape[0]
@@ -83,10 +103,12 @@ class DraftGraphs:
             sampler.next_token,
         )
         self._rings = StateRing.allocate(
-            layout, max_drafts, kernels.ring_shape(layout), cache.conv.dtype, self._tables.pending
-        )
-        num_tokens = max(bucket * (num + 1) for bucket, num in self.shapes)
-        self._step = torch.zeros(4 * aligned(most), dtype=torch.int32, device=device)
+            layout, max_drafts + spreads, kernels.ring_shape(layout), cache.conv.dtype,
+            self._tables.pending,
+        )  # fmt: skip
+        num_tokens = max(MAX_ROWS * spreads, *(bucket * (num + 1) for bucket, num in self.shapes))
+        columns = aligned(max(MAX_ROWS * spreads, most))
+        self._step = torch.zeros(4 * columns, dtype=torch.int32, device=device)
         self._verified = Placed.allocate(num_tokens, device)
         self._verified_tables = self._blocks.ids.new_zeros(num_tokens, self._blocks.ids.shape[1])
         self._output = Placed.allocate(num_tokens, device)
@@ -99,7 +121,9 @@ class DraftGraphs:
         num_draft_ids = min(DRAFT_IDS, logits.shape[1])
         self._choices = TargetChoices(sampler, self._tables.drafts, self._verified, logits)
         self._draft_logits = aligned_rows(most, num_draft_ids, dtype=torch.float32, device=device)
+        self._pool = GraphPool()
         self._verify: dict[tuple[int, int], Graph] = {}
+        self._verify_spread: dict[tuple[int, SpreadShape], Graph] = {}
         self._kv: dict[tuple[int, int], Graph] = {}
         self._layer: dict[tuple[int, int], Graph] = {}
         self._draft: dict[tuple[int, int], Graph] = {}
@@ -109,12 +133,12 @@ class DraftGraphs:
     @torch.inference_mode()
     def capture(self) -> None:
         """Compile every kernel and capture every shape, largest first, in one memory pool."""
-        pool = GraphPool()
+        pool = self._pool
         places = range(self._tables.drafts.shape[0])
         for bucket, num_drafts in sorted(self.shapes, key=lambda s: -s[0] * (s[1] + 1)):
             self._write_step(bucket, (), [], num_drafts)
             shape = bucket, num_drafts
-            self._verify[shape] = _captured(pool, partial(self._forward, *shape))
+            self._verify[shape] = _captured(pool, partial(self._forward, *shape, self._kernels))
             # Of no row. The kernel between the graphs is compiled too, and leaves in ``_last``
             # rows of this shape, which the layer reads.
             self._accept(bucket, num_drafts, self._verified.ids)
@@ -125,6 +149,17 @@ class DraftGraphs:
             for place in places:
                 draft = partial(self._forward_draft, bucket, place)
                 self._draft[bucket, place] = _captured(pool, draft)
+
+    @torch.inference_mode()
+    def capture_spread(self, size: int, shapes: Sequence[SpreadShape], kernels: Kernels) -> None:
+        """The verify graphs of groups of up to ``size`` members, with the kernels of one."""
+        aborted = torch.zeros(1, dtype=torch.int32, device=self._device)
+        for shape in sorted(shapes, key=lambda each: -each.num_tokens):
+            self._write_step(shape.bucket, (), [], shape.num_drafts)
+            forward = partial(self._forward, *shape, kernels, num_stored=0)
+            self._verify_spread[size, shape] = _captured(self._pool, forward)
+            # The kernel behind the graph is compiled too: who compiles within a step is late.
+            self._accept(1, shape.num_drafts, self._verified.ids, aborted)
 
     def forget(self, state_slot: int) -> None:
         """The slot has a new owner."""
@@ -137,32 +172,70 @@ class DraftGraphs:
         draft_prompts(self._model, self._cache, self._kernels, self._sampler, part, inputs, hidden)
 
     @torch.inference_mode()
-    def launch(self, rows: Sequence[Row], num_next: int) -> tuple[list[int], Verified]:
-        """Enqueue one step -> (of each token the index of its row, the tokens)."""
-        bucket = next(b for b in self.buckets if b >= len(rows))
-        most = max(num for b, num in self.shapes if b == bucket)
-        wanted = [self._num_drafts(row, most) for row in rows]
+    def launch(self, rows: Sequence[Row], num_next: int) -> Outcomes:
+        """Enqueue one step."""
+        bucket = self._bucket_of(rows)
+        wanted = self._wanted(rows, max(num for b, num in self.shapes if b == bucket))
         num_drafts = max(wanted)
-        tokens_each = num_drafts + 1
-        self._blocks.add(rows)
         self._write_step(bucket, rows, wanted, num_drafts)
         self._verify[bucket, num_drafts].replay()
-        counts = [num + 1 for num in wanted]
-        choices = self._choices.choose(rows, counts, tokens_each)
-        self._accept(bucket, num_drafts, choices.ids)
-        verified = self._choices.accepted(choices, self._num_out[: len(rows)])
+        return self.settle(self._choose(rows, wanted, num_drafts), num_next)
+
+    def launch_spread(self, size: int, shape: SpreadShape, rows: Sequence[Row]) -> Verifying | None:
+        """Enqueue the verification of a step that all members launch with this shape, each with its
+        own rows; None where there are none. ``settle`` follows."""
+        wanted = self._wanted(rows, shape.num_drafts)
+        self._write_step(shape.bucket, rows, wanted, shape.num_drafts)
+        self._verify_spread[size, shape].replay()
+        return self._choose(rows, wanted, shape.num_drafts) if rows else None
+
+    @torch.inference_mode()
+    def settle(
+        self, step: Verifying, num_next: int, aborted: torch.Tensor | None = None
+    ) -> Outcomes:
+        """Enqueue the rest of a step. ``aborted`` (int32 [1] on the device) is given for a spread
+        one: unless it is 0, the sequences and their drafts are as before it."""
+        rows, counts, num_drafts = step.rows, step.choices.counts, step.num_drafts
+        bucket = self._bucket_of(rows)
+        if aborted is not None:  # the verify graph had the bucket of the largest member
+            self._write_step(bucket, rows, [count - 1 for count in counts], num_drafts)
+        self._accept(bucket, num_drafts, step.choices.ids, aborted)
+        verified = self._choices.accepted(step.choices, self._num_out[: len(rows)])
         self._make(rows, bucket, num_drafts, num_next)
         owners = [i for i, count in enumerate(counts) for _ in range(count)]
         return owners, verified
 
-    def _num_drafts(self, row: Row, most: int) -> int:
-        return min(row.num_drafts, self._made[row.state_slot], most)
+    def num_made(self, rows: Sequence[Row]) -> dict[int, int]:
+        """By state slot, how many drafts there are for the next step."""
+        return {row.state_slot: self._made[row.state_slot] for row in rows}
 
-    def _accept(self, bucket: int, num_drafts: int, chosen: torch.Tensor) -> None:
+    def take_back(self, num_made: Mapping[int, int]) -> None:
+        """These have their drafts from before an aborted step."""
+        for state_slot, num in num_made.items():
+            self._made[state_slot] = num
+
+    def _bucket_of(self, rows: Sequence[Row]) -> int:
+        return next(b for b in self.buckets if b >= len(rows))
+
+    def _wanted(self, rows: Sequence[Row], most: int) -> list[int]:
+        return [min(row.num_drafts, self._made[row.state_slot], most) for row in rows]
+
+    def _choose(self, rows: Sequence[Row], wanted: Sequence[int], num_drafts: int) -> Verifying:
+        counts = [num + 1 for num in wanted]
+        return Verifying(rows, num_drafts, self._choices.choose(rows, counts, num_drafts + 1))
+
+    def _accept(
+        self,
+        bucket: int,
+        num_drafts: int,
+        chosen: torch.Tensor,
+        aborted: torch.Tensor | None = None,
+    ) -> None:
         """Enqueue what accepts drafts and moves the tables on."""
+        uncertain = None if aborted is None else Uncertain(aborted, self._verified.ids)
         accept(
             self._rows(bucket), chosen, self._tables, self._output, self._last,
-            self._num_out, num_drafts + 1, self.forced,
+            self._num_out, num_drafts + 1, self.forced, uncertain,
         )  # fmt: skip
 
     def _make(self, rows: Sequence[Row], bucket: int, num_drafts: int, num_next: int) -> None:
@@ -179,6 +252,7 @@ class DraftGraphs:
     def _write_step(
         self, bucket: int, rows: Sequence[Row], wanted: Sequence[int], num_drafts: int
     ) -> None:
+        self._blocks.add(rows)
         padding = [0] * (aligned(bucket) - len(rows))
         starts = [row.start if self._fresh[row.state_slot] else -1 for row in rows]
         rooms = [len(row.block_table) * self._layout.page_size for row in rows]
@@ -202,20 +276,22 @@ class DraftGraphs:
         """[4, rows], in one piece: one copy writes it."""
         return self._step[: 4 * aligned(bucket)].view(4, aligned(bucket))
 
-    def _forward(self, bucket: int, num_drafts: int) -> None:
+    def _forward(
+        self, bucket: int, num_drafts: int, kernels: Kernels, *, num_stored: int = 1
+    ) -> None:
         step, size = self._rows(bucket), bucket * (num_drafts + 1)
         placed = self._verified.first(size)
         place_verified(step, self._tables, placed, num_drafts + 1)
         tables = self._verified_tables[:size]
         torch.index_select(self._blocks.ids, 0, placed.held, out=tables)
         inputs = self._inputs(placed, tables)
-        inputs.drafts = DraftRows(step.slots, (num_drafts + 1,) * bucket, self._rings)
-        hidden = self._model.forward(
-            inputs, placed.ids, self._cache, self._kernels, every_token=True
+        inputs.drafts = DraftRows(
+            step.slots, (num_drafts + 1,) * bucket, self._rings, num_stored=num_stored
         )
+        hidden = self._model.forward(inputs, placed.ids, self._cache, kernels, every_token=True)
         self._hidden[:size].copy_(hidden)
-        logits = self._logits[:size]
-        self._model.logits(hidden, logits.shape[1], self._kernels, logits)
+        logits = self.logits[:size]  # no more than the worker's own sequences have tokens
+        self._model.logits(hidden[: len(logits)], logits.shape[1], self._kernels, logits)
 
     def _forward_kv(self, bucket: int, num_drafts: int) -> None:
         size = bucket * (num_drafts + 1)

@@ -78,8 +78,8 @@ class DecodeGraphs:
         num_slots = next_token.shape[0]
         self.buckets = (*tuple(b for b in BUCKETS if b < num_slots), min(num_slots, BUCKETS[-1]))
         self._tables = BlockTables(layout, num_slots, max_seq_len, self._device)
-        # State slots, ends, and (first column) how many rows are live.
-        self._step = torch.zeros(3, self.buckets[-1], dtype=torch.int32, device=self._device)
+        # State slots and ends.
+        self._step = torch.zeros(2, self.buckets[-1], dtype=torch.int32, device=self._device)
         self._fed = torch.zeros(self.buckets[-1], dtype=torch.int64, device=self._device)
         self._pending = torch.zeros(num_slots, dtype=torch.int32, device=self._device)
         self._rings: tuple[StateRing, ...] = ()
@@ -107,6 +107,10 @@ class DecodeGraphs:
             forward = partial(self._forward, bucket, kernels, spread=size > LOCAL)
             forward()
             self._graphs[size, bucket] = self._pool.capture(forward)
+            if size > LOCAL:
+                # Run once, on padding, what follows a step: a member that compiles a kernel when it
+                # has committed to a step is late.
+                self.settle_spread(1, torch.zeros(1, dtype=torch.int32, device=self._device))
 
     @torch.inference_mode()
     def forget(self, state_slot: int) -> None:
@@ -143,8 +147,7 @@ class DecodeGraphs:
 
     def _write_step(self, bucket: int, slots: Sequence[int], ends: Sequence[int]) -> None:
         padding = bucket - len(slots)
-        live = [len(slots), *[0] * (bucket - 1)]
-        values = [[*slots, *[-1] * padding], [*ends, *[0] * padding], live]
+        values = [[*slots, *[-1] * padding], [*ends, *[0] * padding]]
         # A fresh pinned tensor a step: the one before may still be on its way.
         host = torch.tensor(values, dtype=torch.int32).pin_memory()
         self._step[:, :bucket].copy_(host, non_blocking=True)
@@ -170,7 +173,6 @@ class DecodeGraphs:
             sample_slots=held,
             sample_positions=ends.long(),
             live=slots,
-            num_live=self._step[2, :1],
         )
         if self._rings:
             inputs.drafts = DraftRows(

@@ -175,9 +175,8 @@ class Inputs:
     tokens whose logits are wanted) and ``sample_slots`` [sampled rows] are int64 on the device;
     ``sample_positions`` [sampled rows] is the index that each sampled token will have.
     ``live`` (integers [tokens] on the device) is negative where no result of a token is used, so
-    that it needs no expert; None: all are used. ``num_live`` (int32 [1] on the device), where
-    given, is how many rows are not padding. Padding rows come last, with state slot -1, end 0 and
-    position -1. With ``drafts`` the decode rows are its sequences' tokens.
+    that it needs no expert; None: all are used. Padding rows come last, with state slot -1, end 0
+    and position -1. With ``drafts`` the decode rows are its sequences' tokens.
     """
 
     prefill_ids: torch.Tensor
@@ -188,7 +187,6 @@ class Inputs:
     sample_slots: torch.Tensor
     sample_positions: torch.Tensor
     live: torch.Tensor | None = None
-    num_live: torch.Tensor | None = None
     drafts: DraftRows | None = None
     _made: dict[str, Any] = field(default_factory=dict)
 

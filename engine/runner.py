@@ -38,6 +38,7 @@ from engine.upload import reserve_pinned
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.sampling import SamplingParams
+from transport.wire.spread import MAX_ROWS
 
 if TYPE_CHECKING:
     from engine.cuda_parts import CudaParts
@@ -96,7 +97,8 @@ class Engine:
             )
             self._num_logits, self._sampler = cuda.num_logits, cuda.sampler
             self._graphs, self._drafts = cuda.decode_graphs(), cuda.draft_graphs()
-            self.spread, self.lending = cuda.spread(self._graphs), cuda.lending()
+            self.spread = cuda.spread(self._graphs, self._drafts)
+            self.lending = cuda.lending()
         else:
             self._sampler = Sampler(
                 pools.num_state_slots, self.num_ids, self._device, grammars=grammars
@@ -154,6 +156,8 @@ class Engine:
         cache.epochs.zero_()
         phases.ended("cache")
         most = step_tokens(pools.num_state_slots, max_drafts)
+        if config.spreads:  # padding included, which members have alike
+            most = max(most, MAX_ROWS)
         kernels = kernels or kernels_for(model_config, config.torch_dtype, config.device, most)
         ahead.wait()
         phases.ended("kernels compiled ahead")

@@ -125,7 +125,7 @@ class Options:
         _option(
             "BATON_SPREAD",
             "Compute decode steps together with the other workers of the node: auto (where it "
-            "pays), off, or from so many tokens of all their steps on. On GPUs, without drafts.",
+            "pays), off, or from so many tokens of all their steps on. On GPUs.",
         ),
     ] = SPREAD
     prefix_cache: Annotated[

@@ -149,8 +149,6 @@ def _spread_group(settings: WorkerSettings, engine: Engine, instance: str) -> Gr
     if engine.spread is None:
         level = logging.INFO if settings.spread == "auto" else logging.WARNING
         why = "that takes a GPU, a model with Triton kernels and an even number of layers"
-        if settings.role != "prefill":
-            why += ", and --speculate off"
         log.log(level, "spread: this worker computes no steps together with others: %s", why)
         return Alone()
     return Membership(engine.spread, instance, settings.spread, OwnRecord(instance))

@@ -38,7 +38,7 @@ def lay(
             max_seq_len=model.max_position_embeddings,
             share=config.gpu_share,
             max_drafts=max_drafts,
-            ring_bytes=ring_bytes(layout, 1 if config.spreads else max_drafts),
+            ring_bytes=ring_bytes(layout, max_drafts + config.spreads),
             spread_bytes=exchange_layout(model).size_bytes if takes_part else 0,
         )
         pools = gpu.pools_that_fit(demand, config.num_pages, config.num_state_slots)

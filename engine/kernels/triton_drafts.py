@@ -121,9 +121,19 @@ def place_verified(rows: StepRows, tables: SlotTables, placed: Placed, tokens_ea
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Uncertain:
+    """Of a step that several workers compute together: it has stored no token in the states. Unless
+    ``aborted`` (int32 [1]) is 0 it was not computed, and is undone; ``fed`` int64 [tokens] are the
+    ids that it took."""
+
+    aborted: torch.Tensor
+    fed: torch.Tensor
+
+
 @triton.jit
 def _accept_kernel(
-    p_row_slots, p_num_drafts, p_rooms, p_sampled,
+    p_row_slots, p_num_drafts, p_rooms, p_sampled, p_aborted, p_fed,
     p_lengths, p_pending, p_drafts, p_next_token,
     p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
     p_last, p_num_out,
@@ -131,6 +141,7 @@ def _accept_kernel(
     forced,
     TOKENS: tl.constexpr,
     FORCED: tl.constexpr,
+    STORED: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
@@ -148,20 +159,29 @@ def _accept_kernel(
             same = tl.rand(97, (length + j) * num_slots + held) < forced
         agrees = agrees & same & (sampled >= 0) & (j < num_drafts)
         num_accepted += agrees.to(tl.int32)
-    if slot >= 0:
+    kept, num_out = slot, num_accepted + 1
+    if STORED == 0:
+        undone = (slot >= 0) & (tl.load(p_aborted) != 0)
+        kept, num_out = tl.where(undone, -1, slot), tl.where(undone, 0, num_out)
+        if undone:
+            tl.store(p_next_token + slot, tl.load(p_fed + row * TOKENS))
+            tl.store(p_pending + slot, 0)
+            # The draft layer takes the row for padding: the drafts are as they were.
+            tl.store(p_row_slots + row, kept)
+    if kept >= 0:
         next_id = tl.maximum(tl.load(p_sampled + row * TOKENS + num_accepted), 0)
         tl.store(p_next_token + slot, next_id)
         tl.store(p_lengths + slot, length + 1 + num_accepted)
-        tl.store(p_pending + slot, num_accepted)
+        tl.store(p_pending + slot, num_accepted + 1 - STORED)
     tl.store(p_last + row, (num_accepted + row * TOKENS).to(tl.int64))
-    tl.store(p_num_out + row, (num_accepted + 1).to(tl.int64))
+    tl.store(p_num_out + row, num_out.to(tl.int64))
     room = tl.load(p_rooms + row)
     for j in tl.static_range(TOKENS):
-        live = (slot >= 0) & (j <= num_accepted) & (length + j < room)
+        live = (kept >= 0) & (j <= num_accepted) & (length + j < room)
         id = tl.maximum(tl.load(p_sampled + row * TOKENS + j, mask=slot >= 0, other=-1), 0)
         _store_placed(
             p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
-            row * TOKENS + j, slot, length + j, live, live, id,
+            row * TOKENS + j, kept, length + j, live, live, id,
         )  # fmt: skip
 
 
@@ -174,6 +194,7 @@ def accept(
     num_out: torch.Tensor,
     tokens_each: int,
     forced: float | None = None,
+    uncertain: Uncertain | None = None,
 ) -> None:
     """Accept the drafts that equal ``sampled`` int64 [tokens, less those of padding] (-1: none),
     move the tables on, and place the output for the draft layer: at each position the token that
@@ -181,12 +202,18 @@ def accept(
     one, ``num_out`` int64 [rows] how many there are.
 
     ``forced``: accept a draft with this probability instead, which only benchmarks do.
+    ``uncertain``: the step may have been aborted. Then the tables are as before it, no row has
+    output, and ``rows.slots`` is -1 for all of them from now on.
     """
+    aborted = uncertain.aborted if uncertain else rows.num_drafts
+    fed = uncertain.fed if uncertain else sampled
+    assert aborted.dtype == torch.int32
     _accept_kernel[(rows.slots.shape[0],)](
-        rows.slots, rows.num_drafts, rows.rooms, sampled,
+        rows.slots, rows.num_drafts, rows.rooms, sampled, aborted, fed,
         tables.lengths, tables.pending, tables.drafts, tables.next_token,
         *_pointers(placed), last, num_out, tables.drafts.shape[1], forced or 0.0,
-        TOKENS=tokens_each, FORCED=forced is not None, num_warps=1, **overlap(sampled),
+        TOKENS=tokens_each, FORCED=forced is not None, STORED=int(uncertain is None),
+        num_warps=1, **overlap(sampled),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from engine.batch import ForwardBatch, SpreadPlan, StepResult
 from engine.sampler import Sampler
 from engine.spread.shapes import Shapes
 from engine.spread.steps import SpreadOutcome, SpreadSteps
-from engine.step import Draw, SampleRow, Step
+from engine.step import Step
 from transport.copy.memory import OwnMemory
 from transport.wire.spread import ExchangeExport
 
@@ -34,8 +34,7 @@ class EngineSpread:
     """``engine.spread.interface.Spreading``. ``memory`` is what ``steps`` have allocated."""
 
     def __init__(self, steps: SpreadSteps, sampler: Sampler, memory: OwnMemory) -> None:
-        self._steps, self._sampler, self._memory = steps, sampler, memory
-        self._generation = 0
+        self.steps, self._sampler, self._memory = steps, sampler, memory
 
     @property
     def export(self) -> ExchangeExport:
@@ -44,30 +43,19 @@ class EngineSpread:
 
     @property
     def shapes(self) -> Shapes:
-        return self._steps.shapes
+        return self.steps.shapes
 
     def join(
         self, generation: int, rank: int, exports: Sequence[ExchangeExport], num_lenders: int
     ) -> None:
-        self._steps.join(generation, rank, [export.handle for export in exports], num_lenders)
-        self._generation = generation
+        self.steps.join(generation, rank, [export.handle for export in exports], num_lenders)
 
     def leave(self) -> None:
-        self._steps.leave()
+        self.steps.leave()
 
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         """As the interface says. What a sampled token changes beside the next one, the counts of
         penalties and the state of a grammar, cannot be undone: rows have neither."""
-        assert plan.generation == self._generation, (plan, self._generation)
-        rows = batch.rows
-        assert not self._sampler.has_history(row.state_slot for row in rows)
-        logits, slots, positions = self._steps.launch(
-            rows, plan.round, plan.bucket, first=plan.first
-        )
-        draws: list[tuple[Sequence[int], Draw]] = []
-        if rows:
-            sampled = [SampleRow(row.state_slot, row.start + 1) for row in rows]
-            draw = self._sampler.sample(logits, slots, positions, sampled)
-            draws.append((range(len(rows)), draw))
-        outcome = self._steps.outcome(rows)
-        return SpreadStep(len(rows), tuple(draws), steps=self._steps, outcome=outcome)
+        assert not self._sampler.has_history(row.state_slot for row in batch.rows)
+        draws, outcome = self.steps.launch(batch, plan)
+        return SpreadStep(len(batch.rows), draws, steps=self.steps, outcome=outcome)

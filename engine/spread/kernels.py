@@ -46,7 +46,7 @@ def group_size(num_decoding: int) -> int:
 class SpreadKernels:
     """``engine.kernels.interface.Kernels`` of a member that decodes, in a group of which at most
     ``most_members`` do; what is not shared out is ``local``'s. Passes of decode rows only, whose
-    ``Inputs.num_live`` is set."""
+    ``Inputs.live`` is set."""
 
     prefill_block: int | None = None
 
@@ -66,7 +66,7 @@ class SpreadKernels:
         top_k: int,
         inputs: Inputs,
     ) -> tuple[torch.Tensor, Returned]:
-        assert inputs.num_live is not None
+        assert inputs.live is not None
         layer = next(inputs.once("spread layers", count))
         num_experts = weights.gate_up.shape[0]
         width = 2 * weights.shared_down.shape[1] + num_experts + 1
@@ -79,7 +79,7 @@ class SpreadKernels:
         rows = collect(self._exchange, self._most_members, num_rows, num_experts, layer, x.dtype)
         at_home = shared, weights.shared_down
         experts(rows, weights.gate_up, weights.down, at_home, self._exchange)
-        return hidden, Returned(self._exchange, num_rows, inputs.num_live)
+        return hidden, Returned(self._exchange, inputs.live)
 
     def add_norm(
         self, hidden: torch.Tensor, pending: Pending, norm: torch.Tensor, eps: float

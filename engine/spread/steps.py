@@ -2,8 +2,8 @@
 
 capture     at start, graphs for groups of every size
 join        map the others' memory
-launch      enqueue a step that all members launch with the same round and bucket
-outcome     enqueue what undoes it if it was aborted, and the reading of that
+launch      enqueue a step that all members launch with the same round and shape, with what undoes
+            it if it was aborted, and the reading of that
 read        whether it was aborted, and who was waited for in vain
 leave       unmap the others' memory
 """
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.batch import Row
-from engine.graphs import DecodeGraphs, Stepped
+from engine.batch import ForwardBatch, SpreadPlan
 from engine.kernels.triton_set import TritonKernels
 from engine.spread.kernels import GROUP_SIZES, SpreadKernels, group_size
+from engine.spread.member_steps import Draws, MemberSteps
 from engine.spread.memory import Exchange, ExchangeLayout, first_flag
 from engine.spread.peer_memory import PeerMemory
 from engine.spread.shapes import SpreadShape
@@ -45,13 +45,14 @@ class SpreadOutcome:
 
 
 class SpreadSteps:
-    """``graphs`` are the engine's, of decode steps without drafts. ``memory`` is to be exported, of
-    ``exchange_bytes``; ``open_peer`` and ``close_peer`` map another member's by its handle
-    (transport/copy/cuda.py). One thread calls this, the engine's."""
+    """``member`` has the engine's graphs, ``memory`` is to be exported; ``open_peer`` and
+    ``close_peer`` map another member's by its handle (transport/copy/cuda.py).
+    ``limit_s`` is that of a wait for another member, from the next ``join`` on. One thread calls
+    this, the engine's."""
 
     def __init__(
         self,
-        graphs: DecodeGraphs,
+        member: MemberSteps,
         local: TritonKernels,
         layout: ExchangeLayout,
         num_layers: int,
@@ -63,8 +64,8 @@ class SpreadSteps:
         close_peer: Callable[[int], None],
     ) -> None:
         self.shapes = tuple(shapes)
-        self._graphs, self._local, self._num_layers = graphs, local, num_layers
-        self._limit_s = limit_s
+        self._member, self._local, self._num_layers = member, local, num_layers
+        self.limit_s = limit_s
         own = memory.allocate(layout.size_bytes)
         self.exchange = Exchange(layout, own)
         self._peers = PeerMemory(own.data_ptr(), open_peer, close_peer)
@@ -76,15 +77,14 @@ class SpreadSteps:
         assert not self._num_decoding, "steps of a group that is joined wait for its members"
         for most_members in sorted(sizes, reverse=True):
             kernels = SpreadKernels(self._local, self.exchange, most_members)
-            buckets = [shape.bucket for shape in self.shapes]
-            self._graphs.capture_spread(most_members, buckets, kernels)
+            self._member.capture(most_members, self.shapes, kernels)
         self._warm_up()
 
     @torch.inference_mode()
     def _warm_up(self) -> None:
-        """Run once what surrounds a step, on the padding that the last capture has left in place of
-        rows: a member that compiles a kernel when it has committed to a step is late."""
-        self._graphs.settle_spread(1, self.exchange.header.clone()[:1])
+        """Run once what surrounds a step: a member that compiles a kernel when it has committed to
+        a step is late."""
+        self.exchange.header.clone()
         self.exchange.reset()
         self.exchange.withdraw()
 
@@ -98,7 +98,7 @@ class SpreadSteps:
         self.leave()
         addresses = self._peers.open(place, handles)
         self.exchange.join(
-            generation, addresses, place, num_lenders=num_lenders, limit_s=self._limit_s
+            generation, addresses, place, num_lenders=num_lenders, limit_s=self.limit_s
         )
         if self.exchange.control.is_cuda:
             # The others may write here as soon as they learn of this.
@@ -115,35 +115,32 @@ class SpreadSteps:
         self._num_decoding = 0
 
     @torch.inference_mode()
-    def launch(self, rows: Sequence[Row], round_: int, bucket: int, *, first: bool) -> Stepped:
-        """Enqueue the step of a round, which no step of this generation had before. What it returns
-        is the graphs'; ``outcome`` is to be called behind all that uses it. ``first``: no step is
-        under way here, or was at any member when it agreed to this one."""
+    def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> tuple[Draws, SpreadOutcome]:
+        """Enqueue the step of a round, which no step of this generation had before: if it is
+        aborted, the sequences are as before it."""
         assert self._num_decoding, "no group is joined"
-        if first:
+        assert plan.generation == self._generation, (plan, self._generation)
+        if plan.first:
             assert not self._unread, "a step is under way"
             self.exchange.reset()
-        self.exchange.begin_step(first_flag(self._generation, round_, self._num_layers))
-        return self._graphs.launch_spread(group_size(self._num_decoding), bucket, rows)
-
-    @torch.inference_mode()
-    def outcome(self, rows: Sequence[Row]) -> SpreadOutcome:
-        """Enqueue, behind all that uses the launched step: if it was aborted, the sequences of
-        ``rows`` are as before it; and the reading of its outcome."""
+        self.exchange.begin_step(first_flag(plan.generation, plan.round, self._num_layers))
+        shape = SpreadShape(plan.bucket, plan.num_drafts)
+        settle = self._member.launch(group_size(self._num_decoding), shape, batch)
         # NOTE: others may set the abort word at any time; the device and the host see one reading.
         header, copied = self.exchange.header.clone(), None
-        if rows:
-            self._graphs.settle_spread(len(rows), header[:1])
+        draws = settle(header[:1])
         if header.is_cuda:
             on_host = torch.empty(header.shape, dtype=header.dtype, pin_memory=True)
             header = on_host.copy_(header, non_blocking=True)
             copied = torch.cuda.Event()
             copied.record()
         self._unread.append(SpreadOutcome(header, copied))
-        return self._unread[-1]
+        return draws, self._unread[-1]
 
     def read(self, outcome: SpreadOutcome) -> tuple[bool, tuple[int, ...]]:
         """Of the oldest unread step: what ``SpreadOutcome.read`` says."""
         assert self._unread[0] is outcome, "steps are read in their order"
         self._unread.popleft()
-        return outcome.read()
+        aborted, late = outcome.read()
+        self._member.read(aborted=aborted)
+        return aborted, late

@@ -30,12 +30,11 @@ MISSING = tl.constexpr(EMPTY)
 
 @dataclass(frozen=True)
 class Returned:
-    """What the members return for ``num_rows`` rows, of which the first ``num_live`` (int32 [1] on
-    the device) are not padding."""
+    """What the members return for the rows whose ``live`` (integers [rows] on the device) is not
+    negative; the others are padding."""
 
     exchange: Exchange
-    num_rows: int
-    num_live: torch.Tensor
+    live: torch.Tensor
 
 
 @triton.jit
@@ -76,7 +75,7 @@ def _take_up_kernel(
     wait_for_inputs(PDL)
     until = deadline(p_control, 1)
     b_hidden = tl.load(p_hidden + token * DIM + dims, mask=mask, other=0.0)
-    if token < tl.load(p_live):
+    if tl.load(p_live + token) >= 0:
         b_sum, b_valid = _sum_returned(p_returned, mask, DIM, SLOTS)
         state = 1 - tl.min(b_valid, axis=0)
         while state == 1:
@@ -104,7 +103,8 @@ def take_up(
     """
     num_rows, dim = hidden.shape
     layout = returned.exchange.layout
-    assert num_rows == returned.num_rows
+    assert returned.live.shape == (num_rows,)
+    assert returned.live.is_contiguous()
     assert dim == layout.hidden
     assert hidden.is_contiguous()
     assert weight.shape == (dim,)
@@ -114,7 +114,7 @@ def take_up(
         hidden,
         weight,
         x,
-        returned.num_live,
+        returned.live,
         returned.exchange.addresses,
         returned.exchange.control,
         eps,

@@ -21,6 +21,8 @@ ANSWERS = {{
     "bits": {{"equal": True, "finite": True, "header": {HEADER}}},
     "lent": {{"equal": True, "ms": 9.5, "header": {HEADER}, "came": 37}},
     "time": {{"ms": 7.5, "header": {HEADER}}},
+    "drafts_bits": {{"equal": True, "finite": True, "num_accepted": 5}},
+    "drafts_stall": {{"equal": True, "ms": 5.5, "read": [[True, [1]]] * 2}},
     "header": {{"header": [3, 0, 1, *{HEADER[3:]}]}},
     "parts": {{"us": {{"exchange": 4.0}}, "header": {HEADER}}},
     "profile": {{"us_and_calls": {{"kernel": [1.0, 40.0]}}}},
@@ -40,10 +42,10 @@ def command(wrong: str = "", behave: str = "pass") -> list[str]:
 
 
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: list[str]) -> tuple[int, dict]:
-    monkeypatch.setattr(spread_step, "Members", lambda count, logs: Members(count, logs, member))
+    monkeypatch.setattr(spread_step, "Members", lambda count, logs, _: Members(count, logs, member))
     out = tmp_path / "out.json"
     with pytest.raises(spread_step.typer.Exit) as ended:
-        spread_step.main(gpus=2, models="small,full", logs=tmp_path / "logs", out=out)
+        spread_step.main(gpus=2, models="small,drafts,full", logs=tmp_path / "logs", out=out)
     return ended.value.exit_code, result_file.load(out)
 
 
@@ -56,6 +58,8 @@ def test_every_case_of_both_models_is_in_the_result(
     results = found["results"]
     assert {row["bucket"] for row in results["small"]["bits"]} == set(spread_step.SMALL_BUCKETS)
     assert results["small"]["stall"]["named"]
+    assert results["drafts"]["drafts_stall"]["taken_back"]
+    assert len(results["drafts"]["drafts"]) > 3
     totals = [row["total"] for row in results["full"]["time"]]
     assert {32, 64, 128, 256} <= set(totals)
     assert results["full"]["lend"] == [{"bucket": 64, "equal": True, "ms": 9.5, "came": 37}]

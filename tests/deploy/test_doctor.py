@@ -103,19 +103,16 @@ class Usage:
 
 
 @pytest.mark.parametrize(
-    ("spread", "speculate", "num_gpus", "level", "said"),
+    ("spread", "num_gpus", "level", "said"),
     [
-        ("auto", "off", 4, "ok", "on 4 GPUs can compute together"),
-        ("32", "off", 1, "warn", "GPUs: 1, and it takes two"),
-        ("32", "auto", 4, "warn", "workers make drafts (--speculate auto)"),
-        ("auto", "auto", 4, "ok", "workers make drafts (--speculate auto)"),
-        ("on", "off", 4, "fail", "--spread: 'on' is not auto, off or a number"),
+        ("auto", 4, "ok", "on 4 GPUs can compute together"),
+        ("32", 1, "warn", "GPUs: 1, and it takes two"),
+        ("auto", 1, "ok", "GPUs: 1, and it takes two"),
+        ("on", 4, "fail", "--spread: 'on' is not auto, off or a number"),
     ],
 )
-def test_spread_steps_need_two_gpus_and_no_drafts(
-    spread: str, speculate: str, num_gpus: int, level: str, said: str
-) -> None:
-    found = host_checks.spread_steps(spread, speculate, num_gpus=num_gpus)
+def test_spread_steps_need_two_gpus(spread: str, num_gpus: int, level: str, said: str) -> None:
+    found = host_checks.spread_steps(spread, num_gpus=num_gpus)
     assert (found.level, found.topic) == (level, "spread steps")
     assert said in found.text
 

@@ -35,6 +35,7 @@ from engine.spread.shapes import plain_shapes
 from tests.engine import compiled_kernels as noted
 from tests.kernels.spread_group import Memory
 from transport.wire.sampling import StopRule
+from transport.wire.spread import MAX_ROWS
 
 TARGET = GPUTarget("cuda", 90, 32)
 BUCKETS = (1, 8, 64)
@@ -113,7 +114,7 @@ def steps(engine: Engine) -> None:
     logits = torch.zeros(BUCKETS[-1] * (MAX_DRAFTS + 1), engine._num_logits)
     plain = DecodeGraphs(*shared, sampler.next_token, logits, MAX_SEQ_LEN)
     spread = DecodeGraphs(*shared, sampler.next_token, logits, MAX_SEQ_LEN, spreads=True)
-    drafts = DraftGraphs(*shared, sampler, logits, MAX_DRAFTS, MAX_SEQ_LEN)
+    drafts = DraftGraphs(*shared, sampler, logits, MAX_DRAFTS, MAX_SEQ_LEN, spreads=True)
     layout = exchange_layout(engine.model_config)
     memory = Memory(torch.device("cpu"))
     lending = LendingSteps(
@@ -129,11 +130,16 @@ def steps(engine: Engine) -> None:
             kernels = SpreadKernels(engine._kernels, lending.exchange, size)
             spread._forward(bucket, kernels, spread=True)
             lending._forward(size, bucket)
-        spread.settle_spread(bucket, lending.exchange.header.clone()[:1])
+        aborted = lending.exchange.header.clone()[:1]
+        spread.settle_spread(bucket, aborted)
         for num_drafts in range(MAX_DRAFTS + 1):
             drafts._write_step(bucket, (), [], num_drafts)
-            drafts._forward(bucket, num_drafts)
-            drafts._accept(bucket, num_drafts)
+            drafts._forward(bucket, num_drafts, engine._kernels)
+            drafts._accept(bucket, num_drafts, drafts._verified.ids)
+            for size in GROUP_SIZES if bucket * (1 + num_drafts) <= MAX_ROWS else ():
+                kernels = SpreadKernels(engine._kernels, lending.exchange, size)
+                drafts._forward(bucket, num_drafts, kernels, num_stored=0)
+            drafts._accept(bucket, num_drafts, drafts._verified.ids, aborted)
             drafts._forward_kv(bucket, num_drafts)
             drafts._forward_layer(bucket, num_drafts)
         for place in range(MAX_DRAFTS):

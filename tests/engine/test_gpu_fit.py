@@ -116,7 +116,9 @@ def test_memory_for_sampling_is_kept_for_all_logits_and_one_block_of_rows() -> N
     assert replace(DEMAND, max_drafts=3).sampled_bytes(512) == 512 * 2 * per_row + block
 
 
-@pytest.mark.parametrize(("spread", "max_drafts", "entries"), [(True, 0, 1), (False, 3, 3)])
+@pytest.mark.parametrize(
+    ("spread", "max_drafts", "entries"), [(True, 0, 1), (False, 3, 3), (True, 3, 4)]
+)
 def test_state_slots_have_a_ring_for_spread_steps_or_drafts(
     spread: bool, max_drafts: int, entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

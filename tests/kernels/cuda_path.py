@@ -102,5 +102,5 @@ def load(settings: EngineConfig) -> Engine:
     )  # fmt: skip
     engine._num_logits, engine._sampler = parts.num_logits, parts.sampler
     engine._graphs, engine._drafts = parts.decode_graphs(), parts.draft_graphs()
-    engine.spread, engine.lending = parts.spread(engine._graphs), parts.lending()
+    engine.spread, engine.lending = parts.spread(engine._graphs, engine._drafts), parts.lending()
     return engine

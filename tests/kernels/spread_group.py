@@ -37,6 +37,10 @@ class Member:
     lends: bool = False
 
     @property
+    def live(self) -> torch.Tensor:
+        return self.ids[:, 0].long()
+
+    @property
     def header(self) -> list[int]:
         return self.exchange.header[:4].tolist()
 
@@ -112,7 +116,7 @@ class Group:
         experts(rows, self.gate_up, self.down, shared, member.exchange, TILES)
 
     def take_up(self, member: Member) -> tuple[torch.Tensor, torch.Tensor]:
-        returned = Returned(member.exchange, self.rows_each, member.num_live)
+        returned = Returned(member.exchange, member.live)
         hidden, x = take_up(member.hidden.clone(), returned, self.norm, EPS)
         n = int(member.num_live)
         return hidden[:n], x[:n]

@@ -33,15 +33,20 @@ PROMPTS = ((5, 6, 7, 8), tuple(range(40, 60)))
 SETTINGS = (SamplingParams(temperature=0.0), SamplingParams(temperature=0.8, seed=4))
 
 
+def on_the_cpu(patch: pytest.MonkeyPatch) -> None:
+    """Groups of few members, whose memory is in this process."""
+    cuda_path.on_the_cpu(patch)
+    for steps in (SpreadSteps, LendingSteps):
+        patch.setattr(steps, "capture", partialmethod(steps.capture, sizes=[2]))
+    patch.setattr(cuda_parts, "SPREAD_BUCKETS", (2,))
+    patch.setattr(cuda_parts, "own_memory", lambda *_: Memory(torch.device("cpu")))
+    opened = SimpleNamespace(open_handle=lambda handle, peer: int(handle), close_handle=id)
+    patch.setitem(sys.modules, "transport.copy.cuda", opened)
+
+
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineConfig:
-    cuda_path.on_the_cpu(monkeypatch)
-    for steps in (SpreadSteps, LendingSteps):
-        monkeypatch.setattr(steps, "capture", partialmethod(steps.capture, sizes=[2]))
-    monkeypatch.setattr(cuda_parts, "SPREAD_BUCKETS", (2,))
-    monkeypatch.setattr(cuda_parts, "own_memory", lambda *_: Memory(torch.device("cpu")))
-    opened = SimpleNamespace(open_handle=lambda handle, peer: int(handle), close_handle=id)
-    monkeypatch.setitem(sys.modules, "transport.copy.cuda", opened)
+    on_the_cpu(monkeypatch)
     cuda_path.write_config(tmp_path)
     return EngineConfig(tmp_path, 2, 2, load_format="dummy", dtype="bfloat16", spread=True)
 
@@ -80,7 +85,7 @@ def test_a_spread_step_an_aborted_one_and_a_local_one(engine: Engine) -> None:
     result = spread.launch(step(0), SpreadPlan(3, 1, 2, first=True)).result()
     assert tokens_of(result) == truth[1]
     assert pending.tolist() == [1, 1]
-    spread._steps.exchange.header.fill_(UNKNOWN_MEMBER)
+    spread.steps.exchange.header.fill_(UNKNOWN_MEMBER)
     assert spread.launch(step(1), SpreadPlan(3, 2, 2, first=False)).result().aborted
     assert pending.tolist() == [0, 0]
     assert tokens_of(engine.launch(step(1)).result()) == truth[2]

@@ -2,12 +2,14 @@
 
 import random
 
+import pytest
 import torch
 
 from engine.kernels.triton_drafts import (
     Placed,
     SlotTables,
     StepRows,
+    Uncertain,
     accept,
     place_draft,
     place_verified,
@@ -77,6 +79,38 @@ def test_drafts_are_accepted_up_to_the_first_that_differs(device: torch.device) 
     placed = steps.placed
     assert placed.positions.tolist()[:3] == [30, 31, -1]
     assert placed.ids.tolist()[:3] == [ids[0], 1001, 0], "what follows each position"
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_a_step_that_may_be_aborted_has_stored_no_token(
+    aborted: bool, device: torch.device
+) -> None:
+    steps = Steps(device, 3)
+    place_verified(steps.rows, steps.tables, steps.placed, 3)
+    before = [table.tolist() for table in (steps.tables.lengths, steps.tables.drafts)]
+    fed, word = steps.placed.ids.clone(), torch.tensor([2 * aborted], dtype=torch.int32)
+    steps.tables.next_token.fill_(999)  # as the sampler leaves it
+    ids = [steps.drafts[0][4], 1001, 1002, -1, -1, -1, 1003, -1, -1, 1004, -1, -1]
+    sampled = torch.tensor(ids, device=device)
+    last, num_out = (torch.zeros(4, dtype=torch.int64, device=device) for _ in range(2))
+    accept(
+        steps.rows, sampled, steps.tables, steps.placed, last, num_out, 3,
+        uncertain=Uncertain(word.to(device), fed),
+    )  # fmt: skip
+    pending = [steps.tables.pending.tolist()[slot] for slot in (4, 1, 0)]
+    next_token = [steps.tables.next_token.tolist()[slot] for slot in (4, 1, 0)]
+    if not aborted:
+        assert (pending, next_token) == ([2, 1, 1], [1001, 1003, 1004])
+        assert [num_out.tolist()[row] for row in (0, 2, 3)] == [2, 1, 1]
+        assert steps.rows.slots.tolist() == steps.slots
+        return
+    assert pending == [0, 0, 0]
+    assert next_token == [steps.next[slot] for slot in (4, 1, 0)]
+    assert [steps.tables.lengths.tolist(), steps.tables.drafts.tolist()] == before
+    assert [num_out.tolist()[row] for row in (0, 2, 3)] == [0, 0, 0]
+    assert steps.placed.slots.eq(-1).all(), "the draft layer writes nothing"
+    place_draft(steps.rows, steps.tables, steps.placed, 0)
+    assert steps.placed.sample_slots[:4].eq(-1).all(), "nor are there other drafts"
 
 
 def test_output_past_the_pages_is_not_placed_for_the_draft_layer(device: torch.device) -> None:

@@ -45,6 +45,22 @@ def test_a_spread_layer_has_the_bits_of_the_local_one(
         assert returned[live:, :TOP_K].eq(EMPTY).all(), "padding has no results"
 
 
+def test_padding_may_stand_between_rows(device: torch.device) -> None:
+    """As where a sequence has fewer drafts than another one."""
+    group = Group(device, [6, 4], 6)
+    first = group.members[0]
+    first.ids[1] = first.ids[4] = -1
+    group.begin_step(1)
+    truth = [group.local(member) for member in group.members]
+    found = group.layer(0)
+    rows = [0, 2, 3, 5]
+    for ours, expected in zip(found[0], truth[0], strict=True):
+        assert torch.equal(ours[rows], expected[rows])
+    assert torch.equal(found[1][0], truth[1][0])
+    assert all(member.header == [0] * 4 for member in group.members)
+    assert first.exchange.returned[[1, 4], :TOP_K].eq(EMPTY).all()
+
+
 @pytest.mark.parametrize(
     ("lives", "rows_each", "taking_part"),
     [

@@ -16,6 +16,7 @@ from engine.model.registry import build
 from engine.sampler import Sampler
 from engine.spread.engine_steps import EngineSpread
 from engine.spread.interface import MemberUnreachable
+from engine.spread.member_steps import PlainSteps
 from engine.spread.memory import UNKNOWN_MEMBER, ExchangeLayout
 from engine.spread.shapes import SpreadShape
 from engine.spread.steps import SpreadSteps
@@ -76,9 +77,9 @@ class Sequences:
         self.other.allocate(exchanged.size_bytes).zero_()
         self.closed: list[int] = []
         self.steps = SpreadSteps(
-            self.graphs, local, exchanged, len(config.layer_types), self.memory,
-            (SpreadShape(BUCKET),),
-            limit_s=1.0, open_peer=int, close_peer=self.closed.append,
+            PlainSteps(self.graphs, self.sampler), local, exchanged, len(config.layer_types),
+            self.memory, (SpreadShape(BUCKET),), limit_s=1.0,
+            open_peer=int, close_peer=self.closed.append,
         )  # fmt: skip
         self.steps.capture(sizes=[2])
         self.spread = EngineSpread(self.steps, self.sampler, self.memory)

@@ -1,0 +1,97 @@
+"""What a member computes of a spread step beside the experts, with and without drafts."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from engine.batch import ForwardBatch
+from engine.draft_graphs import DraftGraphs
+from engine.graphs import DecodeGraphs
+from engine.kernels.interface import Kernels
+from engine.sampler import Sampler
+from engine.spread.shapes import SpreadShape
+from engine.step import Outcome, SampleRow
+
+Draws = tuple[tuple[Sequence[int], Outcome], ...]
+"""As a ``Step`` has them."""
+Settle = Callable[[torch.Tensor], Draws]
+"""Enqueues the rest of a step, once its exchange is over: unless int32 [1] on the device is 0, the
+sequences are as before the step."""
+
+
+class MemberSteps(Protocol):
+    """An engine's decode steps, of which ``SpreadSteps`` launches those of a group."""
+
+    def capture(self, size: int, shapes: Sequence[SpreadShape], kernels: Kernels) -> None:
+        """Graphs for groups of up to ``size`` members, with the kernels of one of them, and what
+        follows them."""
+        ...
+
+    def launch(self, size: int, shape: SpreadShape, batch: ForwardBatch) -> Settle:
+        """Enqueue a step that all members launch with this shape, as far as members exchange
+        anything; there may be no rows."""
+        ...
+
+    def read(self, *, aborted: bool) -> None:
+        """The host knows what became of the oldest step that it had not read."""
+        ...
+
+
+class PlainSteps:
+    """One token of each sequence."""
+
+    def __init__(self, graphs: DecodeGraphs, sampler: Sampler) -> None:
+        self._graphs, self._sampler = graphs, sampler
+
+    def capture(self, size: int, shapes: Sequence[SpreadShape], kernels: Kernels) -> None:
+        self._graphs.capture_spread(size, [shape.bucket for shape in shapes], kernels)
+
+    def launch(self, size: int, shape: SpreadShape, batch: ForwardBatch) -> Settle:
+        rows = batch.rows
+        stepped = self._graphs.launch_spread(size, shape.bucket, rows)
+        if not rows:
+            return _nothing
+        sampled = [SampleRow(row.state_slot, row.start + 1) for row in rows]
+        draw = self._sampler.sample(*stepped, sampled)
+
+        def settle(aborted: torch.Tensor) -> Draws:
+            self._graphs.settle_spread(len(rows), aborted)
+            return ((range(len(rows)), draw),)
+
+        return settle
+
+    def read(self, *, aborted: bool) -> None:
+        """The host keeps nothing of a sequence."""
+
+
+class DraftSteps:
+    """Drafts are verified together, and made by each worker alone."""
+
+    def __init__(self, graphs: DraftGraphs) -> None:
+        self._graphs = graphs
+        self._made: deque[Mapping[int, int]] = deque()
+        """Of each unread step, how many drafts its sequences had before it."""
+
+    def capture(self, size: int, shapes: Sequence[SpreadShape], kernels: Kernels) -> None:
+        self._graphs.capture_spread(size, shapes, kernels)
+
+    def launch(self, size: int, shape: SpreadShape, batch: ForwardBatch) -> Settle:
+        self._made.append(self._graphs.num_made(batch.rows))
+        step = self._graphs.launch_spread(size, shape, batch.rows)
+        if step is None:
+            return _nothing
+        return lambda aborted: (self._graphs.settle(step, batch.num_next_drafts, aborted),)
+
+    def read(self, *, aborted: bool) -> None:
+        """Steps behind an aborted one have aborted too, so that all are taken back at once."""
+        if aborted:
+            while self._made:
+                self._graphs.take_back(self._made.pop())
+        elif self._made:
+            self._made.popleft()
+
+
+def _nothing(aborted: torch.Tensor) -> Draws:
+    return ()
