@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.dummy_checkpoint import make_folder
+from bench.step import CONSTRAINT
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
 from engine.draft_graphs import DraftGraphs
@@ -19,18 +21,24 @@ from transport.wire.sampling import SamplingParams, StopRule
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
 NUM_TOKENS, MAX_DRAFTS = 96, 3
+FIRST_SPECIAL_ID = VOCAB - 100
 PROMPT_LENS = (5, 64, 65, 130, 1000, 63, 128, 31, 9, 512, 700, 2, 77, 300, 64, 40)
 SETTINGS = (
     SamplingParams(temperature=0.0),
     SamplingParams(temperature=1.0, seed=3),
     SamplingParams(temperature=0.8, top_k=20, top_p=0.9, seed=4, logprobs=2),
+    SamplingParams(temperature=0.7, presence_penalty=1.5, repetition_penalty=1.2, seed=5),
+    SamplingParams(temperature=1.0, frequency_penalty=0.5, seed=6, constraint=CONSTRAINT),
 )
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    (folder / "config.json").write_text(json.dumps(four_layers()))
+    given, folder = tmp_path_factory.mktemp("config"), tmp_path_factory.mktemp("model")
+    settings = four_layers()
+    settings["text_config"]["eos_token_id"] = FIRST_SPECIAL_ID
+    (given / "config.json").write_text(json.dumps(settings))
+    make_folder(given, folder, FIRST_SPECIAL_ID)
     return folder
 
 
