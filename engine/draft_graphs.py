@@ -200,7 +200,9 @@ class DraftGraphs:
         if aborted is not None:  # the verify graph had the bucket of the largest member
             self._write_step(bucket, rows, [count - 1 for count in counts], num_drafts)
         self._accept(bucket, num_drafts, step.choices.ids, aborted)
-        verified = self._choices.accepted(step.choices, self._num_out[: len(rows)])
+        verified = self._choices.accepted(
+            step.choices, self._num_out[: len(rows)], may_abort=aborted is not None
+        )
         self._make(rows, bucket, num_drafts, num_next)
         owners = [i for i, count in enumerate(counts) for _ in range(count)]
         return owners, verified

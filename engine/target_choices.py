@@ -77,10 +77,13 @@ class TargetChoices:
             ids = self._ids[:size].fill_(-1).index_copy_(0, index, ids)
         return Choices(draw, sample_rows, slots, counts, ids)
 
-    def accepted(self, choices: Choices, num_out: torch.Tensor) -> Verified:
-        """Of each row the first ``num_out`` int64 [rows] choices are output: what the host gets."""
+    def accepted(
+        self, choices: Choices, num_out: torch.Tensor, *, may_abort: bool = False
+    ) -> Verified:
+        """Of each row the first ``num_out`` int64 [rows] choices are output: what the host gets.
+        Without drafts that is all of them, unless the step ``may_abort``."""
         draw, counts = choices.draw, choices.counts
-        if max(counts) == 1:
+        if max(counts) == 1 and not may_abort:
             verified = Verified(draw, counts, torch.ones(len(counts), dtype=torch.int64))
         else:
             on_host = torch.empty(num_out.shape, dtype=torch.int64, pin_memory=True)
