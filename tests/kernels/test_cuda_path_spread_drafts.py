@@ -1,10 +1,17 @@
-"""Spread steps that verify drafts, of an engine as it runs on CUDA, in a group of one: the tokens
-and states of local steps without drafts, whatever is aborted."""
+"""Spread steps that verify drafts, of engines as they run on CUDA: the tokens and states of local
+steps without drafts, whatever is aborted.
+
+In a group of two each member runs in a thread, one at a time: where a kernel would wait for what
+the other one stores, the other one goes on."""
 
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
-import msgspec
 import pytest
 import torch
 
@@ -14,14 +21,24 @@ from engine.config import EngineConfig
 from engine.draft_graphs import DraftGraphs
 from engine.kernels.triton_dot import INTERPRETED
 from engine.runner import Engine
+from engine.spread import kernels
 from engine.spread.engine_steps import EngineSpread
-from engine.spread.memory import UNKNOWN_MEMBER
+from engine.spread.memory import (
+    EMPTY,
+    FLAG,
+    HEADER_BYTES,
+    NUM_DECODING,
+    UNKNOWN_MEMBER,
+    WORD_BYTES,
+    Exchange,
+)
 from engine.spread.shapes import shape_for
+from engine.spread.triton_take_up import Returned
 from engine.step import Step
 from tests.kernels import cuda_path
-from tests.kernels.spread_group import Memory
 from tests.kernels.test_cuda_path_spread import on_the_cpu
 from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.spread import MAX_MEMBERS
 
 pytestmark = [
     pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter"),
@@ -44,11 +61,14 @@ class Graph:
 class Sequences:
     """Two sequences, and what a lone engine gives for them: tokens, and the states behind all."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, truth: "Sequences | None" = None) -> None:
         assert isinstance(engine.spread, EngineSpread)
         assert isinstance(engine._drafts, DraftGraphs)
         self.engine, self.spread, self.drafts = engine, engine.spread, engine._drafts
         self.draw, self.round = random.Random(5), 0
+        if truth is not None:
+            self.truth, self.states = truth.truth, truth.states
+            return
         self.truth: list[list[int]] = []
         self.begin()
         for _ in range(NUM_TOKENS):
@@ -125,6 +145,52 @@ class Sequences:
         return [state.clone() for state in (self.engine.cache.conv, self.engine.cache.recurrent)]
 
 
+class Turns:
+    """Of members in threads: one has its turn until it would wait."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._turn = threading.Condition()
+        plain_collect, plain_take_up = kernels.collect, kernels.take_up
+
+        def collect(exchange: Exchange, most: int, rows: int, experts: int, *rest: Any) -> Any:
+            self._until(lambda: _are_there(exchange, rows, rest[0]))
+            return plain_collect(exchange, most, rows, experts, *rest)
+
+        def take_up(hidden: torch.Tensor, returned: Returned, *rest: Any) -> Any:
+            live = returned.live >= 0
+            results = returned.exchange.returned[: len(live)]
+            self._until(lambda: not results[live].eq(EMPTY).any())
+            return plain_take_up(hidden, returned, *rest)
+
+        patch.setattr(kernels, "collect", collect)
+        patch.setattr(kernels, "take_up", take_up)
+
+    def _until(self, ready: Callable[[], bool]) -> None:
+        self._turn.notify_all()
+        assert self._turn.wait_for(ready, 100.0), "the other member has stored nothing"
+
+    def together(self, *members: Callable[[], Any]) -> list[Any]:
+        def run(member: Callable[[], Any]) -> Any:
+            with self._turn:
+                found = member()
+                self._turn.notify_all()
+                return found
+
+        with ThreadPoolExecutor(len(members)) as threads:
+            return list(threads.map(run, members))
+
+
+def _are_there(exchange: Exchange, rows_each: int, layer: int) -> bool:
+    """Whether the ids of all members' rows are in the inbox, and with them all else: a member that
+    has its turn pushes whole rows."""
+    layout, flag = exchange.layout, int(exchange.control[FLAG]) + layer
+    inbox = exchange._lane[HEADER_BYTES:][: 2 * MAX_MEMBERS * layout.member_bytes]
+    shape = 2, MAX_MEMBERS, layout.max_rows, layout.row_bytes // WORD_BYTES, 4
+    num_members = int(exchange.control[NUM_DECODING])
+    words = inbox.view(torch.int32).view(shape)[flag & 1, :num_members, :rows_each]
+    return bool(words[..., 0, 1].eq(flag).all())
+
+
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequences]:
     folder = tmp_path_factory.mktemp("model")
@@ -181,27 +247,47 @@ def test_any_order_of_spread_aborted_and_local_steps_gives_the_same_tokens(
         assert torch.equal(state, expected)
 
 
-def test_steps_that_wait_for_a_dead_member_change_nothing(sequences: Sequences) -> None:
-    spread, engine = sequences.spread, sequences.engine
-    sequences.take(engine.launch(sequences.batch([0, 1], 0, 2)), [0, 1])
-    before, states = sequences.kept(), sequences.now()
-    dead = Memory(torch.device("cpu"))
-    dead.allocate(spread.export.size_bytes).zero_()
-    other = msgspec.structs.replace(spread.export, handle=dead.handle)
-    spread.join(4, 0, [spread.export, other], 0)
+def test_two_members_verify_the_drafts_of_their_own_sequences(
+    sequences: Sequences, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has two sequences, the other one the second of them, then none; then it is gone."""
+    turns = Turns(monkeypatch)
+    other = Sequences(cuda_path.load(sequences.engine.config), sequences)
+    other.begin()
+    members, exports = (sequences, other), [sequences.spread.export, other.spread.export]
+    for place, (each, slots) in enumerate(zip(members, ([0, 1], [1]), strict=True)):
+        each.spread.join(6, place, exports, 0)
+        each.take(each.engine.launch(each.batch(slots, 0, 3 - 2 * place)), slots)
+        each.guess()
+    num_accepted = 0
+    for number, slots in ((1, [1]), (2, list[int]())):
+        shape = shape_for(sequences.spread.shapes, 2, 3 - 2 * (number == 2))
+        plan = SpreadPlan(6, number, shape.bucket, number == 1, shape.num_drafts)
+        batches = [sequences.batch([0, 1], 3, 1), other.batch(slots, 1, 0)]
+        steps = turns.together(
+            *(
+                partial(each.spread.launch, batch, plan)
+                for each, batch in zip(members, batches, strict=True)
+            )
+        )
+        num_accepted += sequences.take(steps[0], [0, 1]) + other.take(steps[1], slots)
+        for each in members:
+            each.poison()
+    assert num_accepted > 1
+    monkeypatch.undo()  # from now on a kernel that would wait gives up
+    before = sequences.kept()
     # A sequence that only takes part in the step behind loses nothing either.
-    batches = [sequences.batch(slots, 2, 1) for slots in ([0], [0, 1])]
-    steps = [
-        spread.launch(batch, SpreadPlan(4, 1 + i, 2, not i, 2)) for i, batch in enumerate(batches)
-    ]
-    for step in steps:
+    batches = [sequences.batch(slots, 1, 2) for slots in ([0], [0, 1])]
+    for step in [
+        sequences.spread.launch(batch, replace(plan, round=3 + i))
+        for i, batch in enumerate(batches)
+    ]:
         result = step.result()
         assert (result.aborted, result.late) == (True, (1,))
     assert sequences.kept() == before
     assert sequences.drafts._tables.lengths.tolist() == sequences.lengths()
-    for state, expected in zip(sequences.now(), states, strict=True):
-        assert torch.equal(state, expected)
-    spread.leave()
-    sequences.take(engine.launch(sequences.batch([0, 1], 2, 0)), [0, 1])
-    for own, truth in zip(sequences.tokens, sequences.truth, strict=True):
-        assert own == truth[: len(own)]
+    other.spread.leave()
+    for each, slots in zip(members, ([0, 1], [1]), strict=True):
+        each.take(each.engine.launch(each.batch(slots, 1, 0)), slots)
+        for slot in slots:
+            assert each.tokens[slot] == each.truth[slot][: len(each.tokens[slot])]
