@@ -18,15 +18,15 @@ def graph_times(drafts: DraftGraphs, batch: int) -> dict[str, float]:
     ``layer_ms`` the whole draft layer. ``head_ms``, the choice of the first draft, is added to
     that; ``draft_ms`` is a further draft, its layer and its choice.
     """
-    shape = batch, 0
+    shape, layer = (batch, 0), drafts.layer
     graphs: dict[str, Callable[[], None]] = {
-        "verify_ms": drafts._verify[shape].replay,
-        "kv_ms": drafts._kv[shape].replay,
-        "layer_ms": drafts._layer[shape].replay,
-        "head_ms": drafts._draft[batch, 0].replay,
+        "verify_ms": drafts.verify_graphs[shape].replay,
+        "kv_ms": layer.kv_graphs[shape].replay,
+        "layer_ms": layer.layer_graphs[shape].replay,
+        "head_ms": layer.draft_graphs[batch, 0].replay,
     }
-    if (batch, 1) in drafts._draft:
-        graphs["draft_ms"] = drafts._draft[batch, 1].replay
+    if (batch, 1) in layer.draft_graphs:
+        graphs["draft_ms"] = layer.draft_graphs[batch, 1].replay
     taken: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(REPEATS):
         # The model takes milliseconds: the host is ahead, and what follows has no gaps.

@@ -9,36 +9,34 @@ A step is enqueued whole, and the host reads its outcome while the next one runs
     draft graphs (rows, place)      the first draft's head, then each further draft
     or KV graph (rows, drafts)      where the next step shall have no drafts
 
+The graphs behind ``accept`` are the draft layer's (engine/draft_layer.py).
+
 Which positions a step writes only the GPU knows: lengths are in tables there (triton_drafts.py).
 Of a step that several workers compute together (engine/spread) the verify graph is another one; the
 draft layer stays with each worker.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from engine.batch import Row
-from engine.block_tables import BlockTables
 from engine.config import MAX_DECODE_ROWS, MAX_VERIFIED_TOKENS
 from engine.cuda_sampler import CudaSampler
+from engine.draft_layer import DraftLayer, Graph
+from engine.draft_memory import DraftMemory
 from engine.graphs import BUCKETS, GraphPool
-from engine.inputs import DraftRows, Inputs, Rows
+from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
 from engine.kernels.triton_drafts import (
-    Placed,
     SlotTables,
-    StepRows,
     Uncertain,
     accept,
-    place_draft,
     place_verified,
 )
-from engine.kernels.triton_linear import aligned, aligned_rows
-from engine.model.mtp import Chosen, draft_hidden, draft_kv
 from engine.model.qwen35 import Qwen35
 from engine.passes import Pass
 from engine.speculation import DRAFT_IDS, draft_prompts
@@ -49,7 +47,6 @@ from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 from transport.wire.spread import MAX_ROWS
 
-Graph = torch.cuda.CUDAGraph
 Outcomes = tuple[list[int], Verified]
 """Of each token the index of its row, and the tokens."""
 
@@ -82,7 +79,7 @@ class DraftGraphs:
         *,
         spreads: bool = False,
     ) -> None:
-        self._model, self._cache, self._layout = model, cache, layout
+        self._model, self._cache = model, cache
         self._kernels, self._sampler, self.logits = kernels, sampler, logits
         self.forced: float | None = None
         self._device = device = sampler.next_token.device
@@ -95,8 +92,7 @@ class DraftGraphs:
             for num_drafts in range(max_drafts + 1)
             if not num_drafts or bucket * (num_drafts + 1) <= min(MAX_VERIFIED_TOKENS, len(logits))
         ]
-        self._blocks = BlockTables(layout, num_slots, max_seq_len, device)
-        self._tables = SlotTables(
+        self._tables = tables = SlotTables(
             torch.zeros(num_slots, dtype=torch.int32, device=device),
             torch.zeros(num_slots, dtype=torch.int32, device=device),
             torch.zeros(max_drafts, num_slots, dtype=torch.int64, device=device),
@@ -104,66 +100,55 @@ class DraftGraphs:
         )
         self._rings = StateRing.allocate(
             layout, max_drafts + spreads, kernels.ring_shape(layout), cache.conv.dtype,
-            self._tables.pending,
+            tables.pending,
         )  # fmt: skip
+        # The graph of a spread step may have more rows than there are state slots.
+        num_rows = max(MAX_ROWS * spreads, most)
         num_tokens = max(MAX_ROWS * spreads, *(bucket * (num + 1) for bucket, num in self.shapes))
-        columns = aligned(max(MAX_ROWS * spreads, most))
-        self._step = torch.zeros(4 * columns, dtype=torch.int32, device=device)
-        self._verified = Placed.allocate(num_tokens, device)
-        self._verified_tables = self._blocks.ids.new_zeros(num_tokens, self._blocks.ids.shape[1])
-        self._output = Placed.allocate(num_tokens, device)
-        self._single = Placed.allocate(most, device)
-        self._last = torch.zeros(most, dtype=torch.int64, device=device)
-        self._num_out = torch.zeros(most, dtype=torch.int64, device=device)
-        dtype, width = cache.conv.dtype, model.config.hidden_size
-        self._hidden = torch.zeros(num_tokens, width, dtype=dtype, device=device)
-        self._draft_hidden = torch.zeros(most, width, dtype=dtype, device=device)
+        shape = num_tokens, model.config.hidden_size
+        hidden = torch.zeros(shape, dtype=cache.conv.dtype, device=device)
+        self._memory = DraftMemory(layout, tables, max_seq_len, num_rows, num_tokens, hidden)
         num_draft_ids = min(DRAFT_IDS, logits.shape[1])
-        self._choices = TargetChoices(sampler, self._tables.drafts, self._verified, logits)
-        self._draft_logits = aligned_rows(most, num_draft_ids, dtype=torch.float32, device=device)
+        self.layer = DraftLayer(model, cache, kernels, sampler, self._memory, most, num_draft_ids)
+        self._choices = TargetChoices(sampler, tables.drafts, self._memory.verified, logits)
         self._pool = GraphPool()
-        self._verify: dict[tuple[int, int], Graph] = {}
+        self.verify_graphs: dict[tuple[int, int], Graph] = {}
         self._verify_spread: dict[tuple[int, SpreadShape], Graph] = {}
-        self._kv: dict[tuple[int, int], Graph] = {}
-        self._layer: dict[tuple[int, int], Graph] = {}
-        self._draft: dict[tuple[int, int], Graph] = {}
         self._made = [0] * num_slots
         self._fresh = [True] * num_slots
 
     @torch.inference_mode()
     def capture(self) -> None:
         """Compile every kernel and capture every shape, largest first, in one memory pool."""
-        pool = self._pool
-        places = range(self._tables.drafts.shape[0])
         for bucket, num_drafts in sorted(self.shapes, key=lambda s: -s[0] * (s[1] + 1)):
-            self._write_step(bucket, (), [], num_drafts)
-            shape = bucket, num_drafts
-            self._verify[shape] = _captured(pool, partial(self._forward, *shape, self._kernels))
-            # Of no row. The kernel between the graphs is compiled too, and leaves in ``_last``
+            self._write_step(bucket, (), [])
+            verify = partial(self._forward, bucket, num_drafts, self._kernels)
+            self.verify_graphs[bucket, num_drafts] = self._capture(verify)
+            # Of no row. The kernel between the graphs is compiled too, and leaves in ``last``
             # rows of this shape, which the layer reads.
-            self._accept(bucket, num_drafts, self._verified.ids)
-            self._kv[shape] = _captured(pool, partial(self._forward_kv, *shape))
-            if (bucket, 1) in self.shapes:
-                self._layer[shape] = _captured(pool, partial(self._forward_layer, *shape))
+            self._accept(bucket, num_drafts, self._memory.verified.ids)
+            drafts = (bucket, 1) in self.shapes
+            self.layer.capture(self._capture, bucket, num_drafts, drafts=drafts)
         for bucket in reversed([b for b, num in self.shapes if num == 1]):
-            for place in places:
-                draft = partial(self._forward_draft, bucket, place)
-                self._draft[bucket, place] = _captured(pool, draft)
+            self.layer.capture_drafts(self._capture, bucket)
+
+    def _capture(self, forward: Callable[[], None]) -> Graph:
+        return _captured(self._pool, forward)
 
     @torch.inference_mode()
     def capture_spread(self, size: int, shapes: Sequence[SpreadShape], kernels: Kernels) -> None:
         """The verify graphs of groups of up to ``size`` members, with the kernels of one."""
         aborted = torch.zeros(1, dtype=torch.int32, device=self._device)
         for shape in sorted(shapes, key=lambda each: -each.num_tokens):
-            self._write_step(shape.bucket, (), [], shape.num_drafts)
+            self._write_step(shape.bucket, (), [])
             forward = partial(self._forward, *shape, kernels, num_stored=0)
-            self._verify_spread[size, shape] = _captured(self._pool, forward)
+            self._verify_spread[size, shape] = self._capture(forward)
             # The kernel behind the graph is compiled too: who compiles within a step is late.
-            self._accept(1, shape.num_drafts, self._verified.ids, aborted)
+            self._accept(1, shape.num_drafts, self._memory.verified.ids, aborted)
 
     def forget(self, state_slot: int) -> None:
         """The slot has a new owner."""
-        self._blocks.forget(state_slot)
+        self._memory.blocks.forget(state_slot)
         self._made[state_slot] = 0
         self._fresh[state_slot] = True
 
@@ -177,15 +162,15 @@ class DraftGraphs:
         bucket = self._bucket_of(rows)
         wanted = self._wanted(rows, max(num for b, num in self.shapes if b == bucket))
         num_drafts = max(wanted)
-        self._write_step(bucket, rows, wanted, num_drafts)
-        self._verify[bucket, num_drafts].replay()
+        self._write_step(bucket, rows, wanted)
+        self.verify_graphs[bucket, num_drafts].replay()
         return self.settle(self._choose(rows, wanted, num_drafts), num_next)
 
     def launch_spread(self, size: int, shape: SpreadShape, rows: Sequence[Row]) -> Verifying | None:
         """Enqueue the verification of a step that all members launch with this shape, each with its
         own rows; None where there are none. ``settle`` follows."""
         wanted = self._wanted(rows, shape.num_drafts)
-        self._write_step(shape.bucket, rows, wanted, shape.num_drafts)
+        self._write_step(shape.bucket, rows, wanted)
         self._verify_spread[size, shape].replay()
         return self._choose(rows, wanted, shape.num_drafts) if rows else None
 
@@ -198,10 +183,10 @@ class DraftGraphs:
         rows, counts, num_drafts = step.rows, step.choices.counts, step.num_drafts
         bucket = self._bucket_of(rows)
         if aborted is not None:  # the verify graph had the bucket of the largest member
-            self._write_step(bucket, rows, [count - 1 for count in counts], num_drafts)
+            self._write_step(bucket, rows, [count - 1 for count in counts])
         self._accept(bucket, num_drafts, step.choices.ids, aborted)
         verified = self._choices.accepted(
-            step.choices, self._num_out[: len(rows)], may_abort=aborted is not None
+            step.choices, self._memory.num_out[: len(rows)], may_abort=aborted is not None
         )
         self._make(rows, bucket, num_drafts, num_next)
         owners = [i for i, count in enumerate(counts) for _ in range(count)]
@@ -234,124 +219,44 @@ class DraftGraphs:
         aborted: torch.Tensor | None = None,
     ) -> None:
         """Enqueue what accepts drafts and moves the tables on."""
-        uncertain = None if aborted is None else Uncertain(aborted, self._verified.ids)
+        memory = self._memory
+        uncertain = None if aborted is None else Uncertain(aborted, memory.verified.ids)
         accept(
-            self._rows(bucket), chosen, self._tables, self._output, self._last,
-            self._num_out, num_drafts + 1, self.forced, uncertain,
+            memory.rows(bucket), chosen, memory.tables, memory.output, memory.last,
+            memory.num_out, num_drafts + 1, self.forced, uncertain,
         )  # fmt: skip
 
     def _make(self, rows: Sequence[Row], bucket: int, num_drafts: int, num_next: int) -> None:
         """Enqueue the draft layer and the next step's drafts."""
         if (bucket, 1) not in self.shapes:
             num_next = 0
-        (self._layer if num_next else self._kv)[bucket, num_drafts].replay()
-        for place in range(num_next):
-            self._draft[bucket, place].replay()
+        self.layer.make(bucket, num_drafts, num_next)
         self._choices.drafted(rows, num_next)
         for row in rows:
             self._made[row.state_slot] = num_next
 
-    def _write_step(
-        self, bucket: int, rows: Sequence[Row], wanted: Sequence[int], num_drafts: int
-    ) -> None:
-        self._blocks.add(rows)
-        padding = [0] * (aligned(bucket) - len(rows))
+    def _write_step(self, bucket: int, rows: Sequence[Row], wanted: Sequence[int]) -> None:
         starts = [row.start if self._fresh[row.state_slot] else -1 for row in rows]
-        rooms = [len(row.block_table) * self._layout.page_size for row in rows]
-        values = [
-            [*[row.state_slot for row in rows], *[-1] * len(padding)],
-            [*wanted, *padding],
-            [*starts, *padding],
-            [*rooms, *padding],
-        ]
-        # A fresh pinned tensor a step: the one before may still be on its way.
-        host = torch.tensor(values, dtype=torch.int32).pin_memory()
-        self._step_of(bucket).copy_(host, non_blocking=True)
+        self._memory.write(bucket, rows, wanted, starts)
         for row in rows:
             self._fresh[row.state_slot] = False
-
-    def _rows(self, bucket: int) -> StepRows:
-        slots, num_drafts, starts, rooms = self._step_of(bucket)[:, :bucket]
-        return StepRows(slots, num_drafts, starts, rooms)
-
-    def _step_of(self, bucket: int) -> torch.Tensor:
-        """[4, rows], in one piece: one copy writes it."""
-        return self._step[: 4 * aligned(bucket)].view(4, aligned(bucket))
 
     def _forward(
         self, bucket: int, num_drafts: int, kernels: Kernels, *, num_stored: int = 1
     ) -> None:
-        step, size = self._rows(bucket), bucket * (num_drafts + 1)
-        placed = self._verified.first(size)
-        place_verified(step, self._tables, placed, num_drafts + 1)
-        tables = self._verified_tables[:size]
-        torch.index_select(self._blocks.ids, 0, placed.held, out=tables)
-        inputs = self._inputs(placed, tables)
+        memory, size = self._memory, bucket * (num_drafts + 1)
+        step, placed = memory.rows(bucket), memory.verified.first(size)
+        place_verified(step, memory.tables, placed, num_drafts + 1)
+        inputs = memory.verified_inputs(size)
         inputs.drafts = DraftRows(
             step.slots, (num_drafts + 1,) * bucket, self._rings, num_stored=num_stored
         )
         hidden = self._model.forward(inputs, placed.ids, self._cache, kernels, every_token=True)
-        self._hidden[:size].copy_(hidden)
+        memory.hidden[:size].copy_(hidden)
         logits = self.logits[:size]  # no more than the worker's own sequences have tokens
         self._model.logits(hidden[: len(logits)], logits.shape[1], self._kernels, logits)
 
-    def _forward_kv(self, bucket: int, num_drafts: int) -> None:
-        size = bucket * (num_drafts + 1)
-        placed, hidden = self._output.first(size), self._hidden[:size]
-        inputs = self._inputs(placed, self._verified_tables[:size])
-        draft_kv(self._model, placed.ids, hidden, inputs, self._cache, self._kernels)
 
-    def _forward_layer(self, bucket: int, num_drafts: int) -> None:
-        size = bucket * (num_drafts + 1)
-        placed, last = self._output.first(size), self._single.first(bucket)
-        place_draft(self._rows(bucket), self._tables, last, 0)
-        chosen = Chosen(self._last[:bucket], self._inputs(last)) if num_drafts else None
-        inputs = self._inputs(placed, self._verified_tables[:size])
-        hidden = self._layer_hidden(placed.ids, inputs, self._hidden[:size], chosen)
-        self._draft_hidden[:bucket].copy_(hidden)
-
-    def _forward_draft(self, bucket: int, place: int) -> None:
-        placed = self._single.first(bucket)
-        hidden = self._draft_hidden[:bucket]
-        if place:
-            place_draft(self._rows(bucket), self._tables, placed, place)
-            hidden.copy_(self._layer_hidden(placed.ids, self._inputs(placed), hidden))
-        logits = self._draft_logits[:bucket]
-        self._model.logits(hidden, logits.shape[1], self._kernels, logits)
-        self._sampler.guess_into(
-            logits, placed.sample_slots, placed.sample_positions, self._tables.drafts, place
-        )
-
-    def _layer_hidden(
-        self, ids: torch.Tensor, inputs: Inputs, hidden: torch.Tensor, chosen: Chosen | None = None
-    ) -> torch.Tensor:
-        return draft_hidden(self._model, ids, hidden, inputs, self._cache, self._kernels, chosen)
-
-    def _inputs(self, placed: Placed, tables: torch.Tensor | None = None) -> Inputs:
-        """``tables``: the block tables of the placed tokens, where they are there already."""
-        if tables is None:
-            tables = self._blocks.ids.index_select(0, placed.held)
-        num_tokens = placed.ids.shape[0]
-        rows = Rows.of(
-            self._layout,
-            state_slots=placed.slots,
-            ends=placed.ends,
-            block_tables=tables,
-            starts=(0,) * num_tokens,
-            lens=(1,) * num_tokens,
-        )
-        return Inputs(
-            prefill_ids=placed.ids[:0],
-            positions=placed.positions,
-            decode=rows,
-            prefill=None,
-            sample_index=placed.held,
-            sample_slots=placed.sample_slots,
-            sample_positions=placed.sample_positions,
-            live=placed.sample_slots,
-        )
-
-
-def _captured(pool: GraphPool, forward: "partial[None]") -> Graph:
+def _captured(pool: GraphPool, forward: Callable[[], None]) -> Graph:
     forward()
     return pool.capture(forward)[0]

@@ -133,17 +133,17 @@ def steps(engine: Engine) -> None:
         aborted = lending.exchange.header.clone()[:1]
         spread.settle_spread(bucket, aborted)
         for num_drafts in range(MAX_DRAFTS + 1):
-            drafts._write_step(bucket, (), [], num_drafts)
+            drafts._write_step(bucket, (), [])
             drafts._forward(bucket, num_drafts, engine._kernels)
-            drafts._accept(bucket, num_drafts, drafts._verified.ids)
+            drafts._accept(bucket, num_drafts, drafts._memory.verified.ids)
             for size in GROUP_SIZES if bucket * (1 + num_drafts) <= MAX_ROWS else ():
                 kernels = SpreadKernels(engine._kernels, lending.exchange, size)
                 drafts._forward(bucket, num_drafts, kernels, num_stored=0)
-            drafts._accept(bucket, num_drafts, drafts._verified.ids, aborted)
-            drafts._forward_kv(bucket, num_drafts)
-            drafts._forward_layer(bucket, num_drafts)
+            drafts._accept(bucket, num_drafts, drafts._memory.verified.ids, aborted)
+            drafts.layer.forward_kv(bucket, num_drafts)
+            drafts.layer.forward_layer(bucket, num_drafts)
         for place in range(MAX_DRAFTS):
-            drafts._forward_draft(bucket, place)
+            drafts.layer.forward_draft(bucket, place)
 
 
 def main(names: list[str]) -> int:

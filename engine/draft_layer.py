@@ -1,0 +1,97 @@
+"""The draft layer's part of a decode step with drafts, as CUDA graphs (engine/draft_graphs.py)."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from engine.cuda_sampler import CudaSampler
+from engine.draft_memory import DraftMemory
+from engine.inputs import Inputs
+from engine.kernels.interface import Kernels
+from engine.kernels.triton_drafts import place_draft
+from engine.kernels.triton_linear import aligned_rows
+from engine.model.mtp import Chosen, draft_hidden, draft_kv
+from engine.model.qwen35 import Qwen35
+from transport.copy.tensors import CacheTensors
+
+Graph = torch.cuda.CUDAGraph
+Capture = Callable[[Callable[[], None]], Graph]
+
+
+class DraftLayer:
+    """Makes drafts of up to ``num_rows`` sequences, ids below ``num_ids``, from what a step's
+    verification has left in ``memory``."""
+
+    def __init__(
+        self,
+        model: Qwen35,
+        cache: CacheTensors,
+        kernels: Kernels,
+        sampler: CudaSampler,
+        memory: DraftMemory,
+        num_rows: int,
+        num_ids: int,
+    ) -> None:
+        self._model, self._cache, self._kernels = model, cache, kernels
+        self._sampler, self._memory = sampler, memory
+        device = memory.hidden.device
+        self._hidden = memory.hidden.new_zeros(num_rows, memory.hidden.shape[1])
+        self._logits = aligned_rows(num_rows, num_ids, dtype=torch.float32, device=device)
+        self.kv_graphs: dict[tuple[int, int], Graph] = {}
+        self.layer_graphs: dict[tuple[int, int], Graph] = {}
+        self.draft_graphs: dict[tuple[int, int], Graph] = {}
+
+    def capture(self, capture: Capture, bucket: int, num_drafts: int, *, drafts: bool) -> None:
+        """What follows the verification of this shape; ``drafts``: so many sequences may have
+        drafts."""
+        shape = bucket, num_drafts
+        self.kv_graphs[shape] = capture(partial(self.forward_kv, *shape))
+        if drafts:
+            self.layer_graphs[shape] = capture(partial(self.forward_layer, *shape))
+
+    def capture_drafts(self, capture: Capture, bucket: int) -> None:
+        for place in range(self._memory.tables.drafts.shape[0]):
+            draft = partial(self.forward_draft, bucket, place)
+            self.draft_graphs[bucket, place] = capture(draft)
+
+    def make(self, bucket: int, num_drafts: int, num_next: int) -> None:
+        """Enqueue the layer, and ``num_next`` drafts for the next step."""
+        (self.layer_graphs if num_next else self.kv_graphs)[bucket, num_drafts].replay()
+        for place in range(num_next):
+            self.draft_graphs[bucket, place].replay()
+
+    def forward_kv(self, bucket: int, num_drafts: int) -> None:
+        """Without drafts the layer's KV alone."""
+        memory, size = self._memory, bucket * (num_drafts + 1)
+        ids, hidden = memory.output.ids[:size], memory.hidden[:size]
+        inputs = memory.output_inputs(size)
+        draft_kv(self._model, ids, hidden, inputs, self._cache, self._kernels)
+
+    def forward_layer(self, bucket: int, num_drafts: int) -> None:
+        """The layer at the last position of each row, its KV at the others."""
+        memory, size = self._memory, bucket * (num_drafts + 1)
+        last, chosen = memory.single.first(bucket), None
+        place_draft(memory.rows(bucket), memory.tables, last, 0)
+        if num_drafts:
+            chosen = Chosen(memory.last[:bucket], memory.single_inputs(last))
+        ids, inputs = memory.output.ids[:size], memory.output_inputs(size)
+        self._hidden[:bucket].copy_(self._layer(ids, inputs, memory.hidden[:size], chosen))
+
+    def forward_draft(self, bucket: int, place: int) -> None:
+        """The draft ``place`` of each row; of all but the first the layer too."""
+        memory, hidden = self._memory, self._hidden[:bucket]
+        placed = memory.single.first(bucket)
+        if place:
+            place_draft(memory.rows(bucket), memory.tables, placed, place)
+            hidden.copy_(self._layer(placed.ids, memory.single_inputs(placed), hidden))
+        logits = self._logits[:bucket]
+        self._model.logits(hidden, logits.shape[1], self._kernels, logits)
+        self._sampler.guess_into(
+            logits, placed.sample_slots, placed.sample_positions, memory.tables.drafts, place
+        )
+
+    def _layer(
+        self, ids: torch.Tensor, inputs: Inputs, hidden: torch.Tensor, chosen: Chosen | None = None
+    ) -> torch.Tensor:
+        return draft_hidden(self._model, ids, hidden, inputs, self._cache, self._kernels, chosen)

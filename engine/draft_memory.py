@@ -1,0 +1,106 @@
+"""The memory that the graphs of steps with drafts share: where the host writes what a step is, and
+what one graph leaves for the next one."""
+
+from collections.abc import Sequence
+
+import torch
+
+from engine.batch import Row
+from engine.block_tables import BlockTables
+from engine.inputs import Inputs, Rows
+from engine.kernels.triton_drafts import Placed, SlotTables, StepRows
+from engine.kernels.triton_linear import aligned
+from transport.wire.layout import CacheLayout
+
+
+class DraftMemory:
+    """For steps of up to ``num_rows`` sequences and ``num_tokens`` tokens of them.
+
+    ``tables`` are by state slot. ``verified`` and ``output`` are a step's tokens as they are fed,
+    and as they come out; ``hidden`` [tokens, width] the trunk's states of them, which the draft
+    layer takes. ``last`` and ``num_out`` int64 [rows] are as ``accept`` leaves them, ``single`` is
+    one token a row.
+    """
+
+    def __init__(
+        self,
+        layout: CacheLayout,
+        tables: SlotTables,
+        max_seq_len: int,
+        num_rows: int,
+        num_tokens: int,
+        hidden: torch.Tensor,
+    ) -> None:
+        device, num_slots = hidden.device, tables.lengths.shape[0]
+        self._layout = layout
+        self.tables, self.hidden = tables, hidden
+        self.blocks = BlockTables(layout, num_slots, max_seq_len, device)
+        self._step = torch.zeros(4 * aligned(num_rows), dtype=torch.int32, device=device)
+        self.verified = Placed.allocate(num_tokens, device)
+        self.output = Placed.allocate(num_tokens, device)
+        self.single = Placed.allocate(num_rows, device)
+        self.last = torch.zeros(num_rows, dtype=torch.int64, device=device)
+        self.num_out = torch.zeros(num_rows, dtype=torch.int64, device=device)
+        self._verified_tables = self.blocks.ids.new_zeros(num_tokens, self.blocks.ids.shape[1])
+
+    def write(
+        self, bucket: int, rows: Sequence[Row], wanted: Sequence[int], starts: Sequence[int]
+    ) -> None:
+        """What the next step is: so many drafts ``wanted`` of each row, whose tokens in the cache
+        are ``starts`` (-1: as the tables have it)."""
+        self.blocks.add(rows)
+        padding = [0] * (aligned(bucket) - len(rows))
+        rooms = [len(row.block_table) * self._layout.page_size for row in rows]
+        values = [
+            [*[row.state_slot for row in rows], *[-1] * len(padding)],
+            [*wanted, *padding],
+            [*starts, *padding],
+            [*rooms, *padding],
+        ]
+        # A fresh pinned tensor a step: the one before may still be on its way.
+        host = torch.tensor(values, dtype=torch.int32).pin_memory()
+        self._step_of(bucket).copy_(host, non_blocking=True)
+
+    def rows(self, bucket: int) -> StepRows:
+        """As they were written for this bucket."""
+        slots, num_drafts, starts, rooms = self._step_of(bucket)[:, :bucket]
+        return StepRows(slots, num_drafts, starts, rooms)
+
+    def _step_of(self, bucket: int) -> torch.Tensor:
+        """[4, rows], in one piece: one copy writes it."""
+        return self._step[: 4 * aligned(bucket)].view(4, aligned(bucket))
+
+    def verified_inputs(self, size: int) -> Inputs:
+        """Of the first tokens of ``verified``; ``output_inputs`` takes their block tables too."""
+        placed, tables = self.verified.first(size), self._verified_tables[:size]
+        torch.index_select(self.blocks.ids, 0, placed.held, out=tables)
+        return self._inputs(placed, tables)
+
+    def output_inputs(self, size: int) -> Inputs:
+        """Of the first tokens of ``output``, which are those of ``verified``."""
+        return self._inputs(self.output.first(size), self._verified_tables[:size])
+
+    def single_inputs(self, placed: Placed) -> Inputs:
+        """Of a token a row."""
+        return self._inputs(placed, self.blocks.ids.index_select(0, placed.held))
+
+    def _inputs(self, placed: Placed, tables: torch.Tensor) -> Inputs:
+        num_tokens = placed.ids.shape[0]
+        rows = Rows.of(
+            self._layout,
+            state_slots=placed.slots,
+            ends=placed.ends,
+            block_tables=tables,
+            starts=(0,) * num_tokens,
+            lens=(1,) * num_tokens,
+        )
+        return Inputs(
+            prefill_ids=placed.ids[:0],
+            positions=placed.positions,
+            decode=rows,
+            prefill=None,
+            sample_index=placed.held,
+            sample_slots=placed.sample_slots,
+            sample_positions=placed.sample_positions,
+            live=placed.sample_slots,
+        )
