@@ -95,8 +95,10 @@ class Bench:
 
     def drafts(self, lives: Sequence[int], num_drafts: Sequence[int]) -> None:
         """Steps with so many drafts, one after another."""
-        step = {"most": max(lives), "num_drafts": num_drafts}
-        found = self._members.ask("drafts_bits", 60, [step | {"live": live} for live in lives])
+        step: dict[str, Any] = {"num_drafts": num_drafts}
+        self._members.ask("drafts_truth", 90, [step | {"live": live} for live in lives])
+        step["most"] = max(lives)
+        found = self._members.ask("drafts_bits", 90, [step | {"live": live} for live in lives])
         wrong = [each for each in found if not (each["equal"] and each["finite"])]
         if wrong:
             self.problems.append(f"drafts of {lives}, {num_drafts}: {wrong}")
@@ -108,12 +110,13 @@ class Bench:
         print(f"drafts {row} {wrong or ''}", flush=True)
         self._save()
 
-    def drafts_stall(self, live: int, num_drafts: int) -> None:
+    def drafts_stall(self, live: int, num_drafts: Sequence[int]) -> None:
         """The last member does not launch; then the group is formed again."""
         count = self._members.count
         step = {"live": live, "num_drafts": num_drafts}
+        self._members.ask("drafts_truth", 90, step)
         launches = [step | {"launches": i + 1 < count} for i in range(count)]
-        found = self._members.ask("drafts_stall", 60, launches)[0]
+        found = self._members.ask("drafts_stall", 90, launches)[0]
         named = found["read"] == [[True, [count - 1]]] * 2
         row = {"ms": found["ms"], "named": named, "taken_back": found["equal"]}
         if not (named and found["equal"]):
@@ -233,7 +236,7 @@ def with_drafts(bench: Bench, count: int) -> None:
     rest = [0] * (count - 2)
     for lives in ((1, 2), (8, 3), (16, 16), (0, 5)):
         bench.drafts([*lives, *rest], [0, 3, 1, 2, 0, 3])
-    bench.drafts_stall(5, 3)
+    bench.drafts_stall(5, [0, 3, 3, 3])
     bench.drafts([4, 9, *rest], [0, 3, 3])
 
 

@@ -20,6 +20,7 @@ from engine.cuda_parts import CudaParts
 from engine.kernels.triton_set import TritonKernels
 from engine.model.config import ModelConfig
 from engine.runner import Engine
+from transport.wire.spread import MAX_ROWS
 
 FULL_SIZE = Path(__file__).parents[2] / "bench/models/qwen3.5-35b-a3b/config.json"
 SMALL = {
@@ -94,7 +95,8 @@ def load(settings: EngineConfig) -> Engine:
     )
     assert num_slots is not None
     device = torch.device("cpu")
-    kernels = TritonKernels(ModelConfig.read(folder), device, num_slots * (1 + max_drafts))
+    max_rows = max(num_slots * (1 + max_drafts), MAX_ROWS * settings.spread)
+    kernels = TritonKernels(ModelConfig.read(folder), device, max_rows)
     engine = Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
     parts = CudaParts(
         replace(settings, device="cuda"), engine._model, engine.cache, engine.layout, kernels,
