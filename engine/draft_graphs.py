@@ -37,6 +37,7 @@ from engine.kernels.triton_drafts import (
     accept,
     place_verified,
 )
+from engine.kernels.triton_linear import aligned
 from engine.model.qwen35 import Qwen35
 from engine.passes import Pass
 from engine.speculation import DRAFT_IDS, draft_prompts
@@ -53,9 +54,11 @@ Outcomes = tuple[list[int], Verified]
 
 @dataclass(frozen=True)
 class Verifying:
-    """A step as far as the target's choices: ``num_drafts`` of the row that has most."""
+    """A step as far as the target's choices, by the verify graph of ``bucket`` rows and
+    ``num_drafts`` drafts each."""
 
     rows: Sequence[Row]
+    bucket: int
     num_drafts: int
     choices: Choices
 
@@ -164,7 +167,7 @@ class DraftGraphs:
         num_drafts = max(wanted)
         self._write_step(bucket, rows, wanted)
         self.verify_graphs[bucket, num_drafts].replay()
-        return self.settle(self._choose(rows, wanted, num_drafts), num_next)
+        return self.settle(self._choose(rows, wanted, bucket, num_drafts), num_next)
 
     def launch_spread(self, size: int, shape: SpreadShape, rows: Sequence[Row]) -> Verifying | None:
         """Enqueue the verification of a step that all members launch with this shape, each with its
@@ -172,7 +175,7 @@ class DraftGraphs:
         wanted = self._wanted(rows, shape.num_drafts)
         self._write_step(shape.bucket, rows, wanted)
         self._verify_spread[size, shape].replay()
-        return self._choose(rows, wanted, shape.num_drafts) if rows else None
+        return self._choose(rows, wanted, *shape) if rows else None
 
     @torch.inference_mode()
     def settle(
@@ -182,7 +185,7 @@ class DraftGraphs:
         one: unless it is 0, the sequences and their drafts are as before it."""
         rows, counts, num_drafts = step.rows, step.choices.counts, step.num_drafts
         bucket = self._bucket_of(rows)
-        if aborted is not None:  # the verify graph had the bucket of the largest member
+        if aligned(bucket) != aligned(step.bucket):  # that of the largest member
             self._write_step(bucket, rows, [count - 1 for count in counts])
         self._accept(bucket, num_drafts, step.choices.ids, aborted)
         verified = self._choices.accepted(
@@ -207,9 +210,11 @@ class DraftGraphs:
     def _wanted(self, rows: Sequence[Row], most: int) -> list[int]:
         return [min(row.num_drafts, self._made[row.state_slot], most) for row in rows]
 
-    def _choose(self, rows: Sequence[Row], wanted: Sequence[int], num_drafts: int) -> Verifying:
-        counts = [num + 1 for num in wanted]
-        return Verifying(rows, num_drafts, self._choices.choose(rows, counts, num_drafts + 1))
+    def _choose(
+        self, rows: Sequence[Row], wanted: Sequence[int], bucket: int, num_drafts: int
+    ) -> Verifying:
+        choices = self._choices.choose(rows, [num + 1 for num in wanted], num_drafts + 1)
+        return Verifying(rows, bucket, num_drafts, choices)
 
     def _accept(
         self,
