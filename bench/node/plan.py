@@ -18,7 +18,7 @@ MODES: tuple[Mode, ...] = ("plain", "spread", "drafts")
 IMPORTANCE: tuple[tuple[Mode, Kind], ...] = (
     ("plain", "doctor"), ("plain", "levels"), ("plain", "pairs"), ("plain", "handoff"),
     ("plain", "interference"), ("plain", "soak"), ("plain", "crowd"), ("spread", "levels"),
-    ("spread", "crowd"), ("drafts", "levels"),
+    ("spread", "crowd"), ("drafts", "levels"), ("drafts", "handoff"),
 )  # fmt: skip
 KINDS: tuple[Kind, ...] = ("doctor", "levels", "pairs", "handoff", "interference", "crowd", "soak")
 """In the order in which they run."""
