@@ -156,7 +156,7 @@ class Worker:
 
     @property
     def num_pages_needed(self) -> int:
-        """Pages of all its requests."""
+        """Pages of all its requests, those that they share counted once."""
         return max(0, self.num_pages_assigned - self.num_pages_shared)
 
     @property

@@ -95,12 +95,14 @@ class ReaderDied(Exception):
 
 class ReaderProcess:
     """Started by ``start`` or the first ``ask``, and again by the next one after it died. One call
-    at a time, but ``kill``; a process that takes ``deadline_s`` to load or to reply is killed."""
+    at a time, but ``kill``, which is for good; a process that takes ``deadline_s`` to load or to
+    reply is killed."""
 
     def __init__(self, model: Path, deadline_s: float) -> None:
         self._model = model
         self._deadline_s = deadline_s
         self._process: Popen[bytes] | None = None
+        self._is_killed = False
 
     def ask(self, job: Job, body: Sequence[bytes]) -> tuple[Reply, bytes]:
         """The reply and what it announces. Blocks; raises ReaderDied."""
@@ -123,6 +125,8 @@ class ReaderProcess:
             self._process = Popen(command, stdin=PIPE, stdout=PIPE)
         except OSError as error:
             raise ReaderDied(f"its reader could not be started: {error}") from error
+        if self._is_killed:  # meanwhile: ``kill`` has not seen it
+            self.kill()
         with self._within_deadline() as (_, stdout):
             read_head(stdout)
 
@@ -131,7 +135,8 @@ class ReaderProcess:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """Whatever it is doing."""
+        """End it for good, whatever it is doing, also while it is being started."""
+        self._is_killed = True
         if (process := self._process) is not None:
             process.kill()
             process.wait()

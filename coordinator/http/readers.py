@@ -142,7 +142,9 @@ class Readers:
             process.start()
         except ReaderDied as error:
             if not self._is_closed:
-                log.warning("a reader of bodies was not started, its next body will: %s", error)
+                log.warning(
+                    "a reader of bodies was not started, its next body tries again: %s", error
+                )
         finally:
             with self._lock:
                 self._is_starting = False

@@ -5,10 +5,12 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import Popen
 from typing import Any, cast
 
 import pytest
 
+from coordinator.http import body_reader
 from coordinator.http import readers as readers_module
 from coordinator.http.body_reader import Job, ReaderDied, ReaderProcess, Reply
 from coordinator.http.errors import ApiError
@@ -274,6 +276,21 @@ async def test_the_process_that_is_started_early_gets_the_next_body(two: Readers
     assert await asked == b"one"
     two.start_one()
     assert (FakeProcess.num_starts, len(two._free), len(two._cold)) == (1, 1, 1)
+
+
+def test_a_process_that_is_killed_while_it_starts_does_not_go_on(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = ReaderProcess(checkpoint, 30.0)
+
+    def killed_meanwhile(*args: Any, **kwargs: Any) -> Any:
+        process.kill()
+        return Popen(*args, **kwargs)
+
+    monkeypatch.setattr(body_reader, "Popen", killed_meanwhile)
+    with pytest.raises(ReaderDied):
+        process.start()
+    assert not process.is_running
 
 
 def test_a_process_that_was_started_early_is_the_one_asked(checkpoint: Path) -> None:
