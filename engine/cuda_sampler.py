@@ -3,8 +3,8 @@
 Rows that only want greedy or plain temperature sampling go straight to the draw. Filters with a
 top_k of at most SHORT_TOP_K cost two kernels more; longer ones, penalties, bias and logprobs use
 the tables and take temporaries of all ids, so passes with such rows are sampled in blocks. The
-host never waits for the device here: the chosen ids are copied to pinned memory, followed by an
-event.
+host never waits for the device here: the draw writes the chosen ids to pinned memory too, and an
+event follows it.
 """
 
 from collections import deque

@@ -76,6 +76,10 @@ def draw(
     assert state_slots.is_contiguous()
     assert positions.is_contiguous()
     assert lowest is None or lowest.is_contiguous()
+    if on_host is not None:
+        assert on_host.dtype == torch.int64, on_host.dtype
+        assert on_host.shape == (num_rows,), (on_host.shape, num_rows)
+        assert on_host.is_contiguous()
     ids = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
     if num_rows == 0:
         return ids

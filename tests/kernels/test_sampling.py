@@ -24,10 +24,13 @@ class Settings:
         self.workspace = SamplingWorkspace.allocate(5, NUM_IDS, device)
 
     def draw(self, logits: torch.Tensor, lowest: torch.Tensor | None = None) -> torch.Tensor:
-        return draw(
+        on_host = torch.full((5,), -9, pin_memory=logits.is_cuda)
+        ids = draw(
             logits, VALID, self.temperatures, self.seeds, self.slots, self.positions,
-            self.workspace, next_token=self.next_token, lowest=lowest,
+            self.workspace, next_token=self.next_token, lowest=lowest, on_host=on_host,
         )  # fmt: skip
+        assert ids.tolist() == on_host.tolist()
+        return ids
 
     def truth(self, logits: torch.Tensor) -> torch.Tensor:
         slots = self.slots.long().clamp(min=0)
