@@ -174,7 +174,7 @@ class PrefixReuse:
             self._host.drop(sequence.keys.prefix(sequence.beginning.num_tokens))
 
     def drop(self, name: PrefixName) -> int:
-        """This prefix and those that came from it are not to be used; returns how many are kept."""
+        """This prefix and those that came from it are not to be used; returns their number."""
         kept, on_host = self._allocator.kept.from_on(name), self._host.from_on(name)
         for each in kept:
             self._doubt(each)
