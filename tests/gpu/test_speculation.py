@@ -87,6 +87,15 @@ def engine(config: Path) -> Engine:
     return load(config, MAX_DRAFTS)
 
 
+def replace_draft(drafts: DraftGraphs, slot: int, place: int, token: int) -> None:
+    """On the GPU, and for a grammar's mask on the host."""
+    drafts._tables.drafts[place, slot] = token
+    copied = drafts._choices._on_host.get(slot)
+    if copied is not None and place < len(copied.ids):
+        copied.copied.synchronize()
+        copied.ids[place] = token
+
+
 @pytest.mark.parametrize("num_drafts", [0, 1, 2, 3, -1])
 @pytest.mark.parametrize("right", [0.0, 0.7, 1.0])
 def test_the_tokens_of_plain_decoding(
@@ -106,7 +115,7 @@ def test_the_tokens_of_plain_decoding(
             for place in range(MAX_DRAFTS):
                 index = len(tokens[slot]) + place
                 if draw.random() < right and index < len(plain[slot]):
-                    drafts._tables.drafts[place, slot] = plain[slot][index]
+                    replace_draft(drafts, slot, place, plain[slot][index])
         rows = tuple(
             Row(s, pages(s), len(prompts[s]) + len(tokens[s]) - 1, None, num_drafts=MAX_DRAFTS)
             for s in running
