@@ -24,6 +24,7 @@ were done before, so nothing was measured or written (``--call-s 0`` asks for no
 0).
 """
 
+import os
 import sys
 from dataclasses import replace
 from functools import partial
@@ -182,9 +183,11 @@ def _some(given: str, known: tuple[N, ...], option: str) -> list[N]:
 
 
 def _require_gpus(setups: list[Setup]) -> None:
+    """As ``baton up`` has it, with BATON_GPU_SHARE workers on each."""
     number = count_gpus()
+    places = number * int(os.environ.get("BATON_GPU_SHARE", "1"))
     for setup in setups:
-        if setup.num_workers > number:
+        if setup.num_workers > places:
             raise ValueError(f"--setups: {setup.name} needs {setup.num_workers} GPUs of {number}")
 
 
