@@ -93,7 +93,8 @@ def replace_draft(drafts: DraftGraphs, slot: int, place: int, token: int) -> Non
     copied = drafts._choices._on_host.get(slot)
     if copied is not None and place < len(copied.ids):
         copied.copied.synchronize()
-        copied.ids[place] = token
+        with torch.inference_mode():
+            copied.ids[place] = token
 
 
 @pytest.mark.parametrize("num_drafts", [0, 1, 2, 3, -1])
