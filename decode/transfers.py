@@ -133,6 +133,8 @@ class KVTransferQueue:
         prefix = self._shareable(sequence, offer, num_pages)
         if prefix is not None:
             self._allocator.kept.touch(prefix.key)
+            if sequence.keys is not None:
+                self._allocator.kept.note_prompt(sequence.keys, offer.num_tokens)
             sequence.made.append(prefix)
         allocation = sequence.allocation = self._allocator.reserve(num_pages, prefix)
         return Wanted.into(

@@ -273,6 +273,7 @@ class CacheAllocator:
             kept = self.kept.next_to_evict("pages" if no_pages else "state_slots")
             if kept is None:
                 return
+            self.kept.hand_down(kept)
             self.evict(kept)
 
 

@@ -1,21 +1,23 @@
 """Which kept prefix is evicted next. Pure.
 
-A kept prefix is worth ``uses * sqrt(odds of a use) * saved tokens / size / age``, as in "Hyperbolic
-Caching" (Blankstein et al., USENIX ATC '17) but for the age, which begins at the last use, and the
-odds, which are those of its kind of place (place_kinds.py). The least is evicted.
+A kept prefix is worth ``sqrt(uses) * odds of a use * saved tokens / size / (GAP + age) ** 2``. The
+odds are those of its kind of place and its length (place_kinds.py). The age begins at the last use:
+if half of the uses come within GAP, then ``GAP / (GAP + age) ** 2`` is the density of a use by age
+(Lomax, JASA '54, of shape 1). The least is evicted.
 """
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
-from math import floor, log2
+from math import floor, log2, sqrt
 from typing import Generic, Literal, NamedTuple, TypeVar
-
-from engine.cache.place_kinds import Kind
 
 Resource = Literal["pages", "state_slots"]
 
+GAP = 2048
+"""The age, in uses of all kept prefixes, within which half of the uses of one come: those of 450
+prompts or so: the median of conversations that go on, and of both public traces."""
 _SHARED_PAGES = 0.25
 """The size in pages of a kept prefix whose pages all are held by others too: it is evicted late
 where pages are short, for no page is free then, but another one may hold some alone."""
@@ -23,16 +25,17 @@ where pages are short, for no page is free then, but another one may hold some a
 
 class Worth(NamedTuple):
     """``saved_tokens``: from the end of the next shorter kept prefix on its path, or from 0, to its
-    own. ``num_pages``: those that nothing else holds. ``kind``: of the place where it is kept."""
+    own. ``num_pages``: those that nothing else holds. ``odds``: that a prompt goes on from it."""
 
     saved_tokens: int
     num_pages: int
-    kind: Kind = "end"
+    odds: float = 0.5
 
     def per(self, resource: Resource) -> float:
-        """Saved tokens for each page that its eviction frees, or for its state slot."""
+        """Tokens that it is likely to save, for each page that its eviction frees, or for its state
+        slot."""
         pages = max(self.num_pages, _SHARED_PAGES)
-        return max(1, self.saved_tokens) / (pages if resource == "pages" else 1)
+        return self.odds * max(1, self.saved_tokens) / (pages if resource == "pages" else 1)
 
 
 K = TypeVar("K", bound=Hashable)
@@ -56,8 +59,8 @@ class EvictionOrder(Generic[K]):
     """Kept prefixes in the order of their eviction, one for each resource that may be short.
 
     ``worth`` is asked when a prefix is used and before it is evicted. Between the two it may rise
-    unnoticed; ``changed`` says that it fell. A prefix that is not ``evictable`` is passed over.
-    ``weight`` of a kind is asked for each eviction, and so may change at any time.
+    unnoticed; ``changed`` says that it fell, but for odds, which change little by each count. A
+    prefix that is not ``evictable`` is passed over.
     """
 
     def __init__(
@@ -65,14 +68,13 @@ class EvictionOrder(Generic[K]):
         worth: Callable[[K], Worth],
         evictable: Callable[[K], bool],
         clock: UseClock | None = None,
-        weight: Callable[[Kind], float] = lambda kind: 1.0,
     ) -> None:
         self._worth = worth
         self._clock = clock or UseClock()
         self._uses: dict[K, Uses] = {}
         self._ranks: dict[Resource, _Ranks[K]] = {
-            "pages": _Ranks(evictable, weight),
-            "state_slots": _Ranks(evictable, weight),
+            "pages": _Ranks(evictable),
+            "state_slots": _Ranks(evictable),
         }
 
     def __len__(self) -> int:
@@ -112,25 +114,23 @@ class EvictionOrder(Generic[K]):
 
     def _rank(self, kept: K, resource: Resource, worth: Worth) -> bool:
         num_uses, last = self._uses[kept]
-        rank = worth.kind, floor(log2(num_uses * worth.per(resource)))
+        rank = floor(log2(sqrt(num_uses) * worth.per(resource)))
         return self._ranks[resource].put(kept, rank, last)
 
 
-_Rank = tuple[Kind, int]
-"""A kind of place, and the power of two of what a prefix is worth but for its age and the weight of
-its kind."""
+_Rank = int
+"""The power of two of what a prefix is worth but for its age."""
 
 
 class _Ranks(Generic[K]):
-    """Heaps of kept prefixes of one kind and the same worth but for their age, in powers of two.
+    """Heaps of kept prefixes of the same worth but for their age, in powers of two.
 
     In each heap the one that was used least recently is worth least, so that only the first of
-    each are compared: some 20 comparisons a kind, however many prefixes are kept.
+    each are compared: some 20 comparisons, however many prefixes are kept.
     """
 
-    def __init__(self, evictable: Callable[[K], bool], weight: Callable[[Kind], float]) -> None:
+    def __init__(self, evictable: Callable[[K], bool]) -> None:
         self._evictable = evictable
-        self._weight = weight
         self._order = count()
         self._places: dict[K, tuple[_Rank, int]] = {}  # rank and last use; other entries are stale
         self._heaps: dict[_Rank, list[tuple[int, int, K]]] = {}
@@ -151,10 +151,7 @@ class _Ranks(Generic[K]):
         del self._places[kept]
 
     def least(self, now: int) -> K | None:
-        found = [
-            (log2((1 + now - first[0]) / self._weight(kind)) - power, first)
-            for (kind, power), first in self._firsts()
-        ]
+        found = [(2 * log2(GAP + now - first[0]) - power, first) for power, first in self._firsts()]
         return max(found)[1][2] if found else None
 
     def _firsts(self) -> list[tuple[_Rank, tuple[int, int, K]]]:

@@ -171,6 +171,7 @@ class HostTier:
             elif batch.prefixes or self._fetching:
                 break  # these hold blocks that may be enough
             else:
+                self._allocator.kept.hand_down(kept)
                 self._allocator.evict(kept)
         if batch.prefixes:
             batch.pull = self._copier.save(HostCopy(tuple(batch.pages.items()), batch.states))
@@ -212,6 +213,7 @@ class HostTier:
         while self._blocks.num_free < num_blocks:
             kept = self._kept.next_to_evict("pages")
             assert kept is not None, "blocks are kept by no prefix"
+            self._kept.hand_down(kept)
             self._remove(kept)
             self.num_evicted += 1
             self.on_evict(kept)

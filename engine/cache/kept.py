@@ -23,7 +23,8 @@ class KeptPrefix:
     ``valid`` until it is evicted.
     ``doubted``: what was computed from it was not finite; it is not found any more, and goes with
     its last user. ``leaving``: it is being copied to host memory, to be evicted here.
-    ``kind``: of the place where it was kept. ``used``: a prompt has begun with it."""
+    ``kind``: of the place where it was kept. ``fallback_odds``: that a prompt comes which would go
+    on from a longer one that was evicted, and now has only this one."""
 
     key: bytes
     page_keys: tuple[bytes, ...]
@@ -31,7 +32,7 @@ class KeptPrefix:
     pages: tuple[int, ...]
     slot: StateSlot
     kind: Kind
-    used: bool = False
+    fallback_odds: float = 0.0
     num_users: int = 0
     valid: bool = True
     doubted: bool = False
@@ -61,7 +62,6 @@ class KeptPrefixes:
             self.worth,
             lambda kept: not (kept.num_users or kept.leaving),
             self.clock,
-            self.odds.weight,
         )
         self._ends: dict[bytes, list[KeptPrefix]] = {}  # by the key of their whole pages
         self._beside = beside
@@ -112,7 +112,7 @@ class KeptPrefixes:
         if kept.num_tokens >= self._page_size:
             self._ends.setdefault(kept.pages_key, []).append(kept)
         if uses is None:
-            self.odds.note_kept(kept.kind)
+            self.odds.note_kept(kept.pages_key, kept.kind, kept.num_tokens)
             self._order.use(kept)
         else:
             self._order.adopt(kept, uses)
@@ -131,12 +131,14 @@ class KeptPrefixes:
         self._order.use(kept)
 
     def hit(self, key: bytes) -> None:
-        """A prompt begins with it: what is kept at its kind of place stays longer too."""
-        kept = self._kept[key]
-        if not kept.used:
-            kept.used = True
-            self.odds.note_used(kept.kind)
+        """A prompt begins with it, and keeps what it goes on with."""
+        self._kept[key].fallback_odds = 0.0
         self.touch(key)
+
+    def note_prompt(self, keys: PrefixKeys, max_tokens: int) -> None:
+        """A prompt has come that can go on from at most ``max_tokens`` tokens: states are likelier
+        to be used at such places as the one it goes on from, kept or not."""
+        self.odds.note_prompt(keys, max_tokens, self._page_size)
 
     def remove(self, kept: KeptPrefix) -> None:
         assert not kept.num_users, "evicted under a batch that reads it"
@@ -200,13 +202,31 @@ class KeptPrefixes:
         if before is not None:
             self._order.changed(before)
 
+    def hand_down(self, kept: KeptPrefix) -> None:
+        """It is about to be evicted, and goes to no other memory: prompts that would go on from it
+        will have the next shorter one, which is worth more from now on."""
+        found = self._next_shorter_in_either(kept)
+        if found is not None:
+            memory, before = found
+            before.fallback_odds += self._odds_of(kept)
+            num_uses, last = memory.uses(before)
+            memory.adopt(before, Uses(num_uses, max(last, self.uses(kept).last)))
+
     def worth(self, kept: KeptPrefix) -> Worth:
         """What its eviction costs, and what it frees."""
-        others = [self] if self._beside is None else [self, self._beside]
-        found = [before for each in others if (before := each._next_shorter(kept)) is not None]
-        before_len = max((before.num_tokens for before in found), default=0)
+        found = self._next_shorter_in_either(kept)
+        before_len = found[1].num_tokens if found is not None else 0
         num_pages = self._num_kept_once(kept.pages)
-        return Worth(kept.num_tokens - before_len, num_pages, kept.kind)
+        return Worth(kept.num_tokens - before_len, num_pages, self._odds_of(kept))
+
+    def _odds_of(self, kept: KeptPrefix) -> float:
+        return self.odds.of(kept.pages_key) + kept.fallback_odds
+
+    def _next_shorter_in_either(self, kept: KeptPrefix) -> "tuple[KeptPrefixes, KeptPrefix] | None":
+        """As ``_next_shorter``, here or in the memory beside, with where it is."""
+        memories = [self] if self._beside is None else [self, self._beside]
+        found = [(each, b) for each in memories if (b := each._next_shorter(kept)) is not None]
+        return max(found, key=lambda each: each[1].num_tokens, default=None)
 
     def _next_shorter(self, kept: KeptPrefix) -> KeptPrefix | None:
         """The longest kept prefix that ``kept`` begins with. One that ends within a page is taken

@@ -1,14 +1,12 @@
 """Which kept prefix is evicted next."""
 
 import tracemalloc
+from math import sqrt
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.cache.eviction import EvictionOrder, Resource, Worth
-from engine.cache.place_kinds import Kind
-
-ODDS: dict[Kind, float] = {"end": 0.6, "answer": 0.1}
+from engine.cache.eviction import GAP, EvictionOrder, Resource, Worth
 
 
 class Cache:
@@ -17,9 +15,7 @@ class Cache:
     def __init__(self, **worth: tuple[int, int]) -> None:
         self.worth = {name: Worth(*each) for name, each in worth.items()}
         self.pinned: set[str] = set()
-        self.order = EvictionOrder[str](
-            self.worth.__getitem__, lambda k: k not in self.pinned, weight=ODDS.__getitem__
-        )
+        self.order = EvictionOrder[str](self.worth.__getitem__, lambda k: k not in self.pinned)
         for name in worth:
             self.order.use(name)
 
@@ -67,9 +63,18 @@ def test_a_prefix_that_was_used_often_stays_longer() -> None:
 
 def test_a_prefix_that_is_unlikely_to_be_used_is_evicted_first() -> None:
     cache = Cache(likely=(1000, 10))
-    cache.worth["unlikely"] = Worth(3000, 30, "answer")
+    cache.worth["unlikely"] = Worth(3000, 30, odds=0.1)
     cache.order.use("unlikely")
     assert [cache.evict("pages"), cache.evict("pages")] == ["unlikely", "likely"]
+
+
+def test_what_was_not_used_for_long_is_evicted_before_what_is_less_likely_at_first() -> None:
+    cache = Cache(likely=(1000, 10), often=(1000, 10))
+    for _ in range(GAP):
+        cache.order.use("often")
+    cache.worth["unlikely"] = Worth(1000, 10, odds=0.2)
+    cache.order.use("unlikely")
+    assert cache.evict("pages") == "likely"
 
 
 def test_a_prefix_in_use_is_passed_over() -> None:
@@ -96,7 +101,7 @@ def test_a_worth_that_fell_is_seen_when_told() -> None:
 
 
 NAMES = st.sampled_from("abcdefgh")
-WORTHS = st.builds(Worth, st.integers(0, 5000), st.integers(0, 50), st.sampled_from(list(ODDS)))
+WORTHS = st.builds(Worth, st.integers(0, 5000), st.integers(0, 50), st.floats(0.01, 1))
 STEPS = st.lists(
     st.tuples(st.sampled_from(["use", "remove", "pin", "unpin", "evict"]), NAMES, WORTHS),
     max_size=80,
@@ -115,7 +120,7 @@ def test_what_is_evicted_is_worth_at_most_twice_the_least(
     def score(name: str) -> float:
         times = uses[name]
         worth = cache.worth[name]
-        return ODDS[worth.kind] * len(times) * worth.per(short) / (1 + now - times[-1])
+        return sqrt(len(times)) * worth.per(short) / (GAP + now - times[-1]) ** 2
 
     for what, name, worth in steps:
         if what == "use":

@@ -3,6 +3,7 @@
 import pytest
 
 from engine.cache import host_tier
+from engine.cache.eviction import GAP
 from engine.cache.host_tier import HostTier
 from tests.engine.late_host_copies import LateHostCopier
 from tests.engine.prefix_device import PAGE, PrefixDevice, keys_of
@@ -168,6 +169,7 @@ def test_a_prefix_evicted_from_the_host_while_it_is_fetched_arrives_whole() -> N
     allocation = site.device.allocator.reserve(2)
     pull = site.tier.fetch(kept, tuple(allocation.pages), allocation.slot.id)
     saves = [site.copier.copies[0]]
+    site.device.allocator.kept.clock.now += 9 * GAP
     for other in others:
         site.device.keep_only(other)
         site.tier.poll()
