@@ -16,9 +16,9 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 Resource = Literal["pages", "state_slots"]
 
 GAP = 2048
-"""The age, in uses of all kept prefixes, within which half of the uses of one are taken to come. For
-the ends of prompts that is 600 and 1,500 in two public traces (docs/prefix-cache.md). Half as much
-changes what is found there by 0.6 % at most."""
+"""The age, in uses of all kept prefixes, within which half of the uses of one are taken to come: a
+round number near what finds most in the public traces of docs/prefix-cache.md, where half or double
+finds nearly the same."""
 
 _SHARED_PAGES = 0.25
 """The size in pages of a kept prefix whose pages all are held by others too: it is evicted late
