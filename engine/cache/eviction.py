@@ -17,7 +17,7 @@ Resource = Literal["pages", "state_slots"]
 
 GAP = 2048
 """The age, in uses of all kept prefixes, within which half of the uses of one are taken to come: a
-round number near what finds most in the public traces of docs/prefix-cache.md, where half or double
+round number near what finds most in the public traces of docs/prefix-cache.md, where half as much
 finds nearly the same."""
 
 _SHARED_PAGES = 0.25
