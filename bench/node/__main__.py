@@ -24,10 +24,10 @@ were done before, so nothing was measured or written (``--call-s 0`` asks for no
 0).
 """
 
-import os
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -52,6 +52,7 @@ N = TypeVar("N", bound=str)
 
 def main(
     setups: Annotated[str, typer.Option(help="split:P+D or colocated:N, commas between.")],
+    up: Annotated[list[str] | None, typer.Argument(help="For baton up, behind --.")] = None,
     model: Annotated[Path, typer.Option(help="Checkpoint folder.")] = ROOT / "models" / "tiny",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     load_format: Annotated[str, typer.Option(help="auto, or dummy: random weights.")] = "auto",
@@ -79,12 +80,12 @@ def main(
         if device not in ("cpu", "cuda"):
             raise ValueError(f"--device: {device!r} is neither cpu nor cuda")
         if device == "cuda" and not plan_only:
-            _require_gpus(pools)
+            _require_gpus(pools, up or [])
         table = Table.read(step or STEPS) if step or device == "cuda" else None
         plan = [estimates.part(k, each, sizes, device, node_of(table, each)) for k, each in every]
         settings = Settings(
             model.absolute(), device, load_format, sizes, out_dir.absolute(), prefix, table,
-            tuple(sys.argv[1:]), budget_s,
+            tuple(sys.argv[1:]), budget_s, tuple(up or ()),
         )  # fmt: skip
         files = [settings.file(part) for part in plan]
         results = [*files, settings.summary_file]
@@ -182,12 +183,12 @@ def _some(given: str, known: tuple[N, ...], option: str) -> list[N]:
     return [each for each in known if each in named]
 
 
-def _require_gpus(setups: list[Setup]) -> None:
-    """As ``baton up`` has it, with BATON_GPU_SHARE workers on each."""
+def _require_gpus(setups: list[Setup], up: list[str]) -> None:
+    """As ``baton up`` has it, with --gpu-share workers on each."""
     number = count_gpus()
-    places = number * int(os.environ.get("BATON_GPU_SHARE", "1"))
+    share = next((int(number) for name, number in pairwise(up) if name == "--gpu-share"), 1)
     for setup in setups:
-        if setup.num_workers > places:
+        if setup.num_workers > number * share:
             raise ValueError(f"--setups: {setup.name} needs {setup.num_workers} GPUs of {number}")
 
 

@@ -15,7 +15,8 @@ UNLIMITED_S = 1e6
 @dataclass(frozen=True)
 class Settings:
     """``table`` is one GPU's, None where none of this machine's kind was measured; ``command`` are
-    the arguments, for the result files; ``budget_s`` is for all calls."""
+    the arguments, for the result files; ``budget_s`` is for all calls; ``more`` arguments go to
+    ``baton up``."""
 
     model: Path
     device: str
@@ -26,6 +27,7 @@ class Settings:
     table: Table | None
     command: tuple[str, ...] = ()
     budget_s: float = UNLIMITED_S
+    more: tuple[str, ...] = ()
 
     def file(self, part: Part) -> Path:
         return self.out_dir / f"{self.prefix}{part.name}.json"
@@ -37,7 +39,7 @@ class Settings:
     def up(self, served: Served) -> list[str]:
         """Arguments of ``baton up``."""
         model = ["--model", str(self.model), "--load-format", self.load_format]
-        return [*model, "--device", self.device, *served.arguments()]
+        return [*model, "--device", self.device, *served.arguments(), *self.more]
 
     def write(
         self, part: Part, settings: dict[str, Any], results: dict[str, Any], problems: list[str]
