@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.kernels.triton_split import Split, store_split
 
 
 @triton.jit
@@ -20,12 +21,15 @@ def _add_rms_norm_kernel(
     p_delta,
     p_weight,
     p_x,
+    p_q,
+    p_s,
     stride_part,
     stride_delta,
     eps,
     NUM_PARTS: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK: tl.constexpr,
+    SPLITS: tl.constexpr,
     PDL: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
@@ -44,8 +48,10 @@ def _add_rms_norm_kernel(
         tl.store(p_hidden + token * DIM + dims, b_sum, mask=mask)
         b_hidden = b_sum.to(tl.float32)
     b_scale = tl.rsqrt(tl.sum(b_hidden * b_hidden, axis=0) / DIM + eps)
-    b_x = b_hidden * b_scale * b_weight
-    tl.store(p_x + token * DIM + dims, b_x.to(p_x.dtype.element_ty), mask=mask)
+    b_x = (b_hidden * b_scale * b_weight).to(p_x.dtype.element_ty)
+    tl.store(p_x + token * DIM + dims, b_x, mask=mask)
+    if SPLITS:
+        store_split(b_x.to(tl.float32), p_q, p_s, token, dims, mask, DIM)
 
 
 def add_rms_norm(
@@ -53,11 +59,13 @@ def add_rms_norm(
     delta: torch.Tensor | None,
     weight: torch.Tensor,
     eps: float,
+    split: Split | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(``hidden`` with ``delta`` added in place, its norm), both [tokens, dim].
 
     delta [tokens, dim] or [parts, tokens, dim], any float dtype, rows contiguous; None adds
-    nothing. weight [dim] float32, already ``1 + w``.
+    nothing. weight [dim] float32, already ``1 + w``. ``split`` receives the norm split in two, with
+    one scale a token.
     """
     num_tokens, dim = hidden.shape
     assert hidden.is_contiguous()
@@ -71,6 +79,7 @@ def add_rms_norm(
         assert delta.shape == (num_parts, num_tokens, dim)
         assert delta.stride(2) == 1
         stride_part, stride_delta = delta.stride(0), delta.stride(1)
+    assert split is None or split.is_of_rows(hidden)
     x = torch.empty_like(hidden)
     if num_tokens:
         _add_rms_norm_kernel[(num_tokens,)](
@@ -78,12 +87,15 @@ def add_rms_norm(
             delta if delta is not None else hidden,
             weight,
             x,
+            split.q if split is not None else x,
+            split.s if split is not None else weight,
             stride_part,
             stride_delta,
             eps,
             NUM_PARTS=num_parts,
             DIM=dim,
             BLOCK=triton.next_power_of_2(dim),
+            SPLITS=split is not None,
             num_warps=8 if num_tokens <= 256 else 4,
             **overlap(hidden),
         )

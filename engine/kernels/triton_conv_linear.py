@@ -19,7 +19,8 @@ import triton.language as tl
 from engine.kernels.state_ring import StateRing
 from engine.kernels.triton_linear import linear, tiles_of
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
-from engine.kernels.triton_rows import Tiles, prefetch_rows, rows_product
+from engine.kernels.triton_rows import Tiles, band_of, prefetch_rows, rows_product
+from engine.kernels.triton_split import Split
 from engine.model.matrix import Matrix
 
 MAX_FUSED = 16
@@ -75,6 +76,8 @@ def _behind_pending(p_ring, b_pending, b_h0, b_h1, b_h2, live, CHANNELS: tl.cons
 @triton.jit(do_not_specialize=["num_tokens"])
 def _conv_linear_kernel(
     p_x,
+    p_q,
+    p_s,
     p_fp8,
     p_scales,
     p_w,
@@ -104,12 +107,13 @@ def _conv_linear_kernel(
     FP8_STAGES: tl.constexpr,
     WEIGHTS_FIRST: tl.constexpr,
     FP8_UNROLLED: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
     PREFETCHED: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """A band of rows of the weights. Each sequence has TOKENS tokens, of which the history gets the
     first STORED, and a ring of RING entries."""
-    band = tl.program_id(0) * BLOCK_N
+    band = band_of(tl.program_id(0), tl.num_programs(0), FP8_ROWS, BLOCK_N)
     rows = band + tl.arange(0, BLOCK_N)
     tokens = tl.arange(0, BLOCK_T)
     in_batch = tokens < num_tokens
@@ -127,8 +131,9 @@ def _conv_linear_kernel(
         )
     wait_for_inputs(PDL)
     b_y = rows_product(
-        p_x, stride_x, 0, num_tokens, p_fp8, p_scales, p_w, band, num_rows, FP8_ROWS, HAS_PLAIN,
-        K, K, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, FP8_STAGES, WEIGHTS_FIRST, FP8_UNROLLED,
+        p_x, p_q, p_s, stride_x, 0, num_tokens, p_fp8, p_scales, p_w, band, num_rows,
+        FP8_ROWS, HAS_PLAIN, K, K, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, FP8_STAGES,
+        WEIGHTS_FIRST, FP8_UNROLLED, IS_SPLIT,
     ).to(p_y.dtype.element_ty)  # fmt: skip
     p_y += tokens[:, None] * stride_y + rows[None, :]
     stored = in_batch[:, None] & (rows < num_rows)[None, :]
@@ -210,6 +215,7 @@ def conv_linear(
     ring: StateRing | None = None,
     num_stored: int = 1,
     *,
+    split: Split | None = None,
     tiles: Tiles | None = None,
 ) -> torch.Tensor:
     """``x @ w.T`` [tokens, width], its first ``channels`` columns convolved.
@@ -218,7 +224,7 @@ def conv_linear(
     conv_state [state slots, channels, 3] (one layer's view), moved on in place at ``state_slots``
     (int32 [rows], -1: none, and the row is undefined) by what is pending in the ``ring`` and by a
     row's first ``num_stored`` tokens, 0 or 1; those after them need a ring. Two rows must not share
-    a slot.
+    a slot. ``split``: as of ``stream_linear``.
     """
     (num_tokens, k), (width, channels) = x.shape, (w.shape[0], taps.shape[0])
     num_rows = state_slots.shape[0]
@@ -239,7 +245,7 @@ def conv_linear(
         assert inputs.stride()[1:] == (channels, 1), inputs.stride()
         assert inputs.dtype == x.dtype, inputs.dtype
     if num_tokens > MAX_FUSED:
-        y = linear(x, w)
+        y = linear(x, w, split)
         block = min(512, channels)
         assert channels % block == 0, channels
         _conv_kernel[(channels // block, num_rows)](
@@ -249,12 +255,15 @@ def conv_linear(
             BLOCK_N=block, num_warps=4, **overlap(y),
         )  # fmt: skip
         return y
-    tiles = tiles or tiles_of(num_tokens, w, 1)
+    assert split is None or (w.num_fp8 and split.is_of_rows(x))
+    tiles = tiles or tiles_of(num_tokens, w, 1, split is not None)
     assert channels % tiles.rows == 0, (channels, tiles)
     padded = triton.cdiv(width, 16) * 16
     y = torch.empty((num_tokens, padded), dtype=x.dtype, device=x.device)
     _conv_linear_kernel[(triton.cdiv(width, tiles.rows),)](
         x,
+        x if split is None else split.q,
+        w.scales if split is None else split.s,
         w.fp8,
         w.scales,
         w.plain,
@@ -274,6 +283,7 @@ def conv_linear(
         TOKENS=tokens_each,
         STORED=num_stored,
         RING=num_entries,
+        IS_SPLIT=split is not None,
         BLOCK_T=max(16, triton.next_power_of_2(num_tokens)),
         **tiles.arguments(w, k),
         **overlap(x),

@@ -8,6 +8,7 @@ pair is ``t * TOP_K + j``, -1 for none (triton_plan.py). ``all_tokens`` finds th
 import triton
 import triton.language as tl
 
+from engine.kernels.triton_dot import dot
 from engine.kernels.triton_fp8 import add_product
 
 
@@ -25,34 +26,31 @@ def all_tokens(p_ids, pair, expert, num_tokens, TOP_K: tl.constexpr, BLOCK_M: tl
 @triton.jit
 def gate_up_band(
     p_x,
-    p_band,
-    p_scales,
+    p_w,
     p_h,
     b_pair,
-    o_n,
+    band,
     K: tl.constexpr,
     DIM: tl.constexpr,
     TOP_K: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    FP8: tl.constexpr,
-    UNROLLED: tl.constexpr,
 ):
-    UP_SCALES: tl.constexpr = DIM // BLOCK_K * (K // BLOCK_K)
+    """BLOCK_N columns of h from ``band`` on; ``p_w`` begins at the expert."""
+    o_n = band + tl.arange(0, BLOCK_N)
     valid = (b_pair >= 0)[:, None]
     o_k = tl.arange(0, BLOCK_K)[None, :]
     p_rows = p_x + (tl.maximum(b_pair, 0) // TOP_K)[:, None] * K + o_k
-    p_band += o_k
+    p_band = p_w + o_n[:, None] * K + o_k
     b_gate = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     b_up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in tl.range(0, K, BLOCK_K, loop_unroll_factor=UNROLLED):
+    for k in tl.range(0, K, BLOCK_K):
         b_x = tl.load(p_rows + k, mask=valid, other=0.0)
         b_wg = tl.load(p_band + k)
         b_wu = tl.load(p_band + DIM * K + k)
-        p_scale = p_scales + k // BLOCK_K
-        b_gate = add_product(b_gate, b_x, b_wg, p_scale, FP8)
-        b_up = add_product(b_up, b_x, b_wu, p_scale + UP_SCALES, FP8)
+        b_gate = dot(b_x, tl.trans(b_wg), b_gate)
+        b_up = dot(b_x, tl.trans(b_wu), b_up)
     b_h = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
     tl.store(p_h + b_pair[:, None] * DIM + o_n[None, :], b_h.to(p_h.dtype.element_ty), mask=valid)
 
@@ -74,7 +72,6 @@ def down_band(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     FP8: tl.constexpr,
-    UNROLLED: tl.constexpr,
 ):
     """Row ``b_row`` of ``p_h`` gives result ``b_out`` of ``p_y``, one pointer for all rows, or one
     for each."""
@@ -86,7 +83,7 @@ def down_band(
     if FP8:
         p_scales += (expert * (HIDDEN // BLOCK_K) + band // BLOCK_K) * (DIM // BLOCK_K)
     b_y = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in tl.range(0, DIM, BLOCK_K, loop_unroll_factor=UNROLLED):
+    for k in tl.range(0, DIM, BLOCK_K):
         b_h = tl.load(p_rows + k, mask=valid, other=0.0)
         b_w = tl.load(p_band + k)
         b_y = add_product(b_y, b_h, b_w, p_scales + k // BLOCK_K, FP8)

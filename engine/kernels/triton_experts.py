@@ -18,9 +18,11 @@ import triton
 import triton.language as tl
 
 from engine.kernels.triton_expert_bands import all_tokens, down_band, gate_up_band
+from engine.kernels.triton_expert_splits import H_GROUP, down_split, gate_up_split
 from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_plan import plan
+from engine.kernels.triton_split import Split, split_rows
 from engine.model.matrix import Matrix
 
 
@@ -32,28 +34,91 @@ class Tiles:
     k: int
     stages: int
     warps: int
-    unrolled: int = 1
-    """Tiles of a round, whose products do not wait for one another in FP8."""
+    split_stages: int = 2
+    """Rounds in flight where weights in FP8 meet a split."""
 
     def arguments(self) -> dict[str, Any]:
         return {
             "BLOCK_N": self.rows,
             "BLOCK_K": self.k,
-            "UNROLLED": self.unrolled,
+            "SPLIT_STAGES": self.split_stages,
             "num_warps": self.warps,
             "num_stages": self.stages,
         }
 
 
+@triton.jit
+def _gate_up(
+    p_x,
+    p_s,
+    p_w,
+    p_scales,
+    p_h,
+    p_hs,
+    b_pair,
+    band,
+    K: tl.constexpr,
+    DIM: tl.constexpr,
+    TOP_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    FP8: tl.constexpr,
+    SPLIT_STAGES: tl.constexpr,
+):
+    if FP8:
+        gate_up_split(
+            p_x, p_s, p_w, p_scales, p_h, p_hs, b_pair, band,
+            K, DIM, TOP_K, BLOCK_M, BLOCK_N, SPLIT_STAGES,
+        )  # fmt: skip
+    else:
+        gate_up_band(p_x, p_w, p_h, b_pair, band, K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K)
+
+
+@triton.jit
+def expert_down(
+    p_h,
+    p_hs,
+    p_w,
+    p_scales,
+    expert,
+    p_y,
+    b_pair,
+    b_out,
+    b_weight,
+    band,
+    HIDDEN: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    FP8: tl.constexpr,
+    SPLIT_STAGES: tl.constexpr,
+):
+    """``down_band`` of an expert, in FP8 ``down_split``."""
+    if FP8:
+        down_split(
+            p_h, p_hs, p_w, p_scales, expert, p_y, b_pair, b_out, b_weight, band,
+            HIDDEN, DIM, BLOCK_M, BLOCK_N, SPLIT_STAGES,
+        )  # fmt: skip
+    else:
+        down_band(
+            p_h, p_w, p_scales, expert, p_y, b_pair, b_out, b_weight, band,
+            HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, False,
+        )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["num_tokens"])
 def gate_up_kernel(
     p_x,
+    p_s,
     p_ids,
     p_lists,
     p_counts,
     p_w,
     p_scales,
     p_h,
+    p_hs,
     num_tokens,
     K: tl.constexpr,
     DIM: tl.constexpr,
@@ -62,12 +127,13 @@ def gate_up_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     FP8: tl.constexpr,
-    UNROLLED: tl.constexpr,
+    SPLIT_STAGES: tl.constexpr,
     PLANNED: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    """In FP8 ``p_x`` and ``p_s`` are the tokens' split, and ``p_h`` and ``p_hs`` that of h."""
     tile = tl.program_id(1)
-    o_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    band = tl.program_id(0) * BLOCK_N
     wait_for_inputs(PDL)
     if PLANNED:
         expert = tile
@@ -78,31 +144,31 @@ def gate_up_kernel(
         expert = tl.load(p_ids + tile)
         if expert < 0:
             return
-    p_band = p_w + expert.to(tl.int64) * (2 * DIM * K) + o_n[:, None] * K
+    p_w += expert.to(tl.int64) * (2 * DIM * K)
     if FP8:
-        band = tl.program_id(0) * BLOCK_N // BLOCK_K
-        p_scales += (expert * (2 * DIM // BLOCK_K) + band) * (K // BLOCK_K)
+        p_scales += (expert * (2 * DIM // FP8_K) + band // FP8_K) * (K // FP8_K)
     if PLANNED:
         p_list = p_lists + expert * num_tokens
         for start in range(0, count, BLOCK_M):
             place = start + tl.arange(0, BLOCK_M)
             b_pair = tl.load(p_list + place, mask=place < count, other=-1)
-            gate_up_band(
-                p_x, p_band, p_scales, p_h, b_pair, o_n,
-                K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, FP8, UNROLLED,
+            _gate_up(
+                p_x, p_s, p_w, p_scales, p_h, p_hs, b_pair, band,
+                K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES,
             )  # fmt: skip
     else:
         first, b_pair = all_tokens(p_ids, tile, expert, num_tokens, TOP_K, BLOCK_M)
         if first:
-            gate_up_band(
-                p_x, p_band, p_scales, p_h, b_pair, o_n,
-                K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, FP8, UNROLLED,
+            _gate_up(
+                p_x, p_s, p_w, p_scales, p_h, p_hs, b_pair, band,
+                K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES,
             )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_tokens", "shared_tiles"])
 def _down_kernel(
     p_h,
+    p_hs,
     p_ids,
     p_lists,
     p_counts,
@@ -124,7 +190,7 @@ def _down_kernel(
     BLOCK_K: tl.constexpr,
     FP8: tl.constexpr,
     SHARED_FP8: tl.constexpr,
-    UNROLLED: tl.constexpr,
+    SPLIT_STAGES: tl.constexpr,
     PLANNED: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -153,7 +219,7 @@ def _down_kernel(
         down_band(
             p_shared_h, p_shared_w, p_shared_scales, expert, p_y,
             b_row, b_token * SLOTS + TOP_K, b_weight, band,
-            HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, SHARED_FP8, UNROLLED,
+            HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, SHARED_FP8,
         )  # fmt: skip
     elif PLANNED:
         wait_for_inputs(PDL)
@@ -161,20 +227,20 @@ def _down_kernel(
         for start in range(0, count, BLOCK_M):
             b_pair = tl.load(p_list + start + o_m, mask=start + o_m < count, other=-1)
             b_weight = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
-            down_band(
-                p_h, p_w, p_scales, expert, p_y,
-                b_pair, b_pair // TOP_K * SLOTS + b_pair % TOP_K, b_weight, band,
-                HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, UNROLLED,
+            b_out = b_pair // TOP_K * SLOTS + b_pair % TOP_K
+            expert_down(
+                p_h, p_hs, p_w, p_scales, expert, p_y, b_pair, b_out, b_weight, band,
+                HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES,
             )  # fmt: skip
     else:
         first, b_pair = all_tokens(p_ids, tile, expert, num_tokens, TOP_K, BLOCK_M)
         b_weight = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
         wait_for_inputs(PDL)
         if first:
-            down_band(
-                p_h, p_w, p_scales, expert, p_y,
-                b_pair, b_pair // TOP_K * SLOTS + b_pair % TOP_K, b_weight, band,
-                HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, UNROLLED,
+            b_out = b_pair // TOP_K * SLOTS + b_pair % TOP_K
+            expert_down(
+                p_h, p_hs, p_w, p_scales, expert, p_y, b_pair, b_out, b_weight, band,
+                HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES,
             )  # fmt: skip
 
 
@@ -186,12 +252,14 @@ def experts(
     down: Matrix,
     shared: tuple[torch.Tensor, Matrix] | None = None,
     tiles: tuple[Tiles, Tiles] | None = None,
+    split: Split | None = None,
 ) -> torch.Tensor:
     """Contributions [top_k (+ 1), tokens, hidden] float32, to be added per token in that order.
 
     x [tokens, hidden]; ids int32 and weights float32 [tokens, top_k], -1 for no expert: such
     contributions are undefined. gate_up [experts, 2 * dim, hidden], down [experts, hidden, dim];
-    shared: the shared expert's scaled activation [tokens, dim] and its down [hidden, dim].
+    shared: the shared expert's scaled activation [tokens, dim] and its down [hidden, dim];
+    split: ``x``'s, which experts in FP8 take instead.
     """
     (num_tokens, hidden), (num_experts, _, dim) = x.shape, down.shape
     top_k = ids.shape[1]
@@ -207,8 +275,8 @@ def experts(
     block_m = block_rows(num_tokens)
     assert dim % in_tiles.rows == hidden % in_tiles.k == 0
     assert hidden % out_tiles.rows == dim % out_tiles.k == 0
-    assert not in_fp8 or in_tiles.k == FP8_K.value
     assert not out_fp8 or out_tiles.k == FP8_K.value
+    (rows, row_scales), (h, h_scales) = inputs_of(x, split, down, num_tokens * top_k, in_fp8)
     slots, shared_tiles, shared_h = top_k, 0, x
     shared_w, shared_scales, shared_fp8 = w_out, s_out, out_fp8
     if shared is not None:
@@ -223,7 +291,6 @@ def experts(
     planned = num_tokens > 16
     lists, counts = plan(ids, num_experts) if planned else (ids, ids)
     grid_m = num_experts if planned else ids.numel()
-    h = torch.empty((num_tokens * top_k, dim), dtype=x.dtype, device=x.device)
     y = torch.empty((num_tokens, slots, hidden), dtype=torch.float32, device=x.device)
     shape = {
         "DIM": dim,
@@ -232,13 +299,15 @@ def experts(
         "PLANNED": planned,
     }
     gate_up_kernel[(dim // in_tiles.rows, grid_m)](
-        x,
+        rows,
+        row_scales,
         ids,
         lists,
         counts,
         w_in,
         s_in,
         h,
+        h_scales,
         num_tokens,
         K=hidden,
         FP8=in_fp8,
@@ -248,6 +317,7 @@ def experts(
     )
     _down_kernel[(hidden // out_tiles.rows, shared_tiles + grid_m)](
         h,
+        h_scales,
         ids,
         lists,
         counts,
@@ -279,10 +349,28 @@ def whole(w: Matrix) -> tuple[torch.Tensor, torch.Tensor, bool]:
     return (w.fp8, w.scales, True) if w.num_fp8 else (w.plain, w.scales, False)
 
 
+def inputs_of(
+    x: torch.Tensor, split: Split | None, down: Matrix, num_pairs: int, fp8: bool
+) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    """((x's rows, their scales), (those of h [pairs, dim], to be written)): both split in FP8, else
+    in ``x``'s dtype with scales that are not read."""
+    assert (down.num_fp8 > 0) == fp8, "experts of both kinds"
+    dim = down.shape[-1]
+    if not fp8:
+        h = torch.empty((num_pairs, dim), dtype=x.dtype, device=x.device)
+        return (x, down.scales), (h, down.scales)
+    split = split or split_rows(x)
+    assert split.is_of_rows(x)
+    assert dim % H_GROUP.value == 0, dim
+    h_split = Split.empty(num_pairs, dim, dim // H_GROUP.value, x.device)
+    return (split.q, split.s), (h_split.q, h_split.s)
+
+
 def tiles_of(num_tokens: int, fp8: bool) -> tuple[Tiles, Tiles]:
     """(for gate_up, for down), as measured on an H200."""
     if fp8:
-        return Tiles(32, 128, 3, 4, 2), Tiles(64 if num_tokens <= 8 else 128, 128, 3, 4)
+        rows = 64 if num_tokens <= 32 else 128
+        return Tiles(64, 128, 3, 4, split_stages=5), Tiles(rows, 128, 3, 4, split_stages=6)
     if num_tokens <= 256:
         return Tiles(32, 256, 3, 4), Tiles(128, 128, 3, 4)
     return Tiles(64, 128, 3, 4), Tiles(128, 64, 4, 4)

@@ -16,13 +16,16 @@ import triton.language as tl
 from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_large_linear import large_linear
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
-from engine.kernels.triton_rows import Tiles, prefetch_rows, rows_product
+from engine.kernels.triton_rows import Tiles, band_of, prefetch_rows, rows_product
+from engine.kernels.triton_split import Split
 from engine.model.matrix import Matrix
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def _linear_kernel(
     p_x,
+    p_q,
+    p_s,
     p_fp8,
     p_scales,
     p_w,
@@ -43,17 +46,19 @@ def _linear_kernel(
     FP8_STAGES: tl.constexpr,
     WEIGHTS_FIRST: tl.constexpr,
     FP8_UNROLLED: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
     PREFETCHED: tl.constexpr,
     PDL: tl.constexpr,
 ):
     # Programs of one band run side by side: its weights are read from memory once.
     first = tl.program_id(0) * BLOCK_T
-    band = tl.program_id(1) * BLOCK_N
+    band = band_of(tl.program_id(1), tl.num_programs(1), FP8_ROWS, BLOCK_N)
     split = tl.program_id(2)
     K_SPLIT: tl.constexpr = K // SPLITS
     rows = band + tl.arange(0, BLOCK_N)
     tokens = first + tl.arange(0, BLOCK_T)
     p_x += split * K_SPLIT
+    p_q += split * K_SPLIT
     p_w += split * K_SPLIT
     p_fp8 += split * K_SPLIT
     p_scales += split * (K_SPLIT // FP8_K)
@@ -61,8 +66,9 @@ def _linear_kernel(
     prefetch_rows(p_fp8, p_w, band, num_rows, FP8_ROWS, HAS_PLAIN, K, BLOCK_N, PREFETCHED, PDL)
     wait_for_inputs(PDL)
     b_y = rows_product(
-        p_x, stride_x, first, num_tokens, p_fp8, p_scales, p_w, band, num_rows, FP8_ROWS, HAS_PLAIN,
-        K, K_SPLIT, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, FP8_STAGES, WEIGHTS_FIRST, FP8_UNROLLED,
+        p_x, p_q, p_s, stride_x, first, num_tokens, p_fp8, p_scales, p_w, band, num_rows,
+        FP8_ROWS, HAS_PLAIN, K, K_SPLIT, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, FP8_STAGES,
+        WEIGHTS_FIRST, FP8_UNROLLED, IS_SPLIT,
     )  # fmt: skip
     p_y += split.to(tl.int64) * stride_split + tokens[:, None] * stride_y + rows[None, :]
     mask = in_batch & (rows[None, :] < num_rows)
@@ -70,13 +76,19 @@ def _linear_kernel(
 
 
 def stream_linear(
-    x: torch.Tensor, w: Matrix, splits: int, tiles: Tiles, out: torch.Tensor | None = None
+    x: torch.Tensor,
+    w: Matrix,
+    splits: int,
+    tiles: Tiles,
+    out: torch.Tensor | None = None,
+    split: Split | None = None,
 ) -> torch.Tensor:
     """``x @ w.T`` as [splits, tokens, rows]: float32 slices, or ``x``'s dtype if splits is 1.
 
     x [tokens, k], w [rows, k], rows contiguous; k a multiple of ``splits * tiles.k``, and of 128
     where rows are in FP8. ``out`` [tokens, rows], rows contiguous, receives the product in its own
-    dtype; splits is then 1.
+    dtype; splits is then 1. ``split`` is ``x``'s, of at most 64 tokens: rows in FP8 are multiplied
+    with it on FP8 tensor cores.
     """
     (num_tokens, k), num_rows = x.shape, w.shape[0]
     assert w.shape == (num_rows, k)
@@ -90,10 +102,17 @@ def stream_linear(
         assert out.shape == (num_tokens, num_rows)
         assert out.stride(1) == 1
         y = out.unsqueeze(0)
-    block_t = min(max(16, triton.next_power_of_2(num_tokens)), MAX_FP8_T if w.num_fp8 else 64)
+    largest = MAX_FP8_T if w.num_fp8 and split is None else MAX_STREAMED
+    block_t = min(max(16, triton.next_power_of_2(num_tokens)), largest)
+    if split is not None:
+        assert w.num_fp8
+        assert num_tokens <= block_t
+        assert split.is_of_rows(x)
     grid = (triton.cdiv(num_tokens, block_t), triton.cdiv(num_rows, tiles.rows), splits)
     _linear_kernel[grid](
         x,
+        x if split is None else split.q,
+        w.scales if split is None else split.s,
         w.fp8,
         w.scales,
         w.plain,
@@ -105,6 +124,7 @@ def stream_linear(
         y.stride(1),
         SPLITS=splits,
         BLOCK_T=block_t,
+        IS_SPLIT=split is not None,
         **tiles.arguments(w, k // splits),
         **overlap(x),
     )
@@ -122,19 +142,22 @@ def aligned_rows(*shape: int, dtype: torch.dtype, device: torch.device) -> torch
     return torch.empty((*others, aligned(length)), dtype=dtype, device=device)[..., :length]
 
 
-def linear_parts(x: torch.Tensor, w: Matrix) -> torch.Tensor:
-    """``x @ w.T`` as slices to be added: [parts, tokens, rows], one part beyond 64 tokens."""
+def linear_parts(x: torch.Tensor, w: Matrix, split: Split | None = None) -> torch.Tensor:
+    """``x @ w.T`` as slices to be added: [parts, tokens, rows], one part beyond 64 tokens.
+    ``split``: as of ``stream_linear``."""
     if x.shape[0] > MAX_STREAMED:
         return large_linear(x, w).unsqueeze(0)
     splits = 1 if w.shape[0] > MANY_ROWS else 4
-    return stream_linear(x, w, splits, tiles_of(x.shape[0], w, splits))
+    tiles = tiles_of(x.shape[0], w, splits, split is not None)
+    return stream_linear(x, w, splits, tiles, split=split)
 
 
-def linear(x: torch.Tensor, w: Matrix) -> torch.Tensor:
-    """``x @ w.T`` [tokens, rows] in ``x``'s dtype."""
+def linear(x: torch.Tensor, w: Matrix, split: Split | None = None) -> torch.Tensor:
+    """``x @ w.T`` [tokens, rows] in ``x``'s dtype; ``split``: as of ``stream_linear``."""
     if x.shape[0] > MAX_STREAMED:
         return large_linear(x, w)
-    return stream_linear(x, w, 1, tiles_of(x.shape[0], w, 1))[0]
+    tiles = tiles_of(x.shape[0], w, 1, split is not None)
+    return stream_linear(x, w, 1, tiles, split=split)[0]
 
 
 def float_linear(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -160,8 +183,10 @@ MANY_ROWS = 8192
 """Rows that fill 132 multiprocessors without a split of k."""
 
 
-def tiles_of(num_tokens: int, w: Matrix, splits: int) -> Tiles:
+def tiles_of(num_tokens: int, w: Matrix, splits: int, is_split: bool = False) -> Tiles:
     """As measured on an H200; any of them gives the same bits."""
+    if is_split:
+        return Tiles(64, 64, 4, 4, True, fp8_stages=6 if num_tokens <= 32 else 4)
     if w.num_fp8:
         rows, k = 32 if num_tokens <= 16 else 64, 128 if splits > 1 else 64
         return Tiles(rows, k, 6, 4, True, fp8_stages=3, fp8_unrolled=2)

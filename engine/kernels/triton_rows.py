@@ -11,9 +11,11 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from engine.kernels.triton_dot import dot
 from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_fp8 import add_product
 from engine.kernels.triton_overlap import prefetch
+from engine.kernels.triton_split import PARTS, sum_of_parts
 from engine.model.matrix import Matrix
 
 
@@ -95,6 +97,44 @@ def _stream(
 
 
 @triton.jit
+def _stream_split(
+    p_q,
+    p_s,
+    num_tokens,
+    p_w,
+    p_scales,
+    K: tl.constexpr,
+    K_SPLIT: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """[BLOCK_T, BLOCK_N] float32 of rows in FP8 and the split of the first tokens."""
+    R: tl.constexpr = BLOCK_T * PARTS
+    o_q = tl.arange(0, R)
+    in_batch = o_q < num_tokens * PARTS
+    o_k = tl.arange(0, FP8_K)
+    p_q += o_q[:, None] * K
+    b_s = tl.load(p_s + o_q // PARTS, mask=in_batch, other=0.0)
+    scale = tl.load(p_scales)
+    b_y = tl.zeros((BLOCK_N, R), tl.float32)
+    for k in tl.range(0, K_SPLIT, FP8_K, num_stages=STAGES):
+        b_w = tl.load(p_w + (k + o_k)[None, :])
+        b_q = tl.load(p_q + (k + o_k)[None, :], mask=in_batch[:, None], other=0.0)
+        # Read a round ahead: its use would wait for it.
+        next_scale = tl.load(p_scales + tl.minimum(k + FP8_K, K_SPLIT - FP8_K) // FP8_K)
+        b_y += dot(b_w, tl.trans(b_q), tl.zeros((BLOCK_N, R), tl.float32)) * scale
+        scale = next_scale
+    return tl.trans(sum_of_parts(b_y * b_s[None, :], BLOCK_N, BLOCK_T))
+
+
+@triton.jit
+def band_of(program, num_programs, FP8_ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The first row of a program's band. Plain rows, which take twice the bytes, come first."""
+    return (program + FP8_ROWS // BLOCK_N) % num_programs * BLOCK_N
+
+
+@triton.jit
 def prefetch_rows(
     p_fp8,
     p_w,
@@ -120,6 +160,8 @@ def prefetch_rows(
 @triton.jit
 def rows_product(
     p_x,
+    p_q,
+    p_s,
     stride_x,
     first,
     num_tokens,
@@ -139,19 +181,26 @@ def rows_product(
     FP8_STAGES: tl.constexpr,
     WEIGHTS_FIRST: tl.constexpr,
     FP8_UNROLLED: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
 ):
     """[BLOCK_T, BLOCK_N] float32: K_SPLIT columns of the tokens from ``first`` on, times
-    those of a matrix's rows from ``band`` on, which begins at ``p_fp8``, ``p_scales``, ``p_w``."""
+    those of a matrix's rows from ``band`` on, which begins at ``p_fp8``, ``p_scales``, ``p_w``.
+    IS_SPLIT: rows in FP8 meet ``p_q`` and ``p_s``, and ``first`` is 0."""
     rows = band + tl.arange(0, BLOCK_N)
     p_fp8 += rows.to(tl.int64)[:, None] * K
     p_scales += band // FP8_K * (K // FP8_K)
     # Past the last row read the last one again: no mask on the stream of weights.
     p_w += (tl.minimum(rows, num_rows - 1) - FP8_ROWS).to(tl.int64)[:, None] * K
     if FP8_ROWS > 0 and (not HAS_PLAIN or band < FP8_ROWS):
-        b_y = _stream(
-            p_x, stride_x, first, num_tokens, p_fp8, p_scales,
-            K_SPLIT, BLOCK_T, BLOCK_N, FP8_K, FP8_STAGES, FP8_UNROLLED, False, True,
-        )  # fmt: skip
+        if IS_SPLIT:
+            b_y = _stream_split(
+                p_q, p_s, num_tokens, p_fp8, p_scales, K, K_SPLIT, BLOCK_T, BLOCK_N, FP8_STAGES
+            )
+        else:
+            b_y = _stream(
+                p_x, stride_x, first, num_tokens, p_fp8, p_scales,
+                K_SPLIT, BLOCK_T, BLOCK_N, FP8_K, FP8_STAGES, FP8_UNROLLED, False, True,
+            )  # fmt: skip
     else:
         b_y = _stream(
             p_x, stride_x, first, num_tokens, p_w, p_scales,

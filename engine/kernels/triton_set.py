@@ -24,10 +24,11 @@ from engine.kernels.triton_experts_fp8 import experts_fp8
 from engine.kernels.triton_experts_prefill import experts_prefill
 from engine.kernels.triton_fp8 import widened_rows
 from engine.kernels.triton_gated_norm import gated_rms_norm
-from engine.kernels.triton_linear import float_linear, linear, linear_parts
+from engine.kernels.triton_linear import MAX_STREAMED, float_linear, linear, linear_parts
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_rope_cache import cache_kv, rope_cache
 from engine.kernels.triton_route import route_shared
+from engine.kernels.triton_split import Split, split_rows
 from engine.model.config import ModelConfig
 from engine.model.matrix import Matrix
 from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
@@ -59,6 +60,9 @@ class TritonKernels:
         self._config = config
         self._device = device
         self._max_rows = max_rows
+        self._in_fp8 = config.quantization.source != "none"
+        self._last_norm: tuple[torch.Tensor, Split] | None = None
+        """What ``add_norm`` returned last, and its split, for the products that follow."""
 
     @cached_property
     def _delta_workspace(self) -> DeltaWorkspace:
@@ -87,7 +91,21 @@ class TritonKernels:
         norm: torch.Tensor,
         eps: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return add_rms_norm(hidden, _parts(pending), norm, eps)
+        if not self._in_fp8 or hidden.shape[0] > MAX_STREAMED:
+            return add_rms_norm(hidden, _parts(pending), norm, eps)
+        split = Split.empty(hidden.shape[0], hidden.shape[1], 1, hidden.device)
+        hidden, x = add_rms_norm(hidden, _parts(pending), norm, eps, split)
+        self._last_norm = x, split
+        return hidden, x
+
+    def split_of(self, x: torch.Tensor, weight: Matrix) -> Split | None:
+        """``x``'s for a product with ``weight``: none in BF16 or of many tokens, the last norm's
+        where ``x`` is that norm, and else made now."""
+        if not weight.num_fp8 or x.shape[0] > MAX_STREAMED:
+            return None
+        if self._last_norm is not None and self._last_norm[0] is x:
+            return self._last_norm[1]
+        return split_rows(x)
 
     def linear_add(
         self, hidden: torch.Tensor, x: torch.Tensor, weight: Matrix
@@ -112,9 +130,11 @@ class TritonKernels:
             slots, ring, num_stored = self._rows(inputs, "decode").slots, None, 1
             if drafts := inputs.drafts:
                 slots, ring, num_stored = drafts.state_slots, drafts.rings[layer], drafts.num_stored
+            rows = x if n == x.shape[0] else x[:n]
             projected = conv_linear(
-                x[:n], weights.in_proj, weights.conv, conv, slots, ring, num_stored
-            )
+                rows, weights.in_proj, weights.conv, conv, slots, ring, num_stored,
+                split=self.split_of(rows, weights.in_proj),
+            )  # fmt: skip
             parts.append(
                 delta_decode(
                     projected[:, :width],
@@ -130,7 +150,9 @@ class TritonKernels:
                 )
             )
         if inputs.prefill:
-            projected = linear(x[n:], weights.in_proj)[:, :width]
+            rows = x[n:] if n else x
+            split = self.split_of(rows, weights.in_proj)
+            projected = linear(rows, weights.in_proj, split)[:, :width]
             parts.append(self._deltanet_prefill(projected, weights, eps, conv, recurrent, inputs))
         return _joined(parts)
 
@@ -166,7 +188,7 @@ class TritonKernels:
     ) -> torch.Tensor:
         kv_heads, head_dim = kv.shape[-2:]
         heads = weights.kq_norm.shape[0] - kv_heads
-        projected = linear(x, weights.in_proj)
+        projected = linear(x, weights.in_proj, self.split_of(x, weights.in_proj))
         gate = projected[:, (2 * kv_heads + heads) * head_dim :]
         n = inputs.num_decode
         positions = inputs.once("positions", inputs.positions.int)
@@ -213,7 +235,8 @@ class TritonKernels:
         inputs: Inputs,
     ) -> None:
         kv_heads, head_dim = kv.shape[-2:]
-        projected = linear(x, weights.in_proj.first(2 * kv_heads * head_dim))
+        weight = weights.in_proj.first(2 * kv_heads * head_dim)
+        projected = linear(x, weight, self.split_of(x, weight))
         positions, n = inputs.once("positions", inputs.positions.int), inputs.num_decode
         if inputs.decode:
             cache_kv(
@@ -237,11 +260,14 @@ class TritonKernels:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         num_experts = weights.gate_up.shape[0]
         width = 2 * weights.shared_down.shape[1] + num_experts + 1
-        projected = linear_parts(x, weights.in_proj)[..., :width]
+        split = self.split_of(x, weights.in_proj)
+        projected = linear_parts(x, weights.in_proj, split)[..., :width]
         ids, chosen, shared = route_shared(projected, num_experts, top_k, x.dtype, inputs.live)
         if x.shape[0] <= MAX_STREAMED_TOKENS:
             both = (shared, weights.shared_down)
-            return hidden, experts(x, ids, chosen, weights.gate_up, weights.down, both)
+            split = self.split_of(x, weights.gate_up)
+            y = experts(x, ids, chosen, weights.gate_up, weights.down, both, split=split)
+            return hidden, y
         hidden = torch.addmm(hidden, shared, widened_rows(weights.shared_down).t())
         prefill = experts_fp8 if weights.gate_up.num_fp8 else experts_prefill
         return hidden, prefill(x, ids, chosen, weights.gate_up, weights.down)

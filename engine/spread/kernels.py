@@ -52,7 +52,7 @@ class SpreadKernels:
 
     def __init__(self, local: TritonKernels, exchange: Exchange, most_members: int) -> None:
         self._exchange, self._most_members = exchange, most_members
-        self._local_norm = local.add_norm
+        self._local_norm, self._split_of = local.add_norm, local.split_of
         self.ring_shape, self.logits = local.ring_shape, local.logits
         self.linear_add, self.deltanet = local.linear_add, local.deltanet
         self.attention, self.write_kv = local.attention, local.write_kv
@@ -70,7 +70,8 @@ class SpreadKernels:
         layer = next(inputs.once("spread layers", count))
         num_experts = weights.gate_up.shape[0]
         width = 2 * weights.shared_down.shape[1] + num_experts + 1
-        projected = linear_parts(x, weights.in_proj)[..., :width]
+        split = self._split_of(x, weights.in_proj)
+        projected = linear_parts(x, weights.in_proj, split)[..., :width]
         ids, chosen, shared = route_shared(projected, num_experts, top_k, x.dtype, inputs.live)
         if layer == 0:
             agree(self._exchange)

@@ -11,7 +11,15 @@ import triton
 import triton.language as tl
 
 from engine.kernels.triton_expert_bands import down_band
-from engine.kernels.triton_experts import Tiles, block_rows, gate_up_kernel, tiles_of, whole
+from engine.kernels.triton_experts import (
+    Tiles,
+    block_rows,
+    expert_down,
+    gate_up_kernel,
+    inputs_of,
+    tiles_of,
+    whole,
+)
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.model.matrix import Matrix
 from engine.spread.memory import Exchange
@@ -22,6 +30,7 @@ from engine.spread.triton_words import PLACE, float_pointers, is_aborted, member
 @triton.jit(do_not_specialize=["rows_each", "num_rows", "shared_tiles"])
 def _down_kernel(
     p_h,
+    p_hs,
     p_lists,
     p_counts,
     p_weights,
@@ -44,7 +53,7 @@ def _down_kernel(
     BLOCK_K: tl.constexpr,
     FP8: tl.constexpr,
     SHARED_FP8: tl.constexpr,
-    UNROLLED: tl.constexpr,
+    SPLIT_STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Programs of the first ``shared_tiles`` do the shared expert, the others an expert each."""
@@ -61,7 +70,7 @@ def _down_kernel(
         down_band(
             p_shared_h, p_shared_w, p_shared_scales, tile * 0, p_own,
             b_row, b_token * SLOTS + TOP_K, tl.full((BLOCK_M,), 1.0, tl.float32), band,
-            HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, SHARED_FP8, UNROLLED,
+            HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, SHARED_FP8,
         )  # fmt: skip
     else:
         # Written by the launch before the last one: they can be read before the wait.
@@ -81,10 +90,10 @@ def _down_kernel(
                 b_pair = tl.where(aborted == 1, -1, b_pair)
                 b_row, b_slot = tl.maximum(b_pair, 0) // TOP_K, tl.maximum(b_pair, 0) % TOP_K
                 p_home = float_pointers(member_address(p_addresses, b_row // rows_each) + RETURNED)
-                down_band(
-                    p_h, p_w, p_scales, tile, p_home,
-                    b_pair, b_row % rows_each * SLOTS + b_slot, b_weight, band,
-                    HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, UNROLLED,
+                b_out = b_row % rows_each * SLOTS + b_slot
+                expert_down(
+                    p_h, p_hs, p_w, p_scales, tile, p_home, b_pair, b_out, b_weight, band,
+                    HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES,
                 )  # fmt: skip
 
 
@@ -121,15 +130,17 @@ def experts(
         shared_tiles = triton.cdiv(rows_each, block_m)
     assert dim % in_tiles.rows == hidden % in_tiles.k == 0
     assert hidden % out_tiles.rows == dim % out_tiles.k == 0
-    h = torch.empty((num_rows * top_k, dim), dtype=rows.x.dtype, device=rows.x.device)
+    (x, x_scales), (h, h_scales) = inputs_of(rows.x, None, down, num_rows * top_k, in_fp8)
     gate_up_kernel[(dim // in_tiles.rows, num_experts)](
-        rows.x,
+        x,
+        x_scales,
         rows.lists,
         rows.lists,
         rows.counts,
         w_in,
         s_in,
         h,
+        h_scales,
         num_rows,
         K=hidden,
         DIM=dim,
@@ -142,6 +153,7 @@ def experts(
     )
     _down_kernel[(hidden // out_tiles.rows, shared_tiles + num_experts)](
         h,
+        h_scales,
         rows.lists,
         rows.counts,
         rows.weights,

@@ -4,14 +4,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from engine.kernels.triton_add_norm import add_rms_norm
 from engine.kernels.triton_experts import Tiles as DecodeTiles
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_fp8 import experts_fp8
 from engine.kernels.triton_experts_prefill import Tiles as PrefillTiles
 from engine.kernels.triton_fp8 import widened_rows
-from engine.kernels.triton_linear import stream_linear
+from engine.kernels.triton_linear import linear, linear_parts, stream_linear
 from engine.kernels.triton_quantise import quantise_rows
 from engine.kernels.triton_rows import Tiles
+from engine.kernels.triton_split import Split, split_rows
 from engine.model.matrix import FP8, Matrix
 from tests.kernels.closeness import relative_error
 
@@ -57,6 +59,37 @@ def test_linear(
         assert relative_error(y.sum(0)[:, num_fp8:], truth(x, w)[:, num_fp8:]) < CLOSE
 
 
+def test_a_norm_is_split_into_two_exactly(device: torch.device) -> None:
+    hidden, weight = draw(5, HIDDEN, device=device), torch.ones(HIDDEN, device=device)
+    hidden[:, ::11] *= 30
+    hidden[4] = 0.0
+    split = Split.empty(5, HIDDEN, 1, device)
+    _, x = add_rms_norm(hidden, None, weight, 1e-6, split)
+    largest = x.float().abs().amax(1, keepdim=True)
+    back = split.q.float().sum(1) * split.s
+    assert ((back - x.float()).abs() <= largest * 2.0**-17).all()
+    assert torch.equal(back, torch.where(x.float().abs() >= largest / 512, x.float(), back))
+    assert ((largest / split.s)[:4] >= 128).all()
+    assert (largest / split.s < 256).all()
+    again = split_rows(x)
+    assert torch.equal(again.q.view(torch.uint8), split.q.view(torch.uint8))
+    assert torch.equal(again.s, split.s)
+
+
+@pytest.mark.parametrize(("num_fp8", "num_plain"), [(128, 0), (256, 33)])
+def test_linear_of_a_split(num_fp8: int, num_plain: int, device: torch.device) -> None:
+    x, w = draw(33, 512, device=device), mixed(num_fp8, num_plain, 512, device)
+    x[:, ::11] *= 30
+    for product in (linear, linear_parts):
+        y = product(x, w, split_rows(x))
+        summed = y if product is linear else y.sum(0)
+        assert relative_error(summed[:, :num_fp8], truth(x, w)[:, :num_fp8]) < CLOSE
+        if num_plain:
+            assert relative_error(summed[:, num_fp8:], truth(x, w)[:, num_fp8:]) < CLOSE
+        alone = product(x[2:3], w, split_rows(x[2:3]))
+        assert torch.equal(alone[..., 0, :], y[..., 2, :])
+
+
 def test_every_e4m3_number_is_exact_in_a_product(device: torch.device) -> None:
     numbers = torch.arange(256, dtype=torch.uint8, device=device).view(FP8)
     numbers = torch.where(numbers.float().isnan(), 0.0, numbers.float()).to(FP8)
@@ -98,17 +131,16 @@ def some_experts(device: torch.device) -> tuple[Matrix, Matrix]:
     )
 
 
-@pytest.mark.parametrize("unrolled", [1, 2])
 @pytest.mark.parametrize("shared_fp8", [False, True])
 @pytest.mark.parametrize("num_tokens", [1, 5, 37])
-def test_experts(num_tokens: int, shared_fp8: bool, unrolled: int, device: torch.device) -> None:
+def test_experts(num_tokens: int, shared_fp8: bool, device: torch.device) -> None:
     x, (gate_up, down) = draw(num_tokens, HIDDEN, device=device), some_experts(device)
     ids, weights = routed(num_tokens, device)
     shared = draw(num_tokens, DIM, device=device)
     shared_down = mixed(HIDDEN, 0, DIM, device)
     if not shared_fp8:
         shared_down = Matrix.of(shared_down.dequantised())
-    tiles = DecodeTiles(64, 128, 2, 4, unrolled), DecodeTiles(128, 128, 2, 4, unrolled)
+    tiles = DecodeTiles(64, 128, 2, 4), DecodeTiles(128, 128, 2, 4)
     y = experts(x, ids, weights, gate_up, down, (shared, shared_down), tiles)
     live = num_tokens - num_tokens // 4
     expected = true_contributions(x, ids, weights, gate_up, down)

@@ -1,0 +1,135 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""A band of an expert's weights in FP8 times tokens split in two (triton_split.py).
+
+As ``triton_expert_bands``, with dot(w, [q0, q1]^T), of which the weights are the longer side. h is
+split too: p_h e4m3 [pairs, 2, DIM], with p_hs [pairs, DIM / H_GROUP].
+"""
+
+import triton
+import triton.language as tl
+
+from engine.kernels.triton_dot import dot
+from engine.kernels.triton_fp8 import BLOCK_K
+from engine.kernels.triton_split import PARTS, power_of_two, sum_of_parts, two_parts
+
+H_GROUP = tl.constexpr(64)
+"""Columns of h that share a scale: those that a program of ``gate_up_split`` computes."""
+
+
+@triton.jit
+def _both_parts(b_pair, BLOCK_M: tl.constexpr):
+    """[BLOCK_M * PARTS]: each pair once for each part."""
+    return tl.reshape(tl.join(b_pair, b_pair), (BLOCK_M * PARTS,))
+
+
+@triton.jit
+def gate_up_split(
+    p_q,
+    p_s,
+    p_w,
+    p_scales,
+    p_h,
+    p_hs,
+    b_pair,
+    band,
+    K: tl.constexpr,
+    DIM: tl.constexpr,
+    TOP_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """BLOCK_N columns of h from ``band`` on; ``p_w`` begins at the expert, ``p_scales`` at the
+    band's. A tile has rows of gate and of up, eight of one and eight of the other in turn, so that
+    a thread holds both sums of a column of h."""
+    tl.static_assert(BLOCK_N == H_GROUP)
+    R: tl.constexpr = BLOCK_M * PARTS
+    M: tl.constexpr = BLOCK_N * 2
+    UP_SCALES: tl.constexpr = DIM // BLOCK_K * (K // BLOCK_K)
+    o_k = tl.arange(0, BLOCK_K)[None, :]
+    o_r = tl.arange(0, M)
+    is_up = o_r % 16 >= 8
+    o_w = band + o_r // 16 * 8 + o_r % 8 + tl.where(is_up, DIM, 0)
+    p_band = p_w + o_w[:, None] * K + o_k
+    b_pair_q = _both_parts(b_pair, BLOCK_M)
+    o_q = tl.maximum(b_pair_q, 0) // TOP_K * PARTS + tl.arange(0, R) % PARTS
+    p_rows = p_q + o_q[:, None] * K + o_k
+    valid_q = (b_pair_q >= 0)[:, None]
+    gate_scale = tl.load(p_scales)
+    up_scale = tl.load(p_scales + UP_SCALES)
+    b_y = tl.zeros((M, R), tl.float32)
+    for k in tl.range(0, K, BLOCK_K, num_stages=STAGES):
+        b_q = tl.load(p_rows + k, mask=valid_q, other=0.0)
+        b_w = tl.load(p_band + k)
+        # Read a round ahead: its use would wait for it.
+        p_next = p_scales + tl.minimum(k + BLOCK_K, K - BLOCK_K) // BLOCK_K
+        next_gate = tl.load(p_next)
+        next_up = tl.load(p_next + UP_SCALES)
+        b_part = dot(b_w, tl.trans(b_q), tl.zeros((M, R), tl.float32))
+        b_y += b_part * tl.where(is_up[:, None], up_scale, gate_scale)
+        gate_scale, up_scale = next_gate, next_up
+    b_s = tl.load(p_s + tl.maximum(b_pair, 0) // TOP_K)
+    b_y = sum_of_parts(b_y, M, BLOCK_M) * b_s[None, :]
+    b_y = tl.permute(tl.reshape(b_y, (BLOCK_N // 8, 2, 8, BLOCK_M)), (0, 2, 3, 1))
+    b_gate, b_up = tl.split(b_y)
+    b_gate = tl.reshape(b_gate, (BLOCK_N, BLOCK_M))
+    b_up = tl.reshape(b_up, (BLOCK_N, BLOCK_M))
+    b_h = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
+    # Rounded as the bfloat16 that two parts hold.
+    b_h = b_h.to(tl.bfloat16).to(tl.float32)
+    b_hs, b_inverse = power_of_two(tl.max(tl.abs(b_h), axis=0))
+    b_first, b_second = two_parts(b_h * b_inverse[None, :])
+    valid = b_pair >= 0
+    b_row = b_pair.to(tl.int64)
+    p_out = p_h + b_row[None, :] * (PARTS * DIM) + band + tl.arange(0, BLOCK_N)[:, None]
+    tl.store(p_out, b_first, mask=valid[None, :])
+    tl.store(p_out + DIM, b_second, mask=valid[None, :])
+    tl.store(p_hs + b_row * (DIM // H_GROUP) + band // H_GROUP, b_hs, mask=valid)
+
+
+@triton.jit
+def down_split(
+    p_h,
+    p_hs,
+    p_w,
+    p_scales,
+    expert,
+    p_y,
+    b_row,
+    b_out,
+    b_weight,
+    band,
+    HIDDEN: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """As ``down_band``, of the split that ``gate_up_split`` leaves."""
+    R: tl.constexpr = BLOCK_M * PARTS
+    GROUPS: tl.constexpr = DIM // H_GROUP
+    b_row_q = _both_parts(b_row, BLOCK_M)
+    valid_q = b_row_q >= 0
+    b_from = tl.maximum(b_row_q, 0).to(tl.int64)
+    o_k = tl.arange(0, H_GROUP)[None, :]
+    o_n = band + tl.arange(0, BLOCK_N)
+    p_rows = p_h + (b_from * PARTS + tl.arange(0, R) % PARTS)[:, None] * DIM + o_k
+    p_row_scales = p_hs + b_from * GROUPS
+    p_band = p_w + expert.to(tl.int64) * (HIDDEN * DIM) + o_n[:, None] * DIM + o_k
+    p_scales += (expert * (HIDDEN // BLOCK_K) + band // BLOCK_K) * (DIM // BLOCK_K)
+    scale = tl.load(p_scales)
+    b_s = tl.load(p_row_scales, mask=valid_q, other=0.0)
+    b_y = tl.zeros((BLOCK_N, R), tl.float32)
+    for group in tl.range(0, GROUPS, num_stages=STAGES):
+        b_w = tl.load(p_band + group * H_GROUP)
+        b_h = tl.load(p_rows + group * H_GROUP, mask=valid_q[:, None], other=0.0)
+        following = tl.minimum(group + 1, GROUPS - 1)
+        next_scale = tl.load(p_scales + following * H_GROUP // BLOCK_K)
+        b_next = tl.load(p_row_scales + following, mask=valid_q, other=0.0)
+        b_part = dot(b_w, tl.trans(b_h), tl.zeros((BLOCK_N, R), tl.float32))
+        b_y += b_part * (b_s * scale)[None, :]
+        scale, b_s = next_scale, b_next
+    b_sum = tl.trans(sum_of_parts(b_y, BLOCK_N, BLOCK_M)) * b_weight[:, None]
+    p_out = p_y + b_out.to(tl.int64) * HIDDEN
+    b_sum = b_sum.to(p_out.dtype.element_ty)
+    tl.store(p_out[:, None] + o_n[None, :], b_sum, mask=(b_row >= 0)[:, None])

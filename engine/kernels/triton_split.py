@@ -1,0 +1,116 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""A bfloat16 activation as the sum of two e4m3 numbers, for products on FP8 tensor cores.
+
+    x[t, c] = s[t] * (q[t, 0, c] + q[t, 1, c]),   s a power of two with max_c |x / s| in [128, 256)
+
+bfloat16 has 8 significant bits and e4m3 has 4: the first part rounds x / s, and what is left, up to
+half a unit of the first part's last place with either sign, has 4 significant bits. It is exact
+where |x| is at least max / 512, and within max * 2^-17 below. So a weight in e4m3 times both parts
+is the product with bfloat16, and no weight has to be converted: dot(w, [q0, q1]^T), rows 2t and
+2t + 1 of the second operand being token t's parts, takes the weights from shared memory as they
+are.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.model.matrix import FP8
+
+PARTS = tl.constexpr(2)
+
+
+@dataclass(frozen=True)
+class Split:
+    """q e4m3 [tokens, 2, k] and s float32 [tokens, groups], both contiguous: a scale for each
+    k / groups columns."""
+
+    q: torch.Tensor
+    s: torch.Tensor
+
+    @classmethod
+    def empty(cls, num_tokens: int, k: int, groups: int, device: torch.device) -> "Split":
+        """To be written by a kernel."""
+        q = torch.empty((num_tokens, PARTS.value, k), dtype=FP8, device=device)
+        return cls(q, torch.empty((num_tokens, groups), dtype=torch.float32, device=device))
+
+    def is_of_rows(self, x: torch.Tensor) -> bool:
+        """Whether the shapes are those of x [tokens, k] with one scale a token."""
+        num_tokens, k = x.shape
+        shapes = (num_tokens, PARTS.value, k), (num_tokens, 1)
+        assert self.q.is_contiguous()
+        assert self.s.is_contiguous()
+        return (self.q.shape, self.s.shape) == shapes
+
+
+@triton.jit
+def _rounded(b_x):
+    """float32 -> the nearest number of e4m3, ties to even, still in float32.
+
+    Not by way of e4m3 and back: ptxas 12.8 takes what it unpacks from another register where pairs
+    of results are packed again for a store (seen from 4 elements a thread on, for sm_90a).
+    """
+    b_power = (b_x.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+    # A unit of the last place, times 1.5 * 2^23.
+    b_magic = tl.maximum(b_power, 0.015625) * 1572864.0
+    return (b_x + b_magic) - b_magic
+
+
+@triton.jit
+def power_of_two(b_amax):
+    """(s, 1 / s) of the largest magnitudes, all float32; s is between 2^-118 and 2^116."""
+    b_exponent = (b_amax.to(tl.int32, bitcast=True) >> 23) & 0xFF
+    b_exponent = tl.minimum(tl.maximum(b_exponent, 16), 250)
+    b_s = ((b_exponent - 7) << 23).to(tl.float32, bitcast=True)
+    b_inverse = ((261 - b_exponent) << 23).to(tl.float32, bitcast=True)
+    return b_s, b_inverse
+
+
+@triton.jit
+def two_parts(b_scaled):
+    """Of x / s in float32, with |x / s| below 256."""
+    b_first = _rounded(b_scaled)
+    return b_first.to(tl.float8e4nv), _rounded(b_scaled - b_first).to(tl.float8e4nv)
+
+
+@triton.jit
+def sum_of_parts(b_y, M: tl.constexpr, T: tl.constexpr):
+    """[M, T * PARTS] -> [M, T], a token's parts side by side."""
+    b_first, b_second = tl.split(tl.reshape(b_y, (M, T, PARTS)))
+    return b_first + b_second
+
+
+@triton.jit
+def store_split(b_x, p_q, p_s, row, o_k, mask, K: tl.constexpr):
+    """``b_x`` float32, one row of K columns, under one scale."""
+    b_s, b_inverse = power_of_two(tl.max(tl.abs(b_x), axis=0))
+    b_first, b_second = two_parts(b_x * b_inverse)
+    tl.store(p_q + row * (PARTS * K) + o_k, b_first, mask=mask)
+    tl.store(p_q + row * (PARTS * K) + K + o_k, b_second, mask=mask)
+    tl.store(p_s + row, b_s)
+
+
+@triton.jit
+def _split_kernel(p_x, p_q, p_s, stride_x, K: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    o_k = tl.arange(0, BLOCK)
+    mask = o_k < K
+    wait_for_inputs(PDL)
+    b_x = tl.load(p_x + row * stride_x + o_k, mask=mask, other=0.0).to(tl.float32)
+    store_split(b_x, p_q, p_s, row, o_k, mask, K)
+
+
+def split_rows(x: torch.Tensor) -> Split:
+    """Of x [tokens, k], rows contiguous, with one scale a token."""
+    num_tokens, k = x.shape
+    assert x.stride(1) == 1
+    split = Split.empty(num_tokens, k, 1, x.device)
+    if num_tokens:
+        _split_kernel[(num_tokens,)](
+            x, split.q, split.s, x.stride(0), K=k, BLOCK=triton.next_power_of_2(k),
+            num_warps=8, **overlap(x),
+        )  # fmt: skip
+    return split
