@@ -1,9 +1,9 @@
 """``python -m tests.engine.compile_kernels [NAME...]``: do the kernels compile for a Hopper GPU?
 
-No GPU is needed: what prompts, decode steps, spread ones and those with drafts launch is compiled
-to machine code for sm_90, with its shared memory printed, and launched nowhere. With NAMEs only
-kernels whose names contain one. It takes some minutes, so no test runs it. TRITON_INTERPRET must be
-off.
+No GPU is needed: what prompts, decode steps, spread ones and those with drafts launch, in BF16 and
+in FP8, is compiled to machine code for sm_90, with its shared memory printed, and launched nowhere.
+With NAMEs only kernels whose names contain one. It takes some minutes, so no test runs it.
+TRITON_INTERPRET must be off.
 """
 
 import random
@@ -20,6 +20,7 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime import jit
 
 from engine.batch import Binding
+from engine.config import Quantize
 from engine.cuda_sampler import CudaSampler
 from engine.draft_graphs import DraftGraphs
 from engine.graphs import DecodeGraphs
@@ -38,6 +39,7 @@ from transport.wire.sampling import StopRule
 from transport.wire.spread import MAX_ROWS
 
 TARGET = GPUTarget("cuda", 90, 32)
+QUANTIZE: tuple[Quantize, ...] = ("none", "fp8")
 BUCKETS = (1, 8, 64)
 MAX_DRAFTS, MAX_SEQ_LEN = 2, 4096
 
@@ -146,21 +148,13 @@ def steps(engine: Engine) -> None:
             drafts.layer.forward_draft(bucket, place)
 
 
-def main(names: list[str]) -> int:
-    torch.set_num_threads(1)
-    compiled = Compiled(names)
-    jit.JITFunction.run = lambda self, *args, **kwargs: compiled.launch(self, *args, **kwargs)
-    noted.without_arithmetic()
-    torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[assignment,method-assign]
-    for module in list(sys.modules.values()):
-        if module.__name__.startswith(("engine.kernels.", "engine.spread.")) and hasattr(
-            module, "overlap"
-        ):
-            module.overlap = lambda _: {"PDL": True, "launch_pdl": True}
+def launch_all(quantize: Quantize) -> None:
+    """What a small engine with such weights launches."""
     with tempfile.TemporaryDirectory() as folder:
         engine = noted.small_engine(
-            Path(folder), num_valid_ids=noted.NUM_VALID_IDS, max_drafts=MAX_DRAFTS
-        )
+            Path(folder), num_valid_ids=noted.NUM_VALID_IDS, max_drafts=MAX_DRAFTS,
+            quantize=quantize,
+        )  # fmt: skip
         noted.as_on_a_gpu(engine)
         engine._drafts = PromptDrafts(engine)
         with torch.inference_mode():
@@ -172,6 +166,21 @@ def main(names: list[str]) -> int:
                         engine.restore(row.state_slot, row.state_slot, row.start)
                 engine.launch(batch).result()
             steps(engine)
+
+
+def main(names: list[str]) -> int:
+    torch.set_num_threads(1)
+    compiled = Compiled(names)
+    jit.JITFunction.run = lambda self, *args, **kwargs: compiled.launch(self, *args, **kwargs)
+    noted.without_arithmetic()
+    torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[assignment,method-assign]
+    for module in list(sys.modules.values()):
+        if module.__name__.startswith(("engine.kernels.", "engine.spread.")) and hasattr(
+            module, "overlap"
+        ):
+            module.overlap = lambda _: {"PDL": True, "launch_pdl": True}
+    for quantize in QUANTIZE:
+        launch_all(quantize)
     if compiled.failed:
         print(f"{len(compiled.failed)} kernels do not compile: {sorted(set(compiled.failed))}")
     return bool(compiled.failed)

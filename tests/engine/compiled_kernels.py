@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from triton.runtime import jit
 
 from engine import cuda_sampler
 from engine.batch import Binding, ForwardBatch, Keep, Row, Scoring
-from engine.config import Device, EngineConfig
+from engine.config import Device, EngineConfig, Quantize
 from engine.cuda_sampler import CudaSampler, num_logits
 from engine.kernels.triton_set import TritonKernels
 from engine.model.config import ModelConfig
@@ -69,6 +70,7 @@ def small_engine(
     *,
     num_valid_ids: int | None = None,
     max_drafts: int = 0,
+    quantize: Quantize = "none",
 ) -> Engine:
     """The real head sizes, pages and top-k, so the real choice of kernels; little else."""
     config = json.loads(FULL_SIZE.read_text())
@@ -77,14 +79,14 @@ def small_engine(
     (folder / "config.json").write_text(json.dumps(config))
     settings = EngineConfig(
         folder, PAGES, 64, load_format="dummy", dtype="bfloat16", device=device,
-        num_valid_ids=num_valid_ids, max_drafts=max_drafts,
+        num_valid_ids=num_valid_ids, max_drafts=max_drafts, quantize=quantize,
     )  # fmt: skip
+    model = ModelConfig.read(folder)
+    model = model.quantised() if quantize == "fp8" else model
     return Engine.load(
         settings,
         lambda size: torch.zeros(size, dtype=torch.uint8, device=device),
-        kernels=TritonKernels(
-            ModelConfig.read(folder), torch.device(device), 64 * (1 + max_drafts)
-        ),
+        kernels=TritonKernels(model, torch.device(device), 64 * (1 + max_drafts)),
     )
 
 
@@ -145,8 +147,9 @@ def as_on_a_gpu(engine: Engine) -> None:
 def without_arithmetic() -> None:
     """Let torch's own products and random weights take no time."""
     torch.nn.functional.linear = lambda x, w: x.new_empty(len(x), len(w))  # type: ignore[assignment]
-    torch.mm = lambda x, w, *, out_dtype, out: out.zero_()  # type: ignore[assignment]
+    torch.mm = lambda *_, out, **__: out.zero_()  # type: ignore[assignment]
     torch.addmm = lambda into, x, w: into.clone()  # type: ignore[assignment]
+    torch.ops.aten._scaled_mm_v2 = SimpleNamespace(out=lambda *_, out, **__: out.zero_())
     torch.Tensor.normal_ = lambda weight, *_, **__: weight.zero_()  # type: ignore[assignment]
 
 
