@@ -17,8 +17,11 @@ import torch
 from engine import draft_graphs, gpu, graphs
 from engine.config import EngineConfig
 from engine.cuda_parts import CudaParts
+from engine.kernels import triton_conv_linear, triton_linear
+from engine.kernels.triton_rows import Tiles
 from engine.kernels.triton_set import TritonKernels
 from engine.model.config import ModelConfig
+from engine.model.matrix import Matrix
 from engine.runner import Engine
 from transport.wire.spread import MAX_ROWS
 
@@ -80,9 +83,19 @@ def on_the_cpu(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch, "empty", unpinned)
 
 
-def write_config(folder: Path) -> None:
+def widen_tiles(patch: pytest.MonkeyPatch) -> None:
+    """The interpreter's time is that of programs and their rounds: few of both in linear layers."""
+
+    def tiles_of(num_tokens: int, w: Matrix, splits: int, *_: bool) -> Tiles:
+        return Tiles(256, min(512, w.shape[1] // splits), 2, 4, True)
+
+    for kernels in (triton_linear, triton_conv_linear):
+        patch.setattr(kernels, "tiles_of", tiles_of)
+
+
+def write_config(folder: Path, **sizes: int) -> None:
     config = json.loads(FULL_SIZE.read_text())
-    config["text_config"] |= SMALL
+    config["text_config"] |= SMALL | sizes
     (folder / "config.json").write_text(json.dumps(config))
 
 

@@ -197,7 +197,8 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequences]:
     with pytest.MonkeyPatch.context() as patch:
         on_the_cpu(patch)
         patch.setattr(draft_graphs, "_captured", Graph)
-        cuda_path.write_config(folder)
+        cuda_path.widen_tiles(patch)
+        cuda_path.write_config(folder, hidden_size=256)
         settings = EngineConfig(
             folder, 2, 2, load_format="dummy", dtype="bfloat16", spread=True,
             max_drafts=MAX_DRAFTS,
