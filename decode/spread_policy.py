@@ -1,7 +1,8 @@
-"""From how many rows on the members of a group compute a decode step together. Pure.
+"""From how many tokens on the members of a group compute a decode step together. Pure.
 
-A spread step reads each active expert once for all members, and exchanges rows 80 times. Few rows
-have few experts in common, so that local steps are faster.
+A spread step reads each active expert once for all members, and exchanges tokens 80 times: of each
+sequence the certain one, and its drafts. Few tokens have few experts in common, so that local steps
+are faster.
 """
 
 from dataclasses import dataclass
@@ -14,12 +15,12 @@ PAYS_FROM = {2: 48, 3: 40, 4: 32}
 """Tokens of all members, by how many share the experts; with more, as of the most. Estimates
 from the floor of a step and the measured exchange, until the steps themselves are measured."""
 STAYS_ABOVE = 0.75
-"""A group that has entered stays with so much of the rows, or it would go in and out."""
+"""A group that has entered stays with so much of the tokens, or it would go in and out."""
 
 
 @dataclass(frozen=True)
 class SpreadPolicy:
-    """``setting``: ``auto``, or the rows of all members from which a group begins to spread its
+    """``setting``: ``auto``, or the tokens of all members from which a group begins to spread its
     steps. ``num_sharing``: the members that decode, and the lenders that have nothing to do."""
 
     setting: str

@@ -80,7 +80,8 @@ class CudaParts:
         ``graphs`` are those without a draft layer, ``drafts`` with one."""
         member: MemberSteps
         if drafts is not None:
-            member, shapes = DraftSteps(drafts), draft_shapes(self._max_drafts, self._num_slots)
+            shapes = draft_shapes(self._max_drafts, self._num_slots)
+            member = DraftSteps(drafts, shapes)
         elif graphs is not None:
             member = PlainSteps(graphs, self.sampler)
             shapes = plain_shapes(bucket for bucket in graphs.buckets if bucket in SPREAD_BUCKETS)

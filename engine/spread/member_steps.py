@@ -11,7 +11,7 @@ from engine.draft_graphs import DraftGraphs
 from engine.graphs import DecodeGraphs
 from engine.kernels.interface import Kernels
 from engine.sampler import Sampler
-from engine.spread.shapes import SpreadShape
+from engine.spread.shapes import Shapes, SpreadShape, shape_for
 from engine.step import Outcome, SampleRow
 
 Draws = tuple[tuple[Sequence[int], Outcome], ...]
@@ -67,10 +67,11 @@ class PlainSteps:
 
 
 class DraftSteps:
-    """Drafts are verified together, and made by each worker alone."""
+    """Drafts are verified together, and made by each worker alone: no more than a step of
+    ``shapes`` could verify of as many sequences."""
 
-    def __init__(self, graphs: DraftGraphs) -> None:
-        self._graphs = graphs
+    def __init__(self, graphs: DraftGraphs, shapes: Shapes) -> None:
+        self._graphs, self._shapes = graphs, shapes
         self._made: deque[Mapping[int, int]] = deque()
         """Of each unread step, how many drafts its sequences had before it."""
 
@@ -82,7 +83,8 @@ class DraftSteps:
         step = self._graphs.launch_spread(size, shape, batch.rows)
         if step is None:
             return _nothing
-        return lambda aborted: (self._graphs.settle(step, batch.num_next_drafts, aborted),)
+        num_next = shape_for(self._shapes, len(batch.rows), batch.num_next_drafts).num_drafts
+        return lambda aborted: (self._graphs.settle(step, num_next, aborted),)
 
     def read(self, *, aborted: bool) -> None:
         """Steps behind an aborted one have aborted too, so that all are taken back at once."""

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from engine.kernels.triton_dot import INTERPRETED
 from engine.runner import Engine
 from engine.spread import kernels
 from engine.spread.engine_steps import EngineSpread
+from engine.spread.member_steps import DraftSteps
 from engine.spread.memory import (
     EMPTY,
     FLAG,
@@ -32,7 +34,7 @@ from engine.spread.memory import (
     WORD_BYTES,
     Exchange,
 )
-from engine.spread.shapes import shape_for
+from engine.spread.shapes import draft_shapes, shape_for
 from engine.spread.triton_take_up import Returned
 from engine.step import Step
 from tests.kernels import cuda_path
@@ -211,6 +213,17 @@ def sequences(loaded: Sequences) -> Iterator[Sequences]:
     loaded.begin()
     yield loaded
     loaded.spread.leave()
+
+
+@pytest.mark.parametrize(("num_rows", "num_next"), [(32, 3), (33, 2), (64, 1), (65, 0)])
+def test_no_drafts_are_made_for_which_the_next_step_has_no_room(
+    num_rows: int, num_next: int
+) -> None:
+    graphs, shapes = Mock(DraftGraphs), draft_shapes(MAX_DRAFTS)
+    rows = tuple(Row(slot, (slot,), 8, None, num_drafts=1) for slot in range(num_rows))
+    settle = DraftSteps(graphs, shapes).launch(2, shapes[-1], ForwardBatch(rows, MAX_DRAFTS))
+    settle(torch.zeros(1))
+    assert graphs.settle.call_args.args[1] == num_next
 
 
 def test_any_order_of_spread_aborted_and_local_steps_gives_the_same_tokens(

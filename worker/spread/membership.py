@@ -69,7 +69,7 @@ class Alone:
 
 
 class Membership:
-    """``engine`` launches spread steps; ``setting`` is ``auto`` or a number of rows
+    """``engine`` launches spread steps; ``setting`` is ``auto`` or a number of tokens
     (decode/spread_policy.py). ``own`` is this worker's record, closed with this; ``open_peer``
     opens another one's by its handle."""
 
