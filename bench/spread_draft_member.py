@@ -18,7 +18,7 @@ from engine.runner import Engine
 from engine.spread.engine_steps import EngineSpread
 from engine.spread.shapes import shape_for
 from engine.step import Step
-from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.sampling import Constraint, SamplingParams, StopRule
 from transport.wire.spread import ExchangeExport
 
 MAX_DRAFTS, ACCEPTED = 3, 0.7
@@ -128,12 +128,12 @@ class DraftMember:
         return Run(tokens if live else [], logits if live else [], self._states(live))
 
     def _begin(self, live: int) -> None:
-        """Prompts anew; every other sequence is sampled greedily."""
+        """Prompts anew; every other sequence is sampled greedily, and every third one has penalties
+        or a constraint."""
         rows, self._lengths = [], [PROMPT_LEN] * live
         for slot in range(live):
             prompt = [(7 * i + 31 * slot + 101 * self.place) % 1000 for i in range(PROMPT_LEN)]
-            sampling = SamplingParams(temperature=0.8 * (slot % 2), seed=slot)
-            self.engine.bind(Binding(slot, prompt, (), sampling, StopRule(999)))
+            self.engine.bind(Binding(slot, prompt, (), _sampling(slot), StopRule(999)))
             rows.append(Row(slot, _pages(slot), 0, tuple(prompt)))
         if rows:
             self.engine.launch(ForwardBatch(tuple(rows))).result()
@@ -197,6 +197,15 @@ class DraftMember:
             "finite": all(bool(logits.isfinite().all()) for logits in truth.logits),
             "num_accepted": sum(len(row) - 1 for step in found.tokens for row in step),
         }
+
+
+def _sampling(slot: int) -> SamplingParams:
+    temperature = 0.8 * (slot % 2)
+    if slot % 3 == 0:
+        return SamplingParams(temperature, seed=slot, presence_penalty=2, repetition_penalty=1.5)
+    # NOTE: nothing may be forced of a sequence whose drafts are accepted by lot.
+    thought = Constraint("", thought_end=9) if slot % 3 == 1 else None
+    return SamplingParams(temperature, seed=slot, logprobs=1, constraint=thought)
 
 
 def _wanted(live: int, num_drafts: int, i: int) -> list[int]:

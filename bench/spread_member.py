@@ -30,8 +30,9 @@ from engine.model_folder import read_model
 from engine.spread.kernels import group_size
 from engine.spread.member_steps import Draws, Settle
 from engine.spread.memory import ExchangeLayout, first_flag
+from engine.spread.outcome import SpreadOutcome
 from engine.spread.shapes import SpreadShape, plain_shapes
-from engine.spread.steps import SpreadOutcome, SpreadSteps
+from engine.spread.steps import SpreadSteps
 from transport.copy.cuda import CudaMemory, close_handle, open_handle
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
@@ -55,9 +56,9 @@ class Unsampled:
         rows = batch.rows
         self._graphs.launch_spread(size, shape.bucket, rows)
 
-        def settle(aborted: torch.Tensor) -> Draws:
+        def settle(outcome: SpreadOutcome) -> Draws:
             if rows:
-                self._graphs.settle_spread(len(rows), aborted)
+                self._graphs.settle_spread(len(rows), outcome.aborted)
             return ()
 
         return settle

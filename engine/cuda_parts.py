@@ -102,7 +102,7 @@ class CudaParts:
         before = gpu.free_bytes()
         steps.capture()
         log.info("memory: %s", gpu.graphs_plan(before, "graphs of spread steps"))
-        return EngineSpread(steps, self.sampler, memory)
+        return EngineSpread(steps, memory)
 
     def lending(self) -> Lending | None:
         """A lender's part of others' steps, where the settings ask for it."""

@@ -126,13 +126,17 @@ class CudaSampler(Sampler):
         positions: torch.Tensor,
         rows: Sequence[SampleRow],
         drafts: FedDrafts | None = None,
+        *,
+        held: bool = False,
     ) -> Draw:
         num_rows = at_once = max(1, len(rows))
         if any(_takes_temporaries(row, self._bound[row.state_slot]) for row in rows):
             at_once = SAMPLED_AT_ONCE
         blocks = [slice(first, first + at_once) for first in range(0, num_rows, at_once)]
         parts = [
-            self._sample(logits[b], slots[b], positions[b], rows[b], drafts and drafts.part(b))
+            self._sample(
+                logits[b], slots[b], positions[b], rows[b], drafts and drafts.part(b), held=held
+            )
             for b in blocks
         ]
         return parts[0] if len(parts) == 1 else DrawInBlocks.of(parts)
@@ -144,6 +148,8 @@ class CudaSampler(Sampler):
         positions: torch.Tensor,
         rows: Sequence[SampleRow],
         drafts: FedDrafts | None,
+        *,
+        held: bool,
     ) -> PinnedDraw:
         bindings = [self._bound[row.state_slot] for row in rows]
         settings = [binding.sampling for binding in bindings]
@@ -181,7 +187,7 @@ class CudaSampler(Sampler):
         errors = {} if masks is None else masks.errors
         copied = _copied(replace(drawn, errors=errors), on_host)
         self._keep(copied)
-        if drafts is None:
+        if drafts is None and not held:
             self._put_out(rows, slots, ids, 1, copied)
         return copied
 

@@ -125,12 +125,14 @@ class Sampler:
         positions: torch.Tensor,
         rows: Sequence[SampleRow],
         drafts: FedDrafts | None = None,
+        *,
+        held: bool = False,
     ) -> Draw:
         """Choose a token for each row of ``logits`` (float32 [rows, ids]) and feed it onward.
 
         ``slots`` and ``positions`` (int64 [rows]) say on the device what ``rows`` says on the
         host. Writes ``next_token`` and, for rows with penalties, their counts. With ``drafts`` that
-        the rows stand behind, the counts wait for ``output``.
+        the rows stand behind, or ``held``, the counts and grammars wait for ``output``.
         """
         bindings = [self._bound[row.state_slot] for row in rows]
         settings = [binding.sampling for binding in bindings]
@@ -145,7 +147,7 @@ class Sampler:
         self.next_token.index_copy_(0, slots, ids)
         drawn = self._with_logprobs(logits, ids, torch.where(finite, ids, -1), settings)
         drawn = replace(drawn, errors={} if masks is None else masks.errors)
-        if drafts is None:
+        if drafts is None and not held:
             self._put_out(rows, slots, ids, 1, drawn)
         return drawn
 
@@ -158,8 +160,9 @@ class Sampler:
         num_out: torch.Tensor,
         outcome: TokenSource,
     ) -> None:
-        """Of the ``ids`` that ``sample`` chose for ``rows`` with drafts, the first ``num_out``
-        int64 [sequences] of each run are output; ``outcome`` will say so on the host."""
+        """Of the ``ids`` that ``sample`` chose for ``rows`` with drafts, or held, the first
+        ``num_out`` int64 [sequences] of each run are output; ``outcome`` will say so on the
+        host."""
         kept: torch.Tensor | int = 1
         if self._has_penalties(rows):
             runs = list(accumulate(int(row.place == 0) for row in rows))

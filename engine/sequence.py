@@ -124,12 +124,6 @@ class Sequence:
         return len(self.allocation.pages) if self.allocation else 0
 
     @property
-    def has_history(self) -> bool:
-        """Whether a sampled token changes more than what is fed next: the counts of penalties, or
-        the state of a grammar. A step that does this cannot be taken back."""
-        return bool(self.sampling.has_penalties or self.sampling.constraint)
-
-    @property
     def log_fields(self) -> dict[str, object]:
         """The fields of a log line that name the request."""
         return request_fields(self.http_id, self.request_id, self.attempt)

@@ -94,12 +94,13 @@ class TargetChoices:
         return verified
 
     def drafted(self, rows: Sequence[Row], num_drafts: int) -> None:
-        """So many drafts of each row's next step were enqueued."""
+        """So many drafts of each row's next step were enqueued. All that the table has are copied:
+        those from before a step that was aborted are still there, and may be more."""
         slots = [row.state_slot for row in rows if self._sampler.is_constrained(row.state_slot)]
         if not (slots and num_drafts):
             return
         index = upload(torch.tensor(slots), self._device)
-        made = self._drafts[:num_drafts].index_select(1, index).t()
+        made = self._drafts.index_select(1, index).t()
         on_host = torch.empty(made.shape, dtype=torch.int64, pin_memory=True)
         on_host.copy_(made, non_blocking=True)
         copied = _recorded()

@@ -48,7 +48,6 @@ class DecodeSteps:
         if not self.undecided:
             self._scheduled = self._sequences.schedule()
         scheduled = self._scheduled or NOTHING
-        willing = willing and not any(s.has_history for s in scheduled.sequences)
         num_drafts = max((row.num_drafts for row in scheduled.rows), default=0)
         plan = self._group.decide(len(scheduled.rows), num_drafts, willing=willing)
         self.undecided = plan == WAIT

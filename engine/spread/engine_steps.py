@@ -1,12 +1,12 @@
-"""A spread group as an engine on CUDA offers it: ``Spreading`` over its graphs and its sampler."""
+"""A spread group as an engine on CUDA offers it: ``Spreading`` over its graphs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from engine.batch import ForwardBatch, SpreadPlan, StepResult
-from engine.sampler import Sampler
+from engine.spread.outcome import SpreadOutcome
 from engine.spread.shapes import Shapes
-from engine.spread.steps import SpreadOutcome, SpreadSteps
+from engine.spread.steps import SpreadSteps
 from engine.step import Step
 from transport.copy.memory import OwnMemory
 from transport.wire.spread import ExchangeExport
@@ -22,6 +22,7 @@ class SpreadStep(Step):
 
     def wait(self) -> None:
         self.outcome.wait()
+        super().wait()
 
     def result(self) -> StepResult:
         aborted, late = self.steps.read(self.outcome)
@@ -33,8 +34,8 @@ class SpreadStep(Step):
 class EngineSpread:
     """``engine.spread.interface.Spreading``. ``memory`` is what ``steps`` have allocated."""
 
-    def __init__(self, steps: SpreadSteps, sampler: Sampler, memory: OwnMemory) -> None:
-        self.steps, self._sampler, self._memory = steps, sampler, memory
+    def __init__(self, steps: SpreadSteps, memory: OwnMemory) -> None:
+        self.steps, self._memory = steps, memory
 
     @property
     def export(self) -> ExchangeExport:
@@ -54,8 +55,6 @@ class EngineSpread:
         self.steps.leave()
 
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
-        """As the interface says. What a sampled token changes beside the next one, the counts of
-        penalties and the state of a grammar, cannot be undone: rows have neither."""
-        assert not self._sampler.has_history(row.state_slot for row in batch.rows)
+        """As the interface says."""
         draws, outcome = self.steps.launch(batch, plan)
         return SpreadStep(len(batch.rows), draws, steps=self.steps, outcome=outcome)

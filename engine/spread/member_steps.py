@@ -4,21 +4,20 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-import torch
-
 from engine.batch import ForwardBatch
 from engine.draft_graphs import DraftGraphs
 from engine.graphs import DecodeGraphs
 from engine.kernels.interface import Kernels
 from engine.sampler import Sampler
+from engine.spread.outcome import SettledDraw, SpreadOutcome
 from engine.spread.shapes import Shapes, SpreadShape, shape_for
 from engine.step import Outcome, SampleRow
 
 Draws = tuple[tuple[Sequence[int], Outcome], ...]
 """As a ``Step`` has them."""
-Settle = Callable[[torch.Tensor], Draws]
-"""Enqueues the rest of a step, once its exchange is over: unless int32 [1] on the device is 0, the
-sequences are as before the step."""
+Settle = Callable[[SpreadOutcome], Draws]
+"""Enqueues the rest of a step, once its exchange is over and it is known what became of it: the
+sequences are as before a step that was aborted."""
 
 
 class MemberSteps(Protocol):
@@ -54,10 +53,15 @@ class PlainSteps:
         if not rows:
             return _nothing
         sampled = [SampleRow(row.state_slot, row.start + 1) for row in rows]
-        draw = self._sampler.sample(*stepped, sampled)
+        draw = self._sampler.sample(*stepped, sampled, held=True)
+        _, slots, _ = stepped
 
-        def settle(aborted: torch.Tensor) -> Draws:
-            self._graphs.settle_spread(len(rows), aborted)
+        def settle(outcome: SpreadOutcome) -> Draws:
+            self._graphs.settle_spread(len(rows), outcome.aborted)
+            if self._sampler.has_history(row.state_slot for row in rows):
+                num_out = (outcome.aborted == 0).long().expand(len(rows))
+                source = SettledDraw(draw, outcome)
+                self._sampler.output(sampled, slots, draw.device_ids, num_out, source)
             return ((range(len(rows)), draw),)
 
         return settle
@@ -84,7 +88,7 @@ class DraftSteps:
         if step is None:
             return _nothing
         num_next = shape_for(self._shapes, len(batch.rows), batch.num_next_drafts).num_drafts
-        return lambda aborted: (self._graphs.settle(step, num_next, aborted),)
+        return lambda outcome: (self._graphs.settle(step, num_next, outcome.aborted),)
 
     def read(self, *, aborted: bool) -> None:
         """Steps behind an aborted one have aborted too, so that all are taken back at once."""
@@ -95,5 +99,5 @@ class DraftSteps:
             self._made.popleft()
 
 
-def _nothing(aborted: torch.Tensor) -> Draws:
+def _nothing(outcome: SpreadOutcome) -> Draws:
     return ()

@@ -10,7 +10,6 @@ leave       unmap the others' memory
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -19,29 +18,10 @@ from engine.kernels.triton_set import TritonKernels
 from engine.spread.kernels import GROUP_SIZES, SpreadKernels, group_size
 from engine.spread.member_steps import Draws, MemberSteps
 from engine.spread.memory import Exchange, ExchangeLayout, first_flag
+from engine.spread.outcome import SpreadOutcome
 from engine.spread.peer_memory import PeerMemory
 from engine.spread.shapes import SpreadShape
 from transport.copy.memory import OwnMemory
-
-
-@dataclass(frozen=True)
-class SpreadOutcome:
-    """Of a launched step. ``header`` is the exchange's, on its way to the host until ``copied``."""
-
-    header: torch.Tensor
-    copied: torch.cuda.Event | None
-
-    def wait(self) -> None:
-        """Return when the step is done."""
-        if self.copied is not None:
-            self.copied.synchronize()
-
-    def read(self) -> tuple[bool, tuple[int, ...]]:
-        """(whether the step was aborted, the places of members that were waited for in vain, as far
-        as is known); waits for the step."""
-        self.wait()
-        abort, *late = self.header.tolist()
-        return abort != 0, tuple(place for place, word in enumerate(late) if word)
 
 
 class SpreadSteps:
@@ -126,16 +106,9 @@ class SpreadSteps:
         self.exchange.begin_step(first_flag(plan.generation, plan.round, self._num_layers))
         shape = SpreadShape(plan.bucket, plan.num_drafts)
         settle = self._member.launch(group_size(self._num_decoding), shape, batch)
-        # NOTE: others may set the abort word at any time; the device and the host see one reading.
-        header, copied = self.exchange.header.clone(), None
-        draws = settle(header[:1])
-        if header.is_cuda:
-            on_host = torch.empty(header.shape, dtype=header.dtype, pin_memory=True)
-            header = on_host.copy_(header, non_blocking=True)
-            copied = torch.cuda.Event()
-            copied.record()
-        self._unread.append(SpreadOutcome(header, copied))
-        return draws, self._unread[-1]
+        outcome = SpreadOutcome.of(self.exchange.header)
+        self._unread.append(outcome)
+        return settle(outcome), outcome
 
     def read(self, outcome: SpreadOutcome) -> tuple[bool, tuple[int, ...]]:
         """Of the oldest unread step: what ``SpreadOutcome.read`` says."""

@@ -11,6 +11,7 @@ from engine.batch import Binding
 from engine.constraints import ConstrainedSequence
 from engine.grammars import Grammars
 from engine.sampler import Sampler
+from engine.spread.outcome import SettledDraw, SpreadOutcome
 from engine.step import SampleRow
 from transport.eos_ids import eos_ids
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
@@ -82,6 +83,29 @@ def test_other_rows_get_the_tokens_that_they_get_alone(grammars: Grammars) -> No
     neither = run(new(), grammars, [free, free], 20)
     assert both[0] == neither[0]
     assert both[1] != neither[1]
+
+
+def test_tokens_of_steps_that_were_aborted_count_for_nothing(grammars: Grammars) -> None:
+    """Of a grammar, and of penalties."""
+    params = [
+        SamplingParams(temperature=0.0, constraint=Constraint(GRAMMAR)),
+        SamplingParams(temperature=1.0, seed=3, repetition_penalty=1.5, presence_penalty=2.0),
+    ]
+    sampler = Sampler(2, NUM_IDS, CPU, grammars=grammars)
+    truth = run(sampler, grammars, params, 12, seed=1)
+    for slot, one in enumerate(params):
+        sampler.bind(Binding(slot, (1, 2), (), one, StopRule(999)))
+    generator, slots = torch.Generator().manual_seed(1), torch.arange(2)
+    for step in range(12):
+        logits = torch.randn(2, NUM_IDS, generator=generator) * 4
+        rows = [SampleRow(slot, 2 + step) for slot in range(2)]
+        # An aborted step gives garbage, and one behind it too.
+        for number, ids in ((3, logits.flip(1)), (3, logits.roll(1)), (0, logits)):
+            outcome = SpreadOutcome.of(torch.tensor([number] + 8 * [0], dtype=torch.int32))
+            draw = sampler.sample(ids, slots, torch.full((2,), 2 + step), rows, held=True)
+            num_out = (outcome.aborted == 0).long().expand(2)
+            sampler.output(rows, slots, draw.ids, num_out, SettledDraw(draw, outcome))
+        assert [sampled.token_id for sampled in draw.to_host()] == [own[step] for own in truth]
 
 
 def test_a_resumed_sequence_goes_on_where_it_was(grammars: Grammars) -> None:

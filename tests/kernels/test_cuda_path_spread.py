@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine import cuda_parts
-from engine.batch import Binding, ForwardBatch, Row, SpreadPlan, StepResult
+from engine.batch import Binding, ForwardBatch, Row, Sampled, SpreadPlan
 from engine.config import EngineConfig
 from engine.kernels.triton_dot import INTERPRETED
 from engine.runner import Engine
@@ -21,7 +21,7 @@ from engine.spread.memory import UNKNOWN_MEMBER
 from engine.spread.steps import SpreadSteps
 from tests.kernels import cuda_path
 from tests.kernels.spread_group import Memory
-from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.sampling import Constraint, SamplingParams, StopRule
 from transport.wire.spread import ExchangeExport
 
 pytestmark = [
@@ -30,7 +30,15 @@ pytestmark = [
 ]
 
 PROMPTS = ((5, 6, 7, 8), tuple(range(40, 60)))
-SETTINGS = (SamplingParams(temperature=0.0), SamplingParams(temperature=0.8, seed=4))
+THOUGHT = Constraint("", thought_end=9, thought_budget=2, closing_ids=(8, 9), answer_ids=(7,))
+SETTINGS = (
+    SamplingParams(temperature=0.0, logprobs=2, constraint=THOUGHT),
+    SamplingParams(
+        temperature=0.8, seed=4, presence_penalty=2.0, repetition_penalty=1.5, logit_bias={3: 2.0}
+    ),
+)
+Outcomes = tuple[tuple[Sampled, ...], ...]
+STOPS = (StopRule(99), StopRule(99, min_tokens=3, stop_token_ids=(3,)))
 
 
 def on_the_cpu(patch: pytest.MonkeyPatch) -> None:
@@ -56,11 +64,11 @@ def engine(settings: EngineConfig) -> Engine:
     return cuda_path.load(settings)
 
 
-def start(engine: Engine) -> list[int | None]:
+def start(engine: Engine) -> Outcomes:
     for slot, prompt in enumerate(PROMPTS):
-        engine.bind(Binding(slot, prompt, (), SETTINGS[slot], StopRule(99)))
+        engine.bind(Binding(slot, prompt, (), SETTINGS[slot], STOPS[slot]))
     rows = tuple(Row(slot, (slot,), 0, prompt) for slot, prompt in enumerate(PROMPTS))
-    return tokens_of(engine.launch(ForwardBatch(rows)).result())
+    return engine.launch(ForwardBatch(rows)).result().sampled
 
 
 def step(number: int) -> ForwardBatch:
@@ -68,13 +76,12 @@ def step(number: int) -> ForwardBatch:
     return ForwardBatch(tuple(rows))
 
 
-def tokens_of(result: StepResult) -> list[int | None]:
-    return [each.token_id for row in result.sampled for each in row]
-
-
-def test_a_spread_step_an_aborted_one_and_a_local_one(engine: Engine) -> None:
-    truth = [start(engine), *(tokens_of(engine.launch(step(i)).result()) for i in range(2))]
-    states = engine.cache.recurrent.clone(), engine.cache.conv.clone()
+def test_spread_steps_with_aborted_ones_between_and_a_local_one(engine: Engine) -> None:
+    truth = [start(engine), *(engine.launch(step(i)).result().sampled for i in range(3))]
+    counts = engine._sampler._counts
+    assert counts is not None
+    states = engine.cache.recurrent, engine.cache.conv
+    behind = [each.clone() for each in (*states, counts[1])]
     spread = engine.spread
     assert isinstance(spread, EngineSpread)
     pending = engine._graphs._pending
@@ -83,14 +90,18 @@ def test_a_spread_step_an_aborted_one_and_a_local_one(engine: Engine) -> None:
     assert pending.tolist() == [0, 0], "of new sequences"
     spread.join(3, 0, [spread.export], 0)
     result = spread.launch(step(0), SpreadPlan(3, 1, 2, first=True)).result()
-    assert tokens_of(result) == truth[1]
+    assert result.sampled == truth[1]
     assert pending.tolist() == [1, 1]
     spread.steps.exchange.header.fill_(UNKNOWN_MEMBER)
-    assert spread.launch(step(1), SpreadPlan(3, 2, 2, first=False)).result().aborted
+    before = counts.clone()
+    steps = [spread.launch(step(i), SpreadPlan(3, 1 + i, 2, first=False)) for i in (1, 2)]
+    assert all(each.result().aborted for each in steps)
     assert pending.tolist() == [0, 0]
-    assert tokens_of(engine.launch(step(1)).result()) == truth[2]
-    assert torch.equal(engine.cache.recurrent, states[0])
-    assert torch.equal(engine.cache.conv, states[1])
+    assert torch.equal(counts, before)
+    assert spread.launch(step(1), SpreadPlan(3, 4, 2, first=True)).result().sampled == truth[2]
+    assert engine.launch(step(2)).result().sampled == truth[3]
+    for found, expected in zip((*states, counts[1]), behind, strict=True):
+        assert torch.equal(found, expected)
 
 
 def test_an_engine_that_prefills_lends_and_does_not_spread(settings: EngineConfig) -> None:

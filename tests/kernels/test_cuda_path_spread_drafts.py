@@ -34,11 +34,12 @@ from engine.spread.memory import (
     WORD_BYTES,
     Exchange,
 )
+from engine.spread.outcome import SpreadOutcome
 from engine.spread.shapes import draft_shapes, shape_for
 from engine.spread.triton_take_up import Returned
 from engine.step import Step
 from tests.kernels import cuda_path
-from tests.kernels.test_cuda_path_spread import on_the_cpu
+from tests.kernels.test_cuda_path_spread import THOUGHT, on_the_cpu
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.spread import MAX_MEMBERS
 
@@ -48,7 +49,10 @@ pytestmark = [
 ]
 
 PROMPTS = ((5, 6, 7, 8), tuple(range(40, 60)))
-SETTINGS = (SamplingParams(temperature=0.0), SamplingParams(temperature=0.8, seed=4))
+SETTINGS = (
+    SamplingParams(temperature=0.0, constraint=THOUGHT),
+    SamplingParams(temperature=0.8, seed=4, presence_penalty=0.9, frequency_penalty=0.5),
+)
 MAX_DRAFTS, NUM_TOKENS = 3, 7
 POISON = float("nan")
 
@@ -125,6 +129,8 @@ class Sequences:
             following = [*truth[len(own) :], 0, 0, 0][:MAX_DRAFTS]
             for place in range(num):
                 self.drafts._tables.drafts[place, slot] = following[place]
+            if on_host := self.drafts._choices._on_host.get(slot):
+                on_host.ids[:num] = torch.tensor(following[:num])
 
     @torch.inference_mode()
     def poison(self) -> None:
@@ -136,8 +142,10 @@ class Sequences:
 
     def kept(self) -> list[object]:
         """Of each sequence from step to step, beside its length and what is pending."""
-        tables = self.drafts._tables
-        return [list(self.drafts._made), tables.drafts.tolist(), tables.next_token.tolist()]
+        tables, counts = self.drafts._tables, self.engine._sampler._counts
+        assert counts is not None
+        tensors = tables.drafts, tables.next_token, counts
+        return [list(self.drafts._made), *(tensor.tolist() for tensor in tensors)]
 
     def lengths(self) -> list[int]:
         pairs = zip(PROMPTS, self.tokens, strict=True)
@@ -222,7 +230,7 @@ def test_no_drafts_are_made_for_which_the_next_step_has_no_room(
     graphs, shapes = Mock(DraftGraphs), draft_shapes(MAX_DRAFTS)
     rows = tuple(Row(slot, (slot,), 8, None, num_drafts=1) for slot in range(num_rows))
     settle = DraftSteps(graphs, shapes).launch(2, shapes[-1], ForwardBatch(rows, MAX_DRAFTS))
-    settle(torch.zeros(1))
+    settle(SpreadOutcome.of(torch.zeros(9, dtype=torch.int32)))
     assert graphs.settle.call_args.args[1] == num_next
 
 
