@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.kernels.triton_split import PARTS, Split, store_group
 
 MAX_CHUNKS = 64
 MIN_BLOCKS = 2
@@ -59,6 +60,7 @@ def attention_decode(
     ends: torch.Tensor,
     workspace: AttentionWorkspace,
     *,
+    split: Split | None = None,
     num_programs: int = 0,
     block: int = 64,
     num_warps: int = 4,
@@ -69,8 +71,8 @@ def attention_decode(
     q [rows, heads, head_dim]; gate [rows, heads * head_dim], which may be columns of a wider
     matrix; kv [pages, layers, 2, page_size, kv_heads, head_dim]; block_tables [rows, pages]; ends
     [rows] is the tokens in the cache, this step's among them. Rows with end 0 yield zeros. Memory
-    past a row's end is not read. ``num_programs`` (0: by the number of rows) does not change the
-    result.
+    past a row's end is not read. ``split`` receives the result's too, each group of its columns
+    within a head. ``num_programs`` (0: by the number of rows) does not change the result.
     """
     num_rows, num_heads, head_dim = q.shape
     page_size, num_kv_heads = kv.shape[3:5]
@@ -87,6 +89,11 @@ def attention_decode(
     assert workspace.partials.shape[0] >= num_rows, workspace.partials.shape
     assert workspace.partials.shape[2:] == (num_heads, head_dim), workspace.partials.shape
     out = q.new_empty(num_rows, num_heads * head_dim)
+    dims_each = min(64, head_dim)
+    if split is not None:
+        dims_each = out.shape[1] // split.num_groups
+        assert split.is_of_rows(out, split.num_groups)
+        assert head_dim % dims_each == 0, (head_dim, dims_each)
     if num_rows == 0:
         return out
     group = num_heads // num_kv_heads
@@ -98,10 +105,10 @@ def attention_decode(
         DIM=head_dim, PAGE=page_size, BLOCK=block, STAGES=num_stages,
         num_warps=num_warps, **overlap(q),
     )  # fmt: skip
-    dims_each = min(64, head_dim)
     _merge_kernel[(num_heads * head_dim // dims_each, num_rows)](
-        workspace.partials, workspace.stats, gate, ends, out, gate.stride(0),
-        HEADS=num_heads, DIM=head_dim, DIMS=dims_each, BLOCK=block,
+        workspace.partials, workspace.stats, gate, ends, out,
+        out if split is None else split.q, out if split is None else split.s, gate.stride(0),
+        HEADS=num_heads, DIM=head_dim, DIMS=dims_each, BLOCK=block, IS_SPLIT=split is not None,
         num_warps=4, **overlap(q),
     )  # fmt: skip
     return out
@@ -186,11 +193,14 @@ def _merge_kernel(
     p_gate,
     p_ends,
     p_out,
+    p_q,
+    p_s,
     gate_stride,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
     DIMS: tl.constexpr,
     BLOCK: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """DIMS dims of one head of one row."""
@@ -210,4 +220,10 @@ def _merge_kernel(
     b_weight = tl.exp2(b_max - tl.max(b_max, 0))
     b_o = tl.sum(b_o * b_weight[:, None], 0) / tl.sum(b_sum * b_weight, 0)
     b_o = tl.where(used > 0, b_o * tl.sigmoid(b_gate), 0.0)
-    tl.store(p_out + (row * HEADS + head) * DIM + o_d, b_o.to(p_out.dtype.element_ty))
+    b_out = b_o.to(p_out.dtype.element_ty)
+    tl.store(p_out + (row * HEADS + head) * DIM + o_d, b_out)
+    if IS_SPLIT:
+        WIDTH: tl.constexpr = HEADS * DIM
+        p_q += row * (PARTS * WIDTH) + head * DIM + o_d
+        p_s += row * tl.num_programs(0) + tl.program_id(0)
+        store_group(b_out.to(tl.float32), p_q, p_s, o_d < DIM, WIDTH)

@@ -133,7 +133,7 @@ def _conv_linear_kernel(
     b_y = rows_product(
         p_x, p_q, p_s, stride_x, 0, num_tokens, p_fp8, p_scales, p_w, band, num_rows,
         FP8_ROWS, HAS_PLAIN, K, K, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, FP8_STAGES,
-        WEIGHTS_FIRST, FP8_UNROLLED, IS_SPLIT,
+        WEIGHTS_FIRST, FP8_UNROLLED, IS_SPLIT, False,
     ).to(p_y.dtype.element_ty)  # fmt: skip
     p_y += tokens[:, None] * stride_y + rows[None, :]
     stored = in_batch[:, None] & (rows < num_rows)[None, :]

@@ -27,6 +27,8 @@ import triton.language as tl
 
 from engine.kernels.state_ring import StateRing
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.kernels.triton_split import PARTS as SPLIT_PARTS
+from engine.kernels.triton_split import Split, store_group
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def delta_decode(
     ring: StateRing | None = None,
     num_stored: int = 1,
     *,
+    split: Split | None = None,
     block_columns: int = 0,
     num_warps: int = 0,
 ) -> torch.Tensor:
@@ -88,8 +91,8 @@ def delta_decode(
     neg_exp_a, dt_bias [v_heads] and norm_weight [v_dim] are float32. Every row has as many tokens,
     in a run; the state is stored behind the first ``num_stored`` (0 or 1) of them. Those after it
     need a ``ring`` that holds them, whose pending updates come first. A row whose slot is -1 yields
-    zeros and touches nothing. Two rows must not share a slot. ``block_columns`` and ``num_warps`` 0
-    are what measured best.
+    zeros and touches nothing. Two rows must not share a slot. ``split`` receives the result's too,
+    with a scale for each head. ``block_columns`` and ``num_warps`` 0 are what measured best.
     """
     (num_tokens, width), num_rows = projected.shape, state_slots.shape[0]
     num_v_heads, k_dim, v_dim = state.shape[1:]
@@ -108,6 +111,7 @@ def delta_decode(
         block_columns, num_warps = _columns(v_dim), 2
     assert v_dim % block_columns == 0, (v_dim, block_columns)
     out = torch.empty(num_tokens, value_dim, dtype=projected.dtype, device=projected.device)
+    assert split is None or split.is_of_rows(out, num_v_heads)
     if num_rows == 0:
         return out
     tokens_each, num_programs = num_tokens // num_rows, num_v_heads * (v_dim // block_columns)
@@ -123,12 +127,13 @@ def delta_decode(
     assert ring is not None or tokens_each == num_stored, "tokens behind the state without a ring"
     _update_kernel[(num_programs, num_rows)](
         projected, neg_exp_a, dt_bias, norm_weight, state, state_slots, out,
+        out if split is None else split.q, out if split is None else split.s,
         workspace.outputs, workspace.arrivals, updates, pending,
         projected.stride(0), state.stride(0), updates.stride(0), updates.stride(1),
         k_dim**-0.5, eps,
         K_HEADS=num_k_heads, V_HEADS=num_v_heads, DIM=v_dim, COLUMNS=block_columns,
         TOKENS=tokens_each, STORED=num_stored, RING_WIDTH=ring_width,
-        num_warps=num_warps, **overlap(projected),
+        IS_SPLIT=split is not None, num_warps=num_warps, **overlap(projected),
     )  # fmt: skip
     return out
 
@@ -153,6 +158,8 @@ def _update_kernel(
     p_state,
     p_slots,
     p_out,
+    p_q,
+    p_scales,
     p_outputs,
     p_arrivals,
     p_ring,
@@ -170,6 +177,7 @@ def _update_kernel(
     TOKENS: tl.constexpr,
     STORED: tl.constexpr,
     RING_WIDTH: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """COLUMNS of one head's state of one row, for its TOKENS tokens, stored behind the first STORED
@@ -179,15 +187,21 @@ def _update_kernel(
     head, part, row = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS, tl.program_id(1)
     o_k = tl.arange(0, DIM)
     o_v = part * COLUMNS + tl.arange(0, COLUMNS)
-    p_out += row * (TOKENS * V_HEADS * DIM) + head * DIM
+    WIDTH: tl.constexpr = V_HEADS * DIM
+    p_out += row * (TOKENS * WIDTH) + head * DIM
+    p_q += row * (TOKENS * SPLIT_PARTS * WIDTH) + head * DIM
+    p_scales += row * (TOKENS * V_HEADS) + head
     slot = tl.load(p_slots + row).to(tl.int64)
     if slot < 0:
         if row == 0:
             # Padding comes last: no row is live, and a program has to wait for the predecessor.
             wait_for_inputs(PDL)
+        b_none = tl.zeros([COLUMNS], tl.float32)
         for j in tl.static_range(TOKENS):
-            p_none = p_out + j * (V_HEADS * DIM) + o_v
-            tl.store(p_none, tl.zeros([COLUMNS], p_out.dtype.element_ty))
+            tl.store(p_out + j * WIDTH + o_v, b_none.to(p_out.dtype.element_ty))
+            if IS_SPLIT:
+                p_none, p_scale = p_q + j * (SPLIT_PARTS * WIDTH) + o_v, p_scales + j * V_HEADS
+                store_group(b_none, p_none, p_scale, o_v < DIM, WIDTH)
         return
     # No kernel of this step has written the state or ``p_pending`` before, and none but this one
     # reads the state: it may also be stored before the wait.
@@ -237,17 +251,17 @@ def _update_kernel(
             tl.store(p_update + DIM + COLUMNS, b_decay)
 
         p_z = p_j + CHANNELS + head * DIM
-        p_o = p_out + j * (V_HEADS * DIM)
+        p_o, p_oq, p_os = p_out + j * WIDTH, p_q + j * (SPLIT_PARTS * WIDTH), p_scales + j * V_HEADS
         if PARTS == 1:
-            _store_normed(p_o, p_z, p_norm, b_o, eps, DIM)
+            _store_normed(p_o, p_oq, p_os, p_z, p_norm, b_o, eps, DIM, WIDTH, IS_SPLIT)
         else:
-            p_all = p_outputs + (row * TOKENS + j) * (V_HEADS * DIM) + head * DIM
+            p_all = p_outputs + (row * TOKENS + j) * WIDTH + head * DIM
             tl.store(p_all + o_v, b_o)
             tl.debug_barrier()
             p_arrived = p_arrivals + (row * TOKENS + j) * V_HEADS + head
             if tl.atomic_add(p_arrived, 1, sem="acq_rel") == PARTS - 1:
                 b_all = tl.load(p_all + o_k, cache_modifier=".cg")
-                _store_normed(p_o, p_z, p_norm, b_all, eps, DIM)
+                _store_normed(p_o, p_oq, p_os, p_z, p_norm, b_all, eps, DIM, WIDTH, IS_SPLIT)
                 tl.store(p_arrived, 0)
 
 
@@ -258,10 +272,24 @@ def _updated(b_s, b_k, b_u, b_decay):
 
 
 @triton.jit
-def _store_normed(p_out, p_z, p_norm, b_o, eps, DIM: tl.constexpr):
+def _store_normed(
+    p_out,
+    p_q,
+    p_s,
+    p_z,
+    p_norm,
+    b_o,
+    eps,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
+):
     """Gated RMS norm of one head's output b_o [DIM]."""
     o_v = tl.arange(0, DIM)
     b_z = tl.load(p_z + o_v).to(tl.float32)
     b_o *= tl.rsqrt(tl.sum(b_o * b_o, 0) / DIM + eps) * tl.load(p_norm + o_v)
     b_o *= b_z * tl.sigmoid(b_z)
-    tl.store(p_out + o_v, b_o.to(p_out.dtype.element_ty))
+    b_out = b_o.to(p_out.dtype.element_ty)
+    tl.store(p_out + o_v, b_out)
+    if IS_SPLIT:
+        store_group(b_out.to(tl.float32), p_q + o_v, p_s, o_v < DIM, WIDTH)

@@ -47,6 +47,7 @@ def _linear_kernel(
     WEIGHTS_FIRST: tl.constexpr,
     FP8_UNROLLED: tl.constexpr,
     IS_SPLIT: tl.constexpr,
+    GROUPED: tl.constexpr,
     PREFETCHED: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -62,13 +63,15 @@ def _linear_kernel(
     p_w += split * K_SPLIT
     p_fp8 += split * K_SPLIT
     p_scales += split * (K_SPLIT // FP8_K)
+    if GROUPED:
+        p_s += split * (K_SPLIT // FP8_K)
     in_batch = tokens[:, None] < num_tokens
     prefetch_rows(p_fp8, p_w, band, num_rows, FP8_ROWS, HAS_PLAIN, K, BLOCK_N, PREFETCHED, PDL)
     wait_for_inputs(PDL)
     b_y = rows_product(
         p_x, p_q, p_s, stride_x, first, num_tokens, p_fp8, p_scales, p_w, band, num_rows,
         FP8_ROWS, HAS_PLAIN, K, K_SPLIT, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, FP8_STAGES,
-        WEIGHTS_FIRST, FP8_UNROLLED, IS_SPLIT,
+        WEIGHTS_FIRST, FP8_UNROLLED, IS_SPLIT, GROUPED,
     )  # fmt: skip
     p_y += split.to(tl.int64) * stride_split + tokens[:, None] * stride_y + rows[None, :]
     mask = in_batch & (rows[None, :] < num_rows)
@@ -87,8 +90,8 @@ def stream_linear(
 
     x [tokens, k], w [rows, k], rows contiguous; k a multiple of ``splits * tiles.k``, and of 128
     where rows are in FP8. ``out`` [tokens, rows], rows contiguous, receives the product in its own
-    dtype; splits is then 1. ``split`` is ``x``'s, of at most 64 tokens: rows in FP8 are multiplied
-    with it on FP8 tensor cores.
+    dtype; splits is then 1. ``split`` is ``x``'s, of at most 64 tokens, under one scale or one for
+    each 128 columns: rows in FP8 are multiplied with it on FP8 tensor cores.
     """
     (num_tokens, k), num_rows = x.shape, w.shape[0]
     assert w.shape == (num_rows, k)
@@ -104,10 +107,12 @@ def stream_linear(
         y = out.unsqueeze(0)
     largest = MAX_FP8_T if w.num_fp8 and split is None else MAX_STREAMED
     block_t = min(max(16, triton.next_power_of_2(num_tokens)), largest)
+    grouped = False
     if split is not None:
         assert w.num_fp8
         assert num_tokens <= block_t
-        assert split.is_of_rows(x)
+        grouped = split.num_groups > 1
+        assert split.is_of_rows(x, k // FP8_K.value if grouped else 1)
     grid = (triton.cdiv(num_tokens, block_t), triton.cdiv(num_rows, tiles.rows), splits)
     _linear_kernel[grid](
         x,
@@ -125,6 +130,7 @@ def stream_linear(
         SPLITS=splits,
         BLOCK_T=block_t,
         IS_SPLIT=split is not None,
+        GROUPED=grouped,
         **tiles.arguments(w, k // splits),
         **overlap(x),
     )
@@ -186,7 +192,8 @@ MANY_ROWS = 8192
 def tiles_of(num_tokens: int, w: Matrix, splits: int, is_split: bool = False) -> Tiles:
     """As measured on an H200; any of them gives the same bits."""
     if is_split:
-        return Tiles(64, 64, 4, 4, True, fp8_stages=6 if num_tokens <= 32 else 4)
+        stages, prefetched = 6 if num_tokens <= 32 or splits > 1 else 4, 8 if splits > 1 else 2
+        return Tiles(64, 64, 4, 4, True, prefetched, stages)
     if w.num_fp8:
         rows, k = 32 if num_tokens <= 16 else 64, 128 if splits > 1 else 64
         return Tiles(rows, k, 6, 4, True, fp8_stages=3, fp8_unrolled=2)

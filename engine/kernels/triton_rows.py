@@ -108,6 +108,7 @@ def _stream_split(
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
+    GROUPED: tl.constexpr,
 ):
     """[BLOCK_T, BLOCK_N] float32 of rows in FP8 and the split of the first tokens."""
     R: tl.constexpr = BLOCK_T * PARTS
@@ -115,17 +116,27 @@ def _stream_split(
     in_batch = o_q < num_tokens * PARTS
     o_k = tl.arange(0, FP8_K)
     p_q += o_q[:, None] * K
-    b_s = tl.load(p_s + o_q // PARTS, mask=in_batch, other=0.0)
+    p_s += o_q // PARTS * (K // FP8_K if GROUPED else 1)
+    b_s = tl.load(p_s, mask=in_batch, other=0.0)
     scale = tl.load(p_scales)
     b_y = tl.zeros((BLOCK_N, R), tl.float32)
     for k in tl.range(0, K_SPLIT, FP8_K, num_stages=STAGES):
         b_w = tl.load(p_w + (k + o_k)[None, :])
         b_q = tl.load(p_q + (k + o_k)[None, :], mask=in_batch[:, None], other=0.0)
         # Read a round ahead: its use would wait for it.
-        next_scale = tl.load(p_scales + tl.minimum(k + FP8_K, K_SPLIT - FP8_K) // FP8_K)
-        b_y += dot(b_w, tl.trans(b_q), tl.zeros((BLOCK_N, R), tl.float32)) * scale
+        following = tl.minimum(k + FP8_K, K_SPLIT - FP8_K) // FP8_K
+        next_scale = tl.load(p_scales + following)
+        b_part = dot(b_w, tl.trans(b_q), tl.zeros((BLOCK_N, R), tl.float32))
+        if GROUPED:
+            b_next = tl.load(p_s + following, mask=in_batch, other=0.0)
+            b_y += b_part * (b_s * scale)[None, :]
+            b_s = b_next
+        else:
+            b_y += b_part * scale
         scale = next_scale
-    return tl.trans(sum_of_parts(b_y * b_s[None, :], BLOCK_N, BLOCK_T))
+    if not GROUPED:
+        b_y *= b_s[None, :]
+    return tl.trans(sum_of_parts(b_y, BLOCK_N, BLOCK_T))
 
 
 @triton.jit
@@ -182,10 +193,12 @@ def rows_product(
     WEIGHTS_FIRST: tl.constexpr,
     FP8_UNROLLED: tl.constexpr,
     IS_SPLIT: tl.constexpr,
+    GROUPED: tl.constexpr,
 ):
     """[BLOCK_T, BLOCK_N] float32: K_SPLIT columns of the tokens from ``first`` on, times
     those of a matrix's rows from ``band`` on, which begins at ``p_fp8``, ``p_scales``, ``p_w``.
-    IS_SPLIT: rows in FP8 meet ``p_q`` and ``p_s``, and ``first`` is 0."""
+    IS_SPLIT: rows in FP8 meet ``p_q`` and ``p_s``, and ``first`` is 0. GROUPED: ``p_s`` has a scale
+    for each FP8_K columns."""
     rows = band + tl.arange(0, BLOCK_N)
     p_fp8 += rows.to(tl.int64)[:, None] * K
     p_scales += band // FP8_K * (K // FP8_K)
@@ -194,8 +207,9 @@ def rows_product(
     if FP8_ROWS > 0 and (not HAS_PLAIN or band < FP8_ROWS):
         if IS_SPLIT:
             b_y = _stream_split(
-                p_q, p_s, num_tokens, p_fp8, p_scales, K, K_SPLIT, BLOCK_T, BLOCK_N, FP8_STAGES
-            )
+                p_q, p_s, num_tokens, p_fp8, p_scales,
+                K, K_SPLIT, BLOCK_T, BLOCK_N, FP8_STAGES, GROUPED,
+            )  # fmt: skip
         else:
             b_y = _stream(
                 p_x, stride_x, first, num_tokens, p_fp8, p_scales,

@@ -22,7 +22,7 @@ from engine.kernels.triton_draft_input import draft_input
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_fp8 import experts_fp8
 from engine.kernels.triton_experts_prefill import experts_prefill
-from engine.kernels.triton_fp8 import widened_rows
+from engine.kernels.triton_fp8 import BLOCK_K, widened_rows
 from engine.kernels.triton_gated_norm import gated_rms_norm
 from engine.kernels.triton_linear import MAX_STREAMED, float_linear, linear, linear_parts
 from engine.kernels.triton_prefill_plan import PrefillPlan
@@ -35,6 +35,8 @@ from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 from transport.wire.layout import CacheLayout
 
 MAX_STREAMED_TOKENS = 512
+FP8_K = BLOCK_K.value
+"""Columns of a weight in FP8 that share a scale."""
 
 
 @dataclass
@@ -61,8 +63,8 @@ class TritonKernels:
         self._device = device
         self._max_rows = max_rows
         self._in_fp8 = config.quantization.source != "none"
-        self._last_norm: tuple[torch.Tensor, Split] | None = None
-        """What ``add_norm`` returned last, and its split, for the products that follow."""
+        self._last: tuple[torch.Tensor, Split] | None = None
+        """What a norm or mixer returned last, and its split, for the products that follow."""
 
     @cached_property
     def _delta_workspace(self) -> DeltaWorkspace:
@@ -95,22 +97,23 @@ class TritonKernels:
             return add_rms_norm(hidden, _parts(pending), norm, eps)
         split = Split.empty(hidden.shape[0], hidden.shape[1], 1, hidden.device)
         hidden, x = add_rms_norm(hidden, _parts(pending), norm, eps, split)
-        self._last_norm = x, split
+        self._last = x, split
         return hidden, x
 
-    def split_of(self, x: torch.Tensor, weight: Matrix) -> Split | None:
-        """``x``'s for a product with ``weight``: none in BF16 or of many tokens, the last norm's
-        where ``x`` is that norm, and else made now."""
+    def split_of(self, x: torch.Tensor, weight: Matrix, num_groups: int = 1) -> Split | None:
+        """``x``'s for a product with ``weight``: none in BF16 or of many tokens, the last norm's or
+        mixer's where ``x`` is that output, and else made now, with ``num_groups`` scales a row."""
         if not weight.num_fp8 or x.shape[0] > MAX_STREAMED:
             return None
-        if self._last_norm is not None and self._last_norm[0] is x:
-            return self._last_norm[1]
-        return split_rows(x)
+        if self._last is not None and self._last[0] is x:
+            return self._last[1]
+        return split_rows(x, num_groups)
 
     def linear_add(
         self, hidden: torch.Tensor, x: torch.Tensor, weight: Matrix
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return hidden, linear_parts(x, weight)
+        # Mixers compute their output in parts, so they split it in groups of columns.
+        return hidden, linear_parts(x, weight, self.split_of(x, weight, x.shape[1] // FP8_K))
 
     def deltanet(
         self,
@@ -126,6 +129,7 @@ class TritonKernels:
         heads, _, v_dim = recurrent.shape[1:]
         width = weights.conv.shape[0] + heads * (v_dim + 2)
         parts = []
+        split = self._output_split(inputs, weights.out_proj, v_dim)
         if inputs.decode:
             slots, ring, num_stored = self._rows(inputs, "decode").slots, None, 1
             if drafts := inputs.drafts:
@@ -147,14 +151,15 @@ class TritonKernels:
                     self._delta_workspace,
                     ring,
                     num_stored,
+                    split=split,
                 )
             )
         if inputs.prefill:
             rows = x[n:] if n else x
-            split = self.split_of(rows, weights.in_proj)
-            projected = linear(rows, weights.in_proj, split)[:, :width]
+            of_rows = self.split_of(rows, weights.in_proj)
+            projected = linear(rows, weights.in_proj, of_rows)[:, :width]
             parts.append(self._deltanet_prefill(projected, weights, eps, conv, recurrent, inputs))
-        return _joined(parts)
+        return self._joined(parts, split)
 
     def _deltanet_prefill(
         self,
@@ -193,6 +198,7 @@ class TritonKernels:
         n = inputs.num_decode
         positions = inputs.once("positions", inputs.positions.int)
         parts = []
+        split = self._output_split(inputs, weights.out_proj, FP8_K)
         if inputs.decode:
             rows = self._rows(inputs, "decode")
             q = rope_cache(
@@ -201,7 +207,8 @@ class TritonKernels:
             )  # fmt: skip
             parts.append(
                 attention_decode(
-                    q, gate[:n], kv, layer, rows.tables, rows.ends, self._attention_workspace
+                    q, gate[:n], kv, layer, rows.tables, rows.ends, self._attention_workspace,
+                    split=split,
                 )
             )  # fmt: skip
         if inputs.prefill:
@@ -211,7 +218,7 @@ class TritonKernels:
                 rows.tables, kv, layer, eps,
             )  # fmt: skip
             parts.append(attention_prefill(q, gate[n:], kv, layer, rows.tables, plan))
-        return _joined(parts)
+        return self._joined(parts, split)
 
     def draft_input(
         self,
@@ -291,6 +298,21 @@ class TritonKernels:
     ) -> torch.Tensor:
         return float_linear(hidden, lm_head, out)
 
+    def _output_split(self, inputs: Inputs, weight: Matrix, columns: int) -> Split | None:
+        """For a mixer to write beside its output, in groups of ``columns`` of those that ``weight``
+        takes; none where it has other than decode rows, or the product takes no such groups."""
+        num_tokens, k = inputs.num_decode, weight.shape[1]
+        if inputs.prefill or not weight.num_fp8 or num_tokens > MAX_STREAMED or columns != FP8_K:
+            return None
+        return Split.empty(num_tokens, k, k // columns, self._device)
+
+    def _joined(self, parts: list[torch.Tensor], split: Split | None) -> torch.Tensor:
+        """A mixer's output; ``split`` is its."""
+        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if split is not None:
+            self._last = out, split
+        return out
+
     def _rows(self, inputs: Inputs, kind: str) -> RowsOnGpu:
         rows = inputs.decode if kind == "decode" else inputs.prefill
         assert rows is not None, kind
@@ -308,7 +330,3 @@ class TritonKernels:
 def _parts(pending: Pending) -> torch.Tensor | None:
     assert pending is None or isinstance(pending, torch.Tensor), "another set's"
     return pending
-
-
-def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)

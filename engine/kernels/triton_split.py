@@ -3,6 +3,8 @@
 
     x[t, c] = s[t] * (q[t, 0, c] + q[t, 1, c]),   s a power of two with max_c |x / s| in [128, 256)
 
+or s of a token's columns in groups, each with the largest of its own.
+
 bfloat16 has 8 significant bits and e4m3 has 4: the first part rounds x / s, and what is left, up to
 half a unit of the first part's last place with either sign, has 4 significant bits. It is exact
 where |x| is at least max / 512, and within max * 2^-17 below. So a weight in e4m3 times both parts
@@ -37,10 +39,14 @@ class Split:
         q = torch.empty((num_tokens, PARTS.value, k), dtype=FP8, device=device)
         return cls(q, torch.empty((num_tokens, groups), dtype=torch.float32, device=device))
 
-    def is_of_rows(self, x: torch.Tensor) -> bool:
-        """Whether the shapes are those of x [tokens, k] with one scale a token."""
+    @property
+    def num_groups(self) -> int:
+        return self.s.shape[1]
+
+    def is_of_rows(self, x: torch.Tensor, num_groups: int = 1) -> bool:
+        """Whether the shapes are those of x [tokens, k] with so many scales a token."""
         num_tokens, k = x.shape
-        shapes = (num_tokens, PARTS.value, k), (num_tokens, 1)
+        shapes = (num_tokens, PARTS.value, k), (num_tokens, num_groups)
         assert self.q.is_contiguous()
         assert self.s.is_contiguous()
         return (self.q.shape, self.s.shape) == shapes
@@ -86,31 +92,50 @@ def sum_of_parts(b_y, M: tl.constexpr, T: tl.constexpr):
 @triton.jit
 def store_split(b_x, p_q, p_s, row, o_k, mask, K: tl.constexpr):
     """``b_x`` float32, one row of K columns, under one scale."""
-    b_s, b_inverse = power_of_two(tl.max(tl.abs(b_x), axis=0))
-    b_first, b_second = two_parts(b_x * b_inverse)
-    tl.store(p_q + row * (PARTS * K) + o_k, b_first, mask=mask)
-    tl.store(p_q + row * (PARTS * K) + K + o_k, b_second, mask=mask)
-    tl.store(p_s + row, b_s)
+    store_group(b_x, p_q + row * (PARTS * K) + o_k, p_s + row, mask, K)
 
 
 @triton.jit
-def _split_kernel(p_x, p_q, p_s, stride_x, K: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    o_k = tl.arange(0, BLOCK)
-    mask = o_k < K
+def store_group(b_x, p_q, p_s, mask, K: tl.constexpr):
+    """``b_x`` float32, columns of a row of K under one scale, which goes to ``p_s``; ``p_q`` are
+    the addresses of the first parts."""
+    b_s, b_inverse = power_of_two(tl.max(tl.abs(b_x), axis=0))
+    b_first, b_second = two_parts(b_x * b_inverse)
+    tl.store(p_q, b_first, mask=mask)
+    tl.store(p_q + K, b_second, mask=mask)
+    tl.store(p_s, b_s)
+
+
+@triton.jit
+def _split_kernel(
+    p_x,
+    p_q,
+    p_s,
+    stride_x,
+    K: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    row, group = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    o_k = group * COLUMNS + tl.arange(0, BLOCK)
+    mask = tl.arange(0, BLOCK) < COLUMNS
     wait_for_inputs(PDL)
     b_x = tl.load(p_x + row * stride_x + o_k, mask=mask, other=0.0).to(tl.float32)
-    store_split(b_x, p_q, p_s, row, o_k, mask, K)
+    p_q += row * (PARTS * K) + o_k
+    store_group(b_x, p_q, p_s + row * tl.num_programs(1) + group, mask, K)
 
 
-def split_rows(x: torch.Tensor) -> Split:
-    """Of x [tokens, k], rows contiguous, with one scale a token."""
+def split_rows(x: torch.Tensor, num_groups: int = 1) -> Split:
+    """Of x [tokens, k], rows contiguous, with ``num_groups`` scales a token."""
     num_tokens, k = x.shape
     assert x.stride(1) == 1
-    split = Split.empty(num_tokens, k, 1, x.device)
+    assert k % num_groups == 0, (k, num_groups)
+    split, columns = Split.empty(num_tokens, k, num_groups, x.device), k // num_groups
     if num_tokens:
-        _split_kernel[(num_tokens,)](
-            x, split.q, split.s, x.stride(0), K=k, BLOCK=triton.next_power_of_2(k),
-            num_warps=8, **overlap(x),
+        _split_kernel[(num_tokens, num_groups)](
+            x, split.q, split.s, x.stride(0),
+            K=k, COLUMNS=columns, BLOCK=triton.next_power_of_2(columns),
+            num_warps=8 if num_groups == 1 else 1, **overlap(x),
         )  # fmt: skip
     return split

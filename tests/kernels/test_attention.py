@@ -9,7 +9,8 @@ from engine.kernels.triton_attention_decode import AttentionWorkspace, attention
 from engine.kernels.triton_attention_prefill import attention_prefill
 from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan
 from engine.kernels.triton_rope_cache import cache_kv, rope_cache
-from tests.kernels.closeness import relative_error
+from engine.kernels.triton_split import Split, split_rows
+from tests.kernels.closeness import relative_error, same_split
 
 HEADS, KV_HEADS, DIM, PAGE, EPS, LAYER = 8, 2, 32, 16, 1e-6, 1
 # The GPU multiplies float32 tiles in tf32.
@@ -81,7 +82,8 @@ def same_pages(kv: torch.Tensor, truth: torch.Tensor) -> bool:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("num_programs", [1, 3])
-def test_decode(dtype: torch.dtype, num_programs: int, device: torch.device) -> None:
+@pytest.mark.parametrize("splits", [False, True])
+def test_decode(dtype: torch.dtype, num_programs: int, splits: bool, device: torch.device) -> None:
     cache = Cache([0, 15, 16, 77], [1, 1, 1, 1], dtype, device)
     truth, pages, true_q = cache.truth()
     ends = torch.cat((cache.rows.ends, cache.rows.ends.new_zeros(1))).int()
@@ -98,15 +100,21 @@ def test_decode(dtype: torch.dtype, num_programs: int, device: torch.device) -> 
     workspace.stats.fill_(float("nan"))
     gate = projected[:, (2 * KV_HEADS + HEADS) * DIM :]
     gate[-1] = 0.0
+    split = Split.empty(5, HEADS * DIM, HEADS, device) if splits else None
     out = attention_decode(
-        q, gate, cache.kv, LAYER, tables, ends, workspace, num_programs=num_programs, block=16
-    )
+        q, gate, cache.kv, LAYER, tables, ends, workspace,
+        split=split, num_programs=num_programs, block=16,
+    )  # fmt: skip
     assert relative_error(out[:-1], truth) < BOUND[dtype]
     assert not out[-1].any()
+    if split is not None:
+        assert same_split(split, split_rows(out, HEADS))
+        split = Split(split.q[3:4], split.s[3:4])
     # Alone, by as many programs as there may be: the same bits.
     alone = attention_decode(
-        q[3:4], gate[3:4], cache.kv, LAYER, tables[3:4], ends[3:4], workspace, block=16
-    )
+        q[3:4], gate[3:4], cache.kv, LAYER, tables[3:4], ends[3:4], workspace,
+        split=split, block=16,
+    )  # fmt: skip
     assert torch.equal(alone[0], out[3])
 
 

@@ -13,8 +13,9 @@ from engine.kernels.triton_delta_prefill import delta_prefill
 from engine.kernels.triton_gated_norm import gated_rms_norm
 from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan
 from engine.kernels.triton_rows import Tiles
+from engine.kernels.triton_split import Split, split_rows
 from engine.model.matrix import Matrix
-from tests.kernels.closeness import relative_error
+from tests.kernels.closeness import relative_error, same_split
 
 EPS = 1e-6
 # The GPU multiplies float32 tiles in tf32.
@@ -92,6 +93,29 @@ def test_decode(dtype: torch.dtype, columns: int, device: torch.device) -> None:
         assert torch.equal(layer.conv_state, conv)
         assert relative_error(layer.state, state) < BOUND[dtype] / 4
         assert not workspace.arrivals.any()
+
+
+@pytest.mark.parametrize("columns", [8, 16])
+def test_decode_splits_its_output(columns: int, device: torch.device) -> None:
+    layer = Layer(3, 6, 16, 5, torch.bfloat16, device)
+    workspace = DeltaWorkspace.allocate(4, 6, 16, device)
+    slots = torch.tensor([3, 0, -1, 4], dtype=torch.int32, device=device)
+    convolved, state = project(layer.projected(4), layer, slots), layer.state.clone()
+    outs = []
+    split = Split.empty(4, 96, 6, device)
+    split.q.view(torch.uint8).fill_(0x7F)
+    for written in (None, split):
+        layer.state.copy_(state)
+        outs.append(
+            delta_decode(
+                convolved, layer.neg_exp_a, layer.dt_bias, layer.norm, layer.state, slots, EPS,
+                workspace, split=written, block_columns=columns, num_warps=2,
+            )
+        )  # fmt: skip
+        outs.append(layer.state.clone())
+    assert torch.equal(outs[0], outs[2])
+    assert torch.equal(outs[1], outs[3])
+    assert same_split(split, split_rows(outs[0], 6))
 
 
 def test_the_projection_of_many_rows_is_that_of_few(device: torch.device) -> None:

@@ -9,7 +9,9 @@ from engine.kernels.state_ring import StateRing
 from engine.kernels.triton_conv_linear import MAX_FUSED, conv_linear
 from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode, ring_shape
 from engine.kernels.triton_rows import Tiles
+from engine.kernels.triton_split import Split, split_rows
 from engine.model.matrix import Matrix
+from tests.kernels.closeness import same_split
 from tests.kernels.test_delta import EPS, Layer
 
 NUM_SLOTS, MAX_DRAFTS = 5, 3
@@ -54,10 +56,13 @@ def step(
         x, Matrix.of(weight), layer.conv, layer.conv_state, index,
         ring, num_stored, tiles=Tiles(16, 32, 2, 4, True),
     )  # fmt: skip
-    return delta_decode(
+    split = Split.empty(num_tokens, layer.value_dim, layer.v_heads, device)
+    out = delta_decode(
         convolved[:, : projected.shape[1]], layer.neg_exp_a, layer.dt_bias, layer.norm,
-        layer.state, index, EPS, workspace, ring, num_stored,
+        layer.state, index, EPS, workspace, ring, num_stored, split=split,
     )  # fmt: skip
+    assert same_split(split, split_rows(out, layer.v_heads))
+    return out
 
 
 def test_a_token_has_the_bits_that_it_has_without_drafts(device: torch.device) -> None:

@@ -90,6 +90,29 @@ def test_linear_of_a_split(num_fp8: int, num_plain: int, device: torch.device) -
         assert torch.equal(alone[..., 0, :], y[..., 2, :])
 
 
+def rejoined(split: Split) -> torch.Tensor:
+    """The rows that were split."""
+    return split.q.float().sum(1) * split.s.repeat_interleave(
+        split.q.shape[2] // split.num_groups, 1
+    )
+
+
+@pytest.mark.parametrize(("num_fp8", "num_plain"), [(128, 0), (256, 33)])
+def test_linear_of_a_split_in_groups(num_fp8: int, num_plain: int, device: torch.device) -> None:
+    x, w = draw(33, 1024, device=device), mixed(num_fp8, num_plain, 1024, device)
+    x[:, 128:256] *= 3000
+    split = split_rows(x, 8)
+    largest = x.float().unflatten(1, (8, 128)).abs().amax(2).repeat_interleave(128, 1)
+    assert ((rejoined(split) - x.float()).abs() <= largest * 2.0**-17).all()
+    y = linear_parts(x, w, split)
+    assert y.shape[0] == 4
+    assert relative_error(y.sum(0)[:, :num_fp8], truth(x, w)[:, :num_fp8]) < CLOSE
+    if num_plain:
+        assert relative_error(y.sum(0)[:, num_fp8:], truth(x, w)[:, num_fp8:]) < CLOSE
+    alone = linear_parts(x[2:3], w, split_rows(x[2:3], 8))
+    assert torch.equal(alone[:, 0], y[:, 2])
+
+
 def test_every_e4m3_number_is_exact_in_a_product(device: torch.device) -> None:
     numbers = torch.arange(256, dtype=torch.uint8, device=device).view(FP8)
     numbers = torch.where(numbers.float().isnan(), 0.0, numbers.float()).to(FP8)

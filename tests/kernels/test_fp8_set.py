@@ -1,0 +1,70 @@
+"""The Triton kernel set over a model in FP8: what the kernels of a layer hand to one another."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.batch import Row
+from engine.config import EngineConfig
+from engine.inputs import Inputs
+from engine.kernels import triton_set
+from engine.kernels.triton_dot import INTERPRETED
+from engine.kernels.triton_set import TritonKernels
+from engine.model.config import ModelConfig
+from engine.runner import Engine
+from tests.kernels import cuda_path
+
+pytestmark = pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter")
+
+PROMPTS = (tuple(range(40, 47)), (5, 6, 7))
+NEW = torch.tensor([11, 12])
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    cuda_path.write_config(tmp_path)
+    cuda_path.widen_tiles(monkeypatch)
+    settings = EngineConfig(
+        tmp_path, 4, 4, load_format="dummy", dtype="bfloat16", quantize="fp8", poison=True
+    )
+    kernels = TritonKernels(ModelConfig.read(tmp_path).quantised(), torch.device("cpu"), 4)
+    engine = Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
+    forward(engine, [Row(i, (i,), 0, prompt) for i, prompt in enumerate(PROMPTS)])
+    return engine
+
+
+def forward(engine: Engine, rows: list[Row]) -> torch.Tensor:
+    """Hidden rows of the decode rows' tokens, ``NEW``, and of the prompts'."""
+    inputs = Inputs.of(tuple(rows), engine.layout, torch.device("cpu"))
+    ids = torch.cat((NEW[: inputs.num_decode], inputs.prefill_ids))
+    with torch.inference_mode():
+        return engine._model.forward(inputs, ids, engine.cache, engine._kernels, every_token=True)
+
+
+def test_mixers_split_what_decode_projects(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel of its own does; beside a prompt one does, with the same bits."""
+    num_split = 0
+    plain = triton_set.split_rows
+
+    def counted(x: torch.Tensor, num_groups: int = 1) -> triton_set.Split:
+        nonlocal num_split
+        num_split += 1
+        return plain(x, num_groups)
+
+    monkeypatch.setattr(triton_set, "split_rows", counted)
+    kept = engine.cache.kv, engine.cache.conv, engine.cache.recurrent
+    before = [each.clone() for each in kept]
+    decode = [Row(i, (i,), len(prompt), None) for i, prompt in enumerate(PROMPTS)]
+
+    def again(rows: list[Row]) -> torch.Tensor:
+        for each, was in zip(kept, before, strict=True):
+            each.copy_(was)
+        return forward(engine, rows)
+
+    alone = again(decode)
+    assert num_split == 0
+    beside = again([*decode, Row(2, (2,), 0, (9, 8, 7, 6))])
+    assert num_split > 0
+    assert torch.equal(alone, beside[:2])
+    assert alone.isfinite().all()
