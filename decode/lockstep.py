@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, Literal
 
-from decode.spread_policy import SpreadPolicy
+from decode.spread_policy import Load, SpreadPolicy
 from decode.spread_record import Record, Stance
 
 LOCAL: Final = "local"
@@ -74,7 +74,8 @@ class Lockstep:
     """One member of one generation of a group.
 
     ``record`` is to be published whenever a method has returned. ``late`` are the members, by their
-    places among the others, for whom the last wait was in vain.
+    places among the others, for whom the last wait was in vain; ``loads`` what all brought to the
+    round that was launched last, and ``num_sharing`` with how many it was counted on.
     """
 
     def __init__(
@@ -82,6 +83,8 @@ class Lockstep:
     ) -> None:
         self.record = Record(generation)
         self.late: tuple[int, ...] = ()
+        self.loads: tuple[Load, ...] = ()
+        self.num_sharing = 0
         self._policy = policy
         self._times = times or LockstepTimes()
         self._missed: dict[int, Record | None] = {}
@@ -100,9 +103,10 @@ class Lockstep:
         willing: bool,
         lenders: Sequence[Record | None] = (),
         drafts: int = 0,
+        acceptance: int = 0,
     ) -> Decision:
-        """What the next step of ``rows`` sequences is, which verify up to ``drafts`` drafts each.
-        WAIT: ask again, with the same rows and drafts.
+        """What the next step of ``rows`` sequences is, which verify up to ``drafts`` drafts each,
+        of which so many per cent are accepted. WAIT: ask again, with the same rows and drafts.
 
         ``others`` are the records of all other members in their order, ``lenders`` those of
         lenders; None: unreadable. A member that has committed waits for the others whether it is
@@ -122,7 +126,8 @@ class Lockstep:
                 or bool(self._missed)
                 or (self._was_aborted and not all(map(self._has_ended, lenders)))
             )
-            self._say(Stance.APART if stays_apart else Stance.WILLING, rows, drafts)
+            self.record = replace(self.record, rows=rows, drafts=drafts, acceptance=acceptance)
+            self._say(Stance.APART if stays_apart else Stance.WILLING)
             present = _present(seen)
             if stays_apart or len(present) < len(seen) or not self._wants(present):
                 return self._local()
@@ -137,7 +142,7 @@ class Lockstep:
     def stand_apart(self) -> None:
         """Something else is launched before the next step; the others need not wait for it."""
         if self.record.stance is Stance.WILLING:
-            self._say(Stance.APART, self.record.rows, self.record.drafts)
+            self._say(Stance.APART)
 
     def aborted(self, now: float) -> None:
         """A launched round was taken back, and with it those launched behind it."""
@@ -161,8 +166,8 @@ class Lockstep:
             return True
         if self._num_in_a_row:
             return self._stays
-        total = mine.tokens + sum(o.tokens for o in present)
-        return self._policy.enters(total, 1 + len(present) + self._num_lenders)
+        loads = [mine.load, *(other.load for other in present)]
+        return self._policy.enters(loads, len(loads) + self._num_lenders)
 
     def _commit_to(self, number: int) -> None:
         """With the rows and drafts that the record has."""
@@ -176,7 +181,10 @@ class Lockstep:
         number = self.record.round
         answers = [each.committed_to(number) if each else None for each in seen]
         if together := agreed([self.record, *seen], number):
-            return self._launch(together, 1 + len(seen) + together.lenders)
+            members = [self.record, *_present(seen, apart=True)]
+            self.loads = tuple(member.load_in(number) for member in members)
+            self.num_sharing = len(members) + together.lenders
+            return self._launch(together)
         waits_for = [i for i, answer in enumerate(answers) if answer is None]
         present = _present([seen[i] for i in waits_for])
         if len(present) < len(waits_for):
@@ -195,7 +203,7 @@ class Lockstep:
             return self._agree(seen, others, now)
         return WAIT
 
-    def _launch(self, together: Together, num_sharing: int) -> Together:
+    def _launch(self, together: Together) -> Together:
         mine = self.record
         self.record = replace(
             mine,
@@ -207,7 +215,7 @@ class Lockstep:
             last_drafts=mine.drafts,
             beat=mine.beat + 1,
         )
-        self._stays = self._policy.stays(together.total, num_sharing)
+        self._stays = self._policy.stays(self.loads, self.num_sharing)
         self._was_aborted = False
         self._num_in_a_row += 1
         if self._num_in_a_row >= self._times.forgiven_after:
@@ -224,9 +232,8 @@ class Lockstep:
         mine = self.record
         self.record = replace(mine, round=mine.round + 1, stance=stance, beat=mine.beat + 1)
 
-    def _say(self, stance: Stance, rows: int, drafts: int) -> None:
-        beat = self.record.beat + 1
-        self.record = replace(self.record, stance=stance, rows=rows, drafts=drafts, beat=beat)
+    def _say(self, stance: Stance) -> None:
+        self.record = replace(self.record, stance=stance, beat=self.record.beat + 1)
 
     def _seen(self, place: int, record: Record | None) -> Record | None:
         return None if place in self._missed else self._of_this_generation(record)
@@ -252,9 +259,9 @@ def agreed(members: Sequence[Record | None], number: int) -> Together | None:
     return Together(number, max(rows), total, lenders, max(drafts))
 
 
-def _present(records: Sequence[Record | None]) -> list[Record]:
-    """Of the members that take part, or would."""
-    return [each for each in records if each and each.stance is not Stance.APART]
+def _present(records: Sequence[Record | None], *, apart: bool = False) -> list[Record]:
+    """Of the members that take part, or would; or ``apart`` from others, too."""
+    return [each for each in records if each and (apart or each.stance is not Stance.APART)]
 
 
 def _highest(records: Sequence[Record]) -> int:

@@ -76,6 +76,20 @@ def draft_policy(setting: str, num_drafts: int, device: str) -> "DraftPolicy":
 class DraftPolicy(Protocol):
     """What the scheduler asks."""
 
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """The numbers that it may choose."""
+        ...
+
+    @property
+    def rate(self) -> float:
+        """How often a draft is accepted whose predecessors were, about."""
+        ...
+
+    def together(self, costs: Sequence[float] | None) -> None:
+        """The next steps are spread ones, in which 1, 2, … drafts cost so much; None: local."""
+        ...
+
     def num_next(self, num_sequences: int) -> int:
         """Drafts that a step of so many sequences makes for the next one. Asked once a step."""
         ...
@@ -87,6 +101,12 @@ class DraftPolicy(Protocol):
 
 class NoDrafts:
     """For an engine without a draft layer."""
+
+    choices = (0,)
+    rate = 0.0
+
+    def together(self, costs: Sequence[float] | None) -> None:
+        """Nothing is chosen."""
 
     def num_next(self, num_sequences: int) -> int:
         return 0
@@ -100,6 +120,14 @@ class FixedDrafts:
     """Always as many, whatever becomes of them."""
 
     num: int
+    rate = ASSUMED
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        return (self.num,)
+
+    def together(self, costs: Sequence[float] | None) -> None:
+        """It makes no difference."""
 
     def num_next(self, num_sequences: int) -> int:
         return self.num
@@ -149,9 +177,19 @@ class AutoDrafts:
         self._max_drafts = max_drafts
         self._pause = MIN_PAUSE
         self._num_paused = 0
+        self._together: Sequence[float] | None = None
+        self.choices = tuple(range(max_drafts + 1))
+
+    @property
+    def rate(self) -> float:
+        return self.acceptance.rates()[0]
+
+    def together(self, costs: Sequence[float] | None) -> None:
+        self._together = costs
 
     def num_next(self, num_sequences: int) -> int:
-        costs = self._costs_of(num_sequences)
+        together = self._together
+        costs = self._costs_of(num_sequences) if together is None else together[: self._max_drafts]
         best = best_num(costs, self.acceptance.rates())
         if best:
             return min(best, 1 + self.acceptance.num_noted // CAUTION)

@@ -7,6 +7,8 @@ lenders.
 from dataclasses import dataclass
 from enum import IntEnum
 
+from decode.spread_policy import Load
+
 
 class Stance(IntEnum):
     """What a member does next."""
@@ -22,7 +24,8 @@ class Record:
     ``rows`` sequences that verify up to ``drafts`` drafts each; ``last_round`` the one that it
     launched last, with ``last_rows`` and ``last_drafts``; 0: none. ``lenders`` and ``last_lenders``
     are those on which it counted. ``beat`` rises with every decision, so that a member that stands
-    still shows."""
+    still shows. Of its drafts ``acceptance`` per cent are accepted, of those whose predecessors
+    were."""
 
     generation: int
     round: int = 1
@@ -35,11 +38,17 @@ class Record:
     last_lenders: int = 0
     drafts: int = 0
     last_drafts: int = 0
+    acceptance: int = 0
 
     @property
-    def tokens(self) -> int:
-        """Tokens of the step that is next."""
-        return self.rows * (1 + self.drafts)
+    def load(self) -> Load:
+        """Of the step that is next."""
+        return Load(self.rows, self.drafts, self.acceptance / 100)
+
+    def load_in(self, number: int) -> Load:
+        """In this round, which the member has committed to or launched."""
+        rows = self.committed_to(number) or 0
+        return Load(rows, self.drafts_in(number), self.acceptance / 100)
 
     def committed_to(self, number: int) -> int | None:
         """The rows with which the member launches this round, or has launched it; None: it has not

@@ -87,13 +87,13 @@ def _acceptance(worker: dict[str, Any]) -> str:
 def _spread(found: dict[str, Any] | None) -> dict[str, str]:
     """Of the last minute: the share of steps that were computed together, and in a group of how
     many ("75%/4"); how long such a step took, and a local one ("6.4/9.8"); for which other member
-    the host waited longest, and how long in each step ("decode-1a2b:0.3ms")."""
+    the device waited longest, and how long in each step ("decode-1a2b:0.3ms")."""
     if found is None:
         return dict.fromkeys(SPREAD, UNKNOWN)
     share = UNKNOWN if found["share"] is None else f"{100 * found['share']:.0f}%"
     in_group = found["mode"] in ("spread", "local")
     times = [found["step_ms"], found["local_step_ms"]]
-    name, wait_ms = max(found["wait_ms"].items(), key=lambda each: each[1], default=("", 0.0))
+    name, wait_ms = max(found["within_ms"].items(), key=lambda each: each[1], default=("", 0.0))
     return {
         "spread": f"{share}/{len(found['members'])}" if in_group else found["mode"],
         "step_ms": "/".join(UNKNOWN if ms is None else f"{ms:.1f}" for ms in times),

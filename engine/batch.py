@@ -163,6 +163,8 @@ class StepResult:
     aborted too."""
     late: tuple[int, ...] = ()
     """The ranks of the members for which an aborted step waited in vain, as far as is known."""
+    waited_s: tuple[float, ...] = ()
+    """By rank, how long the device waited for each member within a spread step."""
 
     @property
     def drafts(self) -> tuple[int, ...]:

@@ -46,6 +46,16 @@ class SpreadMetrics:
             "baton_spread_peer_wait_seconds", "How long its host waited for this member's.",
             [*worker, "member"], registry=registry,
         )  # fmt: skip
+        self.within_s = Counter(
+            "baton_spread_device_wait_seconds",
+            "How long its device waited for this member's rows and results within spread steps.",
+            [*worker, "member"], registry=registry,
+        )  # fmt: skip
+        self.saved_s = Counter(
+            "baton_spread_saved_seconds",
+            "How much longer the spread steps would have taken with one member less, by a table.",
+            worker, registry=registry,
+        )  # fmt: skip
         self.late = Counter(
             "baton_spread_late", "Waits in vain for this member, of all others.",
             ["member"], registry=registry,
@@ -60,6 +70,7 @@ class SpreadMetrics:
     def grow(
         self, instance: str, role: str, *,
         steps: int, local: int, step_s: float, local_s: float, aborted: int, wait_s: float,
+        saved_s: float,
     ) -> None:  # fmt: skip
         """So much more since the worker's last heartbeat."""
         self.steps.labels(instance, role).inc(steps)
@@ -68,9 +79,13 @@ class SpreadMetrics:
         self.local_s.labels(instance, role).inc(local_s)
         self.aborted.labels(instance, role).inc(aborted)
         self.wait_s.labels(instance, role).inc(wait_s)
+        self.saved_s.labels(instance, role).inc(saved_s)
 
-    def waited_for(self, instance: str, role: str, member: str, seconds: float) -> None:
-        self.peer_wait_s.labels(instance, role, member).inc(seconds)
+    def waited_for(
+        self, instance: str, role: str, member: str, *, host_s: float, device_s: float
+    ) -> None:
+        self.peer_wait_s.labels(instance, role, member).inc(host_s)
+        self.within_s.labels(instance, role, member).inc(device_s)
 
     def waited_in_vain(self, member: str, times: int) -> None:
         self.late.labels(member).inc(times)
@@ -80,8 +95,8 @@ class SpreadMetrics:
         worker = {"instance": instance, "role": role}
         for metric in (
             self.members, self.left_out, self.steps, self.step_s, self.local, self.local_s,
-            self.aborted, self.wait_s, self.peer_wait_s,
+            self.aborted, self.wait_s, self.peer_wait_s, self.within_s, self.saved_s,
         ):  # fmt: skip
             metric.remove_by_labels(worker)
-        for waits in (self.late, self.peer_wait_s):
+        for waits in (self.late, self.peer_wait_s, self.within_s):
             waits.remove_by_labels({"member": instance})

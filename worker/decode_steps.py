@@ -69,7 +69,7 @@ class DecodeSteps:
         return "launched"
 
     def _take_in(self, spread: bool, scheduled: Scheduled, result: StepResult) -> None:
-        self._group.took(self._launches.took_s, spread=spread)
+        self._group.took(self._launches.took_s, spread=spread, waited_s=result.waited_s)
         self._process(scheduled, result)
 
     def settle(self) -> None:

@@ -14,6 +14,7 @@ import typer
 from colocated.limits import ColocatedLimits
 from decode.speculation import max_drafts
 from decode.spread_policy import DEFAULT as SPREAD
+from decode.spread_table import read, shipped
 from engine.config import Device, Dtype, EngineConfig, LoadFormat, Quantize
 from engine.gpu import gpu_name
 from prefill.scheduler import PrefillLimits
@@ -128,6 +129,14 @@ class Options:
             "pays), off, or from so many tokens of all their steps on. On GPUs.",
         ),
     ] = SPREAD
+    spread_table: Annotated[
+        Path | None,
+        _option(
+            "BATON_SPREAD_TABLE",
+            "What spread steps take on these GPUs, of python -m bench.spread_step --table; "
+            "default: estimates.",
+        ),
+    ] = None
     prefix_cache: Annotated[
         bool,
         _option("BATON_PREFIX_CACHE", "Keep prefixes of prompts and answers for later prompts."),
@@ -196,6 +205,7 @@ class Options:
             unfit_gpu_s=self.unfit_gpu,
             speculate=self.speculate,
             spread=self.spread,
+            spread_table=read(self.spread_table) if self.spread_table else shipped(),
             prefix_cache=PrefixCacheSettings(self.prefix_cache, host_bytes(self.host_cache_gb)),
         )
 

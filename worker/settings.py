@@ -7,6 +7,7 @@ from pathlib import Path
 from colocated.limits import ColocatedLimits
 from decode.spread_policy import DEFAULT as SPREAD
 from decode.spread_policy import require_spread
+from decode.spread_table import StepTable, shipped
 from engine.cache.prefix_policy import MIN_SAVED_TOKENS
 from engine.config import EngineConfig
 from transport.wire.channel_keys import ChannelKeys
@@ -67,7 +68,8 @@ class WorkerSettings:
     until there is one; ``gpu_lock_dir`` is the folder in which all workers of the node lock their
     GPUs; ``unfit_gpu_s`` is how long no worker gets a GPU that reported a critical Xid;
     ``channel_keys`` let it join a coordinator that has them too; ``stall_timeout_s`` as in
-    stall.py; ``speculate`` as in decode/speculation.py; ``spread`` as in spread_policy.py there."""
+    stall.py; ``speculate`` as in decode/speculation.py; ``spread`` as in spread_policy.py there,
+    ``spread_table`` as in spread_table.py."""
 
     role: Role
     coordinator: str
@@ -85,6 +87,7 @@ class WorkerSettings:
     unfit_gpu_s: float = UNFIT_S
     speculate: str = "auto"
     spread: str = SPREAD
+    spread_table: StepTable = field(default_factory=shipped)
     prefix_cache: PrefixCacheSettings = field(default_factory=PrefixCacheSettings)
 
     def __post_init__(self) -> None:

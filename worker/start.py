@@ -16,7 +16,7 @@ from secrets import token_hex
 
 import torch
 
-from decode.speculation import draft_policy
+from decode.speculation import DraftPolicy, draft_policy
 from engine import gpu
 from engine.runner import Engine
 from telemetry.notify import notify, progress
@@ -65,7 +65,8 @@ def serve(settings: WorkerSettings) -> None:
 
         engine = Engine.load(settings.engine, memory.allocate, progress=loaded)
         write_pattern(engine.cache, instance)
-        group = _spread_group(settings, engine, instance)
+        drafts = draft_policy(settings.speculate, engine.max_drafts, device)
+        group = _spread_group(settings, engine, instance, drafts)
         cleanup.callback(group.close)
         hello = _hello(role, instance, engine, memory, claimed, group)
         session = Session(channel, hello, time.monotonic)
@@ -90,7 +91,7 @@ def serve(settings: WorkerSettings) -> None:
             lookahead=settings.lookahead,
             host=host,
             group=group,
-            drafts=draft_policy(settings.speculate, engine.max_drafts, device),
+            drafts=drafts,
             prefix_cache=settings.prefix_cache,
         )
         cleanup.callback(worker.close)
@@ -140,7 +141,9 @@ def _watch(claimed: str, settings: WorkerSettings) -> GpuWatch:
     return GpuWatch(lambda: local_gpus(claimed), on_unfit=mark)
 
 
-def _spread_group(settings: WorkerSettings, engine: Engine, instance: str) -> Group:
+def _spread_group(
+    settings: WorkerSettings, engine: Engine, instance: str, drafts: DraftPolicy
+) -> Group:
     """What takes part in spread steps, where the setting and the engine allow any."""
     if settings.spread == "off":
         return Alone()
@@ -151,7 +154,11 @@ def _spread_group(settings: WorkerSettings, engine: Engine, instance: str) -> Gr
         why = "that takes a GPU, a model with Triton kernels and an even number of layers"
         log.log(level, "spread: this worker computes no steps together with others: %s", why)
         return Alone()
-    return Membership(engine.spread, instance, settings.spread, OwnRecord(instance))
+    log.info("spread: what steps take is %s", settings.spread_table.source)
+    return Membership(
+        engine.spread, instance, settings.spread, OwnRecord(instance),
+        drafts=drafts, table=settings.spread_table,
+    )  # fmt: skip
 
 
 def _hello(

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 
 from bench.measures import percentile
 from bench.predict.decoders import Clock, Decoders
-from bench.predict.steps import Curve, Steps, between
+from bench.predict.steps import Steps
 from bench.setups import Setup
 from coordinator.core.placement import PlacementLimits
+from decode.spread_table import Curve, between
 
 MAX_TOKENS_AHEAD = PlacementLimits.max_tokens_ahead
 MAX_BATCH_TOKENS, TOKENS_BESIDE_DECODE = 8_192, 2_048

@@ -10,17 +10,16 @@ measured; ``Spread`` computes it from what was:
            + the exchanges between members
 """
 
-from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from decode.spread_policy import enter_rows
+from decode.spread_policy import ENTERS_FROM
+from decode.spread_table import Curve, Experts, between
 from transport.wire.spread import MAX_MEMBERS
 
-Curve = Sequence[tuple[float, float]]
-NUM_EXPERTS, EXPERTS_A_TOKEN = 256, 8
-EXPERT_S = 58.5e-6
+EXPERTS = Experts()
+EXPERT_S = EXPERTS.read_ms / 1e3
 """Reading one expert in each of 40 layers, at copy speed."""
 STATE_S = 29e-6
 """Reading and writing one sequence's state, at copy speed."""
@@ -35,16 +34,6 @@ plain kernels in one process; the raw output is not in this repository. ``exchan
 there."""
 
 
-def between(curve: Curve, x: float) -> float:
-    """Linear between the points of ``curve``, and on from its last two; its first value below."""
-    xs = [at for at, _ in curve]
-    right = min(bisect_left(xs, x), len(xs) - 1)
-    if right == 0:
-        return curve[0][1]
-    (x0, y0), (x1, y1) = curve[right - 1], curve[right]
-    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
-
-
 def exchange_us(members: int, rows: float) -> float:
     """Of more than four members as much more for each as four take more than three.
 
@@ -56,16 +45,6 @@ def exchange_us(members: int, rows: float) -> float:
     if members == measured:
         return own
     return own + (members - 4) * (own - between(EXCHANGE_US[3], rows))
-
-
-def distinct_experts(num_rows: float) -> float:
-    """Of a layer, that so many rows choose; routing is uniform, as with random weights.
-
-    >>> [round(distinct_experts(n), 1) for n in (1, 16, 64)]
-    [8.0, 102.0, 222.4]
-    """
-    untouched: float = (1 - EXPERTS_A_TOKEN / NUM_EXPERTS) ** num_rows
-    return NUM_EXPERTS * (1 - untouched)
 
 
 class Steps(Protocol):
@@ -97,15 +76,15 @@ class Local:
     def _bytes_s(self, num_sequences: float) -> float:
         if not self.full_size:
             return 0.0
-        num_experts = distinct_experts(num_sequences * self.rows_a_sequence)
+        num_experts = EXPERTS.distinct(num_sequences * self.rows_a_sequence)
         return EXPERT_S * num_experts + STATE_S * num_sequences
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Groups of at most ``MAX_MEMBERS`` workers, in order, compute steps together from as many
-    rows on as decode/spread_policy.py says, while none of them computes prompts. Prefill workers
-    lend nothing here (docs/spread.md, "Lenders")."""
+    """Groups of at most ``MAX_MEMBERS`` workers, in order, compute steps together where they would
+    begin to by these estimates (decode/spread_policy.py), while none of them computes prompts.
+    Prefill workers lend nothing here (docs/spread.md, "Lenders")."""
 
     local: Local
 
@@ -116,14 +95,16 @@ class Spread:
             rows = [running[i] for i in group]
             if len(group) < 2 or any(i in busy for i in group):
                 continue
-            if sum(rows) >= enter_rows("auto", len(group)):
-                alone[group.start : group.stop] = [self.together_s(rows)] * len(group)
+            together_s = self.together_s(rows) / self.local.tokens_a_step
+            rates = [n / alone[i] for n, i in zip(rows, group, strict=True)]
+            if sum(rows) / together_s >= ENTERS_FROM["estimated"] * sum(rates):
+                alone[group.start : group.stop] = [together_s] * len(group)
         return alone
 
     def together_s(self, rows: Sequence[int]) -> float:
         """One step of members that have so many rows each: the member with most is the slowest."""
-        most, members = max(rows), len(rows)
-        own = EXPERT_S * distinct_experts(most)
-        share = EXPERT_S * distinct_experts(sum(rows)) / members
-        exchange = EXCHANGES * exchange_us(members, most) / 1e6
+        most, members, tokens = max(rows), len(rows), self.local.rows_a_sequence
+        own = EXPERT_S * EXPERTS.distinct(most * tokens)
+        share = EXPERT_S * EXPERTS.distinct(sum(rows) * tokens) / members
+        exchange = EXCHANGES * exchange_us(members, most * tokens) / 1e6
         return self.local.of(most) - own + share + exchange

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.predict.pools import Node
-from bench.predict.steps import Curve, Local, Spread
+from bench.predict.steps import Local, Spread
+from decode.spread_table import Curve
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 STEPS = (RESULTS / "h200-step.json", RESULTS / "h200-drafts-off-128.json")

@@ -76,8 +76,9 @@ class SpreadStatus:
 
     Of the last minute: the share of its steps that were spread, None without steps; how long a
     spread and a local one took; how often steps were taken back (``aborted``); and by other member
-    how long its host waited for it in each spread step (``wait_ms``), and how often in vain
-    (``late``)."""
+    how long in each spread step its host waited for it (``wait_ms``) and its device
+    (``within_ms``), and how often it waited in vain (``late``). ``saved_ms``: how much longer a
+    spread step would take with one member less, by the table of the worker."""
 
     mode: SpreadMode
     members: tuple[str, ...]
@@ -86,6 +87,8 @@ class SpreadStatus:
     local_step_ms: float | None
     aborted: int
     wait_ms: dict[str, float]
+    within_ms: dict[str, float]
+    saved_ms: float | None
     late: dict[str, int]
     left_out_s: float
 

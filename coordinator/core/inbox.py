@@ -134,9 +134,14 @@ class Inbox:
         worker.spread.note(message.gauges.spread, worker.heard_at)
         self._groups.take_counts(worker)
         self._observer.counted(worker)
-        for name, ms in worker.spread.growth.waits_ms:
+        growth = worker.spread.growth
+        host_ms, device_us = dict(growth.waits_ms), dict(growth.within_us)
+        for name in host_ms | device_us:
             if (member := self._registry.get(name)) is not None:
-                self._observer.waited_for(worker, member, ms / 1e3)
+                self._observer.waited_for(
+                    worker, member, host_s=host_ms.get(name, 0) / 1e3,
+                    device_s=device_us.get(name, 0) / 1e6,
+                )  # fmt: skip
         for name, times in worker.spread.growth.late:
             if (member := self._registry.get(name)) is not None:
                 self._observer.waited_in_vain(member, times)

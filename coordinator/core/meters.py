@@ -145,6 +145,8 @@ def _spread_since(before: SpreadCounts, after: SpreadCounts) -> SpreadCounts:
         spread_ms=max(0, after.spread_ms - before.spread_ms),
         local_ms=max(0, after.local_ms - before.local_ms),
         waits_ms=_more_by_worker(before.waits_ms, after.waits_ms),
+        within_us=_more_by_worker(before.within_us, after.within_us),
+        saved_us=max(0, after.saved_us - before.saved_us),
     )
 
 

@@ -159,13 +159,14 @@ class Observer:
         self._metrics.spread.grow(
             worker.instance, worker.hello.role, steps=spread.num_steps, local=spread.num_local,
             step_s=spread.spread_ms / 1e3, local_s=spread.local_ms / 1e3,
-            aborted=spread.num_aborted, wait_s=spread.wait_ms / 1e3,
+            aborted=spread.num_aborted, wait_s=spread.wait_ms / 1e3, saved_s=spread.saved_us / 1e6,
         )  # fmt: skip
 
-    def waited_for(self, worker: Worker, member: Worker, seconds: float) -> None:
-        """The worker's host has, before steps of their spread group."""
-        metrics = self._metrics.spread
-        metrics.waited_for(worker.instance, worker.hello.role, member.instance, seconds)
+    def waited_for(self, worker: Worker, member: Worker, *, host_s: float, device_s: float) -> None:
+        """The worker's host has, before steps of their spread group, and its device within them."""
+        self._metrics.spread.waited_for(
+            worker.instance, worker.hello.role, member.instance, host_s=host_s, device_s=device_s
+        )
 
     def waited_in_vain(self, member: Worker, times: int) -> None:
         """Another member of its spread group has."""

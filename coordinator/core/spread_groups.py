@@ -15,6 +15,7 @@ from coordinator.core.contract import SpreadStatus
 from coordinator.core.registry import Registry, Worker
 from coordinator.core.slow_clocks import SLOW, SlowClocks
 from coordinator.core.slow_members import SlowMembers
+from coordinator.core.slow_steps import Shared, SlowSteps
 from coordinator.core.spread_status import spread_status
 from transport.wire.messages import Role, ToWorker
 from transport.wire.spread import MAX_MEMBERS, MAX_ROWS, SpreadGroup, SpreadJoined, SpreadMember
@@ -60,6 +61,7 @@ class SpreadGroups:
         self._last: dict[Worker, int] = {}  # the generation that each was in last
         self._slow = SlowMembers()
         self._clocks = SlowClocks()
+        self._steps = SlowSteps()
 
     def update(self) -> None:
         """Workers have come, gone or changed: form new groups where the members are others."""
@@ -69,7 +71,9 @@ class SpreadGroups:
         placed = {member for members in wanted for member in members}
         for group in former.values():
             if group not in self._groups:
-                self._clocks.forget(member.instance for member in group.members)
+                names = [member.instance for member in group.members]
+                self._clocks.forget(names)
+                self._steps.forget(names)
             for member in here.intersection(group.members) - placed:
                 self._send(member.instance, SpreadGroup(group.generation))
         self._last = {member: last for member, last in self._last.items() if member in here}
@@ -100,6 +104,7 @@ class SpreadGroups:
             log.warning("%s is left out of spread steps for a while: it is often late", slow)
         if (group := self._group_of(worker)) is not None:
             self._look_at_clocks(group)
+            self._look_at_steps(group)
 
     def _look_at_clocks(self, group: Group) -> None:
         clocks = {member.instance: _clock_in_steps(member) for member in group.decoding}
@@ -110,6 +115,16 @@ class SpreadGroups:
                 "the others' clocks", slow, clocks[slow], SLOW,
             )  # fmt: skip
             self._slow.put_out(slow, now)
+
+    def _look_at_steps(self, group: Group) -> None:
+        now = self._monotonic()
+        shared = {m.instance: None if _lends(m) else _shared(m) for m in group.members}
+        for member, waited_ms, saved_ms in self._steps.note(shared, now):
+            log.warning(
+                "%s is left out of spread steps for a while: in each the others wait %.2f ms for "
+                "it, and save %.2f ms by it", member, waited_ms, saved_ms,
+            )  # fmt: skip
+            self._slow.put_out(member, now)
 
     def status(self, worker: Worker) -> SpreadStatus | None:
         """None for a worker that never takes part: it offers no memory to others."""
@@ -178,6 +193,14 @@ def _clock_in_steps(worker: Worker) -> float | None:
     if worker.gpu is None or not worker.spread.growth.num_steps:
         return None
     return worker.gpu.sm_clock_mhz
+
+
+def _shared(worker: Worker) -> Shared:
+    """What it computed together with others since its last heartbeat."""
+    growth = worker.spread.growth
+    return Shared(
+        growth.num_steps, worker.gauges.running, dict(growth.within_us), growth.saved_us
+    )  # fmt: skip
 
 
 def _share_a_gpu(one: Worker, other: Worker) -> bool:

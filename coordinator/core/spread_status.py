@@ -19,6 +19,8 @@ def spread_status(meter: SpreadMeter, members: tuple[str, ...], left_out_s: floa
         local_step_ms=recent.local_ms / num_local if num_local else None,
         aborted=recent.num_aborted,
         wait_ms={name: ms / num_steps for name, ms in recent.waits_ms} if num_steps else {},
+        within_ms={n: us / 1e3 / num_steps for n, us in recent.within_us} if num_steps else {},
+        saved_ms=recent.saved_us / 1e3 / num_steps if num_steps else None,
         late=dict(recent.late),
         left_out_s=left_out_s,
     )

@@ -25,10 +25,10 @@ class SpreadStep(Step):
         super().wait()
 
     def result(self) -> StepResult:
-        aborted, late = self.steps.read(self.outcome)
-        if aborted:
-            return StepResult(((),) * self.num_rows, aborted=True, late=late)
-        return replace(super().result(), num_stored=0)
+        read = self.steps.read(self.outcome)
+        if read.aborted:
+            return StepResult(((),) * self.num_rows, aborted=True, late=read.late)
+        return replace(super().result(), num_stored=0, waited_s=read.waited.by_place)
 
 
 class EngineSpread:

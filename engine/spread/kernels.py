@@ -80,7 +80,7 @@ class SpreadKernels:
         rows = collect(self._exchange, self._most_members, num_rows, num_experts, layer, x.dtype)
         at_home = shared, weights.shared_down
         experts(rows, weights.gate_up, weights.down, at_home, self._exchange)
-        return hidden, Returned(self._exchange, inputs.live)
+        return hidden, Returned(self._exchange, inputs.live, ids, rows.owners)
 
     def add_norm(
         self, hidden: torch.Tensor, pending: Pending, norm: torch.Tensor, eps: float

@@ -8,6 +8,7 @@ the group:
     late      int32 [members]: 1 where a member's rows did not come within the limit
     taking    a word: the lenders that take part in a step (engine/spread/triton_agree.py)
     offers    [members] words: of the first member, from the lenders that are in a step
+    waited    uint32 [2, members]: ns that the own device waited for each one's rows and results
     inbox     [2, members, max_rows, words of a row] of 16 bytes: rows and routing, as pushed
     returned  [max_rows, top_k + 1, hidden] float32: what the experts give for the member's own rows
 
@@ -26,6 +27,10 @@ behind the aborted one are not valid either. A member that sees it stores no mor
 memory: results that were computed from missing rows never leave the GPU, and a member that was put
 out of the group stores nothing when its host goes on later. A member ``reset``s its lane before the
 first step that all members have agreed on with no step under way.
+
+*Waited* only grows, over and over from 0, and is read with each step's outcome. One program of a
+launch counts for all of it: that of each member's first row, and that of the first own row, which
+blames the member whose result was the last to come.
 
 *Lenders* are the members behind the decoding ones. They have no rows, and take part in the steps
 that they come to; of the others they take no notice. A lender pushes one row of padding to the
@@ -50,7 +55,7 @@ MAX_USES = 1 << 28
 each differs from all that can still be in an inbox, but for rows that were not used since."""
 NO_FLAG = -(1 << 30)
 """Before the first step: no word has it, and none the flags of the layers behind it."""
-TAKING_PART, OFFERS = 48, 64
+TAKING_PART, OFFERS, WAITED = 48, 64, 192
 """Offsets in bytes."""
 PLACE, FLAG, LIMIT, NUM_DECODING, NUM_LENDERS, NUM_SHARING, TURN, MASK = range(8)
 """The places of ``Exchange.control``. Among those that share the step's experts ``TURN`` is the own
@@ -196,9 +201,19 @@ class Exchange:
         self.control[FLAG : FLAG + 1].copy_(host, non_blocking=True)
 
     @property
+    def state(self) -> torch.Tensor:
+        """What the host reads behind a step, int32: ``header`` first, ``waited`` last."""
+        return self._lane[:HEADER_BYTES].view(torch.int32)
+
+    @property
+    def waited(self) -> torch.Tensor:
+        """int32 [2, MAX_MEMBERS], as of uint32."""
+        return self.state[WAITED // 4 :].view(2, MAX_MEMBERS)
+
+    @property
     def header(self) -> torch.Tensor:
         """``abort`` and ``late``, int32 [1 + MAX_MEMBERS]."""
-        return self._lane[:HEADER_BYTES].view(torch.int32)[: 1 + MAX_MEMBERS]
+        return self.state[: 1 + MAX_MEMBERS]
 
     @property
     def returned(self) -> torch.Tensor:

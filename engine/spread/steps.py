@@ -18,7 +18,7 @@ from engine.kernels.triton_set import TritonKernels
 from engine.spread.kernels import GROUP_SIZES, SpreadKernels, group_size
 from engine.spread.member_steps import Draws, MemberSteps
 from engine.spread.memory import Exchange, ExchangeLayout, first_flag
-from engine.spread.outcome import SpreadOutcome
+from engine.spread.outcome import SpreadOutcome, StepRead
 from engine.spread.peer_memory import PeerMemory
 from engine.spread.shapes import SpreadShape
 from transport.copy.memory import OwnMemory
@@ -50,6 +50,7 @@ class SpreadSteps:
         self.exchange = Exchange(layout, own)
         self._peers = PeerMemory(own.data_ptr(), open_peer, close_peer)
         self._unread: deque[SpreadOutcome] = deque()
+        self._last: SpreadOutcome | None = None
         self._generation = self._num_decoding = 0
 
     def capture(self, sizes: Sequence[int] = GROUP_SIZES) -> None:
@@ -84,6 +85,7 @@ class SpreadSteps:
             # The others may write here as soon as they learn of this.
             torch.cuda.current_stream().synchronize()
         self._generation, self._num_decoding = generation, len(handles) - num_lenders
+        self._last = None
 
     @torch.inference_mode()
     def leave(self) -> None:
@@ -106,14 +108,16 @@ class SpreadSteps:
         self.exchange.begin_step(first_flag(plan.generation, plan.round, self._num_layers))
         shape = SpreadShape(plan.bucket, plan.num_drafts)
         settle = self._member.launch(group_size(self._num_decoding), shape, batch)
-        outcome = SpreadOutcome.of(self.exchange.header)
+        outcome = SpreadOutcome.of(self.exchange.state)
         self._unread.append(outcome)
         return settle(outcome), outcome
 
-    def read(self, outcome: SpreadOutcome) -> tuple[bool, tuple[int, ...]]:
-        """Of the oldest unread step: what ``SpreadOutcome.read`` says."""
+    def read(self, outcome: SpreadOutcome) -> StepRead:
+        """Of the oldest unread step, for which it waits."""
         assert self._unread[0] is outcome, "steps are read in their order"
         self._unread.popleft()
         aborted, late = outcome.read()
         self._member.read(aborted=aborted)
-        return aborted, late
+        found = StepRead(aborted, late, outcome.waited_since(self._last))
+        self._last = outcome
+        return found

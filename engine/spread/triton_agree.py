@@ -13,7 +13,7 @@ import triton.language as tl
 
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.spread import memory
-from engine.spread.memory import HEADER_BYTES, OFFERS, TAKING_PART, WORD_BYTES, Exchange
+from engine.spread.memory import OFFERS, TAKING_PART, WAITED, WORD_BYTES, Exchange
 from engine.spread.triton_words import (
     FIRST_FLAG,
     MASK,
@@ -21,12 +21,15 @@ from engine.spread.triton_words import (
     NUM_LENDERS,
     NUM_SHARING,
     PLACE,
+    ROWS,
     TURN,
     abort,
+    clock,
     deadline,
     is_aborted,
     load_words,
     member_address,
+    note_wait,
     store_words,
     wait_state,
 )
@@ -40,7 +43,7 @@ NONE = tl.constexpr(memory.NO_FLAG)
 THREADS = tl.constexpr(32)
 LENDER_LIMITS = tl.constexpr(10)
 """So many times as long as for rows a lender waits: it may be a step ahead of the others."""
-assert OFFERS + MAX_MEMBERS * WORD_BYTES <= HEADER_BYTES
+assert OFFERS + MAX_MEMBERS * WORD_BYTES <= WAITED
 
 
 @triton.jit
@@ -87,11 +90,14 @@ def _agree_kernel(p_addresses, p_control, PDL: tl.constexpr):
         until = deadline(p_control, 2)
         if lends:
             until = deadline(p_control, LENDER_LIMITS)
+        began = clock()
         b_mask, b_valid, b_later = _look(p_word, flag)
         state = 1 - tl.min(b_valid | b_later, axis=0)
         while state == 1:
             b_mask, b_valid, b_later = _look(p_word, flag)
             state = wait_state(b_valid | b_later, own, until)
+        if place < num_decoding:  # a lender may be a step ahead
+            note_wait(own, ROWS, 0, began)
         mask = tl.max(tl.where(b_valid == 1, b_mask, 0), axis=0).to(tl.int32)
         if state == 3:
             mask = 0

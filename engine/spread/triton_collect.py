@@ -27,12 +27,15 @@ from engine.spread.triton_words import (
     NUM_DECODING,
     NUM_SHARING,
     PLACE,
+    ROWS,
     TURN,
     abort,
     agreed,
+    clock,
     deadline,
     load_words,
     member_address,
+    note_wait,
     wait_state,
 )
 from transport.wire.spread import MAX_MEMBERS
@@ -44,12 +47,14 @@ WORD = tl.constexpr(WORD_BYTES)
 class Collected:
     """``x`` [rows, hidden] and ``weights`` float32 [rows, top_k], ``rows_each`` of every decoding
     member in the order of their places, undefined for padding and behind the last member's;
-    ``lists`` and ``counts`` as of ``plan``, of the owned experts."""
+    ``lists`` and ``counts`` as of ``plan``, of the owned experts. ``owners`` int32 [experts]: of
+    each active one the turn of its owner."""
 
     x: torch.Tensor
     weights: torch.Tensor
     lists: torch.Tensor
     counts: torch.Tensor
+    owners: torch.Tensor
     rows_each: int
 
 
@@ -80,8 +85,8 @@ def _load_ids(
 
 @triton.jit
 def _own_list(
-    p_lists, p_counts, p_inbox, p_addresses, p_control, expert, rows_each, most_rows, flag,
-    own, until,
+    p_lists, p_counts, p_owners, p_inbox, p_addresses, p_control, expert, rows_each, most_rows,
+    flag, own, until,
     EXPERTS: tl.constexpr,
     BLOCK_E: tl.constexpr,
     TOP_K: tl.constexpr,
@@ -113,7 +118,9 @@ def _own_list(
     active = (b_chosen > 0) & (o_e < EXPERTS)
     rank = tl.sum((active & (o_e < expert)).to(tl.int32), axis=0)
     count = tl.sum(tl.where(o_e == expert, b_chosen, 0), axis=0)
-    owned = (rank % agreed(p_control, NUM_SHARING) == turn) & (given_up == 0)
+    owner = rank % agreed(p_control, NUM_SHARING)
+    tl.store(p_owners + expert, owner.to(tl.int32))
+    owned = (owner == turn) & (given_up == 0)
     count = tl.where(owned, count, 0)
     if count > 0:
         o_k = tl.arange(0, TOP_K)[None, :]
@@ -160,6 +167,7 @@ def _take_row(
     ROW_BYTES: tl.constexpr,
     MEMBER_BYTES: tl.constexpr,
 ):  # fmt: skip
+    began = clock()
     member = row // rows_each
     p_row = p_inbox + member.to(tl.int64) * MEMBER_BYTES + (row % rows_each) * ROW_BYTES
     b_x, b_weights, b_padding, b_valid = _load_row(
@@ -171,6 +179,8 @@ def _take_row(
             p_row, flag, ID_WORDS, WEIGHT_WORDS, X_WORDS, BLOCK_X
         )
         state = wait_state(b_valid, own, until)
+    if row % rows_each == 0:
+        note_wait(own, ROWS, member, began)
     if state == 3:
         abort(p_addresses, p_control, 2 + member)
     o_x, row = tl.arange(0, BLOCK_X), row.to(tl.int64)
@@ -188,12 +198,14 @@ def _wait_for_lender(
     MEMBER_BYTES: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):  # fmt: skip
+    began = clock()
     p_from = p_inbox + member.to(tl.int64) * MEMBER_BYTES
     _, b_valid = _load_ids(p_from, 0, 1, 1, flag, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T)
     state = 1 - tl.min(b_valid, axis=0)
     while state == 1:
         _, b_valid = _load_ids(p_from, 0, 1, 1, flag, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T)
         state = wait_state(b_valid, own, until)
+    note_wait(own, ROWS, member, began)
     if state == 3:
         abort(p_addresses, p_control, 2 + member)
 
@@ -204,6 +216,7 @@ def _collect_kernel(
     p_weights,
     p_lists,
     p_counts,
+    p_owners,
     p_addresses,
     p_control,
     layer,
@@ -250,8 +263,8 @@ def _collect_kernel(
     else:
         # Of what does not come a row's program is to tell first: it knows the member.
         _own_list(
-            p_lists, p_counts, p_inbox, p_addresses, p_control, program - most_rows, rows_each,
-            most_rows, flag, own, deadline(p_control, 2),
+            p_lists, p_counts, p_owners, p_inbox, p_addresses, p_control, program - most_rows,
+            rows_each, most_rows, flag, own, deadline(p_control, 2),
             EXPERTS, BLOCK_E, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T,
         )  # fmt: skip
 
@@ -276,6 +289,7 @@ def collect(
         torch.empty((num_rows, layout.top_k), dtype=torch.float32, device=device),
         torch.empty((num_experts, num_rows), dtype=torch.int32, device=device),
         torch.empty((num_experts,), dtype=torch.int32, device=device),
+        torch.empty((num_experts,), dtype=torch.int32, device=device),
         rows_each,
     )
     _collect_kernel[(num_rows + num_experts + MAX_MEMBERS,)](
@@ -283,6 +297,7 @@ def collect(
         found.weights.view(torch.int64),
         found.lists,
         found.counts,
+        found.owners,
         exchange.addresses,
         exchange.control,
         layer,

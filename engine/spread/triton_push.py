@@ -12,6 +12,7 @@ from engine.spread.memory import HEADER_BYTES, WORD_BYTES, Exchange
 from engine.spread.triton_words import (
     FIRST_FLAG,
     MASK,
+    MOST_MEMBERS,
     NUM_DECODING,
     NUM_LENDERS,
     PLACE,
@@ -25,7 +26,6 @@ from transport.wire.spread import MAX_MEMBERS
 
 INBOX = tl.constexpr(HEADER_BYTES)
 WORD = tl.constexpr(WORD_BYTES)
-MOST_MEMBERS = tl.constexpr(MAX_MEMBERS)
 MOST_THREADS = 256
 """Of a program of these kernels: so many elements that each thread has one of its own."""
 

@@ -17,12 +17,19 @@ from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.spread.memory import EMPTY, Exchange
 from engine.spread.triton_push import MOST_THREADS
 from engine.spread.triton_words import (
+    MASK,
+    MOST_MEMBERS,
+    NUM_DECODING,
     PLACE,
+    RESULTS,
     abort,
+    agreed,
+    clock,
     deadline,
     float_pointers,
     member_address,
-    wait_state,
+    missing_state,
+    note_wait,
 )
 
 MISSING = tl.constexpr(EMPTY)
@@ -31,23 +38,39 @@ MISSING = tl.constexpr(EMPTY)
 @dataclass(frozen=True)
 class Returned:
     """What the members return for the rows whose ``live`` (integers [rows] on the device) is not
-    negative; the others are padding."""
+    negative; the others are padding. ``ids`` int32 [rows, top_k] are the rows' experts, whose
+    ``owners`` are as of ``Collected``."""
 
     exchange: Exchange
     live: torch.Tensor
+    ids: torch.Tensor
+    owners: torch.Tensor
 
 
 @triton.jit
 def _sum_returned(p_returned, mask, DIM: tl.constexpr, SLOTS: tl.constexpr):
-    """(the sum [BLOCK], 0 where a value of it is missing int32)."""
+    """(the sum [BLOCK], 0 where no value of it is missing, else SLOTS less the slot of the first
+    one int32)."""
     b_bits = tl.load(p_returned, mask=mask, other=0, volatile=True)
-    b_valid = b_bits != MISSING
+    b_missing = (b_bits == MISSING).to(tl.int32) * SLOTS
     b_sum = b_bits.to(tl.float32, bitcast=True)
     for slot in tl.static_range(1, SLOTS):
         b_bits = tl.load(p_returned + slot * DIM, mask=mask, other=0, volatile=True)
-        b_valid &= b_bits != MISSING
+        b_missing = tl.maximum(b_missing, (b_bits == MISSING).to(tl.int32) * (SLOTS - slot))
         b_sum += b_bits.to(tl.float32, bitcast=True)
-    return b_sum, b_valid.to(tl.int32)
+    return b_sum, b_missing
+
+
+@triton.jit
+def _member_of(p_control, turn):
+    """Who has this turn among those that share the experts: behind the decoding members come the
+    lenders that take part."""
+    num_decoding = tl.load(p_control + NUM_DECODING).to(tl.int32)
+    o_member = tl.arange(0, MOST_MEMBERS)
+    b_lends = ((agreed(p_control, MASK) >> o_member) & 1).to(tl.int32)
+    b_turn = num_decoding + tl.cumsum(b_lends, axis=0) - 1
+    lender = tl.sum(tl.where((b_lends == 1) & (b_turn == turn), o_member, 0), axis=0)
+    return tl.where(turn < num_decoding, turn, lender)
 
 
 @triton.jit
@@ -56,6 +79,8 @@ def _take_up_kernel(
     p_weight,
     p_x,
     p_live,
+    p_ids,
+    p_owners,
     p_addresses,
     p_control,
     eps,
@@ -76,11 +101,18 @@ def _take_up_kernel(
     until = deadline(p_control, 1)
     b_hidden = tl.load(p_hidden + token * DIM + dims, mask=mask, other=0.0)
     if tl.load(p_live + token) >= 0:
-        b_sum, b_valid = _sum_returned(p_returned, mask, DIM, SLOTS)
-        state = 1 - tl.min(b_valid, axis=0)
+        began = clock()
+        b_sum, b_missing = _sum_returned(p_returned, mask, DIM, SLOTS)
+        last = tl.max(b_missing, axis=0)
+        state = (last != 0).to(tl.int32)
         while state == 1:
-            b_sum, b_valid = _sum_returned(p_returned, mask, DIM, SLOTS)
-            state = wait_state(b_valid, own, until)
+            b_sum, b_missing = _sum_returned(p_returned, mask, DIM, SLOTS)
+            state, missing = missing_state(b_missing, own, until)
+            last = tl.where(missing != 0, missing, last)
+        if (token == 0) & (last > 1):
+            # Of the results that came last; that of the shared expert is the member's own.
+            turn = tl.load(p_owners + tl.load(p_ids + SLOTS - last))
+            note_wait(own, RESULTS, _member_of(p_control, turn), began)
         if state == 3:
             abort(p_addresses, p_control, 1)
         b_hidden = (b_hidden.to(tl.float32) + b_sum).to(p_hidden.dtype.element_ty)
@@ -105,6 +137,9 @@ def take_up(
     layout = returned.exchange.layout
     assert returned.live.shape == (num_rows,)
     assert returned.live.is_contiguous()
+    assert returned.ids.shape == (num_rows, layout.top_k)
+    assert returned.ids.is_contiguous()
+    assert layout.top_k < 255
     assert dim == layout.hidden
     assert hidden.is_contiguous()
     assert weight.shape == (dim,)
@@ -115,6 +150,8 @@ def take_up(
         weight,
         x,
         returned.live,
+        returned.ids,
+        returned.owners,
         returned.exchange.addresses,
         returned.exchange.control,
         eps,

@@ -14,6 +14,7 @@ from triton.language.extra.cuda import globaltimer
 
 from engine.kernels.triton_dot import INTERPRETED
 from engine.spread import memory
+from transport.wire.spread import MAX_MEMBERS
 
 PLACE = tl.constexpr(memory.PLACE)
 LIMIT = tl.constexpr(memory.LIMIT)
@@ -23,6 +24,10 @@ NUM_LENDERS = tl.constexpr(memory.NUM_LENDERS)
 NUM_SHARING = tl.constexpr(memory.NUM_SHARING)
 TURN = tl.constexpr(memory.TURN)
 MASK = tl.constexpr(memory.MASK)
+WAITS = tl.constexpr(memory.WAITED // 4)
+MOST_MEMBERS = tl.constexpr(MAX_MEMBERS)
+ROWS, RESULTS = tl.constexpr(0), tl.constexpr(1)
+"""What a member is waited for."""
 
 
 @triton.jit
@@ -114,6 +119,26 @@ def deadline(p_control, LIMITS: tl.constexpr):
 
 
 @triton.jit
+def clock():
+    """The GPU's, in ns; the interpreter has none."""
+    if INTERPRETED:
+        return tl.full((), 0, tl.int64)
+    else:  # noqa: RET505 - what a constant turns down is compiled if nothing encloses it
+        return globaltimer()
+
+
+@triton.jit
+def note_wait(own, what, member, began):
+    """Count, in the own memory, a wait for ROWS or RESULTS of a member from ``began`` to now; in
+    the interpreter it is 1 ns. Programs that run at the same time count different ones."""
+    waited = tl.full((), 1, tl.int32)
+    if not INTERPRETED:
+        waited = (globaltimer() - began).to(tl.int32)
+    p_waited = own.to(tl.pointer_type(tl.int32)) + WAITS + what * MOST_MEMBERS + member
+    tl.store(p_waited, tl.load(p_waited, volatile=True) + waited)
+
+
+@triton.jit
 def is_aborted(address):
     """1 if the generation's steps are no longer valid, by a member's memory at ``address``.
 
@@ -127,12 +152,24 @@ def is_aborted(address):
 def wait_state(b_valid, own, until):
     """Of a wait for all of ``b_valid`` (int32, at least an element a thread): 0 it is over, 1 it
     goes on, 3 it is given up, since the generation is aborted or the wait has run out."""
-    if INTERPRETED:
-        over = tl.full((), 3, tl.int32)
-    else:
-        over = tl.where(globaltimer() > until, 3, 1) | (is_aborted(own) * 2)
     # Threads read the clock and the abort word at different times; the reduction makes them agree.
-    return tl.max(tl.where(b_valid == 0, over, 0), axis=0)
+    return tl.max(tl.where(b_valid == 0, _is_over(own, until), 0), axis=0)
+
+
+@triton.jit
+def _is_over(own, until):
+    if INTERPRETED:
+        return tl.full((), 3, tl.int32)
+    else:  # noqa: RET505 - what a constant turns down is compiled if nothing encloses it
+        return tl.where(globaltimer() > until, 3, 1) | (is_aborted(own) * 2)
+
+
+@triton.jit
+def missing_state(b_missing, own, until):
+    """(``wait_state`` of a wait for all of ``b_missing`` (int32, below 256) to be 0, one of those
+    that are not)."""
+    found = tl.max(tl.where(b_missing != 0, (_is_over(own, until) << 8) | b_missing, 0), axis=0)
+    return found >> 8, found & 0xFF
 
 
 @triton.jit

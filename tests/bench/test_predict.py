@@ -8,9 +8,10 @@ import pytest
 
 from bench.predict.__main__ import compared
 from bench.predict.pools import Level, Node, predict
-from bench.predict.steps import Local, Spread, between
+from bench.predict.steps import Local, Spread
 from bench.predict.tables import RESULTS, STEPS, Table
 from bench.setups import Setup
+from decode.spread_table import between
 
 FLAT = Node([(1, 0.1), (8192, 0.1)], Local([(1, 0.01), (1000, 0.01)]), 0.0, 0.0, 0.0)
 """Any batch of prompts takes 0.1 s. A step of one sequence takes 10 ms, of more a bit more."""

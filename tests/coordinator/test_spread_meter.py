@@ -2,6 +2,8 @@
 
 from unittest.mock import Mock
 
+import pytest
+
 from coordinator.core.contract import SpreadStatus
 from coordinator.core.hub import Hub
 from coordinator.core.meters import SpreadMeter
@@ -27,12 +29,14 @@ def test_counts_that_fall_are_no_growth() -> None:
 def test_a_status_tells_of_the_last_minute() -> None:
     meter = SpreadMeter()
     meter.note(SpreadCounts(num_steps=1000, num_local=1000), 0.0)
-    now = SpreadCounts(2, 1300, 1, late=(("b", 1),), num_local=1100, spread_ms=1800, local_ms=900,
-                       waits_ms=(("b", 60),))  # fmt: skip
+    now = SpreadCounts(
+        2, 1300, 1, late=(("b", 1),), num_local=1100, spread_ms=1800, local_ms=900,
+        waits_ms=(("b", 60),), within_us=(("b", 30_000),), saved_us=150_000,
+    )  # fmt: skip
     meter.note(now, 60.0)
     assert spread_status(meter, ("a", "b"), 0.0) == SpreadStatus(
         mode="spread", members=("a", "b"), share=0.75, step_ms=6.0, local_step_ms=9.0, aborted=1,
-        wait_ms={"b": 0.2}, late={"b": 1}, left_out_s=0.0,
+        wait_ms={"b": 0.2}, within_ms={"b": 0.1}, saved_ms=0.5, late={"b": 1}, left_out_s=0.0,
     )  # fmt: skip
     meter.note(now, 61.0)
     assert spread_status(meter, ("a", "b"), 0.0).mode == "local", "no steps since the last beat"
@@ -75,7 +79,10 @@ def test_heartbeats_become_metrics_and_a_worker_that_leaves_takes_its_own_along(
     assert [(to, len(group.members)) for to, group in groups] == [("b-1", 2), ("b-2", 2)]
 
     def beat(*counts: int, late: tuple[tuple[str, int], ...]) -> None:
-        spread = SpreadCounts(2, *counts, late=late, waits_ms=late)
+        within = tuple((name, 500 * times) for name, times in late[:1])
+        spread = SpreadCounts(
+            2, *counts, late=late, waits_ms=late, within_us=within, saved_us=counts[0]
+        )
         hub._inbox.handle("b-1", Heartbeat(WorkerGauges(1, 1, spread=spread)))
 
     beat(100, 1, 50, late=(("b-2", 1),))  # counted for another coordinator, maybe
@@ -92,6 +99,8 @@ def test_heartbeats_become_metrics_and_a_worker_that_leaves_takes_its_own_along(
     assert value("late_total", {"member": "b-2"}) == 3
     assert value("peer_wait_seconds_total", mine | {"member": "b-2"}) == 0.003
     assert value("peer_wait_seconds_total", mine | {"member": "nobody"}) is None
+    assert value("device_wait_seconds_total", mine | {"member": "b-2"}) == 0.0015
+    assert value("saved_seconds_total", mine) == pytest.approx(60e-6)
     first, second = (worker.spread for worker in hub.status().workers)
     assert (first.mode, first.members) == ("spread", ("b-1", "b-2"))
     assert (second.mode, second.share) == ("local", None)
@@ -100,7 +109,8 @@ def test_heartbeats_become_metrics_and_a_worker_that_leaves_takes_its_own_along(
     assert value("late_total", {"member": "nobody"}) is None
     hub._inbox.handle("b-2", Goodbye())
     assert value("late_total", {"member": "b-2"}) is None
-    assert value("peer_wait_seconds_total", mine | {"member": "b-2"}) is None
+    for name in ("peer_wait_seconds_total", "device_wait_seconds_total"):
+        assert value(name, mine | {"member": "b-2"}) is None
     to, last = channel.send.call_args_list[-1].args
     assert (to, last.members) == ("b-1", ())
     hub._inbox.handle("b-1", Goodbye())

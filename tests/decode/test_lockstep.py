@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from decode.lending import LendingRounds
 from decode.lockstep import LOCAL, WAIT, Decision, Lockstep, LockstepTimes, Together
-from decode.spread_policy import SpreadPolicy, enter_rows, require_spread
+from decode.spread_policy import SpreadPolicy, require_spread
 from decode.spread_record import Record, Stance
 
 TIMES = LockstepTimes(enter_s=1.0, step_s=0.2, back_off_s=1.0, max_back_off_s=4.0)
@@ -193,15 +193,15 @@ def test_a_member_of_another_generation_takes_no_part() -> None:
 
 
 def test_a_lender_counts_where_it_is_decided_whether_sharing_pays() -> None:
-    first, second = members = group(20, 20, enters="auto")
+    first, second = members = group(5, 5, enters="auto")
     lender = LendingRounds(1)
     lender.decide([member.published for member in members], willing=False)
     for _ in range(3):
         assert first.decide([second], 0.0, [lender.record]) == LOCAL
-        assert second.decide([first], 0.0, [lender.record]) == LOCAL, "40 rows pay for three"
+        assert second.decide([first], 0.0, [lender.record]) == LOCAL, "10 rows pay for three"
     lender.decide([member.published for member in members], willing=True)
     launched = run_until_together(members, lenders=[lender.record])
-    assert launched == [Together(launched[0].round, 20, 40, 1)] * 2
+    assert launched == [Together(launched[0].round, 5, 10, 1)] * 2
 
 
 def test_a_lone_member_shares_its_rows_with_lenders_only() -> None:
@@ -255,8 +255,6 @@ def test_members_begin_anew_only_when_no_lender_computes_for_an_aborted_round() 
 
 
 def test_settings_name_themselves() -> None:
-    assert enter_rows("auto", 2) > enter_rows("auto", 4) == enter_rows("auto", 8)
-    assert enter_rows("40", 4) == 40
     for right in ("auto", "off", "1", "512"):
         require_spread(right)
     for wrong in ("0", "-1", "always", ""):

@@ -118,10 +118,10 @@ def test_top_shows_what_the_prefix_cache_had(service: Service) -> None:
 def test_top_shows_steps_that_workers_compute_together(service: Service) -> None:
     in_group = {
         "mode": "spread", "members": ["d-1", "d-2"], "share": 0.751, "step_ms": 6.04,
-        "local_step_ms": None, "aborted": 0, "wait_ms": {"d-2": 0.31, "d-3": 0.1}, "late": {},
-        "left_out_s": 0.0,
+        "local_step_ms": None, "aborted": 0, "wait_ms": {"d-2": 0.01, "d-3": 0.1}, "late": {},
+        "left_out_s": 0.0, "within_ms": {"d-2": 0.31, "d-3": 0.1}, "saved_ms": 1.2,
     }  # fmt: skip
-    slow = in_group | {"mode": "left out", "members": [], "wait_ms": {}, "share": None}
+    slow = in_group | {"mode": "left out", "members": [], "within_ms": {}, "share": None}
     workers = [STATUS["workers"][0] | {"spread": spread} for spread in (in_group, slow)]
     service.api.pages["/status"] = STATUS | {"workers": workers}
     first, second = once(service.url).stdout.splitlines()[2:4]

@@ -101,7 +101,7 @@ def test_tokens_of_steps_that_were_aborted_count_for_nothing(grammars: Grammars)
         rows = [SampleRow(slot, 2 + step) for slot in range(2)]
         # An aborted step gives garbage, and one behind it too.
         for number, ids in ((3, logits.flip(1)), (3, logits.roll(1)), (0, logits)):
-            outcome = SpreadOutcome.of(torch.tensor([number] + 8 * [0], dtype=torch.int32))
+            outcome = SpreadOutcome.of(torch.tensor([number] + 63 * [0], dtype=torch.int32))
             draw = sampler.sample(ids, slots, torch.full((2,), 2 + step), rows, held=True)
             num_out = (outcome.aborted == 0).long().expand(2)
             sampler.output(rows, slots, draw.ids, num_out, SettledDraw(draw, outcome))

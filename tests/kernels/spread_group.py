@@ -115,8 +115,8 @@ class Group:
         shared = None if member.lends else (member.shared, self.shared_down)
         experts(rows, self.gate_up, self.down, shared, member.exchange, TILES)
 
-    def take_up(self, member: Member) -> tuple[torch.Tensor, torch.Tensor]:
-        returned = Returned(member.exchange, member.live)
+    def take_up(self, member: Member, rows: Collected) -> tuple[torch.Tensor, torch.Tensor]:
+        returned = Returned(member.exchange, member.live, member.ids, rows.owners)
         hidden, x = take_up(member.hidden.clone(), returned, self.norm, EPS)
         n = int(member.num_live)
         return hidden[:n], x[:n]
@@ -124,9 +124,12 @@ class Group:
     def layer(self, layer: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         for member in [*self.members, *self.lenders]:
             self.push(member, layer)
+        collected = []
         for member in [*self.members, *self.lenders]:
-            self.experts(member, self.collect(member, layer))
-        return [self.take_up(member) for member in self.members]
+            collected.append(self.collect(member, layer))
+            self.experts(member, collected[-1])
+        pairs = zip(self.members, collected, strict=False)
+        return [self.take_up(member, rows) for member, rows in pairs]
 
     def _lender(self) -> Member:
         lender = self._member(0)

@@ -89,8 +89,9 @@ def test_a_lender_computes_its_share_until_a_member_does_not_come(pair: Pair) ->
     group.push(pair.first, 0)
     assert pair.steps.lend(PLAN) == Lent(True, True, (0,)), "no rows of the second layer"
     pair.exchange.header.zero_()
-    group.experts(pair.first, group.collect(pair.first, 0))
-    found = group.take_up(pair.first)
+    rows = group.collect(pair.first, 0)
+    group.experts(pair.first, rows)
+    found = group.take_up(pair.first, rows)
     assert torch.equal(found[0], truth[0])
     assert torch.equal(found[1], truth[1])
     pair.begin(ROUND + 1, lends=False)

@@ -167,13 +167,49 @@ def test_a_result_that_does_not_come_aborts_the_generation(device: torch.device)
     for member in group.members:
         group.push(member, 0)
     first, second = group.members
-    group.experts(first, group.collect(first, 0))
+    rows = group.collect(first, 0)
+    group.experts(first, rows)
     hidden = first.hidden.clone()
-    group.take_up(first)
+    group.take_up(first, rows)
     assert [member.header[0] for member in group.members] == [UNKNOWN_MEMBER] * 2
     group.experts(second, group.collect(second, 0))
     assert first.exchange.returned[:2].eq(EMPTY).any(), "nothing comes later"
     assert torch.equal(first.hidden, hidden)
+
+
+def test_each_layer_counts_how_long_each_members_rows_were_waited_for(
+    device: torch.device,
+) -> None:
+    group = Group(device, [2, 0, 3], 3, 2)
+    group.begin_step(1, [1])
+    for layer in range(2):
+        group.layer(layer)
+    for place, member in enumerate(group.members):
+        rows, results = member.exchange.waited.tolist()
+        if device.type == "cpu":  # a wait is 1 ns, and the first member tells the others who lends
+            assert rows == [2 + (place > 0), 2, 2, 0, 2, 0, 0, 0]
+        assert all(rows[i] > 0 for i in (0, 1, 2, 4))
+        assert not any(results), "no kernel ran before what it reads was there"
+    assert not group.lenders[0].exchange.waited.any(), "it came too late"
+
+
+@pytest.mark.parametrize("missing", [1, 3])
+def test_a_wait_for_results_counts_for_the_member_whose_were_the_last(
+    device: torch.device, missing: int
+) -> None:
+    group = Group(device, [2, 2], 2, 2)
+    members = [*group.members, *group.lenders]
+    members[0].ids[:] = torch.arange(TOP_K, dtype=torch.int32)
+    group.begin_step(1, [1])
+    for member in members:
+        group.push(member, 0)
+    collected = [group.collect(member, 0) for member in members]
+    for place, (member, rows) in enumerate(zip(members, collected, strict=True)):
+        if place != missing:
+            group.experts(member, rows)
+    group.take_up(members[0], collected[0])
+    waited = members[0].exchange.waited[1].tolist()
+    assert [place for place, ns in enumerate(waited) if ns] == [missing]
 
 
 def test_an_aborted_generation_computes_no_further_step(device: torch.device) -> None:
@@ -217,7 +253,7 @@ def test_a_member_left_behind_does_not_reach_the_next_generation(device: torch.d
     experts(late, group.gate_up, group.down, (shared, group.shared_down), old, TILES)
     for member, rows in zip(group.members, collected, strict=True):
         group.experts(member, rows)
-    for member, expected in zip(group.members, truth, strict=True):
-        found = group.take_up(member)
+    for member, rows, expected in zip(group.members, collected, truth, strict=True):
+        found = group.take_up(member, rows)
         assert torch.equal(found[0], expected[0])
         assert torch.equal(found[1], expected[1])

@@ -82,7 +82,7 @@ class Sequences:
             open_peer=int, close_peer=self.closed.append,
         )  # fmt: skip
         self.steps.capture(sizes=[2])
-        self.spread = EngineSpread(self.steps, self.sampler, self.memory)
+        self.spread = EngineSpread(self.steps, self.memory)
 
     @torch.inference_mode()
     def begin(self) -> None:

@@ -80,7 +80,8 @@ def run_next(group: Group, each: Progress) -> None:
         assert each.rows is not None
         group.experts(member, each.rows)
     else:
-        each.found.append(group.take_up(member))
+        assert each.rows is not None
+        each.found.append(group.take_up(member, each.rows))
     each.num_run += 1
 
 

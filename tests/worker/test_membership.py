@@ -8,6 +8,7 @@ from secrets import token_hex
 import pytest
 
 from decode.lockstep import LOCAL, WAIT, LockstepTimes
+from decode.speculation import AutoDrafts, DraftPolicy
 from engine.batch import ForwardBatch, SpreadPlan
 from engine.spread.interface import MemberUnreachable
 from engine.spread.shapes import draft_shapes, plain_shapes
@@ -46,14 +47,17 @@ class Spreader:
 
 
 class Trio:
-    def __init__(self) -> None:
+    def __init__(self, drafts: Sequence[DraftPolicy | None] = (None,) * 3) -> None:
         self.now = 0.0
         self.names = [f"d-{token_hex(4)}" for _ in range(3)]
         self.spreaders = [Spreader(name) for name in self.names]
         self.members = [
-            Membership(spreader, name, "8", OwnRecord(name), times=TIMES, clock=lambda: self.now)
-            for spreader, name in zip(self.spreaders, self.names, strict=True)
-        ]
+            Membership(
+                spreader, name, "8", OwnRecord(name), drafts=each, times=TIMES,
+                clock=lambda: self.now,
+            )
+            for spreader, name, each in zip(self.spreaders, self.names, drafts, strict=True)
+        ]  # fmt: skip
 
     def group(self, generation: int = 5) -> SpreadGroup:
         pairs = zip(self.names, self.members, strict=True)
@@ -87,12 +91,34 @@ def test_members_launch_the_same_plan_and_say_what_they_did(trio: Trio) -> None:
     assert (plans[0].generation, plans[0].bucket) == (5, 16)
     for member in trio.members:
         member.launch(ForwardBatch(()), plans[0])
-        member.took(0.25, spread=True)
+        member.took(0.25, spread=True, waited_s=(0.001, 0.002, 0.0))
         member.took(0.5, spread=False)
         counts = member.counts()
         assert (counts.num_members, counts.num_steps, counts.spread_ms) == (3, 1, 250)
         assert (counts.num_local, counts.local_ms) == (1, 500)
     assert sum(member.counts().wait_ms for member in trio.members) > 0
+    first, second, third = trio.names
+    assert dict(trio.members[0].counts().within_us) == {second: 2000, third: 0}, "not for itself"
+    assert dict(trio.members[2].counts().within_us) == {first: 1000, second: 2000}
+
+
+def test_drafts_are_chosen_by_what_they_cost_in_steps_of_the_kind_that_is_launched() -> None:
+    chosen = [AutoDrafts(3, {4: (9.0, 9.0, 9.0)}) for _ in range(3)]
+    trio = Trio(chosen)
+    for spreader, member in zip(trio.spreaders, trio.members, strict=True):
+        spreader.shapes = draft_shapes(3)
+        member.join(trio.group())
+    assert chosen[0].num_next(4) == 0, "in local steps none pays"
+    plans: list[object] = [None] * 3
+    for _ in range(4):
+        for place, member in enumerate(trio.members):
+            if not isinstance(plans[place], SpreadPlan):
+                plans[place] = member.decide(4, willing=True)
+    assert [drafts.num_next(4) for drafts in chosen] == [1] * 3, "of the first ones, with caution"
+    trio.members[0].leave()
+    assert chosen[0].num_next(4) == 0
+    for member in trio.members:
+        member.close()
 
 
 def test_the_host_waits_for_those_that_have_not_committed(trio: Trio) -> None:

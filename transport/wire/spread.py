@@ -73,8 +73,9 @@ class SpreadCounts(WireStruct, frozen=True):
     """What a worker that may be in spread groups has done since it started. ``num_steps`` decode
     steps were computed together with others in ``spread_ms``, and ``num_local`` alone in
     ``local_ms``; ``num_aborted`` times it took launched steps back. Its host waited ``wait_ms`` for
-    the others, ``waits_ms`` for each, and as often as ``late`` says in vain. It now has
-    ``num_members`` in its group, 0 without one."""
+    the others, ``waits_ms`` for each, and as often as ``late`` says in vain. Within spread steps
+    its device waited ``within_us`` for each; with one member less they would have taken
+    ``saved_us`` longer, by its table. It now has ``num_members`` in its group, 0 without one."""
 
     num_members: Count = 0
     num_steps: Count = 0
@@ -85,3 +86,5 @@ class SpreadCounts(WireStruct, frozen=True):
     spread_ms: Count = 0
     local_ms: Count = 0
     waits_ms: ByWorker = ()
+    within_us: ByWorker = ()
+    saved_us: Count = 0

@@ -10,7 +10,7 @@ that step, and for no other one.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Literal
 
@@ -105,7 +105,7 @@ class Lender:
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         raise AssertionError("a spread step of a lender's own")
 
-    def took(self, seconds: float, *, spread: bool) -> None:
+    def took(self, seconds: float, *, spread: bool, waited_s: Sequence[float] = ()) -> None:
         """A decode step of its own; what it lends is counted where it ends."""
 
     def aborted(self, late: tuple[int, ...]) -> None:

@@ -9,13 +9,16 @@ A wait for the others never blocks: the worker's loop asks ``decide`` again in i
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import Literal
 
 from decode.lockstep import LOCAL, WAIT, Lockstep, LockstepTimes
+from decode.speculation import DraftPolicy, NoDrafts
 from decode.spread_policy import SpreadPolicy
 from decode.spread_record import Record
+from decode.spread_table import StepTable, shipped
 from engine.batch import ForwardBatch, SpreadPlan
 from engine.spread.interface import Spreading
 from engine.spread.shapes import fits, shape_for
@@ -43,7 +46,7 @@ class Alone:
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         raise AssertionError("a spread step without a group")
 
-    def took(self, seconds: float, *, spread: bool) -> None:
+    def took(self, seconds: float, *, spread: bool, waited_s: Sequence[float] = ()) -> None:
         """It is not told."""
 
     def lend(self, *, willing: bool) -> None:
@@ -70,8 +73,9 @@ class Alone:
 
 class Membership:
     """``engine`` launches spread steps; ``setting`` is ``auto`` or a number of tokens
-    (decode/spread_policy.py). ``own`` is this worker's record, closed with this; ``open_peer``
-    opens another one's by its handle."""
+    (decode/spread_policy.py), ``table`` what steps take, ``drafts`` what chooses the number of
+    drafts. ``own`` is this worker's record, closed with this; ``open_peer`` opens another one's by
+    its handle."""
 
     def __init__(
         self,
@@ -80,12 +84,16 @@ class Membership:
         setting: str,
         own: OwnRecord,
         *,
+        drafts: DraftPolicy | None = None,
+        table: StepTable | None = None,
         open_peer: Callable[[str], PeerRecord] = PeerRecord,
         times: LockstepTimes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
-        self._setting = setting
+        self._drafts = drafts or NoDrafts()
+        self._setting, self._table, self._instance = setting, table or shipped(), instance
+        self._policy = self._new_policy()
         self._times = times
         self._clock = clock
         self._own = own
@@ -96,6 +104,9 @@ class Membership:
         self._waits_for: tuple[str, ...] = ()
         self._looked_at = 0.0
         self._tally = Tally()
+        self._saved_s = 0.0
+        self._under_way: deque[float] = deque()
+        """Of each launched step, what one member less would add to it."""
 
     @property
     def export(self) -> SpreadExport:
@@ -119,8 +130,9 @@ class Membership:
         records, lenders = read_all(self._peers.decoding), read_all(self._peers.lenders)
         self._others_idle = not any(record and record.rows for record in records)
         decision = self._lockstep.decide(
-            num_rows, records, now, willing=willing, lenders=lenders, drafts=num_drafts
-        )
+            num_rows, records, now, willing=willing, lenders=lenders, drafts=num_drafts,
+            acceptance=round(100 * self._drafts.rate),
+        )  # fmt: skip
         self._own.write(self._lockstep.record)
         for place in self._lockstep.late:
             self._note_late(
@@ -134,19 +146,29 @@ class Membership:
             return WAIT
         if decision == LOCAL:
             self._is_first = True
+            self._drafts.together(None)
             return LOCAL
         shape = shape_for(self._engine.shapes, decision.rows, decision.drafts)
+        loads, num_sharing = self._lockstep.loads, self._lockstep.num_sharing
+        self._drafts.together(self._policy.draft_costs(loads, num_sharing))
+        self._saved_s = self._policy.saved_ms(loads, num_sharing, shape.num_drafts) / 1e3
         is_first, self._is_first = self._is_first, False
         number = decision.round
         return SpreadPlan(self._generation, number, shape.bucket, is_first, shape.num_drafts)
 
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         """Launch the step that ``decide`` has planned."""
+        self._under_way.append(self._saved_s)
         return self._engine.launch(batch, plan)
 
-    def took(self, seconds: float, *, spread: bool) -> None:
-        """A decode step was computed, as launched here or alone, in so many seconds."""
+    def took(self, seconds: float, *, spread: bool, waited_s: Sequence[float] = ()) -> None:
+        """A decode step was computed, as launched here or alone, in so many seconds; within it the
+        device waited so long for each member."""
         self._tally.took(seconds, spread=spread)
+        if spread:
+            waits = zip(self._peers.members, waited_s, strict=False)
+            waited = {peer: wait_s for peer, wait_s in waits if peer != self._instance}
+            self._tally.shared(waited, self._under_way.popleft())
 
     def lend(self, *, willing: bool) -> None:
         """A member that decodes takes part without sequences, too (``decide``)."""
@@ -161,6 +183,7 @@ class Membership:
         """Spread steps were taken back, in which those of these ranks were waited for in vain."""
         self._tally.aborted()
         self._is_first = True
+        self._under_way.clear()
         for rank in late:
             self._note_late(self._peers.members[rank], "did not take part in a spread step in time")
         if self._lockstep is not None:
@@ -175,8 +198,8 @@ class Membership:
         self._tally.joins(self._peers.members)
         if joined is not None and not joined.problem:
             self._generation = group.generation
-            policy = SpreadPolicy(self._setting)
-            self._lockstep = Lockstep(group.generation, policy, self._times)
+            self._policy = self._new_policy()
+            self._lockstep = Lockstep(group.generation, self._policy, self._times)
             self._own.write(self._lockstep.record)
         return joined
 
@@ -187,6 +210,7 @@ class Membership:
             self._own.write(Record(generation=0))
         self._peers.leave()
         self._waits_for, self._is_first = (), True
+        self._drafts.together(None)
 
     def counts(self) -> SpreadCounts:
         return self._tally.counts(len(self._peers.members))
@@ -196,6 +220,9 @@ class Membership:
             self.leave()
         finally:
             self._own.close()
+
+    def _new_policy(self) -> SpreadPolicy:
+        return SpreadPolicy(self._setting, self._drafts.choices, self._engine.shapes, self._table)
 
     def _note_late(self, peer: str, what: str) -> None:
         times = self._tally.was_late(peer)

@@ -14,8 +14,9 @@ from decode.spread_record import Record, Stance
 from transport.copy import shm
 from transport.wire.errors import PeerGone
 
-_FIELDS = struct.Struct("<QQQQHHHBBBB")
-"""Generation, round, last round, beat, both rows, stance, both numbers of lenders and of drafts."""
+_FIELDS = struct.Struct("<QQQQHHHBBBBB")
+"""Generation, round, last round, beat, both rows, stance, both numbers of lenders and of drafts,
+acceptance."""
 _CHECKSUM = struct.Struct("<I")
 _CHECKED_FROM = 0x6261746F
 """The checksum's start: memory of zeros, as new memory is, must not pass for a record."""
@@ -80,6 +81,7 @@ def encode(record: Record) -> bytes:
         record.last_lenders,
         record.drafts,
         record.last_drafts,
+        record.acceptance,
     )
     return fields + _CHECKSUM.pack(zlib.crc32(fields, _CHECKED_FROM))
 

@@ -1,7 +1,7 @@
 """What a worker has done in spread groups since it started, as its heartbeats tell."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transport.wire.spread import MAX_MEMBERS, MAX_NAMED, SpreadCounts
@@ -15,12 +15,14 @@ class Tally:
         self._num_steps = self._num_local = self._num_aborted = 0
         self._spread_s = self._local_s = self._wait_s = 0.0
         self._waits_s: defaultdict[str, float] = defaultdict(float)
+        self._within_s: defaultdict[str, float] = defaultdict(float)
+        self._saved_s = 0.0
         self._late: defaultdict[str, int] = defaultdict(int)
 
     def joins(self, members: Sequence[str]) -> None:
         """Only these are waited for from now on. Members of former groups are kept as long as all
         can be named: a worker often comes back, and counts that began anew would be no growth."""
-        for counted in (self._waits_s, self._late):
+        for counted in (self._waits_s, self._within_s, self._late):
             _forget(counted, members)
 
     def took(self, seconds: float, *, spread: bool) -> None:
@@ -42,6 +44,13 @@ class Tally:
         for peer in peers:
             self._waits_s[peer] += seconds
 
+    def shared(self, waited_s: Mapping[str, float], saved_s: float) -> None:
+        """Within a spread step the device waited so long for each of these; with one member less
+        the step would have taken so much longer."""
+        for peer, seconds in waited_s.items():
+            self._within_s[peer] += seconds
+        self._saved_s += saved_s
+
     def was_late(self, peer: str) -> int:
         """This worker waited for it in vain; how often so far."""
         self._late[peer] += 1
@@ -49,6 +58,7 @@ class Tally:
 
     def counts(self, num_members: int) -> SpreadCounts:
         waits_ms = {peer: round(seconds * 1e3) for peer, seconds in self._waits_s.items()}
+        within_us = {peer: round(seconds * 1e6) for peer, seconds in self._within_s.items()}
         return SpreadCounts(
             num_members=num_members,
             num_steps=self._num_steps,
@@ -59,6 +69,8 @@ class Tally:
             spread_ms=round(self._spread_s * 1e3),
             local_ms=round(self._local_s * 1e3),
             waits_ms=tuple(sorted(waits_ms.items())),
+            within_us=tuple(sorted(within_us.items())),
+            saved_us=max(0, round(self._saved_s * 1e6)),
         )
 
 

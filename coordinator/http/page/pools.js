@@ -45,7 +45,7 @@ function together(found) {
   const share = spread.share === null ? "–" : `${(100 * spread.share).toFixed(0)} %`;
   const ms = (time) => (time === null ? "–" : time.toFixed(1));
   const cell = number(`${share} of ${spread.members.length} (${ms(spread.step_ms)} / ${ms(spread.local_step_ms)} ms)`);
-  const waits = Object.entries(spread.wait_ms).map(([name, wait]) => `${name}: waited for ${wait.toFixed(2)} ms a step`);
+  const waits = Object.entries(spread.within_ms).map(([name, wait]) => `${name}: waited for ${wait.toFixed(2)} ms a step`);
   cell.title = [spread.members.join(", "), ...waits, `${count(spread.aborted)} aborts`].join("\n");
   return cell;
 }

@@ -1,0 +1,141 @@
+"""How long decode steps take, local ones and those that members compute together.
+
+``spread_steps.json`` is the table that is shipped; ``python -m bench.spread_step --table FILE``
+measures one on a node's own GPUs. Its ``source`` says which of the two it is: the shipped one is
+estimated, from measured local steps (``python -m bench.spread_table``).
+"""
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+SHIPPED = Path(__file__).with_name("spread_steps.json")
+LOCAL = 1
+"""Members that share a step of none."""
+Source = Literal["estimated", "measured"]
+Curve = Sequence[tuple[float, float]]
+
+
+class StepTime(NamedTuple):
+    """Of a step of ``rows`` sequences of each of the members that share it, with ``drafts`` each
+    to be verified, from step to step."""
+
+    sharing: int
+    rows: int
+    drafts: int
+    ms: float
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Of a layer there are ``num``, and a token chooses ``a_token`` of them. To read one in every
+    layer takes ``read_ms``. Routing is taken to be uniform."""
+
+    num: int = 256
+    a_token: int = 8
+    read_ms: float = 0.0585
+
+    def distinct(self, num_tokens: float) -> float:
+        """Of a layer, that so many tokens choose.
+
+        >>> [round(Experts().distinct(n), 1) for n in (1, 16, 64)]
+        [8.0, 102.0, 222.4]
+        """
+        untouched: float = (1 - self.a_token / self.num) ** num_tokens
+        return self.num * (1 - untouched)
+
+
+class StepTable:
+    """Times between measured sizes are linear, and go on from the last two. With more members than
+    were measured, a step takes as long as with the most."""
+
+    def __init__(
+        self, steps: Iterable[StepTime], source: Source, experts: Experts | None = None
+    ) -> None:
+        self.source = source
+        self._experts = experts or Experts()
+        curves: dict[tuple[int, int], list[tuple[float, float]]] = {}
+        for step in steps:
+            curves.setdefault((step.sharing, step.drafts), []).append((step.rows, step.ms))
+        self._curves: Mapping[tuple[int, int], Curve] = {
+            key: sorted(curve) for key, curve in curves.items()
+        }
+        self._sharing = sorted({sharing for sharing, _ in curves})
+        if self._sharing[:1] != [LOCAL] or len(self._sharing) < 2 or (LOCAL, 0) not in curves:
+            raise ValueError("no local steps without drafts, or no spread ones")
+
+    def has(self, sharing: int, drafts: int) -> bool:
+        """Whether steps with so many drafts were measured."""
+        return (self._nearest(sharing), drafts) in self._curves
+
+    def local_ms(self, rows: int, drafts: int) -> float:
+        """Of a worker alone."""
+        return between(self._curves[LOCAL, drafts], rows)
+
+    def spread_ms(self, sharing: int, most_rows: int, drafts: int, num_tokens: int) -> float:
+        """Of ``sharing`` members of which none has more rows than ``most_rows``, and all together
+        ``num_tokens`` tokens: as if each had the most, less the experts that these fewer tokens
+        do not choose."""
+        known = self._nearest(sharing)
+        even_ms = between(self._curves[known, drafts], most_rows)
+        distinct = self._experts.distinct
+        unread = distinct(sharing * most_rows * (1 + drafts)) - distinct(num_tokens)
+        return even_ms - self._experts.read_ms * max(0.0, unread) / sharing
+
+    def _nearest(self, sharing: int) -> int:
+        """That was measured: the most members that are no more, and not alone."""
+        if sharing == LOCAL:
+            return LOCAL
+        shared = self._sharing[1:]
+        return max((each for each in shared if each <= sharing), default=shared[0])
+
+
+def between(curve: Curve, x: float) -> float:
+    """Linear between the points of ``curve``, and on from its last two; its first value below.
+
+    >>> [between([(8, 4.0), (16, 6.0)], x) for x in (1, 12, 24)]
+    [4.0, 5.0, 8.0]
+    """
+    xs = [at for at, _ in curve]
+    right = min(bisect_left(xs, x), len(xs) - 1)
+    if right == 0:
+        return curve[0][1]
+    (x0, y0), (x1, y1) = curve[right - 1], curve[right]
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+
+
+def document(
+    steps: Iterable[StepTime], source: Source, basis: str, experts: Experts, **more: Any
+) -> dict[str, Any]:
+    """What ``read`` takes; ``basis`` says where the times are from."""
+    return {
+        "kind": "spread-steps", "source": source, "basis": basis, **more,
+        "experts": [experts.num, experts.a_token, experts.read_ms],
+        "steps": [[s.sharing, s.rows, s.drafts, round(s.ms, 3)] for s in sorted(steps)],
+    }  # fmt: skip
+
+
+def read(path: Path, name: str = "spread_table") -> StepTable:
+    """Raises ValueError naming the setting."""
+    try:
+        found = json.loads(path.read_text())
+        if found["kind"] != "spread-steps" or found["source"] not in ("estimated", "measured"):
+            raise ValueError("it is no table of spread steps")
+        steps = [
+            StepTime(int(n), int(rows), int(k), float(ms)) for n, rows, k, ms in found["steps"]
+        ]
+        if any(step.sharing < 1 or step.rows < 1 or step.ms <= 0 for step in steps):
+            raise ValueError("a step of no member, of no sequence or of no time")
+        return StepTable(steps, found["source"], Experts(*found["experts"]))
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"{name}: {path}: {error}") from None
+
+
+@cache
+def shipped() -> StepTable:
+    """The table of this repository."""
+    return read(SHIPPED)
