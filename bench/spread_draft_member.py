@@ -1,28 +1,35 @@
-"""One member of ``python -m bench.spread_step`` whose steps verify drafts: a worker's engine.
+"""One member of ``python -m bench.spread_step`` whose steps verify drafts: a worker's engine. With
+a context, sequences begin behind so many tokens of random caches, and steps are timed.
 
 Drafts are accepted by lot, the same in every run, since those of a random model never are.
 """
 
 import time
 from collections.abc import Sequence
+from functools import partialmethod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from bench.spread_member import serve
+from bench.spread_member import PAGE_SIZE, WARM_STEPS, mean_us, serve
+from engine import draft_graphs
 from engine.batch import Binding, ForwardBatch, Row, SpreadPlan
 from engine.config import EngineConfig
 from engine.draft_graphs import DraftGraphs
 from engine.runner import Engine
-from engine.spread.engine_steps import EngineSpread
+from engine.spread.engine_steps import EngineSpread, SpreadStep
+from engine.spread.kernels import group_size
+from engine.spread.outcome import Waited
 from engine.spread.shapes import shape_for
+from engine.spread.steps import SpreadSteps
 from engine.step import Step
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 from transport.wire.spread import ExchangeExport
 
 MAX_DRAFTS, ACCEPTED = 3, 0.7
-PAGES_EACH, PROMPT_LEN = 3, 70
+PROMPT_LEN, GROWTH = 70, 192
+"""Tokens of a prompt, and room for those that follow: of 16 timed steps with drafts about 90."""
 
 
 class Run(NamedTuple):
@@ -38,13 +45,28 @@ class DraftMember:
     """The model with random weights, the same on all members, and prompts of its own."""
 
     def __init__(
-        self, device: int, model_dir: Path, max_rows: int, buckets: Sequence[int], limit_s: float
+        self,
+        device: int,
+        model_dir: Path,
+        max_rows: int,
+        buckets: Sequence[int],
+        limit_s: float,
+        num_members: int,
+        context: int = 0,
     ) -> None:
         torch.cuda.set_device(device)
         began = time.perf_counter()
+        # Graphs of no other group are captured, and of no other batches where steps are timed.
+        SpreadSteps.capture = partialmethod(  # type: ignore[method-assign,assignment]
+            SpreadSteps.capture, sizes=[group_size(num_members)]
+        )
+        if context:
+            vars(draft_graphs)["BUCKETS"] = tuple(buckets)
+        self.context = context or PROMPT_LEN
+        self.pages_each = -(-(context + GROWTH) // PAGE_SIZE)
         config = EngineConfig(
-            model_dir, PAGES_EACH * max_rows, max_rows, load_format="dummy", device="cuda",
-            max_drafts=MAX_DRAFTS, spread=True,
+            model_dir, self.pages_each * max_rows, max_rows, load_format="dummy", device="cuda",
+            max_drafts=MAX_DRAFTS, spread=True, prefills=not context,
         )  # fmt: skip
         self.engine = engine = Engine.load(
             config, lambda size: torch.zeros(size, dtype=torch.uint8, device="cuda")
@@ -57,7 +79,10 @@ class DraftMember:
         self.handles = {"handle": self.spread.export.handle, "lending": ""}
         self.took_s = time.perf_counter() - began
         self.place = self.generation = self.round = 0
+        self.num_members = num_members
         self.truth = Run([], [], [])
+        if context:
+            engine.cache.kv.normal_()
 
     @torch.inference_mode()
     def _accept_by_lot(self) -> None:
@@ -79,6 +104,58 @@ class DraftMember:
         self.spread.join(generation, place, exports, 0)
         self.generation, self.place, self.round = generation, place, 0
         return {}
+
+    def drafts_time(self, mode: str, live: int, num_drafts: int, steps: int) -> dict[str, Any]:
+        """ms of a step with so many drafts of each of ``live`` sequences, the same of all members,
+        one behind the other, and us that the device waited for each member in it."""
+        self._begin_behind_context(live)
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before: Step | None = None
+        waited: list[Waited] = []
+        torch.cuda.synchronize()
+        for i in range(WARM_STEPS + steps):
+            if i == WARM_STEPS:
+                began.record()
+            step = self._timed(mode, live, num_drafts, first=before is None)
+            if before is not None:
+                waited.append(self._waited(before))
+            before = step
+        ended.record()
+        assert before is not None
+        waited.append(self._waited(before))
+        ended.synchronize()
+        ms = began.elapsed_time(ended) / steps
+        return {"ms": ms, "waited_us": mean_us(waited[WARM_STEPS:], self.num_members)}
+
+    def _begin_behind_context(self, live: int) -> None:
+        for slot in range(live):
+            sampling = SamplingParams(temperature=1.0, seed=slot + 1000 * self.place)
+            self.engine.bind(
+                Binding(slot, (1,) * self.context, (7 + slot,), sampling, StopRule(9999))
+            )
+
+    def _timed(self, mode: str, live: int, num_drafts: int, *, first: bool) -> Step:
+        rows = [
+            Row(slot, self._pages(slot), self.context, None, num_drafts=num_drafts)
+            for slot in range(live)
+        ]
+        batch = ForwardBatch(tuple(rows), num_drafts)
+        if mode == "local":
+            return self.engine.launch(batch)
+        self.round += 1
+        shape = shape_for(self.spread.shapes, live, num_drafts)
+        assert shape.num_drafts == num_drafts, "a case that the exchange has no room for"
+        plan = SpreadPlan(self.generation, self.round, shape.bucket, first, shape.num_drafts)
+        return self.spread.launch(batch, plan)
+
+    def _waited(self, step: Step) -> Waited:
+        """Of a step that is now read."""
+        if isinstance(step, SpreadStep):
+            result = step.result()
+            assert not result.aborted, result.late
+            return self.spread.steps.waited
+        step.result()
+        return Waited((0.0,) * self.num_members, (0.0,) * self.num_members)
 
     def drafts_truth(self, live: int, num_drafts: Sequence[int]) -> dict[str, Any]:
         """Take local steps with these numbers of drafts, one after another: what follows is
@@ -134,7 +211,7 @@ class DraftMember:
         for slot in range(live):
             prompt = [(7 * i + 31 * slot + 101 * self.place) % 1000 for i in range(PROMPT_LEN)]
             self.engine.bind(Binding(slot, prompt, (), _sampling(slot), StopRule(999)))
-            rows.append(Row(slot, _pages(slot), 0, tuple(prompt)))
+            rows.append(Row(slot, self._pages(slot), 0, tuple(prompt)))
         if rows:
             self.engine.launch(ForwardBatch(tuple(rows))).result()
 
@@ -153,7 +230,7 @@ class DraftMember:
     def _batch(self, live: int, num_drafts: Sequence[int], i: int) -> ForwardBatch:
         """Step ``i``. The next one's drafts are made in it."""
         rows = (
-            Row(slot, _pages(slot), self._lengths[slot], None, num_drafts=wanted)
+            Row(slot, self._pages(slot), self._lengths[slot], None, num_drafts=wanted)
             for slot, wanted in enumerate(_wanted(live, num_drafts[i], i))
         )
         return ForwardBatch(tuple(rows), [*num_drafts, 0][i + 1])
@@ -174,6 +251,9 @@ class DraftMember:
             for place in range(wanted + 1)
         ]
         return self.drafts.logits[index].clone()
+
+    def _pages(self, slot: int) -> tuple[int, ...]:
+        return tuple(range(slot * self.pages_each, (slot + 1) * self.pages_each))
 
     def _states(self, live: int) -> list[torch.Tensor]:
         if not live:
@@ -211,10 +291,6 @@ def _sampling(slot: int) -> SamplingParams:
 def _wanted(live: int, num_drafts: int, i: int) -> list[int]:
     """The first sequence has all drafts, others have fewer."""
     return [max(0, num_drafts - (slot + i) % 3 * bool(slot)) for slot in range(live)]
-
-
-def _pages(slot: int) -> tuple[int, ...]:
-    return tuple(range(slot * PAGES_EACH, (slot + 1) * PAGES_EACH))
 
 
 if __name__ == "__main__":

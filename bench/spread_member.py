@@ -30,7 +30,7 @@ from engine.model_folder import read_model
 from engine.spread.kernels import group_size
 from engine.spread.member_steps import Draws, Settle
 from engine.spread.memory import ExchangeLayout, first_flag
-from engine.spread.outcome import SpreadOutcome
+from engine.spread.outcome import SpreadOutcome, Waited
 from engine.spread.shapes import SpreadShape, plain_shapes
 from engine.spread.steps import SpreadSteps
 from transport.copy.cuda import CudaMemory, close_handle, open_handle
@@ -111,6 +111,7 @@ class Member:
         self.handles = {"handle": self.own.handle, "lending": self.lender.handle}
         self.generation = 0
         self._unread: SpreadOutcome | None = None
+        self._waited: list[Waited] = []
 
     def capture(self, num_members: int) -> dict[str, Any]:
         """Graphs of the local steps and of the spread ones."""
@@ -140,7 +141,7 @@ class Member:
             self.steps.join(generation, place, handles, 1)
         else:
             self.lender.join(generation, handles)
-        self.generation = generation
+        self.generation, self.num_members = generation, len(handles)
         torch.cuda.synchronize()
         return {}
 
@@ -176,17 +177,20 @@ class Member:
         }
 
     def time(self, mode: str, live: int, bucket: int, round_: int, steps: int) -> dict[str, Any]:
-        """ms of a step, one behind the other."""
+        """ms of a step, one behind the other, and us that the device waited for each member in
+        it."""
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         for i in range(WARM_STEPS + steps):
             if i == WARM_STEPS:
                 began.record()
+                self._waited.clear()
             self._launch(mode, bucket, round_ + i, self._rows(live, i))
         ended.record()
         ended.synchronize()
         ms = began.elapsed_time(ended) / steps
-        return {"ms": ms, "header": self.exchange.header.tolist()}
+        found = {"ms": ms, "waited_us": mean_us(self._waited, self.num_members)}
+        return found | {"header": self.exchange.header.tolist()}
 
     def profile(self, mode: str, live: int, bucket: int, round_: int, steps: int) -> dict[str, Any]:
         """us a step by kernel."""
@@ -201,7 +205,7 @@ class Member:
                 times.setdefault(event.name[:48], []).append(event.time_range.elapsed_us())
         found = {
             name: [round(sum(each) / steps, 1), round(len(each) / steps, 1)]
-            for name, each in sorted(times.items(), key=lambda item: -sum(item[1]))[:16]
+            for name, each in sorted(times.items(), key=lambda item: -sum(item[1]))[:24]
         }
         return {"us_and_calls": found}
 
@@ -292,7 +296,7 @@ class Member:
 
     def _read_last(self) -> None:
         if self._unread is not None:
-            self.steps.read(self._unread)
+            self._waited.append(self.steps.read(self._unread).waited)
             self._unread = None
 
     def _rows(self, live: int, step: int) -> list[Row]:
@@ -301,6 +305,18 @@ class Member:
             Row(i, tuple(range(i * pages, (i + 1) * pages)), CONTEXT + step, None)
             for i in range(live)
         ]
+
+
+def mean_us(waited: Sequence[Waited], num_members: int) -> dict[str, list[float]]:
+    """Of a step, by member."""
+    kinds = {"rows": [each.rows_s for each in waited], "results": [w.results_s for w in waited]}
+    return {
+        kind: [
+            round(1e6 * sum(step[i] for step in steps) / max(1, len(steps)), 1)
+            for i in range(num_members)
+        ]
+        for kind, steps in kinds.items()
+    }
 
 
 def serve(load: Callable[..., Any]) -> None:

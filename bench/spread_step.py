@@ -1,16 +1,20 @@
 """``python -m bench.spread_step``: decode steps that several GPUs of a node compute together.
 
 A process a GPU, each with the whole model, random weights and 1,024 tokens of context, as decode
-workers have. First a model of four layers, then the same with drafts, then one of full size:
+workers have. First a model of four layers, then the same with drafts, then one of full size, and
+the same with its draft layer:
 
     bits    logits and states of spread steps against those of local ones, by the members' rows
     drafts  tokens, logits and states of steps that verify drafts against those of local ones, and
             of local ones behind two that not all members launch
     stall   a member that does not launch: how long the others' steps take, and whom they name
-    time    ms a step, local and spread, by the sequences of all members together
+    time    ms a step, local and spread, by the sequences of all members together, and by drafts;
+            ms of a spread one that a member waits for the others, and for whom
     lend    the same of a group whose last member has no rows and lends its bandwidth
     parts   us a layer: the exchange alone, and with the experts
-    profile us a step by kernel
+    profile us a step by kernels, waits included, and times the floor (bench/spread_floor.py)
+
+``--table FILE`` writes what was timed as workers read it (BATON_SPREAD_TABLE).
 
 Exit status 1 when bits differ or a case failed. A case that takes too long ends its model's
 processes, and the next model goes on.
@@ -20,7 +24,6 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,194 +31,15 @@ import typer
 
 from bench import result_file
 from bench.environment import describe
+from bench.spread_cases import CONTEXT, Bench
 from bench.spread_processes import DRAFT_MEMBER, MEMBER, MemberFailed, Members
+from bench.spread_times import write_table
 from bench.step import FULL_SIZE
+from transport.wire.spread import MAX_ROWS
 
 SMALL_LAYERS = 4
-SMALL_BUCKETS, FULL_BUCKETS = (1, 8, 32, 64, 128, 256), (16, 32, 64, 128)
-DRAFT_SLOTS = 16
-LIMIT_S, SHARED_LIMIT_S = 0.5, 8.0
-"""Of a step's waits. Members begin a case with some milliseconds between them; those that share a
-GPU compute in turns."""
-TARGET_MS = {2: {64: 10.3}, 4: {32: 5.1, 64: 6.4, 128: 7.5, 256: 9.4}}
-
-
-class Bench:
-    """The cases of one model. ``results`` is filled as they end; ``save`` is called after each."""
-
-    def __init__(self, members: Members, save: Callable[[], None]) -> None:
-        self._members, self._save = members, save
-        self.results: dict[str, Any] = {}
-        self.problems: list[str] = []
-        self._round = 1
-        self._generation = 0
-
-    def start(self, model_dir: Path, buckets: Sequence[int], *, share_gpu: bool) -> None:
-        """Load the model everywhere, capture, and form the group."""
-        arguments = {
-            "model_dir": str(model_dir), "max_rows": buckets[-1], "buckets": buckets,
-            "limit_s": SHARED_LIMIT_S if share_gpu else LIMIT_S,
-        }  # fmt: skip
-        devices = [0 if share_gpu else i for i in range(self._members.count)]
-        loaded = self._members.ask("load", 240, [{**arguments, "device": i} for i in devices])
-        self._handles = [each["handle"] for each in loaded]
-        self._with_lender = [*self._handles[:-1], loaded[-1]["lending"]]
-        captured = self._members.ask("capture", 150, {"num_members": self._members.count})
-        self.results["capture_s"] = [each["both_s"] for each in captured]
-        self._join()
-
-    def bits(self, bucket: int, lives: Sequence[int]) -> None:
-        found = self._ask("bits", 60, bucket, lives, 3, steps=3)
-        equal = all(each["equal"] for each in found)
-        wrong = [each for each in found if not (each["equal"] and each["finite"])]
-        if wrong:
-            self.problems.append(f"bits of {lives} in {bucket}: {wrong}")
-        if any(each["header"][0] for each in found):
-            self._join()
-        row = {"bucket": bucket, "lives": list(lives), "equal": equal}
-        self.results.setdefault("bits", []).append(row)
-        print(f"bits   bucket {bucket:4} rows {lives!s:14} {'equal' if equal else wrong}")
-        self._save()
-
-    def stall(self, bucket: int) -> None:
-        """The last member does not launch; then the group is formed again, and computes."""
-        count = self._members.count
-        step = self._step(bucket, bucket)
-        launches = [step | {"launches": i + 1 < count} for i in range(count)]
-        found = self._members.ask("stall", 30, launches)[0]
-        told = all(each["header"][0] for each in self._members.ask("header", 30, {}))
-        named = found["read"] == [[True, [count - 1]]] * 2
-        row = {"ms": found["ms"], "named": named, "told": told, "taken_back": found["taken_back"]}
-        if not (named and told and found["taken_back"]):
-            self.problems.append(f"stall: {row} {found}")
-        self.results["stall"] = row
-        print(f"stall  {row}")
-        self._join()
-        self._save()
-
-    def drafts(self, lives: Sequence[int], num_drafts: Sequence[int]) -> None:
-        """Steps with so many drafts, one after another."""
-        step: dict[str, Any] = {"num_drafts": num_drafts}
-        self._members.ask("drafts_truth", 90, [step | {"live": live} for live in lives])
-        step["most"] = max(lives)
-        found = self._members.ask("drafts_bits", 90, [step | {"live": live} for live in lives])
-        wrong = [each for each in found if not (each["equal"] and each["finite"])]
-        if wrong:
-            self.problems.append(f"drafts of {lives}, {num_drafts}: {wrong}")
-        row = {
-            "lives": list(lives), "num_drafts": list(num_drafts), "equal": not wrong,
-            "num_accepted": [each["num_accepted"] for each in found],
-        }  # fmt: skip
-        self.results.setdefault("drafts", []).append(row)
-        print(f"drafts {row} {wrong or ''}", flush=True)
-        self._save()
-
-    def drafts_stall(self, live: int, num_drafts: Sequence[int]) -> None:
-        """The last member does not launch; then the group is formed again."""
-        count = self._members.count
-        step = {"live": live, "num_drafts": num_drafts}
-        self._members.ask("drafts_truth", 90, step)
-        launches = [step | {"launches": i + 1 < count} for i in range(count)]
-        found = self._members.ask("drafts_stall", 90, launches)[0]
-        named = found["read"] == [[True, [count - 1]]] * 2
-        row = {"ms": found["ms"], "named": named, "taken_back": found["equal"]}
-        if not (named and found["equal"]):
-            self.problems.append(f"drafts, stall: {row} {found}")
-        self.results["drafts_stall"] = row
-        print(f"drafts, stall: {row}", flush=True)
-        self._join()
-        self._save()
-
-    def time(self, bucket: int, lives: Sequence[int], steps: int = 32) -> None:
-        total = sum(lives)
-        row: dict[str, Any] = {"total": total, "bucket": bucket, "lives": list(lives)}
-        for mode in ("local", "spread", "local", "spread"):
-            found = self._ask("time", 60, bucket, lives, steps + 8, mode=mode, steps=steps)
-            row.setdefault(f"{mode}_ms", []).append(max(each["ms"] for each in found))
-            if any(each["header"][0] for each in found):
-                self.problems.append(f"time of {lives} {mode}: {found}")
-                self._join()
-        local, spread = min(row["local_ms"]), min(row["spread_ms"])
-        target = TARGET_MS.get(self._members.count, {}).get(total, float("nan"))
-        self.results.setdefault("time", []).append(row)
-        print(
-            f"time   {total:4} sequences  local {local:7.3f} ms  spread {spread:7.3f} ms  "
-            f"{local / spread:5.3f} x  target {target}",
-            flush=True,
-        )
-        self._save()
-
-    def lend(self, bucket: int, steps: int = 16) -> None:
-        """The last member lends to the others."""
-        self._join_as("join_lender", self._with_lender)
-        last = self._members.count - 1
-        step = self._step(bucket, bucket) | {"steps": steps}
-        found = self._members.ask(
-            "lent", 60, [step | {"lends": i == last} for i in range(last + 1)]
-        )
-        row = {
-            "bucket": bucket,
-            "equal": all(each["equal"] for each in found[:last]),
-            "ms": max(each["ms"] for each in found[:last]),
-            "came": found[last]["came"],
-        }
-        if not row["equal"] or any(each["header"][0] for each in found[:last]):
-            self.problems.append(f"lend: {row} {found}")
-        self.results.setdefault("lend", []).append(row)
-        print(f"lend   {row}")
-        self._join()
-        self._save()
-
-    def parts(self, bucket: int) -> None:
-        lives = [bucket] * self._members.count
-        found = self._ask("parts", 60, bucket, lives, 200, repeats=20)
-        row = {"bucket": bucket} | {
-            name: max(each["us"][name] for each in found) for name in found[0]["us"]
-        }
-        self.results.setdefault("parts_us", []).append(row)
-        print(f"parts  {row}  header {found[0]['header'][0]}")
-        self._join()
-        self._save()
-
-    def profile(self, bucket: int) -> None:
-        lives = [bucket] * self._members.count
-        for mode in ("local", "spread"):
-            found = self._ask("profile", 60, bucket, lives, 8, mode=mode, steps=6)
-            self.results.setdefault("profile_us", {})[f"{mode} {bucket}"] = [
-                each["us_and_calls"] for each in found
-            ]
-            print(f"profile of {mode}, bucket {bucket}: us a step, calls")
-            for name, (us, calls) in [*found[0]["us_and_calls"].items()][:12]:
-                print(f"   {us:9} {calls:6}  {name}")
-        self._save()
-
-    def _ask(
-        self, do: str, limit_s: float, bucket: int, lives: Sequence[int], rounds: int, **also: Any
-    ) -> list[dict[str, Any]]:
-        step = [self._step(bucket, live) | also for live in lives]
-        self._round += rounds
-        return self._members.ask(do, limit_s, step)
-
-    def _step(self, bucket: int, live: int) -> dict[str, Any]:
-        return {"bucket": bucket, "live": live, "round_": self._round}
-
-    def _join(self) -> None:
-        self._join_as("join", self._handles)
-
-    def _join_as(self, do: str, handles: Sequence[str]) -> None:
-        self._generation += 1
-        self._round = 1
-        self._members.ask(
-            do, 60,
-            [
-                {
-                    "generation": self._generation,
-                    "place": i,
-                    "handles": handles,
-                }
-                for i in range(self._members.count)
-            ],
-        )  # fmt: skip
+SMALL_BUCKETS, FULL_BUCKETS = (1, 8, 32, 64, 128, 256), (8, 16, 32, 64, 128)
+DRAFT_SLOTS, TIMED_WITH_DRAFTS = 16, (4, 8, 16, 32, 64)
 
 
 def small(bench: Bench, count: int) -> None:
@@ -229,6 +53,8 @@ def small(bench: Bench, count: int) -> None:
     bench.stall(32)
     bench.bits(64, [64, 3, *[0] * rest])
     bench.lend(32)
+    bench.time(8, [8] * count, steps=4)
+    bench.profile(8)
 
 
 def with_drafts(bench: Bench, count: int) -> None:
@@ -238,15 +64,15 @@ def with_drafts(bench: Bench, count: int) -> None:
         bench.drafts([*lives, *rest], [0, 3, 1, 2, 0, 3])
     bench.drafts_stall(5, [0, 3, 3, 3])
     bench.drafts([4, 9, *rest], [0, 3, 3])
+    bench.draft_time(4, 2, steps=4)
 
 
 def full(bench: Bench, count: int) -> None:
     """How fast a step of the full model is, and where its time goes."""
     for bucket in (32, 128):
         bench.bits(bucket, [bucket] * count)
-    for total in (64, 32, 128, 256):
-        if total // count in FULL_BUCKETS:
-            bench.time(total // count, [total // count] * count)
+    for each in FULL_BUCKETS:
+        bench.time(each, [each] * count)
     bench.lend(64)
     for bucket in (32, 128):
         bench.parts(bucket)
@@ -256,9 +82,19 @@ def full(bench: Bench, count: int) -> None:
     bench.time(64, [64, *[0] * (count - 1)])
 
 
+def full_with_drafts(bench: Bench, count: int) -> None:
+    """How fast steps with drafts are."""
+    for live in TIMED_WITH_DRAFTS:
+        for num_drafts in range(4):
+            if live * (1 + num_drafts) <= MAX_ROWS:
+                bench.draft_time(live, num_drafts)
+
+
 def main(
     gpus: int = 2,
-    models: Annotated[str, typer.Option(help="Of small, drafts and full.")] = "small,drafts,full",
+    models: Annotated[str, typer.Option(help="Of small, drafts, full and full-drafts.")] = (
+        "small,drafts,full,full-drafts"
+    ),
     share_gpu: Annotated[
         bool, typer.Option(help="All members on one GPU: bits, no times.")
     ] = False,
@@ -268,7 +104,10 @@ def main(
     out: Annotated[Path, typer.Option(help="Result file.")] = Path(
         "bench/results/spread-step.json"
     ),
+    table: Annotated[Path | None, typer.Option(help="Also write a table for workers.")] = None,
 ) -> None:
+    if table is not None and share_gpu:
+        raise typer.BadParameter("--table: members that share a GPU compute in turns")
     results: dict[str, Any] = {}
     problems: list[str] = []
     environment = describe(sys.argv[1:], "bench.spread_step")
@@ -286,13 +125,16 @@ def main(
             ),
         )
 
+    drafts: dict[str, Any] = {"num_members": gpus}
+    timed = drafts | {"context": CONTEXT}
     cases = {
-        "small": (small, SMALL_BUCKETS, SMALL_LAYERS, MEMBER),
-        "drafts": (with_drafts, (DRAFT_SLOTS,), SMALL_LAYERS, DRAFT_MEMBER),
-        "full": (full, FULL_BUCKETS, None, MEMBER),
+        "small": (small, SMALL_BUCKETS, SMALL_LAYERS, MEMBER, {}),
+        "drafts": (with_drafts, (DRAFT_SLOTS,), SMALL_LAYERS, DRAFT_MEMBER, drafts),
+        "full": (full, FULL_BUCKETS, None, MEMBER, {}),
+        "full-drafts": (full_with_drafts, TIMED_WITH_DRAFTS, None, DRAFT_MEMBER, timed),
     }
     for name in models.split(","):
-        run, buckets, num_layers, command = cases[name]
+        run, buckets, num_layers, command, more = cases[name]
         began = time.perf_counter()
         with (
             tempfile.TemporaryDirectory() as folder,
@@ -301,13 +143,16 @@ def main(
             bench = Bench(members, save)
             results[name], bench.problems = bench.results, problems
             try:
-                bench.start(model_folder(Path(folder), num_layers), buckets, share_gpu=share_gpu)
+                model_dir = model_folder(Path(folder), num_layers)
+                bench.start(model_dir, buckets, share_gpu=share_gpu, **more)
                 print(f"{name}: ready after {time.perf_counter() - began:.1f} s", flush=True)
                 run(bench, gpus)
             except MemberFailed as error:
                 problems.append(f"{name}: {error}")
                 print(f"{name}: {error}", flush=True)
         save()
+    if table is not None:
+        write_table(table, results, gpus, environment)
     for problem in problems:
         print("problem:", problem[:1500])
     raise typer.Exit(bool(problems))

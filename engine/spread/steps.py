@@ -18,7 +18,7 @@ from engine.kernels.triton_set import TritonKernels
 from engine.spread.kernels import GROUP_SIZES, SpreadKernels, group_size
 from engine.spread.member_steps import Draws, MemberSteps
 from engine.spread.memory import Exchange, ExchangeLayout, first_flag
-from engine.spread.outcome import SpreadOutcome, StepRead
+from engine.spread.outcome import SpreadOutcome, StepRead, Waited
 from engine.spread.peer_memory import PeerMemory
 from engine.spread.shapes import SpreadShape
 from transport.copy.memory import OwnMemory
@@ -27,8 +27,8 @@ from transport.copy.memory import OwnMemory
 class SpreadSteps:
     """``member`` has the engine's graphs, ``memory`` is to be exported; ``open_peer`` and
     ``close_peer`` map another member's by its handle (transport/copy/cuda.py).
-    ``limit_s`` is that of a wait for another member, from the next ``join`` on. One thread calls
-    this, the engine's."""
+    ``limit_s`` is that of a wait for another member, from the next ``join`` on; ``waited`` is of
+    the step that was read last. One thread calls this, the engine's."""
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class SpreadSteps:
         self._peers = PeerMemory(own.data_ptr(), open_peer, close_peer)
         self._unread: deque[SpreadOutcome] = deque()
         self._last: SpreadOutcome | None = None
+        self.waited = Waited((), ())
         self._generation = self._num_decoding = 0
 
     def capture(self, sizes: Sequence[int] = GROUP_SIZES) -> None:
@@ -119,5 +120,5 @@ class SpreadSteps:
         aborted, late = outcome.read()
         self._member.read(aborted=aborted)
         found = StepRead(aborted, late, outcome.waited_since(self._last))
-        self._last = outcome
+        self._last, self.waited = outcome, found.waited
         return found

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from bench import result_file, spread_step
+from bench.spread_floor import floors_us
 from bench.spread_processes import MemberFailed, Members
+from decode import spread_table
 from engine.model.config import ModelConfig
 
 HEADER = [0] * 9
+WAITED = {"rows": [0.0, 150.0], "results": [50.0, 30.0]}
 MEMBER = f"""
 import json, sys
 ANSWERS = {{
@@ -20,12 +23,13 @@ ANSWERS = {{
     "stall": {{"ms": 5.5, "read": [[True, [1]]] * 2, "taken_back": True}},
     "bits": {{"equal": True, "finite": True, "header": {HEADER}}},
     "lent": {{"equal": True, "ms": 9.5, "header": {HEADER}, "came": 37}},
-    "time": {{"ms": 7.5, "header": {HEADER}}},
+    "time": {{"ms": 7.5, "header": {HEADER}, "waited_us": {WAITED}}},
+    "drafts_time": {{"ms": 8.5, "waited_us": {WAITED}}},
     "drafts_truth": {{}}, "drafts_bits": {{"equal": True, "finite": True, "num_accepted": 5}},
     "drafts_stall": {{"equal": True, "ms": 5.5, "read": [[True, [1]]] * 2}},
     "header": {{"header": [3, 0, 1, *{HEADER[3:]}]}},
     "parts": {{"us": {{"exchange": 4.0}}, "header": {HEADER}}},
-    "profile": {{"us_and_calls": {{"kernel": [1.0, 40.0]}}}},
+    "profile": {{"us_and_calls": {{"gate_up_kernel": [900.0, 40.0], "other": [2.0, 1.0]}}}},
 }}
 print("not an answer", flush=True)
 for line in sys.stdin:
@@ -45,7 +49,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: list[str]) -> t
     monkeypatch.setattr(spread_step, "Members", lambda count, logs, _: Members(count, logs, member))
     out = tmp_path / "out.json"
     with pytest.raises(spread_step.typer.Exit) as ended:
-        spread_step.main(gpus=2, models="small,drafts,full", logs=tmp_path / "logs", out=out)
+        spread_step.main(
+            gpus=2, models="small,drafts,full,full-drafts", logs=tmp_path / "logs", out=out,
+            table=tmp_path / "table.json",
+        )  # fmt: skip
     return ended.value.exit_code, result_file.load(out)
 
 
@@ -65,7 +72,36 @@ def test_every_case_of_both_models_is_in_the_result(
     assert results["full"]["lend"] == [{"bucket": 64, "equal": True, "ms": 9.5, "came": 37}]
     assert results["full"]["parts_us"]
     assert results["full"]["profile_us"]
+    assert results["full"]["time"][0]["exchange_ms"] == 0.23
+    assert results["full"]["floors_us"]["spread 32"]["gate and up"][0] == 900.0
+    assert results["full"]["floors_us"]["spread 32"]["the rest"] == [2.0, 0.0]
+    cases = [(row["lives"][0], row["num_drafts"]) for row in results["full-drafts"]["time"]]
+    assert (32, 3) in cases
+    assert (64, 2) not in cases, "there is no room for them"
+    table = spread_table.read(tmp_path / "table.json")
+    assert table.source == "measured"
+    assert table.local_ms(16, 0) == 8.5, "an engine with a draft layer, as workers have"
+    assert table.local_ms(128, 0) == 7.5
+    assert table.has(2, 3)
     assert "not an answer" in (tmp_path / "logs/small/member-0.txt").read_text()
+
+
+def test_what_is_timed_on_a_gpu_that_members_share_is_no_table(tmp_path: Path) -> None:
+    with pytest.raises(spread_step.typer.BadParameter, match="--table"):
+        spread_step.main(share_gpu=True, table=tmp_path / "table.json")
+
+
+def test_the_floor_of_a_step_is_that_of_its_bytes() -> None:
+    """As the facts about the model have it: 102 experts of each layer at 16 sequences."""
+    config = ModelConfig.read(spread_step.model_folder(Path(), None))
+    local = floors_us(config, 16, 16, 1, 1024)
+    assert local["gate and up"] == pytest.approx(2 * local["down"])
+    assert local["gate and up"] + local["down"] == pytest.approx(102.0 * 58.5, rel=0.01)
+    assert local["states"] == pytest.approx(16 * 29.0, rel=0.02)
+    assert sum(local.values()) == pytest.approx(7430, rel=0.02)
+    spread = floors_us(config, 16, 64, 4, 1024)
+    assert spread["down"] == pytest.approx(222.4 / 4 * 58.5 / 3, rel=0.01)
+    assert spread["dense"] == local["dense"]
 
 
 def test_bits_that_differ_are_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,89 @@
+"""Where a step's time goes, by groups of kernels, and the least that each could take.
+
+The floor of a group is the time to move its bytes once at the speed of a device copy. Routing is
+taken to be uniform, as it is with random weights.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bench.kernel_timing import floor_s
+from decode.spread_table import Experts
+from engine.model.config import ModelConfig
+
+ITEM_BYTES, STATE_ITEM_BYTES = 2, 4
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "gate and up": ("gate_up_kernel", "_gate_up_kernel"),
+    "down": ("_down_kernel",),
+    "states": ("_update_kernel",),
+    "dense": ("_linear_kernel", "_conv_linear_kernel"),
+    "attention": ("_chunk_kernel", "_merge_kernel"),
+    "rows out": ("_push_kernel",),
+    "rows in": ("_agree_kernel", "_collect_kernel"),
+    "results in": ("_take_up_kernel",),
+}
+REST = "the rest"
+EXCHANGE = ("rows out", "rows in", "results in")
+
+
+@dataclass(frozen=True)
+class Group:
+    """``us`` of a step that a group's kernels took, waits included; ``floor_us`` 0: nothing that
+    is counted has to be moved."""
+
+    us: float
+    floor_us: float
+
+    @property
+    def times_floor(self) -> float | None:
+        return round(self.us / self.floor_us, 2) if self.floor_us else None
+
+
+def by_group(
+    us_and_calls: Mapping[str, list[float]], floors: Mapping[str, float]
+) -> dict[str, Group]:
+    """``us_and_calls`` of a step are by kernel, ``floors`` in us by group."""
+    us = dict.fromkeys((*GROUPS, REST), 0.0)
+    for kernel, (took, _) in us_and_calls.items():
+        us[next((group for group, names in GROUPS.items() if kernel in names), REST)] += took
+    return {
+        group: Group(round(took, 1), round(floors.get(group, 0.0), 1)) for group, took in us.items()
+    }
+
+
+def floors_us(
+    config: ModelConfig, rows: int, num_tokens: int, sharing: int, context: int
+) -> dict[str, float]:
+    """Of a step of ``rows`` tokens of one member, of sequences that have ``context`` of them;
+    ``num_tokens`` of all members choose experts, which ``sharing`` members read."""
+    layers, hidden = len(config.layer_types), config.hidden_size
+    num_linear = config.layer_types.count("linear_attention")
+    num_full = layers - num_linear
+    distinct = (
+        Experts(config.num_experts, config.num_experts_per_tok).distinct(num_tokens) / sharing
+    )
+    matrix = config.moe_intermediate_size * hidden * ITEM_BYTES
+    keys = config.linear_num_key_heads * config.linear_key_head_dim
+    values = config.linear_num_value_heads * config.linear_value_head_dim
+    state = (
+        config.linear_num_value_heads * config.linear_key_head_dim * config.linear_value_head_dim
+    )
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    in_linear = hidden * (2 * keys + 2 * values + 2 * config.linear_num_value_heads)
+    in_full = hidden * config.head_dim * (2 * heads + 2 * kv_heads)
+    in_moe = hidden * (2 * config.shared_expert_intermediate_size + config.num_experts + 1)
+    dense = (
+        num_linear * (in_linear + values * hidden)
+        + num_full * (in_full + heads * config.head_dim * hidden)
+        + layers * in_moe
+        + config.vocab_size * hidden
+    )
+    kv = num_full * rows * context * 2 * kv_heads * config.head_dim
+    num_bytes = {
+        "gate and up": layers * distinct * 2 * matrix,
+        "down": layers * distinct * matrix,
+        "states": num_linear * rows * 2 * state * STATE_ITEM_BYTES,
+        "dense": dense * ITEM_BYTES,
+        "attention": kv * ITEM_BYTES,
+    }
+    return {group: 1e6 * floor_s(moved) for group, moved in num_bytes.items()}
