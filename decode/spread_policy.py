@@ -9,6 +9,7 @@ number of drafts that is best for it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import ceil
 
 from decode.spread_table import LOCAL, StepTable, shipped
@@ -21,12 +22,13 @@ DEFAULT = "off"
 ENTERS_FROM = {"estimated": 1.1, "measured": 1.03}
 """So many times the tokens a second of local steps the table must promise, by its source. A group
 that has entered stays as long as it promises as many as local steps."""
+MOST_KEPT = 1024
 STAYS_ABOVE = 0.75
 """Where ``--spread`` is a number of tokens: with so much of them a group stays, or it would go in
 and out."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Load:
     """A member's next step: of ``rows`` sequences, each of which verifies up to ``drafts`` drafts.
     ``acceptance`` is how often a draft is accepted whose predecessors were."""
@@ -44,11 +46,12 @@ class Load:
         return self.rows * sum(self.acceptance**place for place in range(num_drafts + 1))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SpreadPolicy:
     """``setting``: ``auto``, or the tokens of all members from which a group begins to spread its
     steps. ``drafts``: the numbers of drafts that a step may have; ``shapes``: those of spread
-    steps. ``num_sharing`` are the members that decode, and the lenders that have nothing to do."""
+    steps. ``num_sharing`` are the members that decode, and the lenders that have nothing to do.
+    What was computed is kept: loads change more rarely than steps are taken."""
 
     setting: str
     drafts: tuple[int, ...] = (0,)
@@ -67,6 +70,9 @@ class SpreadPolicy:
 
     def gain(self, loads: Sequence[Load], num_sharing: int) -> float:
         """Tokens a second of spread steps, over those of local ones; 0 where there are none."""
+        return _gain(self, _kept(loads), num_sharing)
+
+    def _gain(self, loads: Sequence[Load], num_sharing: int) -> float:
         most = max((load.rows for load in loads), default=0)
         if num_sharing < 2 or not most or not fits(self.shapes, most):
             return 0.0
@@ -79,6 +85,9 @@ class SpreadPolicy:
     def saved_ms(self, loads: Sequence[Load], num_sharing: int, num_drafts: int) -> float:
         """How much longer a step would take the other members with one member less to share it:
         the one with the fewest sequences."""
+        return _saved_ms(self, _kept(loads), num_sharing, num_drafts)
+
+    def _saved_ms(self, loads: Sequence[Load], num_sharing: int, num_drafts: int) -> float:
         if not loads or num_drafts not in self._drafts_of(num_sharing, max(x.rows for x in loads)):
             return 0.0
         now_ms = self._spread_ms(loads, num_sharing, num_drafts)
@@ -93,6 +102,9 @@ class SpreadPolicy:
     def draft_costs(self, loads: Sequence[Load], num_sharing: int) -> tuple[float, ...]:
         """What a spread step with 1, 2, … drafts takes, in spread steps without, as far as the
         largest member has room for them."""
+        return _draft_costs(self, _kept(loads), num_sharing)
+
+    def _draft_costs(self, loads: Sequence[Load], num_sharing: int) -> tuple[float, ...]:
         most = max(load.rows for load in loads)
         known = self._drafts_of(num_sharing, most)
         longest = next(num for num in range(len(known) + 1) if num not in known)
@@ -122,3 +134,13 @@ def require_spread(setting: str, name: str = "spread") -> None:
 
 def _tokens(loads: Sequence[Load]) -> int:
     return sum(load.tokens for load in loads)
+
+
+def _kept(loads: Sequence[Load]) -> tuple[Load, ...]:
+    """All that times and rates depend on, in whatever order."""
+    return tuple(sorted(Load(load.rows, 0, load.acceptance) for load in loads))
+
+
+_gain = lru_cache(MOST_KEPT)(SpreadPolicy._gain)
+_saved_ms = lru_cache(MOST_KEPT)(SpreadPolicy._saved_ms)
+_draft_costs = lru_cache(MOST_KEPT)(SpreadPolicy._draft_costs)
