@@ -1,8 +1,9 @@
 """Without a GPU Triton's interpreter runs the kernels. It is chosen when triton is first imported,
-which any library may do, so before all tests. And torch computes with one thread: tests run in
-as many processes as there are cores. No server here has a certificate of the world's: to load those
-takes each HTTP client 20 ms of CPU time, and of a dozen clients the last would begin to read when
-the first streams are over.
+which any library may do, so before all tests. And torch and numpy compute with one thread, also in
+the processes that tests start: tests run in as many processes as there are cores, and numpy's other
+threads spin where they wait. No server here has a certificate of the world's: to load those takes
+each HTTP client 20 ms of CPU time, and of a dozen clients the last would begin to read when the
+first streams are over.
 
 Garbage collection is off until all tests are imported, and what was imported is never searched:
 that halves the time of the imports.
@@ -14,6 +15,8 @@ import os
 from collections.abc import Generator
 from typing import Any
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy reads it when it is imported
+
 import pytest
 import torch
 
@@ -21,6 +24,7 @@ from tests import lanes, told
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = os.devnull

@@ -13,6 +13,8 @@ from triton.language import core
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
+from tests.kernels import operators
+
 _OPERATIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 
 
@@ -25,6 +27,7 @@ def prepare() -> None:
     _describe_shapes_once()
     _reduce_whole_planes()
     _truncate_bfloat16()
+    operators.install()
 
 
 def _multiply_in_float64() -> None:

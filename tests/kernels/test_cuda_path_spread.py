@@ -55,6 +55,7 @@ def on_the_cpu(patch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineConfig:
     on_the_cpu(monkeypatch)
+    cuda_path.widen_tiles(monkeypatch)
     cuda_path.write_config(tmp_path)
     return EngineConfig(tmp_path, 2, 2, load_format="dummy", dtype="bfloat16", spread=True)
 

@@ -1,0 +1,73 @@
+"""What numpy computes for an operator at once is what Triton's interpreter computes for it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import triton.language as tl
+from triton.language import core
+from triton.runtime import interpreter
+
+from engine.kernels.triton_dot import INTERPRETED
+from tests.kernels import operators
+
+pytestmark = [
+    pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+
+ELEMENTS = (
+    (tl.float32, "f4", [-1.5, 0.0, float("inf"), float("nan")]),
+    (tl.bfloat16, "u2", [0, 0x3F80, 0xBF80, 0x7F80]),
+    (tl.int32, "i4", [-7, 0, 2**31 - 200, 3]),
+    (tl.int64, "i8", [-7, 0, 2**40, 3]),
+    (tl.uint32, "u4", [0, 1, 2**32 - 1, 5]),
+    (tl.int1, "?", [True, False, False, True]),
+    (core.pointer_type(tl.bfloat16), "u8", [2**45, 8, 16, 4096]),
+)
+NUMBERS = (
+    0, -3, 2, 2**30, 2**31, 2**40, 0.25, 1e300, 1e-40, True,
+    core.constexpr(5), core.constexpr(0.5), core.constexpr(-1),
+)  # fmt: skip
+BINARY = operators.ARITHMETIC | operators.REFLECTED | operators.COMPARISONS | operators.LOGIC
+
+
+def blocks() -> list[Any]:
+    """Of each kind a scalar, a block, and blocks that others are broadcast with."""
+    found = []
+    for kind, name, elements in ELEMENTS:
+        row = np.array(elements, name)
+        handle = interpreter.TensorHandle(row[:1], kind)
+        found.append(core.tensor(handle, kind))
+        for data in (row, row[1:3], row[:, None], np.stack([row, row[::-1]] * 2)):
+            whole = core.block_type(kind, list(data.shape))
+            found.append(core.tensor(interpreter.TensorHandle(data, kind), whole))
+    return found
+
+
+def outcome(compute: Any, *operands: Any) -> object:
+    try:
+        found = compute(*operands)
+    except Exception as e:
+        return type(e)
+    data = found.handle.data
+    return str(found.type), found.shape, data.dtype, data.shape, data.tobytes()
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_an_operator(name: str) -> None:
+    plain, fast = operators.PLAIN[name], getattr(core.tensor, f"__{name}__")
+    num_computed = 0
+    for a in blocks():
+        for b in [*blocks(), *NUMBERS]:
+            expected = outcome(plain, a, b)
+            assert outcome(fast, a, b) == expected, (name, str(a.type), str(getattr(b, "type", b)))
+            num_computed += not isinstance(expected, type)
+    assert num_computed > 100
+
+
+@pytest.mark.parametrize("index", [(slice(None), None), (None, slice(None)), None, (None, None)])
+def test_new_axes(index: Any) -> None:
+    for a in blocks():
+        expected = outcome(operators.PLAIN["getitem"], a, index)
+        assert outcome(core.tensor.__getitem__, a, index) == expected
