@@ -21,7 +21,7 @@ _OPERATIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 def prepare() -> None:
     """Change the interpreter of this process. To be called once."""
     _multiply_in_float64()
-    _patch_language_once_a_launch()
+    _patch_language_once()
     _check_overflow_in_numpy()
     _look_up_types_once()
     _describe_shapes_once()
@@ -51,26 +51,19 @@ def _multiply_in_float64() -> None:
     interpreter.InterpreterBuilder.create_dot = dot
 
 
-def _patch_language_once_a_launch() -> None:
-    """Every call of a device function patches ``triton.language`` again, as its launch has done;
-    let only the first call from each module do so."""
-    plain_patch, plain_launch = interpreter._patch_lang, interpreter.GridExecutor.__call__
+def _patch_language_once() -> None:
+    """Every launch and every call of a device function patches ``triton.language``, and a launch
+    restores it; let the first from each module patch it for good."""
+    plain = interpreter._patch_lang
     patched: set[str] = set()
 
     def patch(fn: Callable[..., Any]) -> interpreter._LangPatchScope:
-        if fn.__module__ in patched:
-            return interpreter._LangPatchScope()
-        patched.add(fn.__module__)
-        return plain_patch(fn)
+        if fn.__module__ not in patched:
+            patched.add(fn.__module__)
+            plain(fn)
+        return interpreter._LangPatchScope()
 
-    def launch(executor: interpreter.GridExecutor, *args: Any, **kwargs: Any) -> None:
-        patched.clear()
-        try:
-            plain_launch(executor, *args, **kwargs)
-        finally:
-            patched.clear()
-
-    interpreter._patch_lang, interpreter.GridExecutor.__call__ = patch, launch
+    interpreter._patch_lang = patch
 
 
 def _check_overflow_in_numpy() -> None:

@@ -23,6 +23,15 @@ COMPARISONS = {
     "eq": np.equal, "ne": np.not_equal,
 }  # fmt: skip
 LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or}
+CASTS: dict[tuple[Any, Any], Callable[[Any], Any]] = {
+    (tl.int32, tl.int64): lambda data: data.astype(np.int64),
+    (tl.int64, tl.int32): lambda data: data.astype(np.int32),
+    (tl.int1, tl.int32): lambda data: data.astype(np.int32),
+    (tl.int32, tl.float32): lambda data: data.astype(np.float32),
+    (tl.bfloat16, tl.float32): lambda data: (data.astype(np.uint32) << 16).view(np.float32),
+    (tl.float32, tl.bfloat16): lambda data: (data.view(np.uint32) >> 16).astype(np.uint16),
+}
+_CASTS_BY_ID = {(id(source), id(target)): cast for (source, target), cast in CASTS.items()}
 PLAIN: dict[str, Operator] = {}
 """The interpreter's own."""
 
@@ -39,6 +48,8 @@ def install() -> None:
     for name, compute in LOGIC.items():
         _replace(name, _logic(compute))
     _replace("getitem", _with_new_axes)
+    PLAIN["to"] = partial(core.tensor.to, _semantic=interpreter.interpreter_semantic)
+    core.tensor.to = _to
 
 
 def _replace(name: str, fast: Operator) -> None:
@@ -51,6 +62,15 @@ def _replace(name: str, fast: Operator) -> None:
         return plain(a, b) if found is None else found
 
     setattr(core.tensor, f"__{name}__", operator)
+
+
+def _to(a: Any, kind: Any, *rest: Any, **named: Any) -> Any:
+    if rest or named:
+        return PLAIN["to"](a, kind, *rest, **named)
+    if kind is a.dtype:
+        return a
+    cast = _CASTS_BY_ID.get((id(a.dtype), id(kind)))
+    return _result(cast(a.handle.data), kind, a, a) if cast else PLAIN["to"](a, kind)
 
 
 def _arithmetic(compute: Any) -> Operator:

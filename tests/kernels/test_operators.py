@@ -71,3 +71,10 @@ def test_new_axes(index: Any) -> None:
     for a in blocks():
         expected = outcome(operators.PLAIN["getitem"], a, index)
         assert outcome(core.tensor.__getitem__, a, index) == expected
+
+
+@pytest.mark.parametrize("kind", [kind for kind, *_ in ELEMENTS])
+def test_a_cast(kind: Any) -> None:
+    for a in blocks():
+        expected = outcome(operators.PLAIN["to"], a, kind)
+        assert outcome(core.tensor.to, a, kind) == expected, (str(a.type), str(kind))
