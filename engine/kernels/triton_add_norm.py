@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.kernels.triton_overlap import LOADS_FIRST, overlap, wait_for_inputs
 from engine.kernels.triton_split import Split, store_split
 
 
@@ -97,6 +97,7 @@ def add_rms_norm(
             BLOCK=triton.next_power_of_2(dim),
             SPLITS=split is not None,
             num_warps=8 if num_tokens <= 256 else 4,
+            **LOADS_FIRST,
             **overlap(hidden),
         )
     return hidden, x

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.kernels.triton_overlap import LOADS_FIRST, overlap, wait_for_inputs
 from engine.kernels.triton_split import PARTS, Split, store_group
 
 MAX_CHUNKS = 64
@@ -109,7 +109,7 @@ def attention_decode(
         workspace.partials, workspace.stats, gate, ends, out,
         out if split is None else split.q, out if split is None else split.s, gate.stride(0),
         HEADS=num_heads, DIM=head_dim, DIMS=dims_each, BLOCK=block, IS_SPLIT=split is not None,
-        num_warps=4, **overlap(q),
+        num_warps=4, **LOADS_FIRST, **overlap(q),
     )  # fmt: skip
     return out
 

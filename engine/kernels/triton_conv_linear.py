@@ -41,13 +41,19 @@ def _history(p_state, b_slots, channels, slot_stride):
 
 
 @triton.jit
-def _convolve(b_x, p_taps, channels, b_h0, b_h1, b_h2):
-    """silu(taps . [history, x]) rounded like x."""
+def _taps(p_taps, channels):
+    """Four of [1, channels], that of the oldest input first."""
     p_w = p_taps + channels[None, :] * 4
-    b_y = b_h0.to(tl.float32) * tl.load(p_w).to(tl.float32)
-    b_y += b_h1.to(tl.float32) * tl.load(p_w + 1).to(tl.float32)
-    b_y += b_h2.to(tl.float32) * tl.load(p_w + 2).to(tl.float32)
-    b_y += b_x.to(tl.float32) * tl.load(p_w + 3).to(tl.float32)
+    return tl.load(p_w), tl.load(p_w + 1), tl.load(p_w + 2), tl.load(p_w + 3)
+
+
+@triton.jit
+def _convolve(b_x, b_taps, b_h0, b_h1, b_h2):
+    """silu(taps . [history, x]) rounded like x."""
+    b_y = b_h0.to(tl.float32) * b_taps[0].to(tl.float32)
+    b_y += b_h1.to(tl.float32) * b_taps[1].to(tl.float32)
+    b_y += b_h2.to(tl.float32) * b_taps[2].to(tl.float32)
+    b_y += b_x.to(tl.float32) * b_taps[3].to(tl.float32)
     return (b_y * tl.sigmoid(b_y)).to(b_x.dtype)
 
 
@@ -121,6 +127,7 @@ def _conv_linear_kernel(
     b_slots = tl.load(p_slots + tokens // TOKENS, mask=in_batch, other=-1).to(tl.int64)
     live = (b_slots >= 0)[:, None]
     channels = tl.minimum(rows, CHANNELS - 1)
+    b_taps = _taps(p_taps, channels)
     # No kernel of this step has written history, ring and ``p_pending`` before.
     p_h, b_h0, b_h1, b_h2 = _history(p_state, b_slots, channels, slot_stride)
     if RING > 0:
@@ -151,7 +158,7 @@ def _conv_linear_kernel(
             b_x1 = tl.where(place >= 2, b_2, tl.where(place == 1, b_h2, b_h1))
             b_x0 = tl.where(place == 1, b_h1, tl.where(place == 2, b_h2, b_h0))
             b_x0 = tl.where(place >= 3, b_3, b_x0)
-        b_y = _convolve(b_x, p_taps, channels, b_x0, b_x1, b_x2)
+        b_y = _convolve(b_x, b_taps, b_x0, b_x1, b_x2)
         if STORED == 0:
             _store_history(p_h, b_h0, b_h1, b_h2, live & (place == 0))
         else:
@@ -183,6 +190,7 @@ def _conv_kernel(
     """BLOCK_N channels of one row's TOKENS tokens, in place; the history gets the first STORED."""
     channels = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.program_id(1) + tl.arange(0, 1)
+    b_taps = _taps(p_taps, channels)
     wait_for_inputs(PDL)
     b_slots = tl.load(p_slots + row).to(tl.int64)
     p_h, b_h0, b_h1, b_h2 = _history(p_state, b_slots, channels, slot_stride)
@@ -198,7 +206,7 @@ def _conv_kernel(
         _store_history(p_h, b_h0, b_h1, b_h2, live)
     for j in tl.static_range(TOKENS):
         b_x = tl.load(p_y + j * stride_y)
-        tl.store(p_y + j * stride_y, _convolve(b_x, p_taps, channels, b_h0, b_h1, b_h2))
+        tl.store(p_y + j * stride_y, _convolve(b_x, b_taps, b_h0, b_h1, b_h2))
         if j + 1 == STORED:
             _store_history(p_h, b_h1, b_h2, b_x, live)
         else:

@@ -225,12 +225,14 @@ def _update_kernel(
     k_head = head // (V_HEADS // K_HEADS)
     for j in tl.static_range(TOKENS):
         p_j = p_x + (row * TOKENS + j) * x_stride.to(tl.int64)
-        b_q = tl.load(p_j + k_head * DIM + o_k).to(tl.float32)
-        b_k = tl.load(p_j + (K_HEADS + k_head) * DIM + o_k).to(tl.float32)
-        b_v = tl.load(p_j + (2 * K_HEADS + head) * DIM + o_v).to(tl.float32)
         p_b = p_j + CHANNELS + V_HEADS * DIM + head
-        b_beta = tl.sigmoid(tl.load(p_b).to(tl.float32))
-        b_a = tl.load(p_b + V_HEADS).to(tl.float32) + b_dt_bias
+        b_b, b_a = tl.load(p_b), tl.load(p_b + V_HEADS)
+        b_q = tl.load(p_j + k_head * DIM + o_k)
+        b_k = tl.load(p_j + (K_HEADS + k_head) * DIM + o_k)
+        b_v = tl.load(p_j + (2 * K_HEADS + head) * DIM + o_v)
+        b_q, b_k, b_v = b_q.to(tl.float32), b_k.to(tl.float32), b_v.to(tl.float32)
+        b_beta = tl.sigmoid(b_b.to(tl.float32))
+        b_a = b_a.to(tl.float32) + b_dt_bias
         b_softplus = tl.where(b_a > 20.0, b_a, tl.log(1.0 + tl.exp(b_a)))
         b_decay = tl.exp(b_neg_exp_a * b_softplus)
         b_qq, b_kk, b_qk = tl.reduce((b_q * b_q, b_k * b_k, b_q * b_k), 0, _add_three)
@@ -241,15 +243,6 @@ def _update_kernel(
         b_kv, b_qv = tl.reduce((b_s * b_k[:, None], b_s * b_q[:, None]), 0, _add_two)
         b_u = b_beta * tl.fma(-b_decay, b_kv, b_v)
         b_o = tl.fma(b_decay, b_qv, b_qk * b_u)
-        b_s = _updated(b_s, b_k, b_u, b_decay)
-        if j + 1 == STORED:
-            tl.store(p_s, b_s, eviction_policy="evict_first")
-        else:
-            p_update = p_ring + (j - STORED) * RING_WIDTH
-            tl.store(p_update + o_k, b_k)
-            tl.store(p_update + DIM + tl.arange(0, COLUMNS), b_u)
-            tl.store(p_update + DIM + COLUMNS, b_decay)
-
         p_z = p_j + CHANNELS + head * DIM
         p_o, p_oq, p_os = p_out + j * WIDTH, p_q + j * (SPLIT_PARTS * WIDTH), p_scales + j * V_HEADS
         if PARTS == 1:
@@ -263,6 +256,14 @@ def _update_kernel(
                 b_all = tl.load(p_all + o_k, cache_modifier=".cg")
                 _store_normed(p_o, p_oq, p_os, p_z, p_norm, b_all, eps, DIM, WIDTH, IS_SPLIT)
                 tl.store(p_arrived, 0)
+        b_s = _updated(b_s, b_k, b_u, b_decay)
+        if j + 1 == STORED:
+            tl.store(p_s, b_s, eviction_policy="evict_first")
+        else:
+            p_update = p_ring + (j - STORED) * RING_WIDTH
+            tl.store(p_update + o_k, b_k)
+            tl.store(p_update + DIM + tl.arange(0, COLUMNS), b_u)
+            tl.store(p_update + DIM + COLUMNS, b_decay)
 
 
 @triton.jit

@@ -13,14 +13,23 @@ from engine.kernels.triton_fp8 import add_product
 
 
 @triton.jit
-def all_tokens(p_ids, pair, expert, num_tokens, TOP_K: tl.constexpr, BLOCK_M: tl.constexpr):
-    """(whether ``pair`` is the first that chose the expert, row t's pair or -1)."""
+def all_tokens(
+    p_ids, pair, num_tokens, TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, SINGLE: tl.constexpr
+):
+    """(the expert of ``pair``, whether that is one and the pair the first that chose it, row t's
+    pair or -1). SINGLE: there is one token, whose experts differ."""
+    expert = tl.load(p_ids + pair)
     o_m = tl.arange(0, BLOCK_M)
-    o_pair = o_m[:, None] * TOP_K + tl.arange(0, TOP_K)[None, :]
-    b_ids = tl.load(p_ids + o_pair, mask=(o_m < num_tokens)[:, None], other=-1)
-    b_pair = tl.max(tl.where(b_ids == expert, o_pair, -1), axis=1)
-    first = tl.min(tl.where(b_pair >= 0, b_pair, BLOCK_M * TOP_K), axis=0)
-    return first == pair, b_pair
+    if SINGLE:
+        is_first = expert >= 0
+        b_pair = tl.where(o_m == 0, pair, -1)
+    else:
+        o_pair = o_m[:, None] * TOP_K + tl.arange(0, TOP_K)[None, :]
+        b_ids = tl.load(p_ids + o_pair, mask=(o_m < num_tokens)[:, None], other=-1)
+        b_pair = tl.max(tl.where(b_ids == expert, o_pair, -1), axis=1)
+        first = tl.min(tl.where(b_pair >= 0, b_pair, BLOCK_M * TOP_K), axis=0)
+        is_first = (first == pair) & (expert >= 0)
+    return expert, is_first, b_pair
 
 
 @triton.jit

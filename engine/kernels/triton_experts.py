@@ -129,6 +129,7 @@ def gate_up_kernel(
     FP8: tl.constexpr,
     SPLIT_STAGES: tl.constexpr,
     PLANNED: tl.constexpr,
+    SINGLE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """In FP8 ``p_x`` and ``p_s`` are the tokens' split, and ``p_h`` and ``p_hs`` that of h."""
@@ -141,8 +142,8 @@ def gate_up_kernel(
         if count == 0:
             return
     else:
-        expert = tl.load(p_ids + tile)
-        if expert < 0:
+        expert, is_first, b_pair = all_tokens(p_ids, tile, num_tokens, TOP_K, BLOCK_M, SINGLE)
+        if not is_first:
             return
     p_w += expert.to(tl.int64) * (2 * DIM * K)
     if FP8:
@@ -157,12 +158,10 @@ def gate_up_kernel(
                 K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES,
             )  # fmt: skip
     else:
-        first, b_pair = all_tokens(p_ids, tile, expert, num_tokens, TOP_K, BLOCK_M)
-        if first:
-            _gate_up(
-                p_x, p_s, p_w, p_scales, p_h, p_hs, b_pair, band,
-                K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES,
-            )  # fmt: skip
+        _gate_up(
+            p_x, p_s, p_w, p_scales, p_h, p_hs, b_pair, band,
+            K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_tokens", "shared_tiles"])
@@ -192,6 +191,7 @@ def _down_kernel(
     SHARED_FP8: tl.constexpr,
     SPLIT_STAGES: tl.constexpr,
     PLANNED: tl.constexpr,
+    SINGLE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     tile = tl.program_id(1) - shared_tiles
@@ -233,10 +233,10 @@ def _down_kernel(
                 HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES,
             )  # fmt: skip
     else:
-        first, b_pair = all_tokens(p_ids, tile, expert, num_tokens, TOP_K, BLOCK_M)
+        _, is_first, b_pair = all_tokens(p_ids, tile, num_tokens, TOP_K, BLOCK_M, SINGLE)
         b_weight = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
         wait_for_inputs(PDL)
-        if first:
+        if is_first:
             b_out = b_pair // TOP_K * SLOTS + b_pair % TOP_K
             expert_down(
                 p_h, p_hs, p_w, p_scales, expert, p_y, b_pair, b_out, b_weight, band,
@@ -297,6 +297,7 @@ def experts(
         "TOP_K": top_k,
         "BLOCK_M": block_m,
         "PLANNED": planned,
+        "SINGLE": num_tokens == 1,
     }
     gate_up_kernel[(dim // in_tiles.rows, grid_m)](
         rows,

@@ -23,6 +23,11 @@ def overlap(x: torch.Tensor) -> dict[str, Any]:
     return {"PDL": True, "launch_pdl": True} if x.is_cuda else {"PDL": False}
 
 
+LOADS_FIRST = {"maxnreg": 255}
+"""Launch arguments of a kernel whose time is that of its loads: as many registers as there are.
+ptxas keeps to some 48 a thread otherwise, and has loads wait for the sum of those before."""
+
+
 @triton.jit
 def wait_for_inputs(PDL: tl.constexpr):
     if PDL:

@@ -29,7 +29,8 @@ def rope_cache(
     projected [tokens, v | k | q | gate] in heads of head_dim; weight [kv_heads + heads, head_dim]
     float32, k first; inv_freq [rotary_dim / 2] float32; positions [tokens], where -1 marks padding
     (nothing is read or written, its q is zero); token_rows [tokens] is each token's row of
-    block_tables [rows, pages], None if token i is row i; kv is the page pool
+    block_tables [rows, pages], None if token i is row i: then the kernel before this one must have
+    written neither positions nor block_tables. kv is the page pool
     [pages, layers, 2, page_size, kv_heads, head_dim].
     """
     num_kv_heads, head_dim = kv.shape[4:]
@@ -124,19 +125,21 @@ def _rope_kernel(
     PDL: tl.constexpr,
 ):
     """One head of v, k or q (in this order) of TOKENS tokens."""
-    wait_for_inputs(PDL)
     head = tl.program_id(0)
     o_t = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     m_t = o_t < num_tokens
+    is_v = head < KV_HEADS
+    is_q = head >= 2 * KV_HEADS
+    o_d, o_r = tl.arange(0, DIM), tl.arange(0, HALF)
+    p_w = p_weight + tl.maximum(head - KV_HEADS, 0) * DIM
+    b_w, b_w1, b_w2 = tl.load(p_w + o_d), tl.load(p_w + o_r), tl.load(p_w + HALF + o_r)
+    b_freq = tl.load(p_inv_freq + o_r)
+    # Of decode rows the predecessor has written neither the positions nor the tables.
+    if not OWN_ROW:
+        wait_for_inputs(PDL)
     b_position = tl.load(p_positions + o_t, mask=m_t, other=-1).to(tl.int32)
     m_live = b_position >= 0
-    o_d = tl.arange(0, DIM)
     o_t = o_t.to(tl.int64)
-    is_v = head < KV_HEADS
-    p_x += o_t[:, None] * x_stride + head * DIM
-    b_x = tl.load(p_x + o_d[None, :], mask=m_live[:, None], other=0.0)
-
-    is_q = head >= 2 * KV_HEADS
     if is_q:
         p_out = p_q + ((o_t * HEADS + head - 2 * KV_HEADS) * DIM)[:, None]
         m_out = m_t[:, None]
@@ -150,22 +153,25 @@ def _rope_kernel(
         o_page = page * page_stride + layer_offset + is_v.to(tl.int64) * v_offset
         p_out = p_kv + (o_page + ((b_position % PAGE) * KV_HEADS + kv_head) * DIM)[:, None]
         m_out = m_live[:, None]
+    b_angle = b_position.to(tl.float32)[:, None] * b_freq[None, :]
+    b_cos, b_sin = tl.cos(b_angle), tl.sin(b_angle)
+    if OWN_ROW:
+        wait_for_inputs(PDL)
 
+    p_x += o_t[:, None] * x_stride + head * DIM
+    b_x = tl.load(p_x + o_d[None, :], mask=m_live[:, None], other=0.0)
     if is_v:
         tl.store(p_out + o_d[None, :], b_x, mask=m_out)
     else:
+        b_1 = tl.load(p_x + o_r[None, :], mask=m_live[:, None], other=0.0)
+        b_2 = tl.load(p_x + HALF + o_r[None, :], mask=m_live[:, None], other=0.0)
+        b_1, b_2 = b_1.to(tl.float32), b_2.to(tl.float32)
         b_wide = b_x.to(tl.float32)
         b_scale = tl.rsqrt(tl.sum(b_wide * b_wide, 1) / DIM + eps)[:, None]
-        p_w = p_weight + (head - KV_HEADS) * DIM
-        b_y = (b_wide * b_scale * tl.load(p_w + o_d)[None, :]).to(b_x.dtype)
+        b_y = (b_wide * b_scale * b_w[None, :]).to(b_x.dtype)
         tl.store(p_out + o_d[None, :], b_y, mask=m_out & (o_d >= 2 * HALF)[None, :])
-        o_r = tl.arange(0, HALF)
-        b_1 = tl.load(p_x + o_r[None, :], mask=m_live[:, None], other=0.0).to(tl.float32)
-        b_2 = tl.load(p_x + HALF + o_r[None, :], mask=m_live[:, None], other=0.0).to(tl.float32)
-        b_1 *= b_scale * tl.load(p_w + o_r)[None, :]
-        b_2 *= b_scale * tl.load(p_w + HALF + o_r)[None, :]
-        b_angle = b_position.to(tl.float32)[:, None] * tl.load(p_inv_freq + o_r)[None, :]
-        b_cos, b_sin = tl.cos(b_angle), tl.sin(b_angle)
+        b_1 *= b_scale * b_w1[None, :]
+        b_2 *= b_scale * b_w2[None, :]
         tl.store(p_out + o_r[None, :], (b_1 * b_cos - b_2 * b_sin).to(b_x.dtype), mask=m_out)
         p_out += HALF
         tl.store(p_out + o_r[None, :], (b_2 * b_cos + b_1 * b_sin).to(b_x.dtype), mask=m_out)

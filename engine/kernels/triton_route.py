@@ -10,7 +10,10 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.kernels.triton_overlap import LOADS_FIRST, overlap, wait_for_inputs
+
+TAKEN = tl.constexpr(-0x80000000)
+"""Below every logit's place in the order."""
 
 
 @triton.jit
@@ -50,46 +53,50 @@ def _route_kernel(
     HAS_LIVE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Program (i, 0) routes a block of tokens, program (i, 1) does their shared activation."""
+    """Program (i, 0) routes a block of tokens, the others do BLOCK_D columns each of their shared
+    activation."""
     tokens = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     wait_for_inputs(PDL)
-    live = (tokens < num_tokens)[:, None]
+    in_batch = (tokens < num_tokens)[:, None]
+    live = in_batch
     if HAS_LIVE:
         live &= (tl.load(p_live + tokens, mask=tokens < num_tokens, other=-1) >= 0)[:, None]
     rows = tokens.to(tl.int64)[:, None] * stride_token
 
     if tl.program_id(1) == 0:
         o_e = tl.arange(0, BLOCK_E)[None, :]
-        mask = live & (o_e < EXPERTS)
-        # + 0.0 makes one zero of the two. Order by value, then by the lowest id.
+        mask = in_batch & (o_e < EXPERTS)
+        # + 0.0 makes one zero of the two.
         b_logits = _sum_parts(p_logits + rows + o_e, mask, stride_part, NUM_PARTS) + 0.0
-        b_order = _flip(b_logits.to(tl.int32, bitcast=True)).to(tl.int64)
-        b_key = (b_order << 32) | (BLOCK_E - 1 - o_e).to(tl.int64)
-        b_key = tl.where(o_e < EXPERTS, b_key, -0x8000000000000000)
+        b_order = tl.maximum(_flip(b_logits.to(tl.int32, bitcast=True)), TAKEN + 1)
+        b_order = tl.where(o_e < EXPERTS, b_order, TAKEN)
         o_k = tl.arange(0, BLOCK_K)[None, :]
-        b_best = tl.zeros((BLOCK_T, BLOCK_K), tl.int64)
+        b_best = tl.full((BLOCK_T, BLOCK_K), TAKEN, tl.int32)
+        b_ids = tl.zeros((BLOCK_T, BLOCK_K), tl.int32)
+        # 32-bit maxima and minima of a warp are one instruction each.
         for j in tl.static_range(TOP_K):
-            b_max = tl.max(b_key, axis=1)[:, None]
+            b_max = tl.max(b_order, axis=1)[:, None]
+            b_id = tl.min(tl.where(b_order == b_max, o_e, BLOCK_E), axis=1)[:, None]
             b_best = tl.where(o_k == j, b_max, b_best)
-            b_key = tl.where(b_key == b_max, -0x8000000000000000, b_key)
+            b_ids = tl.where(o_k == j, b_id, b_ids)
+            b_order = tl.where(o_e == b_id, TAKEN, b_order)
         chosen = o_k < TOP_K
-        b_value = _flip((b_best >> 32).to(tl.int32)).to(tl.float32, bitcast=True)
+        b_value = _flip(b_best).to(tl.float32, bitcast=True)
         b_value = tl.where(chosen, b_value, float("-inf"))
         b_exp = tl.exp(b_value - tl.max(b_value, axis=1)[:, None])
         b_weights = b_exp / tl.sum(b_exp, axis=1)[:, None]
-        b_ids = BLOCK_E - 1 - (b_best & 0xFFFFFFFF).to(tl.int32)
         o_out = tokens[:, None] * TOP_K + o_k
-        stored = (tokens < num_tokens)[:, None] & chosen
+        stored = in_batch & chosen
         tl.store(p_ids + o_out, tl.where(live, b_ids, -1), mask=stored)
         tl.store(p_weights + o_out, tl.where(live, b_weights, 0.0), mask=stored)
     elif SHARED_DIM > 0:
-        o_d = tl.arange(0, BLOCK_D)[None, :]
-        valid = live & (o_d < SHARED_DIM)
+        o_d = ((tl.program_id(1) - 1) * BLOCK_D + tl.arange(0, BLOCK_D))[None, :]
+        valid = in_batch & (o_d < SHARED_DIM)
         p_gate = p_shared + rows + o_d
         b_gate = _sum_parts(p_gate, valid, stride_part, NUM_PARTS)
         b_up = _sum_parts(p_gate + SHARED_DIM, valid, stride_part, NUM_PARTS)
         b_hidden = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
-        b_scale = _sum_parts(p_shared_gate + rows, live, stride_part, NUM_PARTS)
+        b_scale = _sum_parts(p_shared_gate + rows, in_batch, stride_part, NUM_PARTS)
         b_scale = 1.0 / (1.0 + tl.exp(-b_scale))
         tl.store(
             p_hidden + tokens.to(tl.int64)[:, None] * SHARED_DIM + o_d,
@@ -148,7 +155,8 @@ def _launch(
     hidden = torch.empty((num_tokens, dim), dtype=dtype, device=projected.device)
     if num_tokens:
         block_t = 1 if num_tokens <= 1024 else 4
-        _route_kernel[(triton.cdiv(num_tokens, block_t), 2 if dim else 1)](
+        block_d = min(128, triton.next_power_of_2(max(dim, 1)))
+        _route_kernel[(triton.cdiv(num_tokens, block_t), 1 + triton.cdiv(dim, block_d))](
             projected[..., 2 * dim :],
             projected,
             projected[..., 2 * dim + num_experts :] if dim else projected,
@@ -165,10 +173,11 @@ def _launch(
             TOP_K=top_k,
             BLOCK_K=triton.next_power_of_2(top_k),
             SHARED_DIM=dim,
-            BLOCK_D=triton.next_power_of_2(max(dim, 1)),
+            BLOCK_D=block_d,
             BLOCK_T=block_t,
             HAS_LIVE=live is not None,
             num_warps=1,
+            **LOADS_FIRST,
             **overlap(projected),
         )
     return ids, weights, hidden

@@ -193,10 +193,10 @@ class TritonKernels:
     ) -> torch.Tensor:
         kv_heads, head_dim = kv.shape[-2:]
         heads = weights.kq_norm.shape[0] - kv_heads
+        positions = self._before_rope(inputs)
         projected = linear(x, weights.in_proj, self.split_of(x, weights.in_proj))
         gate = projected[:, (2 * kv_heads + heads) * head_dim :]
         n = inputs.num_decode
-        positions = inputs.once("positions", inputs.positions.int)
         parts = []
         split = self._output_split(inputs, weights.out_proj, FP8_K)
         if inputs.decode:
@@ -243,8 +243,8 @@ class TritonKernels:
     ) -> None:
         kv_heads, head_dim = kv.shape[-2:]
         weight = weights.in_proj.first(2 * kv_heads * head_dim)
+        positions, n = self._before_rope(inputs), inputs.num_decode
         projected = linear(x, weight, self.split_of(x, weight))
-        positions, n = inputs.once("positions", inputs.positions.int), inputs.num_decode
         if inputs.decode:
             cache_kv(
                 projected[:n], weights.kq_norm, inv_freq, positions[:n], None,
@@ -312,6 +312,13 @@ class TritonKernels:
         if split is not None:
             self._last = out, split
         return out
+
+    def _before_rope(self, inputs: Inputs) -> torch.Tensor:
+        """Positions as int32. ``rope_cache`` reads them, and the tables of decode rows, while the
+        kernel before it runs: they must not be what that one makes."""
+        if inputs.decode:
+            self._rows(inputs, "decode")
+        return inputs.once("positions", inputs.positions.int)
 
     def _rows(self, inputs: Inputs, kind: str) -> RowsOnGpu:
         rows = inputs.decode if kind == "decode" else inputs.prefill

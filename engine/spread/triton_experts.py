@@ -148,6 +148,7 @@ def experts(
         BLOCK_M=block_m,
         FP8=in_fp8,
         PLANNED=True,
+        SINGLE=False,
         **in_tiles.arguments(),
         **overlap(h),
     )
