@@ -13,6 +13,7 @@ from engine.grammars import Grammars
 from engine.graphs import BUCKETS, DecodeGraphs
 from engine.kernels.interface import Kernels
 from engine.kernels.reference import ReferenceKernels
+from engine.kernels.shared_memory import most_shared_memory
 from engine.kernels.triton_linear import aligned_rows
 from engine.kernels.triton_set import TritonKernels
 from engine.model.qwen35 import Qwen35
@@ -72,7 +73,8 @@ class CudaParts:
             self._logits, self._model.config.max_position_embeddings,
             spreads=self._config.spreads,
         )  # fmt: skip
-        _capture(graphs, f"{len(graphs.buckets)} decode graphs")
+        with most_shared_memory():
+            _capture(graphs, f"{len(graphs.buckets)} decode graphs")
         return graphs
 
     def spread(self, graphs: DecodeGraphs | None, drafts: DraftGraphs | None) -> Spreading | None:
@@ -100,7 +102,8 @@ class CudaParts:
             close_peer=close_handle,
         )  # fmt: skip
         before = gpu.free_bytes()
-        steps.capture()
+        with most_shared_memory():
+            steps.capture()
         log.info("memory: %s", gpu.graphs_plan(before, "graphs of spread steps"))
         return EngineSpread(steps, memory)
 
@@ -118,7 +121,8 @@ class CudaParts:
             close_peer=close_handle,
         )  # fmt: skip
         before = gpu.free_bytes()
-        steps.capture()
+        with most_shared_memory():
+            steps.capture()
         log.info("memory: %s", gpu.graphs_plan(before, "graphs of steps that it lends to"))
         return steps
 
@@ -137,7 +141,8 @@ class CudaParts:
             self._max_drafts, self._model.config.max_position_embeddings,
             spreads=self._config.spreads,
         )  # fmt: skip
-        _capture(graphs, f"graphs of {len(graphs.shapes)} decode steps")
+        with most_shared_memory():
+            _capture(graphs, f"graphs of {len(graphs.shapes)} decode steps")
         return graphs
 
     def prefill_graphs(self) -> PrefillGraphs | None:
