@@ -41,6 +41,9 @@ def test_spread_steps_have_the_bits_of_local_ones(gpus: int, tmp_path: Path) -> 
     results = run(gpus, "small", tmp_path)
     assert len(results["bits"]) > 8
     assert results["stall"]["taken_back"]
+    for member, waited in enumerate(results["time"][0]["waited_us"]):
+        others = [us for place, us in enumerate(waited["rows"]) if place != member]
+        assert all(us > 0 for us in others), "each device waited for each other one's rows"
     if gpus > 1:
         assert results["lend"][0]["came"] > 0
 
@@ -51,3 +54,4 @@ def test_spread_steps_with_drafts_have_the_bits_of_local_ones(gpus: int, tmp_pat
     assert all(row["equal"] for row in results["drafts"])
     assert sum(results["drafts"][2]["num_accepted"]) > 0
     assert results["drafts_stall"]["taken_back"]
+    assert results["time"][0]["exchange_ms"] > 0
