@@ -144,6 +144,14 @@ class Sequence:
             return None
         return PrefixName(keys.prefix(num_tokens), keys.pages_within(num_tokens), num_tokens)
 
+    def begins_with(self, name: PrefixName, num_tokens: int) -> bool:
+        """Whether its first ``num_tokens`` are this prefix, or a longer one that came from it."""
+        keys = self.keys
+        if keys is None or num_tokens < name.num_tokens:
+            return False
+        page_keys = keys.pages_up_to(num_tokens // keys.page_size)
+        return name.begins(keys.prefix(num_tokens), num_tokens, page_keys)
+
     def binding(self) -> Binding:
         """The facts that the engine needs before this worker samples the sequence's first token."""
         assert self.allocation is not None, "bound without a state slot"

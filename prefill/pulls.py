@@ -21,15 +21,16 @@ from transport.copy.tensors import CacheTensors
 from transport.wire.errors import StaleEpoch
 from transport.wire.layout import CHUNK_ALIGNMENT
 from transport.wire.messages import ReusedFrom
-from transport.wire.offers import Offer
+from transport.wire.offers import Offer, PrefixName
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class PrefixCopy:
     """``num_tokens`` of the sequence, which ``reused_from`` keeps, are being copied. ``deadline``
-    is when the request is given up. ``making``: what is kept on the device when it is done."""
+    is when the request is given up. ``making``: what is kept on the device when it is done.
+    ``doubted``: what it brings may be wrong, and is not used."""
 
     sequence: Sequence
     pull: Pull
@@ -38,6 +39,7 @@ class PrefixCopy:
     deadline: float
     digest: str = ""
     making: KeptPrefix | None = None
+    doubted: bool = False
 
 
 class PrefixPulls:
@@ -133,7 +135,7 @@ class PrefixPulls:
 
     def done(self) -> list[tuple[Sequence, Beginning | None]]:
         """Sequences whose copy has ended, and what it brought: None when the peer had evicted it,
-        or it came wrong. Those have no source any more."""
+        it came wrong, or it was dropped meanwhile. Those have no source any more."""
         ended = [copy for copy in self._under_way if copy.pull.done()]
         self._under_way = [copy for copy in self._under_way if copy not in ended]
         return [(copy.sequence, self._end(copy)) for copy in ended]
@@ -154,6 +156,8 @@ class PrefixPulls:
         except StaleEpoch:
             self.num_stale += 1
             return False
+        if copy.doubted:
+            return False
         if copy.digest and copy.digest != self._digest(copy):
             log.error("a prefix changed on its way from a peer", extra=copy.sequence.log_fields)
             return False
@@ -165,6 +169,11 @@ class PrefixPulls:
         slot = allocation.slot if copy.making is None else copy.making.slot
         num_pages = -(-num_tokens // self._cache.kv.shape[3])
         return digest(self._cache, tuple(allocation.pages[:num_pages]), slot.id, num_tokens)
+
+    def drop(self, name: PrefixName) -> None:
+        """What is being copied of this prefix, or of one that came from it, is not to be used."""
+        for copy in self._under_way:
+            copy.doubted |= copy.sequence.begins_with(name, copy.num_tokens)
 
     def overdue(self) -> list[Sequence]:
         """Those past their deadline that have not ended. Their copies still write their slots."""

@@ -166,17 +166,20 @@ class PrefixReuse:
         """No batch of the sequence is under way, and none will be."""
         self._unpin(sequence)
 
-    def doubt(self, sequence: Sequence) -> None:
-        """Its logits were not finite: neither what it kept nor what it came from is to be used."""
-        for kept in sequence.made:
+    def doubt(self, sequence: Sequence) -> list[PrefixName]:
+        """Its logits were not finite: neither what it kept nor what it came from is to be used.
+        Returns their names."""
+        made, sequence.made = sequence.made, []
+        for kept in made:
             self._doubt(kept)
-        sequence.made.clear()
         if sequence.keys is not None and sequence.beginning.reused == "host":
             self._host.drop(sequence.keys.prefix(sequence.beginning.num_tokens))
+        return [kept.name for kept in made]
 
     def drop(self, name: PrefixName) -> int:
-        """This prefix and those that came from it are not to be used; returns their number."""
-        kept, on_host = self._allocator.kept.from_on(name), self._host.from_on(name)
+        """This prefix and those that came from it are not to be used, nor kept by a batch or copy
+        under way; returns their number."""
+        kept, on_host = self._allocator.from_on(name), self._host.from_on(name)
         for each in kept:
             self._doubt(each)
         for each in on_host:
@@ -192,7 +195,8 @@ class PrefixReuse:
         return prefix
 
     def _doubt(self, kept: KeptPrefix) -> None:
-        self._allocator.doubt(kept)
+        for each in (kept, *self._allocator.being_made(kept.key)):  # it may be on its way back
+            self._allocator.doubt(each)
         self._host.drop(kept.key)  # it may be there by now, or on its way
 
 

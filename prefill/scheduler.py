@@ -9,6 +9,7 @@ A prompt begins behind what is kept of it, here (reuse.py), in host memory or at
 One that shares much with a prompt that is being filled waits for it, and lets later ones pass.
 """
 
+import logging
 from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from engine.sequence import WHOLE, Beginning, Scheduled, Sequence
 from prefill.pulls import PrefixPulls
 from prefill.reuse import PrefixReuse
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
+from transport.wire.offers import PrefixName
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,24 @@ class PrefillScheduler:
     def doubt(self, sequence: Sequence) -> None:
         """What it has kept or come from may be wrong."""
         if self._reuse is not None:
-            self._reuse.doubt(sequence)
+            for name in self._reuse.doubt(sequence):
+                self._stop_using(name)
+
+    def drop(self, name: PrefixName) -> None:
+        """A peer that pulled this prefix says that it may be wrong: it and those that came from it
+        are not used any more, nor kept by what is under way."""
+        self._stop_using(name)
+        num_dropped = self._reuse.drop(name) if self._reuse is not None else 0
+        log.warning("%d prefixes dropped: what a peer computed behind one was NaN", num_dropped)
+
+    def _stop_using(self, name: PrefixName) -> None:
+        """Of what is under way."""
+        self._has_compared = False
+        if self._pulls is not None:
+            self._pulls.drop(name)
+        for sequence in self.filling:
+            if sequence.begins_with(name, sequence.beginning.num_tokens):
+                sequence.places.clear()
 
     def end(self, sequence: Sequence) -> None:
         """Stop computing a sequence; its cache is free once its launched steps have retired."""

@@ -21,7 +21,7 @@ from transport.copy.host_copy import HostCopier
 from transport.copy.pull import CopyStream
 from transport.wire.messages import FromWorker
 from transport.wire.offers import KeptPrefix as KeptMessage
-from transport.wire.offers import Offer, PrefixesChanged, PrefixName
+from transport.wire.offers import Offer, PrefixesChanged
 from transport.wire.prefix import PrefixKeys
 from transport.wire.reports import PrefixCounts
 from worker.settings import HandoffSettings, PrefixCacheSettings
@@ -101,11 +101,6 @@ class Prefixes:
         keys = known.followed(sequence.token_ids) if known is not None else self._keys(sequence)
         self._allocator.turn_into_prefix(allocation, keys, num_tokens)
         return True
-
-    def drop(self, name: PrefixName) -> None:
-        """A peer that pulled this prefix says that it may be wrong."""
-        num_dropped = self.reuse.drop(name) if self.reuse is not None else 0
-        log.warning("%d prefixes dropped: what a peer computed behind one was NaN", num_dropped)
 
     def tell(self, send: Callable[[FromWorker], None]) -> None:
         """Say what is kept since the last time; all of it at first and after ``forget_told``, also

@@ -175,7 +175,7 @@ class Worker:
             case PeerLeft(instance=instance):
                 self._pulling.lose(instance)
             case DropPrefix(prefix=prefix):
-                self._prefixes.drop(prefix)
+                self._prompts.drop(prefix)
             case SpreadGroup():
                 self._join(message)
             case _:

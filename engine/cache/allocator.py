@@ -14,6 +14,7 @@ from engine.cache.pages import PagePool
 from engine.cache.place_kinds import Kind
 from engine.cache.slots import SlotPool, StateSlot
 from transport.wire.layout import CacheLayout, PoolSize
+from transport.wire.offers import PrefixName
 from transport.wire.prefix import PrefixKeys
 
 
@@ -160,10 +161,10 @@ class CacheAllocator:
         return kept
 
     def finish_prefix(self, kept: KeptPrefix, *, sound: bool = True) -> bool:
-        """Its state is written: keep it from here on. False, freeing it, if it is not ``sound`` or
-        another one was kept meanwhile."""
+        """Its state is written: keep it from here on. False, freeing it, if it is not ``sound``, is
+        doubted, or another one was kept meanwhile."""
         self._making.remove(kept)
-        if sound and kept.key not in self.kept:
+        if sound and not kept.doubted and kept.key not in self.kept:
             self._pages.keep(kept.pages)
             self._pages.release(kept.pages)
             self.kept.add(kept)
@@ -203,9 +204,21 @@ class CacheAllocator:
         if kept.doubted and not kept.num_users:
             self.evict(kept)
 
+    def from_on(self, name: PrefixName) -> list[KeptPrefix]:
+        """This prefix, and the longer ones that have its whole pages, kept or about to be."""
+        making = (kept for kept in self._making if kept.goes_on_from(name))
+        return [*self.kept.from_on(name), *making]
+
+    def being_made(self, key: bytes) -> list[KeptPrefix]:
+        """Those of this key that launched batches and copies are writing."""
+        return [kept for kept in self._making if kept.key == key]
+
     def doubt(self, kept: KeptPrefix) -> None:
-        """Its state may be wrong: it is not found any more, and freed with its last user."""
-        if kept.valid:
+        """Its state may be wrong: it is not found any more, and freed with its last user. One that
+        is being made is not kept."""
+        if kept in self._making:
+            kept.doubted = True
+        elif kept.valid:
             if not kept.doubted:
                 self.kept.doubt(kept)
                 self.on_evict(kept)

@@ -7,7 +7,8 @@ from engine.cache.pages import PagePool
 
 
 class HostBlocks(PagePool):
-    """A pool of blocks that finds whole pages by their keys, to store none twice."""
+    """A pool of blocks that finds whole pages by their keys, to store none twice: those that a
+    prefix keeps, and not what only a copy under way still reads, since that may be wrong."""
 
     def __init__(self, num_blocks: int) -> None:
         super().__init__(num_blocks)
@@ -27,10 +28,9 @@ class HostBlocks(PagePool):
             if self._block_of.setdefault(key, block) == block:
                 self._key_of[block] = key
 
-    def _reclaim(self, ids: Sequence[int]) -> list[int]:
-        freed = super()._reclaim(ids)
-        for block in freed:
-            key = self._key_of.pop(block, None)
-            if key is not None:
-                del self._block_of[key]
+    def drop(self, ids: Sequence[int]) -> list[int]:
+        freed = super().drop(ids)
+        for block in ids:
+            if block in self._key_of and not self.is_kept(block):
+                del self._block_of[self._key_of.pop(block)]
         return freed

@@ -140,7 +140,7 @@ class HostTier:
         if kept is not None:
             self._remove(kept)
             self.on_evict(kept)
-        elif key in self._saving.prefixes:
+        if key in self._saving.prefixes:
             self._saving.prefixes[key][1].valid = False
 
     def close(self) -> bool:

@@ -22,7 +22,8 @@ class KeptPrefix:
     pages. ``num_users`` batches or copies under way read or write it: it cannot be evicted.
     ``valid`` until it is evicted.
     ``doubted``: what was computed from it was not finite; it is not found any more, and goes with
-    its last user. ``leaving``: it is being copied to host memory, to be evicted here.
+    its last user, or when it is made.
+    ``leaving``: it is being copied to host memory, to be evicted here.
     ``kind``: of the place where it was kept. ``fallback_odds``: that a prompt comes which would go
     on from a longer one that was evicted, and now has only this one."""
 
@@ -42,6 +43,14 @@ class KeptPrefix:
     def pages_key(self) -> bytes:
         """The key of all its whole pages."""
         return self.page_keys[-1]
+
+    @property
+    def name(self) -> PrefixName:
+        return PrefixName(self.key, self.pages_key, self.num_tokens)
+
+    def goes_on_from(self, name: PrefixName) -> bool:
+        """Whether it is this prefix, or a longer one that has its whole pages."""
+        return name.begins(self.key, self.num_tokens, self.page_keys)
 
 
 class KeptPrefixes:
@@ -95,13 +104,7 @@ class KeptPrefixes:
 
     def from_on(self, name: PrefixName) -> list[KeptPrefix]:
         """This prefix, and the longer ones that have its whole pages."""
-        n = name.num_tokens // self._page_size
-        return [
-            kept
-            for kept in self._kept.values()
-            if kept.key == name.key
-            or (n and kept.num_tokens > name.num_tokens and kept.page_keys[n] == name.pages_key)
-        ]
+        return [kept for kept in self._kept.values() if kept.goes_on_from(name)]
 
     def add(self, kept: KeptPrefix, uses: Uses | None = None) -> None:
         """``uses``: those that it had in the memory that it comes from."""

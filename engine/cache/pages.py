@@ -92,6 +92,9 @@ class PagePool:
         self._num_keeps -= len(ids)
         return self._reclaim(ids)
 
+    def is_kept(self, page: int) -> bool:
+        return self._kept[page] > 0
+
     def count_only_kept(self, ids: Iterable[int]) -> int:
         """How many of these no sequence uses."""
         return sum(not self._used[page] for page in ids)

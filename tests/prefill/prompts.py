@@ -10,6 +10,7 @@ import torch
 from engine.batch import Sampled, StepResult
 from engine.cache.allocator import CacheAllocator
 from engine.cache.host_tier import HostTier
+from engine.cache.kept import KeptPrefix
 from engine.sequence import Scheduled, Sequence
 from prefill.pulls import PrefixPulls
 from prefill.reuse import PrefixReuse
@@ -166,6 +167,22 @@ class Prompts:
             copy = self.rng.choice(self.copier.under_way)
             for _ in range(self.rng.choice([1, 20, 200])):
                 copy.step()
+
+    @property
+    def kept(self) -> list[KeptPrefix]:
+        """Those that a prompt can find."""
+        return [kept for kept in [*self.allocator.kept, *self.host] if not kept.doubted]
+
+    def settle(self) -> None:
+        """All that is under way comes to its end; nothing new is launched."""
+        for pull, _ in self.peer.pulls:
+            pull.ended = True
+        while self.host.copying:
+            self.end_pull()
+            self.host.poll()
+        self.pulled()
+        while self.launched:
+            self.retire()
 
     def pulled(self) -> list[Sequence]:
         self.host.poll()

@@ -16,25 +16,66 @@ from tests.prefill.prompts import LAYOUT, TIMEOUT_S, Prompts, draw, prompts_of
 @given(seed=st.integers(0, 2**32))
 def test_every_prompt_is_computed_and_all_memory_comes_back(seed: int) -> None:
     rng = random.Random(seed)
-    prompts = Prompts(
-        rng, num_pages=rng.choice([50, 80, 300]), slots=rng.randint(2, 12),
-        tokens=rng.choice([64, 128, 512]), rows=rng.choice([1, 4]), enabled=rng.random() < 0.9,
-        host_blocks=rng.choice([0, 60, 400]),
-    )  # fmt: skip
-    drawn, ended = prompts_of(rng), list[Sequence]()
-    most = rng.randint(5, 40)
+    events = Events(rng, enabled=rng.random() < 0.9)
+    prompts = events.prompts
     for _ in range(20_000):
-        if prompts.num_added == most and not prompts.plan.sequences():
+        if prompts.num_added == events.most and not prompts.plan.sequences():
             break
+        events.next()
+    prompts.settle()
+    for sequence in list(prompts.offered):
+        prompts.release(sequence)
+    prompts.check_empty()
+    assert len(prompts.done) + len(events.ended) == events.most
+    assert len({id(sequence) for sequence in [*prompts.done, *events.ended]}) == events.most
+
+
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_what_is_dropped_is_kept_by_no_batch_or_copy_under_way(seed: int) -> None:
+    rng = random.Random(seed)
+    events = Events(rng)
+    prompts = events.prompts
+    for _ in range(rng.randint(20, 120)):
+        events.next()
+    pulls = prompts.pulls._under_way
+    coming = [each.sequence.keys.prefix(each.num_tokens) for each in pulls]
+    names = [each.name for each in [*prompts.kept, *prompts.allocator._making]]
+    if not names:
+        return
+    name = rng.choice([each for each in names if each.key in coming] or names)
+    copied = [each for each in pulls if each.sequence.begins_with(name, each.num_tokens)]
+    prompts.plan.drop(name)
+    prompts.settle()
+    assert not [kept for kept in prompts.kept if kept.goes_on_from(name)]
+    assert all(each.sequence.beginning.num_tokens == 0 for each in copied)
+    assert prompts.allocator.check() == prompts.host.check() == ""
+
+
+class Events:
+    """What happens to prompts, at random."""
+
+    def __init__(self, rng: random.Random, *, enabled: bool = True) -> None:
+        self.rng = rng
+        self.prompts = Prompts(
+            rng, num_pages=rng.choice([50, 80, 300]), slots=rng.randint(2, 12),
+            tokens=rng.choice([64, 128, 512]), rows=rng.choice([1, 4]), enabled=enabled,
+            host_blocks=rng.choice([0, 60, 400]),
+        )  # fmt: skip
+        self.drawn, self.ended = prompts_of(rng), list[Sequence]()
+        self.most = rng.randint(5, 40)
+
+    def next(self) -> None:
+        rng, prompts = self.rng, self.prompts
         prompts.now += 0.1
         chance = rng.random()
-        if chance < 0.3 and prompts.num_added < most:
-            tokens = next(drawn)
+        if chance < 0.3 and prompts.num_added < self.most:
+            tokens = next(self.drawn)
             source = rng.randint(1, len(tokens)) if rng.random() < 0.3 else 0
             prompts.add(tokens, source, whole=rng.random() < 0.1)
         elif chance < 0.33 and prompts.plan.sequences():
-            ended.append(rng.choice(prompts.plan.sequences()))
-            prompts.plan.end(ended[-1])
+            self.ended.append(rng.choice(prompts.plan.sequences()))
+            prompts.plan.end(self.ended[-1])
         elif chance < 0.5:
             prompts.end_pull()
         elif chance < 0.65 and prompts.offered:
@@ -42,25 +83,14 @@ def test_every_prompt_is_computed_and_all_memory_comes_back(seed: int) -> None:
             if rng.random() < 0.1:
                 prompts.plan.doubt(leaving)
             prompts.release(leaving)
+        elif chance < 0.67 and prompts.kept:
+            prompts.plan.drop(rng.choice(prompts.kept).name)
         elif chance < 0.8 and prompts.launched:
             prompts.retire()
         else:
-            ended += prompts.pulled()
-            assert prompts.launch() or prompts.num_added < most or not stuck(prompts)
+            self.ended += prompts.pulled()
+            assert prompts.launch() or prompts.num_added < self.most or not stuck(prompts)
         assert prompts.allocator.check() == prompts.host.check() == ""
-    for pull, _ in prompts.peer.pulls:
-        pull.ended = True
-    while prompts.host.copying:
-        prompts.end_pull()
-        prompts.host.poll()
-    prompts.pulled()
-    while prompts.launched:
-        prompts.retire()
-    for sequence in list(prompts.offered):
-        prompts.release(sequence)
-    prompts.check_empty()
-    assert len(prompts.done) + len(ended) == most
-    assert len({id(sequence) for sequence in [*prompts.done, *ended]}) == most
 
 
 def stuck(prompts: Prompts) -> bool:

@@ -3,6 +3,8 @@
 import pytest
 
 from engine.cache.kept import KeptPrefix
+from tests.simulation.fake_engine import expected_output
+from tests.worker.test_host_prefixes import BEGIN, STOP, Site
 from tests.worker.test_prefixes_told import a_worker, told
 from transport.wire.messages import DropPrefix, Generate
 from transport.wire.offers import PrefixName
@@ -50,6 +52,41 @@ def test_it_drops_the_prefix_and_those_that_came_from_it(on_host: bool) -> None:
     assert {each.key for each in (host if on_host else kept)} == left
     assert short.key in left
     assert worker.gauges().accounting_error == ""
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_copy_from_host_memory_that_is_under_way_is_not_used(which: int) -> None:
+    """It is dropped itself, or the shorter one that it goes on from."""
+    site = Site()
+    site.keep_only_on_the_host(BEGIN[:150])
+    site.keep_only_on_the_host(BEGIN)
+    host = site.worker._prefixes.host
+    prompt = (*BEGIN[:195], 1)
+    kept = sorted(host, key=lambda each: each.num_tokens)[which]
+    site.submit("r", prompt)
+    site.run(copying=False)
+    assert site.copier.under_way
+    site.worker.handle(DropPrefix(name_of(kept)))
+    assert not any(each.goes_on_from(name_of(kept)) for each in host)
+    site.run()
+    assert site.reused["r"][1] < kept.num_tokens
+    assert site.text("r") == expected_output(prompt, STOP)
+    assert site.worker.gauges().accounting_error == ""
+
+
+def test_a_prefix_on_its_way_to_host_memory_is_not_kept_there() -> None:
+    site = Site()
+    host = site.worker._prefixes.host
+    site.submit("first", BEGIN)
+    site.run()
+    kept = max(site.worker._allocator.kept, key=lambda each: each.num_tokens)
+    host.ahead = site.worker._allocator.size
+    site.run(copying=False)
+    assert kept.leaving
+    site.worker.handle(DropPrefix(name_of(kept)))
+    site.run()
+    assert kept.key not in {each.key for each in host}
+    assert host.check() == ""
 
 
 def test_what_it_keeps_no_more_is_nothing_to_drop() -> None:

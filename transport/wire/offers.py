@@ -1,5 +1,6 @@
 """What a worker keeps where a peer may read it: a finished prompt, and prefixes of earlier ones."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta
@@ -34,6 +35,12 @@ class PrefixName(WireStruct, frozen=True):
     key: Key
     pages_key: Key
     num_tokens: Positive
+
+    def begins(self, key: bytes, num_tokens: int, page_keys: Sequence[bytes]) -> bool:
+        """Whether the prefix of that key and length is this one, or a longer one that has its whole
+        pages. ``page_keys`` are those of its first 0, 1, ... whole pages."""
+        longer = num_tokens > self.num_tokens and self.pages_key in page_keys[1:]
+        return key == self.key or longer
 
 
 class KeptPrefix(WireStruct, frozen=True):

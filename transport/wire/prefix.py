@@ -23,7 +23,7 @@ class PrefixKeys:
 
     def __init__(self, model: str, salt: str, token_ids: TokenIds, page_size: int) -> None:
         self._ids = memoryview(to_wire(token_ids))
-        self._page_size = page_size
+        self.page_size = page_size
         self._page_bytes = page_size * ID_BYTES
         self._pages = [_hash(_hash(b"", model.encode()), salt.encode())]
 
@@ -62,11 +62,11 @@ class PrefixKeys:
 
     def pages_within(self, num_tokens: int) -> bytes:
         """The key of the whole pages of the first tokens."""
-        return self.pages(num_tokens // self._page_size)
+        return self.pages(num_tokens // self.page_size)
 
     def prefix(self, num_tokens: int) -> bytes:
         """The key of the first tokens."""
-        num_pages, tail = divmod(num_tokens, self._page_size)
+        num_pages, tail = divmod(num_tokens, self.page_size)
         whole = self.pages(num_pages)
         if not tail:
             return whole
