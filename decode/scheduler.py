@@ -28,8 +28,7 @@ class DecodeScheduler:
 
     Prompts and transfers on this worker hold memory too. ``reclaim`` is asked before a running
     sequence is preempted for the one of this arrival: it ends a younger prompt or transfer, or
-    answers False. ``coming`` says how many pages are still held for those of them that have ended,
-    and will soon be free.
+    answers False. ``leaving`` are those of them that have ended, and whose pages come back soon.
     ``drafts`` chooses how many tokens the steps guess. ``keep`` is asked when the cache of a
     finished sequence is free: it may take it over for the prefix cache.
     """
@@ -39,14 +38,14 @@ class DecodeScheduler:
         allocator: CacheAllocator,
         layout: CacheLayout,
         reclaim: Callable[[int], bool] = lambda arrival: False,
-        coming: Callable[[], int] = lambda: 0,
+        leaving: Callable[[], list[Sequence]] = list,
         drafts: DraftPolicy | None = None,
         keep: Callable[[Sequence], bool] = lambda sequence: False,
     ) -> None:
         self._allocator = allocator
         self._layout = layout
         self._reclaim = reclaim
-        self._coming = coming
+        self._leaving = leaving
         self._drafts = drafts or NoDrafts()
         self._keep = keep
         self._counter = DraftCounter()
@@ -219,9 +218,11 @@ class DecodeScheduler:
         return min(sequence.num_cached + sequence.drafts_in_flight, limit)
 
     def _count_returning(self) -> int:
-        """Pages that will be free once the launched steps have retired, whatever these bring."""
-        last_steps = (s for s in self.running if not self._wants_step(s))
-        return self._coming() + sum(s.num_pages_held for s in (*self.retiring, *last_steps))
+        """Pages that will be free once the launched steps have retired, whatever these bring: not
+        those that other sequences have too."""
+        last_steps = [s for s in self.running if not self._wants_step(s)]
+        ending = [*self._leaving(), *self.retiring, *last_steps]
+        return self._allocator.num_pages_freed_by(h for s in ending for h in s.page_holds)
 
     def _preempt_youngest(self) -> Sequence:
         """End the youngest, but not one whose last step is under way: it leaves by itself."""

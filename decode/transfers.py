@@ -188,7 +188,9 @@ class KVTransferQueue:
         if not late:
             return []
         self.pending = [a for a in self.pending if a not in late]
-        stuck = sum(a.sequence.num_pages_held for a in self.receiving if now >= a.deadline)
+        overdue = [a.sequence for a in self.receiving if now >= a.deadline]
+        holds = [hold for sequence in overdue for hold in sequence.page_holds]
+        stuck = self._allocator.num_pages_freed_by(holds)
         return [(transfer.sequence, stuck) for transfer in late]
 
     def end(self, sequence: Sequence) -> None:
@@ -200,12 +202,11 @@ class KVTransferQueue:
         """Sequences that have not ended and whose pages are being written."""
         return [a.sequence for a in self.receiving if not a.sequence.ended]
 
-    def num_pages_coming(self) -> int:
-        """Pages of transfers that have ended, free when their copies are done; but not of those
-        that are overdue: no running sequence should wait for them."""
+    def leaving(self) -> list[Sequence]:
+        """Transfers that have ended, whose pages come back when their copies are done; but not
+        those that are overdue: no running sequence should wait for them."""
         now = self._clock()
-        coming = (a.sequence for a in self.receiving if a.sequence.ended and now < a.deadline)
-        return sum(sequence.num_pages_held for sequence in coming)
+        return [a.sequence for a in self.receiving if a.sequence.ended and now < a.deadline]
 
     def release(self, sequence: Sequence) -> None:
         """Free what a transfer held whose sequence will not run."""

@@ -120,8 +120,11 @@ class Sequence:
         return self.request_id, self.attempt
 
     @property
-    def num_pages_held(self) -> int:
-        return len(self.allocation.pages) if self.allocation else 0
+    def page_holds(self) -> list[list[int] | tuple[int, ...]]:
+        """The uses of pages that end with it: its own, of the prefix that it is begun with, and of
+        those that it is making."""
+        held = [self.allocation, self.beginning.prefix, *self.making]
+        return [each.pages for each in held if each is not None]
 
     @property
     def log_fields(self) -> dict[str, object]:

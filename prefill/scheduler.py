@@ -78,10 +78,9 @@ class PrefillScheduler:
         following = self._next_waiting()
         return following is not None and self._has_room(following)
 
-    @property
-    def num_retiring_pages(self) -> int:
-        """Of ended sequences, but for those that a copy still writes, which may not end."""
-        return sum(s.num_pages_held for s in self.retiring if s.pulling is None)
+    def leaving(self) -> list[Sequence]:
+        """Those retiring, but for those that a copy still writes, which may not end."""
+        return [sequence for sequence in self.retiring if sequence.pulling is None]
 
     def sequences(self) -> list[Sequence]:
         return [*self.waiting, *self.filling]

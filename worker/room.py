@@ -45,9 +45,10 @@ class Room:
         """Pages to keep free beside a prompt that is admitted."""
         return len(self.sequences.running) + len(self._transfers.receiving)
 
-    def num_coming(self) -> int:
-        """Pages of ended prompts and transfers, free when their last batch or copy is done."""
-        return self.prompts.num_retiring_pages + self._transfers.num_pages_coming()
+    def leaving(self) -> list[Sequence]:
+        """Prompts and transfers that have ended: their pages come back when their last batch or
+        copy is done."""
+        return [*self.prompts.leaving(), *self._transfers.leaving()]
 
     def reclaim(self, arrival: int) -> bool:
         """Preempt the youngest that fills or receives pages, if it is younger than ``arrival``."""

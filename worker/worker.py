@@ -101,7 +101,7 @@ class Worker:
         )  # fmt: skip
         self._room = room = Room(self._transfers, self._preempt)
         self._sequences = room.sequences = DecodeScheduler(
-            self._allocator, engine.layout, room.reclaim, room.num_coming, drafts,
+            self._allocator, engine.layout, room.reclaim, room.leaving, drafts,
             prefixes.keep_answer,
         )  # fmt: skip
         self._prompts = room.prompts = PrefillScheduler(

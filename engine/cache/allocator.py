@@ -6,7 +6,7 @@ sequence has ended but is still touched by a launched step; *cached* are the pag
 of kept prefixes (kept.py), which go when their memory is wanted. All others are free.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from engine.cache.kept import KeptPrefix, KeptPrefixes
@@ -86,6 +86,10 @@ class CacheAllocator:
         """How many more pages the sequences would hold if they shared none."""
         num_used = self._pages.num_held - self._pages.num_only_kept
         return max(0, sum(len(each.pages) for each in self._allocations) - num_used)
+
+    def num_pages_freed_by(self, holds: Iterable[Sequence[int]]) -> int:
+        """How many more pages count as free once each of these uses of pages has ended."""
+        return self._pages.num_used_only_by(holds)
 
     def can_reserve(self, num_pages: int) -> bool:
         return self.free_state_slots > 0 and self.free_pages >= num_pages

@@ -1,6 +1,7 @@
 """The page pool's allocator: which pages are free, and how many hold each of the others."""
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from transport.wire.errors import PoolExhausted
@@ -98,6 +99,12 @@ class PagePool:
     def count_only_kept(self, ids: Iterable[int]) -> int:
         """How many of these no sequence uses."""
         return sum(not self._used[page] for page in ids)
+
+    def num_used_only_by(self, holds: Iterable[Sequence[int]]) -> int:
+        """How many pages no sequence uses any more once each of ``holds``, a use of some pages, has
+        ended."""
+        ending = Counter(page for ids in holds for page in ids)
+        return sum(self._used[page] == num for page, num in ending.items())
 
     def num_kept_once(self, ids: Sequence[int]) -> int:
         """How many of a keeper's pages it alone keeps: the last ones, for what shares a page with

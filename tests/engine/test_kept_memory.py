@@ -252,6 +252,16 @@ class Memory:
         owners += [kept.slot for kept in [*self.kept, *making]]
         assert self.published == dict(owners)
         assert len(owners) == len(self.published)
+        ending = [each for each in self.running if self.rng.random() < 0.5]
+        holds = [hold for each in ending for hold in self.holds_of(each)]
+        others = [
+            hold for each in self.running if each not in ending for hold in self.holds_of(each)
+        ]
+        left = {page for hold in [*others, *(kept.pages for kept in self.pins)] for page in hold}
+        assert allocator.num_pages_freed_by(holds) == len({p for h in holds for p in h} - left)
+
+    def holds_of(self, running: Running) -> list[Sequence[int]]:
+        return [running.allocation.pages, *(kept.pages for kept in running.making)]
 
     def check_contents(self) -> None:
         holders: list[tuple[Sequence[int], StateSlot, Tokens]] = [
