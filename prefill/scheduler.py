@@ -68,7 +68,6 @@ class PrefillScheduler:
         self.retiring: set[Sequence] = set()
         self._following: Sequence | None = None
         self._has_compared = False
-        self._no_room: tuple[int, int, int] | None = None  # wanted and free, of ``_following``
 
     @property
     def has_work(self) -> bool:
@@ -197,7 +196,6 @@ class PrefillScheduler:
         a round: they are compared when prompts have come, begun, advanced or ended."""
         if not self._has_compared:
             self._following, self._has_compared = self._compared(), True
-            self._no_room = None
         return self._following
 
     def _compared(self) -> Sequence | None:
@@ -231,12 +229,7 @@ class PrefillScheduler:
         num_pages = self._num_pages(sequence) + self._headroom()
         if self._allocator.can_reserve(num_pages):
             return True
-        # Asked several times a round, and a long prompt's prefix is looked up in 80 microseconds.
-        now = num_pages, self._allocator.free_pages, self._allocator.free_state_slots
-        if now == self._no_room or self._shareable(sequence, num_pages) is None:
-            self._no_room = now
-            return False
-        return True
+        return self._shareable(sequence, num_pages) is not None
 
     def _shareable(self, sequence: Sequence, num_pages: int) -> KeptPrefix | None:
         return None if self._reuse is None else self._reuse.shareable(sequence, num_pages)

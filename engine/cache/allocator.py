@@ -96,10 +96,11 @@ class CacheAllocator:
 
     def can_share(self, num_pages: int, prefix: KeptPrefix) -> bool:
         """Whether ``reserve`` can do without what ``prefix`` itself holds."""
-        num_pinned = self._pages.count_only_kept(prefix.pages)
         num_new = num_pages - prefix.num_tokens // self._page_size
         num_slots = self.free_state_slots - (not prefix.num_users)
-        return num_slots > 0 and num_new <= self.free_pages - num_pinned
+        if num_slots <= 0 or num_new > self.free_pages:
+            return False
+        return num_new <= self.free_pages - self._pages.count_only_kept(prefix.pages)
 
     def reserve(self, num_pages: int, prefix: KeptPrefix | None = None) -> CacheAllocation:
         """A state slot and ``num_pages`` pages, the first of them the whole pages of ``prefix``;

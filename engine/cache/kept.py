@@ -15,6 +15,9 @@ from engine.cache.slots import StateSlot
 from transport.wire.offers import PrefixName
 from transport.wire.prefix import KnownPrefixes, PrefixKeys
 
+MAX_ANSWERS = 16
+"""Lookups that are remembered: those of the few that wait first, whose keys they hold."""
+
 
 @dataclass(eq=False)
 class KeptPrefix:
@@ -78,6 +81,7 @@ class KeptPrefixes:
         self._kept: dict[bytes, KeptPrefix] = {}
         self._doubted: set[KeptPrefix] = set()
         self._new: dict[bytes, KeptPrefix] = {}
+        self._answers: dict[tuple[PrefixKeys, int], KeptPrefix | None] = {}
         self._num_pinned = 0
 
     def __len__(self) -> int:
@@ -98,9 +102,15 @@ class KeptPrefixes:
         return self._kept.get(key)
 
     def longest(self, keys: PrefixKeys, max_tokens: int) -> KeptPrefix | None:
-        """The longest of at most ``max_tokens`` tokens that the prompt begins with."""
-        found = self._known.longest(keys, max_tokens)
-        return None if found is None else self._kept[found[0]]
+        """The longest of at most ``max_tokens`` tokens that the prompt begins with. What waits for
+        memory asks in every round: an answer is remembered until a prefix is added or lost."""
+        asked = keys, max_tokens
+        if asked not in self._answers:
+            if len(self._answers) == MAX_ANSWERS:
+                self._answers.clear()
+            found = self._known.longest(keys, max_tokens)
+            self._answers[asked] = None if found is None else self._kept[found[0]]
+        return self._answers[asked]
 
     def from_on(self, name: PrefixName) -> list[KeptPrefix]:
         """This prefix, and the longer ones that have its whole pages."""
@@ -112,6 +122,7 @@ class KeptPrefixes:
         assert not kept.num_users, "added under a batch that writes it"
         self._kept[kept.key] = self._new[kept.key] = kept
         self._known.add(kept.key, kept.pages_key, kept.num_tokens)
+        self._answers.clear()
         if kept.num_tokens >= self._page_size:
             self._ends.setdefault(kept.pages_key, []).append(kept)
         if uses is None:
@@ -171,6 +182,7 @@ class KeptPrefixes:
         del self._kept[kept.key]
         self._new.pop(kept.key, None)
         self._known.remove(kept.key, kept.pages_key)
+        self._answers.clear()
         self._order.remove(kept)
         if kept.num_tokens >= self._page_size:
             ends = self._ends[kept.pages_key]

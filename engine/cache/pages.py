@@ -96,9 +96,10 @@ class PagePool:
     def is_kept(self, page: int) -> bool:
         return self._kept[page] > 0
 
-    def count_only_kept(self, ids: Iterable[int]) -> int:
-        """How many of these no sequence uses."""
-        return sum(not self._used[page] for page in ids)
+    def count_only_kept(self, ids: Sequence[int]) -> int:
+        """How many of a keeper's pages no sequence uses: the last ones, for what uses a page of it
+        also uses those before."""
+        return len(ids) - bisect_left(ids, True, key=lambda page: not self._used[page])
 
     def num_used_only_by(self, holds: Iterable[Sequence[int]]) -> int:
         """How many pages no sequence uses any more once each of ``holds``, a use of some pages, has

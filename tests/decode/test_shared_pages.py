@@ -15,7 +15,7 @@ from transport.copy.tensors import CacheTensors
 from transport.wire.layout import PoolSize
 from transport.wire.messages import Decode
 from transport.wire.offers import Offer
-from transport.wire.prefix import PrefixKeys
+from transport.wire.prefix import KnownPrefixes, PrefixKeys
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
 
@@ -46,6 +46,11 @@ class Site:
         return kept.pages
 
     def pull(self, *, digest: str = "", salt: str = "") -> Sequence:
+        sequence = self.ask(digest=digest, salt=salt)
+        assert self.queue.start_pulls(num_growing=0)
+        return sequence
+
+    def ask(self, *, digest: str = "", salt: str = "") -> Sequence:
         num_pages = LAYOUT.pages_for(len(NEXT))
         offer = Offer("p-1", tuple(range(50, 50 + num_pages)), 2, 7, len(NEXT), digest)
         order = Decode(
@@ -55,7 +60,6 @@ class Site:
         sequence = Sequence.of(order, 0.0)
         sequence.keys = PrefixKeys("m", salt, sequence.token_ids, PAGE)
         self.queue.add(sequence, offer, 0.0)
-        assert self.queue.start_pulls(num_growing=0)
         return sequence
 
 
@@ -109,6 +113,29 @@ def test_what_is_kept_gives_way_where_the_memory_is_short() -> None:
     sequence = site.pull()
     assert len(sequence.page_holds[0]) == 5
     assert site.allocator.check() == ""
+
+
+def test_a_handoff_that_waits_for_memory_looks_its_prefix_up_once_until_that_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lookups: list[int] = []
+    longest = KnownPrefixes.longest
+
+    def counted(known: KnownPrefixes, keys: PrefixKeys, most: int) -> tuple[bytes, int] | None:
+        lookups.append(most)
+        return longest(known, keys, most)
+
+    monkeypatch.setattr(KnownPrefixes, "longest", counted)
+    site = Site(num_pages=6)
+    other = site.allocator.reserve(6)
+    site.ask()
+    for _ in range(5):
+        assert not site.queue.start_pulls(num_growing=0)
+    assert len(lookups) == 1
+    keys = PrefixKeys("m", "", TURN, PAGE)
+    assert site.allocator.turn_into_prefix(other, keys, len(TURN)) is not None
+    assert site.queue.start_pulls(num_growing=0)
+    assert site.wanted[0].offer.block_table == (53, 54), "what is kept meanwhile is found"
 
 
 def test_pages_that_a_handoff_shares_with_a_running_sequence_are_not_counted_against_it() -> None:

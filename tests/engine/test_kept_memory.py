@@ -63,6 +63,7 @@ class Memory:
         self.kept: dict[KeptPrefix, Tokens] = {}
         self.pins: list[KeptPrefix] = []
         self.lost: list[KeptPrefix] = []
+        self.keys: dict[Tokens, PrefixKeys] = {}
 
     # ---- what the allocator says
 
@@ -278,7 +279,7 @@ class Memory:
         assert set(self.allocator.kept) == set(self.kept)
         assert set(self.lost) & set(self.kept) == {kept for kept in self.kept if kept.doubted}
         for tokens in self.kept.values():
-            keys = keys_of((*tokens, 0, 1))
+            keys = self.keys.setdefault(tokens, keys_of((*tokens, 0, 1)))
             found = self.allocator.kept.longest(keys, len(tokens))
             begins = [
                 kept

@@ -39,7 +39,8 @@ def test_what_is_dropped_is_kept_by_no_batch_or_copy_under_way(seed: int) -> Non
     for _ in range(rng.randint(20, 120)):
         events.next()
     pulls = prompts.pulls._under_way
-    coming = [each.sequence.keys.prefix(each.num_tokens) for each in pulls]
+    named = [each for each in pulls if each.sequence.keys is not None]
+    coming = [each.sequence.keys.prefix(each.num_tokens) for each in named]
     names = [each.name for each in [*prompts.kept, *prompts.allocator._making]]
     if not names:
         return
