@@ -43,7 +43,7 @@ from engine.passes import Pass
 from engine.speculation import DRAFT_IDS, draft_prompts
 from engine.spread.shapes import SpreadShape
 from engine.target_choices import Choices, TargetChoices
-from engine.verified import Verified
+from engine.verified import Verified, Written, WrittenByKernels
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 from transport.wire.spread import MAX_ROWS
@@ -114,7 +114,7 @@ class DraftGraphs:
         num_draft_ids = min(DRAFT_IDS, logits.shape[1])
         self.layer = DraftLayer(model, cache, kernels, sampler, self._memory, most, num_draft_ids)
         self._choices = TargetChoices(sampler, tables.drafts, self._memory.verified, logits)
-        self._pool = GraphPool()
+        self._pool, self._written = GraphPool(), WrittenByKernels()
         self.verify_graphs: dict[tuple[int, int], Graph] = {}
         self._verify_spread: dict[tuple[int, SpreadShape], Graph] = {}
         self._made = [0] * num_slots
@@ -187,10 +187,9 @@ class DraftGraphs:
         bucket = self._bucket_of(rows)
         if aligned(bucket) != aligned(step.bucket):  # that of the largest member
             self._write_step(bucket, rows, [count - 1 for count in counts])
-        self._accept(bucket, num_drafts, step.choices.ids, aborted)
-        verified = self._choices.accepted(
-            step.choices, self._memory.num_out[: len(rows)], may_abort=aborted is not None
-        )
+        written = self._accept(bucket, num_drafts, step.choices.ids, aborted)
+        num_out = self._memory.num_out[: len(rows)]
+        verified = self._choices.accepted(step.choices, num_out, written)
         self._make(rows, bucket, num_drafts, num_next)
         owners = [i for i, count in enumerate(counts) for _ in range(count)]
         return owners, verified
@@ -222,14 +221,18 @@ class DraftGraphs:
         num_drafts: int,
         chosen: torch.Tensor,
         aborted: torch.Tensor | None = None,
-    ) -> None:
-        """Enqueue what accepts drafts and moves the tables on."""
-        memory = self._memory
+    ) -> Written | None:
+        """Enqueue what accepts drafts and moves the tables on: its ``num_out`` on the host. None
+        where all choices are output, for want of drafts, and because the step cannot abort."""
+        memory, on_host = self._memory, None
         uncertain = None if aborted is None else Uncertain(aborted, memory.verified.ids)
+        if num_drafts or aborted is not None:
+            on_host = torch.empty(bucket, dtype=torch.int64, pin_memory=True)
         accept(
             memory.rows(bucket), chosen, memory.tables, memory.output, memory.last,
-            memory.num_out, num_drafts + 1, self.forced, uncertain,
+            memory.num_out, num_drafts + 1, self.forced, uncertain, on_host,
         )  # fmt: skip
+        return None if on_host is None else self._written.keep(on_host)
 
     def _make(self, rows: Sequence[Row], bucket: int, num_drafts: int, num_next: int) -> None:
         """Enqueue the draft layer and the next step's drafts."""

@@ -10,6 +10,7 @@ from engine.block_tables import BlockTables
 from engine.inputs import Inputs, Rows
 from engine.kernels.triton_drafts import Placed, SlotTables, StepRows
 from engine.kernels.triton_linear import aligned
+from engine.kernels.triton_step_start import row_tables
 from transport.wire.layout import CacheLayout
 
 
@@ -73,7 +74,7 @@ class DraftMemory:
     def verified_inputs(self, size: int) -> Inputs:
         """Of the first tokens of ``verified``; ``output_inputs`` takes their block tables too."""
         placed, tables = self.verified.first(size), self._verified_tables[:size]
-        torch.index_select(self.blocks.ids, 0, placed.held, out=tables)
+        row_tables(self.blocks.ids, placed.held, placed.ends, self._layout.page_size, tables)
         return self._inputs(placed, tables)
 
     def output_inputs(self, size: int) -> Inputs:
@@ -82,7 +83,10 @@ class DraftMemory:
 
     def single_inputs(self, placed: Placed) -> Inputs:
         """Of a token a row."""
-        return self._inputs(placed, self.blocks.ids.index_select(0, placed.held))
+        page_size = self._layout.page_size
+        return self._inputs(
+            placed, row_tables(self.blocks.ids, placed.held, placed.ends, page_size)
+        )
 
     def _inputs(self, placed: Placed, tables: torch.Tensor) -> Inputs:
         num_tokens = placed.ids.shape[0]

@@ -153,32 +153,34 @@ class DecodeGraphs:
         self._step[:, :bucket].copy_(host, non_blocking=True)
 
     def _forward(self, bucket: int, kernels: Kernels, *, spread: bool = False) -> Stepped:
-        slots, ends = self._step[0, :bucket], self._step[1, :bucket]
-        held = slots.clamp(min=0).long()
+        from engine.kernels.triton_step_start import start_step
+
+        slots, ends, ids = self._step[0, :bucket], self._step[1, :bucket], self._fed[:bucket]
+        page_size = self._layout.page_size
+        step = start_step(slots, ends, self._next_token, self._tables.ids, page_size, ids)
         rows = Rows.of(
             self._layout,
             state_slots=slots,
             ends=ends,
-            block_tables=self._tables.ids.index_select(0, held),
+            block_tables=step.tables,
             starts=(0,) * bucket,
             lens=(1,) * bucket,
         )
         nothing = torch.empty(0, dtype=torch.int64, device=self._device)
         inputs = Inputs(
             prefill_ids=nothing,
-            positions=ends - 1,
+            positions=step.positions,
             decode=rows,
             prefill=None,
-            sample_index=held,
-            sample_slots=held,
-            sample_positions=ends.long(),
+            sample_index=step.held,
+            sample_slots=step.held,
+            sample_positions=step.ends,
             live=slots,
         )
         if self._rings:
             inputs.drafts = DraftRows(
                 slots, (1,) * bucket, self._rings, num_stored=0 if spread else 1
             )
-        ids = torch.index_select(self._next_token, 0, held, out=self._fed[:bucket])
         hidden = self._model.forward(inputs, ids, self._cache, kernels)
         logits = self._logits[:bucket]
         self._model.logits(hidden, logits.shape[1], kernels, logits)
@@ -186,4 +188,4 @@ class DecodeGraphs:
             from engine.spread.triton_settle import applied
 
             applied(slots, self._pending)
-        return logits, held, inputs.sample_positions
+        return logits, step.held, step.ends

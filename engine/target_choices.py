@@ -17,7 +17,7 @@ from engine.kernels.triton_drafts import Placed
 from engine.kernels.triton_linear import aligned_rows
 from engine.step import Draw, SampleRow
 from engine.upload import upload
-from engine.verified import Verified, VerifiedOnGpu
+from engine.verified import Verified, VerifiedOnGpu, Written
 
 
 @dataclass(frozen=True)
@@ -78,17 +78,15 @@ class TargetChoices:
         return Choices(draw, sample_rows, slots, counts, ids)
 
     def accepted(
-        self, choices: Choices, num_out: torch.Tensor, *, may_abort: bool = False
+        self, choices: Choices, num_out: torch.Tensor, written: Written | None
     ) -> Verified:
-        """Of each row the first ``num_out`` int64 [rows] choices are output: what the host gets.
-        Without drafts that is all of them, unless the step ``may_abort``."""
+        """Of each row the first ``num_out`` int64 [rows] choices are output, which is ``written``
+        to the host, or all: what the host gets."""
         draw, counts = choices.draw, choices.counts
-        if max(counts) == 1 and not may_abort:
+        if written is None:
             verified = Verified(draw, counts, torch.ones(len(counts), dtype=torch.int64))
         else:
-            on_host = torch.empty(num_out.shape, dtype=torch.int64, pin_memory=True)
-            on_host.copy_(num_out, non_blocking=True)
-            verified = VerifiedOnGpu(draw, counts, on_host, _recorded())
+            verified = VerifiedOnGpu(draw, counts, written.values[: len(counts)], written.event)
         ids = draw.device_ids
         self._sampler.output(choices.rows, choices.slots, ids, num_out, verified)
         return verified

@@ -1,5 +1,6 @@
 """What the host gets of a decode step with drafts."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,9 +43,35 @@ class Verified:
 
 @dataclass(frozen=True)
 class VerifiedOnGpu(Verified):
-    """A step under way: the pinned ``num_out`` is filled when ``copied`` has happened."""
+    """A step under way: the pinned ``num_out`` is written when ``event`` has happened."""
 
-    copied: torch.cuda.Event
+    event: torch.cuda.Event
 
     def wait(self) -> None:
-        self.copied.synchronize()
+        self.event.synchronize()
+
+
+@dataclass(frozen=True)
+class Written:
+    """Pinned memory ``values``, which a kernel has written when ``event`` has happened."""
+
+    values: torch.Tensor
+    event: torch.cuda.Event
+
+
+class WrittenByKernels:
+    """Keeps pinned memory until the kernels that write it have run: torch does not know of them,
+    and gives out memory again when it is dropped."""
+
+    def __init__(self) -> None:
+        self._under_way: deque[Written] = deque()
+
+    def keep(self, values: torch.Tensor) -> Written:
+        """Of the kernel enqueued last."""
+        event = torch.cuda.Event()
+        event.record()
+        written = Written(values, event)
+        self._under_way.append(written)
+        while self._under_way and self._under_way[0].event.query():
+            self._under_way.popleft()
+        return written

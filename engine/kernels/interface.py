@@ -35,6 +35,10 @@ class Kernels(Protocol):
         """(parts, numbers) of ``StateRing.updates``."""
         ...
 
+    def embed(self, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """``weight[ids]`` [tokens, hidden] of ids [tokens]."""
+        ...
+
     def add_norm(
         self,
         hidden: torch.Tensor,

@@ -33,6 +33,9 @@ class ReferenceKernels:
     def ring_shape(self, layout: CacheLayout) -> tuple[int, int]:
         return layout.num_v_heads, layout.k_dim + layout.v_dim + 1
 
+    def embed(self, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.embedding(ids, weight)
+
     def add_norm(
         self,
         hidden: torch.Tensor,

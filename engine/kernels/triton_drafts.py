@@ -136,12 +136,13 @@ def _accept_kernel(
     p_row_slots, p_num_drafts, p_rooms, p_sampled, p_aborted, p_fed,
     p_lengths, p_pending, p_drafts, p_next_token,
     p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
-    p_last, p_num_out,
+    p_last, p_num_out, p_on_host,
     num_slots,
     forced,
     TOKENS: tl.constexpr,
     FORCED: tl.constexpr,
     STORED: tl.constexpr,
+    ON_HOST: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
@@ -175,6 +176,8 @@ def _accept_kernel(
         tl.store(p_pending + slot, num_accepted + 1 - STORED)
     tl.store(p_last + row, (num_accepted + row * TOKENS).to(tl.int64))
     tl.store(p_num_out + row, num_out.to(tl.int64))
+    if ON_HOST:
+        tl.store(p_on_host + row, num_out.to(tl.int64))
     room = tl.load(p_rooms + row)
     for j in tl.static_range(TOKENS):
         live = (kept >= 0) & (j <= num_accepted) & (length + j < room)
@@ -195,11 +198,13 @@ def accept(
     tokens_each: int,
     forced: float | None = None,
     uncertain: Uncertain | None = None,
+    on_host: torch.Tensor | None = None,
 ) -> None:
     """Accept the drafts that equal ``sampled`` int64 [tokens, less those of padding] (-1: none),
     move the tables on, and place the output for the draft layer: at each position the token that
     follows it, dead past the row's pages. ``last`` int64 [rows] is the index of each row's last
-    one, ``num_out`` int64 [rows] how many there are.
+    one, ``num_out`` int64 [rows] how many there are, and where it is given ``on_host`` int64
+    [rows], pinned, too: a copy behind the kernel would hold the stream up.
 
     ``forced``: accept a draft with this probability instead, which only benchmarks do.
     ``uncertain``: the step may have been aborted. Then the tables are as before it, no row has
@@ -208,12 +213,16 @@ def accept(
     aborted = uncertain.aborted if uncertain else rows.num_drafts
     fed = uncertain.fed if uncertain else sampled
     assert aborted.dtype == torch.int32
+    if on_host is not None:
+        assert on_host.dtype == torch.int64
+        assert on_host.shape == rows.slots.shape, (on_host.shape, rows.slots.shape)
     _accept_kernel[(rows.slots.shape[0],)](
         rows.slots, rows.num_drafts, rows.rooms, sampled, aborted, fed,
         tables.lengths, tables.pending, tables.drafts, tables.next_token,
-        *_pointers(placed), last, num_out, tables.drafts.shape[1], forced or 0.0,
+        *_pointers(placed), last, num_out, num_out if on_host is None else on_host,
+        tables.drafts.shape[1], forced or 0.0,
         TOKENS=tokens_each, FORCED=forced is not None, STORED=int(uncertain is None),
-        num_warps=1, **overlap(sampled),
+        ON_HOST=on_host is not None, num_warps=1, **overlap(sampled),
     )  # fmt: skip
 
 

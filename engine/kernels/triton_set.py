@@ -29,6 +29,7 @@ from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_rope_cache import cache_kv, rope_cache
 from engine.kernels.triton_route import route_shared
 from engine.kernels.triton_split import Split, split_rows
+from engine.kernels.triton_step_start import embed
 from engine.model.config import ModelConfig
 from engine.model.matrix import Matrix
 from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
@@ -85,6 +86,9 @@ class TritonKernels:
 
     def ring_shape(self, layout: CacheLayout) -> tuple[int, int]:
         return ring_shape(layout.num_v_heads, layout.v_dim)
+
+    def embed(self, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return embed(ids, weight)
 
     def add_norm(
         self,

@@ -11,7 +11,6 @@ checkpoint tensor lands where. What the checkpoint stores as ``w`` for use as ``
 """
 
 import torch
-import torch.nn.functional as F
 
 from engine.inputs import Inputs
 from engine.kernels.interface import Kernels
@@ -79,7 +78,7 @@ class Qwen35:
         """
         config, weights = self.config, self.weights
         eps = config.rms_norm_eps
-        hidden, pending = F.embedding(ids, weights.embed), None
+        hidden, pending = kernels.embed(ids, weights.embed), None
         deltanet = attention = 0
         for layer in weights.layers:
             mixer, moe = layer.mixer, layer.moe

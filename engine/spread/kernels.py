@@ -54,6 +54,7 @@ class SpreadKernels:
         self._exchange, self._most_members = exchange, most_members
         self._local_norm, self._split_of = local.add_norm, local.split_of
         self.ring_shape, self.logits = local.ring_shape, local.logits
+        self.embed = local.embed
         self.linear_add, self.deltanet = local.linear_add, local.deltanet
         self.attention, self.write_kv = local.attention, local.write_kv
         self.draft_input = local.draft_input

@@ -69,7 +69,9 @@ def test_drafts_are_accepted_up_to_the_first_that_differs(device: torch.device) 
     ids = [steps.drafts[0][4], 1001, 1002, -1, -1, -1, 1003, -1, -1, steps.drafts[0][0], -1, -1]
     sampled = torch.tensor(ids, device=device)
     last, num_out = (torch.zeros(4, dtype=torch.int64, device=device) for _ in range(2))
-    accept(steps.rows, sampled, steps.tables, steps.placed, last, num_out, 3)
+    on_host = torch.full_like(num_out, -5)
+    accept(steps.rows, sampled, steps.tables, steps.placed, last, num_out, 3, on_host=on_host)
+    assert on_host.equal(num_out)
     assert num_out.tolist()[0] == 2
     assert num_out.tolist()[2:] == [1, 2], "the last row's draft agrees; its id is not there yet"
     assert steps.tables.lengths.tolist() == [22, 8, 9, 9, 32, 9]
