@@ -148,7 +148,8 @@ class Hub:
         """Receive and tick until ``stop``."""
         self._channel.on_ended(self._closed.one_ended)
         async with asyncio.TaskGroup() as tasks:
-            receiving = tasks.create_task(self._receive(), name="receive")
+            deliver = self._channel.deliver(self._inbox.take, turn_s=TURN_S)
+            receiving = tasks.create_task(deliver, name="receive")
             ticking = tasks.create_task(self._tick(), name="tick")
             probing = tasks.create_task(self._closed.watch(), name="probe")
             watching = tasks.create_task(watch_lag(self._observer.loop_lag), name="lag")
@@ -175,16 +176,6 @@ class Hub:
     async def complete(self) -> None:
         """Return once there have been workers of every role that is needed."""
         await self._inbox.complete.wait()
-
-    async def _receive(self) -> None:
-        began = time.monotonic()
-        while True:
-            # NOTE: while messages wait, this await returns without letting anything else run.
-            instance, message = await self._channel.receive()
-            self._inbox.take(instance, message)
-            if time.monotonic() - began >= TURN_S:
-                await asyncio.sleep(0)
-                began = time.monotonic()
 
     async def _tick(self) -> None:
         while True:

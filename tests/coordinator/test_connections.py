@@ -209,9 +209,7 @@ async def main():
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     asyncio.ensure_future(HttpServer(app, listener, HttpSettings("tiny"), connections).serve())
     print(json.dumps([channel.endpoint, listener.getsockname()[1], connections.limit]), flush=True)
-    while True:
-        instance, message = await channel.receive()
-        channel.send(instance, Alive("c"))
+    await channel.deliver(lambda instance, _: channel.send(instance, Alive("c")), turn_s=1.0)
 
 asyncio.run(main())
 """

@@ -21,6 +21,7 @@ from tests.e2e.stack import Stack, environment
 from tests.e2e.streams import Stream
 from tests.engine.checkpoints import with_draft_layer
 from tests.local_redis import LocalRedis
+from tests.transport.received import received
 from transport.wire.channel import CoordinatorChannel, WorkerChannel
 from transport.wire.channel_keys import channel_keys
 from transport.wire.errors import ProtocolMismatch
@@ -127,7 +128,7 @@ async def test_coordinator_of_another_wire_version(tmp_path: Path) -> None:
             asyncio.to_thread(refusal, "decode", coordinator=endpoint, model=served("per_expert"))
         )
         async with asyncio.timeout(EXIT_S):
-            instance, hello = await channel.receive()
+            instance, hello = await received(channel, EXIT_S)
             assert isinstance(hello, ProtocolMismatch)
             channel.send(instance, Refused(str(hello)))
             assert re.search(f"{PROTOCOL}.*{OTHER}", await worker)
@@ -143,7 +144,7 @@ async def test_worker_is_told_to_stop_before_anybody_welcomed_it(tmp_path: Path)
     worker = await asyncio.create_subprocess_exec(*command, env=settings, cwd=ROOT)
     try:
         async with asyncio.timeout(EXIT_S):
-            await channel.receive()
+            await received(channel, EXIT_S)
         worker.terminate()
         async with asyncio.timeout(4.0):
             assert await worker.wait() == 0

@@ -10,6 +10,7 @@ import zmq
 import zmq.asyncio
 
 from tests.e2e.waiting import eventually
+from tests.transport.received import received
 from transport.wire.channel import CoordinatorChannel, WorkerChannel
 from transport.wire.errors import MalformedMessage, ProtocolMismatch
 from transport.wire.messages import (
@@ -31,17 +32,13 @@ async def coordinator(tmp_path: Path):
     channel.close()
 
 
-async def receive(channel: CoordinatorChannel):
-    return await asyncio.wait_for(channel.receive(), 5)
-
-
 async def test_messages_cross_in_order_both_ways(coordinator: CoordinatorChannel) -> None:
     worker = WorkerChannel(coordinator.endpoint, "decode-1")
     tokens = Tokens((TokenOut("r", 1, 0, 42),), (FirstStep("r", 1, 1.5),))
     worker.send(tokens)
     worker.send(Goodbye(draining=True))
-    assert await receive(coordinator) == ("decode-1", tokens)
-    assert await receive(coordinator) == ("decode-1", Goodbye(draining=True))
+    assert await received(coordinator) == ("decode-1", tokens)
+    assert await received(coordinator) == ("decode-1", Goodbye(draining=True))
     assert coordinator.send("decode-1", Alive("c"))
     assert coordinator.send("decode-1", Cancel("r", 1))
     got = []
@@ -60,7 +57,7 @@ async def test_another_protocol_version_is_named_by_both_ends(
 ) -> None:
     worker = WorkerChannel(coordinator.endpoint, "old", protocol="baton/0")
     worker.send(Goodbye())
-    instance, error = await receive(coordinator)
+    instance, error = await received(coordinator)
     assert instance == "old"
     assert isinstance(error, ProtocolMismatch)
     assert (error.ours, error.theirs) == (PROTOCOL, "baton/0")
@@ -88,19 +85,19 @@ async def test_a_wait_ends_when_it_is_woken_once(coordinator: CoordinatorChannel
 async def test_what_was_sent_last_arrives(coordinator: CoordinatorChannel) -> None:
     worker = WorkerChannel(coordinator.endpoint, "decode-1")
     worker.send(Goodbye(draining=True))
-    assert await receive(coordinator) == ("decode-1", Goodbye(draining=True))
+    assert await received(coordinator) == ("decode-1", Goodbye(draining=True))
     for number in range(500):
         worker.send(Goodbye(unfit=str(number)))
     await asyncio.to_thread(worker.close)
     for number in range(500):
-        assert await receive(coordinator) == ("decode-1", Goodbye(unfit=str(number)))
+        assert await received(coordinator) == ("decode-1", Goodbye(unfit=str(number)))
 
 
 async def test_closing_waits_for_nobody_who_is_gone(tmp_path: Path) -> None:
     coordinator = CoordinatorChannel(f"ipc://{tmp_path}/c.sock")
     worker = WorkerChannel(coordinator.endpoint, "decode-1")
     worker.send(Goodbye(draining=True))
-    await receive(coordinator)
+    await received(coordinator)
     coordinator.close()
 
     async def noticed() -> None:
@@ -140,11 +137,11 @@ async def test_garbage_is_an_error_value_and_the_channel_goes_on(
     stranger.setsockopt(zmq.IDENTITY, b"stranger")
     stranger.connect(coordinator.endpoint)
     await stranger.send_multipart(frames)
-    instance, error = await receive(coordinator)
+    instance, error = await received(coordinator)
     assert instance == "stranger"
     assert isinstance(error, MalformedMessage)
     await stranger.send_multipart([PROTOCOL.encode(), encode(Goodbye())])
-    assert (await receive(coordinator))[1] == Goodbye()
+    assert (await received(coordinator))[1] == Goodbye()
     stranger.close(linger=0)
     context.term()
 

@@ -12,6 +12,7 @@ import zmq.asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.transport.received import received
 from transport.wire.channel import CoordinatorChannel, WorkerChannel, from_worker, to_worker
 from transport.wire.errors import MalformedMessage, ProtocolMismatch, WireError
 from transport.wire.layout import CacheLayout, PoolSize
@@ -232,10 +233,10 @@ async def test_a_frame_beyond_the_limit_closes_its_connection_alone(
         workers[name].setsockopt(zmq.IDENTITY, name.encode())
         workers[name].connect(coordinator.endpoint)
         await workers[name].send_multipart([OURS, encode(Goodbye())])
-        assert await asyncio.wait_for(coordinator.receive(), 5.0) == (name, Goodbye())
+        assert await received(coordinator) == (name, Goodbye())
     await workers["bad"].send_multipart([OURS, random.Random(1).randbytes(100_000)])
     await workers["good"].send_multipart([OURS, encode(Goodbye(draining=True))])
-    assert await asyncio.wait_for(coordinator.receive(), 5.0) == ("good", Goodbye(draining=True))
+    assert await received(coordinator) == ("good", Goodbye(draining=True))
     for socket in workers.values():
         socket.close(linger=0)
     context.term()

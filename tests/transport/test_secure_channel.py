@@ -9,6 +9,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from tests.transport.received import received
 from transport.wire.channel import CoordinatorChannel, WorkerChannel
 from transport.wire.channel_keys import ChannelKeys, channel_keys
 from transport.wire.errors import ChannelRefused
@@ -41,7 +42,7 @@ async def passes(coordinator: CoordinatorChannel, name: str = "w") -> None:
     worker = WorkerChannel(coordinator.endpoint, name, keys=OURS)
     try:
         worker.send(Goodbye())
-        assert await asyncio.wait_for(coordinator.receive(), 5) == (name, Goodbye())
+        assert await received(coordinator) == (name, Goodbye())
         assert coordinator.send(name, Alive("c"))
         assert await asyncio.to_thread(worker.receive, 5.0) == [Alive("c")]
     finally:
@@ -170,7 +171,7 @@ async def test_what_crosses_cannot_be_read(tmp_path: Path) -> None:
     worker = WorkerChannel(f"tcp://127.0.0.1:{port_of_tap}", "w", keys=OURS)
     try:
         worker.send(Goodbye())
-        assert await asyncio.wait_for(channel.receive(), 5) == ("w", Goodbye())
+        assert await received(channel) == ("w", Goodbye())
         channel.send("w", Alive("a prompt nobody may read"))
         assert await asyncio.to_thread(worker.receive, 5.0) == [Alive("a prompt nobody may read")]
     finally:

@@ -1,45 +1,38 @@
 """The typed ZeroMQ channel between the coordinator and its workers.
 
-A frame is ``[protocol, payload]``. The protocol is compared before the payload is decoded, so two
-versions always recognise each other, whatever changed in the structs. Order within a connection is
-kept. Queues are unbounded: the coordinator's limits on open requests bound them, not the socket.
-Each end drops and counts frames that do not decode. A frame of more than ``MAX_FRAME_BYTES`` closes
-its connection before it is read.
+frames.py has what a frame is made of. Order within a connection is kept. Queues are unbounded: the
+coordinator's limits on open requests bound them, not the socket. Each end drops and counts frames
+that do not decode. A frame of more than ``MAX_FRAME_BYTES`` closes its connection before it is
+read.
 
 With keys (channel_keys.py) both ends prove that they know the secret before a frame passes, and
 every frame is encrypted. Without keys the channel accepts only endpoints that other machines cannot
 reach.
 """
 
-import asyncio
 import hmac
 import logging
 import os
-import re
+import select
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
 
-import msgspec
 import zmq
-import zmq.asyncio
 from zmq.auth.asyncio import AsyncioAuthenticator
 
 from transport.wire.channel_keys import ChannelKeys, require_keys
-from transport.wire.errors import MalformedMessage, ProtocolMismatch, WireError
+from transport.wire.errors import MalformedMessage, WireError
+from transport.wire.frames import from_worker, to_worker
 from transport.wire.handshake import REFUSED_AFTER_S, HandshakeWatch
-from transport.wire.messages import PROTOCOL, FromWorker, Hello, ToWorker, encode
+from transport.wire.messages import PROTOCOL, FromWorker, ToWorker, encode
+from transport.wire.socket_reader import SocketReader, descriptor, has_message
 from transport.wire.strangers import StrangerWatch
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 64 << 20
 """Far more than the largest message: an order with a million token ids has 5 MB."""
-_INSTANCE = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_FROM_WORKER = msgspec.msgpack.Decoder(FromWorker)
-_TO_WORKER = msgspec.msgpack.Decoder(ToWorker)
 _ZAP_DOMAIN = "baton"
 _LINGER_S = 0.3
 # ZeroMQ waits up to twice as long; a live worker has reconnected before it is taken for dead
@@ -88,9 +81,9 @@ class WorkerChannel:
         )
         self._socket.connect(endpoint)
         self._woken: int | None = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._woken, zmq.POLLIN)
+        self._poll = select.poll()
+        self._poll.register(descriptor(self._socket), select.POLLIN)
+        self._poll.register(self._woken, select.POLLIN)
 
     def send(self, message: FromWorker) -> None:
         """Queue a message. Raises ChannelRefused when the coordinator has refused this worker.
@@ -111,17 +104,21 @@ class WorkerChannel:
         dropped: the coordinator learns of the lost order from the next heartbeats, and this
         worker's other requests go on.
         """
-        if not self._has_message(timeout_s):
+        frames = self._receive_now()
+        if frames is None and timeout_s > 0:
+            self._wait(timeout_s)
+            frames = self._receive_now()
+        if frames is None:
             self._handshakes.check()
             return []
         messages = []
-        while self._socket.poll(0):
-            frames = self._socket.recv_multipart()
+        while frames is not None:
             try:
                 messages.append(to_worker(frames, ours=self._protocol))
             except MalformedMessage as error:
                 self.malformed_dropped += 1
                 log.error("dropped a malformed message: %s", error)
+            frames = self._receive_now()
         return messages
 
     def wake(self) -> None:
@@ -145,13 +142,21 @@ class WorkerChannel:
         ending.start()
         ending.join(_LOOK_UP_S + (_LINGER_S if connected else 0.0))
 
-    def _has_message(self, timeout_s: float) -> bool:
-        if timeout_s <= 0:
-            return bool(self._socket.poll(0))
-        ready = dict(self._poller.poll(round(timeout_s * 1000)))
-        if self._woken is not None and self._woken in ready:
-            os.eventfd_read(self._woken)
-        return self._socket in ready
+    def _receive_now(self) -> list[bytes] | None:
+        """The frames of the next message that has come."""
+        return self._socket.recv_multipart() if has_message(self._socket) else None
+
+    def _wait(self, timeout_s: float) -> None:
+        """Return when a message has come, at ``wake``, or after ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            ready = dict(self._poll.poll(round(left_s * 1000)))
+            if self._woken is not None and self._woken in ready:
+                os.eventfd_read(self._woken)
+                return
+            # NOTE: the socket's descriptor is readable at any change, also when it has sent.
+            if not ready or has_message(self._socket):
+                return
 
 
 class CoordinatorChannel:
@@ -164,13 +169,14 @@ class CoordinatorChannel:
         ``keys``. With keys a running event loop is required, since it answers handshakes."""
         require_keys("bind", endpoint, keys)
         self._protocol = protocol.encode()
-        self._context = zmq.asyncio.Context()
+        self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._socket.setsockopt(zmq.LINGER, 500)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         self._socket.set_hwm(0)
+        self._reader = SocketReader(self._socket)
         self._strangers = StrangerWatch(self._socket)
         self._authenticator: AsyncioAuthenticator | None = None
         if keys is not None:
@@ -184,23 +190,25 @@ class CoordinatorChannel:
 
     def send(self, instance: str, message: ToWorker) -> bool:
         """Queue a message; False when no such worker is connected."""
-        frames = (instance.encode(), self._protocol, encode(message))
-        sent = self._socket.send_multipart(frames)
-        assert isinstance(sent, asyncio.Future), "an asyncio socket sends by futures"
-        assert sent.done(), "an unbounded queue was full"
-        error = sent.exception()
-        if isinstance(error, zmq.ZMQError) and error.errno == zmq.EHOSTUNREACH:
+        try:
+            self._socket.send_multipart(
+                (instance.encode(), self._protocol, encode(message)), zmq.NOBLOCK
+            )
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
             return False
-        if error is not None:
-            raise error
+        self._reader.has_sent()
         return True
 
-    async def receive(self) -> tuple[str, FromWorker | WireError]:
-        """The next message and its sender. An error is returned, not raised: one faulty worker must
-        not end the loop that serves the others. A sender whose identity is no instance id is named
-        by the ``repr`` of the identity, to which ``send`` cannot send."""
-        identity, *frames = await self._socket.recv_multipart()
-        return from_worker(identity, frames, ours=self._protocol)
+    async def deliver(
+        self, take: Callable[[str, FromWorker | WireError], None], *, turn_s: float
+    ) -> None:
+        """Give ``take`` every message with its sender, until cancelled; others get the event loop
+        every ``turn_s``. An error is given, not raised: one faulty worker must not end the loop
+        that serves the others. A sender whose identity is no instance id is named by the ``repr``
+        of the identity, to which ``send`` cannot send."""
+        await self._reader.deliver(lambda frames: take(*self._read(frames)), turn_s=turn_s)
 
     def tell_of_strangers(self) -> None:
         """Log how many connections were refused, at most once a minute; call it at every
@@ -219,6 +227,10 @@ class CoordinatorChannel:
         self._socket.close()
         self._context.term()
 
+    def _read(self, frames: list[bytes]) -> tuple[str, FromWorker | WireError]:
+        identity, *rest = frames
+        return from_worker(identity, rest, ours=self._protocol)
+
     def _admit_only(self, keys: ChannelKeys) -> None:
         self._socket.setsockopt(zmq.CURVE_SERVER, 1)
         self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.coordinator.secret)
@@ -236,48 +248,3 @@ class _OneKey:
 
     def callback(self, domain: str, key: bytes) -> bool:
         return hmac.compare_digest(key, self._public)
-
-
-def from_worker(
-    identity: bytes, frames: list[bytes], *, ours: bytes
-) -> tuple[str, FromWorker | WireError]:
-    """A worker's instance and its message; a WireError for bytes that are none. Does not raise."""
-    if not _INSTANCE.fullmatch(identity):
-        return repr(identity), MalformedMessage(f"identity {identity!r} is no instance id")
-    instance = identity.decode()
-    try:
-        payload = _payload(frames, peer=instance, ours=ours)
-        message = _decode(_FROM_WORKER, payload, peer=instance)
-    except WireError as error:
-        return instance, error
-    if isinstance(message, Hello) and message.instance != instance:
-        named = message.instance[:64]
-        return instance, MalformedMessage(f"from {instance}: it names instance {named!r}")
-    return instance, message
-
-
-def to_worker(frames: list[bytes], *, ours: bytes) -> ToWorker:
-    """The coordinator's message; raises ProtocolMismatch or MalformedMessage, nothing else."""
-    payload = _payload(frames, peer="the coordinator", ours=ours)
-    message: ToWorker = _decode(_TO_WORKER, payload, peer="the coordinator")
-    return message
-
-
-def _payload(frames: list[bytes], *, peer: str, ours: bytes) -> bytes:
-    if len(frames) != 2:
-        raise MalformedMessage(f"{len(frames)} frames from {peer}, not 2")
-    theirs, payload = frames
-    if theirs != ours:
-        raise ProtocolMismatch(
-            ours=ours.decode(), theirs=theirs[:40].decode(errors="replace"), peer=peer
-        )
-    return payload
-
-
-def _decode(decoder: msgspec.msgpack.Decoder[T], payload: bytes, *, peer: str) -> T:
-    try:
-        return decoder.decode(payload)
-    # NOTE: msgspec raises UnicodeDecodeError and RecursionError for bad strings and deep nesting,
-    # neither of them its own DecodeError. Decoding has no effects, so any failure is the sender's.
-    except Exception as error:
-        raise MalformedMessage(f"from {peer}: {error}") from error

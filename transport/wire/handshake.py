@@ -13,6 +13,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from transport.wire.errors import ChannelRefused
 from transport.wire.secret_setting import CHANNEL_SECRET
+from transport.wire.socket_reader import has_message
 
 REFUSED_AFTER_S = 5.0
 
@@ -64,7 +65,7 @@ class HandshakeWatch:
         return self._connected
 
     def _read(self) -> None:
-        while self._monitor.poll(0):
+        while has_message(self._monitor):
             event = recv_monitor_message(self._monitor)["event"]
             self._connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             if self._connected:

@@ -1,0 +1,64 @@
+"""The bytes of a message on the channel, and back: a frame is ``[protocol, payload]``.
+
+The protocol is compared before the payload is decoded, so two versions always recognise each other,
+whatever changed in the structs.
+"""
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from transport.wire.errors import MalformedMessage, ProtocolMismatch, WireError
+from transport.wire.messages import FromWorker, Hello, ToWorker
+
+T = TypeVar("T")
+
+_INSTANCE = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_FROM_WORKER = msgspec.msgpack.Decoder(FromWorker)
+_TO_WORKER = msgspec.msgpack.Decoder(ToWorker)
+
+
+def from_worker(
+    identity: bytes, frames: list[bytes], *, ours: bytes
+) -> tuple[str, FromWorker | WireError]:
+    """A worker's instance and its message; a WireError for bytes that are none. Does not raise."""
+    if not _INSTANCE.fullmatch(identity):
+        return repr(identity), MalformedMessage(f"identity {identity!r} is no instance id")
+    instance = identity.decode()
+    try:
+        payload = _payload(frames, peer=instance, ours=ours)
+        message = _decode(_FROM_WORKER, payload, peer=instance)
+    except WireError as error:
+        return instance, error
+    if isinstance(message, Hello) and message.instance != instance:
+        named = message.instance[:64]
+        return instance, MalformedMessage(f"from {instance}: it names instance {named!r}")
+    return instance, message
+
+
+def to_worker(frames: list[bytes], *, ours: bytes) -> ToWorker:
+    """The coordinator's message; raises ProtocolMismatch or MalformedMessage, nothing else."""
+    payload = _payload(frames, peer="the coordinator", ours=ours)
+    message: ToWorker = _decode(_TO_WORKER, payload, peer="the coordinator")
+    return message
+
+
+def _payload(frames: list[bytes], *, peer: str, ours: bytes) -> bytes:
+    if len(frames) != 2:
+        raise MalformedMessage(f"{len(frames)} frames from {peer}, not 2")
+    theirs, payload = frames
+    if theirs != ours:
+        raise ProtocolMismatch(
+            ours=ours.decode(), theirs=theirs[:40].decode(errors="replace"), peer=peer
+        )
+    return payload
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], payload: bytes, *, peer: str) -> T:
+    try:
+        return decoder.decode(payload)
+    # NOTE: msgspec raises UnicodeDecodeError and RecursionError for bad strings and deep nesting,
+    # neither of them its own DecodeError. Decoding has no effects, so any failure is the sender's.
+    except Exception as error:
+        raise MalformedMessage(f"from {peer}: {error}") from error

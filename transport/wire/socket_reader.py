@@ -1,0 +1,81 @@
+"""Messages of a ZeroMQ socket, given to a function by the event loop itself.
+
+A worker may wait for what follows from a message. With zmq.asyncio a task would wait for it, and
+run a turn of the event loop later.
+
+NOTE: a ZeroMQ socket's descriptor becomes readable at changes only, and a look at the socket, also
+by sending, takes that back. So whoever has looked must look on until nothing is there.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import zmq
+
+Frames = list[bytes]
+
+
+class SocketReader:
+    """Reads one socket, on one event loop."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        self._socket = socket
+        self._look: Callable[[], None] | None = None
+        self._looking = False
+
+    async def deliver(self, take: Callable[[Frames], None], *, turn_s: float) -> None:
+        """Give ``take`` every message, until cancelled. While messages wait, others get the event
+        loop every ``turn_s``. Raises what ``take``
+        raises."""
+        loop = asyncio.get_running_loop()
+        failed: asyncio.Future[None] = loop.create_future()
+
+        def look() -> None:
+            if failed.done():
+                return
+            self._looking = True
+            try:
+                self._read(take, turn_s)
+            except Exception as error:
+                failed.set_exception(error)
+            finally:
+                self._looking = False
+
+        self._look, readable = look, descriptor(self._socket)
+        loop.add_reader(readable, look)
+        loop.call_soon(look)
+        try:
+            await failed
+        finally:
+            loop.remove_reader(readable)
+            failed.cancel()
+            self._look = None
+
+    def has_sent(self) -> None:
+        """To be called when something was sent on the socket."""
+        if self._look is not None and not self._looking and has_message(self._socket):
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _read(self, take: Callable[[Frames], None], turn_s: float) -> None:
+        began = time.monotonic()
+        while has_message(self._socket):
+            take(self._socket.recv_multipart())
+            if time.monotonic() - began >= turn_s:
+                assert self._look is not None, "read by itself"
+                asyncio.get_running_loop().call_soon(self._look)
+                return
+
+
+def has_message(socket: "zmq.Socket[bytes]") -> bool:
+    """Whether the socket has a message to be received now."""
+    events = socket.getsockopt(zmq.EVENTS)
+    assert isinstance(events, int)
+    return bool(events & zmq.POLLIN)
+
+
+def descriptor(socket: "zmq.Socket[bytes]") -> int:
+    """Readable when the socket has changed."""
+    number = socket.getsockopt(zmq.FD)
+    assert isinstance(number, int)
+    return number
