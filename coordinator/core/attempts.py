@@ -90,6 +90,7 @@ class Attempts:
         if offer is None:
             request.decode_worker = request.prefill_worker
             request.state = State.DECODING
+            request.forget_prefix_keys()
         else:
             request.offer = offer
             request.state = State.HANDOFF

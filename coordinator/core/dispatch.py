@@ -37,8 +37,9 @@ from transport.wire.messages import Cancel, Release, ToWorker
 
 
 class Dispatcher:
-    """Places requests and takes them back. ``send`` gives a worker a message, ``changed`` is called
-    with each request that was placed; ``clock`` and ``monotonic`` are the lifecycle's."""
+    """Places requests and takes them back. ``send`` gives a worker a message when the event is over,
+    or before that at ``send_orders``; ``changed`` is called with each request that was placed;
+    ``clock`` and ``monotonic`` are the lifecycle's."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Dispatcher:
         clock: Callable[[], float],
         monotonic: Callable[[], float],
         send: Callable[[str, ToWorker], None],
+        send_orders: Callable[[], None],
         changed: Callable[[Request], None],
     ) -> None:
         self.queue: list[Request] = []
@@ -63,6 +65,7 @@ class Dispatcher:
         self._clock = clock
         self._monotonic = monotonic
         self._send = send
+        self._send_orders = send_orders
         self._changed = changed
         self._num_placed = 0
 
@@ -99,6 +102,8 @@ class Dispatcher:
             _remove(request, self.parked)
             self.enqueue(request)
         waited_for = self._run_handoffs()
+        # Decode workers wait for theirs, and to look prompts up takes as long as a handoff.
+        self._send_orders()
         for request in list(self.suspects):
             worker = self._trials.alone(self._first_workers(request), request)
             if worker is not None and (place := self._choose_first([worker], request)):

@@ -75,8 +75,9 @@ class Outbox:
     """Collects the effects of an event and gives each to ``carry_out`` when the event is over.
 
     Every event is a ``with`` block, so that no effect waits for a later event. Orders to workers go
-    first: a GPU may be idle until its order comes, and the rest takes its time. An event that
-    begins inside another one, or while effects are carried out, adds to what is carried out next.
+    first: a GPU may be idle until its order comes, and the rest takes its time; ``send_orders``
+    lets them go while the event goes on. An event that begins inside another one, or while effects
+    are carried out, adds to what is carried out next.
     """
 
     def __init__(self, carry_out: Callable[[Effect], None]) -> None:
@@ -88,6 +89,12 @@ class Outbox:
     def send(self, instance: str, message: ToWorker) -> None:
         assert self._depth, "an order outside an event"
         self._orders.append(Send(instance, message))
+
+    def send_orders(self) -> None:
+        """Carry out the orders so far: what the event has yet to decide takes long. Inside another
+        event they wait for its end."""
+        while self._depth == 1 and self._orders:
+            self._carry_out(self._orders.pop(0))
 
     def add(self, effect: Effect) -> None:
         assert self._depth, "an effect outside an event"

@@ -73,7 +73,8 @@ class Lifecycle:
         self._trials = Trials(registry, trials or TrialLimits(), monotonic)
         self._dispatcher = Dispatcher(
             registry, limits, self._faults, self._trials, clock=clock, monotonic=monotonic,
-            send=outbox.send, changed=lambda request: self._attempts.record(request),
+            send=outbox.send, send_orders=outbox.send_orders,
+            changed=lambda request: self._attempts.record(request),
         )  # fmt: skip
         self._attempts = Attempts(
             self.requests, registry, self._dispatcher, self._faults, self._trials, outbox,

@@ -185,14 +185,14 @@ class Request:
         return True
 
     def forget_prefix_keys(self) -> None:
-        """They are as large as the prompt, and looked up no more."""
+        """It is placed where it will be decoded: they are as large as the prompt, and looked up no
+        more."""
         self._keys = None
 
     def was_prefilled(self, message: Prefilled, now: float) -> None:
         """Note what its prefill took. Called before the message's token is counted."""
         if not self.output_ids:
             self.num_reused, self.reused = message.num_reused, message.reused
-        self.forget_prefix_keys()
         self.stages |= {
             "prefilled_at": now,
             "prefill_wait_s": message.wait_s,
