@@ -136,7 +136,8 @@ class KVTransferQueue:
             if sequence.keys is not None:
                 self._allocator.kept.note_prompt(sequence.keys, offer.num_tokens)
             sequence.made.append(prefix)
-        allocation = sequence.allocation = self._allocator.reserve(num_pages, prefix)
+        allocation = self._allocator.reserve_unpublished(num_pages, prefix)
+        sequence.allocation = allocation
         return Wanted.into(
             allocation.pages, allocation.slot.id, offer, num_shared=allocation.num_shared
         )
@@ -160,6 +161,15 @@ class KVTransferQueue:
             transfer.launched_at = launched_at
             transfer.deadline = launched_at + self._pull_timeout_s
         self.receiving += admitted
+        for transfer in admitted:
+            self._while_copying(transfer.sequence)
+
+    def _while_copying(self, sequence: Sequence) -> None:
+        """Do what need not be done before the bytes move."""
+        assert sequence.allocation is not None, "receiving without pages"
+        self._allocator.publish(sequence.allocation)
+        if sequence.keys is not None:
+            sequence.keys.hash_all()  # for when the answer is kept
 
     def done(self) -> list[KVTransfer]:
         """Transfers whose copy is done, with or without success; they leave the queue."""

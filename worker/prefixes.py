@@ -68,8 +68,7 @@ class Prefixes:
     def name(self, sequence: Sequence) -> None:
         """Give an arriving sequence its keys, unless all of it has to be computed."""
         if self._enabled and sequence.sampling.prompt_logprobs is None:
-            sequence.keys = keys = self._keys(sequence)
-            keys.pages(keys.num_pages)  # hashed now, and not when all that wait are compared
+            sequence.keys = self._keys(sequence)
 
     def begin(self, sequence: Sequence) -> None:
         """The sequence is bound, and its first chunk about to be launched: put what it reuses into

@@ -199,6 +199,8 @@ class Worker:
         if isinstance(message, Decode):
             self._pulling.add(sequence, message.offer, self._session.in_socket_s)
         else:
+            if sequence.keys is not None:
+                sequence.keys.hash_all()  # now, and not when all that wait are compared
             self._prompts.add(sequence)
 
     def _cancel(self, request_id: str, attempt: int) -> bool:

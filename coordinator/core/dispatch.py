@@ -37,8 +37,8 @@ from transport.wire.messages import Cancel, Release, ToWorker
 
 
 class Dispatcher:
-    """Places requests and takes them back. ``send`` gives a worker a message when the event is over,
-    or before that at ``send_orders``; ``changed`` is called with each request that was placed;
+    """Places requests and takes them back. ``send`` gives a worker a message at the end of the
+    event, or at ``send_orders`` before; ``changed`` is called with each request that was placed;
     ``clock`` and ``monotonic`` are the lifecycle's."""
 
     def __init__(

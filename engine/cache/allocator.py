@@ -40,9 +40,9 @@ def _nothing_freed(slot: StateSlot | None, pages: Sequence[int]) -> None:
 class CacheAllocator:
     """The two pools kept together, so that a sequence has both or neither.
 
-    ``on_reserve`` runs before anything is written to a slot for its new owner; ``on_free`` when the
-    last owner of a slot (or None) and of pages has gone: a worker publishes the slot's epoch there,
-    and tests poison memory. ``on_keep`` is called with each prefix that is kept from now on,
+    ``on_reserve`` is called with a slot's new owner, ``on_free`` when the last owner of a slot (or
+    None) and of pages has gone: a worker publishes the slot's epoch there, and tests poison memory.
+    ``on_keep`` is called with each prefix that is kept from now on,
     ``on_evict`` with each that is found no more.
     """
 
@@ -103,8 +103,22 @@ class CacheAllocator:
         return num_new <= self.free_pages - self._pages.count_only_kept(prefix.pages)
 
     def reserve(self, num_pages: int, prefix: KeptPrefix | None = None) -> CacheAllocation:
+        """``reserve_unpublished``, and published."""
+        allocation = self.reserve_unpublished(num_pages, prefix)
+        self.publish(allocation)
+        return allocation
+
+    def publish(self, allocation: CacheAllocation) -> None:
+        """Let peers see who has the state slot: to be called before one is told of it, or it is
+        released."""
+        self._on_reserve(allocation.slot)
+
+    def reserve_unpublished(
+        self, num_pages: int, prefix: KeptPrefix | None = None
+    ) -> CacheAllocation:
         """A state slot and ``num_pages`` pages, the first of them the whole pages of ``prefix``;
-        raises PoolExhausted, taking neither. Kept prefixes are evicted as needed."""
+        raises PoolExhausted, taking neither. Kept prefixes are evicted as needed. Peers see that
+        the state slot is free, or its former owner's no more, until ``publish``."""
         shared: tuple[int, ...] = ()
         if prefix is not None:
             shared = prefix.pages[: prefix.num_tokens // self._page_size]
@@ -126,7 +140,6 @@ class CacheAllocator:
                 self.unpin(prefix)
         allocation = CacheAllocation(slot, [*shared, *pages], len(shared))
         self._allocations.add(allocation)
-        self._on_reserve(slot)
         return allocation
 
     def grow(self, allocation: CacheAllocation, num_pages: int) -> None:

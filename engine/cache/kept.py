@@ -6,6 +6,7 @@ may go on writing behind them. Pages without a state behind them are of no use t
 pages are never kept alone.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -78,6 +79,7 @@ class KeptPrefixes:
         self._ends: dict[bytes, list[KeptPrefix]] = {}  # by the key of their whole pages
         self._beside = beside
         self._known = KnownPrefixes(page_size)
+        self._begins: Counter[bytes] = Counter()  # those that begin with a page, by its key
         self._kept: dict[bytes, KeptPrefix] = {}
         self._doubted: set[KeptPrefix] = set()
         self._new: dict[bytes, KeptPrefix] = {}
@@ -108,6 +110,8 @@ class KeptPrefixes:
         if asked not in self._answers:
             if len(self._answers) == MAX_ANSWERS:
                 self._answers.clear()
+            if keys.num_pages and not self._begins.get(keys.pages(1)):
+                max_tokens = min(max_tokens, self._page_size - 1)  # a prompt is not hashed in vain
             found = self._known.longest(keys, max_tokens)
             self._answers[asked] = None if found is None else self._kept[found[0]]
         return self._answers[asked]
@@ -124,6 +128,7 @@ class KeptPrefixes:
         self._known.add(kept.key, kept.pages_key, kept.num_tokens)
         self._answers.clear()
         if kept.num_tokens >= self._page_size:
+            self._begins[kept.page_keys[1]] += 1
             self._ends.setdefault(kept.pages_key, []).append(kept)
         if uses is None:
             self.odds.note_kept(kept.pages_key, kept.kind, kept.num_tokens)
@@ -189,6 +194,9 @@ class KeptPrefixes:
             ends.remove(kept)
             if not ends:
                 del self._ends[kept.pages_key]
+            self._begins[kept.page_keys[1]] -= 1
+            if not self._begins[kept.page_keys[1]]:
+                del self._begins[kept.page_keys[1]]
 
     def note_pinned(self, kept: KeptPrefix) -> None:
         self._num_pinned += not kept.num_users

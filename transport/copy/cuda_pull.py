@@ -215,7 +215,7 @@ class CudaCopyStream:
         num_blocks = num_pages + 2 * num_handoffs
         launch = self._launches.take(num_blocks, num_handoffs)
         self._fill(launch.table(num_blocks), launch.words(num_handoffs), wanted, peers)
-        if self._after is not None:
+        if self._after is not None and not self._after.query():
             self._stream.wait_stream(self._after)
         if self._after_steps:
             self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))

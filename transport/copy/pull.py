@@ -47,7 +47,9 @@ class Wanted:
     ) -> "Wanted":
         """The offer, but what the first ``num_shared`` of ``pages`` have of it already."""
         offered = offer.block_table
-        missing = structs.replace(offer, block_table=offered[num_shared:])
+        missing = offer
+        if num_shared:
+            missing = structs.replace(offer, block_table=offered[num_shared:])
         return cls(missing, tuple(pages[num_shared : len(offered)]), state_slot)
 
 

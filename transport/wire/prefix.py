@@ -46,6 +46,10 @@ class PrefixKeys:
             known.append(page.digest())
         return known[num_pages]
 
+    def hash_all(self) -> None:
+        """Hash what was not asked for yet."""
+        self.pages(self.num_pages)
+
     def pages_up_to(self, num_pages: int) -> list[bytes]:
         """The keys of the first whole pages: of 0, 1, … ``num_pages``."""
         self.pages(num_pages)
