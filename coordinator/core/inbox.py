@@ -88,8 +88,8 @@ class Inbox:
             case TransferDone():
                 self._lifecycle.transfer_done(instance, message)
             case Tokens(tokens=tokens):
-                worker.output_tokens.add(len(tokens), worker.heard_at)
                 self._lifecycle.tokens(instance, message)
+                worker.output_tokens.add(len(tokens), worker.heard_at)
             case PrefixesChanged():
                 self._prefixes_changed(worker, message)
             case Failed():
