@@ -14,7 +14,7 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.cache.allocator import CacheAllocator
+from engine.cache.allocator import CacheAllocation, CacheAllocator
 from engine.cache.kept import KeptPrefix
 from engine.sequence import Sequence
 from transport.copy.pull import Copied, CopyStream, Pull, Wanted
@@ -71,6 +71,7 @@ class KVTransferQueue:
         self.peers: set[str] = set()
         self.pending: list[KVTransfer] = []
         self.receiving: list[KVTransfer] = []
+        self._unpublished: list[CacheAllocation] = []
 
     def add_peer(self, instance: str, memory: MemoryExport) -> None:
         """Map a peer's memory, unless it is; raises PeerGone, LayoutMismatch."""
@@ -138,6 +139,7 @@ class KVTransferQueue:
             sequence.made.append(prefix)
         allocation = self._allocator.reserve_unpublished(num_pages, prefix)
         sequence.allocation = allocation
+        self._unpublished.append(allocation)
         return Wanted.into(
             allocation.pages, allocation.slot.id, offer, num_shared=allocation.num_shared
         )
@@ -162,14 +164,16 @@ class KVTransferQueue:
             transfer.deadline = launched_at + self._pull_timeout_s
         self.receiving += admitted
         for transfer in admitted:
-            self._while_copying(transfer.sequence)
+            if transfer.sequence.keys is not None:
+                transfer.sequence.keys.hash_all()  # while the bytes move: the answer may be kept
 
-    def _while_copying(self, sequence: Sequence) -> None:
-        """Do what need not be done before the bytes move."""
-        assert sequence.allocation is not None, "receiving without pages"
-        self._allocator.publish(sequence.allocation)
-        if sequence.keys is not None:
-            sequence.keys.hash_all()  # for when the answer is kept
+    def publish(self) -> None:
+        """Let peers see who has the state slots of sequences on their way in. Nobody waits for it:
+        to be called once their copies and steps are launched."""
+        while self._unpublished:
+            allocation = self._unpublished.pop()
+            if not allocation.released:
+                self._allocator.publish(allocation)
 
     def done(self) -> list[KVTransfer]:
         """Transfers whose copy is done, with or without success; they leave the queue."""

@@ -129,6 +129,7 @@ class Worker:
         for sequence in self._pulling.arrived(num_growing=self._room.num_beside_transfers()):
             self._sequences.add(sequence)
         step = self._steps.launch(willing=not self._prompts.has_work)
+        self._transfers.publish()
         for given_up in self._sequences.take_given_up():
             self._reports.failed(*given_up)
         if step == "undecided":

@@ -56,7 +56,7 @@ class Attempts:
 
     def emit(self, request: Request, token: TokenOut) -> bool:
         """Stream the request's next token, which may be its last one; False for another token,
-        which is stale."""
+        which is stale. Unless it has ended, the request is to be counted anew."""
         if token.index != len(request.output_ids):
             return False
         if "first_token_at" not in request.stages:
@@ -81,8 +81,6 @@ class Attempts:
             for instance in (request.prefill_worker, request.decode_worker):
                 self._dispatcher.unassign(request, instance)
             self._end(request, State.FINISHED)
-        else:
-            self._dispatcher.recount(request)
         return True
 
     def after_prefill(self, request: Request, offer: Offer | None) -> None:
@@ -91,11 +89,11 @@ class Attempts:
             request.decode_worker = request.prefill_worker
             request.state = State.DECODING
             request.forget_prefix_keys()
+            self._dispatcher.recount(request)
         else:
             request.offer = offer
             request.state = State.HANDOFF
             self._dispatcher.hand_off(request)
-        self._dispatcher.recount(request)
         self.record(request)
 
     def leave_decode_worker(self, request: Request, code: str, message: str) -> None:

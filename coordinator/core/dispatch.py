@@ -68,6 +68,7 @@ class Dispatcher:
         self._send_orders = send_orders
         self._changed = changed
         self._num_placed = 0
+        self._computed: list[Request] = []
 
     @property
     def num_queued(self) -> int:
@@ -83,8 +84,9 @@ class Dispatcher:
             insort(self.queue, request, key=_arrival)
 
     def hand_off(self, request: Request) -> None:
-        """Queue a request until a decode worker pulls its offer."""
+        """Queue a request until a decode worker pulls its offer. ``run`` counts it anew."""
         insort(self.handoffs, request, key=_arrival)
+        self._computed.append(request)
 
     def withdraw(self, request: Request) -> None:
         """Remove a request from the queues, if it waits."""
@@ -102,8 +104,10 @@ class Dispatcher:
             _remove(request, self.parked)
             self.enqueue(request)
         waited_for = self._run_handoffs()
-        # Decode workers wait for theirs, and to look prompts up takes as long as a handoff.
+        # Decode workers wait for theirs, and what follows is about prompts and takes as long.
         self._send_orders()
+        while self._computed:
+            self.recount(self._computed.pop())
         for request in list(self.suspects):
             worker = self._trials.alone(self._first_workers(request), request)
             if worker is not None and (place := self._choose_first([worker], request)):

@@ -258,6 +258,8 @@ class Lifecycle:
                 if request is None:
                     continue
                 self.stale_dropped += not self._attempts.emit(request, token)
+                if not request.state.terminal:
+                    self._dispatcher.recount(request)
                 passed = request.suspect and self._trials.passes(request)
                 ended = ended or passed or request.state.terminal
             if ended:

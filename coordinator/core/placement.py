@@ -80,7 +80,9 @@ def choose_decode(
         num_sequences = len(worker.assigned) - (reuse.num_tokens >= SEQUENCE_WORTH_LEN)
         return num_sequences, -worker.free_pages
 
-    room = (w for w in workers if _has_room(w, request.num_tokens + 1, growing=True))
+    room = [w for w in workers if _has_room(w, request.num_tokens + 1, growing=True)]
+    if len(room) == 1:  # a prompt is looked up where that matters
+        return room[0]
     least = _least_loaded((Place(w, reuses(w)) for w in room), request, load)
     return None if least is None else least.worker
 

@@ -85,9 +85,13 @@ def kept_at(request: Request, registry: Registry) -> Reuses:
     keys = _keys_of(request, registry)
     if keys is None:
         return nothing
-    found = registry.kept.of(keys, request.num_tokens)
-    kept = {instance: prefix.num_tokens for instance, prefix in reversed(found)}
-    return lambda worker: Reuse(kept.get(worker.instance, 0))
+
+    @cache
+    def kept() -> dict[str, int]:
+        found = registry.kept.of(keys, request.num_tokens)
+        return {instance: prefix.num_tokens for instance, prefix in reversed(found)}
+
+    return lambda worker: Reuse(kept().get(worker.instance, 0))
 
 
 def _keys_of(request: Request, registry: Registry) -> PrefixKeys | None:

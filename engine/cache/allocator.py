@@ -21,11 +21,13 @@ from transport.wire.prefix import PrefixKeys
 @dataclass(eq=False)
 class CacheAllocation:
     """The pages and the state slot of one sequence; invalid once released. The first ``num_shared``
-    pages are others' too: the sequence only reads them."""
+    pages are others' too: the sequence only reads them. ``published``: peers see who has the slot;
+    until then they see that it is free."""
 
     slot: StateSlot
     pages: list[int] = field(default_factory=list)
     num_shared: int = 0
+    published: bool = False
     released: bool = False
 
 
@@ -109,16 +111,17 @@ class CacheAllocator:
         return allocation
 
     def publish(self, allocation: CacheAllocation) -> None:
-        """Let peers see who has the state slot: to be called before one is told of it, or it is
-        released."""
-        self._on_reserve(allocation.slot)
+        """Let peers see who has the state slot, before one is told of it."""
+        if not allocation.published:
+            self._on_reserve(allocation.slot)
+            allocation.published = True
 
     def reserve_unpublished(
         self, num_pages: int, prefix: KeptPrefix | None = None
     ) -> CacheAllocation:
         """A state slot and ``num_pages`` pages, the first of them the whole pages of ``prefix``;
-        raises PoolExhausted, taking neither. Kept prefixes are evicted as needed. Peers see that
-        the state slot is free, or its former owner's no more, until ``publish``."""
+        raises PoolExhausted, taking neither. Kept prefixes are evicted as needed. Peers see the
+        state slot as free until ``publish``, or until it is kept with a prefix."""
         shared: tuple[int, ...] = ()
         if prefix is not None:
             shared = prefix.pages[: prefix.num_tokens // self._page_size]
@@ -204,6 +207,7 @@ class CacheAllocator:
             self.release(allocation)
             return None
         self._forget(allocation)
+        self.publish(allocation)
         kept = self._prefix_of(allocation, keys, num_tokens, allocation.slot, "answer")
         self._pages.keep(kept.pages)
         self._on_free(None, self._pages.release(allocation.pages))

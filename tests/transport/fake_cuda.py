@@ -47,6 +47,9 @@ class Stream:
     def __init__(self, *args: object, **options: object) -> None:
         pass
 
+    def query(self) -> bool:
+        return True
+
     def wait_stream(self, other: object) -> None:
         Stream.waited_for += 1
 

@@ -7,6 +7,7 @@ graph, which reads from memory how many blocks to copy.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -42,14 +43,18 @@ class CopyLaunch:
         with torch.cuda.stream(stream):  # torch reuses it on this stream alone
             self._on_device = torch.empty(num_words, dtype=torch.int64, device=stream.device)
         self._sizes, self._shape = sizes, shape
-        self._launch = self._three_kernels
+        self._launch = self._enqueue_kernels
         self.captured = False
 
     def capture(self) -> None:
         """Launch the three kernels, which have run before, as one graph from now on. The graph has
         the addresses of their memory, which this object keeps allocated."""
-        self._launch = captured(self._three_kernels, self._stream)
+        self._launch = captured(self._enqueue_kernels, self._stream)
         self.captured = True
+
+    def _enqueue_kernels(self) -> None:
+        with torch.cuda.stream(self._stream):
+            self._three_kernels()
 
     def _three_kernels(self) -> None:
         counts = self._on_device[:_COUNTS]
@@ -71,10 +76,9 @@ class CopyLaunch:
     def enqueue(self, num_pages: int, num_handoffs: int) -> None:
         """Enqueue the upload of the table, the copy, and behind it the reading of ``words``."""
         self._rows[:_COUNTS] = num_pages, num_handoffs
-        with torch.cuda.stream(self._stream):
-            self.began.record(self._stream)
-            self._launch()
-            self.finished.record(self._stream)
+        self.began.record(self._stream)
+        self._launch()
+        self.finished.record(self._stream)
 
     def outcome(self, num_handoffs: int) -> tuple[list[int], float]:
         """The words read, and the seconds that the copy took."""
@@ -117,11 +121,18 @@ class CopyLaunches:
 
 
 def captured(work: Callable[[], None], stream: torch.cuda.Stream) -> Callable[[], None]:
-    """``work``, which only enqueues, captured as a graph; calling the result launches the graph."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.stream(stream):
-        # What a capture forbids is forbidden to this thread alone.
-        graph.capture_begin(capture_error_mode="thread_local")
-        work()
-        graph.capture_end()
-    return graph.replay
+    """``work``, which only enqueues on ``stream``, captured as a graph; calling the result launches
+    the graph there.
+
+    NOTE: by cupy, since torch launches a graph on its current stream, and to change that takes the
+    host as long as the launch.
+    """
+    from cupy.cuda import ExternalStream, runtime  # cupy is on GPU machines only
+
+    on_stream = ExternalStream(stream.cuda_stream)
+    # What a capture forbids is forbidden to this thread alone.
+    on_stream.begin_capture(runtime.streamCaptureModeThreadLocal)
+    work()
+    graph = on_stream.end_capture()
+    launch: Callable[[], None] = partial(graph.launch, on_stream)
+    return launch

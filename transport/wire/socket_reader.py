@@ -22,16 +22,16 @@ class SocketReader:
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         self._socket = socket
         self._look: Callable[[], None] | None = None
-        self._looking = False
+        self._looking = self._will_look = False
 
     async def deliver(self, take: Callable[[Frames], None], *, turn_s: float) -> None:
         """Give ``take`` every message, until cancelled. While messages wait, others get the event
-        loop every ``turn_s``. Raises what ``take``
-        raises."""
+        loop every ``turn_s``. Raises what ``take`` raises."""
         loop = asyncio.get_running_loop()
         failed: asyncio.Future[None] = loop.create_future()
 
         def look() -> None:
+            self._will_look = False
             if failed.done():
                 return
             self._looking = True
@@ -42,9 +42,13 @@ class SocketReader:
             finally:
                 self._looking = False
 
+        def changed() -> None:
+            if not self._will_look:
+                look()
+
         self._look, readable = look, descriptor(self._socket)
-        loop.add_reader(readable, look)
-        loop.call_soon(look)
+        loop.add_reader(readable, changed)
+        self._look_soon()
         try:
             await failed
         finally:
@@ -54,7 +58,12 @@ class SocketReader:
 
     def has_sent(self) -> None:
         """To be called when something was sent on the socket."""
-        if self._look is not None and not self._looking and has_message(self._socket):
+        if not (self._looking or self._will_look) and has_message(self._socket):
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        if self._look is not None:
+            self._will_look = True
             asyncio.get_running_loop().call_soon(self._look)
 
     def _read(self, take: Callable[[Frames], None], turn_s: float) -> None:
@@ -62,8 +71,7 @@ class SocketReader:
         while has_message(self._socket):
             take(self._socket.recv_multipart())
             if time.monotonic() - began >= turn_s:
-                assert self._look is not None, "read by itself"
-                asyncio.get_running_loop().call_soon(self._look)
+                self._look_soon()
                 return
 
 
