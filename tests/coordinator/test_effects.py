@@ -21,6 +21,20 @@ def test_orders_go_first_when_the_event_is_over() -> None:
     assert carried_out == [ORDER, ENDED]
 
 
+def test_orders_may_go_while_their_event_goes_on() -> None:
+    carried_out: list[object] = []
+    outbox = Outbox(carried_out.append)
+    with outbox:
+        outbox.add(ENDED)
+        with outbox:
+            outbox.send(ORDER.instance, ORDER.message)
+            outbox.send_orders()
+            assert carried_out == [], "the event around it has not decided yet"
+        outbox.send_orders()
+        assert carried_out == [ORDER]
+    assert carried_out == [ORDER, ENDED]
+
+
 def test_what_an_effect_brings_about_comes_after_the_other_effects() -> None:
     carried_out: list[object] = []
     again = PlacedAnew(Mock(), "preempted", "")

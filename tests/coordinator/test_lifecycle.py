@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.core.effects import Emit, Ended, HandedOff
+from coordinator.core.effects import Effect, Emit, Ended, HandedOff, Send
 from coordinator.core.observer import to_record
 from coordinator.core.request import State
 from coordinator.record.record import stage_seconds
@@ -13,11 +13,13 @@ from transport.wire.messages import (
     Failed,
     Generate,
     Prefill,
+    Prefilled,
     Release,
     TokenOut,
     Tokens,
     TransferDone,
 )
+from transport.wire.offers import Offer
 from transport.wire.reports import FirstStep
 
 
@@ -39,6 +41,27 @@ def test_a_request_runs_through_prefill_and_decode_and_ends_once() -> None:
     assert not desk.registry.get(decode_at).assigned
     assert not desk.registry.get(prefill_at).assigned
     assert sum(isinstance(e, Ended) for e in desk.take_effects()) == 1
+
+
+def test_an_order_to_decode_is_sent_before_waiting_prompts_are_placed() -> None:
+    desk = Desk(("d-1",))
+    desk.join("p-1", num_pages=4_096)
+    first = desk.submit("r-1", length=12_000)
+    second = desk.submit("r-2", length=12_000)
+    assert second.state is State.QUEUED
+    desk.sent()
+    seen: list[tuple[type, State]] = []
+
+    def carry_out(effect: Effect) -> None:
+        if isinstance(effect, Send):
+            seen.append((type(effect.message), second.state))
+
+    desk.life._outbox._carry_out = carry_out
+    pages = tuple(range(750))
+    message = Prefilled(TokenOut("r-1", 1, 0, 1), Offer("p-1", pages, 2, 3, 12_000), 1.0, 2.0)
+    desk.life.prefilled("p-1", message)
+    assert first.decode_worker == "d-1"
+    assert seen == [(Decode, State.QUEUED), (Prefill, State.PREFILLING)]
 
 
 def test_a_request_at_a_colocated_worker_needs_no_handoff() -> None:

@@ -12,6 +12,7 @@ from tests.simulation.fake_engine import LAYOUT
 from transport.copy.pull import Wanted, copy_offer
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
+from transport.wire import prefix
 from transport.wire.layout import PoolSize
 from transport.wire.messages import Decode
 from transport.wire.offers import Offer
@@ -151,3 +152,48 @@ def test_pages_that_a_handoff_shares_with_a_running_sequence_are_not_counted_aga
     site.queue.release(first)
     assert site.allocator.num_pages_shared == 0
     assert site.allocator.check() == ""
+
+
+def test_state_slots_are_published_behind_the_copies() -> None:
+    site = Site()
+    published: list[int] = []
+    site.allocator = CacheAllocator(
+        PoolSize(40, 4), page_size=PAGE, on_reserve=lambda slot: published.append(slot.id)
+    )
+    puller = SimpleNamespace(pull=site._pull)
+    site.queue = KVTransferQueue(site.allocator, LAYOUT, puller, 10.0, lambda: 0.0)
+    site.queue.peers.add("p-1")
+    sequence, ended = site.pull(), site.pull()
+    assert sequence.allocation is not None
+    assert len(site.wanted) == 2
+    assert published == []
+    site.queue.done()
+    site.queue.release(ended)
+    site.queue.publish()
+    site.queue.publish()
+    assert published == [sequence.allocation.slot.id], "once, and not for a slot that is free again"
+
+
+def test_a_prompt_that_begins_with_nothing_kept_is_hashed_when_its_copy_is_enqueued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    num_hashed = at_copy = 0
+    blake2b = prefix.blake2b
+
+    def counting(*args, **kwargs):
+        nonlocal num_hashed
+        num_hashed += 1
+        return blake2b(*args, **kwargs)
+
+    def pull(wanted: list[Wanted]) -> list[SimpleNamespace]:
+        nonlocal at_copy
+        at_copy = num_hashed
+        return site._pull(wanted)
+
+    site = Site()
+    site.keep()
+    site.queue._puller = SimpleNamespace(pull=pull)
+    monkeypatch.setattr(prefix, "blake2b", counting)
+    site.pull(salt="another tenant")
+    assert at_copy == 3, "the model, the salt and the first page"
+    assert num_hashed == 2 + len(NEXT) // PAGE

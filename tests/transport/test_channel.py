@@ -149,3 +149,36 @@ async def test_garbage_is_an_error_value_and_the_channel_goes_on(
 async def test_an_endpoint_that_cannot_be_bound_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no-such-folder"):
         CoordinatorChannel(f"ipc://{tmp_path}/no-such-folder/c.sock")
+
+
+async def test_nothing_that_comes_while_the_coordinator_sends_is_left_lying(
+    coordinator: CoordinatorChannel,
+) -> None:
+    """Sending, too, looks at the socket, and then its descriptor announces nothing any more."""
+    worker = WorkerChannel(coordinator.endpoint, "decode-1")
+    came: asyncio.Queue[object] = asyncio.Queue()
+    delivering = asyncio.create_task(
+        coordinator.deliver(lambda _, message: came.put_nowait(message), turn_s=0.001)
+    )
+    worker.send(Goodbye())
+    async with asyncio.timeout(10.0):
+        for number in range(200):
+            await came.get()
+            worker.send(Goodbye(unfit=str(number)))
+            threading.Event().wait(0.0005)  # it is there before the coordinator sends
+            assert coordinator.send("decode-1", Alive("c"))
+    delivering.cancel()
+    worker.close()
+
+
+async def test_what_a_handler_raises_ends_the_delivery(coordinator: CoordinatorChannel) -> None:
+    worker = WorkerChannel(coordinator.endpoint, "decode-1")
+    worker.send(Goodbye())
+
+    def fail(instance: str, message: object) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        async with asyncio.timeout(5.0):
+            await coordinator.deliver(fail, turn_s=1.0)
+    worker.close()
