@@ -28,9 +28,9 @@ def at_once(stream: torch.cuda.Stream | None) -> Iterator[None]:
 def allocator_for(engine: Engine) -> CacheAllocator:
     """An allocator that publishes every change of owner in the exported region.
 
-    The exported epoch of a state slot is its owner's, and ``FREE_EPOCH`` while it
-    is free: it changes before anything else may write there, so a puller that finds it unchanged
-    after its copy has read nothing but the offered bytes.
+    The exported epoch of a state slot is its owner's, and ``FREE_EPOCH`` while it is free or its
+    owner is not published: it changes before anything else may write there, so a puller that finds
+    it unchanged after its copy has read nothing but the offered bytes.
     """
     epochs = engine.cache.epochs
 
