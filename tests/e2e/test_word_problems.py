@@ -28,13 +28,20 @@ async def test_held_out_problems_at_concurrency_8(tiny: Stack) -> None:
     await asyncio.to_thread(compare_with_transformers, TINY, choices)
 
 
+def whole(choice: dict) -> list[int]:
+    """Prompt and answer."""
+    return choice["prompt_token_ids"] + choice["token_ids"]
+
+
 @torch.inference_mode()
 def compare_with_transformers(model_dir: Path, choices: list[dict]) -> None:
     """Feed prompt and answer to the reference: at every position of the answer its most likely
     token must be ours, which is what its own greedy decoding would have given."""
     torch.set_num_threads(1)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
-    texts = [choice["prompt_token_ids"] + choice["token_ids"] for choice in choices]
+    # Those of about one length together: each is padded to the longest beside it.
+    choices = sorted(choices, key=lambda choice: len(whole(choice)))
+    texts = [whole(choice) for choice in choices]
     for begin in range(0, len(texts), 25):
         # Padding on the right: a causal model's earlier positions do not see it.
         width = max(map(len, texts[begin : begin + 25]))

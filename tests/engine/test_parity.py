@@ -22,6 +22,14 @@ def prompt(length: int) -> tuple[int, ...]:
 
 
 @cache
+def drafts(name: str) -> dict[int, list[int]]:
+    """What our engine makes of the prompts, by their lengths."""
+    requests = {length: Request(prompt(length), NUM_TOKENS) for length in LENGTHS}
+    Driver(load_engine(checkpoint(name))).run(list(requests.values()))
+    return {length: request.tokens for length, request in requests.items()}
+
+
+@cache
 @torch.inference_mode()
 def truth(name: str, length: int) -> tuple[list[int], torch.Tensor]:
     """transformers' greedy tokens, and the log-probabilities [tokens, vocab] it chose them from.
@@ -29,9 +37,7 @@ def truth(name: str, length: int) -> tuple[list[int], torch.Tensor]:
     Our engine drafts the tokens and transformers checks them all in one pass, which costs far less
     than a pass for each; from the first that it would not have chosen on, its own choice stands.
     """
-    drafted = Request(prompt(length), NUM_TOKENS)
-    Driver(load_engine(checkpoint(name))).run([drafted])
-    tokens = drafted.tokens
+    tokens = drafts(name)[length]
     while True:
         text = torch.tensor([[*prompt(length), *tokens]])
         logprobs = reference(name)(text).logits[0, length - 1 : -1].log_softmax(-1)
@@ -46,8 +52,8 @@ def logprobs(request: Request, vocab_size: int) -> torch.Tensor:
     result = torch.full((len(request.outcomes), vocab_size), float("nan"))
     for row, outcome in zip(result, request.outcomes, strict=True):
         assert outcome.logprobs is not None
-        for token_id, value in outcome.logprobs.top:
-            row[token_id] = value
+        ids, values = zip(*outcome.logprobs.top, strict=True)
+        row[list(ids)] = torch.tensor(values)
     return result
 
 
