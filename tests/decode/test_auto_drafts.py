@@ -43,7 +43,8 @@ class Worker:
         for _ in range(num_steps):
             made = self.chosen[-1]
             self.chosen.append(self.policy.num_next(self.batch))
-            outcomes = [(made, self.accepted(made)) for _ in range(self.batch)]
+            # Of a step without drafts the policy learns nothing: one sequence stands for all.
+            outcomes = [(made, self.accepted(made)) for _ in range(self.batch if made else 1)]
             # A step is the verification of what the one before has made, and what it makes.
             milliseconds += self.plain_ms * self.costs[max(made, self.chosen[-1])]
             milliseconds += 0.0 if self.chosen[-1] else KV_MS
@@ -54,8 +55,10 @@ class Worker:
         return num_tokens / self.batch * self.plain_ms / milliseconds
 
     def accepted(self, made: int) -> int:
-        refused = (i for i in range(made) if self.draw.random() >= self.right)
-        return next(refused, made)
+        num = 0
+        while num < made and self.draw.random() < self.right:
+            num += 1
+        return num
 
 
 @pytest.mark.parametrize("batch", PLAIN_MS)
