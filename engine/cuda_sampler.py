@@ -16,6 +16,7 @@ import torch.nn.functional as F
 
 from engine.batch import Sampled
 from engine.config import SAMPLED_AT_ONCE
+from engine.download import download
 from engine.fed_drafts import FedDrafts
 from engine.grammars import Grammars
 from engine.kernels import torch_sampling
@@ -295,14 +296,6 @@ def _for_ids(num_rows: int) -> torch.Tensor:
 
 def _copied(drawn: Draw, on_host: torch.Tensor) -> PinnedDraw:
     """Start copying a draw, whose ids are written to ``on_host``, ordered behind it."""
-
-    def pinned(tensor: torch.Tensor) -> torch.Tensor:
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        return host.copy_(tensor, non_blocking=True)
-
-    logprobs = drawn.logprobs
-    if logprobs is not None:
-        logprobs = (pinned(logprobs[0]), pinned(logprobs[1]), pinned(logprobs[2]))
-    event = torch.cuda.Event()
-    event.record()
-    return PinnedDraw(on_host, drawn.logprob_rows, logprobs, drawn.errors, event, drawn.ids)
+    copies, copied = download(*(drawn.logprobs or ()))
+    logprobs = (copies[0], copies[1], copies[2]) if copies else None
+    return PinnedDraw(on_host, drawn.logprob_rows, logprobs, drawn.errors, copied, drawn.ids)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from engine.batch import Row, Scoring
+from engine.download import download
 from engine.upload import upload
 from transport.wire.layout import CHUNK_ALIGNMENT
 
@@ -58,13 +59,8 @@ def score(hidden: torch.Tensor, rows: Sequence[Row], logits: Logits, num_ids: in
         begin += row.length
     if hidden.device.type != "cuda":
         return Scores(tuple(words), None)
-    pinned = tuple(
-        torch.empty(each.shape, dtype=each.dtype, pin_memory=True).copy_(each, non_blocking=True)
-        for each in words
-    )
-    event = torch.cuda.Event()
-    event.record()
-    return Scores(pinned, event)
+    pinned, copied = download(*words)
+    return Scores(tuple(pinned), copied)
 
 
 def by_row(scores: Sequence[tuple[Sequence[int], Scores]]) -> dict[int, bytes | None]:

@@ -12,6 +12,7 @@ import torch
 
 from engine.batch import Row
 from engine.cuda_sampler import CudaSampler
+from engine.download import download
 from engine.fed_drafts import FedDrafts
 from engine.kernels.triton_drafts import Placed
 from engine.kernels.triton_linear import aligned_rows
@@ -98,10 +99,7 @@ class TargetChoices:
         if not (slots and num_drafts):
             return
         index = upload(torch.tensor(slots), self._device)
-        made = self._drafts.index_select(1, index).t()
-        on_host = torch.empty(made.shape, dtype=torch.int64, pin_memory=True)
-        on_host.copy_(made, non_blocking=True)
-        copied = _recorded()
+        (on_host,), copied = download(self._drafts.index_select(1, index).t())
         for slot, ids in zip(slots, on_host, strict=True):
             self._on_host[slot] = CopiedDrafts(ids, copied)
 
@@ -110,9 +108,3 @@ class TargetChoices:
         drafts.copied.synchronize()
         ids: list[int] = drafts.ids.tolist()
         return ids
-
-
-def _recorded() -> torch.cuda.Event:
-    event = torch.cuda.Event()
-    event.record()
-    return event

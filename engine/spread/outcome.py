@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from engine.download import download
 from engine.spread.memory import WAITED
 from engine.step import Draw
 from transport.wire.spread import MAX_MEMBERS
@@ -49,10 +50,7 @@ class SpreadOutcome:
         found = state.clone()
         if not found.is_cuda:
             return cls(found[:1], found, None)
-        on_host = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
-        on_host.copy_(found, non_blocking=True)
-        copied = torch.cuda.Event()
-        copied.record()
+        (on_host,), copied = download(found)
         return cls(found[:1], on_host, copied)
 
     def wait(self) -> None:
