@@ -227,7 +227,7 @@ class DraftGraphs:
         memory, on_host = self._memory, None
         uncertain = None if aborted is None else Uncertain(aborted, memory.verified.ids)
         if num_drafts or aborted is not None:
-            on_host = torch.empty(bucket, dtype=torch.int64, pin_memory=True)
+            on_host = self._written.empty(bucket)
         accept(
             memory.rows(bucket), chosen, memory.tables, memory.output, memory.last,
             memory.num_out, num_drafts + 1, self.forced, uncertain, on_host,

@@ -66,6 +66,10 @@ class WrittenByKernels:
     def __init__(self) -> None:
         self._under_way: deque[Written] = deque()
 
+    def empty(self, num_values: int) -> torch.Tensor:
+        """int64, for the next kernel."""
+        return torch.empty(num_values, dtype=torch.int64, pin_memory=True)
+
     def keep(self, values: torch.Tensor) -> Written:
         """Of the kernel enqueued last."""
         event = torch.cuda.Event()
