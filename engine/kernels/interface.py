@@ -127,13 +127,15 @@ class Kernels(Protocol):
     def moe_add(
         self,
         hidden: torch.Tensor,
-        x: torch.Tensor,
+        pending: Pending,
+        norm: torch.Tensor,
+        eps: float,
         weights: MoeWeights,
         top_k: int,
         inputs: Inputs,
     ) -> tuple[torch.Tensor, Pending]:
-        """``hidden`` + the ``top_k`` experts of ``x`` + sigmoid(shared gate) * shared expert, or
-        its summands: (hidden, pending).
+        """With h and x as ``add_norm`` gives them, h + the ``top_k`` experts of x +
+        sigmoid(shared gate) * shared expert, or its summands: (h, pending).
 
         ``x @ in_proj.T`` is [tokens, shared gate | shared up | router | shared gate's logit] (and
         rows of padding); the chosen experts' weights are a float32 softmax over them.

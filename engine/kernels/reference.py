@@ -126,11 +126,14 @@ class ReferenceKernels:
     def moe_add(
         self,
         hidden: torch.Tensor,
-        x: torch.Tensor,
+        pending: Pending,
+        norm: torch.Tensor,
+        eps: float,
         weights: MoeWeights,
         top_k: int,
         inputs: Inputs,
     ) -> tuple[torch.Tensor, None]:
+        hidden, x = self.add_norm(hidden, pending, norm, eps)
         shared_dim, num_experts = weights.shared_down.shape[1], weights.gate_up.shape[0]
         sizes = (2 * shared_dim, num_experts, 1)
         projected = self._linear(x, self._linear.plain(weights.in_proj))

@@ -153,7 +153,7 @@ def linear_parts(x: torch.Tensor, w: Matrix, split: Split | None = None) -> torc
     ``split``: as of ``stream_linear``."""
     if x.shape[0] > MAX_STREAMED:
         return large_linear(x, w).unsqueeze(0)
-    splits = 1 if w.shape[0] > MANY_ROWS else 4
+    splits = 1 if w.shape[0] > MANY_ROWS else SPLITS
     tiles = tiles_of(x.shape[0], w, splits, split is not None)
     return stream_linear(x, w, splits, tiles, split=split)
 
@@ -187,6 +187,9 @@ sum in another order, and want the converted weights in shared memory."""
 
 MANY_ROWS = 8192
 """Rows that fill 132 multiprocessors without a split of k."""
+
+SPLITS = 4
+"""Of k in layers with fewer rows."""
 
 
 def tiles_of(num_tokens: int, w: Matrix, splits: int, is_split: bool = False) -> Tiles:

@@ -25,6 +25,7 @@ from engine.kernels.triton_experts_prefill import experts_prefill
 from engine.kernels.triton_fp8 import BLOCK_K, widened_rows
 from engine.kernels.triton_gated_norm import gated_rms_norm
 from engine.kernels.triton_linear import MAX_STREAMED, float_linear, linear, linear_parts
+from engine.kernels.triton_norm_linear import norm_linear, suits
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_rope_cache import cache_kv, rope_cache
 from engine.kernels.triton_route import route_shared
@@ -261,18 +262,37 @@ class TritonKernels:
                 kv, layer, eps,
             )  # fmt: skip
 
+    def moe_in(
+        self,
+        hidden: torch.Tensor,
+        pending: Pending,
+        norm: torch.Tensor,
+        eps: float,
+        weights: MoeWeights,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(What ``add_norm`` gives, and the norm's product with ``in_proj`` as slices to be
+        added)."""
+        parts, weight = _parts(pending), weights.in_proj
+        width = 2 * weights.shared_down.shape[1] + weights.gate_up.shape[0] + 1
+        if parts is not None and suits(hidden, weight):
+            hidden, x, projected = norm_linear(hidden, parts, norm, eps, weight)
+        else:
+            hidden, x = self.add_norm(hidden, pending, norm, eps)
+            projected = linear_parts(x, weight, self.split_of(x, weight))
+        return hidden, x, projected[..., :width]
+
     def moe_add(
         self,
         hidden: torch.Tensor,
-        x: torch.Tensor,
+        pending: Pending,
+        norm: torch.Tensor,
+        eps: float,
         weights: MoeWeights,
         top_k: int,
         inputs: Inputs,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         num_experts = weights.gate_up.shape[0]
-        width = 2 * weights.shared_down.shape[1] + num_experts + 1
-        split = self.split_of(x, weights.in_proj)
-        projected = linear_parts(x, weights.in_proj, split)[..., :width]
+        hidden, x, projected = self.moe_in(hidden, pending, norm, eps, weights)
         ids, chosen, shared = route_shared(projected, num_experts, top_k, x.dtype, inputs.live)
         if x.shape[0] <= MAX_STREAMED_TOKENS:
             both = (shared, weights.shared_down)

@@ -56,8 +56,9 @@ def draft_hidden(
         inputs = chosen.inputs
     mixed = kernels.attention(y, mixer, eps, weights.inv_freq, cache.kv, last, inputs)
     x, pending = kernels.linear_add(x, mixed, mixer.out_proj)
-    x, y = kernels.add_norm(x, pending, layer.post_norm, eps)
-    x, pending = kernels.moe_add(x, y, layer.moe, config.num_experts_per_tok, inputs)
+    x, pending = kernels.moe_add(
+        x, pending, layer.post_norm, eps, layer.moe, config.num_experts_per_tok, inputs
+    )
     return kernels.final_norm(x, pending, mtp.norm, eps, None)
 
 

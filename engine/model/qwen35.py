@@ -93,8 +93,9 @@ class Qwen35:
                 )
                 attention += 1
             hidden, pending = kernels.linear_add(hidden, mixed, mixer.out_proj)
-            hidden, x = kernels.add_norm(hidden, pending, layer.post_norm, eps)
-            hidden, pending = kernels.moe_add(hidden, x, moe, config.num_experts_per_tok, inputs)
+            hidden, pending = kernels.moe_add(
+                hidden, pending, layer.post_norm, eps, moe, config.num_experts_per_tok, inputs
+            )
         index = inputs.sample_index
         every = every_token or index.shape[0] == hidden.shape[0]
         return kernels.final_norm(hidden, pending, weights.norm, eps, None if every else index)

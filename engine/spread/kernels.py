@@ -20,7 +20,6 @@ import torch
 
 from engine.inputs import Inputs
 from engine.kernels.interface import Pending
-from engine.kernels.triton_linear import linear_parts
 from engine.kernels.triton_route import route_shared
 from engine.kernels.triton_set import TritonKernels
 from engine.model.weights import MoeWeights
@@ -52,7 +51,7 @@ class SpreadKernels:
 
     def __init__(self, local: TritonKernels, exchange: Exchange, most_members: int) -> None:
         self._exchange, self._most_members = exchange, most_members
-        self._local_norm, self._split_of = local.add_norm, local.split_of
+        self._local_norm, self._moe_in = local.add_norm, local.moe_in
         self.ring_shape, self.logits = local.ring_shape, local.logits
         self.embed = local.embed
         self.linear_add, self.deltanet = local.linear_add, local.deltanet
@@ -62,7 +61,9 @@ class SpreadKernels:
     def moe_add(
         self,
         hidden: torch.Tensor,
-        x: torch.Tensor,
+        pending: Pending,
+        norm: torch.Tensor,
+        eps: float,
         weights: MoeWeights,
         top_k: int,
         inputs: Inputs,
@@ -70,9 +71,7 @@ class SpreadKernels:
         assert inputs.live is not None
         layer = next(inputs.once("spread layers", count))
         num_experts = weights.gate_up.shape[0]
-        width = 2 * weights.shared_down.shape[1] + num_experts + 1
-        split = self._split_of(x, weights.in_proj)
-        projected = linear_parts(x, weights.in_proj, split)[..., :width]
+        hidden, x, projected = self._moe_in(hidden, pending, norm, eps, weights)
         ids, chosen, shared = route_shared(projected, num_experts, top_k, x.dtype, inputs.live)
         if layer == 0:
             agree(self._exchange)

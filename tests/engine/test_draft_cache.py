@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from engine.batch import Binding, ForwardBatch, Row
 from engine.inputs import Inputs, Rows
 from engine.kernels import torch_attention
+from engine.kernels.interface import Pending
 from engine.kernels.reference import ReferenceKernels
 from engine.kernels.torch_linear import Linear
 from engine.model.weights import MoeWeights
@@ -53,13 +54,15 @@ class OneToken(ReferenceKernels):
     def moe_add(
         self,
         hidden: torch.Tensor,
-        x: torch.Tensor,
+        pending: Pending,
+        norm: torch.Tensor,
+        eps: float,
         weights: MoeWeights,
         top_k: int,
         inputs: Inputs,
     ) -> tuple[torch.Tensor, None]:
-        tokens = zip(hidden.split(1), x.split(1), strict=True)
-        added = [super(OneToken, self).moe_add(h, x, weights, top_k, inputs)[0] for h, x in tokens]
+        moe_add = partial(super().moe_add, pending=pending, norm=norm, eps=eps, weights=weights)
+        added = [moe_add(h, top_k=top_k, inputs=inputs)[0] for h in hidden.split(1)]
         return torch.cat(added), None
 
 

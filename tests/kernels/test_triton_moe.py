@@ -9,7 +9,8 @@ from engine.kernels.triton_experts import Tiles as DecodeTiles
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_prefill import Tiles as PrefillTiles
 from engine.kernels.triton_experts_prefill import experts_prefill
-from engine.kernels.triton_linear import MAX_STREAMED, float_linear, stream_linear
+from engine.kernels.triton_linear import MAX_STREAMED, float_linear, linear_parts, stream_linear
+from engine.kernels.triton_norm_linear import norm_linear, suits
 from engine.kernels.triton_plan import max_tiles, plan, plan_tiles
 from engine.kernels.triton_route import route, route_shared
 from engine.kernels.triton_rows import Tiles
@@ -82,6 +83,30 @@ def test_linear(
     y = stream_linear(x, Matrix.of(w), splits, Tiles(32, 32, 2, 4, weights_first))
     assert y.shape == (splits, num_tokens, rows)
     assert_close(y.sum(0), x.float() @ w.float().t(), dtype)
+
+
+@pytest.mark.parametrize("rows", [64, 129])
+def test_norm_and_product_of_one_token_are_those_of_two_kernels(rows: int) -> None:
+    dtype, dim = torch.bfloat16, 2048 if DEVICE == "cuda" else 512
+    hidden, norm, delta = draw(1, dim, dtype=dtype), 1 + draw(dim), draw(4, 1, dim)
+    w = Matrix.of(draw(rows, dim, dtype=dtype))
+    assert suits(hidden, w)
+    before = hidden.clone()
+    added, x, y = norm_linear(hidden, delta, norm, 1e-6, w)
+    assert hidden.equal(before), "other programs may have to read it still"
+    same_hidden, same_x = add_rms_norm(hidden, delta, norm, 1e-6)
+    same_y = linear_parts(same_x, w)
+    assert added.equal(same_hidden)
+    assert x.equal(same_x)
+    assert y.shape == same_y.shape == (4, 1, rows)
+    if DEVICE == "cuda":
+        assert y.equal(same_y)
+    assert_close(y, same_y, torch.float32)
+
+
+@pytest.mark.parametrize(("num_tokens", "dim"), [(2, 512), (1, 384), (1, 8192), (1, 32)])
+def test_other_tokens_and_widths_take_two_kernels(num_tokens: int, dim: int) -> None:
+    assert not suits(draw(num_tokens, dim), Matrix.of(draw(8, dim)))
 
 
 # Only cuBLAS, which computes more rows than that, has float32 sums of bfloat16 operands.
