@@ -69,8 +69,9 @@ class Member:
             stream.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def trio() -> Iterator[list[Member]]:
+    """Of which the last test kills one."""
     with ExitStack() as cleanup:
         members = []
         for rows in ROWS:
@@ -119,16 +120,6 @@ def more_local_steps(members: list[Member], number: int) -> Iterator[None]:
     )
 
 
-def test_processes_take_steps_together_and_go_on_alone_when_one_is_killed(
-    trio: list[Member],
-) -> None:
-    wait_for_rounds(trio, 200)
-    rest = [trio[0], trio[2]]
-    with more_local_steps(rest, 50):
-        trio[1].signal(signal.SIGKILL)
-    assert_same_graphs(trio)
-
-
 def test_a_process_that_is_stopped_takes_part_again_when_it_goes_on(trio: list[Member]) -> None:
     wait_for_rounds(trio, 100)
     rest = trio[:2]
@@ -136,4 +127,14 @@ def test_a_process_that_is_stopped_takes_part_again_when_it_goes_on(trio: list[M
         trio[2].signal(signal.SIGSTOP)
     trio[2].signal(signal.SIGCONT)
     wait_for_rounds(trio, 50)
+    assert_same_graphs(trio)
+
+
+def test_processes_take_steps_together_and_go_on_alone_when_one_is_killed(
+    trio: list[Member],
+) -> None:
+    wait_for_rounds(trio, 200)
+    rest = [trio[0], trio[2]]
+    with more_local_steps(rest, 50):
+        trio[1].signal(signal.SIGKILL)
     assert_same_graphs(trio)
