@@ -1,5 +1,5 @@
-"""Operators of Triton's tensors in a few calls of numpy, for the interpreter: it takes ten times as
-long to check and convert two operands as to compute with them.
+"""Operators and loads of Triton's tensors in a few calls of numpy, for the interpreter: it takes
+ten times as long to check and convert two operands as to compute with them.
 
 Only operands of the types that kernels mostly calculate with are computed here. All others, and
 what overflows, are left to the interpreter. tests/kernels/test_operators.py compares the two.
@@ -50,6 +50,8 @@ def install() -> None:
     _replace("getitem", _with_new_axes)
     PLAIN["to"] = partial(core.tensor.to, _semantic=interpreter.interpreter_semantic)
     core.tensor.to = _to
+    PLAIN["load"] = partial(tl.load, _semantic=interpreter.interpreter_semantic)
+    tl.load = core.load = _load
 
 
 def _replace(name: str, fast: Operator) -> None:
@@ -71,6 +73,37 @@ def _to(a: Any, kind: Any, *rest: Any, **named: Any) -> Any:
         return a
     cast = _CASTS_BY_ID.get((id(a.dtype), id(kind)))
     return _result(cast(a.handle.data), kind, a, a) if cast else PLAIN["to"](a, kind)
+
+
+def _load(pointer: Any, mask: Any = None, other: Any = None, **how: Any) -> Any:
+    found = None if how else _loaded(pointer, mask, other)
+    return PLAIN["load"](pointer, mask, other, **how) if found is None else found
+
+
+def _loaded(pointer: Any, mask: Any, other: Any) -> Any:
+    """Of a block of pointers, with a mask that is not larger; zeros where it is False."""
+    if type(pointer) is not core.tensor or type(pointer.type) is not core.block_type:
+        return None
+    kind, addresses = pointer.dtype.element_ty, pointer.handle.data
+    is_zero = other is None or (type(other) in (int, float) and other == 0)
+    if kind is tl.int1 or not is_zero:
+        return None
+    if mask is None:
+        if other is not None:
+            return None
+        known = np.ones(addresses.shape, bool)
+    elif type(mask) is core.tensor and mask.dtype is tl.int1:
+        known = mask.handle.data
+        if known.shape != addresses.shape:
+            if np.broadcast_shapes(known.shape, addresses.shape) != addresses.shape:
+                return None
+            known = np.broadcast_to(known, addresses.shape)
+    else:
+        return None
+    numbers = interpreter._get_np_dtype(kind)
+    zeros = np.zeros(addresses.shape, numbers)
+    data = interpreter._interpreter.load(addresses, known, zeros, numbers)
+    return _result(data, kind, pointer, pointer)
 
 
 def _arithmetic(compute: Any) -> Operator:

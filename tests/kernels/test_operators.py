@@ -1,5 +1,6 @@
 """What numpy computes for an operator at once is what Triton's interpreter computes for it."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -78,3 +79,23 @@ def test_a_cast(kind: Any) -> None:
     for a in blocks():
         expected = outcome(operators.PLAIN["to"], a, kind)
         assert outcome(core.tensor.to, a, kind) == expected, (str(a.type), str(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"), [(kind, name) for kind, name, _ in ELEMENTS if not kind.is_ptr()]
+)
+def test_loads(kind: Any, number: str) -> None:
+    memory = np.arange(64).astype(number)
+    row = memory.ctypes.data + np.array([8, 0, 24, 40], np.uint64)
+    pointers, masks = [], [None, *(each for each in blocks() if each.dtype is tl.int1)]
+    for data in (row, row[:, None], np.stack([row, row + np.uint64(8)] * 2)):
+        whole = core.block_type(core.pointer_type(kind), list(data.shape))
+        handle = interpreter.TensorHandle(data, core.pointer_type(kind))
+        pointers.append(core.tensor(handle, whole))
+    num_loaded = 0
+    others = None, 0, 0.0, 7, 1.5, core.constexpr(0), blocks()[1]
+    for pointer, mask, other in itertools.product(pointers, masks, others):
+        expected = outcome(operators.PLAIN["load"], pointer, mask, other)
+        assert outcome(tl.load, pointer, mask, other) == expected, (str(pointer.type), other)
+        num_loaded += not isinstance(expected, type)
+    assert num_loaded > 20
