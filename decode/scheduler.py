@@ -7,7 +7,8 @@ When a page is missing, the youngest request on its way in is preempted, else th
 runs: it is computed again elsewhere or later, so the oldest that runs here always advances. Pages
 under a launched step or a copy are free only when that is done; a sequence that needs one sits out
 until then. Those pages are counted, so no sequence is preempted for a page that the end of another
-one already brings.
+one already brings. A sequence whose grammar is still being compiled takes no step, and keeps what
+it has.
 """
 
 from bisect import insort
@@ -69,7 +70,7 @@ class DecodeScheduler:
 
     @property
     def has_work(self) -> bool:
-        return any(self._wants_step(sequence) for sequence in self.running)
+        return any(self._may_step(sequence) for sequence in self.running)
 
     def schedule(self) -> Scheduled | None:
         """The next step's rows. Sequences that were preempted are left in ``preempted``, those
@@ -78,7 +79,7 @@ class DecodeScheduler:
         sequences: list[Sequence] = []
         self._num_awaited = self._num_returning = 0
         for sequence in list(self.running):
-            if sequence.ended or not self._wants_step(sequence) or not self._grow(sequence):
+            if sequence.ended or not self._may_step(sequence) or not self._grow(sequence):
                 continue
             row = self._row(sequence, self._grow_for_drafts(sequence))
             rows.append(row)
@@ -169,6 +170,9 @@ class DecodeScheduler:
         self.running.remove(sequence)
         self.retiring.add(sequence)
         self._release_if_retired(sequence)
+
+    def _may_step(self, sequence: Sequence) -> bool:
+        return not sequence.compiling and self._wants_step(sequence)
 
     def _wants_step(self, sequence: Sequence) -> bool:
         return sequence.num_output + sequence.in_flight < sequence.stop.max_tokens

@@ -2,8 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from transport.wire.sampling import SamplingParams, StopRule
+
+if TYPE_CHECKING:
+    from engine.grammars import Compiled
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,8 @@ class Binding:
 
     ``prompt_ids`` and ``output_ids`` are what the sequence already has; the penalties count
     them. At decode there is an output id at least, and the last is fed to the first decode row; at
-    prefill there are some where a request is resumed.
+    prefill there are some where a request is resumed. ``compiled`` is the grammar that ``prepare``
+    gave; without it ``bind`` has the grammar compiled.
     """
 
     state_slot: int
@@ -121,6 +126,7 @@ class Binding:
     output_ids: Sequence[int]
     sampling: SamplingParams
     stop: StopRule
+    compiled: "Compiled | None" = None
 
 
 @dataclass(frozen=True)

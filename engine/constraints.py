@@ -14,7 +14,6 @@ cannot have it has none: that draft is refused.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -24,12 +23,14 @@ from llguidance import LLExecutor, LLMatcher
 
 from engine.batch import Binding
 from engine.fed_drafts import FedDrafts
-from engine.grammars import Grammars
+from engine.grammars import Compiled, Grammars
 from engine.step import SampleRow
 from transport.wire.sampling import Constraint
 
 COMPILE_S = 10.0
-"""Until its grammar is compiled a sequence cannot go on; nearly always that was long before."""
+"""Until its grammar is compiled a sequence cannot go on. A worker's loop does not wait for it here:
+it holds the sequence back (worker/compilations.py)."""
+NOT_COMPILED = f"the grammar was not compiled within {COMPILE_S:g} s"
 _BITS = 32
 
 
@@ -49,7 +50,7 @@ class ConstrainedSequence:
     """
 
     constraint: Constraint
-    compiled: "Future[LLMatcher] | None" = None
+    compiled: Compiled | None = None
     error: str = ""
     _num_thought: int = 0
     _thinking: bool = field(init=False)
@@ -71,7 +72,7 @@ class ConstrainedSequence:
             try:
                 self._matcher = self.compiled.result(COMPILE_S).deep_copy()
             except TimeoutError:
-                self.error = f"the grammar was not compiled within {COMPILE_S:g} s"
+                self.error = NOT_COMPILED
             else:
                 self.error = self._matcher.get_error()
         return self._matcher
@@ -147,7 +148,7 @@ class Constraints:
         self._sequences: dict[int, ConstrainedSequence] = {}
         self._sources: dict[int, tuple[TokenSource, int]] = {}
 
-    def prepare(self, constraint: Constraint) -> "Future[LLMatcher] | None":
+    def prepare(self, constraint: Constraint) -> Compiled | None:
         """Begin to compile what a sequence will need soon; None without a grammar."""
         if not constraint.grammar:
             return None
@@ -161,7 +162,7 @@ class Constraints:
         self._sources.pop(slot, None)
         if constraint is None:
             return
-        compiled = self.prepare(constraint)
+        compiled = binding.compiled or self.prepare(constraint)
         sequence = self._sequences[slot] = ConstrainedSequence(constraint, compiled)
         for token_id in binding.output_ids:
             sequence.consume(token_id)

@@ -18,6 +18,9 @@ from transport.grammars import compiled, grammar_tokenizer
 
 MAX_KEPT = 64
 
+Compiled = Future[LLMatcher]
+"""A grammar, or what is to become one."""
+
 
 def grammars_of(folder: Path, num_ids: int) -> "Grammars | None":
     """For the tokenizer of a checkpoint's folder; None where it has none. Takes seconds for a
@@ -37,10 +40,10 @@ class Grammars:
         self.eos_ids = tuple(eos_ids)
         self.tokenizer = grammar_tokenizer(folder, num_ids, eos_ids)
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="grammar")
-        self._kept: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        self._kept: OrderedDict[str, Compiled] = OrderedDict()
         self._lock = Lock()
 
-    def compile(self, grammar: str) -> "Future[LLMatcher]":
+    def compile(self, grammar: str) -> Compiled:
         """A matcher at the grammar's start, to be copied. Its ``get_error`` says what is wrong."""
         with self._lock:
             found = self._kept.get(grammar)

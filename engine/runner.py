@@ -18,7 +18,7 @@ from engine import checkpoint, gpu, prompt_scores, warm_up, weights
 from engine.batch import Binding, ForwardBatch
 from engine.cache.lay import BufferFactory, lay
 from engine.config import EngineConfig, step_tokens
-from engine.grammars import Grammars, grammars_of
+from engine.grammars import Compiled, Grammars, grammars_of
 from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
 from engine.kernels.choice import kernels_ahead, kernels_for
@@ -175,9 +175,10 @@ class Engine:
                 tensor.fill_(float("nan"))
         return engine
 
-    def prepare(self, sampling: SamplingParams) -> None:
-        """A sequence with these settings has arrived: begin with what takes long on the host."""
-        self._sampler.prepare(sampling)
+    def prepare(self, sampling: SamplingParams) -> Compiled | None:
+        """A sequence with these settings has arrived: begin with what takes long on the host.
+        Until the grammar that is returned is done, ``bind`` and sampling may wait for it."""
+        return self._sampler.prepare(sampling)
 
     def bind(self, binding: Binding) -> None:
         """Give a state slot its sequence's sampling settings; ordered after earlier launches. The

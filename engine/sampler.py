@@ -30,7 +30,7 @@ import torch
 from engine.batch import Binding
 from engine.constraints import Constraints, Masks, TokenSource
 from engine.fed_drafts import FedDrafts
-from engine.grammars import Grammars
+from engine.grammars import Compiled, Grammars
 from engine.kernels import torch_sampling
 from engine.kernels.philox import gumbel_noise
 from engine.step import Draw, SampleRow
@@ -81,10 +81,12 @@ class Sampler:
         self._bias: torch.Tensor | None = None
         self._stops: torch.Tensor | None = None
 
-    def prepare(self, params: SamplingParams) -> None:
-        """A sequence with these settings will be bound soon."""
-        if params.constraint is not None:
-            self._constraints.prepare(params.constraint)
+    def prepare(self, params: SamplingParams) -> Compiled | None:
+        """A sequence with these settings will be bound soon: its grammar, which a thread begins to
+        compile; None without one."""
+        if params.constraint is None:
+            return None
+        return self._constraints.prepare(params.constraint)
 
     @torch.inference_mode()
     def bind(self, binding: Binding) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from engine.batch import Binding, ForwardBatch, Row, Sampled, Scoring, StepResult
 from engine.cache.allocator import CacheAllocation
 from engine.cache.kept import KeptPrefix
+from engine.grammars import Compiled
 from telemetry.logs import request_fields
 from transport.copy.pull import Pull
 from transport.wire.messages import (
@@ -53,6 +54,7 @@ class Sequence:
     its prompt got their log-probabilities in earlier attempts. Its state does not have the
     last ``num_pending`` of the tokens in its pages yet, which its last step has left to the next.
     ``begun``: its first batch here was launched. ``finished``: it has got its last token.
+    ``compiled`` is its grammar; while ``compiling`` it takes part in no batch.
 
     Of the prefix cache: ``salt`` and ``boundaries`` as in the order; ``keys`` are those of its
     tokens when it came, None where nothing may be shared; ``source`` is what a peer keeps of it,
@@ -83,6 +85,8 @@ class Sequence:
     num_pending: int = 0
     begun: bool = False
     finished: bool = False
+    compiled: Compiled | None = None
+    compiling: bool = False
     salt: str = ""
     keys: PrefixKeys | None = None
     boundaries: tuple[int, ...] = ()
@@ -164,6 +168,7 @@ class Sequence:
             output_ids=self.token_ids[self.num_prompt :],
             sampling=self.sampling,
             stop=self.stop,
+            compiled=self.compiled,
         )
 
     def scoring(self, start: int, end: int) -> Scoring | None:

@@ -6,7 +6,8 @@ the last. The pool that finished prompts occupy until they are pulled is the bac
 is full, nothing new is admitted.
 
 A prompt begins behind what is kept of it, here (reuse.py), in host memory or at a peer (pulls.py).
-One that shares much with a prompt that is being filled waits for it, and lets later ones pass.
+One that shares much with a prompt that is being filled waits for it, and lets later ones pass. So
+does one whose grammar is still being compiled: it holds no memory meanwhile.
 """
 
 import logging
@@ -86,6 +87,10 @@ class PrefillScheduler:
 
     def add(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=lambda waiting: waiting.arrival)
+        self._has_compared = False
+
+    def compiled(self) -> None:
+        """Of sequences that wait here some may be ``compiling`` no longer."""
         self._has_compared = False
 
     def schedule(self, max_tokens: int | None = None) -> Scheduled | None:
@@ -192,17 +197,19 @@ class PrefillScheduler:
         return unfinished
 
     def _next_waiting(self) -> Sequence | None:
-        """The oldest that does not wait for what another one is about to keep. Asked several times
-        a round: they are compared when prompts have come, begun, advanced or ended."""
+        """The oldest that waits neither for its grammar nor for what another one is about to keep.
+        Asked several times a round: they are compared when prompts have come, begun, advanced or
+        ended, or a grammar is compiled."""
         if not self._has_compared:
             self._following, self._has_compared = self._compared(), True
         return self._following
 
     def _compared(self) -> Sequence | None:
         reuse, filling = self._reuse, self.filling
+        compiled = (s for s in self.waiting if not s.compiling)
         if reuse is None or not filling:
-            return self.waiting[0] if self.waiting else None
-        return next((s for s in self.waiting if not reuse.waits(s, filling)), None)
+            return next(compiled, None)
+        return next((s for s in compiled if not reuse.waits(s, filling)), None)
 
     def _admit(self, sequence: Sequence) -> None:
         """Give it its pages and state slot, and a beginning."""

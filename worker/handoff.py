@@ -119,8 +119,8 @@ class Pulling:
             self._reports.failed(sequence, "peer_gone", str(error))
 
     def arrived(self, *, num_growing: int) -> Iterator[Sequence]:
-        """Sequences whose cache has come, bound and reported; they run from here on.
-        ``num_growing`` other sequences keep a page each."""
+        """Sequences whose cache has come, reported and, unless they wait for their grammars, bound;
+        they run from here on. ``num_growing`` other sequences keep a page each."""
         if self.transfers.start_pulls(num_growing=num_growing):
             self.transfers.wait_for_copies(COPY_PATIENCE_S)
         for transfer in self.transfers.done():
@@ -156,7 +156,8 @@ class Pulling:
         if problem := self._unverified(sequence, offer):
             self._reports.failed(sequence, "digest_mismatch", problem)
             return False
-        self._engine.bind(sequence.binding())
+        if not sequence.compiling:  # else it is bound when its grammar is compiled
+            self._engine.bind(sequence.binding())
         sequence.transferred_at = self._clock()
         done = transfer.done(copied, sequence.transferred_at)
         self._reports.transferred(sequence, done, offer.instance, verified=bool(offer.digest))

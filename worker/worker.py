@@ -49,6 +49,7 @@ from transport.wire.messages import (
 from transport.wire.reports import WorkerGauges
 from transport.wire.session import ORDERS, Session, Work
 from transport.wire.spread import SpreadGroup
+from worker.compilations import Compilations
 from worker.decode_steps import DecodeSteps
 from worker.handoff import COPY_WAIT_S, Pulling, first_steps, offer_of
 from worker.launches import Launches
@@ -108,6 +109,7 @@ class Worker:
             self._allocator, engine.layout, limits.prompts, room.num_beside_prompts,
             prefixes.reuse, prefixes.pulls,
         )  # fmt: skip
+        self._compilations = Compilations(engine, room, self._reports, session, clock)
         self._group = group or Alone()
         self._launches = Launches(self._sequences.aborted, self._group.aborted, clock)
         self._steps = DecodeSteps(
@@ -126,6 +128,7 @@ class Worker:
     def step(self) -> None:
         """Schedule, launch, process the previous result; returns at once without work."""
         self._prefixes.host.poll()
+        self._compilations.take_in()
         for sequence in self._pulling.arrived(num_growing=self._room.num_beside_transfers()):
             self._sequences.add(sequence)
         step = self._steps.launch(willing=not self._prompts.has_work)
@@ -136,7 +139,8 @@ class Worker:
             return
         for sequence, problem in self._prompts.pulled():
             self._reports.failed(sequence, "pull_timeout", problem)
-        num_running, num_waiting = len(self._sequences.running), len(self._prompts.sequences())
+        num_running = len(self._sequences.running)
+        num_waiting = sum(not prompt.compiling for prompt in self._prompts.sequences())
         most = self._limits.max_tokens(num_running=num_running, num_waiting=num_waiting)
         has_prompts = self._batches.launch(most)
         if has_prompts:
@@ -195,7 +199,7 @@ class Worker:
         if problem:
             self._reports.failed(sequence, "too_long", problem, retry=False)
             return
-        self._engine.prepare(sequence.sampling)
+        self._compilations.begin(sequence)
         self._prefixes.name(sequence)
         if isinstance(message, Decode):
             self._pulling.add(sequence, message.offer, self._session.in_socket_s)
@@ -239,6 +243,7 @@ class Worker:
 
     def close(self) -> None:
         """Nothing writes the cache after this."""
+        self._compilations.close()
         self._pulling.close()
         self._prefixes.close()
 

@@ -72,6 +72,31 @@ def test_an_ended_sequence_drains_until_its_last_step_retires() -> None:
     assert not plan.retiring
 
 
+def test_a_sequence_whose_grammar_is_being_compiled_takes_no_step() -> None:
+    plan, allocator = setup()
+    held = running(plan, allocator, 1)
+    held.compiling = True
+    assert not plan.has_work
+    assert plan.schedule() is None
+    other = running(plan, allocator, 2)
+    assert plan.schedule().sequences == (other,)
+    assert held.in_flight == 0
+    held.compiling = False
+    assert plan.schedule().sequences == (held, other)
+    assert held.in_flight == 1
+
+
+def test_the_youngest_is_preempted_also_while_its_grammar_is_being_compiled() -> None:
+    plan, allocator = setup(num_pages=2)
+    old = running(plan, allocator, 1)
+    held = running(plan, allocator, 2)
+    held.compiling = True
+    plan.schedule()
+    assert plan.schedule().sequences == (old,), "it needs a second page"
+    assert plan.preempted == [held]
+    assert allocator.free_state_slots == 3
+
+
 def test_the_youngest_gives_way_when_pages_run_out() -> None:
     plan, allocator = setup(num_pages=3)
     old = running(plan, allocator, 1)

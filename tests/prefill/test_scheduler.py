@@ -62,6 +62,36 @@ def test_a_retried_request_keeps_its_place_in_the_queue() -> None:
     assert [s.arrival for s in batch.sequences] == [2]
 
 
+def test_a_prompt_whose_grammar_is_being_compiled_lets_later_ones_pass() -> None:
+    plan, allocator = scheduler()
+    held = sequence(1, 60)
+    held.compiling = True
+    plan.add(held)
+    assert not plan.has_work
+    assert plan.schedule() is None
+    plan.add(sequence(2, 60))
+    assert [s.arrival for s in plan.schedule().sequences] == [2]
+    assert not plan.has_work
+    assert allocator.free_state_slots == 7, "the one that waits holds none"
+    plan.add(sequence(3, 60))
+    held.compiling = False
+    plan.compiled()
+    assert plan.has_work
+    assert [s.arrival for s in plan.schedule().sequences] == [1, 3], "it has kept its place"
+
+
+def test_a_prompt_that_ends_while_its_grammar_is_compiled_is_not_computed() -> None:
+    plan, allocator = scheduler()
+    held = sequence(1, 100)
+    held.compiling = True
+    plan.add(held)
+    plan.end(held)
+    held.compiling = False
+    plan.compiled()
+    assert plan.schedule() is None
+    assert allocator.free_state_slots == 8
+
+
 def test_without_room_nothing_is_taken_until_the_offer_leaves() -> None:
     plan, allocator = scheduler(num_pages=4, slots=8)
     offers = Offers(allocator, ttl_s=10.0)

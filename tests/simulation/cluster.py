@@ -31,7 +31,7 @@ from transport.wire.errors import PeerGone
 from transport.wire.layout import PoolSize
 from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import Decode, Generate, Heartbeat, Hello, Prefill
-from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.sampling import Constraint, SamplingParams, StopRule
 from transport.wire.token_ids import packed
 from worker.settings import HandoffSettings, PrefixCacheSettings
 from worker.spread.lender import Lender
@@ -106,7 +106,7 @@ class Cluster:
             spread=group and group.export,
         )  # fmt: skip
         node = Node(hello, engine)
-        session = SimpleNamespace(send=node.outbox.append, in_socket_s=0.0)
+        session = SimpleNamespace(send=node.outbox.append, in_socket_s=0.0, wake=lambda: None)
         if role == "decode" or self.prefix_cache.enabled:
             node.copies = LateCopies(engine.cache, self.rng, self._find_memory, stuck=stuck)
         handoff = HandoffSettings(
@@ -170,11 +170,15 @@ class Cluster:
     # ---- clients
 
     def submit(self, prompt: tuple[int, ...], stop: StopRule) -> str:
-        """Every third request asks for the log-probabilities of its prompt."""
+        """Every third request asks for the log-probabilities of its prompt; every fourth has a
+        grammar, which takes workers any time to compile."""
         request_id = f"r{len(self.outputs)}"
         self.outputs[request_id] = []
         self.ends[request_id] = []
-        sampling = SamplingParams(prompt_logprobs=0 if len(self.outputs) % 3 == 0 else None)
+        sampling = SamplingParams(
+            prompt_logprobs=0 if len(self.outputs) % 3 == 0 else None,
+            constraint=Constraint("any") if len(self.outputs) % 4 == 0 else None,
+        )
         spec = SequenceRequest(request_id, packed(prompt), sampling, stop)
         self.open[request_id] = self.lifecycle.submit(spec, self.now)
         self._apply()
@@ -216,6 +220,8 @@ class Cluster:
             events.append(lambda: self._deliver(node))
         if node.engine.may_run:
             events.append(node.engine.run_one)
+        if node.engine.compiling and self.rng.random() < 0.1:
+            events.append(lambda: node.engine.compiling.pop(0).set_result(None))
         if node.copies is not None and node.copies.queue:
             events.append(lambda: node.copies.queue.popleft().execute())
         if node.host is not None and node.host.under_way:

@@ -8,6 +8,7 @@ state slot that was reused, zeroed, torn or swapped at any moment changes the te
 import itertools
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import ClassVar
@@ -77,7 +78,8 @@ class FakeEngine:
     """Steps run late: in launch order, when the device gets to them or the host asks.
 
     A row's logits are not finite when ``nan`` says so. A sequence with the token ``POISON`` raises
-    Died when it gets ``dies_at`` tokens long; with 0 its logits are not finite.
+    Died when it gets ``dies_at`` tokens long; with 0 its logits are not finite. ``compiling`` are
+    grammars whose compilation ends when the test ends it.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class FakeEngine:
         self.checks = Checks(LAYOUT, size, 1 << 30)
         self.config = SimpleNamespace(poison=True)
         self.unread_spread = 0
+        self.compiling: list[Future] = []
         for values in (self.kv, self.conv, self.recurrent):
             values.fill(float("nan"))
 
@@ -112,10 +115,15 @@ class FakeEngine:
         self.conv[state_slot] = float("nan")
         self.recurrent[state_slot] = float("nan")
 
-    def prepare(self, sampling: SamplingParams) -> None:
-        """Nothing to prepare."""
+    def prepare(self, sampling: SamplingParams) -> Future | None:
+        if sampling.constraint is None:
+            return None
+        self.compiling.append(Future())
+        return self.compiling[-1]
 
     def bind(self, binding: Binding) -> None:
+        compiled = binding.compiled
+        assert compiled is None or compiled.done(), "this would wait for a compiler"
         slot, last = binding.state_slot, binding.output_ids[-1] if binding.output_ids else -1
 
         def execute() -> None:
