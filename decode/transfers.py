@@ -133,9 +133,9 @@ class KVTransferQueue:
         """Pages and a state slot for a sequence, and what of its offer is to be pulled there."""
         prefix = self._shareable(sequence, offer, num_pages)
         if prefix is not None:
-            self._allocator.kept.touch(prefix.key)
             if sequence.keys is not None:
                 self._allocator.kept.note_prompt(sequence.keys, offer.num_tokens)
+            self._allocator.kept.touch(prefix.key)
             sequence.made.append(prefix)
         allocation = self._allocator.reserve_unpublished(num_pages, prefix)
         sequence.allocation = allocation

@@ -101,11 +101,11 @@ class PrefixReuse:
         sequence.awaited = None
         if sequence.keys is None:
             return
+        self._allocator.kept.note_prompt(sequence.keys, sequence.num_tokens - 1)
         if beginning.prefix is not None:
             self._allocator.pin(beginning.prefix)
             if beginning.reused == "gpu":  # what a copy has brought counts its use already
                 self._allocator.kept.hit(beginning.prefix.key)
-        self._allocator.kept.note_prompt(sequence.keys, sequence.num_tokens - 1)
         num_seen = self._seen.note(sequence.keys)
         sequence.num_seen = num_seen * self._layout.page_size
         self._count(sequence, num_seen)

@@ -1,7 +1,7 @@
 """Which kept prefix is evicted next. Pure.
 
 A kept prefix is worth ``sqrt(uses) * odds of a use * saved tokens / size / (GAP + age) ** 2``. The
-odds are those of its kind of place and its length (place_kinds.py). The age begins at the last use:
+odds are those of places like its own (place_kinds.py). The age begins at the last use:
 if half of the uses come within GAP, then ``GAP / (GAP + age) ** 2`` is the density of a use by age
 (Lomax, JASA '54, of shape 1). The least is evicted.
 """

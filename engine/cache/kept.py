@@ -131,8 +131,11 @@ class KeptPrefixes:
             self._begins[kept.page_keys[1]] += 1
             self._ends.setdefault(kept.pages_key, []).append(kept)
         if uses is None:
-            self.odds.note_kept(kept.pages_key, kept.kind, kept.num_tokens)
+            self.odds.note_kept(kept.page_keys, kept.kind, kept.num_tokens)
             self._order.use(kept)
+            found = self._next_shorter_in_either(kept)
+            if found is not None:  # prompts will go on from the longer one
+                found[0]._order.changed(found[1])
         else:
             self._order.adopt(kept, uses)
 

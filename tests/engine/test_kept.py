@@ -71,9 +71,9 @@ def test_a_prefix_of_a_kind_that_is_never_used_is_evicted_first() -> None:
     kept = cache.allocator.kept
     for number in range(100, 120):
         keys = PrefixKeys("model", "", array("i", [number] * 9), PAGE)
-        kept.odds.note_kept(keys.prefix(4), "end", 4)
+        kept.odds.note_kept(keys.pages_up_to(1), "end", 4)
         kept.note_prompt(keys, 7)
-        kept.odds.note_kept(keys.prefix(8), "answer", 8)
+        kept.odds.note_kept(keys.pages_up_to(2), "answer", 8)
     cache.compute(tuple(range(21)), (20,), answer=False)
     cache.compute(tuple(range(50, 91)), (), answer=True)  # newer, and it saves more
     cache.compute(tuple(range(60, 73)), (12,), answer=False)
