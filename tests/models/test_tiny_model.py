@@ -42,11 +42,15 @@ def refuse(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def render(messages: list[dict[str, Any]], **values: Any) -> str:
+@cache
+def template() -> jinja2.Template:
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.globals["raise_exception"] = refuse
-    template = environment.from_string((TINY / "chat_template.jinja").read_text())
-    return template.render(messages=messages, add_generation_prompt=True, **values)
+    return environment.from_string((TINY / "chat_template.jinja").read_text())
+
+
+def render(messages: list[dict[str, Any]], **values: Any) -> str:
+    return template().render(messages=messages, add_generation_prompt=True, **values)
 
 
 def user(text: Any) -> dict[str, Any]:
