@@ -151,8 +151,9 @@ async def test_an_endpoint_that_cannot_be_bound_is_named(tmp_path: Path) -> None
         CoordinatorChannel(f"ipc://{tmp_path}/no-such-folder/c.sock")
 
 
+@pytest.mark.parametrize("sent_to", ["decode-1", "nobody"])
 async def test_nothing_that_comes_while_the_coordinator_sends_is_left_lying(
-    coordinator: CoordinatorChannel,
+    coordinator: CoordinatorChannel, sent_to: str
 ) -> None:
     """Sending, too, looks at the socket, and then its descriptor announces nothing any more."""
     worker = WorkerChannel(coordinator.endpoint, "decode-1")
@@ -166,7 +167,7 @@ async def test_nothing_that_comes_while_the_coordinator_sends_is_left_lying(
             await came.get()
             worker.send(Goodbye(unfit=str(number)))
             threading.Event().wait(0.0005)  # it is there before the coordinator sends
-            assert coordinator.send("decode-1", Alive("c"))
+            assert coordinator.send(sent_to, Alive("c")) == (sent_to == "decode-1")
     delivering.cancel()
     worker.close()
 

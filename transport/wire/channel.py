@@ -198,7 +198,8 @@ class CoordinatorChannel:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             return False
-        self._reader.has_sent()
+        finally:
+            self._reader.has_sent()
         return True
 
     async def deliver(

@@ -57,7 +57,7 @@ class SocketReader:
             self._look = None
 
     def has_sent(self) -> None:
-        """To be called when something was sent on the socket."""
+        """To be called when something was sent on the socket, or could not be."""
         if not (self._looking or self._will_look) and has_message(self._socket):
             self._look_soon()
 
