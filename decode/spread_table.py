@@ -51,7 +51,10 @@ class Experts:
 
 class StepTable:
     """Times between measured sizes are linear, and go on from the last two. With more members than
-    were measured, a step takes as long as with the most."""
+    were measured, a step takes as long as with the most. Steps of each number of members were
+    measured without drafts too, and local ones with each number of drafts that spread ones have.
+
+    Raises ValueError if some are missing."""
 
     def __init__(
         self, steps: Iterable[StepTime], source: Source, experts: Experts | None = None
@@ -65,8 +68,15 @@ class StepTable:
             key: sorted(curve) for key, curve in curves.items()
         }
         self._sharing = sorted({sharing for sharing, _ in curves})
-        if self._sharing[:1] != [LOCAL] or len(self._sharing) < 2 or (LOCAL, 0) not in curves:
-            raise ValueError("no local steps without drafts, or no spread ones")
+        if self._sharing[:1] != [LOCAL] or len(self._sharing) < 2:
+            raise ValueError("no local steps, or no spread ones")
+        for sharing, drafts in curves:
+            for needed in ((sharing, 0), (LOCAL, drafts)):
+                if needed not in curves:
+                    raise ValueError(
+                        f"steps of {sharing} members with {drafts} drafts, but none of {needed[0]} "
+                        f"with {needed[1]}"
+                    )
 
     def has(self, sharing: int, drafts: int) -> bool:
         """Whether steps with so many drafts were measured."""
@@ -130,7 +140,9 @@ def read(path: Path, name: str = "spread_table") -> StepTable:
         ]
         if any(step.sharing < 1 or step.rows < 1 or step.ms <= 0 for step in steps):
             raise ValueError("a step of no member, of no sequence or of no time")
-        return StepTable(steps, found["source"], Experts(*found["experts"]))
+        num, a_token, read_ms = found["experts"]
+        experts = Experts(int(num), int(a_token), float(read_ms))
+        return StepTable(steps, found["source"], experts)
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"{name}: {path}: {error}") from None
 

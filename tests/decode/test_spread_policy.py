@@ -11,6 +11,8 @@ from engine.spread.shapes import draft_shapes
 
 DRAFTS = tuple(range(4))
 LOCAL_STEP = StepTime(1, 8, 0, 5.5)
+LOCAL_STEPS = LOCAL_STEP, StepTime(1, 8, 1, 6.5)
+SPREAD_STEPS = StepTime(2, 8, 0, 4.5), StepTime(2, 8, 1, 5.0)
 
 
 def auto(drafts: tuple[int, ...] = (0,), table: StepTable | None = None) -> SpreadPolicy:
@@ -120,6 +122,8 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
         json.dumps({"kind": "spread-steps", "source": "guessed", "experts": [], "steps": []}),
         json.dumps(document([LOCAL_STEP], "measured", "", Experts())),
         json.dumps(document([LOCAL_STEP, StepTime(2, 8, 0, 0)], "measured", "", Experts())),
+        json.dumps(document([*LOCAL_STEPS, StepTime(2, 8, 1, 5)], "measured", "", Experts())),
+        json.dumps(document([LOCAL_STEP, *SPREAD_STEPS], "measured", "", Experts())),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_table_is_refused_by_the_name_of_the_setting(
