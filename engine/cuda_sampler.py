@@ -7,7 +7,6 @@ host never waits for the device here: the draw writes the chosen ids to pinned m
 event follows it.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 
 from engine.batch import Sampled
 from engine.config import SAMPLED_AT_ONCE
-from engine.download import download
+from engine.download import WrittenByKernels, download
 from engine.fed_drafts import FedDrafts
 from engine.grammars import Grammars
 from engine.kernels import torch_sampling
@@ -61,11 +60,6 @@ class PinnedDraw(Draw):
     def wait(self) -> None:
         assert self.copied is not None, "a draw that was not copied"
         self.copied.synchronize()
-
-    def is_done(self) -> bool:
-        assert self.copied is not None, "a draw that was not copied"
-        done: bool = self.copied.query()
-        return done
 
     def to_host(self) -> list[Sampled]:
         self.wait()
@@ -115,7 +109,7 @@ class CudaSampler(Sampler):
         max_rows = max(max_rows, num_state_slots)
         self._workspace = SamplingWorkspace.allocate(max_rows, num_ids, device)
         self._threshold_workspace = ThresholdWorkspace.allocate(max_rows, num_ids, device)
-        self._under_way: deque[PinnedDraw] = deque()
+        self._written = WrittenByKernels()
         if guesses:
             self._penalty_tables()
 
@@ -193,10 +187,8 @@ class CudaSampler(Sampler):
         return copied
 
     def _keep(self, draw: PinnedDraw) -> None:
-        """Until its kernels have run: torch does not know that they write to host memory."""
-        self._under_way.append(draw)
-        while self._under_way and self._under_way[0].is_done():
-            self._under_way.popleft()
+        """The ids are written by a kernel."""
+        self._written.keep(draw.ids, draw.copied)
 
     def guess_into(
         self,

@@ -25,6 +25,7 @@ import torch
 from engine.batch import Row
 from engine.config import MAX_DECODE_ROWS, MAX_VERIFIED_TOKENS
 from engine.cuda_sampler import CudaSampler
+from engine.download import Written, WrittenByKernels
 from engine.draft_layer import DraftLayer, Graph
 from engine.draft_memory import DraftMemory
 from engine.graphs import BUCKETS, GraphPool
@@ -43,7 +44,7 @@ from engine.passes import Pass
 from engine.speculation import DRAFT_IDS, draft_prompts
 from engine.spread.shapes import SpreadShape
 from engine.target_choices import Choices, TargetChoices
-from engine.verified import Verified, Written, WrittenByKernels
+from engine.verified import Verified
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 from transport.wire.spread import MAX_ROWS
@@ -146,7 +147,8 @@ class DraftGraphs:
             self._write_step(shape.bucket, (), [])
             forward = partial(self._forward, *shape, kernels, num_stored=0)
             self._verify_spread[size, shape] = self._capture(forward)
-            # The kernel behind the graph is compiled too: who compiles within a step is late.
+            # The kernel behind the graph is compiled too: a member that compiled it within a step
+            # would be late.
             self._accept(1, shape.num_drafts, self._memory.verified.ids, aborted)
 
     def forget(self, state_slot: int) -> None:

@@ -12,13 +12,13 @@ import torch
 
 from engine.batch import Row
 from engine.cuda_sampler import CudaSampler
-from engine.download import download
+from engine.download import Written, download
 from engine.fed_drafts import FedDrafts
 from engine.kernels.triton_drafts import Placed
 from engine.kernels.triton_linear import aligned_rows
 from engine.step import Draw, SampleRow
 from engine.upload import upload
-from engine.verified import Verified, VerifiedOnGpu, Written
+from engine.verified import Verified, VerifiedOnGpu
 
 
 @dataclass(frozen=True)

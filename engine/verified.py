@@ -1,6 +1,5 @@
 """What the host gets of a decode step with drafts."""
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,33 +48,3 @@ class VerifiedOnGpu(Verified):
 
     def wait(self) -> None:
         self.event.synchronize()
-
-
-@dataclass(frozen=True)
-class Written:
-    """Pinned memory ``values``, which a kernel has written when ``event`` has happened."""
-
-    values: torch.Tensor
-    event: torch.cuda.Event
-
-
-class WrittenByKernels:
-    """Keeps pinned memory until the kernels that write it have run: torch does not know of them,
-    and gives out memory again when it is dropped."""
-
-    def __init__(self) -> None:
-        self._under_way: deque[Written] = deque()
-
-    def empty(self, num_values: int) -> torch.Tensor:
-        """int64, for the next kernel."""
-        return torch.empty(num_values, dtype=torch.int64, pin_memory=True)
-
-    def keep(self, values: torch.Tensor) -> Written:
-        """Of the kernel enqueued last."""
-        event = torch.cuda.Event()
-        event.record()
-        written = Written(values, event)
-        self._under_way.append(written)
-        while self._under_way and self._under_way[0].event.query():
-            self._under_way.popleft()
-        return written

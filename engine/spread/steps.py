@@ -66,7 +66,7 @@ class SpreadSteps:
     def _warm_up(self) -> None:
         """Run once what surrounds a step: a member that compiles a kernel when it has committed to
         a step is late."""
-        self.exchange.header.clone()
+        SpreadOutcome.of(self.exchange.state).wait()
         self.exchange.reset()
         self.exchange.withdraw()
 
