@@ -16,7 +16,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "gate and up": ("gate_up_kernel", "_gate_up_kernel"),
     "down": ("_down_kernel",),
     "states": ("_update_kernel",),
-    "dense": ("_linear_kernel", "_conv_linear_kernel"),
+    "dense": ("_linear_kernel", "_norm_linear_kernel", "_conv_linear_kernel"),
     "attention": ("_chunk_kernel", "_merge_kernel"),
     "rows out": ("_push_kernel",),
     "rows in": ("_agree_kernel", "_collect_kernel"),

@@ -86,7 +86,7 @@ class DraftPolicy(Protocol):
         """How often a draft is accepted whose predecessors were, about."""
         ...
 
-    def together(self, costs: Sequence[float] | None) -> None:
+    def set_spread_costs(self, costs: Sequence[float] | None) -> None:
         """The next steps are spread ones, in which 1, 2, … drafts cost so much; None: local."""
         ...
 
@@ -105,7 +105,7 @@ class NoDrafts:
     choices = (0,)
     rate = 0.0
 
-    def together(self, costs: Sequence[float] | None) -> None:
+    def set_spread_costs(self, costs: Sequence[float] | None) -> None:
         """Nothing is chosen."""
 
     def num_next(self, num_sequences: int) -> int:
@@ -126,7 +126,7 @@ class FixedDrafts:
     def choices(self) -> tuple[int, ...]:
         return (self.num,)
 
-    def together(self, costs: Sequence[float] | None) -> None:
+    def set_spread_costs(self, costs: Sequence[float] | None) -> None:
         """It makes no difference."""
 
     def num_next(self, num_sequences: int) -> int:
@@ -177,19 +177,19 @@ class AutoDrafts:
         self._max_drafts = max_drafts
         self._pause = MIN_PAUSE
         self._num_paused = 0
-        self._together: Sequence[float] | None = None
+        self._spread_costs: Sequence[float] | None = None
         self.choices = tuple(range(max_drafts + 1))
 
     @property
     def rate(self) -> float:
         return self.acceptance.rates()[0]
 
-    def together(self, costs: Sequence[float] | None) -> None:
-        self._together = costs
+    def set_spread_costs(self, costs: Sequence[float] | None) -> None:
+        self._spread_costs = costs
 
     def num_next(self, num_sequences: int) -> int:
-        together = self._together
-        costs = self._costs_of(num_sequences) if together is None else together[: self._max_drafts]
+        spread = self._spread_costs
+        costs = self._costs_of(num_sequences) if spread is None else spread[: self._max_drafts]
         best = best_num(costs, self.acceptance.rates())
         if best:
             return min(best, 1 + self.acceptance.num_noted // CAUTION)

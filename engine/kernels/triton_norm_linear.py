@@ -20,7 +20,7 @@ from engine.model.matrix import Matrix
 BAND = 64
 """Rows of the weights of a program: as in ``linear_parts``."""
 TOKENS = tl.constexpr(16)
-"""Of the smallest tile; all but the first are none."""
+"""Of the smallest tile: the first is the token, the others are zeros."""
 MAX_COLUMNS = 512
 """Of a program, whose weights fit in shared memory beside another kernel's."""
 
@@ -76,7 +76,7 @@ def _norm_linear_kernel(
         tl.store(p_sum + o_k, b_own)
 
 
-def suits(hidden: torch.Tensor, w: Matrix) -> bool:
+def suits_norm_linear(hidden: torch.Tensor, w: Matrix) -> bool:
     """Whether ``norm_linear`` takes hidden [tokens, dim] and w [rows, dim]."""
     num_tokens, dim = hidden.shape
     columns = dim // SPLITS
@@ -93,7 +93,7 @@ def norm_linear(
     delta [parts, 1, dim], any float dtype, rows contiguous; norm [dim] float32, already ``1 + w``.
     """
     (_, dim), num_rows, num_parts = hidden.shape, w.shape[0], delta.shape[0]
-    assert suits(hidden, w)
+    assert suits_norm_linear(hidden, w)
     assert w.shape == (num_rows, dim)
     assert delta.shape == (num_parts, 1, dim), delta.shape
     assert delta.stride(2) == 1

@@ -25,7 +25,7 @@ from engine.kernels.triton_experts_prefill import experts_prefill
 from engine.kernels.triton_fp8 import BLOCK_K, widened_rows
 from engine.kernels.triton_gated_norm import gated_rms_norm
 from engine.kernels.triton_linear import MAX_STREAMED, float_linear, linear, linear_parts
-from engine.kernels.triton_norm_linear import norm_linear, suits
+from engine.kernels.triton_norm_linear import norm_linear, suits_norm_linear
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_rope_cache import cache_kv, rope_cache
 from engine.kernels.triton_route import route_shared
@@ -274,7 +274,7 @@ class TritonKernels:
         added)."""
         parts, weight = _parts(pending), weights.in_proj
         width = 2 * weights.shared_down.shape[1] + weights.gate_up.shape[0] + 1
-        if parts is not None and suits(hidden, weight):
+        if parts is not None and suits_norm_linear(hidden, weight):
             hidden, x, projected = norm_linear(hidden, parts, norm, eps, weight)
         else:
             hidden, x = self.add_norm(hidden, pending, norm, eps)

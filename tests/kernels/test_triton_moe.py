@@ -10,7 +10,7 @@ from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_prefill import Tiles as PrefillTiles
 from engine.kernels.triton_experts_prefill import experts_prefill
 from engine.kernels.triton_linear import MAX_STREAMED, float_linear, linear_parts, stream_linear
-from engine.kernels.triton_norm_linear import norm_linear, suits
+from engine.kernels.triton_norm_linear import norm_linear, suits_norm_linear
 from engine.kernels.triton_plan import max_tiles, plan, plan_tiles
 from engine.kernels.triton_route import route, route_shared
 from engine.kernels.triton_rows import Tiles
@@ -90,7 +90,7 @@ def test_norm_and_product_of_one_token_are_those_of_two_kernels(rows: int) -> No
     dtype, dim = torch.bfloat16, 2048 if DEVICE == "cuda" else 512
     hidden, norm, delta = draw(1, dim, dtype=dtype), 1 + draw(dim), draw(4, 1, dim)
     w = Matrix.of(draw(rows, dim, dtype=dtype))
-    assert suits(hidden, w)
+    assert suits_norm_linear(hidden, w)
     before = hidden.clone()
     added, x, y = norm_linear(hidden, delta, norm, 1e-6, w)
     assert hidden.equal(before), "other programs may have to read it still"
@@ -106,7 +106,7 @@ def test_norm_and_product_of_one_token_are_those_of_two_kernels(rows: int) -> No
 
 @pytest.mark.parametrize(("num_tokens", "dim"), [(2, 512), (1, 384), (1, 8192), (1, 32)])
 def test_other_tokens_and_widths_take_two_kernels(num_tokens: int, dim: int) -> None:
-    assert not suits(draw(num_tokens, dim), Matrix.of(draw(8, dim)))
+    assert not suits_norm_linear(draw(num_tokens, dim), Matrix.of(draw(8, dim)))
 
 
 # Only cuBLAS, which computes more rows than that, has float32 sums of bfloat16 operands.

@@ -146,11 +146,11 @@ class Membership:
             return WAIT
         if decision == LOCAL:
             self._is_first = True
-            self._drafts.together(None)
+            self._drafts.set_spread_costs(None)
             return LOCAL
         shape = shape_for(self._engine.shapes, decision.rows, decision.drafts)
         loads, num_sharing = self._lockstep.loads, self._lockstep.num_sharing
-        self._drafts.together(self._policy.draft_costs(loads, num_sharing))
+        self._drafts.set_spread_costs(self._policy.draft_costs(loads, num_sharing))
         self._saved_s = self._policy.saved_ms(loads, num_sharing, shape.num_drafts) / 1e3
         is_first, self._is_first = self._is_first, False
         number = decision.round
@@ -210,7 +210,7 @@ class Membership:
             self._own.write(Record(generation=0))
         self._peers.leave()
         self._waits_for, self._is_first = (), True
-        self._drafts.together(None)
+        self._drafts.set_spread_costs(None)
 
     def counts(self) -> SpreadCounts:
         return self._tally.counts(len(self._peers.members))
