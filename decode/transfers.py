@@ -168,8 +168,8 @@ class KVTransferQueue:
                 transfer.sequence.keys.hash_all()  # while the bytes move: the answer may be kept
 
     def publish(self) -> None:
-        """Let peers see who has the state slots of sequences on their way in. Nobody waits for it:
-        to be called once their copies and steps are launched."""
+        """Let peers see who has the state slots of sequences on their way in. No peer needs
+        it soon: to be called once their copies and steps are launched."""
         while self._unpublished:
             allocation = self._unpublished.pop()
             if not allocation.released:

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """What a decode step begins with: where its rows stand, what they feed, and the embedding of that.
 
-PyTorch takes eight kernels for it. Those that pick rows copy one after another, and no kernel is
-launched while one of them runs.
+PyTorch takes eight kernels for it, of which none starts while its predecessor runs
+(triton_overlap.py).
 """
 
 from dataclasses import dataclass

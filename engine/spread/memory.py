@@ -28,9 +28,9 @@ memory: results that were computed from missing rows never leave the GPU, and a 
 out of the group stores nothing when its host goes on later. A member ``reset``s its lane before the
 first step that all members have agreed on with no step under way.
 
-*Waited* only grows, over and over from 0, and is read with each step's outcome. One program of a
-launch counts for all of it: that of each member's first row, and that of the first own row, which
-blames the member whose result was the last to come.
+The counts of *waited* only grow, modulo 2**32, and are read with each step's outcome. One program
+of a launch counts for all of its programs: that of each member's first row, and that of the first
+own row, which blames the member whose result was the last to come.
 
 *Lenders* are the members behind the decoding ones. They have no rows, and take part in the steps
 that they come to; of the others they take no notice. A lender pushes one row of padding to the
