@@ -111,6 +111,10 @@ class Pulling:
         for sequence in self.transfers.drop_peer(instance):
             self._reports.failed(sequence, "peer_gone", f"{instance} left")
 
+    def rehearse(self) -> None:
+        """A handoff is about to be ordered."""
+        self._puller.rehearse()
+
     def add(self, sequence: Sequence, offer: Offer, in_socket_s: float) -> None:
         sequence.num_cached = offer.num_tokens
         try:

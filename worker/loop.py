@@ -93,7 +93,8 @@ class WorkerLoop:
     def _receive(self) -> None:
         # NOTE: Python runs a handler before a wait or when the signal breaks it off. One that
         # arrives in between only shows after the wait, hence IDLE_S.
-        for message in self._session.receive(min(IDLE_S, self._worker.wait_s())):
+        timeout_s = min(IDLE_S, self._worker.wait_s())
+        for message in self._session.receive(timeout_s, awake_s=self._worker.awake_s):
             if message == LOST:
                 self._worker.drop_all()
                 self._said_unfit = False  # the next coordinator does not know

@@ -52,6 +52,9 @@ class PromptBatches:
                 self._engine.bind(sequence.binding())
                 self._prefixes.begin(sequence)
         self._launches.add(scheduled, self._engine.launch(scheduled.batch), self._process)
+        for sequence, row in zip(scheduled.sequences, scheduled.rows, strict=True):
+            if row.sample and sequence.hands_off:
+                self._reports.last_chunk(sequence)
         return True
 
     def _process(self, scheduled: Scheduled, result: StepResult) -> None:

@@ -14,6 +14,7 @@ from transport.wire.messages import (
     Failed,
     FailureCode,
     FromWorker,
+    LastChunk,
     Prefilled,
     TokenOut,
     Tokens,
@@ -55,6 +56,10 @@ class Reports:
                 some = rows[at : at + ROWS_A_MESSAGE * size]
                 self._send(PromptLogprobs(*sequence.key, start + at // size, some))
         return broken
+
+    def last_chunk(self, sequence: Sequence) -> None:
+        """The rest of a prompt was launched."""
+        self._send(LastChunk(*sequence.key))
 
     def prefilled(
         self, sequence: Sequence, token: TokenOut, offer: Offer | None, now: float

@@ -41,6 +41,10 @@ from worker.spread.records import OwnRecord
 from worker.stall import StallGuard
 from worker.worker import Worker
 
+AWAKE_S = 0.1
+"""For a handoff that was announced: as long as the last chunk of a prompt takes. A core of a worker
+with a GPU is busy meanwhile."""
+
 log = logging.getLogger(__name__)
 
 
@@ -93,6 +97,7 @@ def serve(settings: WorkerSettings) -> None:
             group=group,
             drafts=drafts,
             prefix_cache=settings.prefix_cache,
+            awake_s=0.0 if device == "cpu" else AWAKE_S,
         )
         cleanup.callback(worker.close)
         watch = _watch(claimed, settings) if claimed else NoWatch()

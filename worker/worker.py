@@ -21,6 +21,7 @@ sequence.
 import time
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import assert_never
 
 from colocated.limits import ColocatedLimits
@@ -39,6 +40,7 @@ from transport.wire.messages import (
     Cancel,
     Decode,
     DropPrefix,
+    Expect,
     Generate,
     PeerJoined,
     PeerLeft,
@@ -66,7 +68,8 @@ SAVING_S = 0.01
 
 
 class Worker:
-    """Computes prompts and decodes sequences, as the coordinator's orders say."""
+    """Computes prompts and decodes sequences, as the coordinator's orders say. For ``awake_s`` at
+    most it waits without sleep for a handoff that was announced."""
 
     def __init__(
         self,
@@ -83,6 +86,7 @@ class Worker:
         prefix_cache: PrefixCacheSettings | None = None,
         host: HostCopier | None = None,
         group: Group | None = None,
+        awake_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
@@ -120,6 +124,7 @@ class Worker:
             partial(offer_of, instance, engine.cache, verified=handoff.verify),
             prefixes, self._reports, self._launches, clock,
         )  # fmt: skip
+        self._awake_s, self._awake_until = awake_s, -inf
         self._stalled = False
         self._stale_dropped = 0
 
@@ -170,6 +175,9 @@ class Worker:
         match message:
             case Prefill() | Decode() | Generate():
                 self._accept(message)
+            case Expect():
+                self._pulling.rehearse()
+                self._awake_until = self._clock() + self._awake_s
             case Cancel(request_id=request_id, attempt=attempt):
                 self._stale_dropped += not self._cancel(request_id, attempt)
             case Release(request_id=request_id, attempt=attempt, epoch=epoch):
@@ -202,6 +210,7 @@ class Worker:
         self._compilations.begin(sequence)
         self._prefixes.name(sequence)
         if isinstance(message, Decode):
+            self._awake_until = -inf
             self._pulling.add(sequence, message.offer, self._session.in_socket_s)
         else:
             if sequence.keys is not None:
@@ -263,6 +272,11 @@ class Worker:
             return 0.0
         idle_s = SAVING_S if self._prefixes.host.copying else IDLE_S
         return min(idle_s, self._group.look_s)
+
+    @property
+    def awake_s(self) -> float:
+        """How long the loop waits without sleep, if it has nothing to compute."""
+        return max(0.0, self._awake_until - self._clock())
 
     def held(self) -> tuple[tuple[str, int], ...]:
         """(request id, attempt) of every request not ended here."""

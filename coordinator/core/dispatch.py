@@ -33,7 +33,7 @@ from coordinator.core.registry import Registry, Worker
 from coordinator.core.request import Request, State
 from coordinator.core.reuse import kept_at, reuses_of
 from coordinator.core.trials import Trials
-from transport.wire.messages import Cancel, Release, ToWorker
+from transport.wire.messages import Cancel, Expect, Release, ToWorker
 
 
 class Dispatcher:
@@ -87,6 +87,15 @@ class Dispatcher:
         """Queue a request until a decode worker pulls its offer. ``run`` counts it anew."""
         insort(self.handoffs, request, key=_arrival)
         self._computed.append(request)
+
+    def announce(self, request: Request) -> None:
+        """Tell the decode worker that would get the request now, if it has nothing to compute, to
+        be ready for it: nothing is reserved, and it may become another one."""
+        pullers = self._pullers(request, self._proved(request.prefill_worker))
+        idle = [w for w in pullers if not w.assigned and w.reserved_for is None]
+        worker = choose_decode(idle, request, kept_at(request, self._registry))
+        if worker is not None and not self.handoffs and not request.suspect:
+            self._send(worker.instance, Expect())
 
     def withdraw(self, request: Request) -> None:
         """Remove a request from the queues, if it waits."""

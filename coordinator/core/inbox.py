@@ -19,6 +19,7 @@ from transport.wire.messages import (
     Goodbye,
     Heartbeat,
     Hello,
+    LastChunk,
     PeerTested,
     Prefilled,
     TokenOut,
@@ -83,6 +84,8 @@ class Inbox:
                 self._heartbeat(worker, message)
             case PromptLogprobs():
                 self._prompt_logprobs(worker, message)
+            case LastChunk():
+                self._lifecycle.last_chunk(instance, message)
             case Prefilled():
                 self._prefilled(worker, message)
             case TransferDone():

@@ -34,6 +34,7 @@ from coordinator.core.trials import TrialLimits, Trials
 from transport.wire.messages import (
     Cancel,
     Failed,
+    LastChunk,
     PeerTested,
     Prefilled,
     Tokens,
@@ -215,6 +216,13 @@ class Lifecycle:
         request = self._current(instance, message.request_id, message.attempt, State.PREFILLING)
         if request is not None:
             self.stale_dropped += not request.take_prompt_rows(message)
+
+    def last_chunk(self, instance: str, message: LastChunk) -> None:
+        """A prompt will be computed in a moment, and then be handed off."""
+        request = self._current(instance, message.request_id, message.attempt, State.PREFILLING)
+        if request is not None:
+            with self._outbox:
+                self._dispatcher.announce(request)
 
     def prefilled(self, instance: str, message: Prefilled) -> None:
         """The prompt is computed, and the first token of this attempt is here."""

@@ -10,8 +10,10 @@ from tests.coordinator.desk import Desk, ids_of
 from transport.wire.messages import (
     Cancel,
     Decode,
+    Expect,
     Failed,
     Generate,
+    LastChunk,
     Prefill,
     Prefilled,
     Release,
@@ -62,6 +64,28 @@ def test_an_order_to_decode_is_sent_before_waiting_prompts_are_placed() -> None:
     desk.life.prefilled("p-1", message)
     assert first.decode_worker == "d-1"
     assert seen == [(Decode, State.QUEUED), (Prefill, State.PREFILLING)]
+
+
+def test_a_handoff_is_announced_to_the_idle_decode_worker_that_would_get_it() -> None:
+    desk = Desk(("p-1", "d-1", "d-2"))
+    first, second, third = (desk.submit(name) for name in ("r-1", "r-2", "r-3"))
+    desk.sent()
+    desk.life.last_chunk("p-1", LastChunk("r-1", 1))
+    ((announced, expect),) = desk.sent()
+    assert expect == Expect()
+    assert first.decode_worker == ""
+    assert not desk.registry.require(announced).assigned, "nothing is reserved"
+    desk.prefill(first)
+    assert first.decode_worker == announced
+    desk.prefill(second)
+    desk.sent()
+    desk.life.last_chunk("p-1", LastChunk("r-3", 1))
+    assert desk.sent() == [], "both decode"
+    desk.life.last_chunk("p-1", LastChunk("r-1", 1))
+    desk.life.last_chunk("p-1", LastChunk("unknown", 1))
+    assert desk.life.stale_dropped == 2
+    desk.prefill(third)
+    assert third.decode_worker
 
 
 def test_a_request_at_a_colocated_worker_needs_no_handoff() -> None:

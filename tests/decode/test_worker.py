@@ -11,7 +11,14 @@ from tests.transport.exporters import LAYOUT, Exporter, own_cache
 from transport.copy.digest import digest
 from transport.copy.pull import Copied, CopyThread
 from transport.wire.layout import PoolSize
-from transport.wire.messages import Decode, Failed, PeerJoined, PeerTested, TransferDone
+from transport.wire.messages import (
+    Decode,
+    Expect,
+    Failed,
+    PeerJoined,
+    PeerTested,
+    TransferDone,
+)
 from transport.wire.offers import Offer
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
@@ -34,7 +41,7 @@ def peer() -> Iterator[Exporter]:
 class Site:
     """A decode pool over a real cache, with an engine that only takes note of what is bound."""
 
-    def __init__(self, *, verify_handoff: bool = False) -> None:
+    def __init__(self, *, verify_handoff: bool = False, awake_s: float = 0.0) -> None:
         self.sent: list = []
         self.bound: list = []
         self.cache = own_cache(SIZE, seed=2)
@@ -48,6 +55,7 @@ class Site:
         self.pool = Worker(
             engine, session, "decode", "d-1", ColocatedLimits(PrefillLimits(256, 4), 64),
             HandoffSettings(pull_timeout_s=5.0, verify=verify_handoff), self.stream, lookahead=0,
+            awake_s=awake_s,
         )  # fmt: skip
         self.pool._sequences.schedule = lambda: None  # it never gets to a step
 
@@ -193,3 +201,18 @@ def test_a_step_is_put_off_for_a_short_copy_and_not_for_a_long_one(
     (landed,) = site.sent
     assert isinstance(landed, TransferDone)
     assert landed.num_bytes == 7
+
+
+def test_it_is_awake_for_an_announced_handoff_until_that_comes(peer: Exporter) -> None:
+    site = Site(awake_s=30.0)
+    rehearsed: list[bool] = []
+    site.stream.rehearse = lambda: rehearsed.append(True)
+    site.meet(peer)
+    assert site.pool.awake_s == 0.0
+    site.pool.handle(Expect())
+    assert rehearsed == [True]
+    assert 0.0 < site.pool.awake_s <= 30.0
+    site.ask(offer(peer, ""))
+    assert site.pool.awake_s == 0.0
+    site.settle()
+    site.pool.close()

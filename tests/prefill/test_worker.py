@@ -1,4 +1,4 @@
-"""What a prefill worker makes of orders that come too late."""
+"""What a prefill worker says of a prompt, and what it makes of orders that come too late."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ from prefill.scheduler import PrefillLimits
 from tests.simulation.fake_engine import FakeEngine
 from transport.copy.pull import NoPeers
 from transport.wire.layout import PoolSize
-from transport.wire.messages import Cancel, Prefill, Prefilled, Release
+from transport.wire.messages import Cancel, LastChunk, Prefill, Prefilled, Release
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
 from worker.settings import HandoffSettings
@@ -42,3 +42,19 @@ def test_orders_about_what_is_over_are_dropped_and_counted() -> None:
     pool.handle(Cancel("s", 1))
     assert pool.gauges().stale_dropped == 3
     assert pool.empty
+
+
+def test_the_last_chunk_of_a_prompt_is_announced_when_it_is_launched() -> None:
+    sent: list = []
+    engine = FakeEngine(PoolSize(40, 4))
+    pool = Worker(
+        engine, SimpleNamespace(send=sent.append), "prefill", "p-1",
+        ColocatedLimits(PrefillLimits(128, 4), 128), HandoffSettings(), NoPeers(), lookahead=0,
+        clock=lambda: 0.0,
+    )  # fmt: skip
+    pool.handle(Prefill("r", 1, 1, to_wire(packed([7] * 200)), 200, SamplingParams(), StopRule(9)))
+    pool.step()
+    assert sent == [], "one chunk more"
+    pool.step()
+    assert [type(message) for message in sent] == [LastChunk, Prefilled]
+    assert sent[0] == LastChunk("r", 1)

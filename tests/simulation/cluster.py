@@ -254,6 +254,8 @@ class Cluster:
         match type(message).__name__:
             case "PromptLogprobs":
                 self.lifecycle.prompt_logprobs(instance, message)
+            case "LastChunk":
+                self.lifecycle.last_chunk(instance, message)
             case "Prefilled":
                 self.lifecycle.prefilled(instance, message)
             case "TransferDone":

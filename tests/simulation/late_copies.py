@@ -59,6 +59,9 @@ class LateCopies:
     def close_peer(self, instance: str) -> None:
         self._peers.pop(instance, None)
 
+    def rehearse(self) -> None:
+        pass
+
     def pull(self, wanted: list[Wanted]) -> list[LatePull]:
         return [self._pull(each) for each in wanted]
 

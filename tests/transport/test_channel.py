@@ -82,6 +82,26 @@ async def test_a_wait_ends_when_it_is_woken_once(coordinator: CoordinatorChannel
     worker.wake()  # a second signal, while the process ends
 
 
+async def test_a_wait_without_sleep_is_bounded(coordinator: CoordinatorChannel) -> None:
+    worker = WorkerChannel(coordinator.endpoint, "decode-1")
+
+    def wait() -> tuple[list, float, float]:
+        began, used = time.monotonic(), time.thread_time()
+        messages = worker.receive(0.3, awake_s=0.05)
+        return messages, time.monotonic() - began, time.thread_time() - used
+
+    messages, took_s, used_s = await asyncio.to_thread(wait)
+    assert messages == []
+    assert took_s >= 0.29, "the rest is slept"
+    assert used_s < 0.15
+    worker.send(Goodbye())
+    await received(coordinator)
+    waiting = asyncio.create_task(asyncio.to_thread(worker.receive, 5.0, awake_s=5.0))
+    assert coordinator.send("decode-1", Alive("c"))
+    assert await asyncio.wait_for(waiting, 4.0) == [Alive("c")]
+    worker.close()
+
+
 async def test_what_was_sent_last_arrives(coordinator: CoordinatorChannel) -> None:
     worker = WorkerChannel(coordinator.endpoint, "decode-1")
     worker.send(Goodbye(draining=True))

@@ -250,3 +250,33 @@ def test_more_handoffs_than_there_are_slots_of_our_own_fit_too(cuda: RuntimeFake
     offer = Offer("p-1", (0,), 0, GENERATION_OF_PROBE, 0)
     pulls = stream.pull([Wanted(offer, (0,), 0, in_probe=True)] * 40)
     assert all(pull.done() and pull.result().num_bytes > 0 for pull in pulls)
+
+
+def test_a_rehearsal_copies_nothing_and_gets_in_the_way_of_no_pull(cuda: RuntimeFake) -> None:
+    memory, cache = export(cuda, "p-2", 1)
+    own, before = own_cache(OWN_SIZE, 9), own_cache(OWN_SIZE, 9)
+    stream = copy_stream(own)
+    stream.open("p-2", memory)
+    Event.held_back = True
+    stream.rehearse()
+    rehearsed = stream._rehearsal
+    stream.rehearse()
+    assert stream._rehearsal is rehearsed, "one at a time"
+    (pull,) = stream.pull(WANTED[1:2])
+    assert pull.batch.launch is not rehearsed, "the GPU may still read what it was given"
+    Event.held_back = False
+    assert pull.done()
+    wanted = WANTED[1]
+    copy_sequence(
+        cache, wanted.offer.block_table, wanted.offer.state_slot,
+        before, wanted.block_table, wanted.state_slot,
+    )  # fmt: skip
+    for part in ("kv", "conv", "recurrent"):
+        ours, theirs = (getattr(each, part).view(torch.uint8) for each in (own, before))
+        assert torch.equal(ours, theirs), part
+    num_spare = len(stream._launches._spare)
+    stream.rehearse()
+    (pull,) = stream.pull(WANTED[1:2])
+    assert pull.done()
+    assert len(stream._launches._spare) == num_spare + 1, "each is given back once"
+    assert stream.close()

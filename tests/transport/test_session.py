@@ -29,7 +29,7 @@ class ScriptedChannel:
     def send(self, message) -> None:
         self.sent.append(message)
 
-    def receive(self, timeout_s: float) -> list:
+    def receive(self, timeout_s: float, *, awake_s: float = 0.0) -> list:
         if self.answers:
             return [self.answers.pop(0)]
         self.now += max(timeout_s, 0.01)
@@ -143,7 +143,7 @@ def test_how_long_messages_may_have_lain_unseen(channel: ScriptedChannel, joined
     assert joined.in_socket_s == pytest.approx(channel.now - looked_at)
     channel.now += 0.3
 
-    def wait(timeout_s: float) -> list:
+    def wait(timeout_s: float, *, awake_s: float = 0.0) -> list:
         return [Cancel("r", 2)] if timeout_s > 0 else []
 
     channel.receive = wait

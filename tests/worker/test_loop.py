@@ -58,7 +58,7 @@ class Running:
         self.gpu = Gpu()
         self.channel = WorkerChannel(site.channel.endpoint, "colocated-1")
         hello = Hello("colocated-1", "colocated", "m", "cuda", 1, 128, 8, EXPORT, gpu="GPU-7")
-        self.pool = Mock(ready=True, empty=True, held=lambda: (), wait_s=lambda: 0.05)
+        self.pool = Mock(ready=True, empty=True, held=lambda: (), wait_s=lambda: 0.05, awake_s=0.0)
         self.pool.gauges = lambda: WorkerGauges(8, 8)
         self.session = Session(self.channel, hello, time.monotonic)
         self.failure: BaseException | None = None

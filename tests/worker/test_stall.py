@@ -21,7 +21,7 @@ def run(step_s, num_steps, timeout_s, then_s=0.0):
 
     steps = []
     session = Mock(welcomed=True)
-    session.receive = lambda wait_s: ()
+    session.receive = lambda wait_s, awake_s: ()
     worker = Mock(ready=True, empty=True, step=wait_for_the_gpu, wait_s=lambda: 0.0)
     loop = WorkerLoop(
         session, worker, Mock(unfit=lambda: ""), StallGuard(timeout_s), drain_timeout_s=0.0,

@@ -35,6 +35,8 @@ from transport.wire.offers import Offer
 MAX_BATCH_BYTES = 256 << 20
 """Handoffs copied together are done together: this bounds how long the first waits for the
 others."""
+REHEARSED = Wanted(Offer("", tuple(range(16)), 0, 0, 1), tuple(range(16)), 0, in_probe=True)
+"""Addresses of a rehearsal: they are filled in, and no bytes are copied."""
 HIGH_PRIORITY = -1
 """Lets the copy's few thread blocks start between two kernels of a step, and not behind the
 step."""
@@ -149,6 +151,7 @@ class CudaCopyStream:
         self._stream = stream = torch.cuda.Stream(own.kv.device, priority=HIGH_PRIORITY)
         self._peers: dict[str, Peer] = {}
         self._under_way: list[CudaPull] = []
+        self._rehearsal: CopyLaunch | None = None
         sizes, shape = self._sizes, shape or CopyShape()
         num_pages, num_slots = len(own.kv), len(own.epochs)
         self._launches = CopyLaunches(
@@ -173,7 +176,25 @@ class CudaCopyStream:
             peer.close_if_unread()
         self._forget_done()
 
+    def rehearse(self) -> None:
+        self._end_rehearsal()
+        if self._rehearsal is not None or self._under_way:
+            return
+        num_blocks = len(REHEARSED.block_table) + 2
+        self._rehearsal = launch = self._launches.take(num_blocks, 1)
+        here = Peer(0, self._own, self._own_probe)
+        self._fill(launch.table(num_blocks), launch.words(1), [REHEARSED], [here])
+        self._wait_for_others()
+        launch.enqueue(num_pages=0, num_handoffs=0)
+
+    def _end_rehearsal(self) -> None:
+        # NOTE: until it has ended, its kernels may still read what the next launch would fill.
+        if self._rehearsal is not None and self._rehearsal.finished.query():
+            self._launches.give_back(self._rehearsal)
+            self._rehearsal = None
+
     def pull(self, wanted: Sequence[Wanted]) -> list[Pull]:
+        self._end_rehearsal()
         self._forget_done()
         pulls = [pull for batch in self._batches(wanted) for pull in self._start(batch)]
         self._under_way += pulls
@@ -215,12 +236,16 @@ class CudaCopyStream:
         num_blocks = num_pages + 2 * num_handoffs
         launch = self._launches.take(num_blocks, num_handoffs)
         self._fill(launch.table(num_blocks), launch.words(num_handoffs), wanted, peers)
+        self._wait_for_others()
+        launch.enqueue(num_pages, num_handoffs)
+        return Batch(launch, self._launches, num_handoffs)
+
+    def _wait_for_others(self) -> None:
+        """What is enqueued next waits for the streams that it must wait for."""
         if self._after is not None and not self._after.query():
             self._stream.wait_stream(self._after)
         if self._after_steps:
             self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
-        launch.enqueue(num_pages, num_handoffs)
-        return Batch(launch, self._launches, num_handoffs)
 
     def _fill(
         self, table: np.ndarray, words: np.ndarray, wanted: list[Wanted], peers: list[Peer]

@@ -94,6 +94,11 @@ class CopyStream(Protocol):
         uses it, and nothing else writes it until the pull is done."""
         ...
 
+    def rehearse(self) -> None:
+        """Do what ``pull`` does on the host, for no bytes: code that was not used for a while is
+        slow, and a pull is about to be wanted."""
+        ...
+
     def close(self, timeout_s: float = CLOSE_S) -> bool:
         """Drop pulls that have not begun, and wait at most ``timeout_s`` for the others; whether
         all have ended, so that no copy writes this worker's memory."""
@@ -111,6 +116,9 @@ class NoPeers:
 
     def pull(self, wanted: Sequence[Wanted]) -> list[Pull]:
         raise AssertionError("a pull from a peer that is not open")
+
+    def rehearse(self) -> None:
+        pass
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
         return True
@@ -161,6 +169,9 @@ class CopyThread:
         ]
         self._under_way += futures
         return [ThreadPull(future) for future in futures]
+
+    def rehearse(self) -> None:
+        pass
 
     def _forget_done(self) -> None:
         """A failed copy keeps the tensors that it copied from, and so the mapping."""

@@ -96,9 +96,10 @@ class WorkerChannel:
         except zmq.Again:
             raise self._handshakes.refused() from None
 
-    def receive(self, timeout_s: float) -> list[ToWorker]:
+    def receive(self, timeout_s: float, *, awake_s: float = 0.0) -> list[ToWorker]:
         """All messages that have come; waits at most ``timeout_s`` for the first one or for
-        ``wake``.
+        ``wake``. The first ``awake_s`` of that it looks for messages alone, and without sleep: a
+        processor that sleeps takes time to wake up, and loses its caches.
 
         Raises ProtocolMismatch, or ChannelRefused when no message can come. A malformed frame is
         dropped: the coordinator learns of the lost order from the next heartbeats, and this
@@ -106,7 +107,7 @@ class WorkerChannel:
         """
         frames = self._receive_now()
         if frames is None and timeout_s > 0:
-            self._wait(timeout_s)
+            self._wait(timeout_s, awake_s)
             frames = self._receive_now()
         if frames is None:
             self._handshakes.check()
@@ -146,9 +147,14 @@ class WorkerChannel:
         """The frames of the next message that has come."""
         return self._socket.recv_multipart() if has_message(self._socket) else None
 
-    def _wait(self, timeout_s: float) -> None:
+    def _wait(self, timeout_s: float, awake_s: float) -> None:
         """Return when a message has come, at ``wake``, or after ``timeout_s``."""
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
+        deadline, awake_until = began + timeout_s, began + min(awake_s, timeout_s)
+        while time.monotonic() < awake_until:
+            if has_message(self._socket):
+                return
+            os.sched_yield()  # on a busy machine: to ZeroMQ's thread, which receives
         while (left_s := deadline - time.monotonic()) > 0:
             ready = dict(self._poll.poll(round(left_s * 1000)))
             if self._woken is not None and self._woken in ready:

@@ -7,7 +7,9 @@ with ``PROTOCOL``, which is compared before the payload is decoded (channel.py).
 
 The messages of a request:
 
-    coordinator ── Prefill ──► prefill worker ── Prefilled(first token, offer) ──► coordinator
+    coordinator ── Prefill ──► prefill worker ── LastChunk ──► coordinator
+    coordinator ── Expect ──► a decode worker without work
+                               prefill worker ── Prefilled(first token, offer) ──► coordinator
     coordinator ── Decode(offer) ──► decode worker: pulls ── TransferDone ──► coordinator
     coordinator ── Release ──► prefill worker                decode worker ── Tokens … ──►
 
@@ -34,7 +36,7 @@ from transport.wire.sampling import FinishReason, SamplingParams, StopRule
 from transport.wire.spread import SpreadExport, SpreadGroup, SpreadJoined
 from transport.wire.token_ids import ID_BYTES
 
-PROTOCOL = "baton/12"
+PROTOCOL = "baton/13"
 
 Role = Literal["prefill", "decode", "colocated"]
 ReusedFrom = Literal["", "gpu", "host", "peer"]
@@ -86,6 +88,14 @@ class Heartbeat(WireStruct, frozen=True, tag="heartbeat"):
     held: tuple[tuple[str, int], ...] = ()
     gpu: GpuHealth | None = None
     malformed_dropped: Count = 0
+
+
+class LastChunk(WireStruct, frozen=True, tag="last-chunk"):
+    """The last chunk of a prompt that is handed off was launched: ``Prefilled`` follows in
+    milliseconds, unless the request ends."""
+
+    request_id: str
+    attempt: int
 
 
 class Prefilled(WireStruct, frozen=True, tag="prefilled"):
@@ -174,8 +184,8 @@ class Goodbye(WireStruct, frozen=True, tag="goodbye"):
 
 
 FromWorker = (
-    Hello | Heartbeat | PromptLogprobs | Prefilled | PrefixesChanged | TransferDone | Tokens
-    | Failed | PeerTested | SpreadJoined | Goodbye
+    Hello | Heartbeat | PromptLogprobs | LastChunk | Prefilled | PrefixesChanged | TransferDone
+    | Tokens | Failed | PeerTested | SpreadJoined | Goodbye
 )  # fmt: skip
 
 
@@ -257,6 +267,11 @@ class Decode(_Order, frozen=True, tag="decode", kw_only=True):
     offer: Offer
 
 
+class Expect(WireStruct, frozen=True, tag="expect"):
+    """A ``Decode`` is likely to follow in milliseconds: be ready for it. Nothing is reserved, and
+    nothing is wrong if none follows."""
+
+
 class Generate(_Order, frozen=True, tag="generate", kw_only=True):
     """Compute ``token_ids``, and decode at the same worker to the end: a colocated one, or a decode
     worker while no prefill worker takes work. ``prefix`` as in ``Prefill``."""
@@ -288,7 +303,7 @@ class DropPrefix(WireStruct, frozen=True, tag="drop-prefix"):
 
 ToWorker = (
     Welcome | Refused | Alive | PeerJoined | PeerLeft | SpreadGroup
-    | Prefill | Decode | Generate | Cancel | Release | DropPrefix
+    | Prefill | Expect | Decode | Generate | Cancel | Release | DropPrefix
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from transport.wire.messages import (
     Cancel,
     Decode,
     DropPrefix,
+    Expect,
     FromWorker,
     Generate,
     Goodbye,
@@ -36,11 +37,11 @@ from transport.wire.spread import SpreadGroup
 
 Work = (
     PeerJoined | PeerLeft | SpreadGroup | DropPrefix
-    | Prefill | Decode | Generate | Cancel | Release
+    | Prefill | Expect | Decode | Generate | Cancel | Release
 )  # fmt: skip
 ORDERS: dict[Role, tuple[type[Work], ...]] = {
     "prefill": (Prefill, Cancel, Release, PeerJoined, PeerLeft, SpreadGroup, DropPrefix),
-    "decode": (Decode, Generate, Cancel, PeerJoined, PeerLeft, SpreadGroup, DropPrefix),
+    "decode": (Expect, Decode, Generate, Cancel, PeerJoined, PeerLeft, SpreadGroup, DropPrefix),
     "colocated": (Generate, Cancel, PeerJoined, PeerLeft, SpreadGroup, DropPrefix),
 }
 """What the coordinator sends to a worker of each role."""
@@ -98,13 +99,13 @@ class Session:
     def send(self, message: FromWorker) -> None:
         self._channel.send(message)
 
-    def receive(self, timeout_s: float) -> list[Work | Lost]:
-        """The messages about work that have come; waits at most ``timeout_s``, and never past the
-        next heartbeat."""
+    def receive(self, timeout_s: float, *, awake_s: float = 0.0) -> list[Work | Lost]:
+        """The messages about work that have come; waits at most ``timeout_s``, the first
+        ``awake_s`` of them without sleep, and never past the next heartbeat."""
         if self._welcome is None:
             self._send_hello()
         work, self._early = self._early, []
-        for message in self._look(0.0 if work else timeout_s):
+        for message in self._look(0.0 if work else timeout_s, awake_s):
             self._heard_at = self._clock()
             self._sort(message, work)
         if self._welcome and self._clock() - self._heard_at > self._welcome.dead_after_s:
@@ -136,12 +137,12 @@ class Session:
     def leave(self, *, draining: bool = False, unfit: str = "") -> None:
         self.send(Goodbye(draining=draining, unfit=unfit))
 
-    def _look(self, timeout_s: float) -> list[ToWorker]:
+    def _look(self, timeout_s: float, awake_s: float) -> list[ToWorker]:
         messages = self._channel.receive(0.0)
         self.in_socket_s = self._clock() - self._looked_at if messages else 0.0
         wait_s = min(timeout_s, self._next_beat_at - self._clock())
         if not messages and wait_s > 0:
-            messages = self._channel.receive(wait_s)
+            messages = self._channel.receive(wait_s, awake_s=awake_s)
         self._looked_at = self._clock()
         return messages
 
