@@ -22,13 +22,13 @@ from worker.room import Room
 
 @dataclass(eq=False)
 class _Waiting:
-    """``begun``: a thread has taken the grammar up. ``since`` then, or since a thread last took up
-    any, the worker has waited for it."""
+    """``begun``: a thread has taken the grammar up. Its time counts from ``since``: when the
+    sequence came, or, if that is later, when a thread last took up its grammar or one before."""
 
     sequence: Sequence
     compiled: Compiled
     since: float
-    begun: bool = False
+    begun: bool
 
 
 class Compilations:
@@ -58,7 +58,9 @@ class Compilations:
         if compiled is None or compiled.done():
             return
         sequence.compiling = True
-        self._waiting.append(_Waiting(sequence, compiled, self._clock()))
+        # What a thread has taken up for an earlier sequence brings no other one's turn nearer.
+        begun = compiled.running()
+        self._waiting.append(_Waiting(sequence, compiled, self._clock(), begun))
         compiled.add_done_callback(self._wake)
 
     def take_in(self) -> None:

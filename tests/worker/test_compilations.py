@@ -169,6 +169,21 @@ def test_a_grammar_in_line_has_its_time_from_when_its_turn_comes() -> None:
     assert [name for name, *_ in site.failures()] == ["r2"]
 
 
+def test_another_request_for_a_grammar_under_way_gives_those_in_line_no_more_time() -> None:
+    site = Site("colocated")
+    site.ask("stuck", 1, GRAMMAR)
+    site.ask("in line", 2, GRAMMAR)
+    stuck = site.grammars[0]
+    stuck.set_running_or_notify_cancel()
+    site.steps(1)
+    site.engine.prepare = lambda sampling: stuck
+    for number in range(2):
+        site.now += COMPILE_S / 2
+        site.ask(f"again {number}", 3 + number, GRAMMAR)
+        site.steps(1)
+    assert [name for name, *_ in site.failures()] == ["stuck", "in line"]
+
+
 @ROLES
 @pytest.mark.parametrize("end", ["cancel", "give_back", "drop_all"])
 def test_it_may_end_in_any_way_while_it_waits(role: Role, end: str) -> None:
