@@ -276,6 +276,7 @@ def test_a_rehearsal_copies_nothing_and_gets_in_the_way_of_no_pull(cuda: Runtime
         assert torch.equal(ours, theirs), part
     num_spare = len(stream._launches._spare)
     stream.rehearse()
+    assert stream._rehearsal is not None, "the pull before it has ended"
     (pull,) = stream.pull(WANTED[1:2])
     assert pull.done()
     assert len(stream._launches._spare) == num_spare + 1, "each is given back once"

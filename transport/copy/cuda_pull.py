@@ -178,6 +178,7 @@ class CudaCopyStream:
 
     def rehearse(self) -> None:
         self._end_rehearsal()
+        self._forget_done()
         if self._rehearsal is not None or self._under_way:
             return
         num_blocks = len(REHEARSED.block_table) + 2
