@@ -53,7 +53,8 @@ class PromptBatches:
                 self._prefixes.begin(sequence)
         self._launches.add(scheduled, self._engine.launch(scheduled.batch), self._process)
         for sequence, row in zip(scheduled.sequences, scheduled.rows, strict=True):
-            if row.sample and sequence.hands_off:
+            goes_on = sequence.num_output + 1 < sequence.stop.max_tokens
+            if row.sample and sequence.hands_off and goes_on:
                 self._reports.last_chunk(sequence)
         return True
 

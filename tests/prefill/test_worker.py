@@ -58,3 +58,7 @@ def test_the_last_chunk_of_a_prompt_is_announced_when_it_is_launched() -> None:
     pool.step()
     assert [type(message) for message in sent] == [LastChunk, Prefilled]
     assert sent[0] == LastChunk("r", 1)
+    sent.clear()
+    pool.handle(Prefill("s", 1, 2, to_wire(packed([7] * 9)), 9, SamplingParams(), StopRule(1)))
+    pool.step()
+    assert [type(message) for message in sent] == [Prefilled], "its only token is no handoff"
