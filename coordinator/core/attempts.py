@@ -56,7 +56,7 @@ class Attempts:
 
     def emit(self, request: Request, token: TokenOut) -> bool:
         """Stream the request's next token, which may be its last one; False for another token,
-        which is stale. Unless it has ended, the request is to be counted anew."""
+        which is stale. The caller recounts the request (``Dispatcher.recount``) if it goes on."""
         if token.index != len(request.output_ids):
             return False
         if "first_token_at" not in request.stages:

@@ -84,7 +84,7 @@ class Dispatcher:
             insort(self.queue, request, key=_arrival)
 
     def hand_off(self, request: Request) -> None:
-        """Queue a request until a decode worker pulls its offer. ``run`` counts it anew."""
+        """Queue a request until a decode worker pulls its offer. ``run`` recounts it."""
         insort(self.handoffs, request, key=_arrival)
         self._computed.append(request)
 
@@ -113,7 +113,7 @@ class Dispatcher:
             _remove(request, self.parked)
             self.enqueue(request)
         waited_for = self._run_handoffs()
-        # Decode workers wait for theirs, and what follows is about prompts and takes as long.
+        # Decode workers are idle until the orders come, and to place the prompts takes as long.
         self._send_orders()
         while self._computed:
             self.recount(self._computed.pop())

@@ -81,7 +81,7 @@ def choose_decode(
         return num_sequences, -worker.free_pages
 
     room = [w for w in workers if _has_room(w, request.num_tokens + 1, growing=True)]
-    if len(room) == 1:  # a prompt is looked up where that matters
+    if len(room) == 1:  # what is kept of the prompt changes nothing
         return room[0]
     least = _least_loaded((Place(w, reuses(w)) for w in room), request, load)
     return None if least is None else least.worker

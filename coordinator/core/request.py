@@ -185,8 +185,8 @@ class Request:
         return True
 
     def forget_prefix_keys(self) -> None:
-        """It is placed where it will be decoded: they are as large as the prompt, and looked up no
-        more."""
+        """The request is where it is decoded: its keys, which are as large as the prompt, are not
+        looked up again."""
         self._keys = None
 
     def was_prefilled(self, message: Prefilled, now: float) -> None:

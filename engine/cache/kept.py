@@ -17,7 +17,8 @@ from transport.wire.offers import PrefixName
 from transport.wire.prefix import KnownPrefixes, PrefixKeys
 
 MAX_ANSWERS = 16
-"""Lookups that are remembered: those of the few that wait first, whose keys they hold."""
+"""Results of ``longest`` that are remembered, with the prompts' keys. Few prompts are looked up in
+every round: those that wait first."""
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ A worker may wait for what follows from a message. With zmq.asyncio a task would
 run a turn of the event loop later.
 
 NOTE: a ZeroMQ socket's descriptor becomes readable at changes only, and a look at the socket, also
-by sending, takes that back. So whoever has looked must look on until nothing is there.
+by sending, takes that back. So after each look the socket is read until it has no message.
 """
 
 import asyncio
