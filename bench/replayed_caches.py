@@ -78,7 +78,7 @@ class Prefixes:
         self._allocator = CacheAllocator(pools, page_size=layout.page_size)
         self._host = HostTier(layout, _NoCopier(layout, host_bytes), self._allocator)
         self._reuse = PrefixReuse(self._allocator, layout, min_saved_tokens, self._host)
-        self._allocator.on_keep = self._host.returned
+        self._allocator.prefixes.on_keep = self._host.returned
 
     def serve(self, request: Request) -> int:
         ids, num_tokens = request.ids, request.whole.num_tokens
@@ -112,8 +112,10 @@ class Prefixes:
             self._host.fetch(there, tuple(allocation.pages), allocation.slot.id)
             self._host.poll()
             num = there.num_tokens
-            prefix = self._allocator.begin_prefix(allocation, request.prompt, num, there.kind)
-            if prefix is not None and not self._allocator.finish_prefix(prefix):
+            prefix = self._allocator.prefixes.begin(
+                allocation.pages, request.prompt, num, there.kind
+            )
+            if prefix is not None and not self._allocator.prefixes.finish(prefix):
                 prefix = None
             begun = Beginning(num, "host", prefix)
         self._reuse.admitted(sequence, begun)

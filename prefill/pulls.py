@@ -128,7 +128,7 @@ class PrefixPulls:
         allocation, keys = sequence.allocation, sequence.keys
         if allocation is None or keys is None:
             return None
-        making = self._allocator.begin_prefix(allocation, keys, source.num_tokens, kind)
+        making = self._allocator.prefixes.begin(allocation.pages, keys, source.num_tokens, kind)
         if making is not None:
             sequence.making.append(making)
         return making
@@ -146,7 +146,7 @@ class PrefixPulls:
         is_right = self._came_right(copy)
         if making is not None:
             sequence.making.remove(making)
-            if not self._allocator.finish_prefix(making, sound=is_right):
+            if not self._allocator.prefixes.finish(making, sound=is_right):
                 making = self._allocator.kept.get(making.key)
         return Beginning(copy.num_tokens, copy.reused_from, making) if is_right else None
 

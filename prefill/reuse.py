@@ -103,7 +103,7 @@ class PrefixReuse:
             return
         self._allocator.kept.note_prompt(sequence.keys, sequence.num_tokens - 1)
         if beginning.prefix is not None:
-            self._allocator.pin(beginning.prefix)
+            self._allocator.prefixes.pin(beginning.prefix)
             if beginning.reused == "gpu":  # what a copy has brought counts its use already
                 self._allocator.kept.hit(beginning.prefix.key)
         num_seen = self._seen.note(sequence.keys)
@@ -143,7 +143,7 @@ class PrefixReuse:
         assert sequence.keys is not None, "keeps without keys"
         place = start + inside[0]
         kind = kind_of(place, sequence.num_tokens, sequence.boundaries, sequence.num_seen)
-        kept = self._allocator.begin_prefix(sequence.allocation, sequence.keys, place, kind)
+        kept = self._allocator.prefixes.begin(sequence.allocation.pages, sequence.keys, place, kind)
         if kept is None:
             return length, None
         sequence.making.append(kept)
@@ -156,7 +156,7 @@ class PrefixReuse:
             sequence.made.append(prefix)
         if keep is not None:
             kept = sequence.making.pop(0)
-            if self._allocator.finish_prefix(kept):
+            if self._allocator.prefixes.finish(kept):
                 sequence.made.append(kept)
                 self._seen.note_kept(kept.pages_key)
                 if kept.num_tokens <= sequence.num_seen:  # two prompts have come by here
@@ -179,7 +179,7 @@ class PrefixReuse:
     def drop(self, name: PrefixName) -> int:
         """This prefix and those that came from it are not to be used, nor kept by a batch or copy
         under way; returns their number."""
-        kept, on_host = self._allocator.from_on(name), self._host.from_on(name)
+        kept, on_host = self._allocator.prefixes.from_on(name), self._host.from_on(name)
         for each in kept:
             self._doubt(each)
         for each in on_host:
@@ -190,13 +190,14 @@ class PrefixReuse:
         """Its first chunk is done: returns the prefix that it has begun with, if it had one."""
         prefix = sequence.beginning.prefix
         if prefix is not None:
-            self._allocator.unpin(prefix)
+            self._allocator.prefixes.unpin(prefix)
             sequence.beginning = replace(sequence.beginning, prefix=None)
         return prefix
 
     def _doubt(self, kept: KeptPrefix) -> None:
-        for each in (kept, *self._allocator.being_made(kept.key)):  # it may be on its way back
-            self._allocator.doubt(each)
+        making = [each for each in self._allocator.prefixes.being_made if each.key == kept.key]
+        for each in (kept, *making):  # it may be on its way back
+            self._allocator.prefixes.doubt(each)
         self._host.drop(kept.key)  # it may be there by now, or on its way
 
 

@@ -61,8 +61,8 @@ class Prefixes:
         )  # fmt: skip
         self._moved: set[bytes] = set()
         self._num_evicted = 0
-        allocator.on_keep = self.host.returned
-        allocator.on_evict = self._note_evicted
+        allocator.prefixes.on_keep = self.host.returned
+        allocator.prefixes.on_evict = self._note_evicted
         self.host.on_evict = self._note_evicted_from_host
 
     def name(self, sequence: Sequence) -> None:

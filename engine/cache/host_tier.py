@@ -172,13 +172,13 @@ class HostTier:
                 break  # these hold blocks that may be enough
             else:
                 self._allocator.kept.hand_down(kept)
-                self._allocator.evict(kept)
+                self._allocator.prefixes.evict(kept)
         if batch.prefixes:
             batch.pull = self._copier.save(HostCopy(tuple(batch.pages.items()), batch.states))
 
     def _next_to_save(self) -> KeptPrefix | None:
         num_pages, num_slots = self._saving.num_freed, len(self._saving.prefixes)
-        return self._allocator.next_to_leave(
+        return self._allocator.prefixes.next_to_leave(
             self.ahead.num_pages - num_pages, self.ahead.num_state_slots - num_slots
         )
 
@@ -230,7 +230,7 @@ class HostTier:
             if kept.valid and here.valid and kept.leaving and not kept.num_users:
                 self._blocks.keep_prefix(here)
                 self._kept.add(here, self._allocator.kept.uses(kept))
-                self._allocator.evict(kept)
+                self._allocator.prefixes.evict(kept)
             kept.leaving = False
         for _, here in batch.prefixes.values():
             self._blocks.release(here.pages)

@@ -52,11 +52,11 @@ class PrefixDevice:
         self, allocation: CacheAllocation, tokens: Sequence[int], num_tokens: int
     ) -> KeptPrefix | None:
         """Keep the first tokens of a sequence, beside it."""
-        kept = self.allocator.begin_prefix(allocation, keys_of(tokens), num_tokens, "end")
+        kept = self.allocator.prefixes.begin(allocation.pages, keys_of(tokens), num_tokens, "end")
         if kept is None:
             return None
         self.write_state(kept.slot.id, tokens, num_tokens)
-        assert self.allocator.finish_prefix(kept)
+        assert self.allocator.prefixes.finish(kept)
         return kept
 
     def keep_only(self, tokens: Sequence[int]) -> KeptPrefix:
@@ -67,7 +67,7 @@ class PrefixDevice:
 
     def evict_all(self) -> None:
         for kept in list(self.allocator.kept):
-            self.allocator.evict(kept)
+            self.allocator.prefixes.evict(kept)
 
     def holds(self, pages: Sequence[int], slot: int, tokens: Sequence[int]) -> bool:
         """Whether these pages and this state slot are those of the tokens."""

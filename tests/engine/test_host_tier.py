@@ -27,7 +27,7 @@ class Site:
         self.device = PrefixDevice(ALL)
         self.copier = LateHostCopier(self.device.cache, num_pieces, num_blocks)
         self.tier = HostTier(LAYOUT, self.copier, self.device.allocator, ALL)
-        self.device.allocator.on_keep = self.tier.returned
+        self.device.allocator.prefixes.on_keep = self.tier.returned
 
     def settle(self) -> None:
         for _ in range(50):
@@ -129,7 +129,7 @@ def test_a_page_copied_for_an_evicted_prefix_serves_the_other_one_that_has_it() 
     assert second is not None
     site.device.allocator.release(allocation)
     site.tier.poll()
-    site.device.allocator.evict(first)
+    site.device.allocator.prefixes.evict(first)
     site.settle()
     assert site.tier.num_kept == 1
     assert site.comes_back(TOKENS[: 4 * PAGE])
@@ -254,7 +254,7 @@ def test_a_prefix_used_while_it_is_copied_stays_on_the_device_alone(how: str) ->
     if how == "touched":
         site.device.allocator.kept.touch(kept.key)
     else:
-        site.device.allocator.pin(kept)
+        site.device.allocator.prefixes.pin(kept)
     site.tier.ahead = NONE
     site.settle()
     assert kept.valid

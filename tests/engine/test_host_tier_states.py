@@ -23,7 +23,7 @@ class HostTierMachine(RuleBasedStateMachine):
         self.device = PrefixDevice(PoolSize(14, 4))
         self.copier = LateHostCopier(self.device.cache, 1, 12)
         self.tier = HostTier(LAYOUT, self.copier, self.device.allocator)
-        self.device.allocator.on_keep = self.tier.returned
+        self.device.allocator.prefixes.on_keep = self.tier.returned
         self.saved: dict[bytes, tuple[int, ...]] = {}
         self.pinned: list[KeptPrefix] = []
         self.fetches: list[tuple[Pull, CacheAllocation, tuple[int, ...]]] = []
@@ -83,12 +83,12 @@ class HostTierMachine(RuleBasedStateMachine):
     def pin(self, which: int) -> None:
         kept = list(self.device.allocator.kept)
         self.pinned.append(kept[which % len(kept)])
-        self.device.allocator.pin(self.pinned[-1])
+        self.device.allocator.prefixes.pin(self.pinned[-1])
 
     @rule()
     @precondition(lambda self: self.pinned)
     def unpin(self) -> None:
-        self.device.allocator.unpin(self.pinned.pop())
+        self.device.allocator.prefixes.unpin(self.pinned.pop())
 
     @rule()
     def poll(self) -> None:
@@ -99,7 +99,7 @@ class HostTierMachine(RuleBasedStateMachine):
     def evict(self, which: int) -> None:
         kept = [kept for kept in self.device.allocator.kept if not kept.num_users]
         if kept:
-            self.device.allocator.evict(kept[which % len(kept)])
+            self.device.allocator.prefixes.evict(kept[which % len(kept)])
 
     @rule(which=st.integers(0, 3))
     @precondition(lambda self: self.saved)

@@ -32,8 +32,8 @@ class Cache:
         allocation = self.allocator.reserve(-(-len(ids) // PAGE), prefix)
         for place in places:
             if start < place < len(ids):
-                kept = self.allocator.begin_prefix(allocation, keys, place, "end")
-                if kept is not None and self.allocator.finish_prefix(kept):
+                kept = self.allocator.prefixes.begin(allocation.pages, keys, place, "end")
+                if kept is not None and self.allocator.prefixes.finish(kept):
                     self.ids[kept] = ids[:place]
         if answer:
             kept = self.allocator.turn_into_prefix(allocation, keys, len(ids))
@@ -88,7 +88,7 @@ def test_a_prefix_is_worth_more_once_a_longer_one_is_evicted_until_a_prompt_uses
     before, last = kept.worth(shorter).odds, kept.uses(longer).last
     handed = kept.worth(longer).odds
     kept.hand_down(longer)
-    cache.allocator.evict(longer)
+    cache.allocator.prefixes.evict(longer)
     assert kept.worth(shorter).odds == before + handed
     assert kept.uses(shorter).last == last
     kept.hit(shorter.key)
@@ -112,7 +112,7 @@ class KeptMachine(RuleBasedStateMachine):
     def evict(self, data: st.DataObject) -> None:
         kept = sorted(self.cache.allocator.kept, key=lambda each: each.key)
         if kept:
-            self.cache.allocator.evict(data.draw(st.sampled_from(kept)))
+            self.cache.allocator.prefixes.evict(data.draw(st.sampled_from(kept)))
 
     @invariant()
     def what_is_known_of_each_is_true(self) -> None:

@@ -53,7 +53,7 @@ class Memory:
         self.allocator = CacheAllocator(
             SIZE, page_size=PAGE, on_reserve=self.on_reserve, on_free=self.on_free
         )
-        self.allocator.on_evict = self.on_evict
+        self.allocator.prefixes.on_evict = self.on_evict
         self.contents: list[list[int]] = [[-1] * PAGE for _ in range(SIZE.num_pages)]
         self.states: dict[int, Tokens] = {}
         self.free = set(range(SIZE.num_pages))
@@ -128,7 +128,7 @@ class Memory:
         place, kept = start + self.rng.randint(-2, 8), None
         if start < place <= end:
             keys = keys_of(running.tokens)
-            kept = self.allocator.begin_prefix(allocation, keys, place, "end")
+            kept = self.allocator.prefixes.begin(allocation.pages, keys, place, "end")
         for position in range(start, end):
             page = allocation.pages[position // PAGE]
             self.contents[page][position % PAGE] = running.tokens[position]
@@ -144,7 +144,7 @@ class Memory:
             return
         kept, sound = running.making.pop(0), self.rng.random() < 0.8
         known = kept.key in self.allocator.kept
-        done = self.allocator.finish_prefix(kept, sound=sound)
+        done = self.allocator.prefixes.finish(kept, sound=sound)
         assert done == kept.valid == (sound and not known)
         if done:
             self.kept[kept] = running.tokens[: kept.num_tokens]
@@ -198,17 +198,17 @@ class Memory:
     def pin(self) -> None:
         kept = self.rng.choice(list(self.kept))
         if not kept.doubted:
-            self.allocator.pin(kept)
+            self.allocator.prefixes.pin(kept)
             self.pins.append(kept)
 
     def unpin(self) -> None:
         kept = self.pins.pop(self.rng.randrange(len(self.pins)))
-        self.allocator.unpin(kept)
+        self.allocator.prefixes.unpin(kept)
         assert kept.valid == (not kept.doubted or kept in self.pins)
 
     def doubt(self) -> None:
         kept = self.rng.choice([*self.kept, *self.lost[-2:]])
-        self.allocator.doubt(kept)
+        self.allocator.prefixes.doubt(kept)
         assert kept.valid == (kept in self.pins)
         assert kept in self.lost, "a peer may still be told of it"
 

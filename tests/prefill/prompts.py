@@ -89,7 +89,7 @@ class Prompts:
         self.copier = LateHostCopier(cache, 1, host_blocks) if host_blocks else NoHostMemory()
         ahead = PoolSize(num_pages // 4, slots // 4)
         self.host = HostTier(LAYOUT, self.copier, self.allocator, ahead)
-        self.allocator.on_keep = self.host.returned
+        self.allocator.prefixes.on_keep = self.host.returned
         reuse = PrefixReuse(self.allocator, LAYOUT, 64, self.host) if enabled else None
         self.pulls = pulls = PrefixPulls(
             self.allocator, self.peer, {PEER}, cache, self.host, TIMEOUT_S, lambda: self.now,

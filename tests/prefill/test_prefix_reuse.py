@@ -41,7 +41,7 @@ def test_what_is_dropped_is_kept_by_no_batch_or_copy_under_way(seed: int) -> Non
     pulls = prompts.pulls._under_way
     named = [each for each in pulls if each.sequence.keys is not None]
     coming = [each.sequence.keys.prefix(each.num_tokens) for each in named]
-    names = [each.name for each in [*prompts.kept, *prompts.allocator._making]]
+    names = [each.name for each in [*prompts.kept, *prompts.allocator.prefixes.being_made]]
     if not names:
         return
     name = rng.choice([each for each in names if each.key in coming] or names)

@@ -1,0 +1,178 @@
+"""The pages and state slots of prefixes, from the batch or copy that writes one to its eviction.
+
+A prefix is *being made* while a launched batch or a copy writes its state, *kept* from then on
+(kept.py), *pinned* while something that is launched reads it, and *doubted* once its state may be
+wrong: then no prompt finds it any more, and its memory is freed when it is no longer written or
+read.
+"""
+
+from collections.abc import Callable, Sequence
+
+from engine.cache.kept import KeptPrefix, KeptPrefixes
+from engine.cache.pages import PagePool
+from engine.cache.place_kinds import Kind
+from engine.cache.slots import SlotPool, StateSlot
+from transport.wire.offers import PrefixName
+from transport.wire.prefix import PrefixKeys
+
+
+class PrefixMemory:
+    """What prefixes hold of the two pools, whose other pages and state slots sequences hold.
+
+    ``on_reserve`` and ``on_free`` are those of the CacheAllocator. ``on_keep`` is called with each
+    prefix that is kept from now on, ``on_evict`` with each that is found no more.
+    """
+
+    def __init__(
+        self,
+        pages: PagePool,
+        slots: SlotPool,
+        page_size: int,
+        on_reserve: Callable[[StateSlot], None],
+        on_free: Callable[[StateSlot | None, Sequence[int]], None],
+    ) -> None:
+        self.on_keep: Callable[[KeptPrefix], None] = lambda kept: None
+        self.on_evict: Callable[[KeptPrefix], None] = lambda kept: None
+        self._pages, self._slots, self._page_size = pages, slots, page_size
+        self.kept = KeptPrefixes(page_size, pages.num_kept_once)
+        self._on_reserve = on_reserve
+        self._on_free = on_free
+        self._making: set[KeptPrefix] = set()
+
+    @property
+    def being_made(self) -> list[KeptPrefix]:
+        """Those that launched batches and copies are writing."""
+        return list(self._making)
+
+    @property
+    def references(self) -> tuple[int, int]:
+        """How many pages all prefixes use, and how many they keep, as the pool counts them."""
+        num_uses = sum(len(kept.pages) for kept in self._making)
+        num_uses += sum(kept.num_users * len(kept.pages) for kept in self.kept)
+        return num_uses, sum(len(kept.pages) for kept in self.kept)
+
+    @property
+    def num_state_slots(self) -> int:
+        """State slots that prefixes hold, kept or being made."""
+        return len(self.kept) + len(self._making)
+
+    # ---- made and kept
+
+    def begin(
+        self, pages: Sequence[int], keys: PrefixKeys, num_tokens: int, kind: Kind
+    ) -> KeptPrefix | None:
+        """A state slot for the state behind ``num_tokens`` tokens of a sequence that has these
+        pages, which a batch or copy is about to write; None if that prefix is kept already, or no
+        slot is to be had. It is not to be used before ``finish``."""
+        key = keys.prefix(num_tokens)
+        if key in self.kept:
+            self.kept.touch(key)
+            return None
+        if not self._slots.num_free + self.kept.num_evictable:
+            return None
+        self.make_room(0, 1)
+        slot = self._slots.reserve()
+        self._on_reserve(slot)
+        kept = self._prefix_of(pages, keys, num_tokens, slot, kind)
+        self._pages.use(kept.pages)
+        self._making.add(kept)
+        return kept
+
+    def finish(self, kept: KeptPrefix, *, sound: bool = True) -> bool:
+        """Its state is written: keep it from here on. False, freeing it, if it is not ``sound``, is
+        doubted, or another one was kept meanwhile."""
+        self._making.remove(kept)
+        if sound and not kept.doubted and kept.key not in self.kept:
+            self._pages.keep(kept.pages)
+            self._pages.release(kept.pages)
+            self.kept.add(kept)
+            self.on_keep(kept)
+            return True
+        kept.valid = False
+        self._on_free(kept.slot, self._pages.release(kept.pages))
+        self._slots.release(kept.slot)
+        return False
+
+    def take_over(
+        self, pages: Sequence[int], keys: PrefixKeys, num_tokens: int, slot: StateSlot
+    ) -> KeptPrefix:
+        """Keep the state slot of a sequence that has ended, and those of its pages that the first
+        ``num_tokens`` tokens are in; its use of all ``pages`` ends."""
+        kept = self._prefix_of(pages, keys, num_tokens, slot, "answer")
+        self._pages.keep(kept.pages)
+        self._on_free(None, self._pages.release(pages))
+        self.kept.add(kept)
+        self.on_keep(kept)
+        return kept
+
+    def from_on(self, name: PrefixName) -> list[KeptPrefix]:
+        """This prefix, and the longer ones that have its whole pages, kept or being made."""
+        making = (kept for kept in self._making if kept.goes_on_from(name))
+        return [*self.kept.from_on(name), *making]
+
+    # ---- read, doubted and evicted
+
+    def pin(self, kept: KeptPrefix) -> None:
+        """Something that is about to be launched reads it: it is not evicted until ``unpin``."""
+        self._pages.use(kept.pages)
+        self.kept.note_pinned(kept)
+
+    def unpin(self, kept: KeptPrefix) -> None:
+        self.kept.note_unpinned(kept)
+        self._pages.release(kept.pages)
+        if kept.doubted and not kept.num_users:
+            self.evict(kept)
+
+    def doubt(self, kept: KeptPrefix) -> None:
+        """Its state may be wrong: it is not found any more, and freed with its last user. One that
+        is being made is not kept."""
+        if kept in self._making:
+            kept.doubted = True
+        elif kept.valid:
+            if not kept.doubted:
+                self.kept.doubt(kept)
+                self.on_evict(kept)
+            if not kept.num_users:
+                self.evict(kept)
+
+    def evict(self, kept: KeptPrefix) -> None:
+        """Free a kept prefix that nothing under way reads."""
+        self.kept.remove(kept)
+        if not kept.doubted:
+            self.on_evict(kept)
+        self._on_free(kept.slot, self._pages.drop(kept.pages))
+        self._slots.release(kept.slot)
+        self.kept.note_evicted(kept)
+
+    def make_room(self, num_pages: int, num_slots: int) -> None:
+        """Evict kept prefixes until so much is free, as far as they go."""
+        while (no_pages := self._pages.num_free < num_pages) or self._slots.num_free < num_slots:
+            kept = self.kept.next_to_evict("pages" if no_pages else "state_slots")
+            if kept is None:
+                return
+            self.kept.hand_down(kept)
+            self.evict(kept)
+
+    def next_to_leave(self, num_pages: int, num_state_slots: int) -> KeptPrefix | None:
+        """The kept prefix to evict while fewer pages or state slots than these are free and hold
+        nothing; None if they are, or if none can be evicted. Those that leave are passed over."""
+        if self._pages.num_free < num_pages and self._pages.num_only_kept:
+            return self.kept.next_to_leave("pages")
+        if self._slots.num_free < num_state_slots:
+            return self.kept.next_to_leave("state_slots")
+        return None
+
+    def _prefix_of(
+        self,
+        pages: Sequence[int],
+        keys: PrefixKeys,
+        num_tokens: int,
+        slot: StateSlot,
+        kind: Kind,
+    ) -> KeptPrefix:
+        """The first ``num_tokens`` tokens of a sequence with these pages, and the state in
+        ``slot``."""
+        num_pages, tail = divmod(num_tokens, self._page_size)
+        own = tuple(pages[: num_pages + (tail > 0)])
+        page_keys = tuple(keys.pages_up_to(num_pages))
+        return KeptPrefix(keys.prefix(num_tokens), page_keys, num_tokens, own, slot, kind)
