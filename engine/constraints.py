@@ -70,10 +70,15 @@ class ConstrainedSequence:
         """The matcher of this sequence alone; waits for the grammar to be compiled."""
         if self._matcher is None and self.compiled is not None and not self.error:
             try:
-                self._matcher = self.compiled.result(COMPILE_S).deep_copy()
+                # Looked at, not raised: a panic of the library is no Exception, and ends a worker.
+                failure = self.compiled.exception(COMPILE_S)
             except TimeoutError:
                 self.error = NOT_COMPILED
             else:
+                if failure is not None:
+                    self.error = f"the grammar could not be compiled: {failure}"
+                    return None
+                self._matcher = self.compiled.result().deep_copy()
                 self.error = self._matcher.get_error()
         return self._matcher
 

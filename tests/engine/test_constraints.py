@@ -1,6 +1,7 @@
 """Constrained sequences get only tokens that their grammar allows, one phase after the other."""
 
 import json
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from llguidance import LLMatcher
 
 from engine.batch import Binding
 from engine.constraints import ConstrainedSequence
-from engine.grammars import Grammars
+from engine.grammars import Compiled, Grammars
 from engine.sampler import Sampler
 from engine.spread.outcome import SettledDraw, SpreadOutcome
 from engine.step import SampleRow
@@ -155,6 +156,28 @@ def test_a_token_outside_the_grammar_ends_the_sequence_with_a_reason(grammars: G
     (sampled,) = sampler.sample(logits, torch.tensor([0]), at, [SampleRow(0, 2)]).to_host()
     assert sampled.token_id is None
     assert sampled.error
+
+
+class Panic(BaseException):
+    """What a panic of llguidance is in Python: no Exception."""
+
+
+@pytest.mark.parametrize("failure", [ValueError("too deep"), Panic("too deep")])
+def test_a_compilation_that_raises_ends_its_own_sequence(
+    grammars: Grammars, failure: BaseException
+) -> None:
+    broken: Compiled = Future()
+    broken.set_exception(failure)
+    params = [SamplingParams(constraint=Constraint(GRAMMAR)), SamplingParams()]
+    sampler = Sampler(2, NUM_IDS, CPU, grammars=grammars)
+    sampler.bind(Binding(0, (1,), (), params[0], StopRule(9), broken))
+    sampler.bind(Binding(1, (1,), (), params[1], StopRule(9)))
+    rows, slots = [SampleRow(0, 1), SampleRow(1, 1)], torch.tensor([0, 1])
+    draw = sampler.sample(torch.zeros(2, NUM_IDS), slots, torch.tensor([1, 1]), rows)
+    ended, other = draw.to_host()
+    assert ended.token_id is None
+    assert ended.error == "the grammar could not be compiled: too deep"
+    assert other.token_id is not None
 
 
 def test_the_raw_log_probabilities_are_told(grammars: Grammars) -> None:
