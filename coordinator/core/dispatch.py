@@ -91,10 +91,14 @@ class Dispatcher:
     def announce(self, request: Request) -> None:
         """Tell the decode worker that would get the request now, if it has nothing to compute, to
         be ready for it: nothing is reserved, and it may become another one."""
+        if self.handoffs or request.suspect:
+            return
         pullers = self._pullers(request, self._proved(request.prefill_worker))
         idle = [w for w in pullers if not w.assigned and w.reserved_for is None]
+        if not idle:  # the prompt is looked up where that matters
+            return
         worker = choose_decode(idle, request, kept_at(request, self._registry))
-        if worker is not None and not self.handoffs and not request.suspect:
+        if worker is not None:
             self._send(worker.instance, Expect())
 
     def withdraw(self, request: Request) -> None:
