@@ -181,7 +181,7 @@ class Lockstep:
         number = self.record.round
         answers = [each.committed_to(number) if each else None for each in seen]
         if together := agreed([self.record, *seen], number):
-            members = [self.record, *_present(seen, apart=True)]
+            members = [self.record, *filter(None, seen)]
             self.loads = tuple(member.load_in(number) for member in members)
             self.num_sharing = len(members) + together.lenders
             return self._launch(together)
@@ -259,9 +259,9 @@ def agreed(members: Sequence[Record | None], number: int) -> Together | None:
     return Together(number, max(rows), total, lenders, max(drafts))
 
 
-def _present(records: Sequence[Record | None], *, apart: bool = False) -> list[Record]:
-    """Of the members that take part, or would; or ``apart`` from others, too."""
-    return [each for each in records if each and (apart or each.stance is not Stance.APART)]
+def _present(records: Sequence[Record | None]) -> list[Record]:
+    """Of the members that take part, or would."""
+    return [each for each in records if each and each.stance is not Stance.APART]
 
 
 def _highest(records: Sequence[Record]) -> int:
