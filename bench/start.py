@@ -1,0 +1,111 @@
+"""``python -m bench.start``: how long a start takes, and what then fits on the GPU.
+
+    python -m bench.dummy_checkpoint --out /tmp/full
+    python -m bench.start --out start.json -- --model /tmp/full --load-format dummy \\
+        --device cuda --quantize fp8
+
+Starts ``baton up`` with the arguments behind ``--`` as often as ``--starts`` says: the first start
+may have kernels to compile, the later ones find them. The last one then serves ``--at-once``
+requests of 1,024 tokens with answers of 1,024 all at once, and after them one prompt of
+``--prompt`` tokens by itself.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from bench import result_file, stack
+from bench.environment import describe
+
+RUN_S = 240.0
+NUM_IDS = 200_000
+"""A prompt's ids are drawn from the first of the vocabulary; the special ones come last."""
+ANSWER_LEN = 64
+TOLD = re.compile(r"memory: |ready after|compil")
+"""What the workers' log says of a start."""
+
+
+def main(
+    up: Annotated[list[str], typer.Argument(help="For baton up, behind --.")],
+    out: Annotated[Path, typer.Option(help="Result file.")],
+    starts: Annotated[int, typer.Option(help="One after another.")] = 2,
+    at_once: Annotated[int, typer.Option(help="Requests; 0: none.")] = 64,
+    prompt: Annotated[int, typer.Option(help="Tokens of a long prompt; 0: none.")] = 131_072,
+    num_ids: Annotated[int, typer.Option(help="The prompt's ids are below.")] = NUM_IDS,
+) -> None:
+    """Measure, and write what was found after each part."""
+    model = up[up.index("--model") + 1]
+    found: dict[str, Any] = {"starts": []}
+
+    def write() -> None:
+        document = result_file.document(
+            "start",
+            environment=describe(sys.argv[1:], "bench.start"),
+            server={"arguments": up},
+            settings={"at_once": at_once, "prompt": prompt},
+            results=found,
+        )
+        result_file.write(out, document)
+
+    for number in range(starts):
+        began = time.perf_counter()
+        with stack.started(*up) as served:
+            ready_s = time.perf_counter() - began
+            found["starts"].append({"ready_s": ready_s, "log": _told(served.lines)})
+            write()
+            if number == starts - 1:
+                if at_once:
+                    found["at_once"] = _at_once(served.url, model, at_once)
+                    write()
+                if prompt:
+                    found["long_prompt"] = _long_prompt(served.url, prompt, num_ids)
+                    write()
+            served.stop()
+
+
+def _told(lines: list[str]) -> list[str]:
+    return [line.rstrip("\n") for line in lines if TOLD.search(line)]
+
+
+def _at_once(url: str, model: str, requests: int) -> dict[str, Any]:
+    """The level of ``baton bench throughput``."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "result.json"
+        subprocess.run(
+            [
+                sys.executable, "-m", "deploy.cli", "bench", "throughput", "--url", url,
+                "--tokenizer", model, "--levels", str(requests), "--requests", str(requests),
+                "--rounds", "1", "--extra-body", '{"top_k":0,"top_p":1.0}', "--out", str(out),
+            ],
+            check=False,
+            timeout=RUN_S,
+        )  # fmt: skip
+        results: dict[str, Any] = json.loads(out.read_text())["results"]
+    (level,) = results["levels"]
+    return {name: value for name, value in level.items() if name not in ("requests_each", "gpu")}
+
+
+def _long_prompt(url: str, num_tokens: int, num_ids: int) -> dict[str, Any]:
+    random = Random(1)
+    body = {
+        "prompt": [random.randrange(num_ids) for _ in range(num_tokens)],
+        "max_tokens": ANSWER_LEN,
+        "ignore_eos": True,
+    }
+    began = time.perf_counter()
+    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=RUN_S)
+    took_s = time.perf_counter() - began
+    return {"status": answer.status_code, "seconds": took_s, "usage": answer.json().get("usage")}
+
+
+if __name__ == "__main__":
+    typer.run(main)
