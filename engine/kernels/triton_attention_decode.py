@@ -21,6 +21,8 @@ from engine.kernels.triton_split import PARTS, Split, store_group
 MAX_CHUNKS = 64
 MIN_BLOCKS = 2
 CHUNKS, BLOCKS = tl.constexpr(MAX_CHUNKS), tl.constexpr(MIN_BLOCKS)
+MERGED = tl.constexpr(16)
+"""Chunks that are loaded and added up at once."""
 MIN_HEADS = 16
 """Rows of the smallest tensor-core tile; a smaller group of heads is padded to it."""
 
@@ -109,7 +111,7 @@ def attention_decode(
         workspace.partials, workspace.stats, gate, ends, out,
         out if split is None else split.q, out if split is None else split.s, gate.stride(0),
         HEADS=num_heads, DIM=head_dim, DIMS=dims_each, BLOCK=block, IS_SPLIT=split is not None,
-        num_warps=4, **LOADS_FIRST, **overlap(q),
+        num_warps=2, **LOADS_FIRST, **overlap(q),
     )  # fmt: skip
     return out
 
@@ -215,10 +217,18 @@ def _merge_kernel(
     wait_for_inputs(PDL)
     b_max = tl.load(p_stats + o_in * 2, mask=m_s, other=float("-inf"))
     b_sum = tl.load(p_stats + o_in * 2 + 1, mask=m_s, other=0.0)
-    p_o = p_partials + o_in[:, None] * DIM + o_d[None, :]
-    b_o = tl.load(p_o, mask=m_s[:, None], other=0.0)
-    b_weight = tl.exp2(b_max - tl.max(b_max, 0))
-    b_o = tl.sum(b_o * b_weight[:, None], 0) / tl.sum(b_sum * b_weight, 0)
+    max_all = tl.max(b_max, 0)
+    b_o = tl.zeros([DIMS], tl.float32)
+    # Few contexts have all the chunks: registers for all would leave room for few programs.
+    for first in range(0, used, MERGED):
+        o_m = first + tl.arange(0, MERGED)
+        m_m = o_m < used
+        o_part = (row * CHUNKS + o_m) * HEADS + head
+        b_part_max = tl.load(p_stats + o_part * 2, mask=m_m, other=float("-inf"))
+        p_part = p_partials + o_part[:, None] * DIM + o_d[None, :]
+        b_part = tl.load(p_part, mask=m_m[:, None], other=0.0)
+        b_o += tl.sum(b_part * tl.exp2(b_part_max - max_all)[:, None], 0)
+    b_o /= tl.sum(b_sum * tl.exp2(b_max - max_all), 0)
     b_o = tl.where(used > 0, b_o * tl.sigmoid(b_gate), 0.0)
     b_out = b_o.to(p_out.dtype.element_ty)
     tl.store(p_out + (row * HEADS + head) * DIM + o_d, b_out)
