@@ -83,9 +83,10 @@ class Runs:
             *FULL_RANDOM,
         )  # fmt: skip
 
-    def trace(self, path: Path, first: int, requests: int, rates: list[float]) -> None:
-        """The first ``first`` requests at the last rate, then ``requests`` at each."""
-        lines = path.read_text().splitlines(keepends=True)
+    def trace(self, path: Path, skip: int, first: int, requests: int, rates: list[float]) -> None:
+        """Behind ``skip`` requests, ``first`` of them at the last rate, then ``requests`` at
+        each."""
+        lines = path.read_text().splitlines(keepends=True)[skip:]
         sizes = [first, *[requests] * len(rates)]
         ends = itertools.accumulate(sizes)
         labels = ["fills the cache", *[f"{rate} a second" for rate in rates]]
@@ -107,20 +108,25 @@ def main(
     out: Annotated[Path, typer.Option(help="Result file.")],
     shared: Annotated[str, typer.Option(help="Tokens that agents share.")] = "8192,65536",
     trace: Annotated[Path | None, typer.Option(help="Mooncake JSONL.")] = None,
+    skip: Annotated[int, typer.Option(help="Requests of the trace that are left out first.")] = 0,
     first: Annotated[int, typer.Option(help="Requests of the trace that fill the cache.")] = 400,
     requests: Annotated[int, typer.Option(help="Requests of the trace at each rate.")] = 150,
     rates: Annotated[str, typer.Option(help="Requests a second.")] = "1,2,3",
     costs: Annotated[bool, typer.Option(help="Measure new prompts.")] = True,
+    agents: Annotated[bool, typer.Option(help="Measure agents.")] = True,
     turns: Annotated[int, typer.Option(help="Of each agent.")] = 20,
 ) -> None:
     """Measure, and write what was found after each part."""
     lengths = [int(each) for each in shared.split(",")]
     parts: list[Callable[[Runs], None]] = [Runs.new_prompts] if costs else []
-    parts += [partial(Runs.agents, num=1, turns=turns, shared=n, turn_len=256) for n in lengths]
-    parts.append(partial(Runs.agents, num=8, turns=turns, shared=lengths[0], turn_len=192))
+    if agents:
+        parts += [partial(Runs.agents, num=1, turns=turns, shared=n, turn_len=256) for n in lengths]
+        parts.append(partial(Runs.agents, num=8, turns=turns, shared=lengths[0], turn_len=192))
     if trace is not None:
         paces = [float(each) for each in rates.split(",")]
-        parts.append(partial(Runs.trace, path=trace, first=first, requests=requests, rates=paces))
+        parts.append(
+            partial(Runs.trace, path=trace, skip=skip, first=first, requests=requests, rates=paces)
+        )
     model = up[up.index("--model") + 1] if "--model" in up else str(stack.ROOT / "models/tiny")
 
     def write(found: dict[str, Any]) -> None:
@@ -128,7 +134,7 @@ def main(
             "prefix-service",
             environment=describe(sys.argv[1:], "bench.prefix_service"),
             server={"arguments": up},
-            settings={"first": first, "requests": requests},
+            settings={"skip": skip, "first": first, "requests": requests},
             results=found,
         )
         result_file.write(out, document)
