@@ -9,9 +9,10 @@ from coordinator.core.contract import Token
 from coordinator.core.dispatch import Dispatcher
 from coordinator.core.effects import Emit, Ended, Outbox, PlacedAnew, Recorded
 from coordinator.core.faults import Faults
-from coordinator.core.registry import Registry, Worker
+from coordinator.core.registry import Registry
 from coordinator.core.request import Request, State
 from coordinator.core.trials import Trials
+from coordinator.core.worker import Worker
 from transport.wire.messages import Failed, TokenOut
 from transport.wire.offers import Offer
 

@@ -29,10 +29,11 @@ from coordinator.core.placement import (
     choose_prefill,
     large_enough,
 )
-from coordinator.core.registry import Registry, Worker
+from coordinator.core.registry import Registry
 from coordinator.core.request import Request, State
 from coordinator.core.reuse import kept_at, reuses_of
 from coordinator.core.trials import Trials
+from coordinator.core.worker import Worker
 from transport.wire.messages import Cancel, Expect, Release, ToWorker
 
 

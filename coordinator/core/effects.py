@@ -8,8 +8,8 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from coordinator.core.contract import BreakerState, Token
-from coordinator.core.registry import Worker
 from coordinator.core.request import Request
+from coordinator.core.worker import Worker
 from transport.wire.messages import ToWorker
 
 

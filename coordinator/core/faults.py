@@ -25,8 +25,9 @@ from itertools import islice
 
 from coordinator.core.breaker import Breaker
 from coordinator.core.effects import BreakerMoved, Charged, Send
-from coordinator.core.registry import Registry, Worker
+from coordinator.core.registry import Registry
 from coordinator.core.request import Request
+from coordinator.core.worker import Worker
 from transport.wire.messages import DropPrefix, Role
 from transport.wire.offers import PrefixName
 

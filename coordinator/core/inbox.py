@@ -9,8 +9,9 @@ from coordinator.core.lifecycle import Lifecycle
 from coordinator.core.membership import Membership
 from coordinator.core.message_checks import kept_problem, prefilled_problem, rows_problem
 from coordinator.core.observer import Observer
-from coordinator.core.registry import Registry, Worker
+from coordinator.core.registry import Registry
 from coordinator.core.spread_groups import SpreadGroups
+from coordinator.core.worker import Worker
 from transport.wire.channel import CoordinatorChannel
 from transport.wire.errors import MalformedMessage, WireError
 from transport.wire.messages import (

@@ -28,9 +28,10 @@ from coordinator.core.hub_settings import HubSettings
 from coordinator.core.introductions import Introductions
 from coordinator.core.overdue import Overdue
 from coordinator.core.placement import PlacementLimits
-from coordinator.core.registry import Registry, Worker
+from coordinator.core.registry import Registry
 from coordinator.core.request import Request, State
 from coordinator.core.trials import TrialLimits, Trials
+from coordinator.core.worker import Worker
 from transport.wire.messages import (
     Cancel,
     Failed,

@@ -11,7 +11,8 @@ from math import inf
 
 from coordinator.core.lifecycle import Lifecycle
 from coordinator.core.observer import Departure, Observer
-from coordinator.core.registry import Registry, Worker
+from coordinator.core.registry import Registry
+from coordinator.core.worker import Worker
 from transport.wire.errors import LayoutMismatch, RoleMismatch, WireError
 from transport.wire.messages import Alive, Hello, Refused, Role, Welcome
 from transport.wire.session import HELLO_EVERY_S

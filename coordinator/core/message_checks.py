@@ -1,8 +1,8 @@
 """What in a worker's message contradicts what the coordinator knows: such a message would break
 another worker. Pure."""
 
-from coordinator.core.registry import Worker
 from coordinator.core.request import Request, State
+from coordinator.core.worker import Worker
 from transport.wire.messages import Prefilled
 from transport.wire.offers import KeptPrefix, Offer
 from transport.wire.prompt_logprobs import PromptLogprobs, row_bytes

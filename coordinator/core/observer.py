@@ -11,8 +11,9 @@ from msgspec import structs
 
 from coordinator.core.attempts import NOT_FAULTS
 from coordinator.core.contract import BreakerState, ServiceStatus
-from coordinator.core.registry import Worker
 from coordinator.core.request import Request, State
+from coordinator.core.request_report import log_end, to_record
+from coordinator.core.worker import Worker
 from coordinator.record.record import RequestRecord, stage_seconds
 from coordinator.record.redis_link import Damage
 from telemetry.clock import SteadyClock
@@ -102,7 +103,7 @@ class Observer:
         self._token_at.pop(request.request_id, None)
         reason = request.finish_reason or request.code or "disconnected"
         metrics.requests.labels(request.state.value, reason).inc()
-        _log_end(request, reason)
+        log_end(request, reason)
         metrics.prompt_tokens.inc(len(request.spec.prompt_ids))
         metrics.e2e_s.observe(stages["ended_at"] - stages["received_at"])
         if "prefill_s" in stages:
@@ -253,54 +254,3 @@ class Observer:
         metrics.redis_records_unreadable.inc(damage.num_unreadable - self._unreadable)
         self._replaced, self._unreadable = damage.num_replaced, damage.num_unreadable
         self._dropped, self._stale = self._records.dropped, stale_dropped
-
-
-def _log_end(request: Request, reason: str) -> None:
-    """The one line at INFO of a request that was accepted; a failed one's is a warning."""
-    stages = request.stages
-    fields: dict[str, object] = {
-        "state": request.state.value,
-        "reason": reason,
-        "prompt_len": len(request.spec.prompt_ids),
-        "output_len": len(request.output_ids),
-        "prefill": request.prefill_worker,
-        "decode": request.decode_worker,
-        "took_s": stages["ended_at"] - stages["received_at"],
-    }
-    if "first_token_at" in stages:
-        fields["ttft_s"] = stages["first_token_at"] - stages["received_at"]
-    if request.num_reused:
-        fields["cached_len"] = request.num_reused
-    if request.spec.key:
-        fields["key"] = request.spec.key
-    failed = request.state is State.FAILED
-    if failed:
-        fields["why"] = request.message
-    level = logging.WARNING if failed else logging.INFO
-    log.log(level, "ended", extra=request.log_fields | fields)
-
-
-def to_record(request: Request, coordinator: str) -> RequestRecord:
-    """The request as Redis keeps it."""
-    record = RequestRecord(
-        request_id=request.request_id,
-        coordinator=coordinator,
-        http_id=request.spec.http_id,
-        state=request.state.value,
-        attempt=request.attempt,
-        revision=request.revision,
-        prefill_worker=request.prefill_worker,
-        decode_worker=request.decode_worker,
-        num_prompt=len(request.spec.prompt_ids),
-        num_output=len(request.output_ids),
-        bytes_moved=request.bytes_moved,
-        handoff_bytes=request.handoff_bytes,
-        drafts_verified=request.drafts_verified,
-        drafts_accepted=request.drafts_accepted,
-        num_reused=request.num_reused,
-        reused=request.reused,
-        finish_reason=request.finish_reason,
-        failure_code=request.code,
-        failure_message=request.message,
-    )
-    return structs.replace(record, **request.stages)

@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from coordinator.core.registry import Worker
 from coordinator.core.request import Request
 from coordinator.core.reuse import Reuse, Reuses, nothing
+from coordinator.core.worker import Worker
 
 WORK_WEIGHT = 2
 """A token that a request itself computes counts as so many ahead: the request waits for it, and so

@@ -10,8 +10,9 @@ role, but always one, are reserved for suspects.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coordinator.core.registry import Registry, Worker
+from coordinator.core.registry import Registry
 from coordinator.core.request import Request, State
+from coordinator.core.worker import Worker
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 import pytest
 
 from coordinator.core.effects import Effect, Emit, Ended, HandedOff, Send
-from coordinator.core.observer import to_record
 from coordinator.core.request import State
+from coordinator.core.request_report import to_record
 from coordinator.record.record import stage_seconds
 from tests.coordinator.desk import Desk, ids_of
 from transport.wire.messages import (

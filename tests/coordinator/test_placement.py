@@ -14,8 +14,9 @@ from coordinator.core.placement import (
     choose_prefill,
     large_enough,
 )
-from coordinator.core.registry import Registry, Worker
+from coordinator.core.registry import Registry
 from coordinator.core.request import Request, State
+from coordinator.core.worker import Worker
 from tests.coordinator.counted import assert_counted
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.memory_export import MemoryExport

@@ -5,9 +5,10 @@ import logging
 import pytest
 
 from coordinator.core.breaker import BreakerSettings
-from coordinator.core.registry import Registry, Worker
+from coordinator.core.registry import Registry
 from coordinator.core.slow_members import MAX_LATE, OUT_S, WITHIN_S
 from coordinator.core.spread_groups import SpreadGroups
+from coordinator.core.worker import Worker
 from tests.coordinator.site import EXPORT
 from transport.wire.messages import Hello, Role
 from transport.wire.spread import (
