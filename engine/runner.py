@@ -135,7 +135,7 @@ class Engine:
             gpu.require_gpu(weight_bytes, config.gpu_share, advice)
         num_ids = config.num_valid_ids or model_config.vocab_size
         what = model_config, config.kv_dtype, layout, config.decodes, config.prefills, max_drafts
-        ahead = kernels_ahead(config.device, (*what, config.spreads, config.lends))
+        ahead = kernels_ahead(config.device, model_config, (*what, config.spreads, config.lends))
         aside = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         grammars = aside.submit(grammars_of, config.model_dir, num_ids)
         aside.shutdown(wait=False)

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import torch
 
+from engine.kernels import first_start
 from engine.kernels.interface import Kernels
 from engine.kernels.reference import ReferenceKernels
 from engine.kernels.triton_support import unsupported
@@ -45,12 +46,13 @@ def kernels_for(config: ModelConfig, dtype: torch.dtype, device: str, max_rows: 
     return TritonKernels(config, torch.device(device), max_rows)
 
 
-def kernels_ahead(device: str, what: object) -> Ahead:
+def kernels_ahead(device: str, config: ModelConfig, what: object) -> Ahead:
     """Begin to compile the kernels of an engine; which variants of them it needs depends on
-    ``what`` and the GPU."""
+    ``config``, ``what`` and the GPU."""
     if device == "cpu":
         return NothingAhead()
     from engine.kernels.compile_ahead import CompileAhead
 
     major, minor = torch.cuda.get_device_capability()
-    return CompileAhead(what, 10 * major + minor)
+    arch = 10 * major + minor
+    return CompileAhead(what, arch, first_start.notes(config, arch))

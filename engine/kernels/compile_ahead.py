@@ -1,7 +1,6 @@
 """A start's kernels, compiled side by side before they are first launched (variants.py)."""
 
 import hashlib
-import json
 import logging
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 from triton import knobs
 
 from engine.kernels.cache_keys import settle_cache_keys
+from engine.kernels.notes import noted
 from engine.kernels.variants import Variants, current_sources
 
 log = logging.getLogger(__name__)
@@ -26,15 +26,17 @@ _notes: dict[str, None] = {}
 class CompileAhead:
     """One start of an engine whose kernels' variants depend on ``what`` alone, made before any of
     them is launched. Compiles in a process of its own from now on, where an earlier start has noted
-    what is needed."""
+    what is needed, or Baton brings notes of it."""
 
-    def __init__(self, what: object, arch: int) -> None:
-        """``arch``: of the GPU, 90 for Hopper."""
+    def __init__(self, what: object, arch: int, brought: tuple[str, ...] = ()) -> None:
+        """``arch``: of the GPU, 90 for Hopper. ``brought``: notes for where no earlier start has
+        left any."""
         name = hashlib.sha256(repr((what, arch)).encode()).hexdigest()[:16]
         self._file = Path(knobs.cache.dir) / f"baton-variants-{name}.json"
         self._sources, self._arch = current_sources(), arch
         self.num_compiled = 0
         """By this process."""
+        self._begin_with(brought)
         self._process = self._compile() if self._is_stale() else None
         settle_cache_keys()
         knobs.runtime.jit_post_compile_hook = self._took
@@ -66,6 +68,16 @@ class CompileAhead:
         except OSError as error:
             log.warning("the next start will not compile its kernels ahead: %s", error)
 
+    def _begin_with(self, brought: tuple[str, ...]) -> None:
+        """Have what is brought taken for an earlier start's notes, of other sources."""
+        if not brought or self._file.exists():
+            return
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            Variants("none", self._arch, brought).write(self._file)
+        except OSError as error:
+            log.warning("kernels are not compiled ahead: %s", error)
+
     def _is_stale(self) -> bool:
         """Whether there are variants of other sources."""
         try:
@@ -77,14 +89,12 @@ class CompileAhead:
             return False
 
     def _compile(self) -> "subprocess.Popen[bytes]":
-        log.info("the kernels have changed since the last start: compiling them ahead")
+        log.info("kernels are new, or have changed since the last start: compiling them ahead")
         command = [sys.executable, "-m", "engine.kernels.compile_variants", str(self._file)]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def _took(self, *_: object, compile: dict[str, Any], **__: object) -> None:
-        note = json.loads(compile["specialization_data"])
-        note["options"].pop("extern_libs", None)  # paths of this installation; Triton puts its own
-        _notes[json.dumps(note)] = None
+        _notes[noted(compile["specialization_data"])] = None
 
     def _count(self, *_: object, cache_hit: bool, **__: object) -> None:
         self.num_compiled += not cache_hit

@@ -12,12 +12,14 @@ import json
 import os
 import signal
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 
+from engine.kernels.notes import for_triton
 from engine.kernels.variants import Variants, current_sources
 
 LOCK = "baton-variants.lock"
@@ -51,24 +53,27 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def compile_note(note: str, arch: int) -> bool:
-    """Whether there still is such a kernel and such a variant of it, now in Triton's cache."""
+def compile_note(note: str, arch: int) -> float | None:
+    """How long it took, in seconds; None where there is no such kernel or variant of it any more.
+    It is then in Triton's cache."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
-    module, _, name = json.loads(note)["name"].rpartition(".")
+    module, _, name = json.loads(note)["kernel"].rpartition(".")
     if not module.startswith("engine."):
-        return False
+        return None
     driver.set_active(NoGpu(GPUTarget("cuda", arch, 32)))
+    began = time.perf_counter()
     try:
-        getattr(import_module(module), name).preload(note)
+        getattr(import_module(module), name).preload(for_triton(note, arch))
     except Exception:  # whatever compilers raise: the worker meets it too, if it needs the variant
-        return False
-    return True
+        return None
+    return time.perf_counter() - began
 
 
 def compile_all(notes: tuple[str, ...], arch: int) -> tuple[str, ...]:
-    """Those of ``notes`` that could be compiled. Raises TimeoutError."""
+    """Those of ``notes`` that could be compiled, those that took longest first. Raises
+    TimeoutError."""
     from engine.kernels.cache_keys import settle_cache_keys
 
     settle_cache_keys()  # imports all kernels too, once for the processes that are forked
@@ -76,8 +81,9 @@ def compile_all(notes: tuple[str, ...], arch: int) -> tuple[str, ...]:
     with ProcessPoolExecutor(
         num_processes, get_context("fork"), die_with_parent, (os.getpid(),)
     ) as processes:
-        compiled = processes.map(partial(compile_note, arch=arch), notes, timeout=COMPILE_S)
-        return tuple(note for note, done in zip(notes, compiled, strict=True) if done)
+        took_s = processes.map(partial(compile_note, arch=arch), notes, timeout=COMPILE_S)
+        done = [(each, note) for note, each in zip(notes, took_s, strict=True) if each is not None]
+    return tuple(note for _, note in sorted(done, reverse=True))
 
 
 def main(file: Path) -> None:

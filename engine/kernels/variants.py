@@ -22,7 +22,7 @@ _ENGINE = Path(__file__).resolve().parents[1]
 @dataclass(frozen=True)
 class Variants:
     """``sources``: of what they were compiled (``current_sources``). ``arch``: of the GPU, 90 for
-    Hopper. ``notes``: one JSON object each, as Triton writes them (``specialization_data``)."""
+    Hopper. ``notes``: one JSON object each (notes.py)."""
 
     sources: str
     arch: int

@@ -47,7 +47,7 @@ def main() -> None:
     for compiled in (each for each in cache.iterdir() if each.is_dir()):
         shutil.rmtree(compiled)
     gone = json.loads(note)
-    gone["name"] += "_that_is_gone"
+    gone["kernel"] += "_that_is_gone"
     Variants("other sources", ARCH, (json.dumps(gone), note)).write(file)
     print(first, start(), Variants.read(file).notes == (note,))
 

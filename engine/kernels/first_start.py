@@ -1,0 +1,63 @@
+"""``python -m engine.kernels.first_start bf16=FILE fp8=FILE``: write what a first start compiles.
+
+Where no start has noted yet which variants of the kernels it needs (variants.py), it compiles those
+of ``first_start.json`` ahead. Each FILE is what a start of the full-size model with such weights
+has noted on a GPU (``baton-variants-*.json``). Variants that take longest to compile come first;
+they are compiled here for that, without a GPU, into an empty TRITON_CACHE_DIR.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.kernels.variants import Variants
+from engine.model.config import ModelConfig
+
+FILE = Path(__file__).with_name("first_start.json")
+MODEL = {
+    "vocab_size": 248320, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 2,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "num_experts": 256,
+    "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+}  # fmt: skip
+"""Whose variants they are."""
+Weights = Literal["bf16", "fp8"]
+
+
+def notes(config: ModelConfig, arch: int) -> tuple[str, ...]:
+    """Of what a start with this model and GPU (90: Hopper) compiles; none for others than those
+    that were noted."""
+    if any(getattr(config, name) != value for name, value in MODEL.items()):
+        return ()
+    return read("bf16" if config.quantization.source == "none" else "fp8", arch)
+
+
+def read(weights: Weights, arch: int) -> tuple[str, ...]:
+    """The notes of starts with such weights."""
+    shipped = json.loads(FILE.read_text())
+    if shipped["arch"] != arch:
+        return ()
+    return tuple(json.dumps(each["note"]) for each in shipped["variants"] if weights in each["for"])
+
+
+def write(noted: dict[str, Variants]) -> None:
+    """Of each kind of weights."""
+    from engine.kernels.compile_variants import compile_all
+
+    (arch,) = {variants.arch for variants in noted.values()}
+    wanted: dict[str, list[str]] = {}
+    for weights, variants in noted.items():
+        for note in variants.notes:
+            wanted.setdefault(note, []).append(weights)
+    ordered = compile_all(tuple(wanted), arch)
+    rows: list[dict[str, Any]] = [
+        {"for": wanted[note], "note": json.loads(note)} for note in ordered
+    ]
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    FILE.write_text(f'{{"arch": {arch}, "variants": [\n{lines}\n]}}\n')
+    print(f"{len(ordered)} of {len(wanted)} variants compile and are in {FILE.name}")
+
+
+if __name__ == "__main__":
+    given = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    write({weights: Variants.read(Path(file)) for weights, file in given.items()})

@@ -1,0 +1,66 @@
+"""A note of one variant of a kernel: what it was launched with, as any version of Triton has it.
+
+``{"kernel": "engine.kernels.triton_x._x_kernel", "arguments": {"p_x": "*bf16 aligned", "SIZE": 64},
+"options": {"num_warps": 8}}``: types of arguments, the values of those that are constants, and the
+options that differ from Triton's own. Triton's notes (``specialization_data``) have every option,
+and what else they have depends on its version.
+"""
+
+import json
+from typing import Any
+
+ALIGNED, UNALIGNED = " aligned", " unaligned"
+"""Behind the type of an argument where Triton looks whether 16 divides it: an address in bytes, or a
+number."""
+DIVISIBLE = [["tt.divisibility", 16]]
+OPTIONS = {
+    "num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None, "enable_fp_fusion": True,
+    "launch_cooperative_grid": False, "launch_pdl": False,
+}  # fmt: skip
+"""That a launch can set, with Triton's values for where it does not. Others are left to Triton."""
+
+
+def noted(data: str) -> str:
+    """The note of what Triton says of a variant (``specialization_data``)."""
+    triton = json.loads(data)
+    arguments: dict[str, Any] = dict(triton["signature"])
+    names = list(arguments)
+    for (place,), value in zip(triton["constant_keys"], triton["constant_vals"], strict=True):
+        arguments[names[place]] = value
+    for (place,), properties in zip(triton["attrs_keys"], triton["attrs_vals"], strict=True):
+        assert properties in ([], DIVISIBLE), properties
+        arguments[names[place]] += ALIGNED if properties else UNALIGNED
+    options = {
+        name: triton["options"][name]
+        for name, usual in OPTIONS.items()
+        if triton["options"][name] != usual
+    }
+    return json.dumps({"kernel": triton["name"], "arguments": arguments, "options": options})
+
+
+def for_triton(note: str, arch: int) -> str:
+    """What Triton, of any version, compiles a variant from (``JITFunction.preload``)."""
+    given = json.loads(note)
+    signature: dict[str, str] = {}
+    constants: dict[int, Any] = {}
+    attributes: dict[int, Any] = {}
+    for place, (name, value) in enumerate(given["arguments"].items()):
+        if isinstance(value, str):
+            signature[name] = value.removesuffix(ALIGNED).removesuffix(UNALIGNED)
+            if signature[name] != value:
+                attributes[place] = DIVISIBLE if value.endswith(ALIGNED) else []
+        else:
+            signature[name], constants[place] = "constexpr", value
+    return json.dumps(
+        {
+            "name": given["kernel"],
+            "signature": signature,
+            "constant_keys": [[place] for place in constants],
+            "constant_vals": list(constants.values()),
+            "attrs_keys": [[place] for place in attributes],
+            "attrs_vals": list(attributes.values()),
+            "options": given["options"],
+            "key": note,
+            "target": {"backend": "cuda", "arch": arch, "warp_size": 32},
+        }
+    )

@@ -1,0 +1,50 @@
+"""What a first start compiles ahead is readable, and of kernels that there are."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from engine.kernels import first_start
+from engine.kernels.notes import for_triton, noted
+from engine.model.config import ModelConfig
+
+ROOT = Path(__file__).parents[2]
+FULL_SIZE = ROOT / "bench/models/qwen3.5-35b-a3b"
+
+
+def test_the_full_size_model_has_notes_for_either_kind_of_weights():
+    config = ModelConfig.read(FULL_SIZE)
+    bf16, fp8 = first_start.notes(config, 90), first_start.notes(config.quantised(), 90)
+    assert bf16 == first_start.read("bf16", 90)
+    assert fp8 == first_start.read("fp8", 90)
+    assert bf16
+    assert fp8
+    assert bf16 != fp8
+
+
+def test_other_models_and_gpus_have_none():
+    config = ModelConfig.read(FULL_SIZE)
+    assert first_start.notes(ModelConfig.read(ROOT / "models/tiny"), 90) == ()
+    assert first_start.notes(config, 100) == ()
+
+
+@pytest.mark.parametrize("weights", ["bf16", "fp8"])
+def test_each_note_has_the_parameters_that_its_kernel_has(weights):
+    """Else a first start compiles it at its launch: note a start on a GPU again, and run
+    ``python -m engine.kernels.first_start``."""
+    for note in map(json.loads, first_start.read(weights, 90)):
+        module, _, name = note["kernel"].rpartition(".")
+        kernel = getattr(import_module(module), name)
+        assert list(note["arguments"]) == kernel.arg_names, note["kernel"]
+
+
+@pytest.mark.parametrize("weights", ["bf16", "fp8"])
+def test_a_note_says_to_triton_what_it_was_made_of(weights):
+    for note in first_start.read(weights, 90):
+        data = json.loads(for_triton(note, 90))
+        usual = {"num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None,
+                 "enable_fp_fusion": True, "launch_cooperative_grid": False, "launch_pdl": False}  # fmt: skip
+        data["options"] = usual | data["options"]
+        assert noted(json.dumps(data)) == note
