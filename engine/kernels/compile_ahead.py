@@ -94,7 +94,10 @@ class CompileAhead:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def _took(self, *_: object, compile: dict[str, Any], **__: object) -> None:
-        _notes[noted(compile["specialization_data"])] = None
+        try:
+            _notes[noted(compile["specialization_data"])] = None
+        except ValueError as error:
+            log.warning("the next start will not compile this kernel ahead: %s", error)
 
     def _count(self, *_: object, cache_hit: bool, **__: object) -> None:
         self.num_compiled += not cache_hit

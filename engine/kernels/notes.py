@@ -7,29 +7,35 @@ and what else they have depends on its version.
 """
 
 import json
+from importlib.metadata import version
 from typing import Any
 
 ALIGNED, UNALIGNED = " aligned", " unaligned"
-"""Behind the type of an argument where Triton looks whether 16 divides it: an address in bytes, or a
-number."""
+"""Behind the type of an argument of which Triton looks whether 16 divides it: an address in bytes,
+or a number."""
 DIVISIBLE = [["tt.divisibility", 16]]
 OPTIONS = {
     "num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None, "enable_fp_fusion": True,
     "launch_cooperative_grid": False, "launch_pdl": False,
 }  # fmt: skip
 """That a launch can set, with Triton's values for where it does not. Others are left to Triton."""
+CONSTANTS_HAVE_PROPERTIES = tuple(map(int, version("triton").split(".")[:2])) >= (3, 7)
+"""Whether Triton lists the properties of constants (always none): its cache's key has them."""
 
 
 def noted(data: str) -> str:
-    """The note of what Triton says of a variant (``specialization_data``)."""
+    """The note of what Triton says of a variant (``specialization_data``). Raises ValueError for a
+    property of an argument that notes cannot tell."""
     triton = json.loads(data)
     arguments: dict[str, Any] = dict(triton["signature"])
     names = list(arguments)
     for (place,), value in zip(triton["constant_keys"], triton["constant_vals"], strict=True):
         arguments[names[place]] = value
     for (place,), properties in zip(triton["attrs_keys"], triton["attrs_vals"], strict=True):
-        assert properties in ([], DIVISIBLE), properties
-        arguments[names[place]] += ALIGNED if properties else UNALIGNED
+        if properties not in ([], DIVISIBLE):
+            raise ValueError(f"{triton['name']}: {names[place]} has the properties {properties}")
+        if [place] not in triton["constant_keys"]:
+            arguments[names[place]] += ALIGNED if properties else UNALIGNED
     options = {
         name: triton["options"][name]
         for name, usual in OPTIONS.items()
@@ -51,6 +57,8 @@ def for_triton(note: str, arch: int) -> str:
                 attributes[place] = DIVISIBLE if value.endswith(ALIGNED) else []
         else:
             signature[name], constants[place] = "constexpr", value
+            if CONSTANTS_HAVE_PROPERTIES:
+                attributes[place] = []
     return json.dumps(
         {
             "name": given["kernel"],

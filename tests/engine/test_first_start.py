@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.kernels import first_start
-from engine.kernels.notes import for_triton, noted
+from engine.kernels.notes import OPTIONS, for_triton, noted
 from engine.model.config import ModelConfig
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,5 @@ def test_each_note_has_the_parameters_that_its_kernel_has(weights):
 def test_a_note_says_to_triton_what_it_was_made_of(weights):
     for note in first_start.read(weights, 90):
         data = json.loads(for_triton(note, 90))
-        usual = {"num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None,
-                 "enable_fp_fusion": True, "launch_cooperative_grid": False, "launch_pdl": False}  # fmt: skip
-        data["options"] = usual | data["options"]
+        data["options"] = OPTIONS | data["options"]
         assert noted(json.dumps(data)) == note
