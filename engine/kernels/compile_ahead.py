@@ -69,14 +69,22 @@ class CompileAhead:
             log.warning("the next start will not compile its kernels ahead: %s", error)
 
     def _begin_with(self, brought: tuple[str, ...]) -> None:
-        """Have what is brought taken for an earlier start's notes, of other sources."""
-        if not brought or self._file.exists():
+        """Have what is brought taken for an earlier start's notes, of other sources, where there
+        are none that can be read."""
+        if not brought or self._has_notes():
             return
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             Variants("none", self._arch, brought).write(self._file)
         except OSError as error:
             log.warning("kernels are not compiled ahead: %s", error)
+
+    def _has_notes(self) -> bool:
+        try:
+            Variants.read(self._file)
+        except (OSError, ValueError):
+            return False
+        return True
 
     def _is_stale(self) -> bool:
         """Whether there are variants of other sources."""

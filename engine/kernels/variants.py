@@ -32,7 +32,9 @@ class Variants:
     def read(cls, file: Path) -> "Variants":
         """Raises OSError, or ValueError where the file holds something else."""
         match json.loads(file.read_text()):
-            case {"sources": str(sources), "arch": int(arch), "variants": [*notes]}:
+            case {"sources": str(sources), "arch": int(arch), "variants": [*notes]} if all(
+                isinstance(note, dict) and "kernel" in note for note in notes
+            ):
                 return cls(sources, arch, tuple(json.dumps(note) for note in notes))
         raise ValueError(f"{file} holds no variants of kernels")
 
