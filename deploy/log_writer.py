@@ -10,10 +10,11 @@ import io
 import os
 import select
 import threading
-from collections import deque
+from collections import defaultdict, deque
 
 MAX_PENDING_BYTES = 1 << 20
-"""What may wait for its reader; lines beyond that are dropped and counted."""
+"""What may wait for the reader of a descriptor; lines beyond that are dropped and counted. So what
+services print on stderr cannot crowd out the ready line on stdout."""
 
 
 class LogWriter:
@@ -21,7 +22,7 @@ class LogWriter:
 
     def __init__(self, max_pending_bytes: int = MAX_PENDING_BYTES) -> None:
         self._max_pending_bytes = max_pending_bytes
-        self._pending_bytes = 0
+        self._pending_bytes: defaultdict[int, int] = defaultdict(int)
         self._pending: deque[tuple[int, bytes]] = deque()
         self._num_dropped: dict[int, int] = {}
         self._changed = threading.Condition()
@@ -33,7 +34,7 @@ class LogWriter:
     def put(self, fd: int, data: bytes) -> None:
         """Have ``data``, whole lines, written to ``fd``. Never waits and never fails."""
         with self._changed:
-            if self._closed or self._pending_bytes + len(data) > self._max_pending_bytes:
+            if self._closed or self._pending_bytes[fd] + len(data) > self._max_pending_bytes:
                 self._num_dropped[fd] = self._num_dropped.get(fd, 0) + data.count(b"\n")
                 return
             self._report_dropped()
@@ -54,7 +55,7 @@ class LogWriter:
 
     def _append(self, fd: int, data: bytes) -> None:
         self._pending.append((fd, data))
-        self._pending_bytes += len(data)
+        self._pending_bytes[fd] += len(data)
         self._changed.notify()
 
     def _run(self) -> None:
@@ -68,7 +69,7 @@ class LogWriter:
                 _write(fd, data)
             with self._changed:
                 self._pending.popleft()
-                self._pending_bytes -= len(data)
+                self._pending_bytes[fd] -= len(data)
 
 
 class LogStream(io.TextIOBase):

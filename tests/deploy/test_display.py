@@ -103,6 +103,20 @@ def test_lines_that_are_not_read_are_dropped_and_counted():
     assert last == b"%d lines dropped: this output was not read\n" % (5000 - len(kept))
 
 
+def test_what_is_not_read_of_one_descriptor_crowds_out_no_line_of_another(tmp_path):
+    read_end, write_end = os.pipe()
+    fill(write_end)
+    writer = LogWriter(max_pending_bytes=1000)
+    with (tmp_path / "out").open("wb") as out:
+        for _ in range(50):
+            writer.put(write_end, b"x" * 99 + b"\n")
+        writer.put(out.fileno(), b"ready\n")
+        os.close(read_end)  # a write to it fails from now on
+        writer.close(5.0)
+    os.close(write_end)
+    assert (tmp_path / "out").read_bytes() == b"ready\n"
+
+
 def test_close_does_not_wait_for_a_reader_beyond_its_deadline():
     read_end, write_end = os.pipe()
     writer = LogWriter()
