@@ -25,6 +25,7 @@ import typer
 
 from bench import result_file, stack
 from bench.environment import describe
+from bench.prefix_service import FULL_RANDOM
 
 RUN_S = 240.0
 NUM_IDS = 200_000
@@ -84,14 +85,13 @@ def _at_once(url: str, model: str, requests: int) -> dict[str, Any]:
             [
                 sys.executable, "-m", "deploy.cli", "bench", "throughput", "--url", url,
                 "--tokenizer", model, "--levels", str(requests), "--requests", str(requests),
-                "--rounds", "1", "--extra-body", '{"top_k":0,"top_p":1.0}', "--out", str(out),
+                "--rounds", "1", *FULL_RANDOM, "--out", str(out),
             ],
             check=False,
             timeout=RUN_S,
         )  # fmt: skip
-        results: dict[str, Any] = json.loads(out.read_text())["results"]
-    (level,) = results["levels"]
-    return {name: value for name, value in level.items() if name not in ("requests_each", "gpu")}
+        levels: list[dict[str, Any]] = json.loads(out.read_text())["results"]["levels"]
+    return levels[0]
 
 
 def _long_prompt(url: str, num_tokens: int, num_ids: int) -> dict[str, Any]:

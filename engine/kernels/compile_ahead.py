@@ -36,8 +36,7 @@ class CompileAhead:
         self._sources, self._arch = current_sources(), arch
         self.num_compiled = 0
         """By this process."""
-        self._begin_with(brought)
-        self._process = self._compile() if self._is_stale() else None
+        self._process = self._compile() if self._is_stale(brought) else None
         settle_cache_keys()
         knobs.runtime.jit_post_compile_hook = self._took
         knobs.compilation.listener = self._count
@@ -68,33 +67,23 @@ class CompileAhead:
         except OSError as error:
             log.warning("the next start will not compile its kernels ahead: %s", error)
 
-    def _begin_with(self, brought: tuple[str, ...]) -> None:
-        """Have what is brought taken for an earlier start's notes, of other sources, where there
-        are none that can be read."""
-        if not brought or self._has_notes():
-            return
+    def _is_stale(self, brought: tuple[str, ...]) -> bool:
+        """Whether there are variants of other sources; what is ``brought`` counts as such, where
+        no notes can be read, and takes their place."""
+        try:
+            return Variants.read(self._file).sources != self._sources
+        except (OSError, ValueError) as error:
+            if not brought:
+                if not isinstance(error, FileNotFoundError):
+                    log.warning("kernels are not compiled ahead: %s", error)
+                return False
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             Variants("none", self._arch, brought).write(self._file)
         except OSError as error:
             log.warning("kernels are not compiled ahead: %s", error)
-
-    def _has_notes(self) -> bool:
-        try:
-            Variants.read(self._file)
-        except (OSError, ValueError):
             return False
         return True
-
-    def _is_stale(self) -> bool:
-        """Whether there are variants of other sources."""
-        try:
-            return Variants.read(self._file).sources != self._sources
-        except FileNotFoundError:
-            return False
-        except (OSError, ValueError) as error:
-            log.warning("kernels are not compiled ahead: %s", error)
-            return False
 
     def _compile(self) -> "subprocess.Popen[bytes]":
         log.info("kernels are new, or have changed since the last start: compiling them ahead")
