@@ -22,6 +22,7 @@ from triton.runtime import jit
 from engine.batch import Binding
 from engine.config import Quantize
 from engine.cuda_sampler import CudaSampler
+from engine.download import WrittenByKernels
 from engine.draft_graphs import DraftGraphs
 from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
@@ -33,7 +34,6 @@ from engine.spread.kernels import GROUP_SIZES, SpreadKernels
 from engine.spread.lending import LendingSteps
 from engine.spread.memory import exchange_layout
 from engine.spread.shapes import plain_shapes
-from engine.verified import WrittenByKernels
 from tests.engine import compiled_kernels as noted
 from tests.kernels.spread_group import Memory
 from transport.wire.sampling import StopRule
