@@ -8,14 +8,13 @@ event follows it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 
-from engine.batch import Sampled
 from engine.config import SAMPLED_AT_ONCE
-from engine.download import WrittenByKernels, download
+from engine.download import WrittenByKernels
 from engine.fed_drafts import FedDrafts
 from engine.grammars import Grammars
 from engine.kernels import torch_sampling
@@ -24,17 +23,10 @@ from engine.kernels.triton_mask import mask_logits
 from engine.kernels.triton_penalties import PenaltyTables, penalise
 from engine.kernels.triton_sampling import SamplingWorkspace, draw
 from engine.kernels.triton_threshold import ThresholdWorkspace, lowest_kept
-from engine.sampler import (
-    FREQUENCY,
-    MIN_P,
-    REPETITION,
-    SEED,
-    TEMPERATURE,
-    TOP_K,
-    TOP_P,
-    Bound,
-    Sampler,
-)
+from engine.logprobs import draw_with_logprobs
+from engine.pinned_draw import DrawInBlocks, PinnedDraw
+from engine.sampler import Sampler
+from engine.sampling_tables import Bound
 from engine.step import Draw, SampleRow
 from engine.upload import upload
 from transport.wire.sampling import SamplingParams
@@ -43,48 +35,6 @@ from transport.wire.sampling import SamplingParams
 def num_logits(num_ids: int, vocab_size: int) -> int:
     """Logits to compute for ``num_ids`` valid ids, so that the draw need not copy them."""
     return min(aligned(num_ids), vocab_size)
-
-
-@dataclass(frozen=True)
-class PinnedDraw(Draw):
-    """A draw on its way to the host; ``on_device`` are its ids there."""
-
-    copied: torch.cuda.Event | None = None
-    on_device: torch.Tensor | None = None
-
-    @property
-    def device_ids(self) -> torch.Tensor:
-        assert self.on_device is not None, "a draw that was not copied"
-        return self.on_device
-
-    def wait(self) -> None:
-        assert self.copied is not None, "a draw that was not copied"
-        self.copied.synchronize()
-
-    def to_host(self) -> list[Sampled]:
-        self.wait()
-        return super().to_host()
-
-
-@dataclass(frozen=True)
-class DrawInBlocks(Draw):
-    """Draws of one pass, each of some of its rows; ``ids`` are all of them, on the device."""
-
-    parts: tuple[PinnedDraw, ...] = ()
-
-    @classmethod
-    def of(cls, parts: Sequence[PinnedDraw]) -> "DrawInBlocks":
-        return cls(torch.cat([part.device_ids for part in parts]), parts=tuple(parts))
-
-    @property
-    def host_ids(self) -> torch.Tensor:
-        return torch.cat([part.host_ids for part in self.parts])
-
-    def wait(self) -> None:
-        self.parts[-1].wait()
-
-    def to_host(self) -> list[Sampled]:
-        return [sampled for part in self.parts for sampled in part.to_host()]
 
 
 class CudaSampler(Sampler):
@@ -106,6 +56,7 @@ class CudaSampler(Sampler):
         super().__init__(
             num_state_slots, num_ids, device, width=aligned(num_ids), grammars=grammars
         )
+        self._num_ids, self._width = num_ids, aligned(num_ids)
         max_rows = max(max_rows, num_state_slots)
         self._workspace = SamplingWorkspace.allocate(max_rows, num_ids, device)
         self._threshold_workspace = ThresholdWorkspace.allocate(max_rows, num_ids, device)
@@ -125,7 +76,7 @@ class CudaSampler(Sampler):
         held: bool = False,
     ) -> Draw:
         num_rows = at_once = max(1, len(rows))
-        if any(_takes_temporaries(row, self._bound[row.state_slot]) for row in rows):
+        if any(map(_takes_temporaries, rows, self.tables.bound_to(rows))):
             at_once = SAMPLED_AT_ONCE
         blocks = [slice(first, first + at_once) for first in range(0, num_rows, at_once)]
         parts = [
@@ -146,8 +97,8 @@ class CudaSampler(Sampler):
         *,
         held: bool,
     ) -> PinnedDraw:
-        bindings = [self._bound[row.state_slot] for row in rows]
-        settings = [binding.sampling for binding in bindings]
+        bounds, columns = self.tables.bound_to(rows), self.tables.columns
+        settings = [bound.sampling for bound in bounds]
         # What lies past the last valid id does not count.
         if logits.shape[1] < self._width:
             logits = F.pad(logits, (0, self._width - logits.shape[1]))
@@ -156,18 +107,20 @@ class CudaSampler(Sampler):
         if masks := self._masks(rows, drafts):
             adjusted = logits.clone() if wants_logprobs else logits
             mask_logits(adjusted, masks.rows, masks.bits.to(self._device, non_blocking=True))
-        is_adjusted = masks is not None or any(map(_is_adjusted, rows, bindings))
+        is_adjusted = masks is not None or any(
+            bound.adjusts(row.position) for row, bound in zip(rows, bounds, strict=True)
+        )
         if is_adjusted:
-            adjusted = self._adjusted(adjusted, slots, positions, rows, bindings, drafts)
+            adjusted = self.adjusted(adjusted, slots, positions, rows, drafts)
         # Adjusted logits may be -inf, which the draw takes for an error where nothing is filtered.
         if is_adjusted or any(map(_is_filtered, settings)):
             lowest = self._lowest(adjusted, slots, settings)
-        on_host = _for_ids(len(rows))
+        on_host = self._written.empty(len(rows))
         ids = draw(
             adjusted,
             self._num_ids,
-            self._floats[:, TEMPERATURE],
-            self._ints[:, SEED],
+            columns.temperature,
+            columns.seed,
             slots,
             positions,
             self._workspace,
@@ -178,17 +131,13 @@ class CudaSampler(Sampler):
         drawn = Draw(ids)
         if wants_logprobs:
             valid = logits[:, : self._num_ids]
-            drawn = self._with_logprobs(valid, ids.clamp(min=0), ids, settings)
+            drawn = draw_with_logprobs(valid, ids.clamp(min=0), ids, settings)
         errors = {} if masks is None else masks.errors
-        copied = _copied(replace(drawn, errors=errors), on_host)
-        self._keep(copied)
+        copied = PinnedDraw.of(replace(drawn, errors=errors), on_host)
+        self._written.keep(on_host, copied.copied)
         if drafts is None and not held:
             self._put_out(rows, slots, ids, 1, copied)
         return copied
-
-    def _keep(self, draw: PinnedDraw) -> None:
-        """The ids are written by a kernel."""
-        self._written.keep(draw.ids, draw.copied)
 
     def guess_into(
         self,
@@ -200,12 +149,13 @@ class CudaSampler(Sampler):
     ) -> None:
         """``guess`` of draft ``place`` into int64 [drafts, state slots] ``drafts``, in a graph;
         slots of -1 have none. Changes the logits."""
-        penalise(logits, self._tables(), slots, drafts[:place], in_place=True)
+        columns = self.tables.columns
+        penalise(logits, self._penalty_tables(), slots, drafts[:place], in_place=True)
         draw(
             logits,
             min(logits.shape[1], self._num_ids),
-            self._floats[:, TEMPERATURE],
-            self._ints[:, SEED],
+            columns.temperature,
+            columns.seed,
             slots,
             positions,
             self._workspace,
@@ -216,27 +166,31 @@ class CudaSampler(Sampler):
         self, logits: torch.Tensor, slots: torch.Tensor, drafts: FedDrafts | None
     ) -> torch.Tensor:
         if drafts is None:
-            return penalise(logits, self._tables(), slots)
-        return penalise(logits, self._tables(), slots, drafts.ids, drafts.num_before())
+            return penalise(logits, self._penalty_tables(), slots)
+        return penalise(logits, self._penalty_tables(), slots, drafts.ids, drafts.num_before())
 
-    def _tables(self) -> PenaltyTables:
-        penalties = self._floats[:, REPETITION : FREQUENCY + 1]
-        return PenaltyTables(penalties, *self._penalty_tables())
+    def _penalty_tables(self) -> PenaltyTables:
+        """Made when first asked for."""
+        tables = self.tables
+        return PenaltyTables(
+            tables.columns.penalties, tables.in_prompt.made(), tables.counts.made()
+        )
 
     def _lowest(
         self, logits: torch.Tensor, slots: torch.Tensor, settings: Sequence[SamplingParams]
     ) -> torch.Tensor:
         """The smallest logit / temperature that each row's filters keep, float32 [rows]."""
+        columns = self.tables.columns
         filtered = [row for row, params in enumerate(settings) if _is_filtered(params)]
         long = [row for row in filtered if _is_long(settings[row])]
         if len(long) < len(filtered):
             lowest = lowest_kept(
                 logits,
                 self._num_ids,
-                self._floats[:, TEMPERATURE],
-                self._ints[:, TOP_K],
-                self._floats[:, TOP_P],
-                self._floats[:, MIN_P],
+                columns.temperature,
+                columns.top_k,
+                columns.top_p,
+                columns.min_p,
                 slots,
                 self._threshold_workspace,
             )
@@ -250,18 +204,11 @@ class CudaSampler(Sampler):
 
     def _lowest_of_all(self, logits: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         """The same for rows whose filters need all ids in order."""
-        floats, integers = self._floats.index_select(0, slots), self._ints.index_select(0, slots)
-        scaled = logits[:, : self._num_ids] / floats[:, TEMPERATURE].unsqueeze(1)
+        columns = self.tables.columns.at(slots)
+        scaled = logits[:, : self._num_ids] / columns.temperature.unsqueeze(1)
         return torch_sampling.threshold(
-            scaled, integers[:, TOP_K], floats[:, TOP_P], floats[:, MIN_P], short=False
+            scaled, columns.top_k, columns.top_p, columns.min_p, short=False
         )
-
-
-def _is_adjusted(row: SampleRow, binding: Bound) -> bool:
-    """Whether the row's logits change before they are divided by its temperature."""
-    params = binding.sampling
-    early = binding.stop.min_tokens > max(0, row.position - binding.num_prompt)
-    return params.has_penalties or bool(params.logit_bias) or early
 
 
 def _is_filtered(params: SamplingParams) -> bool:
@@ -274,20 +221,9 @@ def _is_long(params: SamplingParams) -> bool:
     return not 0 < params.top_k <= torch_sampling.SHORT_TOP_K
 
 
-def _takes_temporaries(row: SampleRow, binding: Bound) -> bool:
+def _takes_temporaries(row: SampleRow, bound: Bound) -> bool:
     """Whether sampling the row takes memory for each id, beyond its logits."""
-    params = binding.sampling
-    if params.logprobs is not None or _is_adjusted(row, binding):
+    params = bound.sampling
+    if params.logprobs is not None or bound.adjusts(row.position):
         return True
     return _is_filtered(params) and _is_long(params)
-
-
-def _for_ids(num_rows: int) -> torch.Tensor:
-    return torch.empty(num_rows, dtype=torch.int64, pin_memory=True)
-
-
-def _copied(drawn: Draw, on_host: torch.Tensor) -> PinnedDraw:
-    """Start copying a draw, whose ids are written to ``on_host``, ordered behind it."""
-    copies, copied = download(*(drawn.logprobs or ()))
-    logprobs = (copies[0], copies[1], copies[2]) if copies else None
-    return PinnedDraw(on_host, drawn.logprob_rows, logprobs, drawn.errors, copied, drawn.ids)

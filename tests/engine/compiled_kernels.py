@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
@@ -25,6 +26,7 @@ from engine.cuda_sampler import CudaSampler, num_logits
 from engine.kernels.triton_set import TritonKernels
 from engine.model.config import ModelConfig
 from engine.runner import Engine
+from tests.kernels.cuda_path import without_pinned_memory
 from transport.wire.sampling import SamplingParams, StopRule
 
 FULL_SIZE = Path(__file__).parents[2] / "bench/models/qwen3.5-35b-a3b/config.json"
@@ -132,16 +134,20 @@ def first_tokens(num_prompts: int) -> tuple[ForwardBatch, ForwardBatch]:
 
 
 def as_on_a_gpu(engine: Engine) -> None:
-    """Have a CPU engine sample as on a GPU, but for the copy to pinned memory."""
+    """Have a CPU engine sample as on a GPU, but to plain memory."""
     engine._num_logits = num_logits(engine.num_ids, engine.model_config.vocab_size)
     engine._scored_block = None
     engine._sampler = CudaSampler(64, engine.num_ids, torch.device("cpu"))
     draw = cuda_sampler.draw
-    # What a kernel would have written.
-    cuda_sampler.draw = lambda *args, **kwargs: draw(*args, **kwargs).zero_()
-    cuda_sampler._for_ids = lambda num_rows: torch.zeros(num_rows, dtype=torch.int64)
-    cuda_sampler._copied = lambda drawn, _: drawn  # type: ignore[assignment, return-value]
-    CudaSampler._keep = lambda *_: None  # type: ignore[method-assign]
+
+    def drawn(*args: Any, on_host: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
+        """What the kernels would have written."""
+        if on_host is not None:
+            on_host.zero_()
+        return draw(*args, on_host=on_host, **kwargs).zero_()
+
+    cuda_sampler.draw = drawn
+    without_pinned_memory(pytest.MonkeyPatch())
 
 
 def without_arithmetic() -> None:

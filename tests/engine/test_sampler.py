@@ -17,7 +17,8 @@ from transformers import (
 from engine.batch import Binding, Sampled
 from engine.kernels.philox import gumbel_noise, philox
 from engine.kernels.torch_sampling import threshold
-from engine.sampler import Bound, Sampler
+from engine.sampler import Sampler
+from engine.sampling_tables import Bound
 from engine.step import SampleRow
 from transport.wire.sampling import SamplingParams, StopRule
 
@@ -194,17 +195,14 @@ def _penalised_logits(
     binding = Binding(0, prompt, output, params, stop)
     sampler.bind(binding)
     at = len(prompt) + len(output)
-    row = SampleRow(0, at)
-    return sampler._adjusted(
-        logits, torch.tensor([0]), torch.tensor([at]), [row], [sampler._bound[0]]
-    )
+    return sampler.adjusted(logits, torch.tensor([0]), torch.tensor([at]), [SampleRow(0, at)])
 
 
 def test_a_prompt_is_not_kept_beyond_what_needs_it() -> None:
     sampler = Sampler(1, NUM_IDS, CPU)
     stop = StopRule(max_tokens=9)
     sampler.bind(Binding(0, (3, 4), (5,), SamplingParams(), stop))
-    assert sampler._bound[0] == Bound(2, SamplingParams(), stop)
+    assert sampler.tables.bound[0] == Bound(2, SamplingParams(), stop)
 
 
 def test_sampler_counts_its_own_tokens() -> None:

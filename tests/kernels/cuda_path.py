@@ -73,6 +73,11 @@ def on_the_cpu(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "BUCKETS", (graphs.BUCKETS[-1],))  # all rows are one
     patch.setattr(gpu, "free_bytes", lambda: 0)
     patch.setattr(gpu, "graphs_plan", lambda *_: "")
+    without_pinned_memory(patch)
+
+
+def without_pinned_memory(patch: pytest.MonkeyPatch) -> None:
+    """Let copies to the host be made at once, to plain memory."""
     patch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: tensor.clone())
     patch.setattr(torch.cuda, "Event", Event)
     empty = torch.empty

@@ -79,7 +79,7 @@ def step(number: int) -> ForwardBatch:
 
 def test_spread_steps_with_aborted_ones_between_and_a_local_one(engine: Engine) -> None:
     truth = [start(engine), *(engine.launch(step(i)).result().sampled for i in range(3))]
-    counts = engine._sampler._counts
+    counts = engine._sampler.tables.counts.values
     assert counts is not None
     states = engine.cache.recurrent, engine.cache.conv
     behind = [each.clone() for each in (*states, counts[1])]

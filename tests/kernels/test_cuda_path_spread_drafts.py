@@ -142,7 +142,7 @@ class Sequences:
 
     def kept(self) -> list[object]:
         """Of each sequence from step to step, beside its length and what is pending."""
-        tables, counts = self.drafts._tables, self.engine._sampler._counts
+        tables, counts = self.drafts._tables, self.engine._sampler.tables.counts.values
         assert counts is not None
         tensors = tables.drafts, tables.next_token, counts
         return [list(self.drafts._made), *(tensor.tolist() for tensor in tensors)]

@@ -13,6 +13,7 @@ from engine.grammars import Grammars
 from engine.kernels import torch_sampling
 from engine.sampler import Sampler
 from engine.step import SampleRow
+from tests.kernels import cuda_path
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 
 NUM_IDS = 701
@@ -27,13 +28,9 @@ ADJUSTED = [SamplingParams(top_k=5, presence_penalty=9.0, logit_bias={7: 3.0}, s
 
 
 @pytest.fixture(autouse=True)
-def _no_copies_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_pinned_memory_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch.cuda.is_available():
-        monkeypatch.setattr(
-            cuda_sampler, "_for_ids", lambda num: torch.zeros(num, dtype=torch.int64)
-        )
-        monkeypatch.setattr(cuda_sampler, "_copied", lambda drawn, _: drawn)
-        monkeypatch.setattr(CudaSampler, "_keep", lambda *_: None)
+        cuda_path.without_pinned_memory(monkeypatch)
 
 
 def chosen(sampler: Sampler, logits: torch.Tensor, params: list[SamplingParams]) -> list[Sampled]:
