@@ -144,9 +144,11 @@ class SamplingTables:
         ints = [seed, params.top_k, num_prompt + stop.min_tokens]
         self.columns.ints[slot] = upload(torch.tensor(ints), self._device)
         if params.has_penalties:
-            seen = self._counted(binding.prompt_ids) > 0
-            self.in_prompt.put(slot, seen)
-            self.counts.put(slot, self._counted(binding.output_ids))
+            in_prompt = torch.zeros(self._width, dtype=torch.bool)
+            in_prompt[self._valid(binding.prompt_ids)] = True
+            self.in_prompt.put(slot, in_prompt)
+            counts = self._valid(binding.output_ids).bincount(minlength=self._width)
+            self.counts.put(slot, counts)
         had_bias = slot in self.bound and bool(self.bound[slot].sampling.logit_bias)
         if params.logit_bias or had_bias:
             self._bias.put(slot, self._row(params.logit_bias))
@@ -175,10 +177,9 @@ class SamplingTables:
         """``logits`` [rows, ids] with each row's logit_bias."""
         return logits + self._bias.rows(slots)
 
-    def _counted(self, ids: Sequence[int]) -> torch.Tensor:
-        """How often each id occurs, int64 [ids]; those that are not valid are left out."""
+    def _valid(self, ids: Sequence[int]) -> torch.Tensor:
         found = torch.from_numpy(np.array(ids, dtype=np.int64))
-        return found[found < self._num_ids].bincount(minlength=self._width)
+        return found[found < self._num_ids]
 
     def _row(self, values: Mapping[int, float]) -> torch.Tensor:
         """float32 [ids] with ``values`` by id; ids that are not valid are left out."""
