@@ -70,8 +70,8 @@ class CoordinatorSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
             raise ValueError(f"port: {self.port} is not between 0 and 65535")
-        if self.drain_timeout_s < 0:
-            raise ValueError(f"drain_timeout_s: {self.drain_timeout_s} is negative")
+        if not self.drain_timeout_s >= 0:
+            raise ValueError(f"drain_timeout_s: {self.drain_timeout_s} is not 0 or more")
 
 
 async def serve(settings: CoordinatorSettings, inherited: socket.socket | None = None) -> None:

@@ -82,7 +82,7 @@ def resolve(
         raise ValueError(f"--port: {port} is not between 0 (any free port) and 65535")
     if not host:
         raise ValueError("--host: must not be empty")
-    if drain_timeout_s <= 0:
+    if not drain_timeout_s > 0:
         raise ValueError(f"--drain-timeout: must be more than 0 seconds, not {drain_timeout_s:g}")
     require_spread(spread, "--spread")
     if not 0 <= host_cache_gb < math.inf:

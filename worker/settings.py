@@ -32,7 +32,7 @@ class HandoffSettings:
     def __post_init__(self) -> None:
         for name in ("offer_ttl", "pull_timeout"):
             value = getattr(self, f"{name}_s")
-            if value <= 0:
+            if not value > 0:
                 raise ValueError(f"{name}: {value} is not positive")
 
 
@@ -98,8 +98,8 @@ class WorkerSettings:
             raise ValueError(f"lookahead: {self.lookahead} is neither 0 nor 1")
         if self.threads < 0:
             raise ValueError(f"threads: {self.threads} is negative")
-        if self.drain_timeout_s < 0:
-            raise ValueError(f"drain_timeout_s: {self.drain_timeout_s} is negative")
+        if not self.drain_timeout_s >= 0:
+            raise ValueError(f"drain_timeout_s: {self.drain_timeout_s} is not 0 or more")
         if not 0 <= self.claim_timeout_s <= MAX_CLAIM_TIMEOUT_S:
             most = f"from 0 to {MAX_CLAIM_TIMEOUT_S:g}"
             raise ValueError(f"claim_timeout_s: {self.claim_timeout_s} is not {most}")

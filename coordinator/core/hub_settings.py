@@ -22,11 +22,12 @@ class HubSettings:
     queue_timeout_s: float = 1_800.0
 
     def __post_init__(self) -> None:
-        if self.heartbeat_s <= 0:
+        if not self.heartbeat_s > 0:
             raise ValueError(f"heartbeat_s: {self.heartbeat_s} is not positive")
-        if self.dead_after_s < 2 * self.heartbeat_s:
+        if not self.dead_after_s >= 2 * self.heartbeat_s:
             raise ValueError(
-                f"dead_after_s: {self.dead_after_s} is under two heartbeats of {self.heartbeat_s}"
+                f"dead_after_s: {self.dead_after_s} is not two or more heartbeats of "
+                f"{self.heartbeat_s}"
             )
         if self.max_open < 1:
             raise ValueError(f"max_open: {self.max_open} < 1")

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ import uvicorn
 from coordinator.__main__ import exit_status
 from coordinator.http.http_settings import HttpSettings
 from coordinator.record.redis_link import RedisUnavailable
+from coordinator.server import CoordinatorSettings
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.last_words import CANNOT_START, TRY_AGAIN
 from tests.coordinator.apps import make_app
@@ -231,3 +233,12 @@ def test_a_start_without_redis_may_be_tried_again_but_not_one_with_a_wrong_passw
     assert exit_status(RedisUnavailable(url, "did not answer")) == TRY_AGAIN
     assert exit_status(RedisUnavailable(url, "failed: WRONGPASS", final=True)) == CANNOT_START
     assert exit_status(ValueError("port: 0 is not free")) == CANNOT_START
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan")])
+def test_a_drain_takes_no_time_that_makes_no_sense(seconds: float) -> None:
+    with pytest.raises(ValueError, match=f"^drain_timeout_s: {seconds} "):
+        CoordinatorSettings(
+            "127.0.0.1", 0, "tcp://127.0.0.1:5555", "redis://there", Path("model"),
+            HttpSettings("tiny"), drain_timeout_s=seconds,
+        )  # fmt: skip

@@ -79,6 +79,7 @@ def test_colocated_workers_fit_the_machine(checkpoint, num_gpus, asked, expected
         ("--port", 0, {"port": 70000}),
         ("--host", 0, {"host": ""}),
         ("--drain-timeout", 0, {"drain_timeout_s": 0}),
+        ("--drain-timeout", 0, {"drain_timeout_s": float("nan")}),
         ("--spread", 0, {"spread": "on"}),
         ("--host-cache", 0, {"host_cache_gb": -1.0}),
         ("--host-cache", 0, {"host_cache_gb": float("nan")}),

@@ -43,6 +43,8 @@ def test_a_role_has_the_options_of_all_and_its_own_each_with_a_variable(
     ("options", "given", "message"),
     [
         (PrefillOptions, {"offer_ttl": 0.0}, "offer_ttl: 0.0 is not positive"),
+        (PrefillOptions, {"offer_ttl": math.nan}, "offer_ttl: nan is not positive"),
+        (PrefillOptions, {"drain_timeout": math.nan}, "drain_timeout_s: nan is not 0 or more"),
         (PrefillOptions, {"max_batch_tokens": 63}, "max_batch_tokens: 63 < 64"),
         (DecodeOptions, {"pull_timeout": -1.0}, "pull_timeout: -1.0 is not positive"),
         (DecodeOptions, {"max_tokens_beside_decode": 63}, "max_tokens_beside_decode: 63 < 64"),
