@@ -52,6 +52,7 @@ class Attempts:
     def begin(self, request: Request) -> None:
         """Queue the request, for the first time or again."""
         request.begin_attempt(self._clock())
+        request.progress_at = self._monotonic()
         self._dispatcher.enqueue(request)
         self.record(request)
 
@@ -103,6 +104,7 @@ class Attempts:
         if self._dispatcher.has_offer(request):
             self._dispatcher.unassign(request, request.decode_worker)
             request.decode_worker = ""
+            request.progress_at = self._monotonic()
             self._dispatcher.hand_off(request)
             self.record(request)
         else:

@@ -69,6 +69,23 @@ def test_waiting_for_a_worker_is_not_silence_and_has_a_limit_of_its_own() -> Non
     assert request.message == "waited for a worker for 1800 s"
 
 
+@pytest.mark.parametrize("lost", ["b-1", "d-1"])
+def test_the_wait_for_another_worker_begins_when_the_first_one_is_lost(lost: str) -> None:
+    settings = HubSettings(silence_timeout_s=300.0, queue_timeout_s=10.0)
+    desk = Desk(("b-1",) if lost == "b-1" else ("p-1", "d-1"), settings=settings)
+    request = desk.submit()
+    if lost == "d-1":
+        desk.prefill(request)
+        assert request.decode_worker == lost
+    turn(desk, 200.0)
+    desk.now += 5.0
+    desk.life.worker_lost(lost)
+    turn(desk, 9.0)
+    assert not request.state.terminal
+    turn(desk, 1.0)
+    assert (request.state, request.code) == (State.FAILED, "queue_timeout")
+
+
 def test_a_handoff_without_a_decode_worker_waits_too() -> None:
     desk = Desk(("p-1",), settings=SETTINGS)
     request = desk.submit()
@@ -96,7 +113,10 @@ def test_of_requests_that_are_over_little_is_kept() -> None:
     assert len(desk.life._overdue) <= 1_100
 
 
-@pytest.mark.parametrize("setting", ["silence_timeout_s", "queue_timeout_s", "request_timeout_s"])
+@pytest.mark.parametrize(
+    "setting",
+    ["heartbeat_s", "dead_after_s", "silence_timeout_s", "queue_timeout_s", "request_timeout_s"],
+)
 @pytest.mark.parametrize("value", [-1.0, float("nan")])
 def test_a_limit_that_makes_no_sense_is_named(setting: str, value: float) -> None:
     with pytest.raises(ValueError, match=setting):
