@@ -26,8 +26,11 @@ def test_config_is_clean(device: str) -> None:
 
 
 def test_the_images_are_built_from_every_package() -> None:
-    """.dockerignore names what a build may see."""
+    """.dockerignore names what a build may see, and pyproject.toml what it takes of that."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = pyproject["tool"]["setuptools"]["packages"]
     seen = {line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line[0] == "!"}
-    assert {name.partition(".")[0] for name in packages} <= seen
+    folders = {name.partition(".")[0] for name in packages}
+    assert folders <= seen
+    rooms = [room.parent for name in folders for room in (ROOT / name).rglob("__init__.py")]
+    assert {".".join(room.relative_to(ROOT).parts) for room in rooms} == set(packages)
