@@ -62,7 +62,7 @@ class Hub:
         self._lifecycle = lifecycle = Lifecycle(
             registry, limits, self._effects.carry_out, self._clock, settings=settings
         )
-        membership = Membership(registry, lifecycle, observer)
+        membership = Membership(registry, lifecycle.workers, observer)
         welcome = Welcome(instance, settings.heartbeat_s, settings.dead_after_s)
         # Unix seconds: no coordinator forms a group a second for as long as it runs.
         self._groups = groups = SpreadGroups(

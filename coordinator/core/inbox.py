@@ -108,7 +108,7 @@ class Inbox:
                     log.error("%s is draining: GPU %s is unfit: %s", instance, gpu, unfit)
                 else:
                     log.info("%s is draining", instance)
-                self._lifecycle.drain(worker)
+                self._lifecycle.workers.drain(worker)
                 self._groups.update()
             case Goodbye():
                 self._membership.left(worker)
@@ -121,7 +121,7 @@ class Inbox:
         known = self._registry.get(instance)
         self._channel.send(instance, self._membership.admit(hello, self._welcome))
         if self._registry.get(instance) is not known:
-            self._lifecycle.introduce(instance)
+            self._lifecycle.workers.joined(instance)
             self._groups.update()
             if not self._registry.missing_roles():
                 self.complete.set()
@@ -150,7 +150,7 @@ class Inbox:
             if (member := self._registry.get(name)) is not None:
                 self._observer.waited_in_vain(member, times)
         self._observer.heartbeat(worker)
-        self._lifecycle.reconcile(worker, set(message.held), self._welcome.heartbeat_s)
+        self._lifecycle.workers.reconcile(worker, set(message.held), self._welcome.heartbeat_s)
 
     def _prompt_logprobs(self, worker: Worker, message: PromptLogprobs) -> None:
         request = self._lifecycle.requests.get(message.request_id)
@@ -176,7 +176,7 @@ class Inbox:
             log.warning("%s pulls no kept prefixes from %s: %s", instance, peer, problem)
         if self._registry.get(peer) is not None:
             self._observer.peer_tested(worker, message)
-        self._lifecycle.peer_tested(instance, message)
+        self._lifecycle.workers.peer_tested(instance, message)
 
     def _prefixes_changed(self, worker: Worker, message: PrefixesChanged) -> None:
         for kept in message.added:
@@ -184,7 +184,7 @@ class Inbox:
                 error = MalformedMessage(f"from {worker.instance}: {problem}")
                 self.handle(worker.instance, error)
                 return
-        self._lifecycle.prefixes_changed(worker.instance, message)
+        self._lifecycle.workers.prefixes_changed(worker.instance, message)
 
     def _request_of(self, message: FromWorker | WireError) -> dict[str, object]:
         """Log fields of the open request that a message is about, if it is about one."""

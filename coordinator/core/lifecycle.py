@@ -1,4 +1,4 @@
-"""The life of every request: what happens when something arrives, ends or dies. Pure.
+"""The life of every request: what happens as it arrives, is computed, waits and ends. Pure.
 
 Each public method is one event. The effects that follow from it (effects.py) are carried out
 before the method returns. The states and the events that lead on:
@@ -12,8 +12,9 @@ again carries the tokens already sent as part of its prompt, so its stream goes 
 Messages about anything but the current attempt at the current worker are stale: dropped and
 counted.
 
-attempts.py has the steps of one request, faults.py says which worker a fault is charged to,
-trials.py which requests may be what ends their workers, overdue.py which have waited for too long.
+worker_events.py has the events of workers. attempts.py has the steps of one request, faults.py says
+which worker a fault is charged to, trials.py which requests may be what ends their workers,
+overdue.py which have waited for too long.
 """
 
 import time
@@ -25,29 +26,20 @@ from coordinator.core.dispatch import Dispatcher
 from coordinator.core.effects import Effect, HandedOff, Outbox
 from coordinator.core.faults import Faults
 from coordinator.core.hub_settings import HubSettings
-from coordinator.core.introductions import Introductions
 from coordinator.core.overdue import Overdue
 from coordinator.core.placement import PlacementLimits
 from coordinator.core.registry import Registry
 from coordinator.core.request import Request, State
 from coordinator.core.trials import TrialLimits, Trials
-from coordinator.core.worker import Worker
-from transport.wire.messages import (
-    Cancel,
-    Failed,
-    LastChunk,
-    PeerTested,
-    Prefilled,
-    Tokens,
-    TransferDone,
-)
-from transport.wire.offers import PrefixesChanged
+from coordinator.core.worker_events import WorkerEvents
+from transport.wire.messages import Failed, LastChunk, Prefilled, Tokens, TransferDone
 from transport.wire.prompt_logprobs import PromptLogprobs
 
 
 class Lifecycle:
-    """All open requests. ``carry_out`` gets each effect. ``clock`` gives Unix seconds, for the
-    record; ``monotonic`` seconds that no step of the system's clock disturbs, for every decision.
+    """All open requests; ``workers`` are the events of the workers that have them. ``carry_out``
+    gets each effect. ``clock`` gives Unix seconds, for the record; ``monotonic`` seconds that no
+    step of the system's clock disturbs, for every decision.
     """
 
     def __init__(
@@ -63,14 +55,13 @@ class Lifecycle:
         max_faults: int = 4,
     ) -> None:
         self.requests: dict[str, Request] = {}
-        self.stale_dropped = 0
+        self._stale_dropped = 0
         self._registry = registry
         self._clock = clock
         self._monotonic = monotonic
         self._arrivals = 0
         self._outbox = outbox = Outbox(carry_out)
         self._overdue = Overdue(settings or HubSettings(), self.requests)
-        self._introductions = Introductions(registry, outbox.send)
         self._faults = Faults(registry, monotonic, outbox.add)
         self._trials = Trials(registry, trials or TrialLimits(), monotonic)
         self._dispatcher = Dispatcher(
@@ -82,10 +73,19 @@ class Lifecycle:
             self.requests, registry, self._dispatcher, self._faults, self._trials, outbox,
             clock=clock, monotonic=monotonic, max_faults=max_faults,
         )  # fmt: skip
+        self.workers = WorkerEvents(
+            registry, self._dispatcher, self._attempts, self._faults, self._trials, outbox,
+            monotonic,
+        )  # fmt: skip
 
     @property
     def num_queued(self) -> int:
         return self._dispatcher.num_queued
+
+    @property
+    def stale_dropped(self) -> int:
+        """Messages that were no longer, or not yet, to the point."""
+        return self._stale_dropped + self.workers.stale_dropped
 
     def submit(self, spec: SequenceRequest, received_at: float) -> Request:
         assert spec.request_id not in self.requests, "a request id used twice"
@@ -132,91 +132,11 @@ class Lifecycle:
                 self._attempts.retry(request, "preempted", message)
             self._dispatcher.run()
 
-    def introduce(self, instance: str) -> None:
-        """A worker has just joined: tell the peers about each other, give it work."""
-        worker = self._registry.get(instance)
-        if worker is None:
-            return
-        with self._outbox:
-            self._introductions.joined(worker)
-            self._dispatcher.run()
-
-    def drain(self, worker: Worker) -> None:
-        """It takes no new work; others may get what waits for it."""
-        with self._outbox:
-            worker.draining = True
-            self._dispatcher.run()
-
-    def hopeless(self) -> list[tuple[Worker, str]]:
-        """Workers that are to be ended, and why."""
-        return self._faults.hopeless()
-
-    def worker_lost(self, instance: str, *, died: bool = True) -> None:
-        """It died or fell silent, or, not ``died``, left or was sent away. A pull from a dead
-        prefill worker may still succeed."""
-        worker = self._registry.remove(instance)
-        if worker is None:
-            return
-        self._faults.worker_gone(instance)
-        self._trials.worker_gone(instance)
-        with self._outbox:
-            self._introductions.left(worker)
-            for request in list(worker.assigned.values()):
-                if request.decode_worker in ("", instance):
-                    self._attempts.lose(request, worker, died=died)
-            self._dispatcher.run()
-
-    def peer_tested(self, instance: str, message: PeerTested) -> None:
-        """A worker has tested the path from another one, or failed to."""
-        puller = self._registry.get(instance)
-        if puller is None or self._registry.get(message.instance) is None:
-            self.stale_dropped += 1
-            return
-        pairs = self._registry.pairs_of(puller)
-        pairs.report(message.instance, instance, message.problem, self._monotonic())
-        with self._outbox:
-            self._dispatcher.run()
-
-    def prefixes_changed(self, instance: str, message: PrefixesChanged) -> None:
-        """What a worker keeps of earlier requests."""
-        worker = self._registry.require(instance)
-        self._registry.kept.change(instance, message)
-        if not worker.keeps_prefixes:
-            with self._outbox:
-                self._introductions.keeps_prefixes(worker)
-
-    def reconcile(self, worker: Worker, held: set[tuple[str, int]], heartbeat_s: float) -> None:
-        """Compare what a worker says it holds with what was placed there: nothing may be lost
-        with a message, and nothing kept for a request that is over.
-
-        An order may cross a heartbeat, and the next one too: it comes just after the worker has
-        read its messages, and a long step follows. But the worker reads them all between any two
-        heartbeats. What was sent before the last but one was here had come when the last one went
-        out, and so was read before this one.
-        """
-        last_but_one, _ = worker.beats
-        # Heartbeats that had queued up may come at any pace while we catch up.
-        sent_before = min(last_but_one, self._monotonic() - 3 * heartbeat_s)
-        with self._outbox:
-            for request_id, attempt in held:
-                known = worker.assigned.get(request_id)
-                if known is None or known.attempt > attempt:
-                    self._outbox.send(worker.instance, Cancel(request_id, attempt))
-            for request in list(worker.assigned.values()):
-                missing = (request.request_id, request.attempt) not in held
-                if missing and request.assigned_at < sent_before:
-                    request.failed_at = worker.instance
-                    self._faults.failed(request, worker.instance, "lost_at_worker")
-                    message = f"{worker.instance} no longer has it"
-                    self._attempts.retry(request, "lost_at_worker", message)
-            worker.note_beat(self._monotonic(), heartbeat_s)
-            self._dispatcher.run()
-
     def prompt_logprobs(self, instance: str, message: PromptLogprobs) -> None:
         """Of some tokens of a prompt that is being computed."""
         request = self._current(instance, message.request_id, message.attempt, State.PREFILLING)
         if request is not None:
-            self.stale_dropped += not request.take_prompt_rows(message)
+            self._stale_dropped += not request.take_prompt_rows(message)
 
     def last_chunk(self, instance: str, message: LastChunk) -> None:
         """A prompt will be computed in a moment, and then be handed off."""
@@ -233,7 +153,7 @@ class Lifecycle:
             return
         request.was_prefilled(message, self._clock())
         with self._outbox:
-            self.stale_dropped += not self._attempts.emit(request, token)
+            self._stale_dropped += not self._attempts.emit(request, token)
             if token.finish is None:
                 self._attempts.after_prefill(request, message.offer)
             self._dispatcher.run()
@@ -266,7 +186,7 @@ class Lifecycle:
                 request = self._current(instance, token.request_id, token.attempt, State.DECODING)
                 if request is None:
                     continue
-                self.stale_dropped += not self._attempts.emit(request, token)
+                self._stale_dropped += not self._attempts.emit(request, token)
                 if not request.state.terminal:
                     self._dispatcher.recount(request)
                 passed = request.suspect and self._trials.passes(request)
@@ -280,7 +200,7 @@ class Lifecycle:
         if request is None or request.attempt != message.attempt:
             if request is not None and message.code == "offer_expired":
                 self._faults.offer_expired(request)
-            self.stale_dropped += 1
+            self._stale_dropped += 1
         elif instance == (request.decode_worker or request.prefill_worker):
             with self._outbox:
                 self._attempts.failed(request, instance, message)
@@ -289,7 +209,7 @@ class Lifecycle:
             # It gave up an offer that a decode worker may still pull.
             self._dispatcher.forget_offer(request)
         else:
-            self.stale_dropped += 1
+            self._stale_dropped += 1
 
     def _current(
         self, instance: str, request_id: str, attempt: int, state: State
@@ -300,5 +220,5 @@ class Lifecycle:
             owner = request.prefill_worker if state is State.PREFILLING else request.decode_worker
             if owner == instance:
                 return request
-        self.stale_dropped += 1
+        self._stale_dropped += 1
         return None

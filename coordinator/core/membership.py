@@ -9,10 +9,10 @@ import time
 from collections import OrderedDict
 from math import inf
 
-from coordinator.core.lifecycle import Lifecycle
 from coordinator.core.observer import Departure, Observer
 from coordinator.core.registry import Registry
 from coordinator.core.worker import Worker
+from coordinator.core.worker_events import WorkerEvents
 from transport.wire.errors import LayoutMismatch, RoleMismatch, WireError
 from transport.wire.messages import Alive, Hello, Refused, Role, Welcome
 from transport.wire.session import HELLO_EVERY_S
@@ -30,9 +30,9 @@ ANSWERED_S = 2 * HELLO_EVERY_S
 class Membership:
     """Admits workers to the registry, and removes them from it."""
 
-    def __init__(self, registry: Registry, lifecycle: Lifecycle, observer: Observer) -> None:
+    def __init__(self, registry: Registry, workers: WorkerEvents, observer: Observer) -> None:
         self._registry = registry
-        self._lifecycle = lifecycle
+        self._workers = workers
         self._observer = observer
         self._fenced: OrderedDict[str, str] = OrderedDict()
         self._distrust_logged_at = -inf
@@ -119,7 +119,7 @@ class Membership:
         """Fence workers that fail request after request: each ends, and a new one takes its
         place."""
         refused = []
-        for worker, problem in self._lifecycle.hopeless():
+        for worker, problem in self._workers.hopeless():
             self.fence(worker, problem, "refused")
             refused.append((worker.instance, Refused(problem)))
         return refused
@@ -130,5 +130,5 @@ class Membership:
         self._depart(worker, "goodbye")
 
     def _depart(self, worker: Worker, reason: Departure) -> None:
-        self._lifecycle.worker_lost(worker.instance, died=reason == "silent")
+        self._workers.lost(worker.instance, died=reason == "silent")
         self._observer.worker_gone(worker, reason)

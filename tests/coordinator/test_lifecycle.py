@@ -144,7 +144,7 @@ def test_the_record_of_a_new_attempt_forgets_the_old_ones_stages() -> None:
     desk.step(request, first_steps=(FirstStep("r", 1, 0.3),))
     before = to_record(request, "c")
     desk.now += 5.0
-    desk.life.worker_lost(request.decode_worker)
+    desk.life.workers.lost(request.decode_worker)
     after = to_record(request, "c")
     assert after.order > before.order
     assert (after.attempt, after.state, after.queued_at) == (2, "prefilling", 105.0)
@@ -184,7 +184,7 @@ def test_stale_messages_are_dropped_and_counted() -> None:
     desk.prefill(request)
     desk.land(request)
     old_worker = request.decode_worker
-    desk.life.worker_lost(old_worker)
+    desk.life.workers.lost(old_worker)
     desk.take_effects()
     desk.life.tokens(old_worker, Tokens((TokenOut("r", 1, 1, 9),), (FirstStep("r", 1, 1.0),)))
     desk.life.failed(old_worker, Failed("r", 1, "preempted", "", True))
@@ -236,7 +236,7 @@ def test_of_those_that_fail_together_none_is_placed_first() -> None:
 
 def test_without_room_for_decode_the_prompt_waits_in_the_prefill_pool() -> None:
     desk = Desk()
-    desk.life.worker_lost("d-2")
+    desk.life.workers.lost("d-2")
     requests = [desk.submit(f"r{n}") for n in range(5)]
     for request in requests:
         desk.prefill(request)
@@ -250,7 +250,7 @@ def test_what_outgrew_a_worker_goes_to_a_larger_one_that_has_just_rejoined() -> 
     desk = Desk(("b-1",))
     request = desk.submit(length=20)
     desk.join("b-2", num_pages=1)
-    desk.life.worker_lost("b-1")
+    desk.life.workers.lost("b-1")
     assert request.prefill_worker == "b-2", "the largest one left"
     too_long = Failed("r", request.attempt, "too_long", "20 tokens do not fit", False)
     desk.join("b-3")
@@ -262,7 +262,7 @@ def test_what_outgrew_a_worker_waits_aside_until_a_larger_one_joins() -> None:
     desk = Desk(("b-1",))
     request = desk.submit(length=20)
     desk.join("b-2", num_pages=1)
-    desk.life.worker_lost("b-1")
+    desk.life.workers.lost("b-1")
     too_long = Failed("r", request.attempt, "too_long", "20 tokens do not fit", False)
     desk.life.failed("b-2", too_long)
     assert (request.state, desk.life.num_queued) == (State.QUEUED, 1)

@@ -43,7 +43,7 @@ def test_a_new_attempt_is_counted_and_logged_with_its_reason(
     desk = Desk()
     spec = SequenceRequest("r", packed((1, 2)), SamplingParams(), StopRule(8), http_id="mine")
     request = desk.life.submit(spec, desk.now)
-    desk.life.worker_lost(request.prefill_worker)
+    desk.life.workers.lost(request.prefill_worker)
     failed = Failed("r", request.attempt, "preempted", "out of pages", True)
     desk.life.failed(request.prefill_worker, failed)
     found = told(desk)

@@ -14,7 +14,7 @@ def aboard(desk: Desk, instance: str) -> list[str]:
 
 def die(desk: Desk, request: Request, joins: str) -> None:
     """The request's worker dies, and a new one takes its place."""
-    desk.life.worker_lost(request.decode_worker or request.prefill_worker)
+    desk.life.workers.lost(request.decode_worker or request.prefill_worker)
     desk.join(joins)
 
 
@@ -29,7 +29,7 @@ def test_a_request_that_was_aboard_two_deaths_is_tried_alone_and_fails_with_the_
     others = [desk.submit(f"r{n}") for n in range(6)]
     assert aboard(desk, at) == ["poison"], "nothing is placed with it"
     assert sum(r.state is State.PREFILLING for r in others) == 4
-    desk.life.worker_lost(at)
+    desk.life.workers.lost(at)
     assert (poison.state, poison.code) == (State.FAILED, "poison_request")
     assert "3 colocated workers died" in poison.message
     assert [r.losses for r in others] == [0] * 6
@@ -62,7 +62,7 @@ def test_a_suspect_waits_until_its_worker_has_finished_and_then_others_are_moved
     at = suspect.prefill_worker
     busy = [desk.submit(f"r{n}") for n in range(3)]
     suspect.suspect, suspect.deaths, suspect.died_at_len = True, 2, suspect.num_tokens
-    desk.life.worker_lost(at, died=False)
+    desk.life.workers.lost(at, died=False)
     (left,) = desk.registry.all()
     assert (suspect.state, left.reserved_for) == (State.QUEUED, suspect)
     new = desk.submit("new")
@@ -89,7 +89,7 @@ def test_an_empty_worker_that_joins_takes_the_trial_over() -> None:
     for number in range(3):
         desk.submit(f"r{number}")
     suspect.suspect, suspect.deaths, suspect.died_at_len = True, 2, suspect.num_tokens
-    desk.life.worker_lost(at, died=False)
+    desk.life.workers.lost(at, died=False)
     (busy,) = desk.registry.all()
     assert busy.reserved_for is suspect
     desk.join("b-3")
@@ -122,7 +122,7 @@ def test_planned_departures_make_no_suspect() -> None:
     desk = Desk(("b-1", "b-2"))
     request = desk.submit()
     for number in range(3, 8):
-        desk.life.worker_lost(request.prefill_worker, died=False)
+        desk.life.workers.lost(request.prefill_worker, died=False)
         desk.join(f"b-{number}")
     assert (request.suspect, request.faults, request.losses) == (False, 0, 5)
 

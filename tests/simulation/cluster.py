@@ -126,7 +126,7 @@ class Cluster:
         self.memories[instance] = engine.cache
         write_pattern(engine.cache, instance)
         self.registry.add(hello, self.now)
-        self.lifecycle.introduce(instance)
+        self.lifecycle.workers.joined(instance)
         self._apply()
         return instance
 
@@ -149,12 +149,12 @@ class Cluster:
         """kill -9: what it had not sent is gone; its memory stays for those who mapped it."""
         del self.nodes[instance]
         self.num_deaths.update(self.registry.require(instance).assigned.keys())
-        self.lifecycle.worker_lost(instance)
+        self.lifecycle.workers.lost(instance)
         self._apply()
 
     def drain_worker(self, instance: str) -> None:
         """SIGTERM: it takes no new work, and finishes what it has."""
-        self.lifecycle.drain(self.registry.require(instance))
+        self.lifecycle.workers.drain(self.registry.require(instance))
         self._apply()
 
     def stop_worker(self, instance: str) -> None:
@@ -164,7 +164,7 @@ class Cluster:
         while node.outbox:
             self._deliver(node)
         del self.nodes[instance]
-        self.lifecycle.worker_lost(instance, died=False)
+        self.lifecycle.workers.lost(instance, died=False)
         self._apply()
 
     # ---- clients
@@ -263,15 +263,15 @@ class Cluster:
             case "Tokens":
                 self.lifecycle.tokens(instance, message)
             case "PrefixesChanged":
-                self.lifecycle.prefixes_changed(instance, message)
+                self.lifecycle.workers.prefixes_changed(instance, message)
             case "PeerTested":
-                self.lifecycle.peer_tested(instance, message)
+                self.lifecycle.workers.peer_tested(instance, message)
             case "Failed":
                 self.lifecycle.failed(instance, message)
             case "Heartbeat":
                 worker = self.registry.get(instance)
                 worker.take_gauges(message.gauges)
-                self.lifecycle.reconcile(worker, set(message.held), heartbeat_s=0.0)
+                self.lifecycle.workers.reconcile(worker, set(message.held), heartbeat_s=0.0)
         self._apply()
 
     def _check_rows(self, request: Request, token: Token) -> None:
