@@ -138,7 +138,7 @@ def _function(i: int, tool: Mapping[str, Any]) -> list[str]:
 def _value(rule: str, name: str, given: Any, root: Mapping[str, Any]) -> str:
     """A parameter's value and the end of it. Strings stand as they are, everything else as JSON."""
     schema = resolved(given, root)
-    if isinstance(schema, Mapping) and "string" in types_of(schema):
+    if isinstance(schema, Mapping) and "string" in types_of(schema, root):
         try:
             texts = terminal(schema, root)
         except ValueError as error:

@@ -27,7 +27,7 @@ def terminal(schema: Any, root: Schema) -> str | None:
     a schema that allows other types than strings and null, only ``enum`` and ``const`` count.
     ``oneOf`` counts as ``anyOf``, and a format that is not in FORMATS as an annotation. Raises
     ValueError for a keyword's wrong value."""
-    return _Reader(root).read(schema, types_of(resolved(schema, root)))
+    return _Reader(root).read(schema, types_of(schema, root))
 
 
 class _Reader:
@@ -49,7 +49,7 @@ class _Reader:
         options = schema.get("enum", [schema["const"]] if "const" in schema else None)
         if isinstance(options, list):
             return _any_of([_literal(each) for each in options])
-        types &= types_of(schema)
+        types &= types_of(schema, self._root)
         if not types <= _TEXTS:
             return None
         if types == {"null"}:

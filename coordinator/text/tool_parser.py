@@ -17,10 +17,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
 
 from coordinator.text.stops import may_begin
-from coordinator.text.tool_values import Schema, as_json, is_string_only, resolved
+from coordinator.text.tool_values import ONLY_STRING, Schema, as_json, types_of
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FUNCTION, END_FUNCTION = "<function=", "</function>"
@@ -71,7 +70,7 @@ class ToolParser:
         self._held = ""
         self._name = ""
         self._root: Schema = {}
-        self._schema: Any = {}
+        self._types = ONLY_STRING
         self._streams = False
         self._num_parameters = 0
         self._after_call = False  # white space that follows belongs to no text
@@ -158,8 +157,8 @@ class ToolParser:
         self._held, self._at = rest.removeprefix("\n"), _At.VALUE
         properties = self._root.get("properties")
         known = properties if isinstance(properties, Mapping) else {}
-        self._schema = resolved(known.get(name, {"type": "string"}), self._root)
-        self._streams = is_string_only(self._schema)
+        self._types = types_of(known.get(name, {"type": "string"}), self._root)
+        self._streams = self._types == ONLY_STRING
         comma = ", " if self._num_parameters else ""
         self._num_parameters += 1
         quote = '"' if self._streams else ""
@@ -172,7 +171,7 @@ class ToolParser:
             value = value.removesuffix("\n")
             if self._streams:
                 return [*self._argument_text(value), *self._argument_text('"', raw=True)]
-            return self._argument_text(as_json(value, self._schema), raw=True)
+            return self._argument_text(as_json(value, self._types), raw=True)
         if not self._streams:
             return None
         sure = self._held[

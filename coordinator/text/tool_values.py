@@ -9,29 +9,70 @@ from collections.abc import Mapping
 from typing import Any
 
 Schema = Mapping[str, Any]
-_ALL = frozenset({"string", "integer", "number", "boolean", "null", "array", "object"})
+Types = frozenset[str]
+ONLY_STRING: Types = frozenset({"string"})
+ALL_TYPES: Types = frozenset({"string", "integer", "number", "boolean", "null", "array", "object"})
 _MAX_LITERAL_LEN = 20_000
 _MAX_REFS = 16
+_MAX_DEPTH = 64
+_NUMBERS = frozenset({"integer", "number"})
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<rest>(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _LITERALS = {"true": True, "false": False, "null": None, "none": None}
 
 
-def types_of(schema: Any) -> frozenset[str]:
-    """The JSON types that ``schema`` allows, as far as it names them itself; else all."""
-    if not isinstance(schema, Mapping):
-        return _ALL
-    named = schema.get("type")
-    if isinstance(named, str):
-        return frozenset({named})
-    if isinstance(named, list):
-        return frozenset(each for each in named if isinstance(each, str))
-    for key in ("anyOf", "oneOf"):
-        if isinstance(choices := schema.get(key), list):
-            return frozenset().union(*map(types_of, choices)) if choices else _ALL
-    if "enum" in schema and isinstance(schema["enum"], list):
-        return frozenset(_type_name(each) for each in schema["enum"])
-    return frozenset({_type_name(schema["const"])}) if "const" in schema else _ALL
+def types_of(schema: Any, root: Schema) -> Types:
+    """The JSON types that ``schema`` allows, as far as it names them, or what it refers to in
+    ``root``; else all."""
+    return _Reader(root).types_of(schema)
+
+
+class _Reader:
+    """Reads each schema once, however often others refer to it: while that is under way it allows
+    nothing, and so adds nothing to a choice that it is itself a part of. One that is nested too
+    deeply allows all."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._known: dict[int, Types] = {}
+        self._depth = 0
+
+    def types_of(self, given: Any) -> Types:
+        schema = resolved(given, self._root)
+        if not isinstance(schema, Mapping) or self._depth == _MAX_DEPTH:
+            return ALL_TYPES
+        if id(schema) not in self._known:
+            self._known[id(schema)] = frozenset()
+            self._depth += 1
+            self._known[id(schema)] = self._read(schema)
+            self._depth -= 1
+        return self._known[id(schema)]
+
+    def _read(self, schema: Schema) -> Types:
+        types = self._named(schema)
+        branches = schema.get("allOf")
+        for branch in branches if isinstance(branches, list) else ():
+            types = _in_both(types, self.types_of(branch)) or types
+        return types
+
+    def _named(self, schema: Schema) -> Types:
+        named = schema.get("type")
+        if isinstance(named, str):
+            return frozenset({named})
+        if isinstance(named, list):
+            return frozenset(each for each in named if isinstance(each, str))
+        for key in ("anyOf", "oneOf"):
+            if isinstance(choices := schema.get(key), list):
+                return frozenset().union(*map(self.types_of, choices)) or ALL_TYPES
+        if "enum" in schema and isinstance(schema["enum"], list):
+            return frozenset(_type_name(each) for each in schema["enum"])
+        return frozenset({_type_name(schema["const"])}) if "const" in schema else ALL_TYPES
+
+
+def _in_both(a: Types, b: Types) -> Types:
+    """Every integer is a number."""
+    both = a & b
+    return both | {"integer"} if a & _NUMBERS and b & _NUMBERS and "number" not in both else both
 
 
 def resolved(schema: Any, root: Schema) -> Any:
@@ -41,23 +82,18 @@ def resolved(schema: Any, root: Schema) -> Any:
             return schema
         found: Any = root
         for part in ref.removeprefix("#/").split("/"):
-            found = found.get(part) if isinstance(found, Mapping) else None
+            name = part.replace("~1", "/").replace("~0", "~")
+            found = found.get(name) if isinstance(found, Mapping) else None
         if found is None:
             return schema
         schema = found
     return schema
 
 
-def is_string_only(schema: Any) -> bool:
-    """Whether a value can be nothing but a string."""
-    return types_of(schema) == {"string"}
-
-
-def as_json(text: str, schema: Any) -> str:
-    """``text`` as JSON of a type that the schema allows; as a string where it is none of them.
-    Half of a surrogate pair, which JSON's escapes can have and UTF-8 cannot, becomes U+FFFD."""
-    types = types_of(schema)
-    if "string" in types and types != _ALL and not _is_other(text, types):
+def as_json(text: str, types: Types) -> str:
+    """``text`` as JSON of one of these types; as a string where it is none of them. Half of a
+    surrogate pair, which JSON's escapes can have and UTF-8 cannot, becomes U+FFFD."""
+    if "string" in types and types != ALL_TYPES and not _is_other(text, types):
         return json.dumps(text, ensure_ascii=False)
     stripped = text.strip()
     number = _NUMBER.fullmatch(stripped)
@@ -93,7 +129,7 @@ def _python_literal(text: str) -> Any:
         return _NO_VALUE
 
 
-def _is_other(text: str, types: frozenset[str]) -> bool:
+def _is_other(text: str, types: Types) -> bool:
     """Whether ``text`` is JSON of one of ``types`` but a string."""
     try:
         value = json.loads(text.strip())
@@ -102,7 +138,7 @@ def _is_other(text: str, types: frozenset[str]) -> bool:
     return not isinstance(value, str) and _fits(value, types)
 
 
-def _fits(value: Any, types: frozenset[str]) -> bool:
+def _fits(value: Any, types: Types) -> bool:
     name = _type_name(value)
     if name in types or (name == "integer" and "number" in types):
         try:

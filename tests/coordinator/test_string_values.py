@@ -30,6 +30,9 @@ ALLOWED: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"anyOf": [DATE, TEXT]}, ["2024-01-31", "anything"], []),
     ({**TEXT, "allOf": [{"minLength": 3}, {"pattern": "^a"}]}, ["abc"], ["ab", "xbc"]),
     ({"$ref": "#/$defs/day"}, ["2024-01-31"], ["x"]),
+    ({"anyOf": [{"$ref": "#/$defs/day"}, {"type": "null"}]}, ["2024-01-31", "null"], ["x"]),
+    ({"allOf": [{"$ref": "#/$defs/day"}], "title": "a day"}, ["2024-01-31"], ["x", "null"]),
+    ({"anyOf": [{"$ref": "#/$defs/size"}, {"type": "null"}]}, ['{"n": 1}', "null"], ["x", "{}"]),
     ({"type": ["string", "integer"], "pattern": "^x"}, ["x", "5"], []),
     ({**TEXT, "format": "some-other"}, ["anything"], []),
 ]
@@ -48,7 +51,9 @@ IN_FORMAT = {
 
 
 def grammar(schema: Any) -> str:
-    parameters = {"properties": {"a": schema}, "required": ["a"], "$defs": {"day": DATE}}
+    size = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    definitions = {"day": DATE, "size": size}
+    parameters = {"properties": {"a": schema}, "required": ["a"], "$defs": definitions}
     tool = {"name": "f", "parameters": parameters}
     return grammars.tool_calls([tool], required=True, parallel=False)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from coordinator.text.answer_parser import Divided, ThoughtDivider
 from coordinator.text.tool_parser import Arguments, CallBegins, Content, ToolParser
-from coordinator.text.tool_values import as_json
+from coordinator.text.tool_values import ALL_TYPES, as_json, types_of
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     "add": {"properties": {"a": {"type": "integer"}, "b": {"type": "number"}}},
@@ -127,7 +127,53 @@ def test_what_breaks_the_format_is_text() -> None:
     ],
 )
 def test_values_have_the_types_of_the_schema(text: str, schema: Any, expected: Any) -> None:
-    assert json.loads(as_json(text, schema)) == expected
+    assert json.loads(as_json(text, types_of(schema, schema))) == expected
+
+
+_DEFINITIONS = {
+    "Level": {"enum": ["1", "2"]},
+    "Item": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Item"}}},
+    "a/b~c": {"type": "integer"},
+    "One": {"anyOf": [{"$ref": "#/$defs/Other"}, {"type": "string"}]},
+    "Other": {"anyOf": [{"$ref": "#/$defs/One"}, {"type": "null"}]},
+    "Itself": {"$ref": "#/$defs/Itself"},
+    "Wide": {"anyOf": [{"$ref": "#/$defs/Wider"}] * 40},
+    "Wider": {"anyOf": [{"$ref": "#/$defs/Wide"}, {"$ref": "#/$defs/Level"}] * 40},
+}
+_DEEP: Any = {"type": "null"}
+for _ in range(300):
+    _DEEP = {"anyOf": [_DEEP]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "types"),
+    [
+        ({"anyOf": [{"$ref": "#/$defs/Level"}, {"type": "null"}]}, {"string", "null"}),
+        ({"oneOf": [{"$ref": "#/$defs/Item"}, {"type": "null"}]}, {"object", "null"}),
+        ({"allOf": [{"$ref": "#/$defs/Level"}], "default": "1"}, {"string"}),
+        ({"allOf": [{"type": "number"}, {"type": ["integer", "null"]}]}, {"integer"}),
+        ({"type": "number", "allOf": [{"type": "string"}]}, {"number"}),
+        ({"anyOf": [{"$ref": "#/$defs/a~1b~0c"}]}, {"integer"}),
+        ({"$ref": "#/$defs/One"}, {"string", "null"}),
+        ({"$ref": "#/$defs/Wide"}, {"string"}),
+        ({"$ref": "#/$defs/Itself"}, ALL_TYPES),
+        ({"anyOf": [{"$ref": "#/$defs/Nowhere"}, {"type": "null"}]}, ALL_TYPES),
+        (_DEEP, ALL_TYPES),
+    ],
+)
+def test_the_types_of_what_a_schema_refers_to_are_known(schema: Any, types: set[str]) -> None:
+    assert types_of(schema, {"$defs": _DEFINITIONS}) == types
+
+
+def test_a_parameter_that_may_be_left_out_has_the_type_of_its_definition() -> None:
+    value = {"anyOf": [{"$ref": "#/$defs/Level"}, {"type": "null"}]}
+    schema = {"$defs": _DEFINITIONS, "properties": {"level": value, "other": value}}
+    text = "<tool_call>\n<function=f>\n<parameter=level>\n1\n</parameter>\n"
+    text += "<parameter=other>\nnull\n</parameter>\n</function>\n</tool_call>"
+    parser = ToolParser({"f": schema})
+    events = [*parser.push(text), *parser.flush()]
+    arguments = "".join(each.text for each in events if isinstance(each, Arguments))
+    assert json.loads(arguments) == {"level": "1", "other": None}
 
 
 @given(places=st.lists(st.integers(0, 99), max_size=12))

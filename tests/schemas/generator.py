@@ -32,7 +32,8 @@ def random_parameters(seed: int) -> Schema:
     schema = _with_definition(Random(seed), _object)
     properties = schema["properties"]
     for name, each in properties.items():
-        if "string" in types_of(each) and not types_of(each) <= {"string", "null"}:
+        types = types_of(each, schema)
+        if "string" in types and not types <= {"string", "null"}:
             properties[name] = {"type": "boolean"}
     return schema
 
