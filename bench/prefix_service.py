@@ -12,8 +12,6 @@ The whole of each run's figures is written, but not those of single requests.
 """
 
 import itertools
-import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -25,6 +23,7 @@ import httpx
 import typer
 
 from bench import result_file, stack
+from bench.commands import PLAIN_SAMPLING, CommandFailed, baton_bench
 from bench.environment import describe
 from bench.prometheus import total
 
@@ -37,7 +36,6 @@ COUNTERS = (
     "baton_prefix_cache_evictions_total",
 )
 """Of the server; what they grew by is written with each run."""
-FULL_RANDOM = ("--extra-body", '{"top_k":0,"top_p":1.0}')
 SLO = ("--slo-ttft-ms", "5000", "--slo-tpot-ms", "15")
 
 
@@ -45,21 +43,25 @@ class Runs:
     """``baton bench`` against one stack. ``write`` gets after each run what all wrote, by name."""
 
     def __init__(self, url: str, tokenizer: str, write: Callable[[dict[str, Any]], None]) -> None:
-        self._url, self._server = url, ("--url", url, "--tokenizer", tokenizer)
-        self._write = write
+        self._url, self._tokenizer, self._write = url, tokenizer, write
         self._found: dict[str, Any] = {}
 
-    def run(self, name: str, *command: str) -> None:
+    def run(self, name: str, kind: str, *options: str) -> None:
+        """What ``kind`` of ``baton bench`` finds with these options."""
         with tempfile.TemporaryDirectory() as folder:
             out, before = Path(folder) / "result.json", self._counted()
-            words = [sys.executable, "-m", "deploy.cli", "bench", *command, *self._server]
+            more = ("--tokenizer", self._tokenizer, *PLAIN_SAMPLING)
             try:
-                ended = subprocess.run([*words, "--out", str(out)], check=False, timeout=RUN_S)
-                self._found[name] = _without_requests(json.loads(out.read_text()))
+                measured = baton_bench(
+                    kind, *options, *more, url=self._url, out=out, within_s=RUN_S
+                )
+                print(measured.said, end="", flush=True)
+                self._found[name] = _without_requests(measured.document)
                 after = self._counted()
                 grown = {each: after[each] - before[each] for each in COUNTERS}
-                self._found[name] |= {"exit_code": ended.returncode, "grown": grown}
-            except (OSError, subprocess.TimeoutExpired) as error:
+                self._found[name] |= {"exit_code": measured.exit_code, "grown": grown}
+            except CommandFailed as error:
+                print(error, flush=True)
                 self._found[name] = {"error": str(error)}
         self._write(self._found)
 
@@ -72,7 +74,7 @@ class Runs:
             self.run(
                 f"new prompts, {name}", "throughput", "--levels", "64", "--rounds", "0",
                 "--requests", str(requests), "--output-len", str(output_len),
-                "--input-len", str(input_len), "--spot-checks", "0", *FULL_RANDOM,
+                "--input-len", str(input_len), "--spot-checks", "0",
             )  # fmt: skip
 
     def agents(self, num: int, turns: int, shared: int, turn_len: int) -> None:
@@ -80,7 +82,6 @@ class Runs:
             f"{num} agents, {shared} tokens shared", "load", "--agents", str(num),
             "--turns", str(turns), "--agents-shared-prefix", str(shared), "--no-token-ids",
             "--agents-turn-len", str(turn_len), "--output-len", "16" if num == 1 else "128",
-            *FULL_RANDOM,
         )  # fmt: skip
 
     def trace(self, path: Path, skip: int, first: int, requests: int, rates: list[float]) -> None:
@@ -99,7 +100,7 @@ class Runs:
                 self.run(
                     f"{path.stem}, {label}", "load", "--trace", part.name,
                     "--rate", str(rate), "--seed", "1", "--prompt-as", "ids", "--duration-s", "200",
-                    "--stall-s", "120", "--first-byte-s", "200", *SLO, *FULL_RANDOM,
+                    "--stall-s", "120", "--first-byte-s", "200", *SLO,
                 )  # fmt: skip
 
 

@@ -5,7 +5,6 @@ Each Ray node is a raylet and its workers, as on a machine of its own. The appli
 """
 
 import copy
-import json
 import os
 import signal
 import subprocess
@@ -23,12 +22,14 @@ import yaml
 from ray import serve
 from ray.cluster_utils import Cluster
 
+from bench.commands import CommandFailed, baton_bench
 from bench.environment import ROOT
 from deploy.ports import claim_port
 from deploy.redis_server import redis_command, redis_url
 
 _OBJECTS_BYTES = 80 * 1024 * 1024
 _SERVE_RUN_S = 180.0
+_LOAD_S = 300.0
 _POLL_S = 0.1
 _PLACE = "baton_node"
 STACK: Mapping[str, object] = {
@@ -175,8 +176,9 @@ def redis_server() -> Iterator[str]:
 
 
 def agents_load(url: str, out: Path, *options: str) -> dict[str, Any]:
-    """``results.run`` of one ``baton bench load --agents``."""
-    command = [sys.executable, "-m", "deploy.cli", "bench", "load", "--url", url]
-    subprocess.run([*command, "--out", str(out), *options], check=True, timeout=300, cwd=ROOT)
-    found = json.loads(out.read_text())
+    """``results.run`` of one ``baton bench load --agents``. Raises CommandFailed."""
+    measured = baton_bench("load", *options, url=url, out=out, within_s=_LOAD_S)
+    if measured.exit_code:
+        raise CommandFailed(f"baton bench load: exit code {measured.exit_code}: {measured.said}")
+    found = measured.document
     return {"ok": found["ok"], "problems": found["problems"], **found["results"]["run"]}

@@ -4,7 +4,6 @@ import asyncio
 import json
 import math
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -196,8 +195,6 @@ def records(cluster: RayNodes, number: int) -> dict[str, Any]:
 
 def affinity(cluster: RayNodes, out: Path, load: list[str]) -> dict[str, Any]:
     """``cluster`` serves already; the share of prompt tokens that were cached."""
-    with suppress(FileNotFoundError):
-        out.unlink()
     run = agents_load(cluster.url, out, *load)
     kept = ("ok", "problems", "agents", "turns", "failed", "hit_rate", "hit_rate_later")
     return {name: run.get(name) for name in kept}

@@ -10,9 +10,7 @@ requests of 1,024 tokens with answers of 1,024 all at once, and after them one p
 ``--prompt`` tokens by itself.
 """
 
-import json
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,8 +22,8 @@ import httpx
 import typer
 
 from bench import result_file, stack
+from bench.commands import PLAIN_SAMPLING, baton_bench
 from bench.environment import describe
-from bench.prefix_service import FULL_RANDOM
 
 RUN_S = 240.0
 NUM_IDS = 200_000
@@ -80,18 +78,14 @@ def _told(lines: list[str]) -> list[str]:
 def _at_once(url: str, model: str, requests: int) -> dict[str, Any]:
     """The level of ``baton bench throughput``."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "result.json"
-        subprocess.run(
-            [
-                sys.executable, "-m", "deploy.cli", "bench", "throughput", "--url", url,
-                "--tokenizer", model, "--levels", str(requests), "--requests", str(requests),
-                "--rounds", "1", *FULL_RANDOM, "--out", str(out),
-            ],
-            check=False,
-            timeout=RUN_S,
+        measured = baton_bench(
+            "throughput", "--tokenizer", model, "--levels", str(requests), "--requests",
+            str(requests), "--rounds", "1", *PLAIN_SAMPLING,
+            url=url, out=Path(folder) / "result.json", within_s=RUN_S,
         )  # fmt: skip
-        levels: list[dict[str, Any]] = json.loads(out.read_text())["results"]["levels"]
-    return levels[0]
+    print(measured.said, end="", flush=True)
+    level: dict[str, Any] = measured.document["results"]["levels"][0]
+    return level
 
 
 def _long_prompt(url: str, num_tokens: int, num_ids: int) -> dict[str, Any]:

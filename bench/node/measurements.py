@@ -1,16 +1,12 @@
 """The parts of a node's measurement: each writes its result file and returns its problems.
 
 Those with a stack get it running; ``doctor`` and ``soak`` start what they need as processes of
-their own. Each ends by its part's deadline. Raises: PartFailed, and what its tools raise.
+their own. Each ends by its part's deadline. Raises: CommandFailed, and what its tools raise.
 """
 
 import asyncio
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -21,18 +17,15 @@ from typing import Any
 import httpx
 from tokenizers import Tokenizer
 
-from bench import interference, result_file, stack
+from bench import commands, interference, result_file, stack
+from bench.commands import END_S, PLAIN_SAMPLING, CommandFailed
 from bench.handoff_stages import of_records, read_records
 from bench.node import pairs
 from bench.node.plan import Mode, Part
 from bench.node.settings import Settings
 from bench.predict.pools import Level
 from bench.prometheus import total
-from deploy.die_with_parent import die_with_parent
 
-SAMPLING = '{"top_k": 0, "top_p": 1.0}'
-"""Plain temperature, as the other engines were measured."""
-END_S = 20.0
 COUNTERS: Mapping[Mode, Sequence[str]] = {
     "plain": (),
     "spread": (
@@ -43,10 +36,6 @@ COUNTERS: Mapping[Mode, Sequence[str]] = {
 }  # fmt: skip
 """Sums over the workers, beside the levels."""
 _PAIR = re.compile(r"self-test +(?P<pair>\S+ -> \S+): every byte right, (?P<speed>[\d.]+) GB/s")
-
-
-class PartFailed(Exception):
-    """A measurement that has no result; the message says why."""
 
 
 def levels(settings: Settings, part: Part, served: stack.Stack) -> list[str]:
@@ -143,12 +132,13 @@ def tested_pairs(settings: Settings, part: Part, served: stack.Stack) -> list[st
 
 def doctor(settings: Settings, part: Part) -> list[str]:
     command = ["deploy.cli", "doctor", "--device", settings.device, "--port", "0"]
-    status, said = _process(command, part.deadline_s)
-    speeds = {found["pair"]: float(found["speed"]) for found in _PAIR.finditer(said)}
-    problems = [line for line in said.splitlines() if line.startswith("fail")]
-    if status and not problems:
-        problems = [f"exit code {status}: {said[-500:]}"]
-    settings.write(part, {}, {"said": said.splitlines(), "gb_per_s": speeds}, problems)
+    ended = commands.run(command, part.deadline_s)
+    speeds = {found["pair"]: float(found["speed"]) for found in _PAIR.finditer(ended.said)}
+    said = ended.said.splitlines()
+    problems = [line for line in said if line.startswith("fail")]
+    if ended.exit_code and not problems:
+        problems = [f"exit code {ended.exit_code}: {ended.said[-500:]}"]
+    settings.write(part, {}, {"said": said, "gb_per_s": speeds}, problems)
     return problems
 
 
@@ -163,13 +153,13 @@ def soak(settings: Settings, part: Part) -> list[str]:
             "--setting", "dead_after=60", "--start-s", str(part.deadline_s),
             "--run-s", str(part.deadline_s), "--out", str(out), "--", *settings.up(part.served),
         ]  # fmt: skip
-        status, said = _process(command, part.deadline_s)
+        ended = commands.run(command, part.deadline_s)
         if not out.exists():
-            raise PartFailed(f"exit code {status}: {said[-2000:]}")
+            raise CommandFailed(f"exit code {ended.exit_code}: {ended.said[-2000:]}")
         found = json.loads(out.read_text())
     problems = list(found["failures"])
     if not found["passed"] and not problems:
-        problems = [f"not passed: {said[-500:]}"]
+        problems = [f"not passed: {ended.said[-500:]}"]
     settings.write(part, {"plan": found.pop("plan")}, found, problems)
     return problems
 
@@ -179,39 +169,14 @@ def _throughput(
     level: Level, more: Sequence[str],
 ) -> list[str]:  # fmt: skip
     """``baton bench throughput`` with the lengths of ``level``."""
-    command = [
-        "deploy.cli", "bench", "throughput", "--url", served.url, "--tokenizer",
-        str(settings.model), "--out", str(out), "--levels", ",".join(map(str, at_once)),
+    found = commands.baton_bench(
+        "throughput", "--tokenizer", str(settings.model), "--levels", ",".join(map(str, at_once)),
         "--input-len", str(level.input_len), "--output-len", str(level.output_len),
-        "--time-limit-s", str(part.deadline_s), "--extra-body", SAMPLING, *more,
-    ]  # fmt: skip
-    out.unlink(missing_ok=True)  # of a call before, in which it failed
-    status, said = _process(command, part.deadline_s + END_S)
-    if not out.exists():
-        raise PartFailed(f"baton bench throughput ended with {status}: {said[-2000:]}")
-    found = result_file.load(out, "throughput")
+        "--time-limit-s", str(part.deadline_s), *PLAIN_SAMPLING, *more,
+        url=served.url, out=out, within_s=part.deadline_s + END_S,
+    ).document  # fmt: skip
     problems = [f"stopped: {found['stopped']}"] if found["stopped"] else []
     return [*problems, *found["problems"]]
-
-
-def _process(arguments: Sequence[str], within_s: float) -> tuple[int, str]:
-    """``python -m``: exit code and output. Raises PartFailed after ``within_s``."""
-    process = subprocess.Popen(
-        die_with_parent([sys.executable, "-m", *arguments]), env=stack.environment({}), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
-    try:
-        said, _ = process.communicate(timeout=within_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        said, _ = process.communicate(timeout=END_S)
-        raise PartFailed(
-            f"{arguments[0]} has not ended in {within_s:.0f} s: {said[-2000:]}"
-        ) from None
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    return process.returncode, said
 
 
 def _vocab(model: Path) -> int:

@@ -20,6 +20,7 @@ import redis
 import typer
 
 from bench import stack
+from bench.commands import CommandFailed
 from bench.harness.cannot_measure import CannotMeasure
 from bench.interference import NotMeasured
 from bench.node import measurements
@@ -30,7 +31,7 @@ from bench.result_file import ResultFileBad
 GRACE_S, LEAST_S = 15.0, 5.0
 State = Literal["done", "done before", "failed", "left out", "not yet"]
 FAILURES = (
-    measurements.PartFailed, stack.StackFailed, NotMeasured, CannotMeasure, ResultFileBad,
+    CommandFailed, stack.StackFailed, NotMeasured, CannotMeasure, ResultFileBad,
     redis.RedisError, httpx.HTTPError, SubprocessError, OSError, TimeoutError, ValueError, KeyError,
 )  # fmt: skip
 """What a part may end with. A KeyError: a service is not there."""

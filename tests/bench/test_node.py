@@ -15,6 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from bench.commands import CommandFailed
 from bench.node import __main__ as command
 from bench.node import estimates, measurements, pairs, run
 from bench.node.earlier import Earlier
@@ -115,7 +116,7 @@ class Site:
         self.begun.append(part.name)
         self.now += part.seconds
         if part.name in self.broken:
-            raise measurements.PartFailed("it broke")
+            raise CommandFailed("it broke")
         settings.write(part, {}, {}, [])
         return []
 
@@ -311,11 +312,6 @@ def test_a_spread_stack_that_spreads_no_step_is_a_problem(
     assert measurements._count(file, "http://stack", names) == problems
     assert json.loads(file.read_text())["problems"] == problems
     assert not json.loads(file.read_text())["ok"]
-
-
-def test_a_process_that_does_not_end_is_given_up() -> None:
-    with pytest.raises(measurements.PartFailed, match=r"has not ended in 0 s"):
-        measurements._process(["http.server", "--bind", "127.0.0.1", "0"], 0.3)
 
 
 def test_arguments_that_mean_nothing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

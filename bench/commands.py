@@ -1,0 +1,75 @@
+"""Baton's own commands as processes, each with a deadline, and the results of ``baton bench``.
+
+NOTE: run a command on the main thread (deploy/die_with_parent.py).
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import result_file, stack
+from deploy.die_with_parent import die_with_parent
+
+PLAIN_SAMPLING = ("--extra-body", '{"top_k": 0, "top_p": 1.0}')
+"""For ``baton bench``: plain temperature in place of the checkpoint's defaults, as the other
+engines were measured."""
+END_S = 20.0
+"""For a process that is killed, and for ``baton bench`` to write what it has at its time limit."""
+_LAST = 2000
+
+
+class CommandFailed(Exception):
+    """A command that has not ended in time or has no result; the message has its last words."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """``said`` is what it wrote to stdout and stderr."""
+
+    exit_code: int
+    said: str
+
+
+@dataclass(frozen=True)
+class Measured(Ended):
+    """``document`` is its result file's."""
+
+    document: dict[str, Any]
+
+
+def run(arguments: Sequence[str], within_s: float) -> Ended:
+    """``python -m`` with ``arguments``. Raises CommandFailed after ``within_s``; the process and
+    those that it has started in its group are killed then."""
+    process = subprocess.Popen(
+        die_with_parent([sys.executable, "-m", *arguments]), env=stack.environment({}), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    try:
+        said, _ = process.communicate(timeout=within_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        said, _ = process.communicate(timeout=END_S)
+        raise CommandFailed(
+            f"{arguments[0]} has not ended in {within_s:.0f} s: {said[-_LAST:]}"
+        ) from None
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return Ended(process.returncode, said)
+
+
+def baton_bench(kind: str, *options: str, url: str, out: Path, within_s: float) -> Measured:
+    """``baton bench KIND`` of the server at ``url``; its result file is ``out``, in place of one
+    that is there. Raises CommandFailed without a result, else its exit code says how it went."""
+    out.unlink(missing_ok=True)  # of a call before, in which this one failed
+    words = ["deploy.cli", "bench", kind, "--url", url, "--out", str(out), *options]
+    ended = run(words, within_s)
+    if not out.exists():
+        said = ended.said[-_LAST:]
+        raise CommandFailed(f"baton bench {kind} ended with {ended.exit_code}: {said}")
+    return Measured(ended.exit_code, ended.said, result_file.load(out))

@@ -1,0 +1,40 @@
+"""Commands as processes: their results, and those that have none or do not end."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench import commands
+from tests.bench.stub import Behaviour, Stub
+
+LEVEL = ("throughput", "--levels", "2", "--requests", "2", "--input-len", "8", "--output-len", "4")
+MORE = ("--tokenizer", "models/tiny", "--spot-checks", "0", *commands.PLAIN_SAMPLING)
+
+
+def test_a_process_that_does_not_end_is_given_up() -> None:
+    with pytest.raises(commands.CommandFailed, match=r"has not ended in 0 s"):
+        commands.run(["http.server", "--bind", "127.0.0.1", "0"], 0.3)
+
+
+def test_baton_bench_leaves_its_result(
+    serve_stub: Callable[[Behaviour], Stub], tmp_path: Path
+) -> None:
+    url = serve_stub(Behaviour(ttft_s=0.0, itl_s=0.0)).url
+    out = tmp_path / "result.json"
+    measured = commands.baton_bench(*LEVEL, *MORE, url=url, out=out, within_s=60)
+    assert measured.document["kind"] == "throughput"
+    assert measured.document["settings"]["extra_body"] == {"top_k": 0, "top_p": 1.0}
+    assert [level["concurrency"] for level in measured.document["results"]["levels"]] == [2]
+    assert measured.exit_code == (0 if measured.document["ok"] else 1)
+
+
+def test_a_command_without_a_result_is_told_and_an_earlier_one_does_not_stand_for_it(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "result.json"
+    out.write_text('{"kind": "throughput", "results": {}}')
+    with pytest.raises(commands.CommandFailed, match=r"(?s)throughput ended with 2: .*--levles"):
+        commands.baton_bench(
+            "throughput", "--levles", "2", url="http://127.0.0.1:1", out=out, within_s=60
+        )
