@@ -2,6 +2,7 @@
 
 import logging
 from functools import cached_property, partial
+from typing import Protocol
 
 import torch
 
@@ -101,10 +102,8 @@ class CudaParts:
             open_peer=partial(open_handle, peer="a member of the spread group"),
             close_peer=close_handle,
         )  # fmt: skip
-        before = gpu.free_bytes()
         with most_shared_memory():
-            steps.capture()
-        log.info("memory: %s", gpu.graphs_plan(before, "graphs of spread steps"))
+            _capture(steps, "graphs of spread steps")
         return EngineSpread(steps, memory)
 
     def lending(self) -> Lending | None:
@@ -120,10 +119,8 @@ class CudaParts:
             open_peer=partial(open_handle, peer="a member of the spread group"),
             close_peer=close_handle,
         )  # fmt: skip
-        before = gpu.free_bytes()
         with most_shared_memory():
-            steps.capture()
-        log.info("memory: %s", gpu.graphs_plan(before, "graphs of steps that it lends to"))
+            _capture(steps, "graphs of steps that it lends to")
         return steps
 
     def _shared_out(self) -> bool:
@@ -168,7 +165,11 @@ class CudaParts:
         return aligned_rows(*shape, dtype=torch.float32, device=self._device)
 
 
-def _capture(graphs: DecodeGraphs | DraftGraphs | PrefillGraphs, what: str) -> None:
+class _Capturing(Protocol):
+    def capture(self) -> None: ...
+
+
+def _capture(graphs: _Capturing, what: str) -> None:
     before = gpu.free_bytes()
     graphs.capture()
     log.info("memory: %s", gpu.graphs_plan(before, what))
