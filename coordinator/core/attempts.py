@@ -5,9 +5,10 @@ lifecycle.py says which event leads to which step.
 
 from collections.abc import Callable
 
+from coordinator.core.assignments import Assignments
 from coordinator.core.contract import Token
 from coordinator.core.dispatch import Dispatcher
-from coordinator.core.effects import Emit, Ended, Outbox, PlacedAnew, Recorded
+from coordinator.core.effects import Emit, Ended, Outbox, PlacedAnew
 from coordinator.core.faults import Faults
 from coordinator.core.registry import Registry
 from coordinator.core.request import Request, State
@@ -31,6 +32,7 @@ class Attempts:
         requests: dict[str, Request],
         registry: Registry,
         dispatcher: Dispatcher,
+        assignments: Assignments,
         faults: Faults,
         trials: Trials,
         outbox: Outbox,
@@ -42,6 +44,7 @@ class Attempts:
         self._requests = requests
         self._registry = registry
         self._dispatcher = dispatcher
+        self._assignments = assignments
         self._faults = faults
         self._trials = trials
         self._outbox = outbox
@@ -54,11 +57,11 @@ class Attempts:
         request.begin_attempt(self._clock())
         request.progress_at = self._monotonic()
         self._dispatcher.enqueue(request)
-        self.record(request)
+        self._outbox.record(request)
 
     def emit(self, request: Request, token: TokenOut) -> bool:
         """Stream the request's next token, which may be its last one; False for another token,
-        which is stale. The caller recounts the request (``Dispatcher.recount``) if it goes on."""
+        which is stale. The caller recounts the request (``Assignments.recount``) if it goes on."""
         if token.index != len(request.output_ids):
             return False
         if "first_token_at" not in request.stages:
@@ -81,7 +84,7 @@ class Attempts:
         if last:
             request.finish_reason = token.finish
             for instance in (request.prefill_worker, request.decode_worker):
-                self._dispatcher.unassign(request, instance)
+                self._assignments.unassign(request, instance)
             self._end(request, State.FINISHED)
         return True
 
@@ -91,22 +94,22 @@ class Attempts:
             request.decode_worker = request.prefill_worker
             request.state = State.DECODING
             request.forget_prefix_keys()
-            self._dispatcher.recount(request)
+            self._assignments.recount(request)
         else:
             request.offer = offer
             request.state = State.HANDOFF
             self._dispatcher.hand_off(request)
-        self.record(request)
+        self._outbox.record(request)
 
     def leave_decode_worker(self, request: Request, code: str, message: str) -> None:
         """Pull again if the prefill worker still offers the prompt, else compute it again."""
         request.failed_at = request.decode_worker
-        if self._dispatcher.has_offer(request):
-            self._dispatcher.unassign(request, request.decode_worker)
+        if self._assignments.has_offer(request):
+            self._assignments.unassign(request, request.decode_worker)
             request.decode_worker = ""
             request.progress_at = self._monotonic()
             self._dispatcher.hand_off(request)
-            self.record(request)
+            self._outbox.record(request)
         else:
             self.retry(request, code, message)
 
@@ -130,7 +133,7 @@ class Attempts:
 
     def retry(self, request: Request, code: str, message: str) -> None:
         """Compute it again, from the tokens already sent, unless it had too many faults."""
-        self._dispatcher.take_back(request)
+        self._take_back(request)
         request.faults += code not in NOT_FAULTS | {"worker_lost"}
         if request.faults > self._max_faults:
             text = f"gave up after {request.faults} faults; the last: {message}"
@@ -142,7 +145,7 @@ class Attempts:
     def failed(self, request: Request, instance: str, message: Failed) -> None:
         """The worker that has the request failed: try elsewhere, or end the request."""
         code, text = message.code, message.message
-        self._dispatcher.unassign(request, instance)  # it has let go of it
+        self._assignments.unassign(request, instance)  # it has let go of it
         again = code in TRIED_TWICE & request.failed_with
         self._faults.failed(request, instance, code, message.pulled)
         if code in NOT_FAULTS and instance == request.decode_worker:
@@ -159,22 +162,22 @@ class Attempts:
 
     def finish(self, request: Request) -> None:
         """End the request: its text is complete, though its worker would go on."""
-        self._dispatcher.take_back(request)
+        self._take_back(request)
         request.finish_reason = "stop"
         self._end(request, State.FINISHED)
 
     def cancel(self, request: Request) -> None:
-        self._dispatcher.take_back(request)
+        self._take_back(request)
         self._end(request, State.CANCELLED)
 
     def give_up(self, request: Request, code: str, message: str) -> None:
-        self._dispatcher.take_back(request)
+        self._take_back(request)
         self._end(request, State.FAILED, code, message)
 
-    def record(self, request: Request) -> None:
-        """The request has changed."""
-        request.revision += 1
-        self._outbox.add(Recorded(request))
+    def _take_back(self, request: Request) -> None:
+        """End the attempt: the request waits no more, and its workers have nothing to do for it."""
+        self._dispatcher.withdraw(request)
+        self._assignments.cancel(request)
 
     def _end(self, request: Request, state: State, code: str = "", message: str = "") -> None:
         request.state = state
@@ -182,7 +185,7 @@ class Attempts:
         request.stages["ended_at"] = self._clock()
         del self._requests[request.request_id]
         self._faults.forget(request)
-        self.record(request)
+        self._outbox.record(request)
         self._outbox.add(Ended(request))
 
     def _may_pull_elsewhere(self, request: Request, instance: str, code: str) -> bool:
@@ -190,7 +193,7 @@ class Attempts:
         before the prompt is computed again."""
         if code != "pull_timeout" or "pull_timeout" in request.failed_with:
             return False
-        return self._dispatcher.has_offer(request) and instance == request.decode_worker
+        return self._assignments.has_offer(request) and instance == request.decode_worker
 
     def _larger_will_be_back(self, request: Request, instance: str, code: str) -> bool:
         """Whether the request is too long for this worker, but not for one that was here before:

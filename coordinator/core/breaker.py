@@ -137,5 +137,34 @@ class Breaker:
         self._under_way = _never
 
 
+class PairBreakers:
+    """The breakers of pairs (exporter, puller) that have had a fault. Without a breaker a pair
+    works."""
+
+    def __init__(self, settings: BreakerSettings) -> None:
+        self._settings = settings
+        self._breakers: dict[tuple[str, str], Breaker] = {}
+
+    def get(self, exporter: str, puller: str) -> Breaker | None:
+        return self._breakers.get((exporter, puller))
+
+    def fault(self, exporter: str, puller: str, now: float, placed_at: float) -> None:
+        """A request failed that the puller took over from the exporter."""
+        breaker = self._breakers.setdefault((exporter, puller), Breaker(self._settings))
+        breaker.fault(now, placed_at, partner=exporter, num_partners=1)
+
+    def pulling_from(self, exporter: str, pullers: set[str], now: float) -> set[str]:
+        """Of pullers, those with which that works or which may probe it; all if there is none."""
+        if not self._breakers:
+            return pullers
+        pairs = {puller: self._breakers.get((exporter, puller)) for puller in pullers}
+        works = {p for p, b in pairs.items() if b is None or b.closed or b.takes_probe(now)}
+        return works or pullers
+
+    def forget(self, instance: str) -> None:
+        """A worker on either side is gone."""
+        self._breakers = {p: b for p, b in self._breakers.items() if instance not in p}
+
+
 def _never() -> bool:
     return False

@@ -100,6 +100,11 @@ class Outbox:
         assert self._depth, "an effect outside an event"
         self._others.append(effect)
 
+    def record(self, request: Request) -> None:
+        """The request has changed."""
+        request.revision += 1
+        self.add(Recorded(request))
+
     def __enter__(self) -> None:
         self._depth += 1
 

@@ -1,4 +1,4 @@
-"""Which worker a request's fault is charged to, and which workers get requests. Pure.
+"""Which worker a request's fault is charged to, and when that opens a breaker. Pure.
 
     what                                   charged to
     not_finite while a prompt is computed  that worker, once another attempt got further
@@ -14,27 +14,21 @@ A fault that either worker of a pair may have caused opens the breaker of a work
 two partners, and of the pair; the next request that is computed there takes it back. NaN may be
 the request's own doing: it is charged when the request's next attempt gets past that token, and
 dropped when that attempt gives NaN as well. With the charge a peer whose prefix the request began
-with is told to drop that. Until then three such requests hold others back.
+with is told to drop that.
 
-Neither the last worker of a role nor the last one that can hold a request is ever left out.
+The breaker of the last worker of a role never opens. candidates.py says what gets no requests
+because of its faults.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import islice
 
-from coordinator.core.breaker import Breaker
 from coordinator.core.effects import BreakerMoved, Charged, Send
 from coordinator.core.registry import Registry
 from coordinator.core.request import Request
 from coordinator.core.worker import Worker
 from transport.wire.messages import DropPrefix, Role
 from transport.wire.offers import PrefixName
-
-HELD_BACK_S = 5.0
-"""How long a request that gave NaN and has not been tried elsewhere counts against its worker."""
-OVERDUE_LANDING_S = 2.0
-"""A handoff takes milliseconds; a decode worker with one that takes longer gets no others."""
 
 _OF_PAIRS = frozenset({"pull_timeout", "digest_mismatch", "stale_offer", "peer_gone"})
 _UNPROVED = frozenset({"not_finite", "stale_offer"})
@@ -70,7 +64,7 @@ class Faults:
         self._monotonic = monotonic
         self._tell = tell
         self._unproved: dict[str, _Charge] = {}  # NaN by request, which may be its own doing
-        self._pairs: dict[tuple[str, str], Breaker] = {}
+        self._pairs = registry.pair_breakers
 
     def failed(
         self, request: Request, instance: str, code: str, pulled: PrefixName | None = None
@@ -111,7 +105,7 @@ class Faults:
             worker = self._registry.get(instance)
             if worker is not None and worker.breaker.worked(now, request.placed_at(instance)):
                 self._tell(BreakerMoved(worker, "closed", "a request was computed there"))
-        pair = self._pairs.get((request.prefill_worker, request.decode_worker))
+        pair = self._pairs.get(request.prefill_worker, request.decode_worker)
         if pair is not None:
             pair.worked(now, request.assigned_at)
 
@@ -119,14 +113,11 @@ class Faults:
         """The request has ended."""
         self._settle(request)
 
-    def worker_gone(self, instance: str) -> None:
-        self._pairs = {pair: kept for pair, kept in self._pairs.items() if instance not in pair}
-
     def placed(self, request: Request, worker: Worker) -> None:
         """The request was placed at a worker; it is a probe if the breaker there is open."""
         now = self._monotonic()
         breakers = [worker.breaker]
-        pair = self._pairs.get((request.prefill_worker, worker.instance))
+        pair = self._pairs.get(request.prefill_worker, worker.instance)
         if pair is not None:
             breakers.append(pair)
         for breaker in breakers:
@@ -135,31 +126,6 @@ class Faults:
                 if breaker is worker.breaker:
                     why = f"{request.request_id} probes it"
                     self._tell(BreakerMoved(worker, "half-open", why))
-
-    def able(self, workers: list[Worker], request: Request) -> list[Worker]:
-        """Of workers that could get the request, those that may have it now: at least one, unless
-        there is none."""
-        closed = [worker for worker in workers if worker.breaker.closed]
-        able = workers
-        if closed:
-            now = self._monotonic()
-            able = [
-                w for w in closed if not (w.landing or w.unproved) or not self._held_back(w, now)
-            ] or closed
-            if len(closed) < len(workers) and not request.troubled:
-                able = able + [w for w in workers if w.breaker.takes_probe(now)]
-        if not request.avoided:
-            return able
-        return [w for w in able if w.instance not in request.avoided] or able
-
-    def pulling_from(self, prefill: str, decodes: set[str]) -> set[str]:
-        """Of decode workers that may pull from there, those with which that works."""
-        if not self._pairs:
-            return decodes
-        now = self._monotonic()
-        pairs = {decode: self._pairs.get((prefill, decode)) for decode in decodes}
-        works = {d for d, b in pairs.items() if b is None or b.closed or b.takes_probe(now)}
-        return works or decodes
 
     def hopeless(self) -> list[tuple[Worker, str]]:
         """Workers to be ended and why: probe after probe failed, and others do their work."""
@@ -213,8 +179,7 @@ class Faults:
             self._tell(Send(charge.pulled_from, DropPrefix(charge.pulled)))
         if len(charge.workers) == 2:
             prefill, decode = charge.workers
-            pair = self._pairs.setdefault((prefill, decode), Breaker(self._settings))
-            pair.fault(now, charge.placed_at[1], partner=prefill, num_partners=1)
+            self._pairs.fault(prefill, decode, now, charge.placed_at[1])
 
     def _suspect(self, request: Request, charge: _Charge) -> None:
         """The charge waits for the request's next attempt."""
@@ -241,15 +206,6 @@ class Faults:
     def _num_partners(self, worker: Worker) -> int:
         roles = _PARTNERS.get(worker.hello.role, ())
         return sum(len(self._registry.taking(role)) for role in roles)
-
-    def _held_back(self, worker: Worker, now: float) -> bool:
-        oldest = next(iter(worker.landing.values()), now)
-        if now - oldest > OVERDUE_LANDING_S:
-            return True
-        if len(worker.unproved) < self._settings.num_faults:
-            return False
-        newest = islice(reversed(worker.unproved.values()), self._settings.num_faults)
-        return sum(now - at < HELD_BACK_S for at in newest) >= self._settings.num_faults
 
     def _under_way(self, request: Request, instance: str) -> Callable[[], bool]:
         """Whether the request, just placed at the worker, has yet to show whether that works."""

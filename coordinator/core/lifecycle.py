@@ -20,7 +20,9 @@ overdue.py which have waited for too long.
 import time
 from collections.abc import Callable, Iterable
 
+from coordinator.core.assignments import Assignments
 from coordinator.core.attempts import Attempts
+from coordinator.core.candidates import Candidates
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.dispatch import Dispatcher
 from coordinator.core.effects import Effect, HandedOff, Outbox
@@ -64,14 +66,16 @@ class Lifecycle:
         self._overdue = Overdue(settings or HubSettings(), self.requests)
         self._faults = Faults(registry, monotonic, outbox.add)
         self._trials = Trials(registry, trials or TrialLimits(), monotonic)
+        self._assignments = Assignments(
+            registry, self._faults, outbox, clock=clock, monotonic=monotonic
+        )
         self._dispatcher = Dispatcher(
-            registry, limits, self._faults, self._trials, clock=clock, monotonic=monotonic,
-            send=outbox.send, send_orders=outbox.send_orders,
-            changed=lambda request: self._attempts.record(request),
+            registry, limits, Candidates(registry, monotonic), self._assignments, self._trials,
+            outbox,
         )  # fmt: skip
         self._attempts = Attempts(
-            self.requests, registry, self._dispatcher, self._faults, self._trials, outbox,
-            clock=clock, monotonic=monotonic, max_faults=max_faults,
+            self.requests, registry, self._dispatcher, self._assignments, self._faults,
+            self._trials, outbox, clock=clock, monotonic=monotonic, max_faults=max_faults,
         )  # fmt: skip
         self.workers = WorkerEvents(
             registry, self._dispatcher, self._attempts, self._faults, self._trials, outbox,
@@ -168,8 +172,8 @@ class Lifecycle:
         request.progress_at = self._monotonic()
         self._registry.require(instance).landing.pop(request.request_id, None)
         with self._outbox:
-            self._dispatcher.release_offer(request)
-            self._attempts.record(request)
+            self._assignments.release_offer(request)
+            self._outbox.record(request)
             self._dispatcher.run()
 
     def tokens(self, instance: str, message: Tokens) -> None:
@@ -188,7 +192,7 @@ class Lifecycle:
                     continue
                 self._stale_dropped += not self._attempts.emit(request, token)
                 if not request.state.terminal:
-                    self._dispatcher.recount(request)
+                    self._assignments.recount(request)
                 passed = request.suspect and self._trials.passes(request)
                 ended = ended or passed or request.state.terminal
             if ended:
@@ -207,7 +211,7 @@ class Lifecycle:
                 self._dispatcher.run()
         elif instance == request.prefill_worker:
             # It gave up an offer that a decode worker may still pull.
-            self._dispatcher.forget_offer(request)
+            self._assignments.forget_offer(request)
         else:
             self._stale_dropped += 1
 

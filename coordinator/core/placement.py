@@ -15,9 +15,8 @@ once. A worker that the request has just failed at is the last choice. Ties go t
 the one that was given nothing for longest, so low load spreads evenly. None means: wait, memory
 is what is short.
 
-Workers that could not hold the request to its end are passed over while there is one that can,
-full or not. When there is none, the largest get it: it may end early. It fails where it outgrows
-that worker. A request that no worker can hold even now is placed at once, to be refused.
+A request that no worker can hold even now is placed at once, to be refused. candidates.py says
+which workers may have a request at all.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -112,13 +111,6 @@ def _work(worker: Worker, request: Request, reuse: Reuse) -> int:
     """What the worker has to do until the request's first token, in prompt tokens."""
     own = request.num_tokens - reuse.num_tokens
     return worker.tokens_ahead + WORK_WEIGHT * own + reuse.cost_len
-
-
-def large_enough(workers: Iterable[Worker], num_tokens: int) -> list[Worker]:
-    """Those that take work and can hold so many tokens; if none can, the largest."""
-    taking = [worker for worker in workers if not worker.draining]
-    longest = max((worker.hello.max_seq_len for worker in taking), default=0)
-    return [w for w in taking if w.hello.max_seq_len >= min(num_tokens, longest)]
 
 
 def _taking_prompt(

@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from coordinator.core.breaker import Breaker, BreakerSettings
+from coordinator.core.breaker import Breaker, BreakerSettings, PairBreakers
 from coordinator.core.kept_prefixes import KeptPrefixes
 from coordinator.core.pairs import Pairs
 from coordinator.core.worker import Worker
@@ -26,6 +26,7 @@ class Registry:
         self.breakers = breakers or BreakerSettings()
         self._longest_seen: dict[Role, int] = {}
         self.pairs = Pairs()  # for handoffs
+        self.pair_breakers = PairBreakers(self.breakers)  # of handoffs
         self.prefix_pairs = Pairs()
         self.spread_pairs = Pairs()
         self.kept = KeptPrefixes(CHUNK_ALIGNMENT)
@@ -44,6 +45,7 @@ class Registry:
 
     def remove(self, instance: str) -> Worker | None:
         self.pairs.forget(instance)
+        self.pair_breakers.forget(instance)
         self.prefix_pairs.forget(instance)
         self.spread_pairs.forget(instance)
         self.kept.forget(instance)

@@ -109,7 +109,6 @@ class WorkerEvents:
         worker = self._registry.remove(instance)
         if worker is None:
             return
-        self._faults.worker_gone(instance)
         self._trials.worker_gone(instance)
         with self._outbox:
             self._introductions.left(worker)

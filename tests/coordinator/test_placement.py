@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from coordinator.core.candidates import large_enough
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.placement import (
     PlacementLimits,
     choose_decode,
     choose_generate,
     choose_prefill,
-    large_enough,
 )
 from coordinator.core.registry import Registry
 from coordinator.core.request import Request, State
