@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import redis
 
+from coordinator.core.hub_settings import HubSettings
 from coordinator.http.server.open_files import SPARE_FILES
 from coordinator.record.settings import PASSWORD, check_redis_password, check_redis_url
 from decode.spread_policy import require_spread
@@ -62,11 +63,13 @@ def redis_server(url: str | None, environ: Mapping[str, str]) -> Finding:
 
 
 def _given_redis(url: str, environ: Mapping[str, str]) -> Finding:
-    # The URL may hold a password, and so may the errors of redis-py.
     try:
-        check_redis_url(url)
+        check_redis_url(url, "--redis-url")
         password = secret_setting(environ, PASSWORD)
         check_redis_password(url, password)
+    except ValueError as error:  # it shows no part of the URL or the password
+        return Finding("fail", "redis", str(error), "mend the setting")
+    try:
         with redis.Redis.from_url(
             url,
             password=password or None,
@@ -74,7 +77,7 @@ def _given_redis(url: str, environ: Mapping[str, str]) -> Finding:
             socket_connect_timeout=_TIMEOUT_S,
         ) as client:
             found = str(client.info("server")["redis_version"])
-    except (redis.RedisError, ValueError, OSError) as error:
+    except (redis.RedisError, ValueError, OSError) as error:  # may hold the password
         advice = "check --redis-url, its password, and that the server runs and can be reached"
         return Finding("fail", "redis", f"does not answer: {type(error).__name__}", advice)
     if tuple(int(part) for part in found.split(".")[:2]) < _MIN_REDIS:
@@ -88,12 +91,10 @@ def port(host: str, number: int) -> Finding:
     except ValueError as error:
         if found := _baton_at(base_url(reachable(host), number)):
             return Finding("ok", "ports", f"{number} on {host} is Baton's, which is {found}")
-        return Finding(
-            "fail",
-            "ports",
-            str(error),
-            "choose another by --port, or end the process that listens there",
-        )
+        advice = "choose another by --port, or end the process that listens there"
+        if str(error).startswith("--host"):
+            advice = "give an address of this machine, or 0.0.0.0 for all"
+        return Finding("fail", "ports", str(error), advice)
     return Finding("ok", "ports", f"{number} on {host} is free")
 
 
@@ -158,6 +159,10 @@ def spread_steps(spread: str, *, num_gpus: int) -> Finding:
 def open_files(max_open: int) -> Finding:
     """``max_open`` clients at a time need a file each. The coordinator raises its soft limit to the
     hard limit, and does not start if that is too low."""
+    try:
+        HubSettings(max_open=max_open)
+    except ValueError as error:
+        return Finding("fail", "limits", str(error), "set BATON_MAX_OPEN to 1 or more")
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = max_open + SPARE_FILES
     if limit == resource.RLIM_INFINITY or limit >= needed:

@@ -7,6 +7,12 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 _BACKLOG = 65_535  # the kernel takes net.core.somaxconn if that is less
 
 
+def require_port(port: int) -> None:
+    """Raises ValueError naming the setting, unless ``port`` may be a port."""
+    if not 0 <= port <= 65_535:
+        raise ValueError(f"--port: {port} is not between 0 (any free port) and 65535")
+
+
 def claim_port(host: str, port: int) -> int:
     """``port`` if it can be listened on at ``host``, a free one for 0.
 
@@ -19,6 +25,7 @@ def claim_port(host: str, port: int) -> int:
 def listen_at(host: str, port: int) -> socket.socket:
     """A socket that listens on ``port``, any free one for 0, at ``host``. Raises ValueError naming
     the setting."""
+    require_port(port)  # the resolver takes the rest of a larger number
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

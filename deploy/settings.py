@@ -12,6 +12,7 @@ from typing import Literal
 from coordinator.record.settings import check_redis_url
 from decode.spread_policy import DEFAULT as SPREAD
 from decode.spread_policy import require_spread
+from deploy.ports import require_port
 from transport.checkpoint_folder import CONFIG, checkpoint_folder, model_name, require_readable
 
 LoadFormat = Literal["auto", "dummy"]
@@ -78,8 +79,7 @@ def resolve(
     drain_timeout_s: float = 30.0,
 ) -> UpSettings:
     """Fill in what was not given, for a machine with ``num_gpus`` GPUs. Raises ValueError."""
-    if not 0 <= port <= 65535:
-        raise ValueError(f"--port: {port} is not between 0 (any free port) and 65535")
+    require_port(port)
     if not host:
         raise ValueError("--host: must not be empty")
     if not drain_timeout_s > 0:

@@ -83,6 +83,45 @@ def test_a_redis_that_answers_is_named_with_its_version(tmp_path: Path) -> None:
     assert "answers" in finding.text
 
 
+@pytest.mark.parametrize(
+    ("url", "environ", "said"),
+    [
+        ("there:6379", {}, "--redis-url: must start with redis://, rediss:// or unix://"),
+        ("redis://:secret@there", {"BATON_REDIS_PASSWORD": "secret"}, "holds a password as well"),
+        ("redis://there", {"BATON_REDIS_PASSWORD_FILE": "/no/secret"}, "_FILE: cannot read"),
+    ],
+)
+def test_a_redis_that_is_named_wrongly_is_told_from_one_that_is_away(
+    url: str, environ: dict[str, str], said: str
+) -> None:
+    finding = host_checks.redis_server(url, environ)
+    assert finding.level == "fail"
+    assert said in finding.text
+    assert ":secret" not in finding.line()
+
+
+@pytest.mark.parametrize(
+    ("host", "number", "said", "advice"),
+    [
+        ("127.0.0.1", 99_999, "--port: 99999 is not between 0", "choose another by --port"),
+        ("127.0.0.1", -1, "--port: -1 is not between 0", "choose another by --port"),
+        ("192.0.2.1", 8000, "--host: 192.0.2.1 is not an address", "give an address"),
+        ("no.invalid", 8000, "--host: cannot resolve no.invalid", "give an address"),
+    ],
+)
+def test_what_cannot_be_listened_on_is_named_with_its_setting(
+    host: str, number: int, said: str, advice: str
+) -> None:
+    finding = host_checks.port(host, number)
+    assert finding.level == "fail"
+    assert finding.text.startswith(said)
+    assert finding.advice.startswith(advice)
+
+
+def test_a_number_of_clients_that_the_coordinator_refuses_fails() -> None:
+    assert host_checks.open_files(0).level == "fail"
+
+
 def test_a_proc_of_another_namespace_is_found(tmp_path: Path) -> None:
     assert host_checks.namespaces().level == "ok"
     (tmp_path / "self").symlink_to("1")
