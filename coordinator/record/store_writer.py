@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from redis.exceptions import ResponseError
 
 from coordinator.record import scripts
+from coordinator.record.confirmations import Confirmations
 from coordinator.record.presence import Presence
 from coordinator.record.redis_link import RedisLink, RedisUnavailable
 from coordinator.record.settings import StoreLimits
-from coordinator.record.write_buffer import Confirmations, WriteBuffer
+from coordinator.record.write_buffer import WriteBuffer
 from transport.wire.errors import BatonError
 
 log = logging.getLogger(__name__)
@@ -60,9 +61,7 @@ class StoreWriter:
         self._buffer = buffer
         self._presence = presence
         self._limits = limits
-        self._confirmations = Confirmations()
-        self._is_slow = False
-        self._writing_since: float | None = None
+        self._confirmations = Confirmations(limits.end_wait_s)
         self._changed = asyncio.Event()
         self._full = asyncio.Event()
         self._closing = asyncio.Event()
@@ -76,18 +75,14 @@ class StoreWriter:
 
     async def recorded(self, request_ids: Sequence[str]) -> None:
         """Return once Redis has the ends of these requests, after at most ``end_wait_s``. Returns
-        at once while Redis is known to be away, is late already, or was too late for an end before
-        and has not been quick since."""
-        most_s, since = self._limits.end_wait_s, self._writing_since
-        is_late = self._is_slow or (since is not None and time.monotonic() - since > most_s)
-        if not self.connected or is_late or self._closing.is_set():
+        at once while Redis is known to be away or slow."""
+        if not self.connected or self._confirmations.late or self._closing.is_set():
             return
         unwritten = [each for each in request_ids if self._buffer.hasten(each)]
         if unwritten:
             self._changed.set()
             self._full.set()
-            if not await self._confirmations.wait(unwritten, most_s):
-                self._is_slow = True
+            await self._confirmations.wait(unwritten)
 
     async def start(self) -> None:
         """Connect and register, then write in background. Raises what ``Store.start`` says."""
@@ -189,16 +184,12 @@ class StoreWriter:
         while batch := self._buffer.take(self._limits.max_batch):
             refused: ResponseError | None = None
             forgotten = False
-            began = self._writing_since = time.monotonic()
             try:
-                replies = await self._link.run([scripts.put(r, self._instance) for r in batch])
+                with self._confirmations.writing():
+                    replies = await self._link.run([scripts.put(r, self._instance) for r in batch])
             except BaseException:
                 self._buffer.give_back(batch)
                 raise
-            finally:
-                self._writing_since = None
-            if time.monotonic() - began <= self._limits.end_wait_s:
-                self._is_slow = False
             for record, reply in zip(batch, replies, strict=True):
                 if isinstance(reply, ResponseError):
                     refused = reply

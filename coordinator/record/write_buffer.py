@@ -8,13 +8,11 @@ Pure. Of each request only the newest record is kept, in one of three places:
 
 All open ones are kept, as many as the coordinator accepts. Of those that have ended at most
 ``max_ended`` are: over it, the oldest retained one goes first, then the oldest unwritten. What
-was never written for that reason is counted in ``dropped``. Responses whose end waits until
-Redis has confirmed it wait in ``Confirmations``.
+was never written for that reason is counted in ``dropped``.
 """
 
-import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from coordinator.record.record import RequestRecord
 
@@ -129,36 +127,3 @@ class WriteBuffer:
         if request_id in self._dirty:
             del self._dirty[request_id]
             self.dropped += 1
-
-
-class Confirmations:
-    """Responses that wait until Redis has confirmed the end of their requests. All on one event
-    loop, without locks."""
-
-    def __init__(self) -> None:
-        self._awaited: dict[str, asyncio.Future[None]] = {}
-
-    async def wait(self, request_ids: Sequence[str], timeout_s: float) -> bool:
-        """Until ``confirm`` was called for each of them, or ``give_up``, at most ``timeout_s``;
-        whether that was in time."""
-        futures = [self._future(request_id) for request_id in request_ids]
-        try:
-            _, late = await asyncio.wait(futures, timeout=timeout_s)
-            return not late
-        finally:
-            for request_id in request_ids:
-                self._awaited.pop(request_id, None)
-
-    def confirm(self, request_id: str) -> None:
-        future = self._awaited.get(request_id)
-        if future is not None and not future.done():
-            future.set_result(None)
-
-    def give_up(self) -> None:
-        """Let all go on: the confirmations will take long."""
-        for request_id in self._awaited:
-            self.confirm(request_id)
-
-    def _future(self, request_id: str) -> asyncio.Future[None]:
-        new = asyncio.get_running_loop().create_future()
-        return self._awaited.setdefault(request_id, new)
