@@ -184,6 +184,11 @@ class Metrics:
         self.redis_connected = Gauge(
             "baton_redis_connected", "1 while Redis is connected.", registry=r
         )
+        self.redis_records_unwritten = Gauge(
+            "baton_redis_records_unwritten",
+            "Requests whose newest record Redis does not have yet.",
+            registry=r,
+        )
         self.redis_writes_dropped = Counter(
             "baton_redis_writes_dropped", "Records that were not written.", registry=r
         )

@@ -34,6 +34,9 @@ class Records(Protocol):
     def connected(self) -> bool: ...
 
     @property
+    def num_unwritten(self) -> int: ...
+
+    @property
     def dropped(self) -> int: ...
 
     @property
@@ -247,6 +250,7 @@ class Observer:
         metrics.open_tokens.set(open_tokens)
         metrics.ready.set(status.ready)
         metrics.redis_connected.set(status.redis_connected)
+        metrics.redis_records_unwritten.set(self._records.num_unwritten)
         metrics.redis_writes_dropped.inc(self._records.dropped - self._dropped)
         metrics.stale_dropped.labels("worker").inc(stale_dropped - self._stale)
         damage = self._records.damage

@@ -84,6 +84,7 @@ class Store:
 
     @property
     def num_unwritten(self) -> int:
+        """Requests whose newest record is yet to be written."""
         return self._buffer.num_dirty
 
     async def start(self) -> None:

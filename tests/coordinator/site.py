@@ -57,7 +57,7 @@ class Site:
     def __init__(self, settings: HubSettings = FAST) -> None:
         self.channel = CoordinatorChannel("ipc://*")
         self.metrics = Metrics("m")
-        self.records = Mock(dropped=0, connected=True, damage=Damage())
+        self.records = Mock(num_unwritten=0, dropped=0, connected=True, damage=Damage())
         self.observer = Observer(self.metrics, self.records, "c1")
         self.hub = Hub(self.channel, self.observer, "c1", settings, PlacementLimits())
         self.task = asyncio.create_task(self.hub.run())

@@ -208,7 +208,9 @@ def _beat(worker: Worker, seconds: float) -> None:
 async def test_a_worker_whose_probes_all_fail_is_ended_and_counted() -> None:
     channel = Mock()
     metrics = Metrics("m")
-    observer = Observer(metrics, Mock(dropped=0, connected=True, damage=Damage()), "c1")
+    observer = Observer(
+        metrics, Mock(num_unwritten=0, dropped=0, connected=True, damage=Damage()), "c1"
+    )
     hub = Hub(channel, observer, "c1", FAST, PlacementLimits())
     for name in ("b-1", "b-2"):
         hub._inbox.handle(name, Hello(name, "colocated", "m", "cpu", 1, 128, 8, EXPORT))

@@ -47,7 +47,9 @@ def introductions(channel: Mock) -> list[tuple[str, str]]:
 
 async def test_peers_are_introduced_once_for_each_time_a_worker_joins() -> None:
     channel = Mock()
-    observer = Observer(Metrics("m"), Mock(dropped=0, connected=True, damage=Damage()), "c1")
+    observer = Observer(
+        Metrics("m"), Mock(num_unwritten=0, dropped=0, connected=True, damage=Damage()), "c1"
+    )
     hub = Hub(channel, observer, "c1", FAST, PlacementLimits())
 
     handle = hub._inbox.handle
@@ -190,7 +192,9 @@ def test_status_tells_how_many_tokens_a_second_a_worker_computed(
     channel, now = Mock(), 50.0
     for module in ("hub", "inbox"):
         monkeypatch.setattr(f"coordinator.core.{module}.time", Mock(monotonic=lambda: now))
-    observer = Observer(Metrics("m"), Mock(dropped=0, connected=True, damage=Damage()), "c1")
+    observer = Observer(
+        Metrics("m"), Mock(num_unwritten=0, dropped=0, connected=True, damage=Damage()), "c1"
+    )
     hub = Hub(channel, observer, "c1", FAST, PlacementLimits())
     hub._inbox.handle("b-1", Hello("b-1", "colocated", "m", "cpu", 1, 128, 8, EXPORT))
     hub.submit(SequenceRequest("r", packed(range(9)), SamplingParams(), StopRule(40)))

@@ -7,9 +7,10 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.core.contract import SequenceRequest
+from coordinator.core.contract import SequenceRequest, ServiceStatus
 from coordinator.core.effects import Ended, PlacedAnew
 from coordinator.core.observer import Observer
+from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
 from tests.coordinator.desk import Desk
 from transport.wire.messages import Failed
@@ -102,3 +103,15 @@ def test_a_heartbeat_tells_what_its_worker_dropped_as_stale() -> None:
     assert sample + "3.0" in metrics.render().decode()
     metrics.forget_worker("d-1", "decode")
     assert sample not in metrics.render().decode()
+
+
+def test_each_tick_tells_how_many_records_redis_does_not_have_yet() -> None:
+    metrics = Metrics("m")
+    records = Mock(num_unwritten=7, dropped=0, damage=Damage())
+    observer = Observer(metrics, records, "c1")
+    status = ServiceStatus(True, (), False, 0, 0, redis_connected=False)
+    observer.tick(status, 0, 0)
+    assert "baton_redis_records_unwritten 7.0\n" in metrics.render().decode()
+    records.num_unwritten = 0
+    observer.tick(status, 0, 0)
+    assert "baton_redis_records_unwritten 0.0\n" in metrics.render().decode()

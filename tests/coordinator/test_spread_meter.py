@@ -48,7 +48,9 @@ def test_a_status_tells_of_the_last_minute() -> None:
 
 def hub_of_two(channel: Mock, metrics: Metrics) -> Hub:
     """With the workers b-1 and b-2, which form a group."""
-    observer = Observer(metrics, Mock(dropped=0, connected=True, damage=Damage()), "c1")
+    observer = Observer(
+        metrics, Mock(num_unwritten=0, dropped=0, connected=True, damage=Damage()), "c1"
+    )
     hub = Hub(channel, observer, "c1", FAST, PlacementLimits())
     for name in ("b-1", "b-2"):
         spread = SpreadExport(f"record-{name}", ExchangeExport("shm", name, 1))
