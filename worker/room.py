@@ -1,27 +1,26 @@
 """The prompts, transfers and running sequences of one worker, and the memory that they share.
 
 A prompt or a transfer is admitted only while a page is left for every sequence that will grow. When
-pages run out all the same, the youngest that fills or receives pages is preempted.
+pages run out all the same, the youngest that fills or receives pages is preempted, to be tried
+elsewhere.
 """
-
-from collections.abc import Callable
 
 from decode.scheduler import DecodeScheduler
 from decode.transfers import KVTransferQueue
 from engine.sequence import Sequence, youngest_since
 from prefill.scheduler import PrefillScheduler
+from worker.reports import Reports
 
 
 class Room:
-    """``prompts`` and ``sequences`` are set once they are made. ``preempt`` ends a sequence, to be
-    tried elsewhere."""
+    """``prompts`` and ``sequences`` are set once they are made."""
 
     prompts: PrefillScheduler
     sequences: DecodeScheduler
 
-    def __init__(self, transfers: KVTransferQueue, preempt: Callable[[Sequence], None]) -> None:
+    def __init__(self, transfers: KVTransferQueue, reports: Reports) -> None:
         self._transfers = transfers
-        self._preempt = preempt
+        self._reports = reports
 
     def active(self) -> list[Sequence]:
         """Every sequence that has not ended here, but for those offered."""
@@ -56,5 +55,6 @@ class Room:
         youngest = youngest_since(held, arrival)
         if youngest is None:
             return False
-        self._preempt(youngest)
+        self.end(youngest)
+        self._reports.failed(youngest, "preempted", "out of pages")
         return True

@@ -8,8 +8,8 @@
 6 launches             batches that the engine computes (decode_steps.py, prompt_batches.py)
 7 sequences.retiring   ended; waits for its last launched step
 
-The order decides the way: ``Prefill`` takes 1, 2, 3; ``Decode`` 4, 5; ``Generate`` 1, 2, 5 in the
-same pages and state slot.
+The order (orders.py) decides the way: ``Prefill`` takes 1, 2, 3; ``Decode`` 4, 5; ``Generate`` 1,
+2, 5 in the same pages and state slot.
 
 A round is a decode step of all that run, then a bounded batch of prompts: two batches and not a
 mixed one, so that a token is computed by the same kernels whatever else arrives. What the queues
@@ -21,40 +21,26 @@ sequence.
 import time
 from collections.abc import Callable
 from functools import partial
-from math import inf
-from typing import assert_never
 
 from colocated.limits import ColocatedLimits
 from decode.scheduler import DecodeScheduler
 from decode.speculation import DraftPolicy
 from engine.batch import StepResult
-from engine.cache.allocator import too_long
 from engine.cache.publish import allocator_for
 from engine.runner import Engine
-from engine.sequence import Scheduled, Sequence, attempts_up_to
+from engine.sequence import Scheduled
 from prefill.offers import Offers
 from prefill.scheduler import PrefillScheduler
 from transport.copy.host_copy import HostCopier, NoHostMemory
 from transport.copy.pull import CopyStream
-from transport.wire.messages import (
-    Cancel,
-    Decode,
-    DropPrefix,
-    Expect,
-    Generate,
-    PeerJoined,
-    PeerLeft,
-    Prefill,
-    Release,
-    Role,
-)
+from transport.wire.messages import Role
 from transport.wire.reports import WorkerGauges
-from transport.wire.session import ORDERS, Session, Work
-from transport.wire.spread import SpreadGroup
+from transport.wire.session import Session, Work
 from worker.compilations import Compilations
 from worker.decode_steps import DecodeSteps
 from worker.handoff import COPY_WAIT_S, Pulling, first_steps, offer_of
 from worker.launches import Launches
+from worker.orders import Orders
 from worker.prefixes import Prefixes
 from worker.prompt_batches import PromptBatches
 from worker.reports import Reports
@@ -104,7 +90,7 @@ class Worker:
             engine, self._allocator, puller, self._transfers.peers, instance, handoff, clock,
             prefix_cache or PrefixCacheSettings(), host or NoHostMemory(),
         )  # fmt: skip
-        self._room = room = Room(self._transfers, self._preempt)
+        self._room = room = Room(self._transfers, self._reports)
         self._sequences = room.sequences = DecodeScheduler(
             self._allocator, engine.layout, room.reclaim, room.leaving, drafts,
             prefixes.keep_answer,
@@ -124,9 +110,12 @@ class Worker:
             partial(offer_of, instance, engine.cache, verified=handoff.verify),
             prefixes, self._reports, self._launches, clock,
         )  # fmt: skip
-        self._awake_s, self._awake_until = awake_s, -inf
+        self._orders = Orders(
+            session, role, engine.layout, self._allocator, room, self._offers, self._pulling,
+            self._compilations, prefixes, self._steps, self._group, self._reports, clock,
+            awake_s=awake_s,
+        )  # fmt: skip
         self._stalled = False
-        self._stale_dropped = 0
 
     # ---- one round
 
@@ -167,96 +156,29 @@ class Worker:
             self._reports.no_token(sequence, error)
         self._reports.tokens(scheduled, tokens, first)
 
-    # ---- requests come and go
+    # ---- what the life around it says and asks (loop.py)
 
     def handle(self, message: Work) -> None:
-        orders = ORDERS[self._role]
-        assert isinstance(message, orders), f"{self._role} was sent {type(message).__name__}"
-        match message:
-            case Prefill() | Decode() | Generate():
-                self._accept(message)
-            case Expect():
-                self._pulling.rehearse()
-                self._awake_until = self._clock() + self._awake_s
-            case Cancel(request_id=request_id, attempt=attempt):
-                self._stale_dropped += not self._cancel(request_id, attempt)
-            case Release(request_id=request_id, attempt=attempt, epoch=epoch):
-                released = self._offers.release(request_id, attempt, epoch)
-                self._stale_dropped += not released
-            case PeerJoined(instance=instance, memory=memory):
-                self._session.send(self._pulling.meet(instance, memory))
-            case PeerLeft(instance=instance):
-                self._pulling.lose(instance)
-            case DropPrefix(prefix=prefix):
-                self._prompts.drop(prefix)
-            case SpreadGroup():
-                self._join(message)
-            case _:
-                assert_never(message)
-
-    def _join(self, group: SpreadGroup) -> None:
-        self._steps.settle()
-        joined = self._group.join(group)
-        if joined is not None:
-            self._session.send(joined)
-
-    def _accept(self, message: Prefill | Decode | Generate) -> None:
-        sequence = Sequence.of(message, self._clock())
-        self._cancel(sequence.request_id, sequence.attempt - 1)
-        problem = too_long(sequence.num_tokens, self._engine.layout, self._allocator.size)
-        if problem:
-            self._reports.failed(sequence, "too_long", problem, retry=False)
-            return
-        self._compilations.begin(sequence)
-        self._prefixes.name(sequence)
-        if isinstance(message, Decode):
-            self._awake_until = -inf
-            self._pulling.add(sequence, message.offer, self._session.in_socket_s)
-        else:
-            if sequence.keys is not None:
-                sequence.keys.hash_all()  # now, and not when all that wait are compared
-            self._prompts.add(sequence)
-
-    def _cancel(self, request_id: str, attempt: int) -> bool:
-        """End what there is of the request up to ``attempt``; False if there was nothing."""
-        found = attempts_up_to(self._room.active(), request_id, attempt)
-        for sequence in found:
-            self._room.end(sequence)
-            self._reports.dropped(sequence)
-        return self._offers.withdraw(request_id, attempt) or bool(found)
-
-    def _preempt(self, sequence: Sequence) -> None:
-        self._room.end(sequence)
-        self._reports.failed(sequence, "preempted", "out of pages")
+        """An order of the coordinator."""
+        self._orders.handle(message)
 
     def drop_all(self) -> None:
         """The coordinator is gone: end every request without a word."""
-        for sequence in self._room.active():
-            self._room.end(sequence)
-        self._offers.withdraw_all()
-        if not isinstance(self._group, Alone):
-            self._steps.settle()
-        self._group.leave()
-        self._transfers.drop_peers()
-        self._prefixes.forget_told()
+        self._orders.drop_all()
+
+    def give_back(self) -> None:
+        """The drain's deadline: report every request as failed, to be retried elsewhere."""
+        self._orders.give_back()
 
     def tell(self) -> None:
         """Tell the coordinator which prefixes are kept, where that has changed."""
         self._prefixes.tell(self._session.send)
-
-    def give_back(self) -> None:
-        """The drain's deadline: report every request as failed, to be retried elsewhere."""
-        for sequence in [*self._room.active(), *self._offers.sequences()]:
-            self._reports.failed(sequence, "draining", "the worker is shutting down")
-        self.drop_all()
 
     def close(self) -> None:
         """Nothing writes the cache after this."""
         self._compilations.close()
         self._pulling.close()
         self._prefixes.close()
-
-    # ---- what the life around it asks (loop.py)
 
     def wait_s(self) -> float:
         """How long the loop may sleep for a message: 0 with work at hand."""
@@ -276,11 +198,11 @@ class Worker:
     @property
     def awake_s(self) -> float:
         """How long the loop waits without sleep, if it has nothing to compute."""
-        return max(0.0, self._awake_until - self._clock())
+        return self._orders.awake_s
 
     def held(self) -> tuple[tuple[str, int], ...]:
         """(request id, attempt) of every request not ended here."""
-        return tuple(sequence.key for sequence in [*self._room.active(), *self._offers.sequences()])
+        return tuple(sequence.key for sequence in self._orders.held())
 
     @property
     def ready(self) -> bool:
@@ -305,7 +227,7 @@ class Worker:
             waiting=len(self._prompts.waiting) + len(transfers.pending) + len(transfers.receiving),
             retiring_slots=len(self._prompts.retiring) + len(self._sequences.retiring),
             offered=len(self._offers),
-            stale_dropped=self._stale_dropped + self._pulling.stale_dropped,
+            stale_dropped=self._orders.stale_dropped + self._pulling.stale_dropped,
             accounting_error=self._allocator.check() or self._prefixes.host.check(),
             drafts=self._sequences.draft_counts,
             prefix=self._prefixes.counts(),
