@@ -14,10 +14,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from bench import environment, reference, runs, stack
+from bench.environment import ROOT
 from bench.harness.client.required import RequestFailed
 from bench.result_file import write
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)

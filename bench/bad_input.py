@@ -29,11 +29,11 @@ import typer
 
 from bench import environment, stack
 from bench.bad_bodies import BAD
+from bench.environment import ROOT
 from bench.measures import percentile
 from bench.prometheus import series
 from bench.result_file import document, write
 
-ROOT = Path(__file__).resolve().parent.parent
 MS = 1000.0
 _PING_EVERY_S = 0.005
 _CHAT = "/v1/chat/completions"

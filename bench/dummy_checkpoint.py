@@ -20,7 +20,8 @@ from typing import Annotated
 import typer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-ROOT = Path(__file__).resolve().parent.parent
+from bench.environment import ROOT
+
 SPECIAL = {0: "<|endoftext|>", 1: "<|im_start|>", 2: "<|im_end|>", 24: "<think>", 25: "</think>"}
 NUM_SPECIAL = 33
 FIRST_SPECIAL_ID = 248_044

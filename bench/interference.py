@@ -26,6 +26,7 @@ import typer
 from tokenizers import Tokenizer
 
 from bench import environment, stack
+from bench.environment import ROOT
 from bench.harness.cannot_measure import CannotMeasure
 from bench.harness.client.asking import Ask, completion
 from bench.harness.client.client import Client
@@ -35,7 +36,6 @@ from bench.harness.server_info import ask_server
 from bench.measures import percentile
 from bench.setups import Setup
 
-ROOT = Path(__file__).resolve().parent.parent
 MS = 1000.0
 
 Span = tuple[float, float]

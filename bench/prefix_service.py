@@ -24,7 +24,7 @@ import typer
 
 from bench import result_file, stack
 from bench.commands import PLAIN_SAMPLING, CommandFailed, baton_bench
-from bench.environment import describe
+from bench.environment import ROOT, describe
 from bench.prometheus import total
 
 RUN_S = 240.0
@@ -128,7 +128,7 @@ def main(
         parts.append(
             partial(Runs.trace, path=trace, skip=skip, first=first, requests=requests, rates=paces)
         )
-    model = up[up.index("--model") + 1] if "--model" in up else str(stack.ROOT / "models/tiny")
+    model = up[up.index("--model") + 1] if "--model" in up else str(ROOT / "models/tiny")
 
     def write(found: dict[str, Any]) -> None:
         document = result_file.document(

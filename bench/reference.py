@@ -15,7 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from bench.environment import ROOT
+
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 

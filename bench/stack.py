@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from bench.environment import ROOT
 from bench.harness.client.required import RequestFailed
 from deploy.die_with_parent import die_with_parent
 
-ROOT = Path(__file__).resolve().parent.parent
 START_S = 180.0
 STOP_S = 60.0
 LAST_LINES = 40

@@ -34,6 +34,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from bench import environment, result_file
+from bench.environment import ROOT
 from bench.harness.options import int_list
 from bench.node import estimates
 from bench.node.earlier import Earlier, require_own
@@ -46,7 +47,6 @@ from bench.predict.tables import STEPS, Table
 from bench.setups import Setup
 from deploy.gpus import count_gpus
 
-ROOT = Path(__file__).resolve().parents[2]
 N = TypeVar("N", bound=str)
 
 
