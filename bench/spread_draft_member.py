@@ -6,23 +6,19 @@ Drafts are accepted by lot, the same in every run, since those of a random model
 
 import time
 from collections.abc import Sequence
-from functools import partialmethod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from bench.spread_member import PAGE_SIZE, WARM_STEPS, mean_us, serve
-from engine import draft_graphs
 from engine.batch import Binding, ForwardBatch, Row, SpreadPlan
-from engine.config import EngineConfig
+from engine.config import DECODE_BUCKETS, EngineConfig
 from engine.draft_graphs import DraftGraphs
 from engine.runner import Engine
 from engine.spread.engine_steps import EngineSpread, SpreadStep
-from engine.spread.kernels import group_size
 from engine.spread.outcome import Waited
-from engine.spread.shapes import shape_for
-from engine.spread.steps import SpreadSteps
+from engine.spread.shapes import group_size, shape_for
 from engine.step import Step
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 from transport.wire.spread import ExchangeExport
@@ -56,17 +52,14 @@ class DraftMember:
     ) -> None:
         torch.cuda.set_device(device)
         began = time.perf_counter()
-        # Graphs of no other group are captured, and of no other batches where steps are timed.
-        SpreadSteps.capture = partialmethod(  # type: ignore[method-assign,assignment]
-            SpreadSteps.capture, sizes=[group_size(num_members)]
-        )
-        if context:
-            vars(draft_graphs)["BUCKETS"] = tuple(buckets)
         self.context = context or PROMPT_LEN
         self.pages_each = -(-(context + GROWTH) // PAGE_SIZE)
         config = EngineConfig(
             model_dir, self.pages_each * max_rows, max_rows, load_format="dummy", device="cuda",
             max_drafts=MAX_DRAFTS, spread=True, prefills=not context,
+            # Graphs of no other group are captured, and of no other batches where steps are timed.
+            decode_buckets=tuple(buckets) if context else DECODE_BUCKETS,
+            group_sizes=(group_size(num_members),),
         )  # fmt: skip
         self.engine = engine = Engine.load(
             config, lambda size: torch.zeros(size, dtype=torch.uint8, device="cuda")
@@ -74,7 +67,7 @@ class DraftMember:
         assert isinstance(engine._drafts, DraftGraphs)
         assert isinstance(engine.spread, EngineSpread)
         self.drafts, self.spread = engine._drafts, engine.spread
-        self._accept_by_lot()
+        self.drafts.accept_by_lot(ACCEPTED)
         self.spread.steps.limit_s = limit_s
         self.handles = {"handle": self.spread.export.handle, "lending": ""}
         self.took_s = time.perf_counter() - began
@@ -83,16 +76,6 @@ class DraftMember:
         self.truth = Run([], [], [])
         if context:
             engine.cache.kv.normal_()
-
-    @torch.inference_mode()
-    def _accept_by_lot(self) -> None:
-        """With the kernel for that compiled: who compiles within a step is late."""
-        drafts = self.drafts
-        drafts.forced = ACCEPTED
-        drafts._write_step(1, (), [])
-        for aborted in (None, torch.zeros(1, dtype=torch.int32, device="cuda")):
-            for num_drafts in range(MAX_DRAFTS + 1):
-                drafts._accept(1, num_drafts, drafts._memory.verified.ids, aborted)
 
     def capture(self, num_members: int) -> dict[str, Any]:
         """All is captured when the engine is loaded."""

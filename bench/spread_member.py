@@ -27,11 +27,10 @@ from engine.kernels.triton_linear import aligned_rows
 from engine.kernels.triton_set import TritonKernels
 from engine.model.registry import build
 from engine.model_folder import read_model
-from engine.spread.kernels import group_size
 from engine.spread.member_steps import Draws, Settle
 from engine.spread.memory import ExchangeLayout, first_flag
 from engine.spread.outcome import SpreadOutcome, Waited
-from engine.spread.shapes import SpreadShape, plain_shapes
+from engine.spread.shapes import SpreadShape, group_size, plain_shapes
 from engine.spread.steps import SpreadSteps
 from transport.copy.cuda import CudaMemory, close_handle, open_handle
 from transport.copy.region import Region

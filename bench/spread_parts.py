@@ -6,8 +6,8 @@ import torch
 
 from engine.graphs import GraphPool
 from engine.model.qwen35 import Qwen35
-from engine.spread.kernels import group_size
 from engine.spread.memory import Exchange
+from engine.spread.shapes import group_size
 from engine.spread.triton_collect import Collected, collect
 from engine.spread.triton_experts import experts
 from engine.spread.triton_push import push

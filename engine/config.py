@@ -6,10 +6,17 @@ from typing import Literal
 
 import torch
 
+from engine.spread.shapes import GROUP_SIZES
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheDtype
 
 MAX_DECODE_ROWS = 512
 """Sequences of one decode step on CUDA: what its kernels' scratch is made for."""
+
+DECODE_BUCKETS = (
+    1, 2, 4, 8, 11, 16, 21, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256,
+    320, 384, 448, MAX_DECODE_ROWS,
+)  # fmt: skip
+"""Rows of the decode steps that are captured on CUDA; a step runs in the smallest that holds it."""
 
 MAX_DRAFTS = 4
 """Guessed tokens of a sequence in one step."""
@@ -22,6 +29,8 @@ SAMPLED_AT_ONCE = 64
 
 MIN_PAGE_SIZE = 16
 """Tokens of a page on CUDA: a side of the smallest product on tensor cores."""
+
+_ROWS = range(1, MAX_DECODE_ROWS + 1)
 
 LoadFormat = Literal["auto", "dummy"]
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -46,6 +55,9 @@ class EngineConfig:
     step may guess for each sequence with the checkpoint's draft layer; 0 leaves that layer out, as
     does a checkpoint that has none. ``spread``: decode steps can be computed together with other
     engines of the node, on CUDA; the ring of each state slot then has an entry more than drafts.
+    ``decode_buckets``, ascending: rows of the decode steps that are captured on CUDA, beside one
+    with a row for each state slot. ``group_sizes``: decoding members of the groups that captured
+    spread steps are for. A start takes less time with fewer of either.
     """
 
     model_dir: Path
@@ -64,6 +76,8 @@ class EngineConfig:
     prefills: bool = True
     max_drafts: int = 0
     spread: bool = False
+    decode_buckets: tuple[int, ...] = DECODE_BUCKETS
+    group_sizes: tuple[int, ...] = GROUP_SIZES
 
     @property
     def spreads(self) -> bool:
@@ -102,6 +116,13 @@ class EngineConfig:
                 f"num_state_slots: {slots} exceeds the {MAX_DECODE_ROWS} sequences "
                 f"of the largest decode step on CUDA"
             )
+        buckets = self.decode_buckets
+        if list(buckets) != sorted(set(buckets)) or not set(buckets) <= set(_ROWS):
+            raise ValueError(
+                f"decode_buckets: {buckets} do not ascend from 1 to at most {MAX_DECODE_ROWS}"
+            )
+        if not set(self.group_sizes) <= set(GROUP_SIZES):
+            raise ValueError(f"group_sizes: {self.group_sizes} are not all of {GROUP_SIZES}")
         if self.num_valid_ids is not None and self.num_valid_ids < 1:
             raise ValueError(f"num_valid_ids: {self.num_valid_ids} is not at least 1")
 

@@ -1,8 +1,8 @@
 """What an engine has on CUDA beside weights and cache: the sampler, and graphs of its passes."""
 
 import logging
+from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Protocol
 
 import torch
 
@@ -11,7 +11,7 @@ from engine.config import EngineConfig, step_tokens
 from engine.cuda_sampler import CudaSampler, num_logits
 from engine.draft_graphs import DraftGraphs
 from engine.grammars import Grammars
-from engine.graphs import BUCKETS, DecodeGraphs
+from engine.graphs import DecodeGraphs
 from engine.kernels.interface import Kernels
 from engine.kernels.reference import ReferenceKernels
 from engine.kernels.shared_memory import most_shared_memory
@@ -34,8 +34,6 @@ from transport.wire.spread import MAX_ROWS
 
 log = logging.getLogger(__name__)
 
-SPREAD_BUCKETS = tuple(bucket for bucket in BUCKETS if bucket <= MAX_ROWS)
-"""The same for workers with more and with fewer state slots, so that all can be of one group."""
 SPREAD_WAIT_S = 0.02
 """For another GPU within a step that its host has agreed to; far more than hosts are apart."""
 
@@ -72,10 +70,10 @@ class CudaParts:
         graphs = DecodeGraphs(
             self._model, self._cache, self._layout, self._kernels, self.sampler.next_token,
             self._logits, self._model.config.max_position_embeddings,
-            spreads=self._config.spreads,
+            spreads=self._config.spreads, buckets=self._config.decode_buckets,
         )  # fmt: skip
         with most_shared_memory():
-            _capture(graphs, f"{len(graphs.buckets)} decode graphs")
+            _capture(graphs.capture, f"{len(graphs.buckets)} decode graphs")
         return graphs
 
     def spread(self, graphs: DecodeGraphs | None, drafts: DraftGraphs | None) -> Spreading | None:
@@ -87,7 +85,7 @@ class CudaParts:
             member = DraftSteps(drafts, shapes)
         elif graphs is not None:
             member = PlainSteps(graphs, self.sampler)
-            shapes = plain_shapes(bucket for bucket in graphs.buckets if bucket in SPREAD_BUCKETS)
+            shapes = plain_shapes(b for b in graphs.buckets if b in self._spread_buckets)
         else:
             return None
         if not self._config.spreads or not self._shared_out():
@@ -103,7 +101,7 @@ class CudaParts:
             close_peer=close_handle,
         )  # fmt: skip
         with most_shared_memory():
-            _capture(steps, "graphs of spread steps")
+            _capture(partial(steps.capture, self._config.group_sizes), "graphs of spread steps")
         return EngineSpread(steps, memory)
 
     def lending(self) -> Lending | None:
@@ -114,14 +112,24 @@ class CudaParts:
 
         steps = LendingSteps(
             self._model, exchange_layout(self._model.config), own_memory("cuda", "spread"),
-            draft_shapes(self._max_drafts) if self._max_drafts else plain_shapes(SPREAD_BUCKETS),
+            draft_shapes(self._max_drafts)
+            if self._max_drafts
+            else plain_shapes(self._spread_buckets),
             limit_s=SPREAD_WAIT_S,
             open_peer=partial(open_handle, peer="a member of the spread group"),
             close_peer=close_handle,
         )  # fmt: skip
         with most_shared_memory():
-            _capture(steps, "graphs of steps that it lends to")
+            _capture(
+                partial(steps.capture, self._config.group_sizes), "graphs of steps that it lends to"
+            )
         return steps
+
+    @property
+    def _spread_buckets(self) -> tuple[int, ...]:
+        """The same for workers with more and with fewer state slots, so that all can be of one
+        group."""
+        return tuple(bucket for bucket in self._config.decode_buckets if bucket <= MAX_ROWS)
 
     def _shared_out(self) -> bool:
         """Whether flags of an exchange alternate in this model (engine/spread/memory.py)."""
@@ -136,10 +144,10 @@ class CudaParts:
         graphs = DraftGraphs(
             self._model, self._cache, self._layout, self._kernels, self.sampler, self._logits,
             self._max_drafts, self._model.config.max_position_embeddings,
-            spreads=self._config.spreads,
+            spreads=self._config.spreads, buckets=self._config.decode_buckets,
         )  # fmt: skip
         with most_shared_memory():
-            _capture(graphs, f"graphs of {len(graphs.shapes)} decode steps")
+            _capture(graphs.capture, f"graphs of {len(graphs.shapes)} decode steps")
         return graphs
 
     def prefill_graphs(self) -> PrefillGraphs | None:
@@ -153,7 +161,7 @@ class CudaParts:
         graphs = PrefillGraphs(
             self._model, self._cache, self._layout, self._kernels, self._logits, hidden
         )
-        _capture(graphs, f"{len(graphs.shapes)} prefill graphs")
+        _capture(graphs.capture, f"{len(graphs.shapes)} prefill graphs")
         return graphs
 
     @cached_property
@@ -165,11 +173,7 @@ class CudaParts:
         return aligned_rows(*shape, dtype=torch.float32, device=self._device)
 
 
-class _Capturing(Protocol):
-    def capture(self) -> None: ...
-
-
-def _capture(graphs: _Capturing, what: str) -> None:
+def _capture(capture: Callable[[], None], what: str) -> None:
     before = gpu.free_bytes()
-    graphs.capture()
+    capture()
     log.info("memory: %s", gpu.graphs_plan(before, what))

@@ -23,12 +23,12 @@ from functools import partial
 import torch
 
 from engine.batch import Row
-from engine.config import MAX_DECODE_ROWS, MAX_VERIFIED_TOKENS
+from engine.config import DECODE_BUCKETS, MAX_DECODE_ROWS, MAX_VERIFIED_TOKENS
 from engine.cuda_sampler import CudaSampler
 from engine.download import Written, WrittenByKernels
 from engine.draft_layer import DraftLayer, Graph
 from engine.draft_memory import DraftMemory
-from engine.graphs import BUCKETS, GraphPool
+from engine.graphs import GraphPool
 from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
@@ -67,8 +67,9 @@ class Verifying:
 class DraftGraphs:
     """Drafts of every state slot on CUDA; the host's ``launch``, ``forget`` and ``prefilled`` are
     those of ``engine.speculation.Speculation``. ``logits`` float32 [tokens, ids] is where steps
-    leave theirs. ``forced`` is the probability with which a benchmark accepts a draft. ``spreads``:
-    there may be steps that several workers compute together."""
+    leave theirs. ``forced`` is the probability with which a benchmark accepts a draft.
+    ``spreads``: there may be steps that several workers compute together. ``buckets`` are those
+    below the number of state slots."""
 
     def __init__(
         self,
@@ -82,6 +83,7 @@ class DraftGraphs:
         max_seq_len: int,
         *,
         spreads: bool = False,
+        buckets: Sequence[int] = DECODE_BUCKETS,
     ) -> None:
         self._model, self._cache = model, cache
         self._kernels, self._sampler, self.logits = kernels, sampler, logits
@@ -89,7 +91,7 @@ class DraftGraphs:
         self._device = device = sampler.next_token.device
         num_slots = sampler.next_token.shape[0]
         most = min(num_slots, MAX_DECODE_ROWS)
-        self.buckets = (*(b for b in BUCKETS if b < most), most)
+        self.buckets = (*(b for b in buckets if b < most), most)
         self.shapes = [
             (bucket, num_drafts)
             for bucket in self.buckets
@@ -150,6 +152,17 @@ class DraftGraphs:
             # The kernel behind the graph is compiled too: a member that compiled it within a step
             # would be late.
             self._accept(1, shape.num_drafts, self._memory.verified.ids, aborted)
+
+    @torch.inference_mode()
+    def accept_by_lot(self, probability: float) -> None:
+        """Accept each draft with this probability from now on, which only benchmarks do. The
+        kernels for that are compiled here: a member that compiled them within a spread step would
+        be late."""
+        self.forced = probability
+        self._write_step(1, (), [])
+        for aborted in (None, torch.zeros(1, dtype=torch.int32, device=self._device)):
+            for num_drafts in sorted({num for _, num in self.shapes}):
+                self._accept(1, num_drafts, self._memory.verified.ids, aborted)
 
     def forget(self, state_slot: int) -> None:
         """The slot has a new owner."""

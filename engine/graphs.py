@@ -16,7 +16,7 @@ import torch
 
 from engine.batch import Row
 from engine.block_tables import BlockTables
-from engine.config import MAX_DECODE_ROWS
+from engine.config import DECODE_BUCKETS, MAX_DECODE_ROWS
 from engine.inputs import DraftRows, Inputs, Rows
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
@@ -24,10 +24,6 @@ from engine.model.qwen35 import Qwen35
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 
-BUCKETS = (
-    1, 2, 4, 8, 11, 16, 21, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256,
-    320, 384, 448, MAX_DECODE_ROWS,
-)  # fmt: skip
 LOCAL = 0
 """Size of the group of a step of none."""
 
@@ -58,7 +54,7 @@ class GraphPool:
 class DecodeGraphs:
     """Captured decode steps. ``next_token`` [state slots] int64 is what the rows feed; ``logits``
     float32 [rows, ids] is where each step leaves its own. ``spreads``: there may be steps that
-    several workers compute together."""
+    several workers compute together. ``buckets`` are those below the number of state slots."""
 
     def __init__(
         self,
@@ -71,12 +67,14 @@ class DecodeGraphs:
         max_seq_len: int,
         *,
         spreads: bool = False,
+        buckets: Sequence[int] = DECODE_BUCKETS,
     ) -> None:
         self._model, self._cache, self._layout = model, cache, layout
         self._kernels, self._next_token, self._logits = kernels, next_token, logits
         self._device = next_token.device
         num_slots = next_token.shape[0]
-        self.buckets = (*tuple(b for b in BUCKETS if b < num_slots), min(num_slots, BUCKETS[-1]))
+        most = min(num_slots, MAX_DECODE_ROWS)
+        self.buckets = (*(b for b in buckets if b < most), most)
         self._tables = BlockTables(layout, num_slots, max_seq_len, self._device)
         # State slots and ends.
         self._step = torch.zeros(2, self.buckets[-1], dtype=torch.int32, device=self._device)

@@ -29,17 +29,6 @@ from engine.spread.triton_collect import collect
 from engine.spread.triton_experts import experts
 from engine.spread.triton_push import push
 from engine.spread.triton_take_up import Returned, take_up
-from transport.wire.spread import MAX_MEMBERS
-
-GROUP_SIZES = (2, 4, MAX_MEMBERS)
-"""Decoding members for which graphs have room: those of a step are for the smallest size that holds
-the group. So a group that loses a member captures nothing, the tiles are those of at most twice the
-rows, and at most half of the programs that take a row have none."""
-
-
-def group_size(num_decoding: int) -> int:
-    """That of the graphs which a group of so many decoding members launches."""
-    return next(size for size in GROUP_SIZES if size >= num_decoding)
 
 
 class SpreadKernels:

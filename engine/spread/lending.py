@@ -13,10 +13,9 @@ from engine.batch import SpreadPlan
 from engine.graphs import GraphPool
 from engine.model.qwen35 import Qwen35
 from engine.spread.interface import Lent
-from engine.spread.kernels import GROUP_SIZES, group_size
 from engine.spread.memory import TURN, Exchange, ExchangeLayout, first_flag
 from engine.spread.peer_memory import PeerMemory
-from engine.spread.shapes import SpreadShape
+from engine.spread.shapes import GROUP_SIZES, SpreadShape, group_size
 from engine.spread.triton_agree import agree, offer
 from engine.spread.triton_collect import collect
 from engine.spread.triton_experts import experts

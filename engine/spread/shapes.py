@@ -1,5 +1,5 @@
-"""The shapes of spread steps: how many sequences of each member, and how many drafts of each
-sequence, a graph is for. Pure.
+"""The shapes of spread steps: how many members, how many sequences of each, and how many drafts of
+each sequence, a graph is for. Pure.
 
 All members of a step launch the same shape, and exchange its tokens, padding included. Where a
 member's sequences are too many for the drafts that are wanted, fewer drafts are verified.
@@ -8,7 +8,12 @@ member's sequences are too many for the drafts that are wanted, fewer drafts are
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from transport.wire.spread import MAX_ROWS
+from transport.wire.spread import MAX_MEMBERS, MAX_ROWS
+
+GROUP_SIZES = (2, 4, MAX_MEMBERS)
+"""Decoding members for which graphs have room: those of a step are for the smallest size that holds
+the group. So a group that loses a member captures nothing, the tiles are those of at most twice the
+rows, and at most half of the programs that take a row have none."""
 
 EXCHANGED = (8, 16, 32, 48, 64, 96, MAX_ROWS)
 """Tokens of a member, about: so few that the graphs of each number of drafts take little time to
@@ -28,6 +33,11 @@ class SpreadShape(NamedTuple):
 
 
 Shapes = tuple[SpreadShape, ...]
+
+
+def group_size(num_decoding: int) -> int:
+    """That of the graphs which a group of so many decoding members launches."""
+    return next(size for size in GROUP_SIZES if size >= num_decoding)
 
 
 def plain_shapes(buckets: Iterable[int]) -> Shapes:

@@ -15,12 +15,12 @@ import torch
 
 from engine.batch import ForwardBatch, SpreadPlan
 from engine.kernels.triton_set import TritonKernels
-from engine.spread.kernels import GROUP_SIZES, SpreadKernels, group_size
+from engine.spread.kernels import SpreadKernels
 from engine.spread.member_steps import Draws, MemberSteps
 from engine.spread.memory import Exchange, ExchangeLayout, first_flag
 from engine.spread.outcome import SpreadOutcome, StepRead, Waited
 from engine.spread.peer_memory import PeerMemory
-from engine.spread.shapes import SpreadShape
+from engine.spread.shapes import GROUP_SIZES, SpreadShape, group_size
 from transport.copy.memory import OwnMemory
 
 

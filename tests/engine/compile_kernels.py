@@ -30,10 +30,10 @@ from engine.kernels.triton_set import TritonKernels
 from engine.passes import Pass
 from engine.runner import Engine
 from engine.speculation import draft_prompts
-from engine.spread.kernels import GROUP_SIZES, SpreadKernels
+from engine.spread.kernels import SpreadKernels
 from engine.spread.lending import LendingSteps
 from engine.spread.memory import exchange_layout
-from engine.spread.shapes import plain_shapes
+from engine.spread.shapes import GROUP_SIZES, plain_shapes
 from tests.engine import compiled_kernels as noted
 from tests.kernels.spread_group import Memory
 from transport.wire.sampling import StopRule

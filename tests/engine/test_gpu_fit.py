@@ -169,3 +169,13 @@ def test_more_sequences_than_a_decode_step_takes() -> None:
     with pytest.raises(ValueError, match=r"num_state_slots: 513 exceeds the 512"):
         EngineConfig(checkpoint("per_expert"), **settings)  # type: ignore[arg-type]
     EngineConfig(checkpoint("per_expert"), **settings, decodes=False)  # type: ignore[arg-type]
+
+
+def test_graphs_of_steps_and_groups_that_cannot_be() -> None:
+    settings = {"num_pages": 1, "num_state_slots": 1}
+    for wrong in ((4, 2), (2, 2), (0, 1), (1, MAX_DECODE_ROWS + 1)):
+        with pytest.raises(ValueError, match=r"^decode_buckets: \("):
+            EngineConfig(checkpoint("per_expert"), **settings, decode_buckets=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^group_sizes: \(3,\) are not all of \(2, 4, 8\)"):
+        EngineConfig(checkpoint("per_expert"), **settings, group_sizes=(3,))  # type: ignore[arg-type]
+    EngineConfig(checkpoint("per_expert"), **settings, decode_buckets=(), group_sizes=(4,))  # type: ignore[arg-type]

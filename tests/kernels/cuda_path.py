@@ -69,8 +69,6 @@ def on_the_cpu(patch: pytest.MonkeyPatch) -> None:
     """Let what is made for CUDA be made here."""
     patch.setattr(graphs.GraphPool, "capture", capture)
     patch.setattr(draft_graphs, "_captured", lambda pool, forward: pool.capture(forward)[0])
-    for module in (graphs, draft_graphs):
-        patch.setattr(module, "BUCKETS", (graphs.BUCKETS[-1],))  # all rows are one
     patch.setattr(gpu, "free_bytes", lambda: 0)
     patch.setattr(gpu, "graphs_plan", lambda *_: "")
     without_pinned_memory(patch)

@@ -9,8 +9,8 @@ from engine.kernels.triton_add_norm import add_rms_norm
 from engine.kernels.triton_experts import Tiles
 from engine.kernels.triton_experts import experts as local_experts
 from engine.model.matrix import Matrix
-from engine.spread.kernels import group_size
 from engine.spread.memory import HEADER_BYTES, Exchange, ExchangeLayout
+from engine.spread.shapes import group_size
 from engine.spread.triton_agree import agree, offer
 from engine.spread.triton_collect import Collected, collect
 from engine.spread.triton_experts import experts

@@ -31,7 +31,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
     cuda_path.write_config(folder)
     return EngineConfig(
         folder, NUM_SLOTS * PAGES_EACH, NUM_SLOTS, load_format="dummy", dtype="float32",
-        max_drafts=1,
+        max_drafts=1, decode_buckets=(NUM_SLOTS,),
     )  # fmt: skip
 
 

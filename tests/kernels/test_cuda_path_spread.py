@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import replace
-from functools import partialmethod
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,9 +15,7 @@ from engine.kernels.triton_dot import INTERPRETED
 from engine.runner import Engine
 from engine.spread.engine_steps import EngineSpread
 from engine.spread.interface import Lent
-from engine.spread.lending import LendingSteps
 from engine.spread.memory import UNKNOWN_MEMBER
-from engine.spread.steps import SpreadSteps
 from tests.kernels import cuda_path
 from tests.kernels.spread_group import Memory
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
@@ -42,11 +39,8 @@ STOPS = (StopRule(99), StopRule(99, min_tokens=3, stop_token_ids=(3,)))
 
 
 def on_the_cpu(patch: pytest.MonkeyPatch) -> None:
-    """Groups of few members, whose memory is in this process."""
+    """Groups whose members' memory is in this process."""
     cuda_path.on_the_cpu(patch)
-    for steps in (SpreadSteps, LendingSteps):
-        patch.setattr(steps, "capture", partialmethod(steps.capture, sizes=[2]))
-    patch.setattr(cuda_parts, "SPREAD_BUCKETS", (2,))
     patch.setattr(cuda_parts, "own_memory", lambda *_: Memory(torch.device("cpu")))
     opened = SimpleNamespace(open_handle=lambda handle, peer: int(handle), close_handle=id)
     patch.setitem(sys.modules, "transport.copy.cuda", opened)
@@ -57,7 +51,16 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineConfig:
     on_the_cpu(monkeypatch)
     cuda_path.widen_tiles(monkeypatch)
     cuda_path.write_config(tmp_path)
-    return EngineConfig(tmp_path, 2, 2, load_format="dummy", dtype="bfloat16", spread=True)
+    return EngineConfig(
+        tmp_path,
+        2,
+        2,
+        load_format="dummy",
+        dtype="bfloat16",
+        spread=True,
+        decode_buckets=(2,),
+        group_sizes=(2,),
+    )
 
 
 @pytest.fixture

@@ -211,7 +211,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequences]:
         cuda_path.write_config(folder, hidden_size=256)
         settings = EngineConfig(
             folder, 2, 2, load_format="dummy", dtype="bfloat16", spread=True,
-            max_drafts=MAX_DRAFTS,
+            max_drafts=MAX_DRAFTS, decode_buckets=(2,), group_sizes=(2,),
         )  # fmt: skip
         yield Sequences(cuda_path.load(settings))
 
