@@ -9,7 +9,7 @@ import sys
 
 from telemetry.last_words import run_command
 from worker.main import command
-from worker.options import ColocatedOptions
+from worker.role_options import ColocatedOptions
 
 main = command(ColocatedOptions)
 

@@ -9,7 +9,7 @@ import sys
 
 from telemetry.last_words import run_command
 from worker.main import command
-from worker.options import DecodeOptions
+from worker.role_options import DecodeOptions
 
 main = command(DecodeOptions)
 

@@ -9,7 +9,7 @@ import sys
 
 from telemetry.last_words import run_command
 from worker.main import command
-from worker.options import PrefillOptions
+from worker.role_options import PrefillOptions
 
 main = command(PrefillOptions)
 

@@ -1,6 +1,6 @@
-"""The command lines of the workers, each option also a BATON_* variable.
+"""What every worker is started with: the options of its command line, each also a BATON_* variable.
 
-Read here, in ``__main__``'s name, and nowhere else.
+Read here, in ``__main__``'s name, and nowhere else. role_options.py adds those of each role.
 """
 
 import os
@@ -17,7 +17,6 @@ from decode.spread_policy import DEFAULT as SPREAD
 from decode.spread_table import read, shipped
 from engine.config import Device, Dtype, EngineConfig, LoadFormat, Quantize
 from engine.gpu import gpu_name
-from prefill.scheduler import PrefillLimits
 from transport.checkpoint_folder import (
     CONFIG,
     checkpoint_folder,
@@ -27,7 +26,6 @@ from transport.checkpoint_folder import (
 )
 from transport.wire.channel_keys import ChannelKeys
 from transport.wire.channel_keys import channel_keys as keys_of
-from transport.wire.layout import CHUNK_ALIGNMENT
 from transport.wire.messages import Role
 from transport.wire.secret_setting import CHANNEL_SECRET, secret_setting
 from worker.cores import threads_of, usable_cores
@@ -37,85 +35,65 @@ from worker.settings import HandoffSettings, PrefixCacheSettings, WorkerSettings
 
 CPU_PAGES = 1024
 CPU_STATE_SLOTS = 64
-BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
-STANDBY_ROWS = 16
-"""Prompts of a batch at a decode worker, which computes some while no prefill worker does."""
 LOOKAHEAD = {"cpu": 0, "cuda": 1}
 """A launch on the CPU computes; on CUDA it only enqueues, so that the host works meanwhile."""
 
 
-def _option(variable: str, help_text: str, *names: str, **more: Any) -> Any:
+def option(variable: str, help_text: str, *names: str, **more: Any) -> Any:
+    """An option that ``variable`` of the environment gives too."""
     return typer.Option(*names, envvar=variable, help=help_text, **more)
-
-
-MaxBatchTokens = Annotated[
-    int,
-    _option("BATON_MAX_BATCH_TOKENS", "Prompt tokens a batch; 0: 8192 on a GPU, 2048 on a CPU."),
-]
-MaxBatchRows = Annotated[int, _option("BATON_MAX_BATCH_ROWS", "Prompts a batch.")]
-MaxTokensBesideDecode = Annotated[
-    int,
-    _option(
-        "BATON_MAX_TOKENS_BESIDE_DECODE",
-        "Prompt tokens a batch while sequences are decoded: fewer for an even pace of tokens, more "
-        "for prompts that are done sooner. In a burst of prompts it is off.",
-    ),
-]
-VerifyHandoff = Annotated[bool, _option("BATON_VERIFY_HANDOFF", "Digest every handoff (tests).")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What every worker is started with. Every option may be given in the environment too."""
+    """Those of every role. A role's class says what ``_limits`` and ``_handoff`` are."""
 
     role: ClassVar[Role]
 
-    coordinator: Annotated[str, _option("BATON_COORDINATOR", "The coordinator's ZeroMQ endpoint.")]
+    coordinator: Annotated[str, option("BATON_COORDINATOR", "The coordinator's ZeroMQ endpoint.")]
     # Whether it can be read transport/checkpoint_folder.py says better than an option's check.
-    model: Annotated[Path, _option("BATON_MODEL", "Checkpoint folder.", readable=False)] = Path(
+    model: Annotated[Path, option("BATON_MODEL", "Checkpoint folder.", readable=False)] = Path(
         "models/tiny"
     )
     load_format: Annotated[
-        str, _option("BATON_LOAD_FORMAT", "auto, or dummy for random weights.")
+        str, option("BATON_LOAD_FORMAT", "auto, or dummy for random weights.")
     ] = "auto"
     device: Annotated[
         str,
-        _option(
-            "BATON_DEVICE", "auto, cpu, cuda (any free GPU), or cuda:N (the Nth in PCI order)."
-        ),
+        option("BATON_DEVICE", "auto, cpu, cuda (any free GPU), or cuda:N (the Nth in PCI order)."),
     ] = "auto"
-    gpu: Annotated[
-        str, _option("BATON_GPU", "This GPU: a UUID, its beginning, or N; else any.")
-    ] = ""
+    gpu: Annotated[str, option("BATON_GPU", "This GPU: a UUID, its beginning, or N; else any.")] = (
+        ""
+    )
     gpu_share: Annotated[
         int,
-        _option(
+        option(
             "BATON_GPU_SHARE",
             "Workers that share a GPU, each with that part of its memory; all must say so.",
         ),
     ] = 1
     claim_timeout: Annotated[
         float,
-        _option("BATON_CLAIM_TIMEOUT", "Seconds to wait for a free GPU; 0: until there is one."),
+        option("BATON_CLAIM_TIMEOUT", "Seconds to wait for a free GPU; 0: until there is one."),
     ] = 60.0
     gpu_lock_dir: Annotated[
         Path,
-        _option("BATON_GPU_LOCK_DIR", "Folder of the locks on GPUs, the same for all of a node."),
+        option("BATON_GPU_LOCK_DIR", "Folder of the locks on GPUs, the same for all of a node."),
     ] = DEFAULT
     unfit_gpu: Annotated[
-        float, _option("BATON_UNFIT_GPU", "Seconds that no worker gets a GPU after a critical Xid.")
+        float, option("BATON_UNFIT_GPU", "Seconds that no worker gets a GPU after a critical Xid.")
     ] = UNFIT_S
-    dtype: Annotated[str, _option("BATON_DTYPE", "auto, float32 or bfloat16.")] = "auto"
+    dtype: Annotated[str, option("BATON_DTYPE", "auto, float32 or bfloat16.")] = "auto"
     quantize: Annotated[
         str,
-        _option(
+        option(
             "BATON_QUANTIZE",
             "none: weights as they are stored; fp8: large matrices converted to FP8 at load.",
         ),
     ] = "none"
     speculate: Annotated[
         str,
-        _option(
+        option(
             "BATON_SPECULATE",
             "Tokens that a decode step guesses with the checkpoint's draft layer: auto (as many as "
             "pay), off, or 1 to 4. All workers must say the same.",
@@ -123,7 +101,7 @@ class Options:
     ] = "auto"
     spread: Annotated[
         str,
-        _option(
+        option(
             "BATON_SPREAD",
             "Compute decode steps together with the other workers of the node: auto (where it "
             "pays), off, or from so many tokens of all their steps on. On GPUs.",
@@ -131,7 +109,7 @@ class Options:
     ] = SPREAD
     spread_table: Annotated[
         Path | None,
-        _option(
+        option(
             "BATON_SPREAD_TABLE",
             "What spread steps take on these GPUs, of python -m bench.spread_step --table; "
             "default: estimates.",
@@ -139,51 +117,51 @@ class Options:
     ] = None
     prefix_cache: Annotated[
         bool,
-        _option("BATON_PREFIX_CACHE", "Keep prefixes of prompts and answers for later prompts."),
+        option("BATON_PREFIX_CACHE", "Keep prefixes of prompts and answers for later prompts."),
     ] = True
     host_cache_gb: Annotated[
         float,
-        _option("BATON_HOST_CACHE_GB", "GB of pinned memory for kept prefixes.", "--host-cache"),
+        option("BATON_HOST_CACHE_GB", "GB of pinned memory for kept prefixes.", "--host-cache"),
     ] = 0.0
-    page_size: Annotated[int, _option("BATON_PAGE_SIZE", "Tokens a page.")] = 64
+    page_size: Annotated[int, option("BATON_PAGE_SIZE", "Tokens a page.")] = 64
     num_pages: Annotated[
-        int, _option("BATON_NUM_PAGES", "Pages in the pool; 0: what fits on a GPU, 1024 on a CPU.")
+        int, option("BATON_NUM_PAGES", "Pages in the pool; 0: what fits on a GPU, 1024 on a CPU.")
     ] = 0
     num_state_slots: Annotated[
         int,
-        _option(
+        option(
             "BATON_NUM_STATE_SLOTS",
             "Sequences the pool holds at most; 0: what fits on a GPU up to 256, 64 on a CPU.",
         ),
     ] = 0
     lookahead: Annotated[
         int | None,
-        _option(
+        option(
             "BATON_LOOKAHEAD",
             "Steps launched ahead of the host: 0 or 1; without it 1 on a GPU, 0 on a CPU.",
         ),
     ] = None
     threads: Annotated[
-        int, _option("BATON_THREADS", "torch threads; 0: the cores, divided by --host-workers.")
+        int, option("BATON_THREADS", "torch threads; 0: the cores, divided by --host-workers.")
     ] = 0
     host_workers: Annotated[
-        int, _option("BATON_HOST_WORKERS", "Workers that share the cores of this host.")
+        int, option("BATON_HOST_WORKERS", "Workers that share the cores of this host.")
     ] = 1
     drain_timeout: Annotated[
-        float, _option("BATON_DRAIN_TIMEOUT", "Seconds to finish after SIGTERM.")
+        float, option("BATON_DRAIN_TIMEOUT", "Seconds to finish after SIGTERM.")
     ] = 30.0
     stall_timeout: Annotated[
         float,
-        _option(
+        option(
             "BATON_STALL_TIMEOUT",
             "Seconds a worker may stand still before it ends itself; 0: for ever.",
         ),
     ] = 60.0
-    poison: Annotated[
-        bool, _option("BATON_POISON", "Fill freed cache memory with NaN (tests).")
-    ] = False
-    log_level: Annotated[str, _option("BATON_LOG_LEVEL", "debug, info, warning …")] = "info"
-    log_json: Annotated[bool, _option("BATON_LOG_JSON", "One JSON object a line.")] = False
+    poison: Annotated[bool, option("BATON_POISON", "Fill freed cache memory with NaN (tests).")] = (
+        False
+    )
+    log_level: Annotated[str, option("BATON_LOG_LEVEL", "debug, info, warning …")] = "info"
+    log_json: Annotated[bool, option("BATON_LOG_JSON", "One JSON object a line.")] = False
 
     def settings(self) -> WorkerSettings:
         """What the command line and the environment say; raises ValueError naming a setting."""
@@ -241,63 +219,6 @@ class Options:
             gpu_share=self.gpu_share,
             spread=self.spread != "off",
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrefillOptions(Options):
-    """Compute prompts and offer their cache to decode workers."""
-
-    role = "prefill"
-
-    max_batch_tokens: MaxBatchTokens = 0
-    max_batch_rows: MaxBatchRows = 16
-    offer_ttl: Annotated[float, _option("BATON_OFFER_TTL", "Seconds an offer may wait.")] = 600.0
-    verify_handoff: VerifyHandoff = False
-
-    def _limits(self, device: Device) -> ColocatedLimits:
-        tokens = self.max_batch_tokens or BATCH_TOKENS[device]
-        return ColocatedLimits(PrefillLimits(tokens, self.max_batch_rows), tokens)
-
-    def _handoff(self) -> HandoffSettings:
-        return HandoffSettings(offer_ttl_s=self.offer_ttl, verify=self.verify_handoff)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecodeOptions(Options):
-    """Pull finished prompts from prefill workers and decode them. While no prefill worker takes
-    work, compute prompts too."""
-
-    role = "decode"
-
-    pull_timeout: Annotated[
-        float, _option("BATON_PULL_TIMEOUT", "Seconds that a copy, and the room for it, may take.")
-    ] = 10.0
-    verify_handoff: VerifyHandoff = False
-    max_tokens_beside_decode: MaxTokensBesideDecode = 2048
-
-    def _limits(self, device: Device) -> ColocatedLimits:
-        tokens = self.max_tokens_beside_decode  # in a burst too: other sequences are decoded here
-        prompts = PrefillLimits(max(tokens, CHUNK_ALIGNMENT), STANDBY_ROWS)
-        return ColocatedLimits(prompts, tokens)
-
-    def _handoff(self) -> HandoffSettings:
-        return HandoffSettings(pull_timeout_s=self.pull_timeout, verify=self.verify_handoff)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ColocatedOptions(Options):
-    """Compute prompts and decode them, on the same device."""
-
-    role = "colocated"
-
-    max_batch_tokens: MaxBatchTokens = 0
-    max_batch_rows: MaxBatchRows = 16
-    max_tokens_beside_decode: MaxTokensBesideDecode = 2048
-
-    def _limits(self, device: Device) -> ColocatedLimits:
-        tokens = self.max_batch_tokens or BATCH_TOKENS[device]
-        prompts = PrefillLimits(tokens, self.max_batch_rows)
-        return ColocatedLimits(prompts, self.max_tokens_beside_decode)
 
 
 def channel_keys() -> ChannelKeys | None:

@@ -24,7 +24,7 @@ from decode.spread_table import Curve, between
 
 MAX_TOKENS_AHEAD = PlacementLimits.max_tokens_ahead
 MAX_BATCH_TOKENS, TOKENS_BESIDE_DECODE = 8_192, 2_048
-"""The defaults of workers on GPUs (worker/options.py)."""
+"""The defaults of workers on GPUs (worker/role_options.py)."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from worker import main
 from worker.main import command
-from worker.options import ColocatedOptions, DecodeOptions, Options, PrefillOptions
+from worker.options import Options
+from worker.role_options import ColocatedOptions, DecodeOptions, PrefillOptions
 from worker.settings import PrefixCacheSettings, WorkerSettings
 
 GIVEN: dict[str, Any] = {"coordinator": "ipc://somewhere", "device": "cpu"}

@@ -1,0 +1,87 @@
+"""What the workers of each role are started with beside the options of all (options.py)."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from colocated.limits import ColocatedLimits
+from engine.config import Device
+from prefill.scheduler import PrefillLimits
+from transport.wire.layout import CHUNK_ALIGNMENT
+from worker.options import Options, option
+from worker.settings import HandoffSettings
+
+BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
+STANDBY_ROWS = 16
+"""Prompts of a batch at a decode worker, which computes some while no prefill worker does."""
+
+MaxBatchTokens = Annotated[
+    int,
+    option("BATON_MAX_BATCH_TOKENS", "Prompt tokens a batch; 0: 8192 on a GPU, 2048 on a CPU."),
+]
+MaxBatchRows = Annotated[int, option("BATON_MAX_BATCH_ROWS", "Prompts a batch.")]
+MaxTokensBesideDecode = Annotated[
+    int,
+    option(
+        "BATON_MAX_TOKENS_BESIDE_DECODE",
+        "Prompt tokens a batch while sequences are decoded: fewer for an even pace of tokens, more "
+        "for prompts that are done sooner. In a burst of prompts it is off.",
+    ),
+]
+VerifyHandoff = Annotated[bool, option("BATON_VERIFY_HANDOFF", "Digest every handoff (tests).")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillOptions(Options):
+    """Compute prompts and offer their cache to decode workers."""
+
+    role = "prefill"
+
+    max_batch_tokens: MaxBatchTokens = 0
+    max_batch_rows: MaxBatchRows = 16
+    offer_ttl: Annotated[float, option("BATON_OFFER_TTL", "Seconds an offer may wait.")] = 600.0
+    verify_handoff: VerifyHandoff = False
+
+    def _limits(self, device: Device) -> ColocatedLimits:
+        tokens = self.max_batch_tokens or BATCH_TOKENS[device]
+        return ColocatedLimits(PrefillLimits(tokens, self.max_batch_rows), tokens)
+
+    def _handoff(self) -> HandoffSettings:
+        return HandoffSettings(offer_ttl_s=self.offer_ttl, verify=self.verify_handoff)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeOptions(Options):
+    """Pull finished prompts from prefill workers and decode them. While no prefill worker takes
+    work, compute prompts too."""
+
+    role = "decode"
+
+    pull_timeout: Annotated[
+        float, option("BATON_PULL_TIMEOUT", "Seconds that a copy, and the room for it, may take.")
+    ] = 10.0
+    verify_handoff: VerifyHandoff = False
+    max_tokens_beside_decode: MaxTokensBesideDecode = 2048
+
+    def _limits(self, device: Device) -> ColocatedLimits:
+        tokens = self.max_tokens_beside_decode  # in a burst too: other sequences are decoded here
+        prompts = PrefillLimits(max(tokens, CHUNK_ALIGNMENT), STANDBY_ROWS)
+        return ColocatedLimits(prompts, tokens)
+
+    def _handoff(self) -> HandoffSettings:
+        return HandoffSettings(pull_timeout_s=self.pull_timeout, verify=self.verify_handoff)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColocatedOptions(Options):
+    """Compute prompts and decode them, on the same device."""
+
+    role = "colocated"
+
+    max_batch_tokens: MaxBatchTokens = 0
+    max_batch_rows: MaxBatchRows = 16
+    max_tokens_beside_decode: MaxTokensBesideDecode = 2048
+
+    def _limits(self, device: Device) -> ColocatedLimits:
+        tokens = self.max_batch_tokens or BATCH_TOKENS[device]
+        prompts = PrefillLimits(tokens, self.max_batch_rows)
+        return ColocatedLimits(prompts, self.max_tokens_beside_decode)
