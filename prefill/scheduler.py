@@ -1,26 +1,21 @@
 """Which prompts to compute next: first come, first served, in chunks, several in a batch.
 
-Pure: no tensors, sockets or clocks. A prompt is admitted when a state slot and all the pages that
-it does not share are free, so it can always be finished. Its chunks end at multiples of 64, except
-the last. The pool that finished prompts occupy until they are pulled is the back-pressure: while it
-is full, nothing new is admitted.
-
-A prompt begins behind what is kept of it, here (reuse.py), in host memory or at a peer (pulls.py).
-One that shares much with a prompt that is being filled waits for it, and lets later ones pass. So
-does one whose grammar is still being compiled: it holds no memory meanwhile.
+Pure: no tensors, sockets or clocks. The next prompt (waiting.py) is admitted when there is room for
+all of it (admission.py). Its chunks end at multiples of 64, except the last. The pool that finished
+prompts occupy until they are pulled is the back-pressure: while it is full, no prompt is admitted.
 """
 
 import logging
-from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.batch import Keep, Row, Sampled, StepResult
 from engine.cache.allocator import CacheAllocator
-from engine.cache.kept import KeptPrefix
-from engine.sequence import WHOLE, Beginning, Scheduled, Sequence
+from engine.sequence import Scheduled, Sequence
+from prefill.admission import Admission
 from prefill.pulls import PrefixPulls
 from prefill.reuse import PrefixReuse
+from prefill.waiting import WaitingPrompts
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
 from transport.wire.offers import PrefixName
 
@@ -58,25 +53,21 @@ class PrefillScheduler:
         reuse: PrefixReuse | None = None,
         pulls: PrefixPulls | None = None,
     ) -> None:
-        self._allocator = allocator
-        self._layout = layout
         self._limits = limits
-        self._headroom = headroom
         self._reuse = reuse
         self._pulls = pulls
-        self.waiting: list[Sequence] = []
+        self._admission = Admission(allocator, layout, headroom, reuse, pulls)
         self.filling: list[Sequence] = []
+        self.waiting = WaitingPrompts(self.filling, reuse)
         self.retiring: set[Sequence] = set()
-        self._following: Sequence | None = None
-        self._has_compared = False
 
     @property
     def has_work(self) -> bool:
         """Whether a call to ``schedule`` could launch something now."""
         if any(_unfinished(sequence) for sequence in self.filling):
             return True
-        following = self._next_waiting()
-        return following is not None and self._has_room(following)
+        following = self.waiting.next()
+        return following is not None and self._admission.has_room(following)
 
     def leaving(self) -> list[Sequence]:
         """Those retiring, but for those that a copy still writes, which may not end."""
@@ -86,12 +77,11 @@ class PrefillScheduler:
         return [*self.waiting, *self.filling]
 
     def add(self, sequence: Sequence) -> None:
-        insort(self.waiting, sequence, key=lambda waiting: waiting.arrival)
-        self._has_compared = False
+        self.waiting.add(sequence)
 
     def compiled(self) -> None:
         """Of sequences that wait here some may be ``compiling`` no longer."""
-        self._has_compared = False
+        self.waiting.changed()
 
     def schedule(self, max_tokens: int | None = None) -> Scheduled | None:
         """The next batch, of at most ``max_tokens`` where the limits allow more, or None without
@@ -116,7 +106,7 @@ class PrefillScheduler:
     def retire(self, scheduled: Scheduled, result: StepResult) -> list[tuple[Sequence, Sampled]]:
         """Take in a batch's result; returns the prompts it finished, still holding their cache."""
         finished = []
-        self._has_compared = False
+        self.waiting.changed()
         for sequence, row, sampled in scheduled.outcomes(result):
             sequence.in_flight -= 1
             if self._reuse is not None:
@@ -135,12 +125,12 @@ class PrefillScheduler:
         if self._pulls is None:
             return []
         for sequence, beginning in self._pulls.done():
-            self._has_compared = False
+            self.waiting.changed()
             sequence.in_flight -= 1
             if sequence.ended:
                 self._release_if_retired(sequence)
             elif beginning is not None:
-                self._begin(sequence, beginning)
+                self._admission.begin(sequence, beginning)
             else:  # a peer has evicted it meanwhile: as if there had been none
                 self.filling.remove(sequence)
                 self._release_if_retired(sequence)
@@ -165,7 +155,7 @@ class PrefillScheduler:
 
     def _stop_using(self, name: PrefixName) -> None:
         """Of what is under way."""
-        self._has_compared = False
+        self.waiting.changed()
         if self._pulls is not None:
             self._pulls.drop(name)
         for sequence in self.filling:
@@ -175,7 +165,7 @@ class PrefillScheduler:
     def end(self, sequence: Sequence) -> None:
         """Stop computing a sequence; its cache is free once its launched steps have retired."""
         sequence.ended = True
-        self._has_compared = False
+        self.waiting.changed()
         if sequence in self.waiting:
             self.waiting.remove(sequence)
         elif sequence in self.filling:
@@ -186,63 +176,17 @@ class PrefillScheduler:
         """Prompts with something left to launch, oldest first, new ones admitted as they fit."""
         unfinished = [sequence for sequence in self.filling if _unfinished(sequence)]
         # The next one is compared with those that are filled also where a batch has no room for it.
-        while (sequence := self._next_waiting()) is not None:
-            if len(unfinished) >= self._limits.max_batch_rows or not self._has_room(sequence):
+        while (sequence := self.waiting.next()) is not None:
+            if len(unfinished) >= self._limits.max_batch_rows:
                 break
+            if not self._admission.has_room(sequence):
+                break
+            self._admission.admit(sequence)
             self.waiting.remove(sequence)
-            self._admit(sequence)
-            self._has_compared = False
+            self.filling.append(sequence)
             if sequence.pulling is None:
                 unfinished.append(sequence)
         return unfinished
-
-    def _next_waiting(self) -> Sequence | None:
-        """The oldest that waits neither for its grammar nor for what another one is about to keep.
-        Asked several times a round: they are compared when prompts have come, begun, advanced or
-        ended, or a grammar is compiled."""
-        if not self._has_compared:
-            self._following, self._has_compared = self._compared(), True
-        return self._following
-
-    def _compared(self) -> Sequence | None:
-        reuse, filling = self._reuse, self.filling
-        compiled = (s for s in self.waiting if not s.compiling)
-        if reuse is None or not filling:
-            return next(compiled, None)
-        return next((s for s in compiled if not reuse.waits(s, filling)), None)
-
-    def _admit(self, sequence: Sequence) -> None:
-        """Give it its pages and state slot, and a beginning."""
-        num_pages = self._num_pages(sequence)
-        prefix = self._shareable(sequence, num_pages)
-        unshared = num_pages + self._headroom()
-        if self._pulls is not None and self._pulls.pays(sequence, prefix, unshared):
-            shared = prefix if self._pulls.shares(sequence, prefix) else None
-            sequence.allocation = self._allocator.reserve(num_pages, shared)
-            sequence.made += [shared] if shared is not None else []
-            self._pulls.start(sequence)
-            sequence.in_flight += 1
-        else:
-            sequence.allocation = self._allocator.reserve(num_pages, prefix)
-            begin = WHOLE if prefix is None else Beginning(prefix.num_tokens, "gpu", prefix)
-            self._begin(sequence, begin)
-        self.filling.append(sequence)
-
-    def _begin(self, sequence: Sequence, beginning: Beginning) -> None:
-        if self._reuse is not None:
-            self._reuse.admitted(sequence, beginning)
-
-    def _has_room(self, sequence: Sequence) -> bool:
-        num_pages = self._num_pages(sequence) + self._headroom()
-        if self._allocator.can_reserve(num_pages):
-            return True
-        return self._shareable(sequence, num_pages) is not None
-
-    def _shareable(self, sequence: Sequence, num_pages: int) -> KeptPrefix | None:
-        return None if self._reuse is None else self._reuse.shareable(sequence, num_pages)
-
-    def _num_pages(self, sequence: Sequence) -> int:
-        return self._layout.pages_for(len(sequence.token_ids))
 
     def _chunk_length(self, sequence: Sequence, budget: int) -> int:
         rest = len(sequence.token_ids) - sequence.num_cached
@@ -269,10 +213,7 @@ class PrefillScheduler:
             self.retiring.add(sequence)
             return
         self.retiring.discard(sequence)
-        if self._reuse is not None:
-            self._reuse.ended(sequence)
-        self._allocator.release(sequence.allocation)
-        sequence.allocation = None
+        self._admission.release(sequence)
 
 
 def _unfinished(sequence: Sequence) -> bool:
