@@ -103,33 +103,53 @@ def down_split(
     DIM: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    BANDS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """As ``down_band``, of the split that ``gate_up_split`` leaves."""
+    """As ``down_band``, of the split that ``gate_up_split`` leaves, for BANDS bands from ``band``
+    on: the first weights of the next are under way while one is finished."""
+    tl.static_assert(BLOCK_K == 2 * H_GROUP)
     R: tl.constexpr = BLOCK_M * PARTS
-    GROUPS: tl.constexpr = DIM // H_GROUP
+    ROUNDS: tl.constexpr = DIM // BLOCK_K
     b_row_q = _both_parts(b_row, BLOCK_M)
     valid_q = b_row_q >= 0
     b_from = tl.maximum(b_row_q, 0).to(tl.int64)
     o_k = tl.arange(0, H_GROUP)[None, :]
     o_n = band + tl.arange(0, BLOCK_N)
     p_rows = p_h + (b_from * PARTS + tl.arange(0, R) % PARTS)[:, None] * DIM + o_k
-    p_row_scales = p_hs + b_from * GROUPS
+    p_row_scales = p_hs + b_from * (DIM // H_GROUP)
     p_band = p_w + expert.to(tl.int64) * (HIDDEN * DIM) + o_n[:, None] * DIM + o_k
-    p_scales += (expert * (HIDDEN // BLOCK_K) + band // BLOCK_K) * (DIM // BLOCK_K)
-    scale = tl.load(p_scales)
-    b_s = tl.load(p_row_scales, mask=valid_q, other=0.0)
-    b_y = tl.zeros((BLOCK_N, R), tl.float32)
-    for group in tl.range(0, GROUPS, num_stages=STAGES):
-        b_w = tl.load(p_band + group * H_GROUP)
-        b_h = tl.load(p_rows + group * H_GROUP, mask=valid_q[:, None], other=0.0)
-        following = tl.minimum(group + 1, GROUPS - 1)
-        next_scale = tl.load(p_scales + following * H_GROUP // BLOCK_K)
-        b_next = tl.load(p_row_scales + following, mask=valid_q, other=0.0)
-        b_part = dot(b_w, tl.trans(b_h), tl.zeros((BLOCK_N, R), tl.float32))
-        b_y += b_part * (b_s * scale)[None, :]
-        scale, b_s = next_scale, b_next
-    b_sum = tl.trans(sum_of_parts(b_y, BLOCK_N, BLOCK_M)) * b_weight[:, None]
+    p_scales += expert * (HIDDEN // BLOCK_K) * ROUNDS
     p_out = p_y + b_out.to(tl.int64) * HIDDEN
-    b_sum = b_sum.to(p_out.dtype.element_ty)
-    tl.store(p_out[:, None] + o_n[None, :], b_sum, mask=(b_row >= 0)[:, None])
+    scale = tl.load(p_scales + band // BLOCK_K * ROUNDS)
+    b_s0 = tl.load(p_row_scales, mask=valid_q, other=0.0)
+    b_s1 = tl.load(p_row_scales + 1, mask=valid_q, other=0.0)
+    b_y = tl.zeros((BLOCK_N, R), tl.float32)
+    # Two groups a round, whose weights share a scale: half as many waits for memory.
+    for i in tl.range(0, BANDS * ROUNDS, num_stages=STAGES):
+        done = i // ROUNDS
+        k = (i - done * ROUNDS) * BLOCK_K
+        row = done * BLOCK_N
+        b_w0 = tl.load(p_band + row * DIM + k)
+        b_w1 = tl.load(p_band + row * DIM + k + H_GROUP)
+        b_h0 = tl.load(p_rows + k, mask=valid_q[:, None], other=0.0)
+        b_h1 = tl.load(p_rows + k + H_GROUP, mask=valid_q[:, None], other=0.0)
+        # Read a round ahead: its use would wait for it.
+        following = tl.minimum(i + 1, BANDS * ROUNDS - 1)
+        next_done = following // ROUNDS
+        next_round = following - next_done * ROUNDS
+        next_block = (band + next_done * BLOCK_N) // BLOCK_K
+        next_scale = tl.load(p_scales + next_block * ROUNDS + next_round)
+        p_next = p_row_scales + next_round * 2
+        b_next0 = tl.load(p_next, mask=valid_q, other=0.0)
+        b_next1 = tl.load(p_next + 1, mask=valid_q, other=0.0)
+        b_part0 = dot(b_w0, tl.trans(b_h0), tl.zeros((BLOCK_N, R), tl.float32))
+        b_part1 = dot(b_w1, tl.trans(b_h1), tl.zeros((BLOCK_N, R), tl.float32))
+        b_y += b_part0 * (b_s0 * scale)[None, :]
+        b_y += b_part1 * (b_s1 * scale)[None, :]
+        scale, b_s0, b_s1 = next_scale, b_next0, b_next1
+        if k == DIM - BLOCK_K:
+            b_sum = tl.trans(sum_of_parts(b_y, BLOCK_N, BLOCK_M)) * b_weight[:, None]
+            b_sum = b_sum.to(p_out.dtype.element_ty)
+            tl.store(p_out[:, None] + (o_n + row)[None, :], b_sum, mask=(b_row >= 0)[:, None])
+            b_y = tl.zeros((BLOCK_N, R), tl.float32)

@@ -36,6 +36,8 @@ class Tiles:
     warps: int
     split_stages: int = 2
     """Rounds in flight where weights in FP8 meet a split."""
+    bands: int = 1
+    """Tiles of rows that a program of ``down`` in FP8 does, one after the other."""
 
     def arguments(self) -> dict[str, Any]:
         return {
@@ -94,12 +96,13 @@ def expert_down(
     BLOCK_K: tl.constexpr,
     FP8: tl.constexpr,
     SPLIT_STAGES: tl.constexpr,
+    BANDS: tl.constexpr,
 ):
-    """``down_band`` of an expert, in FP8 ``down_split``."""
+    """``down_band`` of an expert, in FP8 ``down_split``; BANDS is 1 elsewhere."""
     if FP8:
         down_split(
             p_h, p_hs, p_w, p_scales, expert, p_y, b_pair, b_out, b_weight, band,
-            HIDDEN, DIM, BLOCK_M, BLOCK_N, SPLIT_STAGES,
+            HIDDEN, DIM, BLOCK_M, BLOCK_N, BANDS, SPLIT_STAGES,
         )  # fmt: skip
     else:
         down_band(
@@ -190,13 +193,14 @@ def _down_kernel(
     FP8: tl.constexpr,
     SHARED_FP8: tl.constexpr,
     SPLIT_STAGES: tl.constexpr,
+    BANDS: tl.constexpr,
     PLANNED: tl.constexpr,
     SINGLE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     tile = tl.program_id(1) - shared_tiles
     o_m = tl.arange(0, BLOCK_M)
-    band = tl.program_id(0) * BLOCK_N
+    band = tl.program_id(0) * (BLOCK_N * BANDS)
     expert = tile * 0
     count = 1
     if tile >= 0:
@@ -216,11 +220,12 @@ def _down_kernel(
         b_row = tl.where(b_token < num_tokens, b_token, -1)
         b_weight = tl.full((BLOCK_M,), 1.0, tl.float32)
         wait_for_inputs(PDL)
-        down_band(
-            p_shared_h, p_shared_w, p_shared_scales, expert, p_y,
-            b_row, b_token * SLOTS + TOP_K, b_weight, band,
-            HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, SHARED_FP8,
-        )  # fmt: skip
+        for i in range(BANDS):
+            down_band(
+                p_shared_h, p_shared_w, p_shared_scales, expert, p_y,
+                b_row, b_token * SLOTS + TOP_K, b_weight, band + i * BLOCK_N,
+                HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, SHARED_FP8,
+            )  # fmt: skip
     elif PLANNED:
         wait_for_inputs(PDL)
         p_list = p_lists + expert * num_tokens
@@ -230,7 +235,7 @@ def _down_kernel(
             b_out = b_pair // TOP_K * SLOTS + b_pair % TOP_K
             expert_down(
                 p_h, p_hs, p_w, p_scales, expert, p_y, b_pair, b_out, b_weight, band,
-                HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES,
+                HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES, BANDS,
             )  # fmt: skip
     else:
         _, is_first, b_pair = all_tokens(p_ids, tile, num_tokens, TOP_K, BLOCK_M, SINGLE)
@@ -240,7 +245,7 @@ def _down_kernel(
             b_out = b_pair // TOP_K * SLOTS + b_pair % TOP_K
             expert_down(
                 p_h, p_hs, p_w, p_scales, expert, p_y, b_pair, b_out, b_weight, band,
-                HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES,
+                HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES, BANDS,
             )  # fmt: skip
 
 
@@ -274,7 +279,8 @@ def experts(
     in_tiles, out_tiles = tiles or tiles_of(num_tokens, in_fp8)
     block_m = block_rows(num_tokens)
     assert dim % in_tiles.rows == hidden % in_tiles.k == 0
-    assert hidden % out_tiles.rows == dim % out_tiles.k == 0
+    assert hidden % (out_tiles.rows * out_tiles.bands) == dim % out_tiles.k == 0
+    assert out_fp8 or out_tiles.bands == 1
     assert not out_fp8 or out_tiles.k == FP8_K.value
     (rows, row_scales), (h, h_scales) = inputs_of(x, split, down, num_tokens * top_k, in_fp8)
     slots, shared_tiles, shared_h = top_k, 0, x
@@ -316,7 +322,7 @@ def experts(
         **shape,
         **overlap(x),
     )
-    _down_kernel[(hidden // out_tiles.rows, shared_tiles + grid_m)](
+    _down_kernel[(hidden // out_tiles.rows // out_tiles.bands, shared_tiles + grid_m)](
         h,
         h_scales,
         ids,
@@ -335,6 +341,7 @@ def experts(
         SLOTS=slots,
         FP8=out_fp8,
         SHARED_FP8=shared_fp8,
+        BANDS=out_tiles.bands,
         **out_tiles.arguments(),
         **shape,
         **overlap(x),
@@ -371,7 +378,8 @@ def tiles_of(num_tokens: int, fp8: bool) -> tuple[Tiles, Tiles]:
     """(for gate_up, for down), as measured on an H200."""
     if fp8:
         rows = 64 if num_tokens <= 8 else 128
-        return Tiles(64, 128, 3, 4, split_stages=5), Tiles(rows, 128, 3, 4, split_stages=6)
+        down = Tiles(rows, 128, 3, 4, split_stages=3, bands=2 if 1 < num_tokens <= 8 else 1)
+        return Tiles(64, 128, 3, 4, split_stages=5), down
     if num_tokens <= 256:
         return Tiles(32, 256, 3, 4), Tiles(128, 128, 3, 4)
     return Tiles(64, 128, 3, 4), Tiles(128, 64, 4, 4)

@@ -54,24 +54,27 @@ def _down_kernel(
     FP8: tl.constexpr,
     SHARED_FP8: tl.constexpr,
     SPLIT_STAGES: tl.constexpr,
+    BANDS: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Programs of the first ``shared_tiles`` do the shared expert, the others an expert each."""
     SLOTS: tl.constexpr = TOP_K + 1
     tile = tl.program_id(1) - shared_tiles
     o_m = tl.arange(0, BLOCK_M)
-    band = tl.program_id(0) * BLOCK_N
+    band = tl.program_id(0) * (BLOCK_N * BANDS)
     place = tl.load(p_control + PLACE)
     if tile < 0:
         b_token = (tile + shared_tiles) * BLOCK_M + o_m
         b_row = tl.where(b_token < rows_each, b_token, -1)
         p_own = float_pointers(member_address(p_addresses, place) + RETURNED)
         wait_for_inputs(PDL)
-        down_band(
-            p_shared_h, p_shared_w, p_shared_scales, tile * 0, p_own,
-            b_row, b_token * SLOTS + TOP_K, tl.full((BLOCK_M,), 1.0, tl.float32), band,
-            HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, SHARED_FP8,
-        )  # fmt: skip
+        b_weight = tl.full((BLOCK_M,), 1.0, tl.float32)
+        for i in range(BANDS):
+            down_band(
+                p_shared_h, p_shared_w, p_shared_scales, tile * 0, p_own,
+                b_row, b_token * SLOTS + TOP_K, b_weight, band + i * BLOCK_N,
+                HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, SHARED_FP8,
+            )  # fmt: skip
     else:
         # Written by the launch before the last one: they can be read before the wait.
         count = tl.load(p_counts + tile)
@@ -93,7 +96,7 @@ def _down_kernel(
                 b_out = b_row % rows_each * SLOTS + b_slot
                 expert_down(
                     p_h, p_hs, p_w, p_scales, tile, p_home, b_pair, b_out, b_weight, band,
-                    HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES,
+                    HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES, BANDS,
                 )  # fmt: skip
 
 
@@ -129,7 +132,8 @@ def experts(
         assert shared_down.shape == (hidden, dim)
         shared_tiles = triton.cdiv(rows_each, block_m)
     assert dim % in_tiles.rows == hidden % in_tiles.k == 0
-    assert hidden % out_tiles.rows == dim % out_tiles.k == 0
+    assert hidden % (out_tiles.rows * out_tiles.bands) == dim % out_tiles.k == 0
+    assert out_fp8 or out_tiles.bands == 1
     (x, x_scales), (h, h_scales) = inputs_of(rows.x, None, down, num_rows * top_k, in_fp8)
     gate_up_kernel[(dim // in_tiles.rows, num_experts)](
         x,
@@ -152,7 +156,7 @@ def experts(
         **in_tiles.arguments(),
         **overlap(h),
     )
-    _down_kernel[(hidden // out_tiles.rows, shared_tiles + num_experts)](
+    _down_kernel[(hidden // out_tiles.rows // out_tiles.bands, shared_tiles + num_experts)](
         h,
         h_scales,
         rows.lists,
@@ -175,6 +179,7 @@ def experts(
         BLOCK_M=block_m,
         FP8=out_fp8,
         SHARED_FP8=shared_fp8,
+        BANDS=out_tiles.bands,
         **out_tiles.arguments(),
         **overlap(h),
     )

@@ -17,7 +17,7 @@ from engine.kernels.triton_split import Split, split_rows
 from engine.model.matrix import FP8, Matrix
 from tests.kernels.closeness import relative_error
 
-NUM_EXPERTS, TOP_K, HIDDEN, DIM = 6, 2, 256, 128
+NUM_EXPERTS, TOP_K, HIDDEN, DIM = 6, 2, 256, 256
 BF16 = torch.bfloat16
 CLOSE = 8e-3
 
@@ -155,15 +155,15 @@ def some_experts(device: torch.device) -> tuple[Matrix, Matrix]:
 
 
 @pytest.mark.parametrize("shared_fp8", [False, True])
-@pytest.mark.parametrize("num_tokens", [1, 5, 37])
-def test_experts(num_tokens: int, shared_fp8: bool, device: torch.device) -> None:
+@pytest.mark.parametrize(("num_tokens", "bands"), [(1, 1), (5, 2), (37, 1)])
+def test_experts(num_tokens: int, bands: int, shared_fp8: bool, device: torch.device) -> None:
     x, (gate_up, down) = draw(num_tokens, HIDDEN, device=device), some_experts(device)
     ids, weights = routed(num_tokens, device)
     shared = draw(num_tokens, DIM, device=device)
     shared_down = mixed(HIDDEN, 0, DIM, device)
     if not shared_fp8:
         shared_down = Matrix.of(shared_down.dequantised())
-    tiles = DecodeTiles(64, 128, 2, 4), DecodeTiles(128, 128, 2, 4)
+    tiles = DecodeTiles(64, 128, 2, 4), DecodeTiles(128 // bands, 128, 2, 4, bands=bands)
     y = experts(x, ids, weights, gate_up, down, (shared, shared_down), tiles)
     live = num_tokens - num_tokens // 4
     expected = true_contributions(x, ids, weights, gate_up, down)
@@ -175,10 +175,11 @@ def test_a_tokens_result_does_not_depend_on_its_batch(device: torch.device) -> N
     x, (gate_up, down) = draw(20, HIDDEN, device=device), some_experts(device)
     ids = torch.rand(20, NUM_EXPERTS).argsort(1)[:, :TOP_K].int().to(device)
     weights = torch.rand(20, TOP_K).to(device)
-    both = DecodeTiles(64, 128, 2, 4), DecodeTiles(128, 128, 2, 4)
-    packed = experts(x, ids, weights, gate_up, down, tiles=both)
-    alone = experts(x[2:3], ids[2:3], weights[2:3], gate_up, down, tiles=both)
-    assert torch.equal(packed[:, 2], alone[:, 0])
+    gate, whole = DecodeTiles(64, 128, 2, 4), DecodeTiles(128, 128, 2, 4)
+    packed = experts(x, ids, weights, gate_up, down, tiles=(gate, whole))
+    for each in (whole, DecodeTiles(64, 128, 2, 4, bands=2)):
+        alone = experts(x[2:3], ids[2:3], weights[2:3], gate_up, down, tiles=(gate, each))
+        assert torch.equal(packed[:, 2], alone[:, 0])
     w = mixed(256, 33, HIDDEN, device)
     tiles = Tiles(64, 64, 2, 4, True)
     assert torch.equal(
