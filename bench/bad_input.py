@@ -12,30 +12,24 @@ Exit code: 0 all targets met, 1 one missed, 2 could not measure.
 """
 
 import asyncio
-import http.client
-import multiprocessing
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 import httpx
 import typer
 
 from bench import environment, stack
 from bench.bad_bodies import BAD
+from bench.bad_input_beside import Streams, pinging
 from bench.environment import ROOT
 from bench.measures import percentile
 from bench.prometheus import series
 from bench.result_file import document, write
 
 MS = 1000.0
-_PING_EVERY_S = 0.005
 _CHAT = "/v1/chat/completions"
 
 
@@ -51,71 +45,6 @@ class Answered:
     status: int
     took_s: float
     param: str
-
-
-# ---- what runs beside
-
-
-def _ping(url: str, told: Connection) -> None:
-    """In a process of its own: (at, took) in seconds of each answer, sent when it is asked for."""
-    where = urlsplit(url)
-    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=60)
-    found: list[tuple[float, float]] = []
-    while not told.poll(_PING_EVERY_S):
-        began = time.monotonic()
-        connection.request("GET", "/ping")
-        connection.getresponse().read()
-        found.append((began, time.monotonic() - began))
-    told.send(found)
-
-
-@contextmanager
-def pinging(url: str) -> Iterator[list[tuple[float, float]]]:
-    """The list is filled when the context is left."""
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=_ping, args=(url, theirs), daemon=True)
-    process.start()
-    found: list[tuple[float, float]] = []
-    try:
-        yield found
-    finally:
-        ours.send(None)
-        found += ours.recv()
-        process.join(10)
-
-
-class Streams:
-    """Completions that run one after the other, several at a time, until they are told to end."""
-
-    def __init__(self, client: httpx.AsyncClient, num: int) -> None:
-        self.num_failed = self.num_ended = 0
-        self._client = client
-        self._ending = False
-        self._gaps: list[tuple[float, float]] = []
-        self._tasks = [asyncio.create_task(self._run(i)) for i in range(num)]
-
-    async def end(self) -> list[tuple[float, float]]:
-        """The gaps between chunks, as (from, to)."""
-        self._ending = True
-        await asyncio.gather(*self._tasks)
-        return self._gaps
-
-    async def _run(self, number: int) -> None:
-        body = {"prompt": [40 + number] * 8, "max_tokens": 200, "ignore_eos": True, "stream": True}
-        while not self._ending:
-            last, done = time.monotonic(), False
-            async with self._client.stream("POST", "/v1/completions", json=body) as response:
-                async for line in response.aiter_lines():
-                    done = done or line == "data: [DONE]"
-                    if line.startswith("data: {"):
-                        self._gaps.append((last, time.monotonic()))
-                        last = time.monotonic()
-            self.num_ended += 1
-            self.num_failed += not done
-
-
-# ---- a run
 
 
 async def _send(client: httpx.AsyncClient, name: str, body: bytes) -> Answered:

@@ -22,11 +22,11 @@ import typer
 from bench import stack
 from bench.commands import CommandFailed
 from bench.harness.cannot_measure import CannotMeasure
-from bench.interference import NotMeasured
 from bench.node import measurements
 from bench.node.plan import Kind, Part, Served, Starts, fits
 from bench.node.settings import Settings
 from bench.result_file import ResultFileBad
+from bench.token_gaps import NotMeasured
 
 GRACE_S, LEAST_S = 15.0, 5.0
 State = Literal["done", "done before", "failed", "left out", "not yet"]

@@ -1,0 +1,79 @@
+"""The gaps between tokens of streams that run at the same time, and beside prompts that arrive
+(bench/interference.py)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bench.harness.client.record import Record
+from bench.measures import percentile
+
+MS = 1000.0
+
+Span = tuple[float, float]
+"""(begin, end) in seconds of one clock."""
+
+
+class NotMeasured(Exception):
+    """The server cannot be asked, or the run has no time in which all streams ran."""
+
+
+def figures(
+    quiet: Sequence[Record], disturbed: Sequence[Record], arrivals: Sequence[Record]
+) -> dict[str, Any]:
+    """Of the streams alone, beside ``arrivals``, and of those. Raises NotMeasured."""
+    span = steady(disturbed)
+    gaps = gaps_within(disturbed, span)
+    waits = [(r.due_at_s, r.arrivals[0].at_s) for r in arrivals if r.arrivals]
+    within = [(a, b) for a, b in waits if span[0] <= a and b <= span[1]]
+    ttfts = [end - begin for begin, end in within]
+    return {
+        "quiet": pace(gaps_within(quiet, steady(quiet))),
+        "disturbed": pace(gaps),
+        "beside_a_prompt": pace(touching(gaps, waits)),
+        "steady_s": span[1] - span[0],
+        "arrivals": {
+            "sent": len(arrivals),
+            "within_steady": len(within),
+            "failed": [f"{r.failure}: {r.detail}" for r in arrivals if not r.ok],
+            "ttft_p50_ms": MS * percentile(ttfts, 0.5) if ttfts else None,
+            "ttft_p99_ms": MS * percentile(ttfts, 0.99) if ttfts else None,
+        },
+    }
+
+
+def steady(streams: Sequence[Record]) -> Span:
+    """From when every stream has begun until the first one ends. Raises NotMeasured."""
+    begin = max(r.arrivals[0].at_s for r in streams)
+    end = min(r.arrivals[-1].at_s for r in streams)
+    if end <= begin:
+        raise NotMeasured("no time in which all streams ran: they need more tokens")
+    return begin, end
+
+
+def gaps_within(streams: Sequence[Record], span: Span) -> list[Span]:
+    """The gaps between two tokens of a stream that lie in ``span``."""
+    pairs = [
+        (a.at_s, b.at_s)
+        for record in streams
+        for a, b in zip(record.arrivals, record.arrivals[1:], strict=False)
+    ]
+    return [(a, b) for a, b in pairs if span[0] <= a and b <= span[1]]
+
+
+def touching(gaps: Sequence[Span], spans: Sequence[Span]) -> list[Span]:
+    """The gaps that share time with any of ``spans``."""
+    return [(a, b) for a, b in gaps if any(a < end and begin < b for begin, end in spans)]
+
+
+def pace(gaps: Sequence[Span]) -> dict[str, float]:
+    """Percentiles of gaps, in milliseconds; empty without any."""
+    lengths = [b - a for a, b in gaps]
+    if not lengths:
+        return {"gaps": 0}
+    return {
+        "gaps": len(lengths),
+        "itl_p50_ms": MS * percentile(lengths, 0.5),
+        "itl_p90_ms": MS * percentile(lengths, 0.9),
+        "itl_p99_ms": MS * percentile(lengths, 0.99),
+        "itl_max_ms": MS * max(lengths),
+    }

@@ -1,0 +1,108 @@
+"""What the benchmark of bad requests measures beside them, and what it calls a miss."""
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+import pytest
+
+from bench.bad_bodies import BAD
+from bench.bad_input import Targets, problems
+from bench.bad_input_beside import Streams, pinging
+
+NAME = next(iter(BAD))
+GOOD = {"name": NAME, "status": 400, "took_s": 0.1, "param": BAD[NAME].param}
+CHUNKS = ['data: {"n": 1}', 'data: {"n": 2}', "data: [DONE]"]
+
+
+def phases(answer: dict[str, Any], ping_ms: float = 1.0) -> dict[str, Any]:
+    return {"answers": [answer], "ping": {"max_ms": ping_ms}}
+
+
+def test_what_misses_its_target_is_named_with_its_phase() -> None:
+    results = {
+        "single": phases(GOOD | {"took_s": 1.5}),
+        "together": phases(GOOD | {"status": 200}, ping_ms=70.0),
+        "distinct": phases(GOOD | {"status": 503, "took_s": 9.0}),
+        "streams": {"ended": 5, "failed": 1},
+    }
+    assert problems(results, Targets()) == [
+        f"single: {NAME}: 1.50 s",
+        f"together: {NAME}: status 200",
+        "together: an answer to /ping took 70 ms",
+        "1 streams failed",
+    ]
+    results["single"] = phases(GOOD | {"param": "another"})
+    assert problems(results, Targets())[0] == f"single: {NAME}: blames 'another'"
+
+
+async def test_streams_go_on_until_they_are_told_to_end() -> None:
+    last, told = asyncio.Event(), asyncio.Event()
+    bodies = [CHUNKS, CHUNKS[:1], CHUNKS]  # the second one breaks off
+
+    async def answer(_: httpx.Request) -> httpx.Response:
+        body = bodies.pop(0)
+        if not bodies:
+            last.set()
+            await told.wait()
+        return httpx.Response(200, text="\n\n".join(body))
+
+    transport = httpx.MockTransport(answer)
+    async with httpx.AsyncClient(base_url="http://stub", transport=transport) as client:
+        streams = Streams(client, 1)
+        await last.wait()
+        ending = asyncio.create_task(streams.end())
+        await asyncio.sleep(0)
+        told.set()
+        gaps = await ending
+    assert (streams.num_ended, streams.num_failed) == (3, 1)
+    assert len(gaps) == 5
+    assert all(begin <= end for begin, end in gaps)
+
+
+@contextmanager
+def server(*, answers: bool) -> Iterator[tuple[str, threading.Event]]:
+    """Its URL, and whether it was asked twice; or once where it ends the connection instead."""
+    asked, twice = itertools.count(1), threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            if next(asked) > answers:
+                twice.set()
+            if answers:
+                self.send_response(204)
+                self.end_headers()
+            self.close_connection = not answers
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{serving.server_port}", twice
+        serving.shutdown()
+
+
+def test_pings_are_told_when_the_context_is_left() -> None:
+    with server(answers=True) as (url, twice):
+        before = time.monotonic()
+        with pinging(url) as pings:
+            assert twice.wait(30)
+    assert len(pings) >= 2
+    assert all(at > before and took > 0 for at, took in pings)
+
+
+def test_a_server_that_does_not_answer_is_no_endless_wait() -> None:
+    with (
+        server(answers=False) as (url, asked),
+        pytest.raises(ConnectionError, match="/ping has ended"),
+        pinging(url),
+    ):
+        assert asked.wait(30)
