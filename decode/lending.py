@@ -15,8 +15,8 @@ own (decode/lockstep.py).
 from collections.abc import Sequence
 from dataclasses import replace
 
-from decode.lockstep import Together, agreed
 from decode.spread_record import Record, Stance
+from decode.spread_round import Together, agreed
 
 
 class LendingRounds:

@@ -34,23 +34,13 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, Literal
 
-from decode.spread_policy import Load, SpreadPolicy
+from decode.spread_gain import Load
+from decode.spread_policy import SpreadPolicy
 from decode.spread_record import Record, Stance
+from decode.spread_round import Together, agreed
 
 LOCAL: Final = "local"
 WAIT: Final = "wait"
-
-
-@dataclass(frozen=True)
-class Together:
-    """All members launch ``round`` now, of at most ``rows`` sequences of a member and ``drafts`` of
-    a sequence; all have ``total`` tokens. They count on ``lenders`` more to share it."""
-
-    round: int
-    rows: int
-    total: int
-    lenders: int = 0
-    drafts: int = 0
 
 
 Decision = Together | Literal["local", "wait"]
@@ -245,18 +235,6 @@ class Lockstep:
         """A member that was late counts again once it moves."""
         for place in [i for i, missed in self._missed.items() if others[i] != missed]:
             del self._missed[place]
-
-
-def agreed(members: Sequence[Record | None], number: int) -> Together | None:
-    """The step of a round that all of these members have committed to, else None."""
-    here = [each for each in members if each and each.committed_to(number) is not None]
-    if len(here) < len(members):
-        return None
-    rows = [each.committed_to(number) or 0 for each in here]
-    drafts = [each.drafts_in(number) for each in here]
-    total = sum(num * (1 + more) for num, more in zip(rows, drafts, strict=True))
-    lenders = max(each.lenders_in(number) for each in here)
-    return Together(number, max(rows), total, lenders, max(drafts))
 
 
 def _present(records: Sequence[Record | None]) -> list[Record]:

@@ -1,19 +1,16 @@
 """Whether the members of a group compute their next decode step together. Pure.
 
-A spread step reads each active expert once for all members, and exchanges tokens 80 times: of each
-sequence the certain one, and its drafts. Few tokens have few experts in common, so that local steps
-are faster. A spread step has room for fewer drafts where a member has many sequences: what counts
-is how many tokens come of a step for its time (decode/spread_table.py), each kind of step with the
-number of drafts that is best for it.
+A group begins to where that promises a gain (spread_gain.py), or from a number of tokens on, and
+goes on for a little less, or it would go in and out.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil
 
-from decode.spread_table import LOCAL, StepTable, shipped
-from engine.spread.shapes import Shapes, SpreadShape, fits, shape_for
+from decode.spread_gain import Load, SpreadGain
+from decode.spread_table import StepTable, shipped
+from engine.spread.shapes import Shapes, SpreadShape
 from transport.wire.spread import MAX_ROWS
 
 DEFAULT = "off"
@@ -24,106 +21,53 @@ ENTERS_FROM = {"estimated": 1.1, "measured": 1.03}
 that has entered stays as long as it promises as many as local steps."""
 MOST_KEPT = 1024
 STAYS_ABOVE = 0.75
-"""Where ``--spread`` is a number of tokens: with so much of them a group stays, or it would go in
-and out."""
+"""Where ``--spread`` is a number of tokens: a group stays with so much of them."""
+WITHOUT_DRAFTS: Shapes = (SpreadShape(MAX_ROWS),)
 
 
-@dataclass(frozen=True, order=True)
-class Load:
-    """A member's next step: of ``rows`` sequences, each of which verifies up to ``drafts`` drafts.
-    ``acceptance`` is how often a draft is accepted whose predecessors were."""
-
-    rows: int
-    drafts: int = 0
-    acceptance: float = 0.0
-
-    @property
-    def tokens(self) -> int:
-        return self.rows * (1 + self.drafts)
-
-    def expected(self, num_drafts: int) -> float:
-        """Tokens that come of a step with so many drafts."""
-        return self.rows * sum(self.acceptance**place for place in range(num_drafts + 1))
-
-
-@dataclass(frozen=True, eq=False)
 class SpreadPolicy:
     """``setting``: ``auto``, or the tokens of all members from which a group begins to spread its
-    steps. ``drafts``: the numbers of drafts that a step may have; ``shapes``: those of spread
-    steps. ``num_sharing`` are the members that decode, and the lenders that have nothing to do.
-    What was computed is kept: loads change more rarely than steps are taken."""
+    steps. ``drafts``, ``shapes``, ``table`` (None: the shipped one) and ``num_sharing`` are those
+    of SpreadGain. What was computed is kept as long as the policy is: loads change more rarely than
+    steps are taken."""
 
-    setting: str
-    drafts: tuple[int, ...] = (0,)
-    shapes: Shapes = (SpreadShape(MAX_ROWS),)
-    table: StepTable = field(default_factory=shipped)
+    def __init__(
+        self,
+        setting: str,
+        drafts: tuple[int, ...] = (0,),
+        shapes: Shapes = WITHOUT_DRAFTS,
+        table: StepTable | None = None,
+    ) -> None:
+        table = table or shipped()
+        self._setting = setting
+        self._enters_from = ENTERS_FROM[table.source]
+        gain = SpreadGain(drafts, shapes, table)
+        self._gain = lru_cache(MOST_KEPT)(gain.gain)
+        self._saved_ms = lru_cache(MOST_KEPT)(gain.saved_ms)
+        self._draft_costs = lru_cache(MOST_KEPT)(gain.draft_costs)
 
     def enters(self, loads: Sequence[Load], num_sharing: int) -> bool:
-        if self.setting == "auto":
-            return self.gain(loads, num_sharing) >= ENTERS_FROM[self.table.source]
-        return num_sharing > 1 and _tokens(loads) >= int(self.setting)
+        if self._setting == "auto":
+            return self.gain(loads, num_sharing) >= self._enters_from
+        return num_sharing > 1 and _tokens(loads) >= int(self._setting)
 
     def stays(self, loads: Sequence[Load], num_sharing: int) -> bool:
-        if self.setting == "auto":
+        if self._setting == "auto":
             return self.gain(loads, num_sharing) >= 1.0
-        return num_sharing > 1 and _tokens(loads) >= ceil(int(self.setting) * STAYS_ABOVE)
+        return num_sharing > 1 and _tokens(loads) >= ceil(int(self._setting) * STAYS_ABOVE)
 
     def gain(self, loads: Sequence[Load], num_sharing: int) -> float:
         """Tokens a second of spread steps, over those of local ones; 0 where there are none."""
-        return _gain(self, _kept(loads), num_sharing)
-
-    def _gain(self, loads: Sequence[Load], num_sharing: int) -> float:
-        most = max((load.rows for load in loads), default=0)
-        if num_sharing < 2 or not most or not fits(self.shapes, most):
-            return 0.0
-        spread = max(
-            sum(load.expected(num) for load in loads) / self._spread_ms(loads, num_sharing, num)
-            for num in self._drafts_of(num_sharing, most)
-        )
-        return spread / sum(self._local_rate(load) for load in loads if load.rows)
+        return self._gain(_kept(loads), num_sharing)
 
     def saved_ms(self, loads: Sequence[Load], num_sharing: int, num_drafts: int) -> float:
-        """How much longer a step would take the other members with one member less to share it:
-        the one with the fewest sequences."""
-        return _saved_ms(self, _kept(loads), num_sharing, num_drafts)
-
-    def _saved_ms(self, loads: Sequence[Load], num_sharing: int, num_drafts: int) -> float:
-        if not loads or num_drafts not in self._drafts_of(num_sharing, max(x.rows for x in loads)):
-            return 0.0
-        now_ms = self._spread_ms(loads, num_sharing, num_drafts)
-        others = sorted(loads, key=lambda load: load.rows)[1:]
-        most = max((load.rows for load in others), default=0)
-        if not most:
-            return 0.0
-        if num_sharing > 2 and self.table.has(num_sharing - 1, num_drafts):
-            return self._spread_ms(others, num_sharing - 1, num_drafts) - now_ms
-        return self.table.local_ms(most, num_drafts) - now_ms
+        """How much longer a step would take the other members with one member less to share it."""
+        return self._saved_ms(_kept(loads), num_sharing, num_drafts)
 
     def draft_costs(self, loads: Sequence[Load], num_sharing: int) -> tuple[float, ...]:
         """What a spread step with 1, 2, … drafts takes, in spread steps without, as far as the
         largest member has room for them."""
-        return _draft_costs(self, _kept(loads), num_sharing)
-
-    def _draft_costs(self, loads: Sequence[Load], num_sharing: int) -> tuple[float, ...]:
-        most = max(load.rows for load in loads)
-        known = self._drafts_of(num_sharing, most)
-        longest = next(num for num in range(len(known) + 1) if num not in known)
-        times = [self._spread_ms(loads, num_sharing, num) for num in range(longest)]
-        return tuple(ms / times[0] for ms in times[1:])
-
-    def _local_rate(self, load: Load) -> float:
-        table = self.table
-        known = [num for num in self.drafts if table.has(LOCAL, num)] or [0]
-        return max(load.expected(num) / table.local_ms(load.rows, num) for num in known)
-
-    def _spread_ms(self, loads: Sequence[Load], num_sharing: int, num_drafts: int) -> float:
-        most, total = max(load.rows for load in loads), sum(load.rows for load in loads)
-        return self.table.spread_ms(num_sharing, most, num_drafts, total * (1 + num_drafts))
-
-    def _drafts_of(self, num_sharing: int, most_rows: int) -> list[int]:
-        """That a spread step may have, by its shapes, and by the table."""
-        allowed = {shape_for(self.shapes, most_rows, num).num_drafts for num in self.drafts}
-        return [num for num in sorted(allowed) if self.table.has(num_sharing, num)] or [0]
+        return self._draft_costs(_kept(loads), num_sharing)
 
 
 def require_spread(setting: str, name: str = "spread") -> None:
@@ -137,10 +81,5 @@ def _tokens(loads: Sequence[Load]) -> int:
 
 
 def _kept(loads: Sequence[Load]) -> tuple[Load, ...]:
-    """All that times and rates depend on, in whatever order."""
+    """All that a gain depends on, in whatever order."""
     return tuple(sorted(Load(load.rows, 0, load.acceptance) for load in loads))
-
-
-_gain = lru_cache(MOST_KEPT)(SpreadPolicy._gain)
-_saved_ms = lru_cache(MOST_KEPT)(SpreadPolicy._saved_ms)
-_draft_costs = lru_cache(MOST_KEPT)(SpreadPolicy._draft_costs)

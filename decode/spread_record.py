@@ -7,7 +7,7 @@ lenders.
 from dataclasses import dataclass
 from enum import IntEnum
 
-from decode.spread_policy import Load
+from decode.spread_gain import Load
 
 
 class Stance(IntEnum):

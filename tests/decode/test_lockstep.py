@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from decode.lending import LendingRounds
-from decode.lockstep import LOCAL, WAIT, Decision, Lockstep, LockstepTimes, Together
+from decode.lockstep import LOCAL, WAIT, Decision, Lockstep, LockstepTimes
 from decode.spread_policy import SpreadPolicy, require_spread
 from decode.spread_record import Record, Stance
+from decode.spread_round import Together
 
 TIMES = LockstepTimes(enter_s=1.0, step_s=0.2, back_off_s=1.0, max_back_off_s=4.0)
 

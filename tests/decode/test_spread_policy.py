@@ -1,11 +1,13 @@
 """When members compute a step together, by a table of what steps take."""
 
 import json
+import weakref
 from pathlib import Path
 
 import pytest
 
-from decode.spread_policy import Load, SpreadPolicy
+from decode.spread_gain import Load
+from decode.spread_policy import SpreadPolicy
 from decode.spread_table import SHIPPED, Experts, StepTable, StepTime, document, read, shipped
 from engine.spread.shapes import draft_shapes
 
@@ -35,6 +37,17 @@ def test_few_sequences_take_local_steps_and_more_members_need_fewer_of_each() ->
         for rows in range(1, 129):
             loads = alike(rows, members)
             assert policy.stays(loads, members) or not policy.enters(loads, members)
+
+
+def test_what_was_computed_goes_with_its_policy() -> None:
+    policy = auto(DRAFTS)
+    loads = alike(32, 2, 0.85)
+    assert policy.gain(loads, 2) == policy.gain(loads, 2) > 0.0
+    assert policy.saved_ms(loads, 2, 1) > 0.0
+    assert policy.draft_costs(loads, 2)
+    kept = weakref.ref(policy)
+    del policy
+    assert kept() is None
 
 
 def test_no_sequence_or_no_other_member_is_no_spread_step() -> None:
