@@ -12,6 +12,7 @@ from starlette.types import Scope
 
 NAME_PATTERN = r"[A-Za-z0-9._:/+=@#~-]{1,128}"
 """Of a whole name."""
+_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")
 _MAX_NAMES = 20_000
 _CHOICE = re.compile(r"(.+)(-\d+)")
 _IN_SCOPE = "baton.given_name"
@@ -34,15 +35,21 @@ class ResponseNames:
             self._ids.popitem(last=False)
         return name
 
-    def request_id(self, name: str) -> str:
-        """The newest id under this name, which may end with the number of a choice; ``name`` itself
-        where there is none."""
+    def request_id(self, response_id: str) -> str:
+        """The newest id under a name, which may end with the number of a choice. ``response_id`` is
+        the name, with or without what the ids of an API's responses begin with; where no response
+        is named so, it is the id itself."""
+        prefix = next((each for each in _PREFIXES if response_id.startswith(each)), "")
+        bare = response_id.removeprefix(prefix)
+        return self._named(bare) or self._named(response_id) or bare
+
+    def _named(self, name: str) -> str | None:
         if name in self._ids:
             return self._ids[name]
         choice = _CHOICE.fullmatch(name)
         if choice is not None and choice[1] in self._ids:
             return self._ids[choice[1]] + choice[2]
-        return name
+        return None
 
 
 def note_name(scope: Scope, name: str) -> None:

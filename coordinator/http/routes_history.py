@@ -28,7 +28,6 @@ MAX_LISTED = 200
 _RETRY_AFTER_S = 2.0
 _EVERY_S = 0.5
 _LAID_OUT_A_TURN = 20
-_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")
 _ERRORS = {
     400: "limit is not a number in its range.",
     404: "No such request, or it ended more than an hour ago; or its record is damaged.",
@@ -68,6 +67,7 @@ def history_routes(history: History, now: Callable[[], float], names: ResponseNa
 
     last = LastRequests(history, now)
 
+    @router.get("/v1/requests/", include_in_schema=False)
     @router.get("/v1/requests", responses=answers(RequestList, 400, 503, descriptions=_ERRORS))
     async def requests(limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20) -> Response:
         """The timelines of the requests that were received last, the last one first."""
@@ -78,16 +78,14 @@ def history_routes(history: History, now: Callable[[], float], names: ResponseNa
         return json_response({"object": "list", "data": entries})
 
     @router.get(
-        "/v1/requests/{request_id}",
+        "/v1/requests/{request_id:path}",  # a client's name for it may hold slashes
         responses=answers(RequestTimeline, 404, 503, descriptions=_ERRORS),
     )
     async def one_request(request_id: str) -> Response:
         """A request's timeline, by the ``id`` of its response with or without the prefix. Each
         choice of several is a request: ``-0``, ``-1``, … follow the id then."""
-        for prefix in _PREFIXES:
-            request_id = request_id.removeprefix(prefix)
         try:
-            record = await history.get(names.request_id(request_id))
+            record = await history.get(names.request_id(request_id.removesuffix("/")))
         except MalformedMessage as error:
             log.warning("the record of %s cannot be read: %s", quote(request_id), error)
             message = f"The record of request {quote(request_id)} is damaged and cannot be read."

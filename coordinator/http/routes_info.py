@@ -45,13 +45,15 @@ def info_routes(context: AppContext, bodies: Bodies) -> APIRouter:
             max_model_len=context.max_model_len,
         )
 
+    # A path with a parameter of any text would take it for a model without a name.
+    @router.get("/v1/models/", include_in_schema=False)
     @router.get("/v1/models", responses=answers(ModelList))
     async def models() -> Response:
         return json_response(ModelList(data=[model()]))
 
     @router.get("/v1/models/{model_id:path}", responses=answers(Model, 404))
     async def one_model(model_id: str) -> Response:
-        context.check_model(model_id)
+        context.check_model(model_id.removesuffix("/"))
         return json_response(model())
 
     @router.get("/health", responses=answers(Health))

@@ -87,6 +87,24 @@ async def test_a_request_is_found_by_the_name_that_its_client_gave(
     assert asked == [asked[0], asked[0], f"{asked[0]}-1"]
 
 
+@pytest.mark.parametrize("name", ["team/order-66", "chatcmpl-66", "cmpl-66"])
+async def test_a_name_may_hold_slashes_and_begin_as_an_id_does(
+    client: httpx.AsyncClient, history: FakeHistory, name: str
+) -> None:
+    named = {"x-request-id": name}
+    answer = await client.post("/v1/responses", json={"input": "x"}, headers=named)
+    request_id = answer.json()["id"].removeprefix("resp_")
+    history.records = {request_id: structs.replace(record(1), request_id=request_id)}
+    for path in (name, f"resp_{name}", f"{name}/"):
+        found = await client.get(f"/v1/requests/{path}")
+        assert msgspec.json.decode(found.content, type=RequestTimeline).id == request_id
+
+
+async def test_all_are_listed_with_a_trailing_slash_too(client: httpx.AsyncClient) -> None:
+    listed = (await client.get("/v1/requests/?limit=2")).json()["data"]
+    assert [entry["id"] for entry in listed] == ["r29", "r28"]
+
+
 async def test_a_response_is_found_by_that_name_too_and_keeps_its_own_id(
     client: httpx.AsyncClient, history: FakeHistory
 ) -> None:

@@ -39,6 +39,15 @@ async def test_a_trailing_slash_is_redirected(says: Says, client_of: ClientOf) -
     assert response.headers["location"].endswith(CHAT)
 
 
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/tiny"])
+async def test_a_trailing_slash_makes_no_other_model(
+    checked_client: httpx.AsyncClient, path: str
+) -> None:
+    found = [(await checked_client.get(asked)).json() for asked in (path, f"{path}/")]
+    assert found[0]["object"] in ("list", "model")
+    assert found[0] == found[1]
+
+
 async def test_a_compressed_body_is_refused_as_such(checked_client: httpx.AsyncClient) -> None:
     response = await checked_client.post(
         CHAT, content=gzip.compress(b"{}"), headers={"content-encoding": "gzip"}
