@@ -117,7 +117,10 @@ def problem(grammar: str, tokenizer: LLTokenizer) -> str:
 
 
 def _function(i: int, tool: Mapping[str, Any]) -> list[str]:
-    schema = tool.get("parameters") or {}
+    root = tool.get("parameters") or {}
+    schema = resolved(root, root)
+    if not isinstance(schema, Mapping):
+        raise BadGrammar(f"tool {tool['name']!r}: parameters is not the schema of an object")
     properties = schema.get("properties") or {}
     if not isinstance(properties, Mapping):
         raise BadGrammar(f"tool {tool['name']!r}: properties is not an object")
@@ -131,7 +134,7 @@ def _function(i: int, tool: Mapping[str, Any]) -> list[str]:
         rule = f"parameter_{i}_{j}"
         parts.append(rule if name in required else f"{rule}?")
         begin = _quoted(f"{PARAMETER}{name}>\n")
-        rules += [f"{rule}: {begin} value_{i}_{j}", _value(f"value_{i}_{j}", name, value, schema)]
+        rules += [f"{rule}: {begin} value_{i}_{j}", _value(f"value_{i}_{j}", name, value, root)]
     return [f"function_{i}: {' '.join(parts)} {_quoted(END_FUNCTION)}", *rules]
 
 

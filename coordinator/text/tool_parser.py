@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from coordinator.text.stops import may_begin
-from coordinator.text.tool_values import ONLY_STRING, Schema, as_json, types_of
+from coordinator.text.tool_values import ONLY_STRING, Schema, as_json, resolved, types_of
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FUNCTION, END_FUNCTION = "<function=", "</function>"
@@ -155,7 +155,8 @@ class ToolParser:
         if not rest or rest == "\n":
             return None  # whether a line break follows is not known yet, or all that is
         self._held, self._at = rest.removeprefix("\n"), _At.VALUE
-        properties = self._root.get("properties")
+        schema = resolved(self._root, self._root)
+        properties = schema.get("properties") if isinstance(schema, Mapping) else None
         known = properties if isinstance(properties, Mapping) else {}
         self._types = types_of(known.get(name, {"type": "string"}), self._root)
         self._streams = self._types == ONLY_STRING

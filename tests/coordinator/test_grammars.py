@@ -81,6 +81,16 @@ def test_required_calls() -> None:
     assert not allows(single, call("now") + "\n" + call("now"))
 
 
+def test_parameters_may_be_a_reference_as_a_whole() -> None:
+    value = {"type": "integer"}
+    node = {"properties": {"n": value, "next": {"$ref": "#/$defs/node"}}, "required": ["n"]}
+    tool = {"name": "f", "parameters": {"$ref": "#/$defs/node", "$defs": {"node": node}}}
+    grammar = grammars.tool_calls([tool], required=True, parallel=False)
+    assert allows(grammar, call("f", n="5"))
+    assert not allows(grammar, call("f"))
+    assert not allows(grammar, call("f", n="x"))
+
+
 def test_calls_that_may_come() -> None:
     grammar = grammars.tool_calls([ADD], required=False, parallel=True)
     assert allows(grammar, "Nothing to add.")

@@ -165,6 +165,14 @@ def test_the_types_of_what_a_schema_refers_to_are_known(schema: Any, types: set[
     assert types_of(schema, {"$defs": _DEFINITIONS}) == types
 
 
+def test_parameters_may_be_a_reference_as_a_whole() -> None:
+    parameters = {"$ref": "#/$defs/Args", "$defs": {"Args": PARAMETERS["add"]}}
+    parser = ToolParser({"add": parameters})
+    events = [*parser.push(call("add", a="5", b="7.5")), *parser.flush()]
+    arguments = "".join(each.text for each in events if isinstance(each, Arguments))
+    assert json.loads(arguments) == {"a": 5, "b": 7.5}
+
+
 def test_a_parameter_that_may_be_left_out_has_the_type_of_its_definition() -> None:
     value = {"anyOf": [{"$ref": "#/$defs/Level"}, {"type": "null"}]}
     schema = {"$defs": _DEFINITIONS, "properties": {"level": value, "other": value}}
