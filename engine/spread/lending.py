@@ -12,9 +12,9 @@ import torch
 from engine.batch import SpreadPlan
 from engine.graphs import GraphPool
 from engine.model.qwen35 import Qwen35
+from engine.spread.group_memory import GroupMemory
 from engine.spread.interface import Lent
-from engine.spread.memory import TURN, Exchange, ExchangeLayout, first_flag
-from engine.spread.peer_memory import PeerMemory
+from engine.spread.memory import TURN, ExchangeLayout, first_flag
 from engine.spread.shapes import GROUP_SIZES, SpreadShape, group_size
 from engine.spread.triton_agree import agree, offer
 from engine.spread.triton_collect import collect
@@ -41,17 +41,15 @@ class LendingSteps:
     ) -> None:
         self.shapes = tuple(shapes)
         self._model, self._memory, self._limit_s = model, memory, limit_s
-        own = memory.allocate(layout.size_bytes)
-        self.exchange = Exchange(layout, own)
-        self._peers = PeerMemory(own.data_ptr(), open_peer, close_peer)
+        self._group = GroupMemory(layout, memory, open_peer, close_peer)
+        self.exchange = self._group.exchange
         # The row of padding that a lender pushes: it has no experts.
-        top_k, device = layout.top_k, own.device
+        top_k, device = layout.top_k, self.exchange.control.device
         self._x = torch.zeros(1, layout.hidden, dtype=torch.bfloat16, device=device)
         self._ids = torch.full((1, top_k), -1, dtype=torch.int32, device=device)
         self._weights = torch.zeros(1, top_k, device=device)
         self._pool = GraphPool()
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
-        self._num_decoding = 0
 
     @property
     def export(self) -> ExchangeExport:
@@ -61,7 +59,7 @@ class LendingSteps:
     @torch.inference_mode()
     def capture(self, sizes: Sequence[int] = GROUP_SIZES) -> None:
         """Graphs of the steps of groups of these sizes, before one is joined."""
-        assert not self._num_decoding, "steps of a group that is joined wait for its members"
+        assert not self._group.num_decoding, "steps of a group that is joined wait for its members"
         for size in sorted(sizes, reverse=True):
             # What a lender computes of a row does not depend on how many are of one sequence.
             for rows_each in sorted({shape.num_tokens for shape in self.shapes}, reverse=True):
@@ -69,37 +67,25 @@ class LendingSteps:
                 forward()
                 self._graphs[size, rows_each], _ = self._pool.capture(forward)
 
-    @torch.inference_mode()
     def join(
         self, generation: int, rank: int, exports: Sequence[ExchangeExport], num_lenders: int
     ) -> None:
-        self.leave()
-        addresses = self._peers.open(rank, [export.handle for export in exports])
-        self.exchange.join(
-            generation, addresses, rank, num_lenders=num_lenders, limit_s=self._limit_s
-        )
-        if self.exchange.control.is_cuda:
-            # The others may write here as soon as they learn of this.
-            torch.cuda.current_stream().synchronize()
-        self._num_decoding = len(exports) - num_lenders
+        handles = [export.handle for export in exports]
+        self._group.join(generation, rank, handles, num_lenders, self._limit_s)
 
-    @torch.inference_mode()
     def leave(self) -> None:
-        if self._num_decoding:
-            self.exchange.withdraw()
-        self._peers.close()
-        self._num_decoding = 0
+        self._group.leave()
 
     @torch.inference_mode()
     def lend(self, plan: SpreadPlan) -> Lent:
         """As the interface says."""
-        assert self._num_decoding, "no group is joined"
+        assert self._group.num_decoding, "no group is joined"
         # No step is under way here, so an earlier one's abort is over.
         self.exchange.header.zero_()
         num_layers = len(self._model.weights.layers)
         self.exchange.begin_step(first_flag(plan.generation, plan.round, num_layers))
         rows_each = SpreadShape(plan.bucket, plan.num_drafts).num_tokens
-        self._graphs[group_size(self._num_decoding), rows_each].replay()
+        self._graphs[group_size(self._group.num_decoding), rows_each].replay()
         turn = self.exchange.control[TURN : TURN + 1]
         found = torch.cat((turn.int(), self.exchange.header))
         turn_taken, abort, *late = found.tolist()

@@ -15,11 +15,11 @@ import torch
 
 from engine.batch import ForwardBatch, SpreadPlan
 from engine.kernels.triton_set import TritonKernels
+from engine.spread.group_memory import GroupMemory
 from engine.spread.kernels import SpreadKernels
 from engine.spread.member_steps import Draws, MemberSteps
-from engine.spread.memory import Exchange, ExchangeLayout, first_flag
+from engine.spread.memory import ExchangeLayout, first_flag
 from engine.spread.outcome import SpreadOutcome, StepRead, Waited
-from engine.spread.peer_memory import PeerMemory
 from engine.spread.shapes import GROUP_SIZES, SpreadShape, group_size
 from transport.copy.memory import OwnMemory
 
@@ -46,17 +46,16 @@ class SpreadSteps:
         self.shapes = tuple(shapes)
         self._member, self._local, self._num_layers = member, local, num_layers
         self.limit_s = limit_s
-        own = memory.allocate(layout.size_bytes)
-        self.exchange = Exchange(layout, own)
-        self._peers = PeerMemory(own.data_ptr(), open_peer, close_peer)
+        self._group = GroupMemory(layout, memory, open_peer, close_peer)
+        self.exchange = self._group.exchange
         self._unread: deque[SpreadOutcome] = deque()
         self._last: SpreadOutcome | None = None
         self.waited = Waited((), ())
-        self._generation = self._num_decoding = 0
+        self._generation = 0
 
     def capture(self, sizes: Sequence[int] = GROUP_SIZES) -> None:
         """Graphs of the steps of groups of these sizes, before one is joined."""
-        assert not self._num_decoding, "steps of a group that is joined wait for its members"
+        assert not self._group.num_decoding, "steps of a group that is joined wait for its members"
         for most_members in sorted(sizes, reverse=True):
             kernels = SpreadKernels(self._local, self.exchange, most_members)
             self._member.capture(most_members, self.shapes, kernels)
@@ -70,45 +69,31 @@ class SpreadSteps:
         self.exchange.reset()
         self.exchange.withdraw()
 
-    @torch.inference_mode()
     def join(
         self, generation: int, place: int, handles: Sequence[str], num_lenders: int = 0
     ) -> None:
-        """Be the member ``place`` of those whose memory has these handles, the own one included and
-        those of lenders last. No step is under way. Raises MemberUnreachable, and is then in no
-        group."""
+        """As ``GroupMemory.join``; no step is under way."""
         self.leave()
-        addresses = self._peers.open(place, handles)
-        self.exchange.join(
-            generation, addresses, place, num_lenders=num_lenders, limit_s=self.limit_s
-        )
-        if self.exchange.control.is_cuda:
-            # The others may write here as soon as they learn of this.
-            torch.cuda.current_stream().synchronize()
-        self._generation, self._num_decoding = generation, len(handles) - num_lenders
-        self._last = None
+        self._group.join(generation, place, handles, num_lenders, self.limit_s)
+        self._generation, self._last = generation, None
 
-    @torch.inference_mode()
     def leave(self) -> None:
         """Unmap the others' memory, while no step is under way."""
         assert not self._unread, "a step is under way"
-        if self._num_decoding:
-            self.exchange.withdraw()
-        self._peers.close()
-        self._num_decoding = 0
+        self._group.leave()
 
     @torch.inference_mode()
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> tuple[Draws, SpreadOutcome]:
         """Enqueue the step of a round, which no step of this generation had before: if it is
         aborted, the sequences are as before it."""
-        assert self._num_decoding, "no group is joined"
+        assert self._group.num_decoding, "no group is joined"
         assert plan.generation == self._generation, (plan, self._generation)
         if plan.first:
             assert not self._unread, "a step is under way"
             self.exchange.reset()
         self.exchange.begin_step(first_flag(plan.generation, plan.round, self._num_layers))
         shape = SpreadShape(plan.bucket, plan.num_drafts)
-        settle = self._member.launch(group_size(self._num_decoding), shape, batch)
+        settle = self._member.launch(group_size(self._group.num_decoding), shape, batch)
         outcome = SpreadOutcome.of(self.exchange.state)
         self._unread.append(outcome)
         return settle(outcome), outcome

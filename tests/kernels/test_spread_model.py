@@ -1,7 +1,7 @@
 """Spread steps of a whole model, in a group of one, against local ones; and steps that abort."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -79,7 +79,7 @@ class Sequences:
         self.steps = SpreadSteps(
             PlainSteps(self.graphs, self.sampler), local, exchanged, len(config.layer_types),
             self.memory, (SpreadShape(BUCKET),), limit_s=1.0,
-            open_peer=int, close_peer=self.closed.append,
+            open_peer=lambda handle: self.open_peer(handle), close_peer=self.closed.append,
         )  # fmt: skip
         self.steps.capture(sizes=[2])
         self.spread = EngineSpread(self.steps, self.memory)
@@ -91,7 +91,7 @@ class Sequences:
             state.copy_(first)
         for slot in range(NUM_SLOTS):
             self.graphs.forget(slot)
-        self.steps._open_peer = int
+        self.open_peer: Callable[[str], int] = int
         self.closed.clear()
 
     def rows(self, step: int) -> list[Row]:
@@ -210,7 +210,7 @@ def test_a_member_that_cannot_be_mapped_is_named(sequences: Sequences) -> None:
         opened.append(int(handle))
         return opened[0]
 
-    sequences.steps._peers._open_peer = open_peer
+    sequences.open_peer = open_peer
     other = msgspec.structs.replace(spread.export, handle=sequences.other.handle)
     with pytest.raises(MemberUnreachable) as raised:
         spread.join(9, 1, [other, spread.export, other], 0)
