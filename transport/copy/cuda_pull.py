@@ -1,8 +1,8 @@
 """The copy stream of a CUDA worker: pulls run beside the decode steps, in order.
 
 1. ``pull`` divides the handoffs into batches and enqueues for each (launch.py): the table of
-   addresses, one kernel that copies every block of the batch (kernel.py), and behind it the reading
-   of the exporters' epochs.
+   addresses (addresses.py), one kernel that copies every block of the batch (kernel.py), and
+   behind it the reading of the exporters' epochs.
 2. The worker's loop polls the event of each batch; the host never waits.
 
 Order between pulls and decode steps: a pull writes only free memory, and memory becomes free only
@@ -20,14 +20,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
+from transport.copy.addresses import CacheAddresses, fill_table
 from transport.copy.cuda import close_handle, open_handle
 from transport.copy.kernel import BlockBytes, CopyShape
 from transport.copy.launch import CopyLaunch, CopyLaunches
 from transport.copy.pull import CLOSE_S, Copied, Pull, Wanted, check_epoch, require_region
-from transport.copy.region import PROBE, Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.memory_export import MemoryExport
 from transport.wire.offers import Offer
@@ -42,36 +41,12 @@ HIGH_PRIORITY = -1
 step."""
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The addresses of a cache's four parts in this process."""
-
-    epochs: int
-    kv: int
-    conv: int
-    recurrent: int
-
-    @classmethod
-    def at(cls, address: int, region: Region) -> "Parts":
-        return cls(
-            address + region.epochs,
-            address + region.kv,
-            address + region.conv,
-            address + region.recurrent,
-        )
-
-    @classmethod
-    def of(cls, cache: CacheTensors) -> "Parts":
-        return cls(*(t.data_ptr() for t in (cache.epochs, cache.kv, cache.conv, cache.recurrent)))
-
-
 @dataclass(eq=False)
 class Peer:
-    """A peer's open memory: ``parts`` of its pools and of its probe, valid until closed."""
+    """A peer's open memory, closed when it is left and no pull reads it."""
 
     address: int
-    pools: Parts
-    probe: Parts
+    memory: CacheAddresses
     num_reading: int = 0
     leaving: bool = False
 
@@ -143,8 +118,7 @@ class CudaCopyStream:
         after: torch.cuda.Stream | None = None,
         shape: CopyShape | None = None,
     ) -> None:
-        assert own.probe is not None, "a worker's region has a probe"
-        self._own, self._own_probe = Parts.of(own), Parts.of(own.probe)
+        self._own = CacheAddresses.of(own)
         self._sizes = BlockBytes(own.kv[0].nbytes, own.conv[0].nbytes, own.recurrent[0].nbytes)
         self._after_steps = after_steps
         self._after = after
@@ -162,12 +136,8 @@ class CudaCopyStream:
 
     def open(self, instance: str, memory: MemoryExport) -> None:
         require_region(memory, kind="cuda-ipc", peer=instance)
-        region = Region.of(memory.layout, memory.pools)
         address = open_handle(memory.handle, peer=instance)
-        probe = Region.without_probe(memory.layout, PROBE)
-        self._peers[instance] = Peer(
-            address, Parts.at(address, region), Parts.at(address + region.probe, probe)
-        )
+        self._peers[instance] = Peer(address, CacheAddresses.at(address, memory))
 
     def close_peer(self, instance: str) -> None:
         peer = self._peers.pop(instance, None)
@@ -181,10 +151,7 @@ class CudaCopyStream:
         self._forget_done()
         if self._rehearsal is not None or self._under_way:
             return
-        num_blocks = len(REHEARSED.block_table) + 2
-        self._rehearsal = launch = self._launches.take(num_blocks, 1)
-        here = Peer(0, self._own, self._own_probe)
-        self._fill(launch.table(num_blocks), launch.words(1), [REHEARSED], [here])
+        self._rehearsal = launch = self._filled([REHEARSED], [self._own])
         self._wait_for_others()
         launch.enqueue(num_pages=0, num_handoffs=0)
 
@@ -232,14 +199,19 @@ class CudaCopyStream:
             yield CudaPull(each.offer, peer, batch, index, num_bytes)
 
     def _enqueue(self, wanted: list[Wanted], peers: list[Peer]) -> Batch:
-        num_pages = sum(len(each.block_table) for each in wanted)
-        num_handoffs = len(wanted)
-        num_blocks = num_pages + 2 * num_handoffs
-        launch = self._launches.take(num_blocks, num_handoffs)
-        self._fill(launch.table(num_blocks), launch.words(num_handoffs), wanted, peers)
+        launch = self._filled(wanted, [peer.memory for peer in peers])
         self._wait_for_others()
-        launch.enqueue(num_pages, num_handoffs)
-        return Batch(launch, self._launches, num_handoffs)
+        launch.enqueue(_num_pages(wanted), len(wanted))
+        return Batch(launch, self._launches, len(wanted))
+
+    def _filled(self, wanted: list[Wanted], exporters: list[CacheAddresses]) -> CopyLaunch:
+        """A launch with the addresses of these handoffs."""
+        num_handoffs = len(wanted)
+        num_blocks = _num_pages(wanted) + 2 * num_handoffs
+        launch = self._launches.take(num_blocks, num_handoffs)
+        table, words = launch.table(num_blocks), launch.words(num_handoffs)
+        fill_table(table, words, wanted, exporters, self._own, self._sizes)
+        return launch
 
     def _wait_for_others(self) -> None:
         """What is enqueued next waits for the streams that it must wait for."""
@@ -248,31 +220,9 @@ class CudaCopyStream:
         if self._after_steps:
             self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
 
-    def _fill(
-        self, table: np.ndarray, words: np.ndarray, wanted: list[Wanted], peers: list[Peer]
-    ) -> None:
-        """Fill ``table`` [blocks, 2] as kernel.py documents it, and ``words`` [handoffs] with the
-        addresses of the exporters' epochs."""
-        sizes, num_handoffs = self._sizes, len(wanted)
-        page, conv = 0, len(table) - 2 * num_handoffs
-        for i, (each, peer) in enumerate(zip(wanted, peers, strict=True)):
-            source = peer.probe if each.in_probe else peer.pools
-            target = self._own_probe if each.in_probe else self._own
-            offer, end = each.offer, page + len(each.block_table)
-            table[page:end, 0] = offer.block_table
-            table[page:end, 1] = each.block_table
-            table[page:end] *= sizes.page
-            table[page:end] += source.kv, target.kv
-            table[conv + i] = (
-                source.conv + offer.state_slot * sizes.conv,
-                target.conv + each.state_slot * sizes.conv,
-            )
-            table[conv + num_handoffs + i] = (
-                source.recurrent + offer.state_slot * sizes.recurrent,
-                target.recurrent + each.state_slot * sizes.recurrent,
-            )
-            words[i] = source.epochs + 8 * offer.state_slot
-            page = end
-
     def _num_bytes(self, wanted: Wanted) -> int:
         return self._sizes.of(len(wanted.block_table), num_states=1)
+
+
+def _num_pages(wanted: Sequence[Wanted]) -> int:
+    return sum(len(each.block_table) for each in wanted)
