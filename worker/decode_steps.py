@@ -14,7 +14,7 @@ from engine.batch import StepResult
 from engine.runner import Engine
 from engine.sequence import Scheduled
 from worker.launches import Launches
-from worker.spread.membership import Group
+from worker.spread.group import Group
 
 Launched = Literal["launched", "idle", "undecided"]
 NOTHING = Scheduled((), ())

@@ -32,7 +32,7 @@ from worker.handoff import Pulling
 from worker.prefixes import Prefixes
 from worker.reports import Reports
 from worker.room import Room
-from worker.spread.membership import Alone, Group
+from worker.spread.group import Alone, Group
 
 
 class Orders:

@@ -35,8 +35,9 @@ from worker.gpu_locks.marks import mark_unfit
 from worker.gpu_watch import GpuWatch, NoWatch
 from worker.loop import WorkerLoop
 from worker.settings import WorkerSettings
+from worker.spread.group import Alone, Group
 from worker.spread.lender import Lender
-from worker.spread.membership import Alone, Group, Membership
+from worker.spread.membership import Membership
 from worker.spread.records import OwnRecord
 from worker.stall import StallGuard
 from worker.worker import Worker

@@ -46,7 +46,7 @@ from worker.prompt_batches import PromptBatches
 from worker.reports import Reports
 from worker.room import Room
 from worker.settings import HandoffSettings, PrefixCacheSettings
-from worker.spread.membership import Alone, Group
+from worker.spread.group import Alone, Group
 
 IDLE_S = 60.0
 SAVING_S = 0.01

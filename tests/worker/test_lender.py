@@ -17,7 +17,8 @@ from transport.wire.spread import (
     SpreadJoined,
     SpreadMember,
 )
-from worker.spread.lender import LOOK_IDLE_S, LOOK_S, NEXT_S, Lender
+from worker.spread.lender import NEXT_S, Lender
+from worker.spread.place import LOOK_IDLE_S, LOOK_S
 from worker.spread.records import OwnRecord, PeerRecord
 
 

@@ -14,7 +14,9 @@ from engine.spread.interface import MemberUnreachable
 from engine.spread.shapes import draft_shapes, plain_shapes
 from engine.step import Step
 from transport.wire.spread import ExchangeExport, SpreadGroup, SpreadJoined, SpreadMember
-from worker.spread.membership import LOOK_IDLE_S, LOOK_S, Alone, Membership
+from worker.spread.group import Alone
+from worker.spread.membership import Membership
+from worker.spread.place import LOOK_IDLE_S, LOOK_S
 from worker.spread.records import OwnRecord
 
 TIMES = LockstepTimes(enter_s=1.0, step_s=1.0, back_off_s=1.0)

@@ -1,0 +1,109 @@
+"""What a worker's loop asks of its place in a spread group, and the place of one that is in none.
+
+Workers that decode have a Membership (membership.py), prefill workers are Lenders (lender.py).
+"""
+
+from collections.abc import Sequence
+from math import inf
+from typing import Literal, Protocol
+
+from decode.lockstep import LOCAL
+from engine.batch import ForwardBatch, SpreadPlan
+from engine.step import Step
+from transport.wire.spread import SpreadCounts, SpreadExport, SpreadGroup, SpreadJoined
+
+Plan = SpreadPlan | Literal["local", "wait"]
+
+
+class Group(Protocol):
+    """One thread calls it, the worker's."""
+
+    @property
+    def export(self) -> SpreadExport | None:
+        """What peers open; None: this worker takes part in no group."""
+        ...
+
+    @property
+    def look_s(self) -> float:
+        """How long the worker may sleep without a look at the others."""
+        ...
+
+    def decide(self, num_rows: int, num_drafts: int = 0, *, willing: bool) -> Plan:
+        """What the next decode step of so many sequences, with up to so many drafts each, is: one
+        of the group, a local one, or to be asked again. ``willing``: this worker has nothing else
+        to compute."""
+        ...
+
+    def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
+        """Launch the step that ``decide`` has planned."""
+        ...
+
+    def took(self, seconds: float, *, spread: bool, waited_s: Sequence[float] = ()) -> None:
+        """A decode step was computed, as launched here or alone, in so many seconds; within it the
+        device waited so long for each member."""
+        ...
+
+    def aborted(self, late: tuple[int, ...]) -> None:
+        """Spread steps were taken back, in which those of these ranks were waited for in vain."""
+        ...
+
+    def lend(self, *, willing: bool) -> None:
+        """Without sequences, take part in the others' next step, if all have committed to one.
+        ``willing``: this worker has nothing else to compute."""
+        ...
+
+    def stand_apart(self) -> None:
+        """Prompts are launched; the others need not wait for this worker, nor count on it."""
+        ...
+
+    def join(self, group: SpreadGroup) -> SpreadJoined | None:
+        """Leave the group before, and become a member of this one, while no step is under way.
+        Returns the answer to the coordinator, None where this worker is in no group now."""
+        ...
+
+    def leave(self) -> None:
+        """Take part in no more steps of the group, while none is under way."""
+        ...
+
+    def counts(self) -> SpreadCounts:
+        """Since the worker's start."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Alone:
+    """Of a worker that takes part in no group."""
+
+    look_s = inf
+    export = None
+
+    def decide(self, num_rows: int, num_drafts: int = 0, *, willing: bool) -> Plan:
+        return LOCAL
+
+    def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
+        raise AssertionError("a spread step without a group")
+
+    def took(self, seconds: float, *, spread: bool, waited_s: Sequence[float] = ()) -> None:
+        """It is not told."""
+
+    def aborted(self, late: tuple[int, ...]) -> None:
+        raise AssertionError("a spread step aborted that was not launched")
+
+    def lend(self, *, willing: bool) -> None:
+        """There are no others to lend to."""
+
+    def stand_apart(self) -> None:
+        """No other worker waits for this one."""
+
+    def join(self, group: SpreadGroup) -> SpreadJoined | None:
+        return None
+
+    def leave(self) -> None:
+        """There is nothing to leave."""
+
+    def counts(self) -> SpreadCounts:
+        return SpreadCounts()
+
+    def close(self) -> None:
+        """Nothing is open."""

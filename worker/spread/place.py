@@ -1,0 +1,94 @@
+"""What a member that decodes and a lender have in common: they join, publish, and leave.
+
+join      the coordinator has formed a group: open the records and the memory of the others
+publish   whatever is decided is written into this worker's record, which the others read
+leave     another group follows, or the coordinator is gone
+"""
+
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from decode.spread_record import Record
+from transport.wire.spread import SpreadCounts, SpreadExport, SpreadGroup, SpreadJoined
+from worker.spread.peers import Exports, Joins, Peers, spread_export
+from worker.spread.records import OwnRecord, PeerRecord
+from worker.spread.tally import Tally
+
+LOOK_S, LOOK_IDLE_S = 0.005, 0.05
+"""How long the worker may sleep before it looks whether the others begin to spread their steps; the
+second while they have no sequences either."""
+
+
+class SpreadEngine(Joins, Exports, Protocol):
+    """The part of an engine that a group opens."""
+
+
+class Rounds(Protocol):
+    """Decides in which rounds of one generation this worker takes part. ``record`` is to be
+    published whenever a method has returned."""
+
+    record: Record
+
+    def stand_apart(self) -> None: ...
+
+
+AnyRounds = TypeVar("AnyRounds", bound=Rounds)
+
+
+class GroupPlace(Generic[AnyRounds]):
+    """``own`` is this worker's record, closed with this; ``open_peer`` opens another one's by its
+    handle. ``_rounds`` is None while no group is joined."""
+
+    def __init__(
+        self,
+        engine: SpreadEngine,
+        instance: str,
+        own: OwnRecord,
+        open_peer: Callable[[str], PeerRecord],
+    ) -> None:
+        self._own = own
+        self._exports: Exports = engine
+        self._peers = Peers(engine, instance, open_peer)
+        self._tally = Tally()
+        self._rounds: AnyRounds | None = None
+
+    @property
+    def export(self) -> SpreadExport:
+        """What peers open."""
+        return spread_export(self._own, self._exports)
+
+    def join(self, group: SpreadGroup) -> SpreadJoined | None:
+        self.leave()
+        joined = self._peers.join(group)
+        self._tally.joins(self._peers.members)
+        if joined is not None and not joined.problem:
+            self._rounds = self._begin(group.generation)
+            self._publish(self._rounds)
+        return joined
+
+    def stand_apart(self) -> None:
+        if self._rounds is not None:
+            self._rounds.stand_apart()
+            self._publish(self._rounds)
+
+    def leave(self) -> None:
+        if self._rounds is not None:
+            self._rounds = None
+            self._own.write(Record(generation=0))
+        self._peers.leave()
+
+    def counts(self) -> SpreadCounts:
+        return self._tally.counts(len(self._peers.members))
+
+    def close(self) -> None:
+        try:
+            self.leave()
+        finally:
+            self._own.close()
+
+    def _begin(self, generation: int) -> AnyRounds:
+        """A group was joined."""
+        raise NotImplementedError
+
+    def _publish(self, rounds: AnyRounds) -> None:
+        self._own.write(rounds.record)
