@@ -1,11 +1,15 @@
 """In which order files are tested, and which of them by the same process.
 
 pytest-xdist gives each file to the next process that is free. Here files that share a stack of the
-session are one parcel: in other processes each would start that stack anew.
+session are one parcel: in other processes each would start that stack anew. And files that start
+workers are for every other process, so that they run beside files that start none.
 """
+
+from collections.abc import Iterable
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 BATON = "tests/e2e/test_bad_input.py"
 TINY = "tests/e2e/test_bench_checks.py"
@@ -18,23 +22,34 @@ SHARED = {
 """By the file that comes first, names of files in tests/e2e that use the same fixture of
 tests/e2e/conftest.py: ``baton``, ``tiny``. All of tests/clients share ``api``."""
 
-FIRST = (
+STACKS = (
     TINY,
     BATON,
     "tests/e2e/test_parity.py",
-    "tests/engine/",
-    "tests/kernels/",
-    "tests/docker/test_node.py",
     "tests/e2e/",
     CLIENTS,
-    "tests/docker/",
-    "tests/simulation/",
     "tests/ray/test_on_ray.py",
     "tests/worker/test_lockstep_processes.py",
     "tests/soak/",
-    "tests/bench/",
-    "tests/deploy/",
+    "tests/bench/test_node_stack.py",
 )
+"""Files that start workers. Two of these at a time want more cores than there are, while two of the
+others, which compute in one process or wait, leave a core without work."""
+
+OTHERS = (
+    "tests/engine/",
+    "tests/kernels/",
+    "tests/simulation/",
+    "tests/bench/",
+    "tests/docker/test_node.py",
+    "tests/docker/",
+    "tests/worker/",
+    "tests/deploy/",
+    "tests/coordinator/",
+    "tests/decode/",
+)
+
+FIRST = STACKS + OTHERS
 """Long files come first: one of them alone at the end leaves a core without work. What needs Docker
 waits until others have run, as .ci/run makes an engine meanwhile."""
 
@@ -55,6 +70,19 @@ def place(item: pytest.Item) -> int:
     return next((i for i, begin in enumerate(FIRST) if name.startswith(begin)), len(FIRST))
 
 
+def next_parcel(waiting: Iterable[str], process: int) -> str:
+    """The first parcel for this process: one that starts workers for processes 0, 2, …, and another
+    one for 1, 3, …; of the wrong kind where there is none of the right one."""
+    names = list(waiting)
+    right = (name for name in names if name.startswith(STACKS) == (process % 2 == 0))
+    return next(right, names[0])
+
+
 class Parcels(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return parcel(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        name = next_parcel(self.workqueue, int(node.gateway.id.removeprefix("gw")))
+        self.workqueue.move_to_end(name, last=False)  # the next one is taken from the front
+        super()._assign_work_unit(node)

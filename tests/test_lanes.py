@@ -17,3 +17,12 @@ def test_tests_of_a_parcel_have_one_scope_and_others_their_file() -> None:
     assert shared == {lanes.CLIENTS}
     assert lanes.parcel("tests/e2e/test_history.py::test_a[1]") == lanes.BATON
     assert lanes.parcel("tests/e2e/test_end.py::test_a") == "tests/e2e/test_end.py"
+
+
+def test_every_other_process_begins_with_files_that_start_workers() -> None:
+    waiting = ["tests/e2e/test_end.py", lanes.CLIENTS, "tests/kernels/test_mask.py"]
+    assert [lanes.next_parcel(waiting, process) for process in range(4)] == [
+        waiting[0], waiting[2], waiting[0], waiting[2],
+    ]  # fmt: skip
+    assert lanes.next_parcel(waiting[:2], 1) == waiting[0]
+    assert lanes.next_parcel(waiting[2:], 0) == waiting[2]
