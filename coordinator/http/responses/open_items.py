@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from coordinator.http.chat_schemas import decoded_arguments
 from coordinator.http.response_schemas import TokenLogprob
 from coordinator.http.responses.events import (
     ArgumentsDelta,
@@ -154,6 +155,10 @@ class OpenCall(_Open):
         return [ArgumentsDelta(item_id=self.item_id, output_index=self.index, delta=text)]
 
     def end(self, status: ItemStatus) -> tuple[OutputItem, list[Event]]:
+        try:
+            decoded_arguments(self.text)
+        except ValueError:
+            status = "incomplete"  # a stop string, or the model's own end, came within them
         item = self._item(status)
         done = ArgumentsDone(**self.place, name=self.name, arguments=item.arguments)
         return item, [done, self.done(item)]

@@ -122,6 +122,22 @@ async def test_an_output_that_is_cut_off_is_incomplete(says: Says, client_of: Cl
     assert list(map(shape, check(events))) == list(map(shape, response.output))
 
 
+@pytest.mark.parametrize(
+    ("said", "fields"),
+    [(CALL, {"stop": ["is"]}), (CALL[: CALL.index("is")], {}), (CALL[: CALL.index("5")], {})],
+)
+async def test_a_call_that_a_stop_string_or_the_model_cuts_off_is_incomplete(
+    says: Says, client_of: ClientOf, said: str, fields: dict[str, Any]
+) -> None:
+    client = client_of(says(f"Wait. {said}"))
+    response = await create(client, tools=[ADD], **fields)
+    assert response.status == "completed"
+    message, call = response.output
+    assert (message.status, call.status) == ("completed", "incomplete")
+    found = list(map(shape, check(await stream(client, tools=[ADD], **fields))))
+    assert found == list(map(shape, response.output))
+
+
 async def test_a_failure_while_streaming(says: Says, client_of: ClientOf) -> None:
     core = says()
     core.script = lambda _: [72, 105]
