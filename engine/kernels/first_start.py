@@ -1,13 +1,16 @@
-"""``python -m engine.kernels.first_start bf16=FILE fp8=FILE``: write what a first start compiles.
+"""``python -m engine.kernels.first_start bf16=FILE fp8=FILE fp8=FILE``: write what a first start
+compiles.
 
 Where no start has noted yet which variants of the kernels it needs (variants.py), it compiles those
 of ``first_start.json`` ahead. Each FILE is what a start of the full-size model with such weights
-has noted on a GPU (``baton-variants-*.json``). Variants that take longest to compile come first;
-they are compiled here for that, without a GPU, into an empty TRITON_CACHE_DIR.
+has noted on a GPU (``baton-variants-*.json``); workers of other roles, or with another number of
+state slots, need some others. Variants that take longest to compile come first; they are compiled
+here for that, without a GPU, into an empty TRITON_CACHE_DIR.
 """
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,14 +43,14 @@ def read(weights: Weights, arch: int) -> tuple[str, ...]:
     return tuple(json.dumps(each["note"]) for each in shipped["variants"] if weights in each["for"])
 
 
-def write(noted: dict[str, Variants]) -> None:
-    """Of each kind of weights."""
+def write(noted: Mapping[str, Sequence[Variants]]) -> None:
+    """What starts have noted, by kind of weights."""
     from engine.kernels.compile_variants import compile_all
 
-    (arch,) = {variants.arch for variants in noted.values()}
+    (arch,) = {variants.arch for starts in noted.values() for variants in starts}
     wanted: dict[str, list[str]] = {}
-    for weights, variants in noted.items():
-        for note in variants.notes:
+    for weights, starts in noted.items():
+        for note in dict.fromkeys(note for variants in starts for note in variants.notes):
             wanted.setdefault(note, []).append(weights)
     ordered = compile_all(tuple(wanted), arch)
     rows: list[dict[str, Any]] = [
@@ -59,5 +62,8 @@ def write(noted: dict[str, Variants]) -> None:
 
 
 if __name__ == "__main__":
-    given = dict(argument.split("=", 1) for argument in sys.argv[1:])
-    write({weights: Variants.read(Path(file)) for weights, file in given.items()})
+    given: dict[str, list[Variants]] = {}
+    for argument in sys.argv[1:]:
+        weights, file = argument.split("=", 1)
+        given.setdefault(weights, []).append(Variants.read(Path(file)))
+    write(given)
