@@ -14,6 +14,7 @@ The whole of each run's figures is written, but not those of single requests.
 import itertools
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,8 @@ COUNTERS = (
     "baton_prefix_cache_evictions_total",
 )
 """Of the server; what they grew by is written with each run."""
+REPORTED_S = 2.5
+"""Until what a run counted is in the server's metrics: workers report once a second."""
 SLO = ("--slo-ttft-ms", "5000", "--slo-tpot-ms", "15")
 
 
@@ -57,6 +60,7 @@ class Runs:
                 )
                 print(measured.said, end="", flush=True)
                 self._found[name] = _without_requests(measured.document)
+                time.sleep(REPORTED_S)
                 after = self._counted()
                 grown = {each: after[each] - before[each] for each in COUNTERS}
                 self._found[name] |= {"exit_code": measured.exit_code, "grown": grown}
