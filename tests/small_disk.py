@@ -1,5 +1,6 @@
 """A file system of a few KiB or MiB of a test's own, to be filled."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -8,6 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+ATTEMPTS = 20
+"""To fill a file system: what else is written there meanwhile may make one fail."""
 
 
 @contextmanager
@@ -29,6 +33,14 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 def fill(file: Path, *, leaving_bytes: int) -> None:
     """Take up the space that is left on the file system of ``file``, by that file."""
     with file.open("ab") as filler:
-        size = os.fstat(filler.fileno()).st_size
-        free = shutil.disk_usage(file).free
-        os.posix_fallocate(filler.fileno(), size, free - leaving_bytes)
+        for _ in range(ATTEMPTS):
+            size = os.fstat(filler.fileno()).st_size
+            missing = shutil.disk_usage(file).free - leaving_bytes
+            if missing <= 0:
+                return
+            try:
+                os.posix_fallocate(filler.fileno(), size, missing)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+    pytest.fail(f"{file} did not fill its file system in {ATTEMPTS} attempts")
