@@ -6,8 +6,7 @@ each HTTP client 20 ms of CPU time, and of a dozen clients the last would begin 
 first streams are over.
 
 Garbage collection is off until all tests are imported, and what was imported is never searched:
-that halves the time of the imports. The process that hands out the tests to others imports none of
-them, and so not torch either.
+that halves the time of the imports.
 """
 
 import fcntl
@@ -21,23 +20,19 @@ from typing import Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy reads it when it is imported
 
 import pytest
+import torch
 
 from tests import lanes, told
 
+# Now, and not in a hook: the conftest.py of a folder that is named on the command line is imported
+# before any hook is called, and Triton with it.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = os.devnull
 gc.disable()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
-        return
-    import torch
-
-    if not torch.cuda.is_available():
-        os.environ.setdefault("TRITON_INTERPRET", "1")
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        torch.set_num_threads(1)
 
 
 @pytest.hookimpl(wrapper=True)
