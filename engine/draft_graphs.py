@@ -23,12 +23,12 @@ from functools import partial
 import torch
 
 from engine.batch import Row
-from engine.config import DECODE_BUCKETS, MAX_DECODE_ROWS, MAX_VERIFIED_TOKENS
+from engine.config import DECODE_BUCKETS, MAX_VERIFIED_TOKENS
 from engine.cuda_sampler import CudaSampler
 from engine.download import Written, WrittenByKernels
 from engine.draft_layer import DraftLayer, Graph
 from engine.draft_memory import DraftMemory
-from engine.graphs import GraphPool
+from engine.graphs import GraphPool, buckets_below
 from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
@@ -90,8 +90,8 @@ class DraftGraphs:
         self.forced: float | None = None
         self._device = device = sampler.next_token.device
         num_slots = sampler.next_token.shape[0]
-        most = min(num_slots, MAX_DECODE_ROWS)
-        self.buckets = (*(b for b in buckets if b < most), most)
+        self.buckets = buckets_below(num_slots, buckets)
+        most = self.buckets[-1]
         self.shapes = [
             (bucket, num_drafts)
             for bucket in self.buckets

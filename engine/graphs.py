@@ -32,6 +32,13 @@ Stepped = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Logits [rows, ids], and int64 [rows] state slots and positions of the tokens to come."""
 
 
+def buckets_below(num_slots: int, buckets: Sequence[int]) -> tuple[int, ...]:
+    """Those of ``buckets`` below the number of state slots, and one with a row for each slot, as
+    far as a step has room."""
+    most = min(num_slots, MAX_DECODE_ROWS)
+    return (*(bucket for bucket in buckets if bucket < most), most)
+
+
 class GraphPool:
     """Graphs that are launched one after another on one stream, and therefore share their memory:
     each works in the same memory as the one before. Captured largest first, they need little more
@@ -73,8 +80,7 @@ class DecodeGraphs:
         self._kernels, self._next_token, self._logits = kernels, next_token, logits
         self._device = next_token.device
         num_slots = next_token.shape[0]
-        most = min(num_slots, MAX_DECODE_ROWS)
-        self.buckets = (*(b for b in buckets if b < most), most)
+        self.buckets = buckets_below(num_slots, buckets)
         self._tables = BlockTables(layout, num_slots, max_seq_len, self._device)
         # State slots and ends.
         self._step = torch.zeros(2, self.buckets[-1], dtype=torch.int32, device=self._device)

@@ -73,7 +73,7 @@ class SpreadSteps:
         self, generation: int, place: int, handles: Sequence[str], num_lenders: int = 0
     ) -> None:
         """As ``GroupMemory.join``; no step is under way."""
-        self.leave()
+        assert not self._unread, "a step is under way"
         self._group.join(generation, place, handles, num_lenders, self.limit_s)
         self._generation, self._last = generation, None
 
