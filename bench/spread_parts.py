@@ -72,8 +72,9 @@ class Parts:
             experts(self._gather(layer), moe.gate_up, moe.down, shared, self._exchange)
 
     def _gather(self, layer: int) -> Collected:
-        push(self._x, self._ids[layer], self._weights, self._exchange, layer)
-        return collect(
-            self._exchange, self._most_members, self._bucket, self._num_experts, layer,
-            self._x.dtype,
-        )  # fmt: skip
+        rows = Collected.empty(
+            self._exchange, self._most_members, self._bucket, self._num_experts, self._x.dtype
+        )
+        push(self._x, self._ids[layer], self._weights, self._exchange, layer, rows.counts)
+        collect(rows, self._exchange, layer)
+        return rows

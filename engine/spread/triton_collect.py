@@ -1,11 +1,13 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """All members' rows out of the inbox, and the lists of the experts that this member owns.
 
-    owner[e] = |{e' < e : e' is active}| mod sharing,   active: an expert that any row chose
+    rank[e] = |{e' < e : e' is active}|,   active: an expert that any row chose
+    owner[e] = rank[e] mod sharing,   list[e] = rank[e] // sharing among the owner's lists
 
 The decoding members and the lenders that take part share the experts. All see the same ids, so they
 agree on every owner without a message; each owns as many active experts as the others, or one less.
-An expert of another owner has an empty list here, so the expert kernels read no weight of it.
+A member's lists follow one another without gaps, so the expert kernels launch few programs that
+have nothing to do.
 
 The launch waits for the rows itself: an expert's program for all ids, a row's program for that row,
 and a lender's program for the row of padding that says that it has come as far. It takes the place
@@ -20,6 +22,7 @@ import triton.language as tl
 
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.spread.memory import WORD_BYTES, Exchange
+from engine.spread.shapes import least_members
 from engine.spread.triton_push import MOST_THREADS, inbox_arguments, inbox_of
 from engine.spread.triton_words import (
     FIRST_FLAG,
@@ -46,16 +49,40 @@ WORD = tl.constexpr(WORD_BYTES)
 @dataclass(frozen=True)
 class Collected:
     """``x`` [rows, hidden] and ``weights`` float32 [rows, top_k], ``rows_each`` of every decoding
-    member in the order of their places, undefined for padding and behind the last member's;
-    ``lists`` and ``counts`` as of ``plan``, of the owned experts. ``owners`` int32 [experts]: of
-    each active one the turn of its owner."""
+    member in the order of their places, undefined for padding and behind the last member's. List i
+    of the owned experts is that of the expert ``experts[i]`` int32 [lists]: ``lists`` int32 [lists,
+    rows] and ``counts`` int32 [lists] as of ``plan``. ``owners`` int32 [experts]: of each active
+    one the turn of its owner."""
 
     x: torch.Tensor
     weights: torch.Tensor
     lists: torch.Tensor
     counts: torch.Tensor
+    experts: torch.Tensor
     owners: torch.Tensor
     rows_each: int
+
+    @classmethod
+    def empty(
+        cls, exchange: Exchange, most_members: int, rows_each: int, num_experts: int,
+        dtype: torch.dtype,
+    ) -> "Collected":  # fmt: skip
+        """Memory for one layer of a group whose graphs are for at most ``most_members`` decoding
+        members, with ``rows_each`` rows each."""
+        layout, device = exchange.layout, exchange.control.device
+        num_rows = most_members * rows_each
+        num_lists = -(-num_experts // least_members(most_members))
+        assert dtype.itemsize == layout.itemsize
+        assert num_experts < 0xFFFF, "an id has 16 bits"
+        return cls(
+            torch.empty((num_rows, layout.hidden), dtype=dtype, device=device),
+            torch.empty((num_rows, layout.top_k), dtype=torch.float32, device=device),
+            torch.empty((num_lists, num_rows), dtype=torch.int32, device=device),
+            torch.empty((num_lists,), dtype=torch.int32, device=device),
+            torch.empty((num_lists,), dtype=torch.int32, device=device),
+            torch.empty((num_experts,), dtype=torch.int32, device=device),
+            rows_each,
+        )
 
 
 @triton.jit
@@ -66,7 +93,7 @@ def _load_ids(
     num_rows,
     flag,
     TOP_K: tl.constexpr,
-    ROW_BYTES: tl.constexpr,
+    ID_WORDS: tl.constexpr,
     MEMBER_BYTES: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):
@@ -74,7 +101,7 @@ def _load_ids(
     ``start`` on, which are counted over all members."""
     rows = start + tl.arange(0, BLOCK_T)
     held = tl.minimum(rows, num_rows - 1)
-    o_row = (held // rows_each).to(tl.int64) * MEMBER_BYTES + (held % rows_each) * ROW_BYTES
+    o_row = (held // rows_each).to(tl.int64) * MEMBER_BYTES + (held % rows_each) * (ID_WORDS * WORD)
     o_k = tl.arange(0, TOP_K)
     o_word = p_inbox + o_row[:, None] + (o_k // 4 * WORD)[None, :]
     b_words, b_valid = load_words(o_word, flag)
@@ -85,12 +112,12 @@ def _load_ids(
 
 @triton.jit
 def _own_list(
-    p_lists, p_counts, p_owners, p_inbox, p_addresses, p_control, expert, rows_each, most_rows,
-    flag, own, until,
+    p_lists, p_counts, p_experts, p_owners, p_inbox, p_addresses, p_control, expert, rows_each,
+    most_rows, flag, own, until,
     EXPERTS: tl.constexpr,
     BLOCK_E: tl.constexpr,
     TOP_K: tl.constexpr,
-    ROW_BYTES: tl.constexpr,
+    ID_WORDS: tl.constexpr,
     MEMBER_BYTES: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):  # fmt: skip
@@ -102,12 +129,12 @@ def _own_list(
     given_up = 0
     for start in range(0, num_rows, BLOCK_T):
         b_ids, b_valid = _load_ids(
-            p_inbox, start, rows_each, num_rows, flag, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T
+            p_inbox, start, rows_each, num_rows, flag, TOP_K, ID_WORDS, MEMBER_BYTES, BLOCK_T
         )
         state = 1 - tl.min(b_valid, axis=0)
         while state == 1:
             b_ids, b_valid = _load_ids(
-                p_inbox, start, rows_each, num_rows, flag, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T
+                p_inbox, start, rows_each, num_rows, flag, TOP_K, ID_WORDS, MEMBER_BYTES, BLOCK_T
             )
             state = wait_state(b_valid, own, until)
         given_up |= state
@@ -118,41 +145,47 @@ def _own_list(
     active = (b_chosen > 0) & (o_e < EXPERTS)
     rank = tl.sum((active & (o_e < expert)).to(tl.int32), axis=0)
     count = tl.sum(tl.where(o_e == expert, b_chosen, 0), axis=0)
-    owner = rank % agreed(p_control, NUM_SHARING)
-    tl.store(p_owners + expert, owner.to(tl.int32))
-    owned = (owner == turn) & (given_up == 0)
-    count = tl.where(owned, count, 0)
-    if count > 0:
+    sharing = agreed(p_control, NUM_SHARING).to(tl.int32)
+    owner = rank % sharing
+    tl.store(p_owners + expert, owner)
+    if (owner == turn) & (given_up == 0) & (count > 0):
         o_k = tl.arange(0, TOP_K)[None, :]
-        p_list = p_lists + expert.to(tl.int64) * most_rows - 1
+        place = rank // sharing
+        p_list = p_lists + place.to(tl.int64) * most_rows - 1
         for start in range(0, num_rows, BLOCK_T):
             b_ids, _ = _load_ids(
-                p_inbox, start, rows_each, num_rows, flag, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T
+                p_inbox, start, rows_each, num_rows, flag, TOP_K, ID_WORDS, MEMBER_BYTES, BLOCK_T
             )
             o_pair = (start + tl.arange(0, BLOCK_T))[:, None] * TOP_K + o_k
             b_pair = tl.max(tl.where(b_ids == expert, o_pair, -1), axis=1)
             hit = (b_pair >= 0).to(tl.int32)
             tl.store(p_list + tl.cumsum(hit, axis=0), b_pair, mask=hit == 1)
             p_list += tl.sum(hit, axis=0)
-    tl.store(p_counts + expert, count)
+        tl.store(p_experts + place, expert)
+        tl.store(p_counts + place, count)
 
 
 @triton.jit
 def _load_row(
-    p_row,
+    p_member,
+    row,
     flag,
     ID_WORDS: tl.constexpr,
     WEIGHT_WORDS: tl.constexpr,
     X_WORDS: tl.constexpr,
     BLOCK_X: tl.constexpr,
+    WEIGHTS_OFFSET: tl.constexpr,
+    X_OFFSET: tl.constexpr,
 ):
     """(x, weights over and over, 1 where the row is padding, 1 where what is read is valid), each
     [BLOCK_X]: every thread looks at the ids itself."""
     o_x = tl.arange(0, BLOCK_X)
-    b_ids, b_has_ids = load_words(p_row + o_x // BLOCK_X * WORD, flag)
-    b_weights, b_has_weights = load_words(p_row + (ID_WORDS + o_x % WEIGHT_WORDS) * WORD, flag)
-    p_x = p_row + (ID_WORDS + WEIGHT_WORDS + tl.minimum(o_x, X_WORDS - 1)) * WORD
-    b_x, b_has_x = load_words(p_x, flag)
+    p_ids = p_member + row * (ID_WORDS * WORD)
+    p_weights = p_member + WEIGHTS_OFFSET + row * (WEIGHT_WORDS * WORD)
+    p_x = p_member + X_OFFSET + row * (X_WORDS * WORD)
+    b_ids, b_has_ids = load_words(p_ids + o_x // BLOCK_X * WORD, flag)
+    b_weights, b_has_weights = load_words(p_weights + o_x % WEIGHT_WORDS * WORD, flag)
+    b_x, b_has_x = load_words(p_x + tl.minimum(o_x, X_WORDS - 1) * WORD, flag)
     b_padding = ((b_ids & 0xFFFF) == 0xFFFF).to(tl.int32)
     return b_x, b_weights, b_padding, b_has_ids & (b_padding | (b_has_weights & b_has_x))
 
@@ -164,20 +197,23 @@ def _take_row(
     WEIGHT_WORDS: tl.constexpr,
     X_WORDS: tl.constexpr,
     BLOCK_X: tl.constexpr,
-    ROW_BYTES: tl.constexpr,
+    WEIGHTS_OFFSET: tl.constexpr,
+    X_OFFSET: tl.constexpr,
     MEMBER_BYTES: tl.constexpr,
 ):  # fmt: skip
     began = clock()
     member = row // rows_each
-    p_row = p_inbox + member.to(tl.int64) * MEMBER_BYTES + (row % rows_each) * ROW_BYTES
+    p_member = p_inbox + member.to(tl.int64) * MEMBER_BYTES
     b_x, b_weights, b_padding, b_valid = _load_row(
-        p_row, flag, ID_WORDS, WEIGHT_WORDS, X_WORDS, BLOCK_X
-    )
+        p_member, row % rows_each, flag,
+        ID_WORDS, WEIGHT_WORDS, X_WORDS, BLOCK_X, WEIGHTS_OFFSET, X_OFFSET,
+    )  # fmt: skip
     state = 1 - tl.min(b_valid, axis=0)
     while state == 1:
         b_x, b_weights, b_padding, b_valid = _load_row(
-            p_row, flag, ID_WORDS, WEIGHT_WORDS, X_WORDS, BLOCK_X
-        )
+            p_member, row % rows_each, flag,
+            ID_WORDS, WEIGHT_WORDS, X_WORDS, BLOCK_X, WEIGHTS_OFFSET, X_OFFSET,
+        )  # fmt: skip
         state = wait_state(b_valid, own, until)
     if row % rows_each == 0:
         note_wait(own, ROWS, member, began)
@@ -194,16 +230,16 @@ def _take_row(
 def _wait_for_lender(
     p_inbox, p_addresses, p_control, member, flag, own, until,
     TOP_K: tl.constexpr,
-    ROW_BYTES: tl.constexpr,
+    ID_WORDS: tl.constexpr,
     MEMBER_BYTES: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):  # fmt: skip
     began = clock()
     p_from = p_inbox + member.to(tl.int64) * MEMBER_BYTES
-    _, b_valid = _load_ids(p_from, 0, 1, 1, flag, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T)
+    _, b_valid = _load_ids(p_from, 0, 1, 1, flag, TOP_K, ID_WORDS, MEMBER_BYTES, BLOCK_T)
     state = 1 - tl.min(b_valid, axis=0)
     while state == 1:
-        _, b_valid = _load_ids(p_from, 0, 1, 1, flag, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T)
+        _, b_valid = _load_ids(p_from, 0, 1, 1, flag, TOP_K, ID_WORDS, MEMBER_BYTES, BLOCK_T)
         state = wait_state(b_valid, own, until)
     note_wait(own, ROWS, member, began)
     if state == 3:
@@ -216,6 +252,7 @@ def _collect_kernel(
     p_weights,
     p_lists,
     p_counts,
+    p_experts,
     p_owners,
     p_addresses,
     p_control,
@@ -230,7 +267,8 @@ def _collect_kernel(
     WEIGHT_WORDS: tl.constexpr,
     X_WORDS: tl.constexpr,
     BLOCK_X: tl.constexpr,
-    ROW_BYTES: tl.constexpr,
+    WEIGHTS_OFFSET: tl.constexpr,
+    X_OFFSET: tl.constexpr,
     MEMBER_BYTES: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -251,57 +289,45 @@ def _collect_kernel(
         _take_row(
             p_x, p_weights, p_inbox, p_addresses, p_control, program, rows_each, flag, own,
             deadline(p_control, 1),
-            ID_WORDS, WEIGHT_WORDS, X_WORDS, BLOCK_X, ROW_BYTES, MEMBER_BYTES,
+            ID_WORDS, WEIGHT_WORDS, X_WORDS, BLOCK_X, WEIGHTS_OFFSET, X_OFFSET, MEMBER_BYTES,
         )  # fmt: skip
     elif program >= most_rows + EXPERTS:
         member = program - most_rows - EXPERTS
         if (place < num_decoding) & ((agreed(p_control, MASK) >> member) & 1 == 1):
             _wait_for_lender(
                 p_inbox, p_addresses, p_control, member, flag, own, deadline(p_control, 1),
-                TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T,
+                TOP_K, ID_WORDS, MEMBER_BYTES, BLOCK_T,
             )  # fmt: skip
     else:
         # Of what does not come a row's program is to tell first: it knows the member.
         _own_list(
-            p_lists, p_counts, p_owners, p_inbox, p_addresses, p_control, program - most_rows,
-            rows_each, most_rows, flag, own, deadline(p_control, 2),
-            EXPERTS, BLOCK_E, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T,
+            p_lists, p_counts, p_experts, p_owners, p_inbox, p_addresses, p_control,
+            program - most_rows, rows_each, most_rows, flag, own, deadline(p_control, 2),
+            EXPERTS, BLOCK_E, TOP_K, ID_WORDS, MEMBER_BYTES, BLOCK_T,
         )  # fmt: skip
 
 
-def collect(
-    exchange: Exchange,
-    most_members: int,
-    rows_each: int,
-    num_experts: int,
-    layer: int,
-    dtype: torch.dtype,
-) -> Collected:
-    """What the decoding members have pushed for the layer ``layer``: ``rows_each`` rows each.
-    There are at most ``most_members``; programs of the rows of more end at once."""
-    layout, device = exchange.layout, exchange.control.device
-    num_rows = most_members * rows_each
-    assert dtype.itemsize == layout.itemsize
-    assert num_experts < 0xFFFF, "an id has 16 bits"
+def collect(rows: Collected, exchange: Exchange, layer: int) -> None:
+    """Fill ``rows`` with what the decoding members have pushed for the layer ``layer``, as many
+    rows each; ``push`` has set its counts to 0."""
+    layout = exchange.layout
+    num_rows, num_experts = rows.x.shape[0], rows.owners.shape[0]
+    assert rows.x.shape == (num_rows, layout.hidden)
+    assert rows.weights.shape == (num_rows, layout.top_k)
+    assert rows.lists.shape == (rows.counts.shape[0], num_rows)
+    assert rows.experts.shape == rows.counts.shape
     least = max(16, MOST_THREADS // layout.top_k)
-    found = Collected(
-        torch.empty((num_rows, layout.hidden), dtype=dtype, device=device),
-        torch.empty((num_rows, layout.top_k), dtype=torch.float32, device=device),
-        torch.empty((num_experts, num_rows), dtype=torch.int32, device=device),
-        torch.empty((num_experts,), dtype=torch.int32, device=device),
-        torch.empty((num_experts,), dtype=torch.int32, device=device),
-        rows_each,
-    )
     _collect_kernel[(num_rows + num_experts + MAX_MEMBERS,)](
-        found.x.view(torch.int64),
-        found.weights.view(torch.int64),
-        found.lists,
-        found.counts,
-        found.owners,
+        rows.x.view(torch.int64),
+        rows.weights.view(torch.int64),
+        rows.lists,
+        rows.counts,
+        rows.experts,
+        rows.owners,
         exchange.addresses,
         exchange.control,
         layer,
-        rows_each,
+        rows.rows_each,
         num_rows,
         EXPERTS=num_experts,
         BLOCK_E=triton.next_power_of_2(num_experts),
@@ -310,4 +336,3 @@ def collect(
         **inbox_arguments(exchange),
         **overlap(exchange.control),
     )
-    return found

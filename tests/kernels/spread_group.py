@@ -34,6 +34,7 @@ class Member:
     weights: torch.Tensor
     shared: torch.Tensor
     num_live: torch.Tensor
+    rows: Collected
     lends: bool = False
 
     @property
@@ -65,6 +66,7 @@ class Group:
 
     def form(self, generation: int) -> None:
         members = [*self.members, *self.lenders]
+        self.most_members = group_size(len(self.members))
         addresses = [member.memory.data_ptr() for member in members]
         for place, member in enumerate(members):
             member.exchange.join(
@@ -105,11 +107,14 @@ class Group:
             agree(lender.exchange)
 
     def push(self, member: Member, layer: int) -> None:
-        push(member.x, member.ids, member.weights, member.exchange, layer)
+        num, dtype = self.most_members, member.x.dtype
+        member.rows = Collected.empty(member.exchange, num, self.rows_each, NUM_EXPERTS, dtype)
+        counts = member.rows.counts.fill_(9)
+        push(member.x, member.ids, member.weights, member.exchange, layer, counts)
 
     def collect(self, member: Member, layer: int) -> Collected:
-        num = self.most_members
-        return collect(member.exchange, num, self.rows_each, NUM_EXPERTS, layer, member.x.dtype)
+        collect(member.rows, member.exchange, layer)
+        return member.rows
 
     def experts(self, member: Member, rows: Collected) -> None:
         shared = None if member.lends else (member.shared, self.shared_down)
@@ -139,17 +144,19 @@ class Group:
     def _member(self, live: int) -> Member:
         n = self.rows_each
         memory = aligned(self.layout.size_bytes, self.device)
+        exchange = Exchange(self.layout, memory)
         ids = torch.rand(n, NUM_EXPERTS).argsort(1)[:, :TOP_K].int()
         ids[live:] = -1
         return Member(
             memory,
-            Exchange(self.layout, memory),
+            exchange,
             self._draw(n, HIDDEN),
             self._draw(n, HIDDEN),
             ids.to(self.device),
             torch.rand(n, TOP_K).to(self.device),
             self._draw(n, DIM),
             torch.tensor([live], dtype=torch.int32, device=self.device),
+            Collected.empty(exchange, self.most_members, n, NUM_EXPERTS, torch.bfloat16),
         )
 
     def _draw(self, *shape: int) -> torch.Tensor:
