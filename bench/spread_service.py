@@ -1,16 +1,16 @@
 """``python -m bench.spread_service``: tokens a second through HTTP, with spread steps and without.
 
     python -m bench.dummy_checkpoint --out /tmp/full
-    python -m bench.spread_service --model /tmp/full --stacks colocated:2,colocated:2/off,split:1+1 \\
+    python -m bench.spread_service --model /tmp/full --stacks colocated:2,colocated:2/off \\
         --levels 64,128,256 --out bench/results/h200x2-spread-service.json -- \\
         --load-format dummy --device cuda --speculate off
 
 For each stack (a set-up of bench/setups.py, then ``/`` and what ``--spread`` is; ``auto`` by
-default) it starts ``baton up`` and measures each level with ``baton bench throughput``: all requests
-of a level begin at once. Beside the tokens a second it records what the workers counted meanwhile:
-spread and local decode steps, seconds in each, waits for others, and aborted steps. With ``--kill``
-it also kills the first worker that decodes while ``--kill-at`` streams run, and reports the longest
-gap between two tokens of the streams, by whether their worker was killed.
+default) it starts ``baton up`` and measures each level with ``baton bench throughput``: all
+requests of a level begin at once. Beside the tokens a second it records what the workers counted
+meanwhile: spread and local decode steps, seconds in each, waits for others, and aborted steps. With
+``--kill-at N`` it also kills a worker while N streams run, and reports the longest gap between two
+tokens of the streams, by whether their worker was killed.
 
 Exit status: 0, 1 when a request failed or a level was not measured.
 """

@@ -39,15 +39,20 @@ Load = Callable[[Worker, Reuse], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class PlacementLimits:
-    """``max_tokens_ahead`` bounds the prompt tokens placed at a worker and not yet computed;
+    """``max_tokens_ahead`` bounds the prompt tokens that a prefill worker has been given and not yet
+    computed, ``max_tokens_ahead_generating`` those of a worker that goes on to decode: it computes
+    a burst in large batches only as far as it knows of it (colocated/limits.py);
     ``prefill_watermark`` is the share of its pages beyond which a prefill worker gets no more."""
 
     max_tokens_ahead: int = 16_384
+    max_tokens_ahead_generating: int = 65_536
     prefill_watermark: float = 0.9
 
     def __post_init__(self) -> None:
         if self.max_tokens_ahead < 1:
             raise ValueError(f"max_tokens_ahead: {self.max_tokens_ahead} < 1")
+        if self.max_tokens_ahead_generating < 1:
+            raise ValueError(f"max_tokens_ahead_generating: {self.max_tokens_ahead_generating} < 1")
         if not 0.0 < self.prefill_watermark <= 1.0:
             raise ValueError(f"prefill_watermark: {self.prefill_watermark} not in (0, 1]")
 
@@ -64,7 +69,7 @@ def choose_prefill(
 ) -> Place | None:
     """The prefill worker for the request's tokens, of workers that are ``large_enough``."""
     room = (w for w in workers if _has_room(w, request.num_tokens, share=limits.prefill_watermark))
-    fitting = _taking_prompt(room, request, limits, reuses)
+    fitting = _taking_prompt(room, request, limits.max_tokens_ahead, reuses)
     return _least_loaded(fitting, request, lambda w, reuse: (_work(w, request, reuse),))
 
 
@@ -97,7 +102,8 @@ def choose_generate(
         return num_sequences, _work(worker, request, reuse), -worker.free_pages
 
     room = (w for w in workers if _has_room(w, request.num_tokens + 1, growing=True))
-    return _least_loaded(_taking_prompt(room, request, limits, reuses), request, load)
+    most_ahead = limits.max_tokens_ahead_generating
+    return _least_loaded(_taking_prompt(room, request, most_ahead, reuses), request, load)
 
 
 def _least_loaded(fitting: Iterable[Place], request: Request, load: Load) -> Place | None:
@@ -114,15 +120,16 @@ def _work(worker: Worker, request: Request, reuse: Reuse) -> int:
 
 
 def _taking_prompt(
-    workers: Iterable[Worker], request: Request, limits: PlacementLimits, reuses: Reuses
+    workers: Iterable[Worker], request: Request, most_ahead: int, reuses: Reuses
 ) -> Iterator[Place]:
-    """Those that may have so much of the request ahead, and what each reuses of it."""
+    """The workers with at most ``most_ahead`` prompt tokens to compute, this request's included,
+    and what each reuses of it."""
     for worker in workers:
         ahead = worker.tokens_ahead
-        if ahead < limits.max_tokens_ahead:  # looking a prompt up takes its time
+        if ahead < most_ahead:  # looking a prompt up takes its time
             reuse = reuses(worker)
             num_tokens = request.num_tokens - reuse.num_tokens
-            if ahead == 0 or ahead + num_tokens <= limits.max_tokens_ahead:
+            if ahead == 0 or ahead + num_tokens <= most_ahead:
                 yield Place(worker, reuse)
 
 

@@ -79,16 +79,14 @@ def send_x(
     store_words(p_to + X_OFFSET + row * (X_WORDS * WORD) + o_x * WORD, b_x, flag, in_row & live)
 
 
-@triton.jit(do_not_specialize=["layer", "num_lists"])
+@triton.jit(do_not_specialize=["layer"])
 def _push_kernel(
     p_x,
     p_ids,
     p_weights,
-    p_counts,
     p_addresses,
     p_control,
     layer,
-    num_lists,
     TOP_K: tl.constexpr,
     ID_WORDS: tl.constexpr,
     WEIGHT_WORDS: tl.constexpr,
@@ -102,16 +100,14 @@ def _push_kernel(
     """Program (i, m) pushes row i to member m; of padding only that it has no experts."""
     member = tl.program_id(1)
     num_decoding = tl.load(p_control + NUM_DECODING)
-    row = tl.program_id(0).to(tl.int64)
-    if (member >= num_decoding + tl.load(p_control + NUM_LENDERS)) & (member + row > 0):
+    if member >= num_decoding + tl.load(p_control + NUM_LENDERS):
         return
+    row = tl.program_id(0).to(tl.int64)
     place = tl.load(p_control + PLACE)
     flag = (tl.load(p_control + FIRST_FLAG) + layer).to(tl.int32)
     p_to = inbox_of(member_address(p_addresses, member), flag, MEMBER_BYTES)
     p_to += place * MEMBER_BYTES
     wait_for_inputs(PDL)
-    if member + row == 0:
-        no_lists(p_counts, num_lists, BLOCK_X)
     sent = is_sent(p_addresses, p_control, member, place, num_decoding)
     p_ids += row * TOP_K
     live = sent & (tl.load(p_ids) >= 0)
@@ -132,46 +128,34 @@ def _push_kernel(
     send_x(p_to, p_x, row, flag, live, X_WORDS, BLOCK_X, X_OFFSET)
 
 
-@triton.jit
-def no_lists(p_counts, num_lists, BLOCK: tl.constexpr):
-    """Write that no list of experts has an element, before ``collect`` fills those that do."""
-    for start in range(0, num_lists, BLOCK):
-        o_list = start + tl.arange(0, BLOCK)
-        tl.store(p_counts + o_list, 0, mask=o_list < num_lists)
-
-
 def push(
     x: torch.Tensor,
     ids: torch.Tensor,
     weights: torch.Tensor,
     exchange: Exchange,
     layer: int,
-    counts: torch.Tensor,
 ) -> None:
     """Send this member's rows to all decoding members, itself included, and to the lenders that
     take part: of the step's layer ``layer``.
 
     x [rows, hidden]; ids int32 and weights float32 [rows, top_k], -1 in the rows of padding. All
-    decoding members push as many rows; a lender pushes one row of padding. ``counts`` int32 [lists]
-    is set to 0 for ``collect``.
+    decoding members push as many rows; a lender pushes one row of padding.
     """
     (num_rows, hidden), layout = x.shape, exchange.layout
     assert 0 < num_rows <= layout.max_rows
     assert hidden == layout.hidden
     assert x.dtype.itemsize == layout.itemsize
     assert ids.shape == weights.shape == (num_rows, layout.top_k)
-    assert ids.dtype == counts.dtype == torch.int32
+    assert ids.dtype == torch.int32
     assert weights.dtype == torch.float32
-    assert all(t.is_contiguous() for t in (x, ids, weights, counts))
+    assert all(t.is_contiguous() for t in (x, ids, weights))
     _push_kernel[(num_rows, MAX_MEMBERS)](
         x.view(torch.int64),
         ids,
         weights.view(torch.int64),
-        counts,
         exchange.addresses,
         exchange.control,
         layer,
-        counts.shape[0],
         num_warps=4,
         **inbox_arguments(exchange),
         **overlap(x),

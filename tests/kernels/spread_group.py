@@ -34,7 +34,6 @@ class Member:
     weights: torch.Tensor
     shared: torch.Tensor
     num_live: torch.Tensor
-    rows: Collected
     lends: bool = False
 
     @property
@@ -107,14 +106,11 @@ class Group:
             agree(lender.exchange)
 
     def push(self, member: Member, layer: int) -> None:
-        num, dtype = self.most_members, member.x.dtype
-        member.rows = Collected.empty(member.exchange, num, self.rows_each, NUM_EXPERTS, dtype)
-        counts = member.rows.counts.fill_(9)
-        push(member.x, member.ids, member.weights, member.exchange, layer, counts)
+        push(member.x, member.ids, member.weights, member.exchange, layer)
 
     def collect(self, member: Member, layer: int) -> Collected:
-        collect(member.rows, member.exchange, layer)
-        return member.rows
+        num = self.most_members
+        return collect(member.exchange, num, self.rows_each, NUM_EXPERTS, layer, member.x.dtype)
 
     def experts(self, member: Member, rows: Collected) -> None:
         shared = None if member.lends else (member.shared, self.shared_down)
@@ -144,19 +140,17 @@ class Group:
     def _member(self, live: int) -> Member:
         n = self.rows_each
         memory = aligned(self.layout.size_bytes, self.device)
-        exchange = Exchange(self.layout, memory)
         ids = torch.rand(n, NUM_EXPERTS).argsort(1)[:, :TOP_K].int()
         ids[live:] = -1
         return Member(
             memory,
-            exchange,
+            Exchange(self.layout, memory),
             self._draw(n, HIDDEN),
             self._draw(n, HIDDEN),
             ids.to(self.device),
             torch.rand(n, TOP_K).to(self.device),
             self._draw(n, DIM),
             torch.tensor([live], dtype=torch.int32, device=self.device),
-            Collected.empty(exchange, self.most_members, n, NUM_EXPERTS, torch.bfloat16),
         )
 
     def _draw(self, *shape: int) -> torch.Tensor:

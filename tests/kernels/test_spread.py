@@ -7,7 +7,6 @@ import torch
 from engine.kernels.triton_route import route_shared
 from engine.spread.memory import EMPTY, HEADER_BYTES, TURN, UNKNOWN_MEMBER
 from engine.spread.triton_agree import agree, offer
-from engine.spread.triton_collect import Collected
 from engine.spread.triton_experts import experts
 from engine.spread.triton_push import push
 from engine.spread.triton_route_push import route_push
@@ -63,15 +62,13 @@ def test_routing_and_pushing_in_one_launch_gives_what_two_give(
     for fused in (False, True):
         for each in everyone:
             each.memory[group.layout.lane(1) + HEADER_BYTES :].fill_(0x77)
-        counts = torch.full_like(member.rows.counts, 9)
         if fused:
-            args = projected, NUM_EXPERTS, live, member.exchange, layer, counts
+            args = projected, NUM_EXPERTS, live, member.exchange, layer
             fused_ids, fused_shared = route_push(member.x, *args)
             assert torch.equal(fused_ids, ids)
             assert torch.equal(fused_shared, shared)
         else:
-            push(member.x, ids, weights, member.exchange, layer, counts)
-        assert counts.eq(0).all()
+            push(member.x, ids, weights, member.exchange, layer)
         found.append([each.memory.clone() for each in everyone])
     for pushed, routed in zip(*found, strict=True):
         assert torch.equal(pushed, routed)
@@ -128,24 +125,20 @@ def test_the_experts_are_shared_out_among_decoding_members_and_lenders(
 ) -> None:
     group = Group(device, [4, 3], 4, 2)
     group.begin_step(1, [1])
-    for member in [*group.members, *group.lenders]:
+    everyone = [*group.members, *group.lenders]
+    for member in everyone:
         group.push(member, 0)
-    first, second = group.members
-    owned = [owned_by(group.collect(each, 0)) for each in (first, second, *group.lenders)]
-    assert not owned[2].any(), "it came too late"
-    counts = [int(each.sum()) for each in owned]
-    assert max(counts) - min(counts[:2] + counts[3:]) <= 1
-    assert torch.stack(owned).sum(0).max() == 1
-
-
-def owned_by(rows: Collected) -> torch.Tensor:
-    """bool [experts]: those that have a list."""
-    num_lists = int((rows.counts > 0).sum())
-    assert rows.counts[num_lists:].eq(0).all(), "a list behind one without elements"
-    found = torch.zeros(NUM_EXPERTS, dtype=torch.bool)
-    found[rows.experts[:num_lists].long().cpu()] = True
-    assert int(found.sum()) == num_lists
-    return found
+    collected = [group.collect(each, 0) for each in everyone]
+    for member, rows in zip(everyone, collected, strict=True):
+        group.experts(member, rows)
+    first, second, late, third = collected
+    assert late.counts.eq(0).all(), "it came too late"
+    active = first.counts > 0
+    turns = first.owners[active].bincount(minlength=3)
+    assert turns.max() - turns.min() <= 1
+    for rows in (second, third):
+        assert torch.equal(rows.counts, first.counts)
+        assert torch.equal(rows.owners[active], first.owners[active])
 
 
 def test_a_lender_that_goes_on_with_an_old_step_takes_no_part(device: torch.device) -> None:
@@ -291,7 +284,7 @@ def test_a_member_left_behind_does_not_reach_the_next_generation(device: torch.d
     collected = [group.collect(member, 0) for member in group.members]
     # The member's kernels run on, with its addresses of the generation before.
     old, shared = left.exchange, left.shared
-    push(left.x, left.ids, left.weights, old, 0, left.rows.counts)
+    push(left.x, left.ids, left.weights, old, 0)
     experts(late, group.gate_up, group.down, (shared, group.shared_down), old, TILES)
     for member, rows in zip(group.members, collected, strict=True):
         group.experts(member, rows)
