@@ -52,6 +52,7 @@ class DecodeScheduler:
         self._counter = DraftCounter()
         self._num_made = 0
         self._num_awaited = self._num_returning = 0
+        self._num_sat_out = 0
         self.running: list[Sequence] = []
         self.retiring: set[Sequence] = set()
         self.preempted: list[Sequence] = []
@@ -72,14 +73,15 @@ class DecodeScheduler:
     def has_work(self) -> bool:
         return any(self._may_step(sequence) for sequence in self.running)
 
-    def schedule(self) -> Scheduled | None:
-        """The next step's rows. Sequences that were preempted are left in ``preempted``, those
-        that the whole pool cannot hold any longer in ``outgrown``, with the problem."""
+    def schedule(self, room: Callable[[int], int] = lambda wanted: wanted) -> Scheduled | None:
+        """The next step's rows: ``room`` of the sequences that may take it. The others sit out, all
+        in turn. Sequences that were preempted are left in ``preempted``, those that the whole pool
+        cannot hold any longer in ``outgrown``, with the problem."""
         rows: list[Row] = []
         sequences: list[Sequence] = []
         self._num_awaited = self._num_returning = 0
-        for sequence in list(self.running):
-            if sequence.ended or not self._may_step(sequence) or not self._grow(sequence):
+        for sequence in self._taking_turns(room):
+            if sequence.ended or not self._grow(sequence):
                 continue
             row = self._row(sequence, self._grow_for_drafts(sequence))
             rows.append(row)
@@ -170,6 +172,17 @@ class DecodeScheduler:
         self.running.remove(sequence)
         self.retiring.add(sequence)
         self._release_if_retired(sequence)
+
+    def _taking_turns(self, room: Callable[[int], int]) -> list[Sequence]:
+        """The sequences that may take the next step, but for those that sit it out."""
+        ready = [sequence for sequence in self.running if self._may_step(sequence)]
+        surplus = len(ready) - room(len(ready))
+        if surplus <= 0:
+            return ready
+        first = self._num_sat_out % len(ready)
+        self._num_sat_out += surplus
+        out = {(first + i) % len(ready) for i in range(surplus)}
+        return [sequence for i, sequence in enumerate(ready) if i not in out]
 
     def _may_step(self, sequence: Sequence) -> bool:
         return not sequence.compiling and self._wants_step(sequence)

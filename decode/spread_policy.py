@@ -40,7 +40,7 @@ class SpreadPolicy:
     ) -> None:
         table = table or shipped()
         self._setting = setting
-        self._enters_from = ENTERS_FROM[table.source]
+        self._source_of = table.source_of
         gain = SpreadGain(drafts, shapes, table)
         self._gain = lru_cache(MOST_KEPT)(gain.gain)
         self._saved_ms = lru_cache(MOST_KEPT)(gain.saved_ms)
@@ -48,7 +48,7 @@ class SpreadPolicy:
 
     def enters(self, loads: Sequence[Load], num_sharing: int) -> bool:
         if self._setting == "auto":
-            return self.gain(loads, num_sharing) >= self._enters_from
+            return self.gain(loads, num_sharing) >= ENTERS_FROM[self._source_of(num_sharing)]
         return num_sharing > 1 and _tokens(loads) >= int(self._setting)
 
     def stays(self, loads: Sequence[Load], num_sharing: int) -> bool:

@@ -1,13 +1,13 @@
 """How long decode steps take, local ones and those that members compute together.
 
-``spread_steps.json`` is the table that is shipped; ``python -m bench.spread_step --table FILE``
-measures one on a node's own GPUs. Its ``source`` says which of the two it is: the shipped one is
-estimated, from measured local steps (``python -m bench.spread_table``).
+``spread_steps.json`` is the table that is shipped (``python -m bench.spread_table``): local steps
+and those of two members were measured on two H200s, those of more members are estimated, and
+corrected by what two took. ``python -m bench.spread_step --table FILE`` measures a node's own GPUs.
 """
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -53,13 +53,19 @@ class StepTable:
     """Times between measured sizes are linear, and go on from the last two. With more members than
     were measured, a step takes as long as with the most. Steps of each number of members were
     measured without drafts too, and local ones with each number of drafts that spread ones have.
+    ``estimated``: numbers of members whose steps were not measured, in a table of measured ones.
 
     Raises ValueError if some are missing."""
 
     def __init__(
-        self, steps: Iterable[StepTime], source: Source, experts: Experts | None = None
+        self,
+        steps: Iterable[StepTime],
+        source: Source,
+        experts: Experts | None = None,
+        estimated: Collection[int] = (),
     ) -> None:
         self.source = source
+        self._estimated = frozenset(estimated)
         self._experts = experts or Experts()
         curves: dict[tuple[int, int], list[tuple[float, float]]] = {}
         for step in steps:
@@ -77,6 +83,10 @@ class StepTable:
                         f"steps of {sharing} members with {drafts} drafts, but none of {needed[0]} "
                         f"with {needed[1]}"
                     )
+
+    def source_of(self, sharing: int) -> Source:
+        """Where the times of steps that so many members share come from."""
+        return "estimated" if self._nearest(sharing) in self._estimated else self.source
 
     def has(self, sharing: int, drafts: int) -> bool:
         """Whether steps with so many drafts were measured."""
@@ -142,7 +152,7 @@ def read(path: Path, name: str = "spread_table") -> StepTable:
             raise ValueError("a step of no member, of no sequence or of no time")
         num, a_token, read_ms = found["experts"]
         experts = Experts(int(num), int(a_token), float(read_ms))
-        return StepTable(steps, found["source"], experts)
+        return StepTable(steps, found["source"], experts, found.get("estimated", ()))
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"{name}: {path}: {error}") from None
 

@@ -46,7 +46,7 @@ class DecodeSteps:
         """Launch the next step, if there is one and it is decided how. ``willing``: this worker has
         nothing else to compute."""
         if not self.undecided:
-            self._scheduled = self._sequences.schedule()
+            self._scheduled = self._sequences.schedule(self._group.room)
         scheduled = self._scheduled or NOTHING
         num_drafts = max((row.num_drafts for row in scheduled.rows), default=0)
         plan = self._group.decide(len(scheduled.rows), num_drafts, willing=willing)

@@ -39,9 +39,9 @@ Load = Callable[[Worker, Reuse], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class PlacementLimits:
-    """``max_tokens_ahead`` bounds the prompt tokens that a prefill worker has been given and not yet
-    computed, ``max_tokens_ahead_generating`` those of a worker that goes on to decode: it computes
-    a burst in large batches only as far as it knows of it (colocated/limits.py);
+    """``max_tokens_ahead`` bounds the prompt tokens that a prefill worker has been given and has not
+    computed yet, ``max_tokens_ahead_generating`` those of a worker that goes on to decode: it
+    computes a burst in large batches only as far as it knows of it (colocated/limits.py);
     ``prefill_watermark`` is the share of its pages beyond which a prefill worker gets no more."""
 
     max_tokens_ahead: int = 16_384

@@ -72,8 +72,9 @@ def owned_expert(p_counts, p_control, place, EXPERTS: tl.constexpr, BLOCK_E: tl.
     b_active = (b_counts > 0).to(tl.int32)
     wanted = place * agreed(p_control, NUM_SHARING).to(tl.int32) + turn
     b_is_it = (b_active == 1) & (tl.cumsum(b_active, axis=0) - 1 == wanted) & (turn >= 0)
-    count = tl.sum(tl.where(b_is_it, b_counts, 0), axis=0)
-    return tl.sum(tl.where(b_is_it, o_e, 0), axis=0), count
+    # Both in one number, since each sum over threads takes a barrier.
+    found = tl.sum(tl.where(b_is_it, b_counts * BLOCK_E + o_e, 0), axis=0)
+    return found % BLOCK_E, found // BLOCK_E
 
 
 @triton.jit

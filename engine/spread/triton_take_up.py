@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.kernels.triton_overlap import LOADS_FIRST, overlap, wait_for_inputs
 from engine.spread.memory import EMPTY, Exchange
 from engine.spread.triton_push import MOST_THREADS
 from engine.spread.triton_words import (
@@ -160,6 +160,7 @@ def take_up(
         DIM=dim,
         BLOCK=max(triton.next_power_of_2(dim), MOST_THREADS),
         num_warps=8,
+        **LOADS_FIRST,
         **overlap(hidden),
     )
     return hidden, x

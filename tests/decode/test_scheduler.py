@@ -52,6 +52,20 @@ def test_a_step_copies_no_block_table() -> None:
     assert row.block_table[: len(before)] == before, "what a launched step reads stays in place"
 
 
+def test_sequences_that_a_step_has_no_room_for_sit_out_in_turn() -> None:
+    plan, allocator = setup()
+    sequences = [running(plan, allocator, i) for i in range(4)]
+    taken = [0] * 4
+    for _ in range(8):
+        step = plan.schedule(lambda wanted: min(wanted, 3))
+        assert len(step.rows) == 3
+        for sequence in step.sequences:
+            taken[sequences.index(sequence)] += 1
+        plan.take_in(step, tokens(step))
+    assert taken == [6] * 4
+    assert len(plan.schedule().rows) == 4, "all have room again"
+
+
 def test_no_step_is_launched_past_max_tokens() -> None:
     plan, allocator = setup()
     running(plan, allocator, 1, max_tokens=2)  # one of the two is its newest token

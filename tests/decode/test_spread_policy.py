@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.spread_table import corrected
 from decode.spread_gain import Load
 from decode.spread_policy import SpreadPolicy
 from decode.spread_table import SHIPPED, Experts, StepTable, StepTime, document, read, shipped
@@ -64,9 +65,9 @@ def test_a_lender_and_a_member_without_sequences_share_the_experts() -> None:
 def test_where_a_spread_step_has_no_room_for_drafts_that_are_accepted_local_ones_win() -> None:
     policy = auto(DRAFTS)
     assert policy.enters(alike(32, 2, 0.85), 2)
-    assert not policy.stays(alike(96, 2, 0.85), 2), "local steps verify three of each"
-    assert policy.stays(alike(96, 2, 0.0), 2), "they would all be refused"
-    assert auto((0,)).enters(alike(96, 2, 0.85), 2), "nothing is drafted"
+    assert not policy.stays(alike(192, 2, 0.85), 2), "local steps verify three of each"
+    assert policy.stays(alike(192, 2, 0.0), 2), "they would all be refused"
+    assert auto((0,)).enters(alike(192, 2, 0.85), 2), "nothing is drafted"
 
 
 def test_drafts_cost_what_they_cost_in_spread_steps_as_far_as_there_is_room() -> None:
@@ -75,9 +76,9 @@ def test_drafts_cost_what_they_cost_in_spread_steps_as_far_as_there_is_room() ->
     assert costs[2] == pytest.approx(
         table.spread_ms(4, 32, 3, 32 * 4 * 4) / table.spread_ms(4, 32, 0, 32 * 4)
     )
-    assert len(policy.draft_costs(alike(33, 4), 4)) == 2
-    assert len(policy.draft_costs([Load(64), Load(1)], 2)) == 1
-    assert policy.draft_costs(alike(65, 4), 4) == ()
+    assert len(policy.draft_costs(alike(65, 4), 4)) == 2
+    assert len(policy.draft_costs([Load(128), Load(1)], 2)) == 1
+    assert policy.draft_costs(alike(129, 4), 4) == ()
     assert SpreadPolicy("auto", (3,), draft_shapes(3)).draft_costs(alike(8, 2), 2) == ()
 
 
@@ -114,8 +115,31 @@ def test_a_measured_table_is_believed_where_an_estimate_is_not() -> None:
     assert not measured.has(2, 1)
 
 
-def test_the_shipped_table_says_that_it_is_estimated() -> None:
-    assert json.loads(SHIPPED.read_text())["source"] == shipped().source == "estimated"
+def test_the_shipped_table_says_which_steps_were_measured() -> None:
+    assert json.loads(SHIPPED.read_text())["source"] == "measured"
+    sources = [shipped().source_of(sharing) for sharing in (1, 2, 3, 4, 8)]
+    assert sources == ["measured", "measured", "estimated", "estimated", "estimated"]
+
+
+def test_an_estimate_of_more_members_must_promise_more_in_a_table_of_measured_ones_too() -> None:
+    steps = [StepTime(1, 8, 0, 10.6), StepTime(2, 8, 0, 10.0), StepTime(4, 8, 0, 10.0)]
+    table = StepTable(steps, "measured", Experts(read_ms=0.0), estimated=(4,))
+    assert auto(table=table).enters(alike(8, 2), 2)
+    assert not auto(table=table).enters(alike(8, 4), 4)
+
+
+def test_estimates_are_corrected_by_what_was_measured() -> None:
+    estimates = [
+        StepTime(1, 8, 0, 4.0), StepTime(2, 8, 0, 3.0), StepTime(4, 8, 0, 2.0),
+        StepTime(4, 8, 1, 2.5), StepTime(4, 16, 0, 3.0), StepTime(2, 16, 0, 4.0),
+    ]  # fmt: skip
+    measured = [StepTime(1, 8, 0, 5.0), StepTime(2, 8, 0, 3.3), StepTime(2, 16, 0, 4.8)]
+    found = {step[:3]: step.ms for step in corrected(estimates, measured)}
+    assert found[1, 8, 0] == 5.0
+    assert found[2, 16, 0] == 4.8
+    assert found[4, 8, 0] == pytest.approx(2.2)
+    assert found[4, 16, 0] == pytest.approx(3.6)
+    assert found[4, 8, 1] == pytest.approx(2.75), "by steps without drafts"
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class Site:
             HandoffSettings(pull_timeout_s=5.0, verify=verify_handoff), self.stream, lookahead=0,
             awake_s=awake_s,
         )  # fmt: skip
-        self.pool._sequences.schedule = lambda: None  # it never gets to a step
+        self.pool._sequences.schedule = lambda room: None  # it never gets to a step
 
     def meet(self, peer: Exporter) -> PeerTested:
         self.pool.handle(PeerJoined(peer.instance, peer.export))

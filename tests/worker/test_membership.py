@@ -77,6 +77,20 @@ def trio() -> Iterator[Trio]:
         member.close()
 
 
+def test_a_few_sequences_too_many_sit_out_while_all_members_take_part(trio: Trio) -> None:
+    first, *others = trio.members
+    assert first.room(17) == 17, "in no group"
+    for member in trio.members:
+        member.join(trio.group())
+    assert first.room(17) == 17, "the others have said nothing yet"
+    trio.decide(2, 6, 0)
+    trio.decide(2, 6, 0)
+    assert [first.room(wanted) for wanted in (15, 16, 17, 20, 21)] == [15, 16, 16, 16, 21]
+    others[0].decide(6, willing=False)
+    first.decide(2, willing=True)
+    assert first.room(17) == 17, "one takes no part"
+
+
 def test_members_launch_the_same_plan_and_say_what_they_did(trio: Trio) -> None:
     assert [m.join(trio.group()) for m in trio.members] == [SpreadJoined(5)] * 3
     assert [s.joined for s in trio.spreaders] == [[(5, rank, 3)] for rank in range(3)]
@@ -147,8 +161,8 @@ def test_members_verify_as_many_drafts_as_their_largest_graphs_hold(trio: Trio) 
         assert member.export.max_drafts == 3
         member.join(trio.group())
     for rows, drafts, shape in (
-        (9, (3, 0, 1), (12, 3)), (33, (0, 2, 0), (42, 2)), (50, (3, 1, 0), (64, 1)),
-        (65, (3, 3, 3), (96, 0)),
+        (9, (3, 0, 1), (12, 3)), (33, (0, 2, 0), (42, 2)), (50, (3, 1, 0), (64, 3)),
+        (86, (3, 1, 0), (96, 1)), (129, (3, 3, 3), (192, 0)),
     ):  # fmt: skip
         plans: list[object] = [None] * 3
         for _ in range(4):

@@ -28,6 +28,10 @@ class Group(Protocol):
         """How long the worker may sleep without a look at the others."""
         ...
 
+    def room(self, wanted: int) -> int:
+        """How many of ``wanted`` sequences the next decode step should have."""
+        ...
+
     def decide(self, num_rows: int, num_drafts: int = 0, *, willing: bool) -> Plan:
         """What the next decode step of so many sequences, with up to so many drafts each, is: one
         of the group, a local one, or to be asked again. ``willing``: this worker has nothing else
@@ -77,6 +81,9 @@ class Alone:
 
     look_s = inf
     export = None
+
+    def room(self, wanted: int) -> int:
+        return wanted
 
     def decide(self, num_rows: int, num_drafts: int = 0, *, willing: bool) -> Plan:
         return LOCAL

@@ -78,6 +78,10 @@ class Lender(GroupPlace[LendingRounds]):
             times = self._tally.was_late(peer)
             log.warning("%s did not take part in a spread step in time (%d times)", peer, times)
 
+    def room(self, wanted: int) -> int:
+        """A decode step of this worker's own takes all."""
+        return wanted
+
     def decide(self, num_rows: int, num_drafts: int = 0, *, willing: bool) -> Literal["local"]:
         """A decode step of this worker's own is never shared out."""
         return LOCAL

@@ -16,7 +16,7 @@ from math import inf
 from decode.lockstep import LOCAL, WAIT, Lockstep, LockstepTimes
 from decode.speculation import DraftPolicy, NoDrafts
 from decode.spread_policy import SpreadPolicy
-from decode.spread_record import Record
+from decode.spread_record import Record, Stance
 from decode.spread_table import StepTable, shipped
 from engine.batch import ForwardBatch, SpreadPlan
 from engine.spread.interface import Spreading
@@ -26,6 +26,10 @@ from worker.spread.group import Plan
 from worker.spread.peers import read_all
 from worker.spread.place import LOOK_IDLE_S, LOOK_S, GroupPlace
 from worker.spread.records import OwnRecord, PeerRecord
+
+MOST_SURPLUS = 1.25
+"""Times the sequences that a spread step can have: with more, local steps of all give more tokens a
+second."""
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +59,7 @@ class Membership(GroupPlace[Lockstep]):
         self._policy = self._new_policy()
         self._times = times
         self._clock = clock
-        self._others_idle = self._is_first = True
+        self._others_idle = self._is_first = self._others_apart = True
         self._waits_for: tuple[str, ...] = ()
         self._looked_at = 0.0
         self._saved_s = 0.0
@@ -68,12 +72,21 @@ class Membership(GroupPlace[Lockstep]):
             return inf
         return LOOK_IDLE_S if self._others_idle else LOOK_S
 
+    def room(self, wanted: int) -> int:
+        """With a few sequences more than a spread step can have, these sit out in turn while all
+        members take part: a local step of all takes longer."""
+        most = max(shape.bucket for shape in self._engine.shapes)
+        if self._others_apart or not most < wanted <= MOST_SURPLUS * most:
+            return wanted
+        return most
+
     def decide(self, num_rows: int, num_drafts: int = 0, *, willing: bool) -> Plan:
         if self._rounds is None:
             return LOCAL
         now, willing = self._clock(), willing and fits(self._engine.shapes, num_rows)
         records, lenders = read_all(self._peers.decoding), read_all(self._peers.lenders)
         self._others_idle = not any(record and record.rows for record in records)
+        self._others_apart = any(not record or record.stance is Stance.APART for record in records)
         decision = self._rounds.decide(
             num_rows, records, now, willing=willing, lenders=lenders, drafts=num_drafts,
             acceptance=5 * round(20 * self._drafts.rate),  # so that it changes rarely
@@ -127,7 +140,7 @@ class Membership(GroupPlace[Lockstep]):
 
     def leave(self) -> None:
         super().leave()
-        self._waits_for, self._is_first = (), True
+        self._waits_for, self._is_first, self._others_apart = (), True, True
         self._drafts.set_spread_costs(None)
 
     def _begin(self, generation: int) -> Lockstep:
