@@ -171,7 +171,8 @@ def route_push(
         NUM_PARTS=num_parts,
         EXPERTS=num_experts,
         BLOCK_E=triton.next_power_of_2(num_experts),
-        BLOCK_K=triton.next_power_of_2(top_k),
+        # Every place of a word has an id, 0xFFFF where there is none.
+        BLOCK_K=triton.next_power_of_2(4 * layout.id_words),
         SHARED_DIM=dim,
         BLOCK_D=block_d,
         num_warps=1,
