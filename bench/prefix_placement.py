@@ -30,9 +30,9 @@ from bench.harness.workload.plan import Planned
 from bench.harness.workload.traces import read_trace
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.effects import Effect, Send
-from coordinator.core.lifecycle import Lifecycle
-from coordinator.core.placement import PlacementLimits
-from coordinator.core.registry import Registry
+from coordinator.core.placement.choice import PlacementLimits
+from coordinator.core.requests.lifecycle import Lifecycle
+from coordinator.core.workers.registry import Registry
 from transport.wire.layout import PoolSize
 from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import Hello, PeerJoined, PeerTested, Prefill, Prefilled, TokenOut

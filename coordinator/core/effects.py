@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from coordinator.core.contract import BreakerState, Token
 from coordinator.core.request import Request
-from coordinator.core.worker import Worker
+from coordinator.core.workers.worker import Worker
 from transport.wire.messages import ToWorker
 
 

@@ -18,17 +18,21 @@ from contextlib import suppress
 from coordinator.core.contract import Overloaded, SequenceRequest, ServiceStatus
 from coordinator.core.effect_runner import EffectRunner
 from coordinator.core.event_loop import Sweeper, watch_lag
-from coordinator.core.health_monitor import ClosedConnections, ConnectionMonitor, HealthMonitor
-from coordinator.core.hub_settings import HubSettings
 from coordinator.core.inbox import Inbox
-from coordinator.core.lifecycle import Lifecycle
-from coordinator.core.membership import Membership
 from coordinator.core.observer import Observer
-from coordinator.core.placement import PlacementLimits
-from coordinator.core.registry import Registry
+from coordinator.core.placement.choice import PlacementLimits
 from coordinator.core.request import Request
-from coordinator.core.spread_groups import SpreadGroups
+from coordinator.core.requests.lifecycle import Lifecycle
+from coordinator.core.settings import HubSettings
+from coordinator.core.spread.groups import SpreadGroups
 from coordinator.core.streams import OpenTokens, Stream
+from coordinator.core.workers.health_monitor import (
+    ClosedConnections,
+    ConnectionMonitor,
+    HealthMonitor,
+)
+from coordinator.core.workers.membership import Membership
+from coordinator.core.workers.registry import Registry
 from transport.wire.channel import CoordinatorChannel
 from transport.wire.messages import Welcome
 

@@ -5,13 +5,13 @@ import logging
 import time
 from typing import assert_never
 
-from coordinator.core.lifecycle import Lifecycle
-from coordinator.core.membership import Membership
 from coordinator.core.message_checks import kept_problem, prefilled_problem, rows_problem
 from coordinator.core.observer import Observer
-from coordinator.core.registry import Registry
-from coordinator.core.spread_groups import SpreadGroups
-from coordinator.core.worker import Worker
+from coordinator.core.requests.lifecycle import Lifecycle
+from coordinator.core.spread.groups import SpreadGroups
+from coordinator.core.workers.membership import Membership
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from transport.wire.channel import CoordinatorChannel
 from transport.wire.errors import MalformedMessage, WireError
 from transport.wire.messages import (

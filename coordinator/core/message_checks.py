@@ -2,7 +2,7 @@
 another worker. Pure."""
 
 from coordinator.core.request import Request, State
-from coordinator.core.worker import Worker
+from coordinator.core.workers.worker import Worker
 from transport.wire.messages import Prefilled
 from transport.wire.offers import KeptPrefix, Offer
 from transport.wire.prompt_logprobs import PromptLogprobs, row_bytes

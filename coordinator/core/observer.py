@@ -9,11 +9,11 @@ from typing import Literal, Protocol, get_args
 
 from msgspec import structs
 
-from coordinator.core.attempts import NOT_FAULTS
 from coordinator.core.contract import BreakerState, ServiceStatus
 from coordinator.core.request import Request, State
 from coordinator.core.request_report import log_end, to_record
-from coordinator.core.worker import Worker
+from coordinator.core.requests.attempts import NOT_FAULTS
+from coordinator.core.workers.worker import Worker
 from coordinator.record.record import RequestRecord, stage_seconds
 from coordinator.record.redis_link import Damage
 from telemetry.clock import SteadyClock

@@ -1,7 +1,7 @@
 """What a worker counts as it goes, against what its requests add up to."""
 
 from coordinator.core.request import State
-from coordinator.core.worker import Worker
+from coordinator.core.workers.worker import Worker
 
 
 def assert_counted(worker: Worker) -> None:

@@ -2,10 +2,10 @@
 
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.effects import Charged, Effect, Send
-from coordinator.core.lifecycle import Lifecycle
-from coordinator.core.placement import PlacementLimits
-from coordinator.core.registry import Registry
+from coordinator.core.placement.choice import PlacementLimits
 from coordinator.core.request import Request, State
+from coordinator.core.requests.lifecycle import Lifecycle
+from coordinator.core.workers.registry import Registry
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import (

@@ -5,9 +5,9 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.core.meters import DRAFTS_WINDOW_S, DraftMeter
 from coordinator.core.observer import Observer
 from coordinator.core.request_report import to_record
+from coordinator.core.workers.meters import DRAFTS_WINDOW_S, DraftMeter
 from telemetry.metrics import Metrics
 from tests.coordinator.desk import Desk
 from transport.wire.messages import TokenOut, Tokens

@@ -7,11 +7,11 @@ from unittest.mock import Mock
 import pytest
 
 from coordinator.core.contract import GenerationFailed, Overloaded, SequenceRequest
-from coordinator.core.faults import _Charge
 from coordinator.core.hub import Hub, HubSettings
 from coordinator.core.observer import Observer
-from coordinator.core.placement import PlacementLimits
+from coordinator.core.placement.choice import PlacementLimits
 from coordinator.core.request import Request
+from coordinator.core.requests.faults import _Charge
 from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
 from tests.coordinator.site import DEADLINE_S, EXPORT, FAST, Site, Worker

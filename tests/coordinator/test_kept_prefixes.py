@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.kept_prefixes import MAX_COMING_PAGES, ComingPrefixes, KeptPrefixes
+from coordinator.core.workers.kept_prefixes import MAX_COMING_PAGES, ComingPrefixes, KeptPrefixes
 from tests.coordinator.kept import PAGE, kept, keys_of
 from transport.wire.offers import KeptPrefix, PrefixesChanged
 

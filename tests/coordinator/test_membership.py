@@ -5,10 +5,10 @@ from unittest.mock import Mock
 from msgspec.structs import replace
 
 from coordinator.core.contract import SequenceRequest
-from coordinator.core.lifecycle import Lifecycle
-from coordinator.core.membership import ANSWERED_S, Membership
-from coordinator.core.placement import PlacementLimits
-from coordinator.core.registry import Registry
+from coordinator.core.placement.choice import PlacementLimits
+from coordinator.core.requests.lifecycle import Lifecycle
+from coordinator.core.workers.membership import ANSWERED_S, Membership
+from coordinator.core.workers.registry import Registry
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import Hello, Refused, Welcome

@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.core.hub_settings import HubSettings
 from coordinator.core.request import State
+from coordinator.core.settings import HubSettings
 from tests.coordinator.desk import Desk
 
 SETTINGS = HubSettings(silence_timeout_s=300.0, queue_timeout_s=1_800.0)

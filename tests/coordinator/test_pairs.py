@@ -2,12 +2,12 @@
 
 from unittest.mock import Mock
 
-from coordinator.core.lifecycle import Lifecycle
-from coordinator.core.membership import Membership
-from coordinator.core.pairs import Pairs
-from coordinator.core.placement import PlacementLimits
-from coordinator.core.registry import Registry
+from coordinator.core.placement.choice import PlacementLimits
 from coordinator.core.request import State
+from coordinator.core.requests.lifecycle import Lifecycle
+from coordinator.core.workers.membership import Membership
+from coordinator.core.workers.pairs import Pairs
+from coordinator.core.workers.registry import Registry
 from tests.coordinator.desk import LAYOUT, Desk
 from transport.wire.layout import PoolSize
 from transport.wire.memory_export import MemoryExport

@@ -6,17 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from coordinator.core.candidates import large_enough
 from coordinator.core.contract import SequenceRequest
-from coordinator.core.placement import (
+from coordinator.core.placement.candidates import large_enough
+from coordinator.core.placement.choice import (
     PlacementLimits,
     choose_decode,
     choose_generate,
     choose_prefill,
 )
-from coordinator.core.registry import Registry
 from coordinator.core.request import Request, State
-from coordinator.core.worker import Worker
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from tests.coordinator.counted import assert_counted
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.memory_export import MemoryExport

@@ -5,9 +5,9 @@ from unittest.mock import Mock
 from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.core.meters import PREFIXES_WINDOW_S, PrefixMeter
 from coordinator.core.observer import Observer
 from coordinator.core.request_report import to_record
+from coordinator.core.workers.meters import PREFIXES_WINDOW_S, PrefixMeter
 from telemetry.metrics import Metrics
 from tests.coordinator.desk import Desk
 from transport.wire.messages import Prefilled, TokenOut

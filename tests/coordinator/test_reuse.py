@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.core.contract import SequenceRequest
-from coordinator.core.placement import PlacementLimits, choose_generate, choose_prefill
-from coordinator.core.registry import Registry
+from coordinator.core.placement.choice import PlacementLimits, choose_generate, choose_prefill
+from coordinator.core.placement.reuse import LONG_SHARED_LEN, NOTHING, pull_cost, reuses_of
 from coordinator.core.request import Request, State
-from coordinator.core.reuse import LONG_SHARED_LEN, NOTHING, pull_cost, reuses_of
-from coordinator.core.worker import Worker
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from tests.coordinator.kept import PAGE, kept
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.memory_export import MemoryExport

@@ -1,7 +1,7 @@
 """While no prefill worker takes work, decode workers compute prompts."""
 
 from coordinator.core.request import State
-from coordinator.core.trials import TrialLimits
+from coordinator.core.requests.trials import TrialLimits
 from tests.coordinator.desk import Desk, ids_of
 from transport.wire.messages import Cancel, Decode, Failed, Generate, Prefill
 

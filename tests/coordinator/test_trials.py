@@ -3,7 +3,7 @@
 import pytest
 
 from coordinator.core.request import Request, State
-from coordinator.core.trials import TrialLimits
+from coordinator.core.requests.trials import TrialLimits
 from tests.coordinator.desk import Desk
 from transport.wire.messages import Cancel, Generate
 

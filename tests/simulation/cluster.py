@@ -9,15 +9,15 @@ from collections import Counter
 from types import SimpleNamespace
 
 from colocated.limits import ColocatedLimits
-from coordinator.core.breaker import BreakerSettings
 from coordinator.core.contract import SequenceRequest, Token
 from coordinator.core.effects import Effect, Emit, Ended, PlacedAnew, Send
-from coordinator.core.hub_settings import HubSettings
-from coordinator.core.lifecycle import Lifecycle
-from coordinator.core.placement import PlacementLimits
-from coordinator.core.registry import Registry
+from coordinator.core.placement.choice import PlacementLimits
 from coordinator.core.request import Request, State
-from coordinator.core.trials import TrialLimits
+from coordinator.core.requests.lifecycle import Lifecycle
+from coordinator.core.requests.trials import TrialLimits
+from coordinator.core.settings import HubSettings
+from coordinator.core.workers.breaker import BreakerSettings
+from coordinator.core.workers.registry import Registry
 from prefill.scheduler import PrefillLimits
 from tests.coordinator.counted import assert_counted
 from tests.engine.late_host_copies import LateHostCopier

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.breaker import BreakerSettings
 from coordinator.core.request import State
-from coordinator.core.trials import TrialLimits
+from coordinator.core.requests.trials import TrialLimits
+from coordinator.core.workers.breaker import BreakerSettings
 from tests.simulation.cluster import Cluster
 from tests.simulation.fake_engine import POISON, expected_output
 from tests.simulation.test_cluster import settle

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.hub_settings import HubSettings
 from coordinator.core.request import State
-from coordinator.core.trials import TrialLimits
+from coordinator.core.requests.trials import TrialLimits
+from coordinator.core.settings import HubSettings
 from tests.simulation.cluster import Cluster
 from tests.simulation.fake_engine import EOS, expected_output
 from transport.wire.layout import PoolSize

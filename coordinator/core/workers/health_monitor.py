@@ -13,10 +13,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Set
 from itertools import count
 
-from coordinator.core.hub_settings import HubSettings
-from coordinator.core.lifecycle import Lifecycle
-from coordinator.core.membership import Membership
-from coordinator.core.registry import Registry
+from coordinator.core.requests.lifecycle import Lifecycle
+from coordinator.core.settings import HubSettings
+from coordinator.core.workers.membership import Membership
+from coordinator.core.workers.registry import Registry
 from transport.wire.messages import Alive, ToWorker
 
 log = logging.getLogger(__name__)

@@ -24,9 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from coordinator.core.effects import BreakerMoved, Charged, Send
-from coordinator.core.registry import Registry
 from coordinator.core.request import Request
-from coordinator.core.worker import Worker
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from transport.wire.messages import DropPrefix, Role
 from transport.wire.offers import PrefixName
 

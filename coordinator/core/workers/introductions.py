@@ -6,8 +6,8 @@ workers that compute prompts that of every other worker that keeps prefixes, to 
 
 from collections.abc import Callable
 
-from coordinator.core.registry import Registry
-from coordinator.core.worker import Worker
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from transport.wire.messages import PeerJoined, PeerLeft, ToWorker
 
 

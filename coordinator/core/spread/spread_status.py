@@ -1,7 +1,7 @@
 """What ``/status`` says of a worker that may compute steps together with others. Pure."""
 
 from coordinator.core.contract import SpreadMode, SpreadStatus
-from coordinator.core.meters import SpreadMeter
+from coordinator.core.workers.meters import SpreadMeter
 
 
 def spread_status(meter: SpreadMeter, members: tuple[str, ...], left_out_s: float) -> SpreadStatus:

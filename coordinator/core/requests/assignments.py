@@ -8,11 +8,11 @@ that what a worker has to do, and how much of its memory is taken.
 from collections.abc import Callable, Iterator
 
 from coordinator.core.effects import Outbox
-from coordinator.core.faults import Faults
-from coordinator.core.placement import Place
-from coordinator.core.registry import Registry
+from coordinator.core.placement.choice import Place
 from coordinator.core.request import Request, State
-from coordinator.core.worker import Worker
+from coordinator.core.requests.faults import Faults
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from transport.wire.messages import Cancel, Release, ToWorker
 
 

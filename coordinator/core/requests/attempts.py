@@ -5,15 +5,15 @@ lifecycle.py says which event leads to which step.
 
 from collections.abc import Callable
 
-from coordinator.core.assignments import Assignments
 from coordinator.core.contract import Token
-from coordinator.core.dispatch import Dispatcher
 from coordinator.core.effects import Emit, Ended, Outbox, PlacedAnew
-from coordinator.core.faults import Faults
-from coordinator.core.registry import Registry
+from coordinator.core.placement.dispatcher import Dispatcher
 from coordinator.core.request import Request, State
-from coordinator.core.trials import Trials
-from coordinator.core.worker import Worker
+from coordinator.core.requests.assignments import Assignments
+from coordinator.core.requests.faults import Faults
+from coordinator.core.requests.trials import Trials
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from transport.wire.messages import Failed, TokenOut
 from transport.wire.offers import Offer
 

@@ -2,10 +2,10 @@
 
 from msgspec import structs
 
-from coordinator.core.breaker import Breaker, BreakerSettings, PairBreakers
-from coordinator.core.kept_prefixes import KeptPrefixes
-from coordinator.core.pairs import Pairs
-from coordinator.core.worker import Worker
+from coordinator.core.workers.breaker import Breaker, BreakerSettings, PairBreakers
+from coordinator.core.workers.kept_prefixes import KeptPrefixes
+from coordinator.core.workers.pairs import Pairs
+from coordinator.core.workers.worker import Worker
 from transport.wire.errors import LayoutMismatch, RoleMismatch
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
 from transport.wire.messages import Hello, Role

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from math import inf
 
-from coordinator.core.breaker import Breaker
 from coordinator.core.contract import SpreadStatus, WorkerStatus
-from coordinator.core.kept_prefixes import ComingPrefixes
-from coordinator.core.meters import DraftMeter, PrefixMeter, SpreadMeter, TokenMeter
 from coordinator.core.request import Request, State
+from coordinator.core.workers.breaker import Breaker
+from coordinator.core.workers.kept_prefixes import ComingPrefixes
+from coordinator.core.workers.meters import DraftMeter, PrefixMeter, SpreadMeter, TokenMeter
 from transport.wire.layout import CacheLayout
 from transport.wire.messages import Hello
 from transport.wire.reports import GpuHealth, WorkerGauges

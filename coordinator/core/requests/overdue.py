@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 from math import inf
 
-from coordinator.core.hub_settings import HubSettings
 from coordinator.core.request import Request
+from coordinator.core.settings import HubSettings
 
 Failure = tuple[Request, str, str]
 _SPARE = 1_024

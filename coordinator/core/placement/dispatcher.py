@@ -18,21 +18,21 @@ assignments.py has the orders.
 
 from bisect import bisect_left, insort
 
-from coordinator.core.assignments import Assignments
-from coordinator.core.candidates import Candidates
 from coordinator.core.effects import Outbox
-from coordinator.core.placement import (
+from coordinator.core.placement.candidates import Candidates
+from coordinator.core.placement.choice import (
     Place,
     PlacementLimits,
     choose_decode,
     choose_generate,
     choose_prefill,
 )
-from coordinator.core.registry import Registry
+from coordinator.core.placement.reuse import kept_at, reuses_of
 from coordinator.core.request import Request, State
-from coordinator.core.reuse import kept_at, reuses_of
-from coordinator.core.trials import Trials
-from coordinator.core.worker import Worker
+from coordinator.core.requests.assignments import Assignments
+from coordinator.core.requests.trials import Trials
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from transport.wire.messages import Expect
 
 

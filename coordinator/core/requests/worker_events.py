@@ -6,14 +6,14 @@ lifecycle.py. Whatever changes which workers may take requests places those that
 
 from collections.abc import Callable
 
-from coordinator.core.attempts import Attempts
-from coordinator.core.dispatch import Dispatcher
 from coordinator.core.effects import Outbox
-from coordinator.core.faults import Faults
-from coordinator.core.introductions import Introductions
-from coordinator.core.registry import Registry
-from coordinator.core.trials import Trials
-from coordinator.core.worker import Worker
+from coordinator.core.placement.dispatcher import Dispatcher
+from coordinator.core.requests.attempts import Attempts
+from coordinator.core.requests.faults import Faults
+from coordinator.core.requests.trials import Trials
+from coordinator.core.workers.introductions import Introductions
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from transport.wire.messages import Cancel, PeerTested
 from transport.wire.offers import PrefixesChanged
 

@@ -10,9 +10,9 @@ from collections import OrderedDict
 from math import inf
 
 from coordinator.core.observer import Departure, Observer
-from coordinator.core.registry import Registry
-from coordinator.core.worker import Worker
-from coordinator.core.worker_events import WorkerEvents
+from coordinator.core.requests.worker_events import WorkerEvents
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from transport.wire.errors import LayoutMismatch, RoleMismatch, WireError
 from transport.wire.messages import Alive, Hello, Refused, Role, Welcome
 from transport.wire.session import HELLO_EVERY_S

@@ -17,9 +17,9 @@ Health never leaves out the last worker that can hold a request.
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from coordinator.core.registry import Registry
 from coordinator.core.request import Request
-from coordinator.core.worker import Worker
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 
 HELD_BACK_S = 5.0
 """How long a request that gave NaN and has not been tried elsewhere counts against its worker."""

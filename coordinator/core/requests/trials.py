@@ -10,9 +10,9 @@ role, but always one, are reserved for suspects.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coordinator.core.registry import Registry
 from coordinator.core.request import Request, State
-from coordinator.core.worker import Worker
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 
 
 @dataclass(frozen=True)

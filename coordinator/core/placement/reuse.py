@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from coordinator.core.registry import Registry
 from coordinator.core.request import Request
-from coordinator.core.worker import Worker
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from transport.wire.offers import Offer
 from transport.wire.prefix import PrefixKeys
 

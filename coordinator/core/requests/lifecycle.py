@@ -20,20 +20,20 @@ overdue.py which have waited for too long.
 import time
 from collections.abc import Callable, Iterable
 
-from coordinator.core.assignments import Assignments
-from coordinator.core.attempts import Attempts
-from coordinator.core.candidates import Candidates
 from coordinator.core.contract import SequenceRequest
-from coordinator.core.dispatch import Dispatcher
 from coordinator.core.effects import Effect, HandedOff, Outbox
-from coordinator.core.faults import Faults
-from coordinator.core.hub_settings import HubSettings
-from coordinator.core.overdue import Overdue
-from coordinator.core.placement import PlacementLimits
-from coordinator.core.registry import Registry
+from coordinator.core.placement.candidates import Candidates
+from coordinator.core.placement.choice import PlacementLimits
+from coordinator.core.placement.dispatcher import Dispatcher
 from coordinator.core.request import Request, State
-from coordinator.core.trials import TrialLimits, Trials
-from coordinator.core.worker_events import WorkerEvents
+from coordinator.core.requests.assignments import Assignments
+from coordinator.core.requests.attempts import Attempts
+from coordinator.core.requests.faults import Faults
+from coordinator.core.requests.overdue import Overdue
+from coordinator.core.requests.trials import TrialLimits, Trials
+from coordinator.core.requests.worker_events import WorkerEvents
+from coordinator.core.settings import HubSettings
+from coordinator.core.workers.registry import Registry
 from transport.wire.messages import Failed, LastChunk, Prefilled, Tokens, TransferDone
 from transport.wire.prompt_logprobs import PromptLogprobs
 

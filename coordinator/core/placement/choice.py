@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from coordinator.core.placement.reuse import Reuse, Reuses, nothing
 from coordinator.core.request import Request
-from coordinator.core.reuse import Reuse, Reuses, nothing
-from coordinator.core.worker import Worker
+from coordinator.core.workers.worker import Worker
 
 WORK_WEIGHT = 2
 """A token that a request itself computes counts as so many ahead: the request waits for it, and so
