@@ -130,12 +130,7 @@ class Inbox:
         error = message.gauges.accounting_error
         if error and error != worker.gauges.accounting_error:
             log.error("cache accounting error at %s: %s", worker.instance, error)
-        worker.take_gauges(message.gauges)
-        worker.gpu = message.gpu
-        worker.malformed_dropped = message.malformed_dropped
-        worker.drafts.note(message.gauges.drafts, worker.heard_at)
-        worker.prefixes.note(message.gauges.prefix, worker.heard_at)
-        worker.spread.note(message.gauges.spread, worker.heard_at)
+        worker.take_heartbeat(message)
         self._groups.take_counts(worker)
         self._observer.counted(worker)
         growth = worker.spread.growth

@@ -40,8 +40,8 @@ def test_a_request_runs_through_prefill_and_decode_and_ends_once() -> None:
     desk.step(request, token=7, finish="stop")
     assert request.state is State.FINISHED
     assert request.output_ids.tolist() == [1, 7]
-    assert not desk.registry.get(decode_at).assigned
-    assert not desk.registry.get(prefill_at).assigned
+    assert not desk.registry.get(decode_at).load.requests
+    assert not desk.registry.get(prefill_at).load.requests
     assert sum(isinstance(e, Ended) for e in desk.take_effects()) == 1
 
 
@@ -74,7 +74,7 @@ def test_a_handoff_is_announced_to_the_idle_decode_worker_that_would_get_it() ->
     ((announced, expect),) = desk.sent()
     assert expect == Expect()
     assert first.decode_worker == ""
-    assert not desk.registry.require(announced).assigned, "nothing is reserved"
+    assert not desk.registry.require(announced).load.requests, "nothing is reserved"
     desk.prefill(first)
     assert first.decode_worker == announced
     desk.prefill(second)
@@ -98,10 +98,10 @@ def test_a_request_at_a_colocated_worker_needs_no_handoff() -> None:
     assert desk.sent() == []
     assert request.state is State.DECODING
     assert (request.prefill_worker, request.decode_worker) == (worker, worker)
-    assert list(desk.registry.get(worker).assigned) == ["r"]
+    assert list(desk.registry.get(worker).load.requests) == ["r"]
     desk.step(request, token=7, finish="stop")
     assert request.state is State.FINISHED
-    assert not desk.registry.get(worker).assigned
+    assert not desk.registry.get(worker).load.requests
 
 
 def test_a_colocated_worker_that_preempts_is_the_last_choice_for_the_retry() -> None:

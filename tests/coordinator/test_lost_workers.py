@@ -54,7 +54,7 @@ def test_a_decode_worker_that_gives_back_before_landing_costs_no_second_prefill(
     ((second, message),) = desk.sent()  # and no Cancel: the first has let go of it
     assert isinstance(message, Decode)
     assert second == request.decode_worker != first
-    assert not desk.registry.get(first).assigned
+    assert not desk.registry.get(first).load.requests
     desk.land(request)
     desk.registry.get(second).draining = code == "draining"
     desk.sent()

@@ -64,12 +64,12 @@ class Pool:
         worker = self.choose(request)
         if worker is not None:
             request.state = State.DECODING if self.role == "decode" else State.PREFILLING
-            worker.assign(request)
-            worker.last_placed = next(self._numbers)
+            worker.load.add(request)
+            worker.load.last_placed = next(self._numbers)
         return worker
 
     def loads(self) -> list[int]:
-        return [len(worker.assigned) for worker in self.workers]
+        return [len(worker.load.requests) for worker in self.workers]
 
 
 roles = st.sampled_from(["prefill", "decode", "colocated"])
@@ -86,29 +86,29 @@ pool_sizes = st.lists(
 def test_a_busy_worker_is_never_promised_more_than_it_has(role, sizes, events) -> None:
     pool = Pool(role, sizes)
     for kind, number in events:
-        placed = [(w, r) for w in pool.workers for r in w.assigned.values()]
+        placed = [(w, r) for w in pool.workers for r in w.load.requests.values()]
         if kind == "p":
-            before = {w.instance: len(w.assigned) for w in pool.workers}
+            before = {w.instance: len(w.load.requests) for w in pool.workers}
             worker = pool.place(number)
             size = worker.hello.memory.pools if worker else None
             if size and LAYOUT.pages_for(number + (role != "prefill")) > size.num_pages:
-                worker.unassign([*worker.assigned.values()][-1])  # it refuses that
+                worker.load.remove([*worker.load.requests.values()][-1])  # it refuses that
             elif size and before[worker.instance]:
-                assert len(worker.assigned) <= size.num_state_slots
-                assert worker.free_pages >= 0
+                assert len(worker.load.requests) <= size.num_state_slots
+                assert worker.load.free_pages >= 0
                 if role != "decode":
-                    assert worker.tokens_ahead <= LIMITS.max_tokens_ahead or (
-                        worker.tokens_ahead == number
+                    assert worker.load.tokens_ahead <= LIMITS.max_tokens_ahead or (
+                        worker.load.tokens_ahead == number
                     )
         elif kind == "g" and placed:
             worker, request = placed[number % len(placed)]
             request.state = State.DECODING
             request.output_ids.append(1)
-            worker.recount(request)
+            worker.load.recount(request)
         elif placed:
             worker, request = placed[number % len(placed)]
-            worker.unassign(request)
-            worker.unassign(request)
+            worker.load.remove(request)
+            worker.load.remove(request)
         for worker in pool.workers:
             assert_counted(worker)
 
@@ -128,12 +128,12 @@ def test_requests_one_after_another_take_turns(role, num_workers, num_requests) 
     times = dict.fromkeys((worker.instance for worker in pool.workers), 0)
     pool.workers[-1].last_placed = 0
     for worker in pool.workers[:-1]:
-        worker.last_placed = next(pool._numbers)
+        worker.load.last_placed = next(pool._numbers)
     for _ in range(num_requests):
         worker = pool.place(10)
         assert worker is not None
-        (request,) = worker.assigned.values()
-        worker.unassign(request)
+        (request,) = worker.load.requests.values()
+        worker.load.remove(request)
         times[worker.instance] += 1
     assert max(times.values()) - min(times.values()) <= 1
 
@@ -171,7 +171,7 @@ def test_a_request_waits_for_the_worker_that_can_hold_it_to_its_end() -> None:
         assert pool.loads()[0] == 0, "though it has room"
         assert pool.place(10) is small
         large.draining = True
-        small.assigned.clear()
+        small.load.requests.clear()
         assert pool.place(length) is small, "it may end early"
 
 
@@ -202,11 +202,13 @@ def test_pages_that_sequences_share_count_once() -> None:
     (worker,) = pool.workers
     first, second = pool.request(64), pool.request(64)
     for request in (first, second):
-        worker.assign(request)
+        worker.load.add(request)
     assert pool.place(40) is None, "10 pages are counted, 2 of them may grow"
     worker.take_gauges(replace(worker.gauges, shared_pages=4))
-    assert worker.free_pages == 6
+    assert worker.load.free_pages == 6
     assert pool.place(40) is worker
-    worker.unassign(second)
-    assert worker.num_pages_shared == 0, "those of the request that has left may be the shared ones"
+    worker.load.remove(second)
+    assert worker.load.num_pages_shared == 0, (
+        "those of the request that has left may be the shared ones"
+    )
     assert_counted(worker)

@@ -123,7 +123,7 @@ def test_the_order_names_what_a_peer_keeps_once_the_pair_is_tested() -> None:
     desk.submit("scored", 400, SamplingParams(prompt_logprobs=0))
     orders = [order for _, order in desk.sent() if isinstance(order, Prefill)]
     assert [order.prefix for order in orders] == [None, kept(range(300), "d-1").offer, None]
-    assert desk.registry.require("p-1").tokens_ahead == 400 + 100 + 400
+    assert desk.registry.require("p-1").load.tokens_ahead == 400 + 100 + 400
 
 
 def test_a_decode_worker_that_stands_in_pulls_what_it_may_pull_for_handoffs() -> None:
@@ -212,11 +212,11 @@ def test_prompts_are_coming_until_their_first_token_or_their_end() -> None:
     done, failed, left = (desk.submit(f"r{n}", 600) for n in range(3))
     worker = desk.registry.require("b-1")
     assert [r.num_expected for r in (done, failed, left)] == [0, 592, 592]
-    assert worker.tokens_ahead == 600 + 8 + 8
-    assert len(worker.coming.requests) == 3
+    assert worker.load.tokens_ahead == 600 + 8 + 8
+    assert len(worker.load.pending_prefixes.requests) == 3
     desk.begin(done)
     desk.life.cancel(left)
-    assert worker.coming.requests == {"r1"}
+    assert worker.load.pending_prefixes.requests == {"r1"}
     desk.life.failed("b-1", Failed("r1", 1, "too_long", "", False))
-    assert worker.coming.requests == set()
+    assert worker.load.pending_prefixes.requests == set()
     assert_counted(worker)

@@ -73,9 +73,9 @@ class Fleet:
         request.state = State.PREFILLING
         request.num_expected = reuses_of(request, self.registry)(worker).num_tokens
         keys, num_pages = request.prefix_keys(worker.hello), request.num_expected // PAGE
-        worker.coming.add(request.request_id, keys, num_pages)
-        worker.assign(request)
-        worker.last_placed = next(self._numbers)
+        worker.load.pending_prefixes.add(request.request_id, keys, num_pages)
+        worker.load.add(request)
+        worker.load.last_placed = next(self._numbers)
 
     def reuse(self, instance: str, ids: list[int]):
         return reuses_of(self.request(ids), self.registry)(self.registry.require(instance))
@@ -176,7 +176,7 @@ def test_requests_that_begin_alike_go_to_one_worker_while_it_pays() -> None:
         fleet = Fleet(2, role)
         places = [fleet.place([*SYSTEM, *[n] * 500]) for n in range(2, 30)]
         assert set(places) == {"w0", "w1"}, "not queued for"
-        assert sorted(w.tokens_ahead for w in fleet.workers)[0] > 4_000
+        assert sorted(w.load.tokens_ahead for w in fleet.workers)[0] > 4_000
         short = SYSTEM[: LONG_SHARED_LEN - PAGE]
         fleet = Fleet(2, role)
         assert [fleet.place([*short, n]) for n in range(2)] == ["w0", "w1"]
@@ -223,9 +223,9 @@ def test_where_nothing_is_kept_the_choice_is_as_without_a_prefix_cache(
     assert place is not None
     assert fleet.choose(request) is place.worker
     load = {
-        "prefill": lambda w: (w.tokens_ahead, w.last_placed),
+        "prefill": lambda w: (w.load.tokens_ahead, w.load.last_placed),
         "colocated": lambda w: (
-            len(w.assigned), w.tokens_ahead, -w.free_pages, w.last_placed,
+            len(w.load.requests), w.load.tokens_ahead, -w.load.free_pages, w.load.last_placed,
         ),
     }[role]  # fmt: skip
     assert fleet.choose(request) is min(fleet.workers, key=load)

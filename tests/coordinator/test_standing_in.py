@@ -25,7 +25,7 @@ def test_prompts_go_to_decode_workers_when_the_last_prefill_worker_is_lost() -> 
     assert (new.state, new.decode_worker) == (State.DECODING, orders["new"][0])
     desk.step(new, finish="length")
     assert new.state is State.FINISHED
-    assert new.request_id not in desk.registry.require(orders["new"][0]).assigned
+    assert new.request_id not in desk.registry.require(orders["new"][0]).load.requests
     assert ids_of(orders["lost"][1]) == list(range(10))
     assert lost.attempt == 2
 
@@ -99,7 +99,7 @@ def test_a_cancel_and_a_lost_decode_worker_are_as_at_a_colocated_worker() -> Non
     assert (type(order), ids_of(order)) == (Generate, [*range(10), 1, 2])
     desk.life.cancel(request)
     assert desk.sent() == [(other, Cancel("r", 2))]
-    assert not desk.registry.require(other).assigned
+    assert not desk.registry.require(other).load.requests
 
 
 def test_nan_at_a_decode_worker_that_computed_the_prompt_is_charged_to_it_alone() -> None:
@@ -111,9 +111,9 @@ def test_nan_at_a_decode_worker_that_computed_the_prompt_is_charged_to_it_alone(
     desk.life.failed(at, Failed("r", 1, "not_finite", "nan", True))
     assert request.avoided == {at}
     assert request.prefill_worker not in ("", at), "the retry goes to the other one"
-    assert list(desk.registry.require(at).unproved) == ["r"]
+    assert list(desk.registry.require(at).unconfirmed) == ["r"]
     desk.begin(request)
-    assert not desk.registry.require(at).unproved, "another attempt got further: it is charged"
+    assert not desk.registry.require(at).unconfirmed, "another attempt got further: it is charged"
 
 
 def test_a_prompt_does_not_overtake_a_handoff_that_waits_for_room() -> None:

@@ -9,7 +9,7 @@ from transport.wire.messages import Cancel, Generate
 
 
 def aboard(desk: Desk, instance: str) -> list[str]:
-    return sorted(desk.registry.require(instance).assigned)
+    return sorted(desk.registry.require(instance).load.requests)
 
 
 def die(desk: Desk, request: Request, joins: str) -> None:
@@ -112,7 +112,7 @@ def test_a_suspect_is_alone_at_prefill_and_at_decode_and_an_offer_does_not_count
     desk.prefill(suspect)
     assert at.reserved_for is None
     decode = desk.registry.require(suspect.decode_worker)
-    assert list(decode.assigned) == ["suspect"]
+    assert list(decode.load.requests) == ["suspect"]
     for other in others:
         desk.prefill(other)
         assert other.decode_worker not in ("", decode.instance)

@@ -148,7 +148,7 @@ class Cluster:
     def kill_worker(self, instance: str) -> None:
         """kill -9: what it had not sent is gone; its memory stays for those who mapped it."""
         del self.nodes[instance]
-        self.num_deaths.update(self.registry.require(instance).assigned.keys())
+        self.num_deaths.update(self.registry.require(instance).load.requests.keys())
         self.lifecycle.workers.lost(instance)
         self._apply()
 

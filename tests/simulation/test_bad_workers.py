@@ -50,7 +50,7 @@ def assert_nothing_held(cluster: Cluster) -> None:
     settle(cluster)
     cluster.assert_all_free()
     for worker in cluster.registry.all():
-        assert (worker.assigned, worker.landing, worker.unproved) == ({}, {}, {})
+        assert (worker.load.requests, worker.load.pending_pulls, worker.unconfirmed) == ({}, {}, {})
         assert worker.reserved_for is None
 
 

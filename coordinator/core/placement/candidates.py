@@ -70,7 +70,9 @@ class Candidates:
         if closed:
             now = self._monotonic()
             able = [
-                w for w in closed if not (w.landing or w.unproved) or not self._held_back(w, now)
+                w
+                for w in closed
+                if not (w.load.pending_pulls or w.unconfirmed) or not self._held_back(w, now)
             ] or closed
             if len(closed) < len(workers) and not request.troubled:
                 able = able + [w for w in workers if w.breaker.takes_probe(now)]
@@ -79,13 +81,13 @@ class Candidates:
         return [w for w in able if w.instance not in request.avoided] or able
 
     def _held_back(self, worker: Worker, now: float) -> bool:
-        oldest = next(iter(worker.landing.values()), now)
+        oldest = next(iter(worker.load.pending_pulls.values()), now)
         if now - oldest > OVERDUE_LANDING_S:
             return True
         num_faults = self._registry.breakers.num_faults
-        if len(worker.unproved) < num_faults:
+        if len(worker.unconfirmed) < num_faults:
             return False
-        newest = islice(reversed(worker.unproved.values()), num_faults)
+        newest = islice(reversed(worker.unconfirmed.values()), num_faults)
         return sum(now - at < HELD_BACK_S for at in newest) >= num_faults
 
 

@@ -63,7 +63,9 @@ def choose_prefill(
     workers: Iterable[Worker], request: Request, limits: PlacementLimits, reuses: Reuses = nothing
 ) -> Place | None:
     """The prefill worker for the request's tokens, of workers that are ``large_enough``."""
-    room = (w for w in workers if _has_room(w, request.num_tokens, share=limits.prefill_watermark))
+    room = (
+        w for w in workers if w.load.has_room(request.num_tokens, share=limits.prefill_watermark)
+    )
     fitting = _taking_prompt(room, request, limits, reuses)
     return _least_loaded(fitting, request, lambda w, reuse: (_work(w, request, reuse),))
 
@@ -76,10 +78,10 @@ def choose_decode(
     may have one sequence more."""
 
     def load(worker: Worker, reuse: Reuse) -> tuple[int, ...]:
-        num_sequences = len(worker.assigned) - (reuse.num_tokens >= SEQUENCE_WORTH_LEN)
-        return num_sequences, -worker.free_pages
+        num_sequences = worker.load.num_sequences - (reuse.num_tokens >= SEQUENCE_WORTH_LEN)
+        return num_sequences, -worker.load.free_pages
 
-    room = [w for w in workers if _has_room(w, request.num_tokens + 1, growing=True)]
+    room = [w for w in workers if w.load.has_room(request.num_tokens + 1, growing=True)]
     if len(room) == 1:  # what is kept of the prompt changes nothing
         return room[0]
     least = _least_loaded((Place(w, reuses(w)) for w in room), request, load)
@@ -93,16 +95,16 @@ def choose_generate(
     ``large_enough``."""
 
     def load(worker: Worker, reuse: Reuse) -> tuple[int, ...]:
-        num_sequences = len(worker.assigned) - reuse.saved_len // SEQUENCE_WORTH_LEN
-        return num_sequences, _work(worker, request, reuse), -worker.free_pages
+        num_sequences = worker.load.num_sequences - reuse.saved_len // SEQUENCE_WORTH_LEN
+        return num_sequences, _work(worker, request, reuse), -worker.load.free_pages
 
-    room = (w for w in workers if _has_room(w, request.num_tokens + 1, growing=True))
+    room = (w for w in workers if w.load.has_room(request.num_tokens + 1, growing=True))
     return _least_loaded(_taking_prompt(room, request, limits, reuses), request, load)
 
 
 def _least_loaded(fitting: Iterable[Place], request: Request, load: Load) -> Place | None:
     def cost(worker: Worker, reuse: Reuse) -> tuple[int, ...]:
-        return worker.instance == request.failed_at, *load(worker, reuse), worker.last_placed
+        return worker.instance == request.failed_at, *load(worker, reuse), worker.load.last_placed
 
     return min(fitting, key=lambda place: cost(*place), default=None)
 
@@ -110,7 +112,7 @@ def _least_loaded(fitting: Iterable[Place], request: Request, load: Load) -> Pla
 def _work(worker: Worker, request: Request, reuse: Reuse) -> int:
     """What the worker has to do until the request's first token, in prompt tokens."""
     own = request.num_tokens - reuse.num_tokens
-    return worker.tokens_ahead + WORK_WEIGHT * own + reuse.cost_len
+    return worker.load.tokens_ahead + WORK_WEIGHT * own + reuse.cost_len
 
 
 def _taking_prompt(
@@ -118,25 +120,9 @@ def _taking_prompt(
 ) -> Iterator[Place]:
     """Those that may have so much of the request ahead, and what each reuses of it."""
     for worker in workers:
-        ahead = worker.tokens_ahead
+        ahead = worker.load.tokens_ahead
         if ahead < limits.max_tokens_ahead:  # looking a prompt up takes its time
             reuse = reuses(worker)
             num_tokens = request.num_tokens - reuse.num_tokens
             if ahead == 0 or ahead + num_tokens <= limits.max_tokens_ahead:
                 yield Place(worker, reuse)
-
-
-def _has_room(
-    worker: Worker, num_tokens: int, *, share: float = 1.0, growing: bool = False
-) -> bool:
-    """Whether a state slot and pages are free, within ``share`` of all pages; with ``growing``
-    one more page is kept for each sequence there. What a worker cannot hold even alone needs no
-    room: it refuses that itself."""
-    pools = worker.hello.memory.pools
-    num_pages = worker.layout.pages_for(num_tokens)
-    if not worker.assigned or num_pages > pools.num_pages:
-        return True
-    if len(worker.assigned) >= min(worker.hello.max_running, pools.num_state_slots):
-        return False
-    growth = len(worker.assigned) if growing else 0
-    return worker.num_pages_needed + num_pages + growth <= pools.num_pages * share

@@ -85,7 +85,7 @@ class Dispatcher:
         if self.handoffs or request.suspect:
             return
         pullers = self._candidates.to_pull(request, self._candidates.proved(request.prefill_worker))
-        idle = [w for w in pullers if not w.assigned and w.reserved_for is None]
+        idle = [w for w in pullers if not w.load.requests and w.reserved_for is None]
         if not idle:  # the prompt is looked up where that matters
             return
         worker = choose_decode(idle, request, kept_at(request, self._registry))

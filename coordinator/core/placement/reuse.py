@@ -66,7 +66,7 @@ def reuses_of(request: Request, registry: Registry) -> Reuses:
     def reuse(worker: Worker) -> Reuse:
         found = looked_up()
         own = next((k.num_tokens for at, k in found if at == worker.instance), 0)
-        shared = worker.coming.num_pages(keys, max_tokens // worker.layout.page_size)
+        shared = worker.load.pending_prefixes.num_pages(keys, max_tokens // worker.layout.page_size)
         shared *= worker.layout.page_size
         best = Reuse(max(own, shared if shared >= LONG_SHARED_LEN else 0))
         for instance, kept in found:

@@ -48,7 +48,9 @@ class Assignments:
         if worker.keeps_prefixes and request.shares_prefixes:
             keys = request.prefix_keys(worker.hello)
             page_size = worker.layout.page_size
-            worker.coming.add(request.request_id, keys, reuse.num_tokens // page_size)
+            worker.load.pending_prefixes.add(
+                request.request_id, keys, reuse.num_tokens // page_size
+            )
             if request.attempt == 1:
                 request.branch = self._registry.seen.note(keys) * page_size
         order = request.as_prefill if worker.hello.role == "prefill" else request.as_generate
@@ -59,26 +61,26 @@ class Assignments:
         request.forget_prefix_keys()
         request.decode_worker = worker.instance
         request.stages["handoff_placed_at"] = self._clock()
-        worker.landing[request.request_id] = self._monotonic()
+        worker.load.pending_pulls[request.request_id] = self._monotonic()
         self._assign(request, worker, request.as_decode())
 
     def recount(self, request: Request) -> None:
         """Count the request anew at its workers: it has become longer, or its first token has
         come."""
         for worker in self._workers_of(request):
-            worker.recount(request)
+            worker.load.recount(request)
 
     def unassign(self, request: Request, instance: str) -> None:
         """The worker has nothing more to do for the request."""
         worker = self._registry.get(instance)
         if worker is not None:
-            worker.unassign(request)
+            worker.load.remove(request)
 
     def cancel(self, request: Request) -> None:
         """Tell the request's workers to end it, and unassign it."""
         for worker in self._workers_of(request):
             self._outbox.send(worker.instance, Cancel(request.request_id, request.attempt))
-            worker.unassign(request)
+            worker.load.remove(request)
         request.offer = None
 
     def has_offer(self, request: Request) -> bool:
@@ -100,8 +102,8 @@ class Assignments:
 
     def _assign(self, request: Request, worker: Worker, order: ToWorker) -> None:
         self._num_placed += 1
-        worker.last_placed = self._num_placed
-        worker.assign(request)
+        worker.load.last_placed = self._num_placed
+        worker.load.add(request)
         request.assigned_at = request.progress_at = self._monotonic()
         self._faults.placed(request, worker)
         self._outbox.send(worker.instance, order)
@@ -111,5 +113,5 @@ class Assignments:
         """Those that it is assigned to."""
         for instance in (request.prefill_worker, request.decode_worker):
             worker = self._registry.get(instance)
-            if worker is not None and request.request_id in worker.assigned:
+            if worker is not None and request.request_id in worker.load.requests:
                 yield worker

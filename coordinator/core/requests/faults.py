@@ -185,13 +185,13 @@ class Faults:
         """The charge waits for the request's next attempt."""
         self._unproved[request.request_id] = charge
         for worker in self._of(charge) if charge.code == "not_finite" else ():
-            worker.unproved[request.request_id] = charge.at
+            worker.unconfirmed[request.request_id] = charge.at
 
     def _settle(self, request: Request) -> _Charge | None:
         """The charge that waited for the request's next attempt."""
         charge = self._unproved.pop(request.request_id, None)
         for worker in self._of(charge) if charge is not None else ():
-            worker.unproved.pop(request.request_id, None)
+            worker.unconfirmed.pop(request.request_id, None)
         return charge
 
     def _of(self, charge: _Charge) -> list[Worker]:

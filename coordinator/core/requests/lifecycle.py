@@ -170,7 +170,7 @@ class Lifecycle:
         request.transfer_done(message, self._clock())
         request.state = State.DECODING
         request.progress_at = self._monotonic()
-        self._registry.require(instance).landing.pop(request.request_id, None)
+        self._registry.require(instance).load.pending_pulls.pop(request.request_id, None)
         with self._outbox:
             self._assignments.release_offer(request)
             self._outbox.record(request)

@@ -68,20 +68,20 @@ class Trials:
         """Of ``workers``, the one to place a suspect at now; None: one is reserved, and finishes
         what it has, or as many are reserved as may be."""
         mine = next((w for w in self._registry.all() if w.reserved_for is request), None)
-        if mine is not None and mine in workers and not _busy(mine):
+        if mine is not None and mine in workers and not mine.load.is_busy:
             return mine
         free = [worker for worker in workers if worker.reserved_for is None]
-        idle = [worker for worker in free if not _busy(worker)]
+        idle = [worker for worker in free if not worker.load.is_busy]
         if mine is None and not self._may_reserve(workers):
             return None
         if idle or mine not in workers:
             if mine is not None:
                 self._unreserve(mine)
-            mine = min(idle or free, key=lambda w: len(w.assigned), default=None)
+            mine = min(idle or free, key=lambda w: w.load.num_sequences, default=None)
             if mine is not None:
                 mine.reserved_for = request
                 self._reserved_at[mine.instance] = self._monotonic()
-        return mine if mine is not None and not _busy(mine) else None
+        return mine if mine is not None and not mine.load.is_busy else None
 
     def free_reservations(self) -> None:
         """Free the workers whose suspect was tried, or waits elsewhere."""
@@ -102,8 +102,8 @@ class Trials:
             request
             for worker in self._registry.all()
             if worker.instance in late
-            for request in worker.assigned.values()
-            if request is not worker.reserved_for and _computing(worker, request)
+            for request in worker.load.requests.values()
+            if request is not worker.reserved_for and worker.load.computes(request)
         ]
 
     def _may_reserve(self, workers: list[Worker]) -> bool:
@@ -117,7 +117,7 @@ class Trials:
         """Whether the request needs the worker reserved for it no more."""
         if request.state.terminal or not request.suspect:
             return True
-        if request.request_id in worker.assigned and _computing(worker, request):
+        if request.request_id in worker.load.requests and worker.load.computes(request):
             return False
         queued = request.state is State.QUEUED
         if worker.hello.role == "decode":
@@ -127,12 +127,3 @@ class Trials:
     def _unreserve(self, worker: Worker) -> None:
         worker.reserved_for = None
         self._reserved_at.pop(worker.instance, None)
-
-
-def _computing(worker: Worker, request: Request) -> bool:
-    """Whether the worker has more to do for the request than to keep its offer."""
-    return worker.hello.role != "prefill" or request.state is State.PREFILLING
-
-
-def _busy(worker: Worker) -> bool:
-    return any(_computing(worker, request) for request in worker.assigned.values())

@@ -84,10 +84,10 @@ class WorkerEvents:
         sent_before = min(last_but_one, self._monotonic() - 3 * heartbeat_s)
         with self._outbox:
             for request_id, attempt in held:
-                known = worker.assigned.get(request_id)
+                known = worker.load.requests.get(request_id)
                 if known is None or known.attempt > attempt:
                     self._outbox.send(worker.instance, Cancel(request_id, attempt))
-            for request in list(worker.assigned.values()):
+            for request in list(worker.load.requests.values()):
                 missing = (request.request_id, request.attempt) not in held
                 if missing and request.assigned_at < sent_before:
                     request.failed_at = worker.instance
@@ -112,7 +112,7 @@ class WorkerEvents:
         self._trials.worker_gone(instance)
         with self._outbox:
             self._introductions.left(worker)
-            for request in list(worker.assigned.values()):
+            for request in list(worker.load.requests.values()):
                 if request.decode_worker in ("", instance):
                     self._attempts.lose(request, worker, died=died)
             self._dispatcher.run()

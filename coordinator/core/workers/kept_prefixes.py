@@ -6,7 +6,7 @@ from collections import Counter
 from transport.wire.offers import KeptPrefix, PrefixesChanged
 from transport.wire.prefix import KnownPrefixes, PrefixKeys
 
-MAX_COMING_PAGES = 256
+MAX_PENDING_PAGES = 256
 """Of each prompt that is being computed: 16,384 tokens are long enough to be worth waiting for."""
 
 
@@ -81,7 +81,7 @@ class KeptPrefixes:
             self._known.remove(key, kept.pages_key)
 
 
-class ComingPrefixes:
+class PendingPrefixes:
     """The whole pages that a worker is computing for prompts: a later prompt that begins with them
     too finds a state behind them when its turn comes. Pages that those prompts themselves reuse
     are none of these: behind pages that were pulled the worker keeps no state."""
@@ -98,7 +98,7 @@ class ComingPrefixes:
     def add(self, request_id: str, keys: PrefixKeys, num_reused: int) -> None:
         """A request's prompt was placed at the worker, and all but ``num_reused`` pages of it are
         to be computed."""
-        pages = keys.pages_up_to(min(keys.num_pages, MAX_COMING_PAGES))[num_reused + 1 :]
+        pages = keys.pages_up_to(min(keys.num_pages, MAX_PENDING_PAGES))[num_reused + 1 :]
         self._of[request_id] = pages
         self._pages.update(pages)
 
@@ -113,5 +113,5 @@ class ComingPrefixes:
         """How many whole pages, of at most ``max_pages``, the prompt shares with one of these."""
         if not self._pages:
             return 0
-        pages = keys.pages_up_to(min(max_pages, MAX_COMING_PAGES))
+        pages = keys.pages_up_to(min(max_pages, MAX_PENDING_PAGES))
         return next((n for n in range(len(pages) - 1, 0, -1) if pages[n] in self._pages), 0)
