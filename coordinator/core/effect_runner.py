@@ -11,15 +11,18 @@ from typing import assert_never
 
 from coordinator.core.contract import GenerationFailed
 from coordinator.core.effects import (
+    AboutWorker,
     BreakerMoved,
     Charged,
     Effect,
     Emit,
     Ended,
     HandedOff,
-    PlacedAnew,
     Recorded,
+    Retried,
     Send,
+    WorkerJoined,
+    WorkerLeft,
 )
 from coordinator.core.observer import Observer
 from coordinator.core.request import Request, State
@@ -75,8 +78,8 @@ class EffectRunner:
                 self._observer.record(request)
             case HandedOff(request=request):
                 self._observer.handed_off(request)
-            case PlacedAnew(request=request, code=code, message=why):
-                self._observer.placed_anew(request, code, why)
+            case Retried(request=request, code=code, message=why):
+                self._observer.retried(request, code, why)
             case Charged(worker=worker, code=code):
                 self._observer.charged(worker, code)
             case BreakerMoved(worker=worker, state=state, why=why):
@@ -84,6 +87,10 @@ class EffectRunner:
             case Ended(request=request):
                 self._close_stream(request)
                 self._observer.ended(request)
+            case WorkerJoined(worker=worker):
+                self._observer.worker_joined(worker)
+            case WorkerLeft(worker=worker, departure=departure):
+                self._observer.worker_left(worker, departure)
             case _:
                 assert_never(effect)
 
@@ -92,7 +99,7 @@ class EffectRunner:
             # What a worker was not told shows in its heartbeats.
             log.exception("sending %s to %s", type(effect.message).__name__, effect.instance)
             return
-        if isinstance(effect, Charged | BreakerMoved):
+        if isinstance(effect, AboutWorker):
             instance = effect.worker.instance
             log.exception("carrying out %s of %s", type(effect).__name__, instance)
             return

@@ -20,17 +20,12 @@ from coordinator.core.effect_runner import EffectRunner
 from coordinator.core.event_loop import Sweeper, watch_lag
 from coordinator.core.inbox import Inbox
 from coordinator.core.observer import Observer
-from coordinator.core.placement.choice import PlacementLimits
 from coordinator.core.request import Request
 from coordinator.core.requests.lifecycle import Lifecycle
-from coordinator.core.settings import HubSettings
+from coordinator.core.settings import HubSettings, PlacementLimits
 from coordinator.core.spread.groups import SpreadGroups
 from coordinator.core.streams import OpenTokens, Stream
-from coordinator.core.workers.health_monitor import (
-    ClosedConnections,
-    ConnectionMonitor,
-    HealthMonitor,
-)
+from coordinator.core.workers.connections import ClosedConnections, ConnectionMonitor
 from coordinator.core.workers.membership import Membership
 from coordinator.core.workers.registry import Registry
 from transport.wire.channel import CoordinatorChannel
@@ -39,7 +34,7 @@ from transport.wire.messages import Welcome
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2.0
-STANDING_IN = "no live prefill worker: decode workers compute prompts"
+DECODE_COMPUTES_PROMPTS = "no live prefill worker: decode workers compute prompts"
 SLOW = "{} slows the others down: they compute their steps without it"
 DRAINED_AT_ONCE = 256
 TURN_S = 0.005
@@ -66,14 +61,15 @@ class Hub:
         self._lifecycle = lifecycle = Lifecycle(
             registry, limits, self._effects.carry_out, self._clock, settings=settings
         )
-        membership = Membership(registry, lifecycle.workers, observer)
+        self._membership = membership = Membership(
+            registry, lifecycle.worker_lost, channel.send, settings
+        )
         welcome = Welcome(instance, settings.heartbeat_s, settings.dead_after_s)
         # Unix seconds: no coordinator forms a group a second for as long as it runs.
         self._groups = groups = SpreadGroups(
             registry, channel.send, time.monotonic, int(self._clock())
         )
         self._inbox = Inbox(channel, registry, lifecycle, membership, observer, groups, welcome)
-        self._health = HealthMonitor(registry, lifecycle, membership, channel.send, settings)
         self._connections = ConnectionMonitor(channel.send, instance)
         self._closed = ClosedConnections(
             self._connections.reaches, self._processes, self._remove_dead, clock=time.monotonic
@@ -123,7 +119,7 @@ class Hub:
         num_open = len(self._lifecycle.requests)
         now = time.monotonic()
         obstacles = self._obstacles()
-        degraded = [STANDING_IN] if self._registry.standing_in() else []
+        degraded = [DECODE_COMPUTES_PROMPTS] if self._registry.decode_computes_prompts() else []
         workers = tuple(w.status(now, self._groups.status(w)) for w in self._registry.all())
         degraded += [SLOW.format(w.instance) for w in workers if w.spread and w.spread.left_out_s]
         return ServiceStatus(
@@ -140,7 +136,7 @@ class Hub:
         """Why no work can be taken."""
         num_open = len(self._lifecycle.requests)
         problems = ["the coordinator is shutting down"] if self._draining else []
-        needed = () if self._registry.standing_in() else self._registry.missing_roles()
+        needed = () if self._registry.decode_computes_prompts() else self._registry.missing_roles()
         problems += [f"no live {role} worker" for role in needed]
         if num_open >= self._settings.max_open:
             problems.append(f"{num_open} requests are open, which is the most allowed")
@@ -194,7 +190,8 @@ class Hub:
     def _beat(self, lag_s: float) -> None:
         # First of all: workers that hear nothing from the coordinator give up their work.
         gone = self._connections.beat(self._processes())
-        self._health.check(lag_s, gone)
+        self._membership.check(lag_s, gone)
+        self._lifecycle.tick()
         self._groups.update()
         self._observer.tick(
             self.status(), self._lifecycle.stale_dropped, self._open_tokens.num_held
@@ -207,7 +204,7 @@ class Hub:
 
     def _remove_dead(self, gone: set[str]) -> None:
         try:
-            self._health.fence_gone(gone)
+            self._membership.fence_gone(gone)
             self._groups.update()
         except Exception:
             log.exception("removing the dead workers %s failed", sorted(gone))

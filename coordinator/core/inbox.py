@@ -69,14 +69,15 @@ class Inbox:
 
     def handle(self, instance: str, message: FromWorker | WireError) -> None:
         if isinstance(message, WireError):
-            self._channel.send(instance, self._membership.distrust(instance, message))
+            self._observer.rejected(message)
+            self._channel.send(instance, self._membership.reject(instance, message))
             return
         if isinstance(message, Hello):
             self._admit(message)
             return
         worker = self._registry.get(instance)
         if worker is None:
-            self._channel.send(instance, self._membership.unknown(instance))
+            self._channel.send(instance, self._membership.answer_unknown(instance))
             return
         worker.heard_at = time.monotonic()
         worker.settled = True
@@ -108,10 +109,10 @@ class Inbox:
                     log.error("%s is draining: GPU %s is unfit: %s", instance, gpu, unfit)
                 else:
                     log.info("%s is draining", instance)
-                self._lifecycle.workers.drain(worker)
+                self._lifecycle.worker_draining(worker)
                 self._groups.update()
             case Goodbye():
-                self._membership.left(worker)
+                self._membership.say_goodbye(worker)
                 self._groups.update()
             case _:
                 assert_never(message)
@@ -121,7 +122,7 @@ class Inbox:
         known = self._registry.get(instance)
         self._channel.send(instance, self._membership.admit(hello, self._welcome))
         if self._registry.get(instance) is not known:
-            self._lifecycle.workers.joined(instance)
+            self._lifecycle.worker_joined(instance)
             self._groups.update()
             if not self._registry.missing_roles():
                 self.complete.set()
@@ -133,19 +134,10 @@ class Inbox:
         worker.take_heartbeat(message)
         self._groups.take_counts(worker)
         self._observer.counted(worker)
-        growth = worker.spread.growth
-        host_ms, device_us = dict(growth.waits_ms), dict(growth.within_us)
-        for name in host_ms | device_us:
-            if (member := self._registry.get(name)) is not None:
-                self._observer.waited_for(
-                    worker, member, host_s=host_ms.get(name, 0) / 1e3,
-                    device_s=device_us.get(name, 0) / 1e6,
-                )  # fmt: skip
-        for name, times in worker.spread.growth.late:
-            if (member := self._registry.get(name)) is not None:
-                self._observer.waited_in_vain(member, times)
+        live = {each.instance for each in self._registry.all()}
+        self._observer.waited(worker, live)
         self._observer.heartbeat(worker)
-        self._lifecycle.workers.reconcile(worker, set(message.held), self._welcome.heartbeat_s)
+        self._lifecycle.reconcile(worker, set(message.held), self._welcome.heartbeat_s)
 
     def _prompt_logprobs(self, worker: Worker, message: PromptLogprobs) -> None:
         request = self._lifecycle.requests.get(message.request_id)
@@ -171,7 +163,7 @@ class Inbox:
             log.warning("%s pulls no kept prefixes from %s: %s", instance, peer, problem)
         if self._registry.get(peer) is not None:
             self._observer.peer_tested(worker, message)
-        self._lifecycle.workers.peer_tested(instance, message)
+        self._lifecycle.peer_tested(instance, message)
 
     def _prefixes_changed(self, worker: Worker, message: PrefixesChanged) -> None:
         for kept in message.added:
@@ -179,7 +171,7 @@ class Inbox:
                 error = MalformedMessage(f"from {worker.instance}: {problem}")
                 self.handle(worker.instance, error)
                 return
-        self._lifecycle.workers.prefixes_changed(worker.instance, message)
+        self._lifecycle.prefixes_changed(worker.instance, message)
 
     def _request_of(self, message: FromWorker | WireError) -> dict[str, object]:
         """Log fields of the open request that a message is about, if it is about one."""

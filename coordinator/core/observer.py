@@ -4,8 +4,8 @@ Nothing here can fail or slow a request.
 """
 
 import logging
-from collections.abc import Sequence
-from typing import Literal, Protocol, get_args
+from collections.abc import Container, Sequence
+from typing import Protocol, get_args
 
 from msgspec import structs
 
@@ -13,7 +13,7 @@ from coordinator.core.contract import BreakerState, ServiceStatus
 from coordinator.core.request import Request, State
 from coordinator.core.request_report import log_end, to_record
 from coordinator.core.requests.attempts import NOT_FAULTS
-from coordinator.core.workers.worker import Worker
+from coordinator.core.workers.worker import Departure, Worker
 from coordinator.record.record import RequestRecord, stage_seconds
 from coordinator.record.redis_link import Damage
 from telemetry.clock import SteadyClock
@@ -23,8 +23,6 @@ from transport.wire.messages import PeerTested
 from transport.wire.reports import GpuHealth
 
 log = logging.getLogger(__name__)
-
-Departure = Literal["silent", "goodbye", "rejoined", "refused"]
 
 
 class Records(Protocol):
@@ -94,12 +92,12 @@ class Observer:
             metrics.itl_s.observe(now - before)
         self._token_at[request.request_id] = now
 
-    def placed_anew(self, request: Request, code: str, why: str) -> None:
-        """Its attempt failed, and another one begins."""
+    def retried(self, request: Request, code: str, why: str) -> None:
+        """Count and log a failed attempt that is followed by another one."""
         self._metrics.retries.labels(code).inc()
         level = logging.INFO if code in NOT_FAULTS else logging.WARNING
         fields = {**request.log_fields, "code": code, "why": why}
-        log.log(level, "placed anew", extra=fields)
+        log.log(level, "retried", extra=fields)
 
     def ended(self, request: Request) -> None:
         metrics, stages = self._metrics, request.stages
@@ -147,7 +145,7 @@ class Observer:
         self._records.register_worker(worker.instance, fields)
         self.heartbeat(worker)
 
-    def worker_gone(self, worker: Worker, reason: Departure) -> None:
+    def worker_left(self, worker: Worker, reason: Departure) -> None:
         role = worker.hello.role
         self._metrics.workers.labels(role).dec()
         self._metrics.forget_worker(worker.instance, role)
@@ -166,15 +164,20 @@ class Observer:
             aborted=spread.num_aborted, wait_s=spread.wait_ms / 1e3, saved_s=spread.saved_us / 1e6,
         )  # fmt: skip
 
-    def waited_for(self, worker: Worker, member: Worker, *, host_s: float, device_s: float) -> None:
-        """The worker's host has, before steps of their spread group, and its device within them."""
-        self._metrics.spread.waited_for(
-            worker.instance, worker.hello.role, member.instance, host_s=host_s, device_s=device_s
-        )
-
-    def waited_in_vain(self, member: Worker, times: int) -> None:
-        """Another member of its spread group has."""
-        self._metrics.spread.waited_in_vain(member.instance, times)
+    def waited(self, worker: Worker, live: Container[str]) -> None:
+        """Report how long the worker's host waited for live members of its spread group before
+        steps, how long its device waited within them, and how often a wait was in vain."""
+        growth, role = worker.spread.growth, worker.hello.role
+        host_ms, device_us = dict(growth.waits_ms), dict(growth.within_us)
+        for member in host_ms | device_us:
+            if member in live:
+                self._metrics.spread.waited_for(
+                    worker.instance, role, member, host_s=host_ms.get(member, 0) / 1e3,
+                    device_s=device_us.get(member, 0) / 1e6,
+                )  # fmt: skip
+        for member, times in growth.late:
+            if member in live:
+                self._metrics.spread.waited_in_vain(member, times)
 
     def heartbeat(self, worker: Worker) -> None:
         gauges, pools = worker.gauges, worker.hello.memory.pools
@@ -199,9 +202,9 @@ class Observer:
         if worker.gpu is None:
             self._metrics.gpus.forget(worker.instance)
         else:
-            self._tell_gpu(worker, worker.gpu)
+            self._report_gpu(worker, worker.gpu)
 
-    def _tell_gpu(self, worker: Worker, health: GpuHealth) -> None:
+    def _report_gpu(self, worker: Worker, health: GpuHealth) -> None:
         known = structs.asdict(health)
         del known["xids"]
         self._metrics.gpus.tell(
@@ -231,7 +234,7 @@ class Observer:
         else:
             self._metrics.prefixes.tested(tested.instance, puller.instance, speed)
 
-    def distrusted(self, error: WireError) -> None:
+    def rejected(self, error: WireError) -> None:
         self._metrics.stale_dropped.labels(type(error).__name__).inc()
 
     def loop_lag(self, lag_s: float) -> None:

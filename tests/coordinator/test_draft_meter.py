@@ -55,7 +55,7 @@ def test_metrics_grow_by_what_each_heartbeat_brings_and_never_fall() -> None:
     assert found[f"{VLLM}_accepted_tokens_total", ""] == 8
     assert found[f"{VLLM}_accepted_tokens_per_pos_total", "0"] == 6
     assert found[f"{VLLM}_accepted_tokens_per_pos_total", "1"] == 2
-    desk.life.workers.lost("d-1")
+    desk.life.worker_lost("d-1")
     desk.join("d-1")
     told.heartbeat(desk, "d-1", DraftCounts(), 2.0)
     told.heartbeat(desk, "d-1", DraftCounts(5, (5,), (5,), 1), 3.0)

@@ -8,13 +8,9 @@ from msgspec.structs import replace
 
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.placement.candidates import large_enough
-from coordinator.core.placement.choice import (
-    PlacementLimits,
-    choose_decode,
-    choose_generate,
-    choose_prefill,
-)
+from coordinator.core.placement.choice import choose_decode, choose_generate, choose_prefill
 from coordinator.core.request import Request, State
+from coordinator.core.settings import PlacementLimits
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
 from tests.coordinator.counted import assert_counted

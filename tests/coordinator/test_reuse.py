@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.core.contract import SequenceRequest
-from coordinator.core.placement.choice import PlacementLimits, choose_generate, choose_prefill
+from coordinator.core.placement.choice import choose_generate, choose_prefill
 from coordinator.core.placement.reuse import LONG_SHARED_LEN, NOTHING, pull_cost, reuses_of
 from coordinator.core.request import Request, State
+from coordinator.core.settings import PlacementLimits
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
 from tests.coordinator.kept import PAGE, kept
@@ -144,10 +145,10 @@ def test_only_what_can_be_read_is_pulled() -> None:
     assert len(fleet.registry.kept) == 0
 
 
-def test_after_nan_and_as_a_suspect_a_request_reuses_nothing() -> None:
+def test_after_nan_and_in_quarantine_a_request_reuses_nothing() -> None:
     fleet = Fleet(1)
     fleet.keep("w0", SYSTEM)
-    for change in ({"failed_with": {"not_finite"}}, {"suspect": True}):
+    for change in ({"failed_with": {"not_finite"}}, {"quarantined": True}):
         request = fleet.request([*SYSTEM, 5])
         for name, value in change.items():
             setattr(request, name, value)

@@ -7,7 +7,7 @@ import pytest
 from coordinator.core.contract import SpreadStatus
 from coordinator.core.hub import Hub
 from coordinator.core.observer import Observer
-from coordinator.core.placement.choice import PlacementLimits
+from coordinator.core.settings import PlacementLimits
 from coordinator.core.spread.slow_members import MAX_LATE
 from coordinator.core.spread.spread_status import spread_status
 from coordinator.core.workers.meters import SpreadMeter

@@ -36,7 +36,8 @@ class Candidates:
 
     def to_compute(self, request: Request) -> list[Worker]:
         """Workers that may compute the request's tokens, its prompt first."""
-        generating = self._registry.of("decode" if self._registry.standing_in() else "colocated")
+        standby = self._registry.decode_computes_prompts()
+        generating = self._registry.of("decode" if standby else "colocated")
         if generating:
             return self._healthy(large_enough(generating, request.max_len), request)
         prefill = large_enough(self._registry.prefilling(), request.num_tokens)
@@ -59,7 +60,7 @@ class Candidates:
     def too_long_for_all(self, request: Request) -> bool:
         """Whether it was too long for a worker, and one as large as it needs has yet to be back."""
         role = request.too_long_for
-        if role == "prefill" and self._registry.standing_in():
+        if role == "prefill" and self._registry.decode_computes_prompts():
             role = "decode"
         return role is not None and not self._registry.holds(role, request.needs_len)
 

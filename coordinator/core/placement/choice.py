@@ -20,11 +20,11 @@ which workers may have a request at all.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from coordinator.core.placement.reuse import Reuse, Reuses, nothing
 from coordinator.core.request import Request
+from coordinator.core.settings import PlacementLimits
 from coordinator.core.workers.worker import Worker
 
 WORK_WEIGHT = 2
@@ -35,21 +35,6 @@ SEQUENCE_WORTH_LEN = 1_024
 """Tokens saved that are worth decoding beside one sequence more."""
 
 Load = Callable[[Worker, Reuse], tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class PlacementLimits:
-    """``max_tokens_ahead`` bounds the prompt tokens placed at a worker and not yet computed;
-    ``prefill_watermark`` is the share of its pages beyond which a prefill worker gets no more."""
-
-    max_tokens_ahead: int = 16_384
-    prefill_watermark: float = 0.9
-
-    def __post_init__(self) -> None:
-        if self.max_tokens_ahead < 1:
-            raise ValueError(f"max_tokens_ahead: {self.max_tokens_ahead} < 1")
-        if not 0.0 < self.prefill_watermark <= 1.0:
-            raise ValueError(f"prefill_watermark: {self.prefill_watermark} not in (0, 1]")
 
 
 class Place(NamedTuple):

@@ -1,47 +1,61 @@
-"""The life of every request: what happens as it arrives, is computed, waits and ends. Pure.
+"""The life of every request: what happens when it arrives, is computed, waits and ends. Pure.
 
-Each public method is one event. The effects that follow from it (effects.py) are carried out
-before the method returns. The states and the events that lead on:
+``Lifecycle`` is the public object of this room. The hub and the files beside it (inbox.py,
+workers/membership.py by a callback) call it; all other files here are private. It owns the open
+requests, asks placement/ what to place, and knows the workers through workers/registry.py.
+
+Each public method is one event. The effects that follow from it (effects.py) are carried out before
+the method returns. The states, and the events that lead from one to the next:
 
     queued ─ placed ► prefilling ─ prefilled ► handoff ─ transferred ► decoding ─ last ► finished
       ▲                   │  └─── at a colocated worker ──────────────►┤
       └──── retry: worker lost, preempted, a fault; attempt + 1 ──────┘
 
-Any state may end as finished (a stop string), failed or cancelled. A request that is placed
-again carries the tokens already sent as part of its prompt, so its stream goes on where it was.
-Messages about anything but the current attempt at the current worker are stale: dropped and
-counted.
+Any state may end as finished (a stop string), failed or cancelled. A request that is retried
+carries the tokens already sent as part of its prompt, so its stream continues where it was.
+Messages about anything but the current attempt at the current worker are stale: they are dropped
+and counted.
 
-worker_events.py has the events of workers. attempts.py has the steps of one request, faults.py says
-which worker a fault is charged to, trials.py which requests may be what ends their workers,
+attempts.py has the steps of one request, assignments.py the orders to its workers, faults.py says
+which worker a fault is charged to, quarantine.py which requests may crash their workers, and
 overdue.py which have waited for too long.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from coordinator.core.contract import SequenceRequest
-from coordinator.core.effects import Effect, HandedOff, Outbox
-from coordinator.core.placement.candidates import Candidates
-from coordinator.core.placement.choice import PlacementLimits
+from coordinator.core.effects import Effect, HandedOff, WorkerJoined, WorkerLeft
 from coordinator.core.placement.dispatcher import Dispatcher
-from coordinator.core.request import Request, State
+from coordinator.core.request import Clocks, Request, State
 from coordinator.core.requests.assignments import Assignments
 from coordinator.core.requests.attempts import Attempts
 from coordinator.core.requests.faults import Faults
+from coordinator.core.requests.outbox import Outbox
 from coordinator.core.requests.overdue import Overdue
-from coordinator.core.requests.trials import TrialLimits, Trials
-from coordinator.core.requests.worker_events import WorkerEvents
-from coordinator.core.settings import HubSettings
+from coordinator.core.requests.quarantine import Quarantine
+from coordinator.core.settings import HubSettings, PlacementLimits, RetryLimits
 from coordinator.core.workers.registry import Registry
-from transport.wire.messages import Failed, LastChunk, Prefilled, Tokens, TransferDone
+from coordinator.core.workers.worker import Departure, Worker
+from transport.wire.messages import (
+    ExpectHandoff,
+    Failed,
+    LastChunk,
+    PeerTested,
+    Prefilled,
+    Tokens,
+    TransferDone,
+)
+from transport.wire.offers import PrefixesChanged
 from transport.wire.prompt_logprobs import PromptLogprobs
 
 
 class Lifecycle:
-    """All open requests; ``workers`` are the events of the workers that have them. ``carry_out``
-    gets each effect. ``clock`` gives Unix seconds, for the record; ``monotonic`` seconds that no
-    step of the system's clock disturbs, for every decision.
+    """All open requests, and the events of clients and workers that move them.
+
+    ``carry_out`` gets each effect. ``clock`` gives Unix seconds, for the record; ``monotonic``
+    gives seconds that no step of the system clock disturbs, for every decision. ``stale_dropped``
+    counts stale messages.
     """
 
     def __init__(
@@ -53,176 +67,227 @@ class Lifecycle:
         *,
         monotonic: Callable[[], float] = time.monotonic,
         settings: HubSettings | None = None,
-        trials: TrialLimits | None = None,
-        max_faults: int = 4,
+        retries: RetryLimits | None = None,
     ) -> None:
-        self.requests: dict[str, Request] = {}
-        self._stale_dropped = 0
+        retries = retries or RetryLimits()
+        clocks = Clocks(clock, monotonic)
+        self.stale_dropped = 0
         self._registry = registry
-        self._clock = clock
-        self._monotonic = monotonic
-        self._arrivals = 0
+        self._clocks = clocks
+        self._num_arrived = 0
         self._outbox = outbox = Outbox(carry_out)
-        self._overdue = Overdue(settings or HubSettings(), self.requests)
-        self._faults = Faults(registry, monotonic, outbox.add)
-        self._trials = Trials(registry, trials or TrialLimits(), monotonic)
-        self._assignments = Assignments(
-            registry, self._faults, outbox, clock=clock, monotonic=monotonic
-        )
-        self._dispatcher = Dispatcher(
-            registry, limits, Candidates(registry, monotonic), self._assignments, self._trials,
-            outbox,
-        )  # fmt: skip
+        self._faults = faults = Faults(registry, monotonic)
+        self._quarantine = Quarantine(retries)
+        self._dispatcher = Dispatcher(registry, limits, retries.wait_s, monotonic)
+        self._assignments = Assignments(registry, faults, outbox, clocks)
         self._attempts = Attempts(
-            self.requests, registry, self._dispatcher, self._assignments, self._faults,
-            self._trials, outbox, clock=clock, monotonic=monotonic, max_faults=max_faults,
+            registry, self._dispatcher, self._assignments, faults, self._quarantine, outbox,
+            clocks, retries.max_faults,
         )  # fmt: skip
-        self.workers = WorkerEvents(
-            registry, self._dispatcher, self._attempts, self._faults, self._trials, outbox,
-            monotonic,
-        )  # fmt: skip
+        self._overdue = Overdue(settings or HubSettings(), self._attempts.requests)
+
+    @property
+    def requests(self) -> Mapping[str, Request]:
+        """The open requests by id, oldest first."""
+        return self._attempts.requests
 
     @property
     def num_queued(self) -> int:
         return self._dispatcher.num_queued
 
-    @property
-    def stale_dropped(self) -> int:
-        """Messages that were no longer, or not yet, to the point."""
-        return self._stale_dropped + self.workers.stale_dropped
-
     def submit(self, spec: SequenceRequest, received_at: float) -> Request:
+        """Accept a request."""
         assert spec.request_id not in self.requests, "a request id used twice"
-        self._arrivals += 1
-        now = self._monotonic()
-        request = Request(spec, self._arrivals, accepted_at=now, progress_at=now)
+        self._num_arrived += 1
+        now = self._clocks.monotonic()
+        request = Request(spec, self._num_arrived, accepted_at=now, progress_at=now)
         request.stages["received_at"] = received_at
-        self.requests[request.request_id] = request
         with self._outbox:
             self._attempts.begin(request)
             self._overdue.add(request, now)
-            self._dispatcher.run()
+            self._place()
         return request
 
     def stop_early(self, request: Request) -> None:
-        """Its text is complete: a stop string was found."""
+        """Finish a request because a stop string was found in its text."""
         if not request.state.terminal:
             with self._outbox:
                 self._attempts.finish(request)
-                self._dispatcher.run()
+                self._place()
 
     def cancel(self, request: Request) -> None:
-        """Its client is gone."""
+        """End a request whose client has disconnected."""
         if not request.state.terminal:
             with self._outbox:
                 self._attempts.cancel(request)
-                self._dispatcher.run()
+                self._place()
 
     def fail_all(self, requests: Iterable[Request], code: str, message: str) -> None:
-        """Fail them together, so that none is placed where another one was."""
+        """Fail requests together, so that none is placed where another one was."""
         with self._outbox:
             for request in requests:
                 if not request.state.terminal:
-                    self._attempts.give_up(request, code, message)
-            self._dispatcher.run()
+                    self._attempts.fail(request, code, message)
+            self._place()
 
     def tick(self) -> None:
-        """Once a heartbeat: fail what is overdue, and clear workers that are reserved."""
+        """Once per heartbeat: fail overdue requests, and clear reserved workers."""
         with self._outbox:
-            for request, code, message in list(self._overdue.due(self._monotonic())):
-                self._attempts.give_up(request, code, message)
-            for request in self._trials.in_the_way():
+            for request, code, message in list(self._overdue.due(self._clocks.monotonic())):
+                self._attempts.fail(request, code, message)
+            for request in self._dispatcher.overdue():
                 message = f"{request.decode_worker or request.prefill_worker} is reserved"
                 self._attempts.retry(request, "preempted", message)
-            self._dispatcher.run()
+            self._place()
 
     def prompt_logprobs(self, instance: str, message: PromptLogprobs) -> None:
-        """Of some tokens of a prompt that is being computed."""
+        """Store log-probabilities of prompt tokens that a worker has computed."""
         request = self._current(instance, message.request_id, message.attempt, State.PREFILLING)
         if request is not None:
-            self._stale_dropped += not request.take_prompt_rows(message)
+            self.stale_dropped += not request.take_prompt_rows(message)
 
     def last_chunk(self, instance: str, message: LastChunk) -> None:
-        """A prompt will be computed in a moment, and then be handed off."""
+        """Handle ``LastChunk``: the worker launched the last chunk of a prompt, so warn the decode
+        worker that will probably pull it."""
         request = self._current(instance, message.request_id, message.attempt, State.PREFILLING)
-        if request is not None:
+        if request is not None and (worker := self._dispatcher.next_puller(request)) is not None:
             with self._outbox:
-                self._dispatcher.announce(request)
+                self._outbox.send(worker.instance, ExpectHandoff())
 
     def prefilled(self, instance: str, message: Prefilled) -> None:
-        """The prompt is computed, and the first token of this attempt is here."""
+        """Handle ``Prefilled``: stream the attempt's first token, and queue the handoff."""
         token = message.token
         request = self._current(instance, token.request_id, token.attempt, State.PREFILLING)
         if request is None:
             return
-        request.was_prefilled(message, self._clock())
+        request.was_prefilled(message, self._clocks.unix())
         with self._outbox:
-            self._stale_dropped += not self._attempts.emit(request, token)
+            self.stale_dropped += not self._attempts.emit(request, token)
             if token.finish is None:
                 self._attempts.after_prefill(request, message.offer)
-            self._dispatcher.run()
+            self._place(computed=request)
 
     def transfer_done(self, instance: str, message: TransferDone) -> None:
-        """The decode worker has the caches: the prefill worker need not keep them."""
+        """Handle ``TransferDone``: the decode worker has its copy, so release the offer."""
         request = self._current(instance, message.request_id, message.attempt, State.HANDOFF)
         if request is None:
             return
-        request.transfer_done(message, self._clock())
-        request.state = State.DECODING
-        request.progress_at = self._monotonic()
-        self._registry.require(instance).load.pending_pulls.pop(request.request_id, None)
+        request.transfer_done(message, self._clocks.unix())
         with self._outbox:
-            self._assignments.release_offer(request)
-            self._outbox.record(request)
-            self._dispatcher.run()
+            self._attempts.after_pull(request)
+            self._place()
 
     def tokens(self, instance: str, message: Tokens) -> None:
-        """The tokens of one decode step."""
+        """Stream the tokens of one decode step."""
         with self._outbox:
             for first in message.first_steps:
                 request = self._current(instance, first.request_id, first.attempt, State.DECODING)
                 if request is not None:
                     request.stages["first_step_s"] = first.seconds
-                    request.stages["first_decode_at"] = self._clock()
+                    request.stages["first_decode_at"] = self._clocks.unix()
                     self._outbox.add(HandedOff(request))
-            ended = False
+            has_room = False
             for token in message.tokens:
                 request = self._current(instance, token.request_id, token.attempt, State.DECODING)
                 if request is None:
                     continue
-                self._stale_dropped += not self._attempts.emit(request, token)
-                if not request.state.terminal:
-                    self._assignments.recount(request)
-                passed = request.suspect and self._trials.passes(request)
-                ended = ended or passed or request.state.terminal
-            if ended:
-                self._dispatcher.run()
+                self.stale_dropped += not self._attempts.emit(request, token)
+                released = request.quarantined and self._quarantine.release(request)
+                has_room = has_room or released or request.state.terminal
+            if has_room:
+                self._place()
 
     def failed(self, instance: str, message: Failed) -> None:
-        """A worker gave up the request's attempt, or an offer."""
+        """Handle ``Failed``: a worker gave up the request's attempt, or an offer."""
         request = self.requests.get(message.request_id)
         if request is None or request.attempt != message.attempt:
             if request is not None and message.code == "offer_expired":
                 self._faults.offer_expired(request)
-            self._stale_dropped += 1
+            self.stale_dropped += 1
         elif instance == (request.decode_worker or request.prefill_worker):
             with self._outbox:
                 self._attempts.failed(request, instance, message)
-                self._dispatcher.run()
+                self._place()
         elif instance == request.prefill_worker:
-            # It gave up an offer that a decode worker may still pull.
+            # The prefill worker dropped an offer that a decode worker may still pull.
             self._assignments.forget_offer(request)
         else:
-            self._stale_dropped += 1
+            self.stale_dropped += 1
+
+    def worker_joined(self, instance: str) -> None:
+        """Introduce a worker that has just joined to its peers, and give it work."""
+        worker = self._registry.get(instance)
+        if worker is None:
+            return
+        with self._outbox:
+            self._outbox.add(WorkerJoined(worker))
+            self._outbox.send_all(self._registry.introduce(worker))
+            self._place()
+
+    def peer_tested(self, instance: str, message: PeerTested) -> None:
+        """Handle ``PeerTested``: a worker can read a peer's memory, or cannot."""
+        puller = self._registry.get(instance)
+        if puller is None or self._registry.get(message.instance) is None:
+            self.stale_dropped += 1
+            return
+        pairs = self._registry.pairs_of(puller)
+        pairs.report(message.instance, instance, message.problem, self._clocks.monotonic())
+        with self._outbox:
+            self._place()
+
+    def prefixes_changed(self, instance: str, message: PrefixesChanged) -> None:
+        """Handle ``PrefixesChanged``: note which prefixes a worker keeps."""
+        orders = self._registry.prefixes_changed(instance, message)
+        with self._outbox:
+            self._outbox.send_all(orders)
+
+    def reconcile(self, worker: Worker, held: set[tuple[str, int]], heartbeat_s: float) -> None:
+        """Handle a heartbeat's list of requests: compare it with what was placed at the worker."""
+        with self._outbox:
+            self._attempts.reconcile(worker, held, heartbeat_s)
+            self._place()
+
+    def worker_draining(self, worker: Worker) -> None:
+        """Give a worker no new work; others may get what waits for it."""
+        with self._outbox:
+            worker.draining = True
+            self._place()
+
+    def worker_lost(self, instance: str, departure: Departure = "silent") -> None:
+        """Remove a worker, and retry its requests elsewhere. A pull from a dead prefill worker may
+        still succeed."""
+        worker = self._registry.remove(instance)
+        if worker is None:
+            return
+        self._dispatcher.forget_worker(instance)
+        with self._outbox:
+            self._outbox.send_all(self._registry.peers_left(worker))
+            for request in list(worker.load.requests.values()):
+                if request.decode_worker in ("", instance):
+                    self._attempts.lose_worker(request, worker, died=departure == "silent")
+            self._place()
+            self._outbox.add(WorkerLeft(worker, departure))
+
+    def _place(self, computed: Request | None = None) -> None:
+        """Place all requests that can be placed, oldest first. ``computed`` is a request whose
+        prompt was computed just now."""
+        for request, worker in self._dispatcher.handoffs():
+            self._assignments.pull(request, worker)
+        # Decode workers are idle until their orders arrive, and to place the prompts takes as long.
+        self._outbox.send_orders()
+        if computed is not None:
+            self._assignments.recount(computed)
+        for request, place in self._dispatcher.prompts():
+            self._assignments.compute(request, place)
 
     def _current(
         self, instance: str, request_id: str, attempt: int, state: State
     ) -> Request | None:
-        """The request, if this worker may speak about it now."""
+        """The request, if this worker may speak about it now; otherwise the message is stale."""
         request = self.requests.get(request_id)
         if request is not None and request.attempt == attempt and request.state is state:
             owner = request.prefill_worker if state is State.PREFILLING else request.decode_worker
             if owner == instance:
                 return request
-        self._stale_dropped += 1
+        self.stale_dropped += 1
         return None

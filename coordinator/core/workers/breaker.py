@@ -12,31 +12,10 @@ is of no use.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 
 from coordinator.core.contract import BreakerState
-
-
-@dataclass(frozen=True)
-class BreakerSettings:
-    """When a breaker opens, how long it pauses, and how many probes may fail."""
-
-    num_faults: int = 3
-    window_s: float = 60.0
-    pause_s: float = 1.0
-    max_pause_s: float = 60.0
-    max_failed_probes: int = 5
-
-    def __post_init__(self) -> None:
-        if self.num_faults < 1:
-            raise ValueError(f"num_faults: {self.num_faults} < 1")
-        if self.window_s <= 0:
-            raise ValueError(f"window_s: {self.window_s} is not positive")
-        if not 0 < self.pause_s <= self.max_pause_s:
-            raise ValueError(f"pause_s: {self.pause_s} not in (0, {self.max_pause_s}]")
-        if self.max_failed_probes < 1:
-            raise ValueError(f"max_failed_probes: {self.max_failed_probes} < 1")
+from coordinator.core.settings import BreakerSettings
 
 
 class Breaker:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from math import inf
+from typing import Literal
 
 from coordinator.core.contract import SpreadStatus, WorkerStatus
 from coordinator.core.request import Request
@@ -11,6 +12,9 @@ from coordinator.core.workers.meters import DraftMeter, PrefixMeter, SpreadMeter
 from transport.wire.layout import CacheLayout
 from transport.wire.messages import Heartbeat, Hello
 from transport.wire.reports import GpuHealth, WorkerGauges
+
+Departure = Literal["silent", "goodbye", "rejoined", "refused"]
+"""Why a worker is gone."""
 
 
 @dataclass(eq=False)
@@ -83,8 +87,8 @@ class Worker:
             self.beats = self.beats[1], now
 
     def status(self, now: float, spread: SpreadStatus | None = None) -> WorkerStatus:
-        """The worker as ``/status`` shows it, at the monotonic time ``now``; ``spread`` is the status of
-        its part in spread groups."""
+        """The worker as ``/status`` shows it. ``spread`` is the status of its part in spread
+        groups."""
         pools, prefixes = self.hello.memory.pools, self.prefixes.recent
         return WorkerStatus(
             instance=self.instance,
