@@ -12,6 +12,9 @@ from coordinator.core.request import Request
 from coordinator.core.workers.worker import Departure, Worker
 from transport.wire.messages import ToWorker
 
+NOT_FAULTS = frozenset({"preempted", "draining"})
+"""Codes of retries that are no fault of a worker or a request."""
+
 
 class Send(Struct, frozen=True):
     """Send a message to a worker."""

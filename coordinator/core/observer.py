@@ -10,9 +10,9 @@ from typing import Protocol, get_args
 from msgspec import structs
 
 from coordinator.core.contract import BreakerState, ServiceStatus
+from coordinator.core.effects import NOT_FAULTS
 from coordinator.core.request import Request, State
 from coordinator.core.request_report import log_end, to_record
-from coordinator.core.requests.attempts import NOT_FAULTS
 from coordinator.core.workers.worker import Departure, Worker
 from coordinator.record.record import RequestRecord, stage_seconds
 from coordinator.record.redis_link import Damage

@@ -4,7 +4,7 @@ lifecycle.py says which event leads to which step.
 """
 
 from coordinator.core.contract import Token
-from coordinator.core.effects import Emit, Ended, Retried
+from coordinator.core.effects import NOT_FAULTS, Emit, Ended, Retried
 from coordinator.core.placement.dispatcher import Dispatcher
 from coordinator.core.request import Clocks, Request, State
 from coordinator.core.requests.assignments import Assignments
@@ -16,7 +16,6 @@ from coordinator.core.workers.worker import Worker
 from transport.wire.messages import Cancel, Failed, TokenOut
 from transport.wire.offers import Offer
 
-NOT_FAULTS = frozenset({"preempted", "draining"})
 TRIED_TWICE = frozenset({"not_finite", "digest_mismatch"})
 """A request that fails like this at a second worker too is the cause itself."""
 
