@@ -1,4 +1,4 @@
-"""Messages of workers: each goes to the lifecycle or the membership."""
+"""Messages of workers: each becomes one call of the lifecycle, membership or spread groups."""
 
 import asyncio
 import logging
@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 
 class Inbox:
-    """Handles what workers send; answers go to ``channel``. ``complete`` is set once there have
-    been workers of every role that is needed."""
+    """Handles the messages of workers, and answers over ``channel``. ``complete`` is set once
+    workers of every needed role have joined."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Inbox:
         self._welcome = welcome
 
     def take(self, instance: str, message: FromWorker | WireError) -> None:
-        """Handle a message; does not raise, since a bug there must not end every stream."""
+        """Handle a message. Does not raise: a bug must not end every stream."""
         try:
             self.handle(instance, message)
         except Exception:
@@ -174,7 +174,7 @@ class Inbox:
         self._lifecycle.prefixes_changed(worker.instance, message)
 
     def _request_of(self, message: FromWorker | WireError) -> dict[str, object]:
-        """Log fields of the open request that a message is about, if it is about one."""
+        """Log fields of the open request that a message is about; empty if there is none."""
         match message:
             case Prefilled(token=TokenOut(request_id=request_id)):
                 pass

@@ -1,4 +1,4 @@
-"""What the core reports: metrics, logs, the record and the registry of workers in Redis.
+"""What the core reports: metrics, logs, and the records of requests and workers in Redis.
 
 Nothing here can fail or slow a request.
 """
@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 
 
 class Records(Protocol):
-    """The store, as the observer needs it: every call returns at once, ``recorded`` in a moment."""
+    """The part of the store that the observer needs. Every call returns at once; ``recorded`` takes
+    a moment at most."""
 
     @property
     def connected(self) -> bool: ...
@@ -52,8 +53,8 @@ class Records(Protocol):
 
 
 class Observer:
-    """Observes one hub. ``instance`` is the coordinator's, written into every record; ``clock``
-    is that of every time stamp there."""
+    """Reports what happens in one hub. ``instance`` is the coordinator's and is written into every
+    record; ``clock`` gives every time stamp there."""
 
     def __init__(self, metrics: Metrics, records: Records, instance: str) -> None:
         self._metrics = metrics
@@ -74,15 +75,15 @@ class Observer:
         self._records.put(to_record(request, self._instance))
 
     async def recorded(self, request_ids: Sequence[str]) -> None:
-        """Wait a moment for the record of these requests' ends."""
+        """Wait a moment until the ends of these requests are recorded."""
         await self._records.recorded(request_ids)
 
     def cut(self, request_id: str) -> None:
-        """Its client did not get the answer whole."""
+        """Note in an ended request's record that its client did not get the whole answer."""
         self._records.cut(request_id)
 
     def token(self, request: Request) -> None:
-        """One token is on its way to the client."""
+        """Measure TTFT or ITL: a token goes to the client."""
         metrics, now = self._metrics, self.clock()
         metrics.generation_tokens.inc()
         before = self._token_at.get(request.request_id)
@@ -118,7 +119,7 @@ class Observer:
                 metrics.tpot_s.observe(decode_s / (len(request.output_ids) - 1))
 
     def handed_off(self, request: Request) -> None:
-        """Its decode worker's first token is here."""
+        """Measure the stages and bytes of a handoff whose first decoded token has arrived."""
         metrics, copy_s = self._metrics, request.stages["copy_s"]
         for stage, seconds in stage_seconds(request.stages).items():
             metrics.handoff_s.labels(stage).observe(seconds)
@@ -130,7 +131,7 @@ class Observer:
         hello = worker.hello
         self._metrics.workers.labels(hello.role).inc()
         for departure in get_args(Departure):
-            # A series that began with its first loss would show Prometheus no increase.
+            # Prometheus sees no increase in a series that begins with its first loss.
             self._metrics.workers_lost.labels(hello.role, departure)
         fields = {
             "role": hello.role,
@@ -153,7 +154,7 @@ class Observer:
         self._records.worker_gone(worker.instance)
 
     def counted(self, worker: Worker) -> None:
-        """The worker's heartbeat counts more than the one before."""
+        """Add what a heartbeat counts beyond the one before."""
         growth = worker.drafts.growth
         self._metrics.drafts.grow(growth.num_steps, growth.verified, growth.accepted)
         prefixes, spread = structs.asdict(worker.prefixes.growth), worker.spread.growth
@@ -216,18 +217,19 @@ class Observer:
         )
 
     def charged(self, worker: Worker, code: str) -> None:
-        """A request's fault counts against the worker."""
+        """Count a request's fault against the worker."""
         self._metrics.worker_faults.labels(worker.hello.role, code).inc()
 
     def breaker_moved(self, worker: Worker, state: BreakerState, why: str) -> None:
-        """The worker's circuit breaker opened, lets a probe through, or closed."""
+        """Log and show that a worker's circuit breaker opened, lets a probe through, or closed."""
         level = logging.WARNING if state == "open" else logging.INFO
         log.log(level, "breaker of %s: %s: %s", worker.instance, state, why)
         gauge = self._metrics.breaker_open.labels(worker.instance, worker.hello.role)
         gauge.set(state != "closed")
 
     def peer_tested(self, puller: Worker, tested: PeerTested) -> None:
-        """A decode worker tests a pair for handoffs, another worker for kept prefixes."""
+        """Show the speed of a tested pair. Decode workers test pairs for handoffs, others for kept
+        prefixes."""
         speed = 0.0 if tested.problem else tested.num_bytes / max(tested.seconds, 1e-9)
         if puller.hello.role == "decode":
             self._metrics.selftest_bytes_per_s.labels(tested.instance, puller.instance).set(speed)
@@ -238,11 +240,11 @@ class Observer:
         self._metrics.stale_dropped.labels(type(error).__name__).inc()
 
     def loop_lag(self, lag_s: float) -> None:
-        """How late the event loop was."""
+        """Measure how late the event loop was."""
         self._metrics.event_loop_lag_s.observe(lag_s)
 
     def tick(self, status: ServiceStatus, stale_dropped: int, open_tokens: int) -> None:
-        """Once a heartbeat: gauges of what is open."""
+        """Once per heartbeat: set the gauges of what is open."""
         metrics = self._metrics
         for worker in status.workers:
             if worker.spread is not None:

@@ -75,7 +75,7 @@ class Request:
     deaths: int = 0
     """Workers that died while they ran it, as requests/quarantine.py counts them."""
     died_at_len: int = 0
-    """Its tokens at the last of these deaths."""
+    """The number of tokens it had at the last of these deaths."""
     quarantined: bool = False
     """True while it is placed only at workers that compute nothing else."""
     too_long_for: Role | None = None

@@ -68,7 +68,7 @@ class RetryLimits:
     num_deaths: int = 2
     """A request is quarantined that was running on so many workers when they died."""
     pass_len: int = 32
-    """So many tokens without a death end a quarantine, and begin the count of deaths again."""
+    """Tokens without a death that end a quarantine, and reset the count of deaths."""
     wait_s: float = 30.0
     """How long a worker reserved for a quarantined request may finish its other requests; the
     remaining ones are retried on other workers."""

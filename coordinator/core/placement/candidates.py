@@ -1,17 +1,17 @@
-"""Which workers may have a request, busy or not; placement.py chooses among those. Pure.
+"""The workers that may have a request, busy or not; choice.py chooses one of them. Pure.
 
-    role     prompts go to prefill workers, to colocated ones, or, while no prefill worker takes
-             work, to decode workers, which then go on with the request as a colocated worker does.
-             What was placed stays where it is when a prefill worker is back.
-    size     workers that could not hold the request to its end are passed over while there is one
-             that can, full or not. When there is none, the largest may have it: it may end early.
-             It fails where it outgrows that worker.
-    path     a handoff goes to a decode worker that has proved that it can pull from there
-    health   a worker with an open breaker gets only probes, and no request goes back to a worker
-             that it had faults at; one with a handoff that takes too long, or with several requests
-             that gave NaN a moment ago, is passed over meanwhile
+    role     Prompts go to prefill or colocated workers. While no prefill worker takes work, they go
+             to decode workers, which then continue the request as a colocated worker does. Placed
+             requests stay where they are when a prefill worker is back.
+    size     Workers that could not hold the request to its end are skipped while another worker
+             could, full or not. If none could, the largest may have it: the request may end early,
+             and fails if it outgrows that worker.
+    path     A handoff goes to a decode worker that has proved that it can pull from there.
+    health   A worker with an open breaker gets only probes, and no request returns to a worker at
+             which it had faults. A worker is skipped while one of its handoffs takes too long, or
+             shortly after several of its requests gave NaN.
 
-Health never leaves out the last worker that can hold a request.
+Health never excludes the last worker that can hold a request.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,20 +22,20 @@ from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
 
 HELD_BACK_S = 5.0
-"""How long a request that gave NaN and has not been tried elsewhere counts against its worker."""
+"""How long a request that gave NaN counts against its worker, until it is tried elsewhere."""
 OVERDUE_LANDING_S = 2.0
-"""A handoff takes milliseconds; a decode worker with one that takes longer gets no others."""
+"""A handoff takes milliseconds. A decode worker with a slower one gets no other handoffs."""
 
 
 class Candidates:
-    """The workers of ``registry`` that may have a request. ``monotonic`` is the lifecycle's."""
+    """Selects workers of ``registry`` that may have a request."""
 
     def __init__(self, registry: Registry, monotonic: Callable[[], float]) -> None:
         self._registry = registry
         self._monotonic = monotonic
 
     def to_compute(self, request: Request) -> list[Worker]:
-        """Workers that may compute the request's tokens, its prompt first."""
+        """The workers that may compute the request's tokens, its prompt first."""
         standby = self._registry.decode_computes_prompts()
         generating = self._registry.of("decode" if standby else "colocated")
         if generating:
@@ -44,28 +44,27 @@ class Candidates:
         return self._healthy(prefill, request)
 
     def to_pull(self, request: Request, proved: set[str]) -> list[Worker]:
-        """Decode workers that can hold the request and have ``proved`` to read its offer right. One
-        that has yet to prove it counts too: until then the request waits rather than take a smaller
-        one."""
+        """The decode workers in ``proved`` that can hold the request. Untested workers count in the
+        comparison of sizes: the request waits for their test rather than take a smaller one."""
         able = large_enough(self._registry.decoding_from(request.prefill_worker), request.max_len)
         return self._healthy([w for w in able if w.instance in proved], request)
 
     def proved(self, prefill: str) -> set[str]:
-        """Decode workers that take work and read this prefill worker's memory right, without those
-        whose handoffs from there fail while others work."""
+        """The decode workers that take work and can read this prefill worker's memory, by their
+        tests, without those whose handoffs from there fail while others work."""
         pairs, taking = self._registry.pairs, self._registry.taking("decode")
         usable = {w.instance for w in taking if pairs.usable(prefill, w.instance)}
         return self._registry.pair_breakers.pulling_from(prefill, usable, self._monotonic())
 
     def too_long_for_all(self, request: Request) -> bool:
-        """Whether it was too long for a worker, and one as large as it needs has yet to be back."""
+        """True if the request was too long for a worker, and no large enough one has joined."""
         role = request.too_long_for
         if role == "prefill" and self._registry.decode_computes_prompts():
             role = "decode"
         return role is not None and not self._registry.holds(role, request.needs_len)
 
     def _healthy(self, workers: list[Worker], request: Request) -> list[Worker]:
-        """Those that may have the request now: at least one, unless ``workers`` is empty."""
+        """The healthy ``workers`` for the request: at least one, unless ``workers`` is empty."""
         closed = [worker for worker in workers if worker.breaker.closed]
         able = workers
         if closed:
@@ -93,7 +92,7 @@ class Candidates:
 
 
 def large_enough(workers: Iterable[Worker], num_tokens: int) -> list[Worker]:
-    """Those that take work and can hold so many tokens; if none can, the largest."""
+    """The workers that take work and can hold ``num_tokens``; if none can, the largest ones."""
     taking = [worker for worker in workers if not worker.draining]
     longest = max((worker.hello.max_seq_len for worker in taking), default=0)
     return [w for w in taking if w.hello.max_seq_len >= min(num_tokens, longest)]

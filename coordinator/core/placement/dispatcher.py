@@ -4,10 +4,10 @@
 are private. It decides and orders nothing: requests/ assigns a request to the chosen worker before
 it asks for the next one.
 
-    queue        requests that wait for a worker to compute their tokens
-    quarantined  the same, for requests that are placed alone (reservations.py)
-    parked       requests that wait until a worker that is large enough joins again
-    handoffs     computed and offered requests that wait for a decode worker
+    queue        Requests that wait for a worker to compute their tokens.
+    quarantined  The same, for requests that are placed alone (reservations.py).
+    parked       Requests that wait until a worker that is large enough joins again.
+    handoffs     Computed and offered requests that wait for a decode worker.
 
 Each list is kept in order of arrival, whatever the attempt, and no request overtakes another one at
 the workers that it waits for: a long request must not starve behind short ones. The head of the

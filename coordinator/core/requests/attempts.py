@@ -127,7 +127,7 @@ class Attempts:
         """Compare the (request, attempt) pairs that a worker says it holds with what was placed
         there: no request may be lost with a message, and nothing kept for one that has ended.
 
-        An order may cross a heartbeat, and the next one too: that one is sent just after the worker
+        An order may cross a heartbeat, and the next heartbeat too: it is sent just after the worker
         has read its messages, and a long step follows. But between any two heartbeats the worker
         reads all its messages. So it has read an order by this heartbeat if the order was sent
         before the last heartbeat but one arrived.

@@ -1,14 +1,14 @@
-"""Faults of requests: which worker each is charged to, and when a charge opens a breaker. Pure.
+"""Faults of requests: which worker each is charged to, and when that opens a breaker. Pure.
 
-    what                                   charged to
-    not_finite while a prompt is computed  that worker, once another attempt got further
-    not_finite at a decode worker          that worker; in the first step after a handoff the pair
-                                           and both workers; once another attempt got further
-    pull_timeout, digest_mismatch,         the pair and both workers
-    peer_gone while the peer is here
-    stale_offer                            the pair and both workers, once another attempt got
-                                           further, unless the offer had expired
-    lost_at_worker                         that worker
+    lost_at_worker                         That worker.
+    not_finite while a prompt is computed  That worker, once another attempt got further.
+    not_finite at a decode worker          That worker, or the pair and both workers if it was the
+                                           first step after a handoff; once another attempt got
+                                           further.
+    pull_timeout, digest_mismatch,
+    peer_gone while the peer is live       The pair and both workers.
+    stale_offer                            The pair and both workers, once another attempt got
+                                           further, unless the offer had expired.
 
 A fault that either worker of a pair may have caused opens the breaker of the pair, and the breaker
 of a worker that fails with two partners. The next request that is computed there takes it back.

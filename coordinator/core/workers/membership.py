@@ -128,8 +128,8 @@ class Membership:
         """Fence workers whose pair with every partner is broken, so that the operator learns why.
 
         If both workers of a pair are stranded, the decode worker is fenced, unless its partner is
-        draining: that one's memory may be gone, and its successor's is not. A draining worker
-        finishes what it has.
+        draining: the partner's memory may be gone, and its successor will have its own. A draining
+        worker finishes what it has.
         """
         refused = []
         sides: tuple[tuple[Role, Role], ...] = (("decode", "prefill"), ("prefill", "decode"))
