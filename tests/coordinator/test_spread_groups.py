@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.core.settings import BreakerSettings
 from coordinator.core.spread.groups import SpreadGroups
-from coordinator.core.spread.slow_members import MAX_LATE, OUT_S, WITHIN_S
+from coordinator.core.spread.members import MAX_LATE, OUT_S, WITHIN_S
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
 from tests.coordinator.site import EXPORT

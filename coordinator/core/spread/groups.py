@@ -12,10 +12,14 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from coordinator.core.contract import SpreadStatus
-from coordinator.core.spread.slow_clocks import SLOW, SlowClocks
-from coordinator.core.spread.slow_members import SlowMembers
-from coordinator.core.spread.slow_steps import Shared, SlowSteps
-from coordinator.core.spread.spread_status import spread_status
+from coordinator.core.spread.members import (
+    SLOW,
+    Shared,
+    SlowClocks,
+    SlowMembers,
+    SlowSteps,
+    spread_status,
+)
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
 from transport.wire.messages import Role, ToWorker
