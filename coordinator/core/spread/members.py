@@ -44,40 +44,40 @@ MORE_ROWS = 1.25
 
 
 class SlowMembers:
-    """Takes in how often each worker says that it waited for which other one."""
+    """Finds members for which others wait in vain too often. Remembers which are left out."""
 
     def __init__(self) -> None:
         self._times: dict[tuple[str, str], deque[float]] = {}
         self._out_until: dict[str, float] = {}
 
     def note(self, reporter: str, late: Mapping[str, int], now: float) -> list[str]:
-        """``late``: counts by member since the reporter's last heartbeat. Returns those that are
-        left out from now on."""
-        put_out = []
+        """Store how often the reporter waited in vain for each member since its last heartbeat.
+        Returns the members that are left out from now on."""
+        left_out = []
         for member, count in late.items():
             pair = reporter, member
             times = self._times.setdefault(pair, deque(maxlen=MAX_LATE))
             times.extend([now] * min(MAX_LATE, count))
             is_slow = len(times) == MAX_LATE and now - times[0] <= WITHIN_S
             if is_slow and not self.is_out(member, now):
-                self.put_out(member, now)
-                put_out.append(member)
+                self.leave_out(member, now)
+                left_out.append(member)
                 times.clear()
-        return put_out
+        return left_out
 
-    def put_out(self, member: str, now: float) -> None:
-        """Leave it out from now on."""
+    def leave_out(self, member: str, now: float) -> None:
+        """Leave a member out of groups from now on."""
         self._out_until[member] = now + OUT_S
 
     def is_out(self, member: str, now: float) -> bool:
         return self.out_for_s(member, now) > 0
 
     def out_for_s(self, member: str, now: float) -> float:
-        """How much longer it is left out."""
+        """Seconds for which the member is still left out."""
         return max(0.0, self._out_until.get(member, now) - now)
 
     def keep_only(self, instances: Set[str]) -> None:
-        """All other workers are gone."""
+        """Forget all other workers: they are gone."""
         for gone in self._out_until.keys() - instances:
             del self._out_until[gone]
         for pair in [pair for pair in self._times if not set(pair) <= instances]:
@@ -85,14 +85,15 @@ class SlowMembers:
 
 
 class SlowClocks:
-    """Takes in the clocks of groups' members with every heartbeat of one of them."""
+    """Finds members whose GPUs run at a lower clock than the others'."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
 
     def note(self, clocks: Mapping[str, float | None], now: float) -> list[str]:
-        """``clocks`` in MHz, None of a member that computes no spread steps now or says nothing of
-        its clock: then none is slow. Returns the members that have been slow for a while."""
+        """Compare the clocks of a group, in MHz, at a heartbeat of one of its members. None for a
+        member that computes no spread steps now or does not report its clock: then no member is
+        slow. Returns the members that have been slow for ``FOR_S``."""
         known = {member: mhz for member, mhz in clocks.items() if mhz is not None}
         slow = []
         for member in clocks:
@@ -105,41 +106,43 @@ class SlowClocks:
         return slow
 
     def forget(self, members: Iterable[str]) -> None:
-        """Their group has ended: what was seen in it does not count in another one."""
+        """Forget the members of a group that has ended: they are judged afresh in another group."""
         for member in members:
             self._since.pop(member, None)
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What a member that decodes computed since its last heartbeat: ``num_steps`` spread steps,
-    within which its device waited ``within_us`` for each other one; with one member less they would
-    have taken ``saved_us`` longer. It has ``running`` sequences."""
+    """What a decoding member computed together with others since its last heartbeat."""
 
     num_steps: int
     running: int
+    """Number of its sequences."""
     within_us: Mapping[str, int]
+    """By other member: how long its device waited for that member within the steps."""
     saved_us: int
+    """How much longer the steps would have taken with one member less."""
 
 
 class Cost(NamedTuple):
-    """Of a member, ms in each step: what the others wait for it, beyond what they wait for the one
-    that is waited for least, and what one member less would cost them."""
+    """Cost and benefit of one member of a spread group, in ms per step."""
 
     member: str
     waited_ms: float
+    """How long the others wait for it, minus the shortest wait for any member."""
     saved_ms: float
+    """How much longer their steps would be without it."""
 
 
 class SlowSteps:
-    """Takes in a group's counts with every heartbeat of one of its members."""
+    """Finds members that cost the others more time than they save them."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
 
     def note(self, members: Mapping[str, Shared | None], now: float) -> list[Cost]:
-        """By member, those that decode and lenders (None). Returns those that have cost more than
-        they give for a while."""
+        """Compare the members of a group at a heartbeat of one of them; lenders have None. Returns
+        the members that have cost more than they save for ``FOR_S``."""
         slow = []
         found = {cost.member: cost for cost in costs(members)}
         for member in members:
@@ -152,13 +155,14 @@ class SlowSteps:
         return slow
 
     def forget(self, members: Iterable[str]) -> None:
-        """Their group has ended."""
+        """Forget the members of a group that has ended."""
         for member in members:
             self._since.pop(member, None)
 
 
 def costs(members: Mapping[str, Shared | None]) -> list[Cost]:
-    """Of those that can be compared: none, unless all that decode have computed spread steps."""
+    """Costs of the members that can be compared: none, unless all decoding members have computed
+    spread steps."""
     decoding = {name: shared for name, shared in members.items() if shared is not None}
     if any(not shared.num_steps for shared in decoding.values()):
         return []
@@ -186,7 +190,8 @@ def _has_most(member: str, decoding: Mapping[str, Shared]) -> bool:
 
 
 def spread_status(meter: SpreadMeter, members: tuple[str, ...], left_out_s: float) -> SpreadStatus:
-    """``members`` are those of its group; it is left out of all for ``left_out_s`` seconds."""
+    """The status of a worker with the counts ``meter``. ``members`` are those of its group; it is
+    left out of all groups for ``left_out_s`` seconds."""
     recent = meter.recent
     num_steps, num_local = recent.num_steps, recent.num_local
     mode: SpreadMode = "spread" if meter.growth.num_steps else "local"
