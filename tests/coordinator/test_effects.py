@@ -4,8 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from coordinator.core.effects import Ended, Retried, Send
-from coordinator.core.requests.outbox import Outbox
+from coordinator.core.effects import Ended, Outbox, Retried, Send
 from transport.wire.messages import Cancel
 
 ORDER, ENDED = Send("d-1", Cancel("r", 1)), Ended(Mock())

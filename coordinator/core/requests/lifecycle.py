@@ -16,22 +16,21 @@ carries the tokens already sent as part of its prompt, so its stream continues w
 Messages about anything but the current attempt at the current worker are stale: they are dropped
 and counted.
 
-attempts.py has the steps of one request, assignments.py the orders to its workers, faults.py says
-which worker a fault is charged to, quarantine.py which requests may crash their workers, and
-overdue.py which have waited for too long.
+attempts.py has the steps of one request and the orders to its workers. failures.py says what
+follows when an attempt fails, faults.py which worker that is charged to, and quarantine.py which
+requests may crash their workers. overdue.py finds requests that have waited for too long.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping
 
 from coordinator.core.contract import SequenceRequest
-from coordinator.core.effects import Effect, HandedOff, WorkerJoined, WorkerLeft
+from coordinator.core.effects import Effect, HandedOff, Outbox, WorkerJoined, WorkerLeft
 from coordinator.core.placement.dispatcher import Dispatcher
 from coordinator.core.request import Clocks, Request, State
-from coordinator.core.requests.assignments import Assignments
 from coordinator.core.requests.attempts import Attempts
+from coordinator.core.requests.failures import Failures
 from coordinator.core.requests.faults import Faults
-from coordinator.core.requests.outbox import Outbox
 from coordinator.core.requests.overdue import Overdue
 from coordinator.core.requests.quarantine import Quarantine
 from coordinator.core.settings import HubSettings, PlacementLimits, RetryLimits
@@ -79,11 +78,10 @@ class Lifecycle:
         self._faults = faults = Faults(registry, monotonic)
         self._quarantine = Quarantine(retries)
         self._dispatcher = Dispatcher(registry, limits, retries.wait_s, monotonic)
-        self._assignments = Assignments(registry, faults, outbox, clocks)
-        self._attempts = Attempts(
-            registry, self._dispatcher, self._assignments, faults, self._quarantine, outbox,
-            clocks, retries.max_faults,
-        )  # fmt: skip
+        self._attempts = Attempts(registry, self._dispatcher, faults, outbox, clocks)
+        self._failures = Failures(
+            registry, self._attempts, faults, self._quarantine, outbox, retries.max_faults
+        )
         self._overdue = Overdue(settings or HubSettings(), self._attempts.requests)
 
     @property
@@ -137,7 +135,7 @@ class Lifecycle:
                 self._attempts.fail(request, code, message)
             for request in self._dispatcher.overdue():
                 message = f"{request.decode_worker or request.prefill_worker} is reserved"
-                self._attempts.retry(request, "preempted", message)
+                self._failures.retry(request, "preempted", message)
             self._place()
 
     def prompt_logprobs(self, instance: str, message: PromptLogprobs) -> None:
@@ -206,11 +204,11 @@ class Lifecycle:
             self.stale_dropped += 1
         elif instance == (request.decode_worker or request.prefill_worker):
             with self._outbox:
-                self._attempts.failed(request, instance, message)
+                self._failures.failed(request, instance, message)
                 self._place()
         elif instance == request.prefill_worker:
             # The prefill worker dropped an offer that a decode worker may still pull.
-            self._assignments.forget_offer(request)
+            self._attempts.forget_offer(request)
         else:
             self.stale_dropped += 1
 
@@ -244,7 +242,8 @@ class Lifecycle:
     def reconcile(self, worker: Worker, held: set[tuple[str, int]], heartbeat_s: float) -> None:
         """Handle a heartbeat's list of requests: compare it with what was placed at the worker."""
         with self._outbox:
-            self._attempts.reconcile(worker, held, heartbeat_s)
+            now = self._clocks.monotonic()
+            self._failures.reconcile(worker, held, heartbeat_s, now)
             self._place()
 
     def worker_draining(self, worker: Worker) -> None:
@@ -264,7 +263,7 @@ class Lifecycle:
             self._outbox.send_all(self._registry.peers_left(worker))
             for request in list(worker.load.requests.values()):
                 if request.decode_worker in ("", instance):
-                    self._attempts.lose_worker(request, worker, died=departure == "silent")
+                    self._failures.lose_worker(request, worker, died=departure == "silent")
             self._place()
             self._outbox.add(WorkerLeft(worker, departure))
 
@@ -272,13 +271,13 @@ class Lifecycle:
         """Place all requests that can be placed, oldest first. ``computed`` is a request whose
         prompt was computed just now."""
         for request, worker in self._dispatcher.handoffs():
-            self._assignments.pull(request, worker)
+            self._attempts.pull(request, worker)
         # Decode workers are idle until their orders arrive, and to place the prompts takes as long.
         self._outbox.send_orders()
         if computed is not None:
-            self._assignments.recount(computed)
+            self._attempts.recount(computed)
         for request, place in self._dispatcher.prompts():
-            self._assignments.compute(request, place)
+            self._attempts.compute(request, place)
 
     def _current(
         self, instance: str, request_id: str, attempt: int, state: State

@@ -1,8 +1,8 @@
 """The load of a worker: what it has to compute and to hold for the requests assigned to it. Pure.
 
-This is the only count of a worker's load. Placement, reservations, heartbeats and the log ask here;
-requests/assignments.py is what changes it. A worker's own report would be a heartbeat old, and may
-not know yet of what was placed since.
+This is the only count of a worker's load. Placement, reservations and heartbeats ask it, and
+requests/attempts.py changes it. A worker's own report would be a heartbeat old, and would not know
+what was placed since.
 """
 
 from coordinator.core.request import Request, State
@@ -89,9 +89,9 @@ class Load:
         pages = self._layout.pages_for(num_tokens + 1)
         computing = request.state is State.PREFILLING
         ahead = num_tokens - request.num_expected if computing else 0
-        if not computing:
-            self.pending_prefixes.remove(request.request_id)
         pages_before, ahead_before = self._counted.get(request.request_id, (0, 0))
+        if not computing and ahead_before:
+            self.pending_prefixes.remove(request.request_id)
         if pages != pages_before or ahead != ahead_before:
             self.num_pages_assigned += pages - pages_before
             self.tokens_ahead += ahead - ahead_before
