@@ -112,7 +112,7 @@ class Inbox:
                 self._lifecycle.worker_draining(worker)
                 self._groups.update()
             case Goodbye():
-                self._membership.say_goodbye(worker)
+                self._membership.handle_goodbye(worker)
                 self._groups.update()
             case _:
                 assert_never(message)

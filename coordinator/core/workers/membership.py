@@ -91,7 +91,7 @@ class Membership:
             self._num_not_logged += 1
         return Refused(str(error))
 
-    def say_goodbye(self, worker: Worker) -> None:
+    def handle_goodbye(self, worker: Worker) -> None:
         """Remove a worker that has said goodbye."""
         log.info("%s left", worker.instance)
         self._lost(worker.instance, "goodbye")
