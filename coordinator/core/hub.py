@@ -134,7 +134,7 @@ class Hub:
         )
 
     def _obstacles(self) -> list[str]:
-        """The reasons why no request can be accepted; empty if it can."""
+        """Why no work can be taken."""
         num_open = len(self._lifecycle.requests)
         problems = ["the coordinator is shutting down"] if self._draining else []
         needed = () if self._registry.decode_computes_prompts() else self._registry.missing_roles()

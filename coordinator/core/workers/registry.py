@@ -40,12 +40,15 @@ class Registry:
         self._workers: dict[str, Worker] = {}
         self.breakers = breakers or BreakerSettings()
         self._longest_seen: dict[Role, int] = {}
-        self.pairs = Pairs()  # for handoffs
-        self.pair_breakers = PairBreakers(self.breakers)  # of handoffs
+        self.pairs = Pairs()
+        """Pairs for handoffs."""
+        self.pair_breakers = PairBreakers(self.breakers)
+        """Breakers of pairs for handoffs."""
         self.prefix_pairs = Pairs()
         self.spread_pairs = Pairs()
         self.kept = KeptPrefixes(CHUNK_ALIGNMENT)
         self.seen = SeenPages(MAX_SEEN_PAGES, MAX_PROMPT_PAGES)
+        """What earlier prompts began with."""
 
     def add(self, hello: Hello, now: float) -> Worker:
         size = hello.memory.pools
