@@ -38,7 +38,7 @@ from bench.step import FULL_SIZE
 from transport.wire.spread import MAX_ROWS
 
 SMALL_LAYERS = 4
-SMALL_BUCKETS, FULL_BUCKETS = (1, 8, 32, 64, 128, 256), (8, 16, 32, 64, 128)
+SMALL_BUCKETS, FULL_BUCKETS = (1, 8, 32, 64, 128, 256), (8, 16, 32, 64, 128, 192, 256)
 DRAFT_SLOTS, TIMED_WITH_DRAFTS = 16, (4, 8, 16, 32, 64)
 
 

@@ -46,13 +46,18 @@ class PlacementLimits:
     """How much work is placed at one worker."""
 
     max_tokens_ahead: int = 16_384
-    """Most prompt tokens placed at a worker and not computed yet."""
+    """Most prompt tokens placed at a prefill worker and not computed yet."""
+    max_tokens_ahead_generating: int = 65_536
+    """Most prompt tokens placed at a worker that continues to decode, and not computed yet. Such a
+    worker computes a burst in large batches only as far as it knows of it (colocated/limits.py)."""
     prefill_watermark: float = 0.9
     """A prefill worker gets no more prompts beyond this share of its pages."""
 
     def __post_init__(self) -> None:
         if self.max_tokens_ahead < 1:
             raise ValueError(f"max_tokens_ahead: {self.max_tokens_ahead} < 1")
+        if self.max_tokens_ahead_generating < 1:
+            raise ValueError(f"max_tokens_ahead_generating: {self.max_tokens_ahead_generating} < 1")
         if not 0.0 < self.prefill_watermark <= 1.0:
             raise ValueError(f"prefill_watermark: {self.prefill_watermark} not in (0, 1]")
 

@@ -50,7 +50,7 @@ class Tiles:
 
 
 @triton.jit
-def _gate_up(
+def expert_gate_up(
     p_x,
     p_s,
     p_w,
@@ -68,6 +68,7 @@ def _gate_up(
     FP8: tl.constexpr,
     SPLIT_STAGES: tl.constexpr,
 ):
+    """``gate_up_band`` of an expert, in FP8 ``gate_up_split``."""
     if FP8:
         gate_up_split(
             p_x, p_s, p_w, p_scales, p_h, p_hs, b_pair, band,
@@ -156,12 +157,12 @@ def gate_up_kernel(
         for start in range(0, count, BLOCK_M):
             place = start + tl.arange(0, BLOCK_M)
             b_pair = tl.load(p_list + place, mask=place < count, other=-1)
-            _gate_up(
+            expert_gate_up(
                 p_x, p_s, p_w, p_scales, p_h, p_hs, b_pair, band,
                 K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES,
             )  # fmt: skip
     else:
-        _gate_up(
+        expert_gate_up(
             p_x, p_s, p_w, p_scales, p_h, p_hs, b_pair, band,
             K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES,
         )  # fmt: skip

@@ -30,6 +30,73 @@ def _flip(bits):
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
+@triton.jit
+def best_experts(
+    p_logits,
+    rows,
+    in_batch,
+    stride_part,
+    NUM_PARTS: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    TOP_K: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+):
+    """(ids int32, weights float32), both [BLOCK_T, BLOCK_K], of the tokens at ``rows`` [BLOCK_T, 1]
+    elements behind ``p_logits``; columns from TOP_K on are undefined."""
+    o_e = tl.arange(0, BLOCK_E)[None, :]
+    mask = in_batch & (o_e < EXPERTS)
+    # + 0.0 makes one zero of the two.
+    b_logits = _sum_parts(p_logits + rows + o_e, mask, stride_part, NUM_PARTS) + 0.0
+    b_order = tl.maximum(_flip(b_logits.to(tl.int32, bitcast=True)), TAKEN + 1)
+    b_order = tl.where(o_e < EXPERTS, b_order, TAKEN)
+    o_k = tl.arange(0, BLOCK_K)[None, :]
+    b_best = tl.full((BLOCK_T, BLOCK_K), TAKEN, tl.int32)
+    b_ids = tl.zeros((BLOCK_T, BLOCK_K), tl.int32)
+    # 32-bit maxima and minima of a warp are one instruction each.
+    for j in tl.static_range(TOP_K):
+        b_max = tl.max(b_order, axis=1)[:, None]
+        b_id = tl.min(tl.where(b_order == b_max, o_e, BLOCK_E), axis=1)[:, None]
+        b_best = tl.where(o_k == j, b_max, b_best)
+        b_ids = tl.where(o_k == j, b_id, b_ids)
+        b_order = tl.where(o_e == b_id, TAKEN, b_order)
+    b_value = _flip(b_best).to(tl.float32, bitcast=True)
+    b_value = tl.where(o_k < TOP_K, b_value, float("-inf"))
+    b_exp = tl.exp(b_value - tl.max(b_value, axis=1)[:, None])
+    return b_ids, b_exp / tl.sum(b_exp, axis=1)[:, None]
+
+
+@triton.jit
+def shared_activation(
+    p_shared,
+    p_shared_gate,
+    p_hidden,
+    tokens,
+    rows,
+    in_batch,
+    block,
+    stride_part,
+    NUM_PARTS: tl.constexpr,
+    SHARED_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Store the columns of ``block`` of the shared expert's scaled activation of ``tokens``."""
+    o_d = (block * BLOCK_D + tl.arange(0, BLOCK_D))[None, :]
+    valid = in_batch & (o_d < SHARED_DIM)
+    p_gate = p_shared + rows + o_d
+    b_gate = _sum_parts(p_gate, valid, stride_part, NUM_PARTS)
+    b_up = _sum_parts(p_gate + SHARED_DIM, valid, stride_part, NUM_PARTS)
+    b_hidden = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
+    b_scale = _sum_parts(p_shared_gate + rows, in_batch, stride_part, NUM_PARTS)
+    b_scale = 1.0 / (1.0 + tl.exp(-b_scale))
+    tl.store(
+        p_hidden + tokens.to(tl.int64)[:, None] * SHARED_DIM + o_d,
+        (b_hidden * b_scale).to(p_hidden.dtype.element_ty),
+        mask=valid,
+    )
+
+
 @triton.jit(do_not_specialize=["num_tokens"])
 def _route_kernel(
     p_logits,
@@ -64,45 +131,20 @@ def _route_kernel(
     rows = tokens.to(tl.int64)[:, None] * stride_token
 
     if tl.program_id(1) == 0:
-        o_e = tl.arange(0, BLOCK_E)[None, :]
-        mask = in_batch & (o_e < EXPERTS)
-        # + 0.0 makes one zero of the two.
-        b_logits = _sum_parts(p_logits + rows + o_e, mask, stride_part, NUM_PARTS) + 0.0
-        b_order = tl.maximum(_flip(b_logits.to(tl.int32, bitcast=True)), TAKEN + 1)
-        b_order = tl.where(o_e < EXPERTS, b_order, TAKEN)
+        b_ids, b_weights = best_experts(
+            p_logits, rows, in_batch, stride_part,
+            NUM_PARTS, EXPERTS, BLOCK_E, TOP_K, BLOCK_K, BLOCK_T,
+        )  # fmt: skip
         o_k = tl.arange(0, BLOCK_K)[None, :]
-        b_best = tl.full((BLOCK_T, BLOCK_K), TAKEN, tl.int32)
-        b_ids = tl.zeros((BLOCK_T, BLOCK_K), tl.int32)
-        # 32-bit maxima and minima of a warp are one instruction each.
-        for j in tl.static_range(TOP_K):
-            b_max = tl.max(b_order, axis=1)[:, None]
-            b_id = tl.min(tl.where(b_order == b_max, o_e, BLOCK_E), axis=1)[:, None]
-            b_best = tl.where(o_k == j, b_max, b_best)
-            b_ids = tl.where(o_k == j, b_id, b_ids)
-            b_order = tl.where(o_e == b_id, TAKEN, b_order)
-        chosen = o_k < TOP_K
-        b_value = _flip(b_best).to(tl.float32, bitcast=True)
-        b_value = tl.where(chosen, b_value, float("-inf"))
-        b_exp = tl.exp(b_value - tl.max(b_value, axis=1)[:, None])
-        b_weights = b_exp / tl.sum(b_exp, axis=1)[:, None]
         o_out = tokens[:, None] * TOP_K + o_k
-        stored = in_batch & chosen
+        stored = in_batch & (o_k < TOP_K)
         tl.store(p_ids + o_out, tl.where(live, b_ids, -1), mask=stored)
         tl.store(p_weights + o_out, tl.where(live, b_weights, 0.0), mask=stored)
     elif SHARED_DIM > 0:
-        o_d = ((tl.program_id(1) - 1) * BLOCK_D + tl.arange(0, BLOCK_D))[None, :]
-        valid = in_batch & (o_d < SHARED_DIM)
-        p_gate = p_shared + rows + o_d
-        b_gate = _sum_parts(p_gate, valid, stride_part, NUM_PARTS)
-        b_up = _sum_parts(p_gate + SHARED_DIM, valid, stride_part, NUM_PARTS)
-        b_hidden = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
-        b_scale = _sum_parts(p_shared_gate + rows, in_batch, stride_part, NUM_PARTS)
-        b_scale = 1.0 / (1.0 + tl.exp(-b_scale))
-        tl.store(
-            p_hidden + tokens.to(tl.int64)[:, None] * SHARED_DIM + o_d,
-            (b_hidden * b_scale).to(p_hidden.dtype.element_ty),
-            mask=valid,
-        )
+        shared_activation(
+            p_shared, p_shared_gate, p_hidden, tokens, rows, in_batch, tl.program_id(1) - 1,
+            stride_part, NUM_PARTS, SHARED_DIM, BLOCK_D,
+        )  # fmt: skip
 
 
 def route(

@@ -4,7 +4,7 @@ Each member keeps attention, DeltaNet, caches, dense weights and the shared expe
 each layer's experts it computes those that it owns, for the rows of all members:
 
     agree      in the first layer: which lenders take part in the step
-    push       own rows and their routing, into every member's inbox
+    route push own rows and their routing, into every member's inbox
     collect    wait for all rows; which active experts are owned here, and their rows
     experts    the owned ones, each result into the memory of its row's home
     take up    wait for the results of the own rows; add them in the local step's order, and norm
@@ -20,14 +20,13 @@ import torch
 
 from engine.inputs import Inputs
 from engine.kernels.interface import Pending
-from engine.kernels.triton_route import route_shared
 from engine.kernels.triton_set import TritonKernels
 from engine.model.weights import MoeWeights
 from engine.spread.memory import Exchange
 from engine.spread.triton_agree import agree
 from engine.spread.triton_collect import collect
 from engine.spread.triton_experts import experts
-from engine.spread.triton_push import push
+from engine.spread.triton_route_push import route_push
 from engine.spread.triton_take_up import Returned, take_up
 
 
@@ -61,15 +60,14 @@ class SpreadKernels:
         layer = next(inputs.once("spread layers", count))
         num_experts = weights.gate_up.shape[0]
         hidden, x, projected = self._moe_in(hidden, pending, norm, eps, weights)
-        ids, chosen, shared = route_shared(projected, num_experts, top_k, x.dtype, inputs.live)
+        exchange = self._exchange
+        assert top_k == exchange.layout.top_k
         if layer == 0:
-            agree(self._exchange)
-        push(x, ids, chosen, self._exchange, layer)
-        num_rows = x.shape[0]
-        rows = collect(self._exchange, self._most_members, num_rows, num_experts, layer, x.dtype)
-        at_home = shared, weights.shared_down
-        experts(rows, weights.gate_up, weights.down, at_home, self._exchange)
-        return hidden, Returned(self._exchange, inputs.live, ids, rows.owners)
+            agree(exchange)
+        ids, shared = route_push(x, projected, num_experts, inputs.live, exchange, layer)
+        rows = collect(exchange, self._most_members, len(x), num_experts, layer, x.dtype)
+        experts(rows, weights.gate_up, weights.down, (shared, weights.shared_down), exchange)
+        return hidden, Returned(exchange, inputs.live, ids, rows.owners)
 
     def add_norm(
         self, hidden: torch.Tensor, pending: Pending, norm: torch.Tensor, eps: float

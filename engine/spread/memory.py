@@ -9,7 +9,8 @@ the group:
     taking    a word: the lenders that take part in a step (engine/spread/triton_agree.py)
     offers    [members] words: of the first member, from the lenders that are in a step
     waited    uint32 [2, members]: ns that the own device waited for each one's rows and results
-    inbox     [2, members, max_rows, words of a row] of 16 bytes: rows and routing, as pushed
+    inbox     [2, members] of 16-byte words: expert ids [max_rows, id words], routing weights
+              [max_rows, weight words] and rows [max_rows, row words], as pushed
     returned  [max_rows, top_k + 1, hidden] float32: what the experts give for the member's own rows
 
 *Inbox.* A word has 8 bytes of data and twice the flag of its use, so it is valid as soon as both
@@ -99,7 +100,19 @@ class ExchangeLayout:
 
     @property
     def member_bytes(self) -> int:
+        """Size of one member's part of an inbox."""
         return self.max_rows * self.row_bytes
+
+    @property
+    def weights_offset(self) -> int:
+        """Bytes from the start of a member's part to its routing weights; expert ids come first,
+        together, because every expert's program reads those of all rows."""
+        return self.max_rows * self.id_words * WORD_BYTES
+
+    @property
+    def x_offset(self) -> int:
+        """Bytes from the start of a member's part to its rows."""
+        return self.weights_offset + self.max_rows * self.weight_words * WORD_BYTES
 
     @property
     def returned(self) -> int:

@@ -15,7 +15,7 @@ GROUP_SIZES = (2, 4, MAX_MEMBERS)
 the group. So a group that loses a member captures nothing, the tiles are those of at most twice the
 rows, and at most half of the programs that take a row have none."""
 
-EXCHANGED = (8, 16, 32, 48, 64, 96, MAX_ROWS)
+EXCHANGED = (8, 16, 32, 48, 64, 96, 128, 192, MAX_ROWS)
 """Tokens of a member, about: so few that the graphs of each number of drafts take little time to
 capture. What is added to a step's rows costs little, since their experts are none."""
 
@@ -38,6 +38,11 @@ Shapes = tuple[SpreadShape, ...]
 def group_size(num_decoding: int) -> int:
     """That of the graphs which a group of so many decoding members launches."""
     return next(size for size in GROUP_SIZES if size >= num_decoding)
+
+
+def least_members(size: int) -> int:
+    """Decoding members of the smallest group that launches graphs of this size."""
+    return max((smaller for smaller in GROUP_SIZES if smaller < size), default=0) + 1
 
 
 def plain_shapes(buckets: Iterable[int]) -> Shapes:

@@ -1,11 +1,12 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""All members' rows out of the inbox, and the lists of the experts that this member owns.
+"""All members' rows out of the inbox, and the lists of the experts that any of them chose.
 
-    owner[e] = |{e' < e : e' is active}| mod sharing,   active: an expert that any row chose
+    lists[e] = [r * top_k + j : ids[r, j] = e],   counts[e] = |lists[e]|,   as of ``plan``
+    rank[e] = |{e' < e : counts[e'] > 0}|,   owner[e] = rank[e] mod sharing
 
 The decoding members and the lenders that take part share the experts. All see the same ids, so they
 agree on every owner without a message; each owns as many active experts as the others, or one less.
-An expert of another owner has an empty list here, so the expert kernels read no weight of it.
+A program of an expert kernel finds its expert by the rank (``owned_expert``).
 
 The launch waits for the rows itself: an expert's program for all ids, a row's program for that row,
 and a lender's program for the row of padding that says that it has come as far. It takes the place
@@ -20,7 +21,8 @@ import triton.language as tl
 
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.spread.memory import WORD_BYTES, Exchange
-from engine.spread.triton_push import MOST_THREADS, inbox_arguments, inbox_of
+from engine.spread.shapes import least_members
+from engine.spread.triton_push import inbox_arguments, inbox_of
 from engine.spread.triton_words import (
     FIRST_FLAG,
     MASK,
@@ -46,9 +48,10 @@ WORD = tl.constexpr(WORD_BYTES)
 @dataclass(frozen=True)
 class Collected:
     """``x`` [rows, hidden] and ``weights`` float32 [rows, top_k], ``rows_each`` of every decoding
-    member in the order of their places, undefined for padding and behind the last member's;
-    ``lists`` and ``counts`` as of ``plan``, of the owned experts. ``owners`` int32 [experts]: of
-    each active one the turn of its owner."""
+    member in the order of their places, undefined for padding and behind the last member's.
+    ``lists`` int32 [experts, rows] and ``counts`` int32 [experts] as of ``plan``. This member owns
+    ``most_owned`` experts at most. ``owners`` int32 [experts] is for the expert kernels to write:
+    of each active expert the turn of its owner."""
 
     x: torch.Tensor
     weights: torch.Tensor
@@ -56,6 +59,33 @@ class Collected:
     counts: torch.Tensor
     owners: torch.Tensor
     rows_each: int
+    most_owned: int
+
+
+@triton.jit
+def owned_expert(p_counts, p_control, place, EXPERTS: tl.constexpr, BLOCK_E: tl.constexpr):
+    """(the expert at ``place`` among those that this member owns, how many rows chose it: 0 where
+    it owns fewer)."""
+    o_e = tl.arange(0, BLOCK_E)
+    b_counts = tl.load(p_counts + o_e, mask=o_e < EXPERTS, other=0)
+    turn = agreed(p_control, TURN).to(tl.int32)
+    b_active = (b_counts > 0).to(tl.int32)
+    wanted = place * agreed(p_control, NUM_SHARING).to(tl.int32) + turn
+    b_is_it = (b_active == 1) & (tl.cumsum(b_active, axis=0) - 1 == wanted) & (turn >= 0)
+    count = tl.sum(tl.where(b_is_it, b_counts, 0), axis=0)
+    return tl.sum(tl.where(b_is_it, o_e, 0), axis=0), count
+
+
+@triton.jit
+def store_owners(
+    p_counts, p_control, p_owners, EXPERTS: tl.constexpr, BLOCK_E: tl.constexpr
+):  # fmt: skip
+    """Write of each active expert the turn of its owner."""
+    o_e = tl.arange(0, BLOCK_E)
+    b_active = (tl.load(p_counts + o_e, mask=o_e < EXPERTS, other=0) > 0).to(tl.int32)
+    b_rank = tl.cumsum(b_active, axis=0) - b_active
+    sharing = agreed(p_control, NUM_SHARING).to(tl.int32)
+    tl.store(p_owners + o_e, b_rank % sharing, mask=o_e < EXPERTS)
 
 
 @triton.jit
@@ -65,94 +95,82 @@ def _load_ids(
     rows_each,
     num_rows,
     flag,
-    TOP_K: tl.constexpr,
-    ROW_BYTES: tl.constexpr,
+    ID_WORDS: tl.constexpr,
     MEMBER_BYTES: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):
-    """(ids [BLOCK_T, TOP_K], -1 for none, and 1 where a row's are valid [BLOCK_T]) of the rows from
-    ``start`` on, which are counted over all members."""
+    """(words of four ids [BLOCK_T, ID_WORDS], 1 where they are valid) of the rows from ``start``
+    on, which are counted over all members."""
     rows = start + tl.arange(0, BLOCK_T)
     held = tl.minimum(rows, num_rows - 1)
-    o_row = (held // rows_each).to(tl.int64) * MEMBER_BYTES + (held % rows_each) * ROW_BYTES
-    o_k = tl.arange(0, TOP_K)
-    o_word = p_inbox + o_row[:, None] + (o_k // 4 * WORD)[None, :]
-    b_words, b_valid = load_words(o_word, flag)
-    b_ids = ((b_words >> (o_k % 4 * 16)[None, :].to(tl.int64)) & 0xFFFF).to(tl.int32)
-    none = (b_ids == 0xFFFF) | (rows >= num_rows)[:, None]
-    return tl.where(none, -1, b_ids), tl.min(b_valid, axis=1)
+    o_row = (held // rows_each).to(tl.int64) * MEMBER_BYTES + (held % rows_each) * (ID_WORDS * WORD)
+    return load_words(
+        p_inbox + o_row[:, None] + (tl.arange(0, ID_WORDS) * WORD)[None, :], flag
+    )  # fmt: skip
 
 
 @triton.jit
-def _own_list(
-    p_lists, p_counts, p_owners, p_inbox, p_addresses, p_control, expert, rows_each, most_rows,
+def _list_rows(
+    p_lists, p_counts, p_inbox, p_addresses, p_control, expert, rows_each, most_rows,
     flag, own, until,
-    EXPERTS: tl.constexpr,
-    BLOCK_E: tl.constexpr,
     TOP_K: tl.constexpr,
-    ROW_BYTES: tl.constexpr,
+    ID_WORDS: tl.constexpr,
     MEMBER_BYTES: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):  # fmt: skip
-    turn = agreed(p_control, TURN)
     num_rows = rows_each * tl.load(p_control + NUM_DECODING).to(tl.int32)
-    num_rows = tl.where(turn >= 0, num_rows, 0)
-    o_e = tl.arange(0, BLOCK_E)
-    b_chosen = tl.zeros((BLOCK_E,), tl.int32)
+    num_rows = tl.where(agreed(p_control, TURN) >= 0, num_rows, 0)
+    count = 0
     given_up = 0
     for start in range(0, num_rows, BLOCK_T):
-        b_ids, b_valid = _load_ids(
-            p_inbox, start, rows_each, num_rows, flag, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T
+        b_words, b_valid = _load_ids(
+            p_inbox, start, rows_each, num_rows, flag, ID_WORDS, MEMBER_BYTES, BLOCK_T
         )
-        state = 1 - tl.min(b_valid, axis=0)
+        state = 1 - tl.min(tl.min(b_valid, axis=1), axis=0)
         while state == 1:
-            b_ids, b_valid = _load_ids(
-                p_inbox, start, rows_each, num_rows, flag, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T
+            b_words, b_valid = _load_ids(
+                p_inbox, start, rows_each, num_rows, flag, ID_WORDS, MEMBER_BYTES, BLOCK_T
             )
-            state = wait_state(b_valid, own, until)
+            state = wait_state(tl.min(b_valid, axis=1), own, until)
         given_up |= state
-        b_flat = tl.reshape(b_ids, (BLOCK_T * TOP_K,))
-        b_chosen += tl.histogram(tl.maximum(b_flat, 0), BLOCK_E, mask=b_flat >= 0)
+        rows = start + tl.arange(0, BLOCK_T)
+        o_pair = rows[:, None] * TOP_K + tl.arange(0, ID_WORDS)[None, :] * 4
+        b_pairs = tl.full((BLOCK_T, ID_WORDS), -1, tl.int32)
+        for i in tl.static_range(4):
+            b_id = ((b_words >> (16 * i)) & 0xFFFF).to(tl.int32)
+            b_pairs = tl.where(b_id == expert, o_pair + i, b_pairs)
+        b_pair = tl.where(rows < num_rows, tl.max(b_pairs, axis=1), -1)
+        hit = (b_pair >= 0).to(tl.int32)
+        p_list = p_lists + expert.to(tl.int64) * most_rows + count - 1
+        tl.store(p_list + tl.cumsum(hit, axis=0), b_pair, mask=hit == 1)
+        count += tl.sum(hit, axis=0)
     if given_up != 0:
         abort(p_addresses, p_control, 1)
-    active = (b_chosen > 0) & (o_e < EXPERTS)
-    rank = tl.sum((active & (o_e < expert)).to(tl.int32), axis=0)
-    count = tl.sum(tl.where(o_e == expert, b_chosen, 0), axis=0)
-    owner = rank % agreed(p_control, NUM_SHARING)
-    tl.store(p_owners + expert, owner.to(tl.int32))
-    owned = (owner == turn) & (given_up == 0)
-    count = tl.where(owned, count, 0)
-    if count > 0:
-        o_k = tl.arange(0, TOP_K)[None, :]
-        p_list = p_lists + expert.to(tl.int64) * most_rows - 1
-        for start in range(0, num_rows, BLOCK_T):
-            b_ids, _ = _load_ids(
-                p_inbox, start, rows_each, num_rows, flag, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T
-            )
-            o_pair = (start + tl.arange(0, BLOCK_T))[:, None] * TOP_K + o_k
-            b_pair = tl.max(tl.where(b_ids == expert, o_pair, -1), axis=1)
-            hit = (b_pair >= 0).to(tl.int32)
-            tl.store(p_list + tl.cumsum(hit, axis=0), b_pair, mask=hit == 1)
-            p_list += tl.sum(hit, axis=0)
+        count = 0
     tl.store(p_counts + expert, count)
 
 
 @triton.jit
 def _load_row(
-    p_row,
+    p_member,
+    row,
     flag,
     ID_WORDS: tl.constexpr,
     WEIGHT_WORDS: tl.constexpr,
     X_WORDS: tl.constexpr,
     BLOCK_X: tl.constexpr,
+    WEIGHTS_OFFSET: tl.constexpr,
+    X_OFFSET: tl.constexpr,
 ):
     """(x, weights over and over, 1 where the row is padding, 1 where what is read is valid), each
     [BLOCK_X]: every thread looks at the ids itself."""
     o_x = tl.arange(0, BLOCK_X)
-    b_ids, b_has_ids = load_words(p_row + o_x // BLOCK_X * WORD, flag)
-    b_weights, b_has_weights = load_words(p_row + (ID_WORDS + o_x % WEIGHT_WORDS) * WORD, flag)
-    p_x = p_row + (ID_WORDS + WEIGHT_WORDS + tl.minimum(o_x, X_WORDS - 1)) * WORD
-    b_x, b_has_x = load_words(p_x, flag)
+    p_ids = p_member + row * (ID_WORDS * WORD)
+    p_weights = p_member + WEIGHTS_OFFSET + row * (WEIGHT_WORDS * WORD)
+    p_x = p_member + X_OFFSET + row * (X_WORDS * WORD)
+    b_ids, b_has_ids = load_words(p_ids + o_x // BLOCK_X * WORD, flag)
+    b_weights, b_has_weights = load_words(p_weights + o_x % WEIGHT_WORDS * WORD, flag)
+    b_x, b_has_x = load_words(p_x + tl.minimum(o_x, X_WORDS - 1) * WORD, flag)
     b_padding = ((b_ids & 0xFFFF) == 0xFFFF).to(tl.int32)
     return b_x, b_weights, b_padding, b_has_ids & (b_padding | (b_has_weights & b_has_x))
 
@@ -164,20 +182,23 @@ def _take_row(
     WEIGHT_WORDS: tl.constexpr,
     X_WORDS: tl.constexpr,
     BLOCK_X: tl.constexpr,
-    ROW_BYTES: tl.constexpr,
+    WEIGHTS_OFFSET: tl.constexpr,
+    X_OFFSET: tl.constexpr,
     MEMBER_BYTES: tl.constexpr,
 ):  # fmt: skip
     began = clock()
     member = row // rows_each
-    p_row = p_inbox + member.to(tl.int64) * MEMBER_BYTES + (row % rows_each) * ROW_BYTES
+    p_member = p_inbox + member.to(tl.int64) * MEMBER_BYTES
     b_x, b_weights, b_padding, b_valid = _load_row(
-        p_row, flag, ID_WORDS, WEIGHT_WORDS, X_WORDS, BLOCK_X
-    )
+        p_member, row % rows_each, flag,
+        ID_WORDS, WEIGHT_WORDS, X_WORDS, BLOCK_X, WEIGHTS_OFFSET, X_OFFSET,
+    )  # fmt: skip
     state = 1 - tl.min(b_valid, axis=0)
     while state == 1:
         b_x, b_weights, b_padding, b_valid = _load_row(
-            p_row, flag, ID_WORDS, WEIGHT_WORDS, X_WORDS, BLOCK_X
-        )
+            p_member, row % rows_each, flag,
+            ID_WORDS, WEIGHT_WORDS, X_WORDS, BLOCK_X, WEIGHTS_OFFSET, X_OFFSET,
+        )  # fmt: skip
         state = wait_state(b_valid, own, until)
     if row % rows_each == 0:
         note_wait(own, ROWS, member, began)
@@ -193,18 +214,17 @@ def _take_row(
 @triton.jit
 def _wait_for_lender(
     p_inbox, p_addresses, p_control, member, flag, own, until,
-    TOP_K: tl.constexpr,
-    ROW_BYTES: tl.constexpr,
+    ID_WORDS: tl.constexpr,
     MEMBER_BYTES: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):  # fmt: skip
     began = clock()
     p_from = p_inbox + member.to(tl.int64) * MEMBER_BYTES
-    _, b_valid = _load_ids(p_from, 0, 1, 1, flag, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T)
-    state = 1 - tl.min(b_valid, axis=0)
+    _, b_valid = _load_ids(p_from, 0, 1, 1, flag, ID_WORDS, MEMBER_BYTES, BLOCK_T)
+    state = 1 - tl.min(tl.min(b_valid, axis=1), axis=0)
     while state == 1:
-        _, b_valid = _load_ids(p_from, 0, 1, 1, flag, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T)
-        state = wait_state(b_valid, own, until)
+        _, b_valid = _load_ids(p_from, 0, 1, 1, flag, ID_WORDS, MEMBER_BYTES, BLOCK_T)
+        state = wait_state(tl.min(b_valid, axis=1), own, until)
     note_wait(own, ROWS, member, began)
     if state == 3:
         abort(p_addresses, p_control, 2 + member)
@@ -216,21 +236,20 @@ def _collect_kernel(
     p_weights,
     p_lists,
     p_counts,
-    p_owners,
     p_addresses,
     p_control,
     layer,
     rows_each,
     most_rows,
     EXPERTS: tl.constexpr,
-    BLOCK_E: tl.constexpr,
     BLOCK_T: tl.constexpr,
     TOP_K: tl.constexpr,
     ID_WORDS: tl.constexpr,
     WEIGHT_WORDS: tl.constexpr,
     X_WORDS: tl.constexpr,
     BLOCK_X: tl.constexpr,
-    ROW_BYTES: tl.constexpr,
+    WEIGHTS_OFFSET: tl.constexpr,
+    X_OFFSET: tl.constexpr,
     MEMBER_BYTES: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -251,21 +270,20 @@ def _collect_kernel(
         _take_row(
             p_x, p_weights, p_inbox, p_addresses, p_control, program, rows_each, flag, own,
             deadline(p_control, 1),
-            ID_WORDS, WEIGHT_WORDS, X_WORDS, BLOCK_X, ROW_BYTES, MEMBER_BYTES,
+            ID_WORDS, WEIGHT_WORDS, X_WORDS, BLOCK_X, WEIGHTS_OFFSET, X_OFFSET, MEMBER_BYTES,
         )  # fmt: skip
     elif program >= most_rows + EXPERTS:
         member = program - most_rows - EXPERTS
         if (place < num_decoding) & ((agreed(p_control, MASK) >> member) & 1 == 1):
             _wait_for_lender(
                 p_inbox, p_addresses, p_control, member, flag, own, deadline(p_control, 1),
-                TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T,
+                ID_WORDS, MEMBER_BYTES, BLOCK_T,
             )  # fmt: skip
     else:
         # Of what does not come a row's program is to tell first: it knows the member.
-        _own_list(
-            p_lists, p_counts, p_owners, p_inbox, p_addresses, p_control, program - most_rows,
-            rows_each, most_rows, flag, own, deadline(p_control, 2),
-            EXPERTS, BLOCK_E, TOP_K, ROW_BYTES, MEMBER_BYTES, BLOCK_T,
+        _list_rows(
+            p_lists, p_counts, p_inbox, p_addresses, p_control, program - most_rows, rows_each,
+            most_rows, flag, own, deadline(p_control, 2), TOP_K, ID_WORDS, MEMBER_BYTES, BLOCK_T,
         )  # fmt: skip
 
 
@@ -283,7 +301,6 @@ def collect(
     num_rows = most_members * rows_each
     assert dtype.itemsize == layout.itemsize
     assert num_experts < 0xFFFF, "an id has 16 bits"
-    least = max(16, MOST_THREADS // layout.top_k)
     found = Collected(
         torch.empty((num_rows, layout.hidden), dtype=dtype, device=device),
         torch.empty((num_rows, layout.top_k), dtype=torch.float32, device=device),
@@ -291,22 +308,23 @@ def collect(
         torch.empty((num_experts,), dtype=torch.int32, device=device),
         torch.empty((num_experts,), dtype=torch.int32, device=device),
         rows_each,
+        triton.cdiv(num_experts, least_members(most_members)),
     )
+    # A reduction over threads makes them agree on the end of a wait: each has an element.
+    block_t = next((n for n in (128, 256) if num_rows <= n), 512)
     _collect_kernel[(num_rows + num_experts + MAX_MEMBERS,)](
         found.x.view(torch.int64),
         found.weights.view(torch.int64),
         found.lists,
         found.counts,
-        found.owners,
         exchange.addresses,
         exchange.control,
         layer,
         rows_each,
         num_rows,
         EXPERTS=num_experts,
-        BLOCK_E=triton.next_power_of_2(num_experts),
-        BLOCK_T=next((n for n in (least, 64) if num_rows <= n), 256),
-        num_warps=4 if num_rows <= 64 else 8,
+        BLOCK_T=block_t,
+        num_warps=4 if num_rows <= 128 else 8,
         **inbox_arguments(exchange),
         **overlap(exchange.control),
     )

@@ -15,16 +15,60 @@ from engine.kernels.triton_experts import (
     Tiles,
     block_rows,
     expert_down,
-    gate_up_kernel,
+    expert_gate_up,
     inputs_of,
     tiles_of,
     whole,
 )
+from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.model.matrix import Matrix
 from engine.spread.memory import Exchange
-from engine.spread.triton_collect import Collected
+from engine.spread.triton_collect import Collected, owned_expert, store_owners
 from engine.spread.triton_words import PLACE, float_pointers, is_aborted, member_address
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _gate_up_kernel(
+    p_x,
+    p_s,
+    p_lists,
+    p_counts,
+    p_control,
+    p_w,
+    p_scales,
+    p_h,
+    p_hs,
+    num_rows,
+    EXPERTS: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    K: tl.constexpr,
+    DIM: tl.constexpr,
+    TOP_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    FP8: tl.constexpr,
+    SPLIT_STAGES: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """``engine.kernels.triton_experts.gate_up_kernel`` of owned experts: program (b, i) does the
+    band b of the owned expert i."""
+    band = tl.program_id(0) * BLOCK_N
+    wait_for_inputs(PDL)
+    expert, count = owned_expert(p_counts, p_control, tl.program_id(1), EXPERTS, BLOCK_E)
+    if count > 0:
+        p_w += expert.to(tl.int64) * (2 * DIM * K)
+        if FP8:
+            p_scales += (expert * (2 * DIM // FP8_K) + band // FP8_K) * (K // FP8_K)
+        p_list = p_lists + expert * num_rows
+        for start in range(0, count, BLOCK_M):
+            o_pair = start + tl.arange(0, BLOCK_M)
+            b_pair = tl.load(p_list + o_pair, mask=o_pair < count, other=-1)
+            expert_gate_up(
+                p_x, p_s, p_w, p_scales, p_h, p_hs, b_pair, band,
+                K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES,
+            )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows_each", "num_rows", "shared_tiles"])
@@ -33,6 +77,7 @@ def _down_kernel(
     p_hs,
     p_lists,
     p_counts,
+    p_owners,
     p_weights,
     p_w,
     p_scales,
@@ -45,6 +90,8 @@ def _down_kernel(
     num_rows,
     shared_tiles,
     RETURNED: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    BLOCK_E: tl.constexpr,
     HIDDEN: tl.constexpr,
     DIM: tl.constexpr,
     TOP_K: tl.constexpr,
@@ -57,7 +104,8 @@ def _down_kernel(
     BANDS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Programs of the first ``shared_tiles`` do the shared expert, the others an expert each."""
+    """Programs of the first ``shared_tiles`` do the shared expert, the others an owned
+    expert each."""
     SLOTS: tl.constexpr = TOP_K + 1
     tile = tl.program_id(1) - shared_tiles
     o_m = tl.arange(0, BLOCK_M)
@@ -77,7 +125,9 @@ def _down_kernel(
             )  # fmt: skip
     else:
         # Written by the launch before the last one: they can be read before the wait.
-        count = tl.load(p_counts + tile)
+        expert, count = owned_expert(p_counts, p_control, tile, EXPERTS, BLOCK_E)
+        if (tile == 0) & (band == 0):
+            store_owners(p_counts, p_control, p_owners, EXPERTS, BLOCK_E)
         if count == 0:
             # One program always waits: this kernel must not end before its inputs are written.
             if tile == 0:
@@ -85,7 +135,7 @@ def _down_kernel(
         else:
             wait_for_inputs(PDL)
             aborted = is_aborted(member_address(p_addresses, place))
-            p_list = p_lists + tile * num_rows
+            p_list = p_lists + expert * num_rows
             for start in range(0, count, BLOCK_M):
                 b_pair = tl.load(p_list + start + o_m, mask=start + o_m < count, other=-1)
                 b_weight = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
@@ -95,7 +145,7 @@ def _down_kernel(
                 p_home = float_pointers(member_address(p_addresses, b_row // rows_each) + RETURNED)
                 b_out = b_row % rows_each * SLOTS + b_slot
                 expert_down(
-                    p_h, p_hs, p_w, p_scales, tile, p_home, b_pair, b_out, b_weight, band,
+                    p_h, p_hs, p_w, p_scales, expert, p_home, b_pair, b_out, b_weight, band,
                     HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES, BANDS,
                 )  # fmt: skip
 
@@ -135,12 +185,13 @@ def experts(
     assert hidden % (out_tiles.rows * out_tiles.bands) == dim % out_tiles.k == 0
     assert out_fp8 or out_tiles.bands == 1
     (x, x_scales), (h, h_scales) = inputs_of(rows.x, None, down, num_rows * top_k, in_fp8)
-    gate_up_kernel[(dim // in_tiles.rows, num_experts)](
+    experts_of = {"EXPERTS": num_experts, "BLOCK_E": triton.next_power_of_2(num_experts)}
+    _gate_up_kernel[(dim // in_tiles.rows, rows.most_owned)](
         x,
         x_scales,
         rows.lists,
-        rows.lists,
         rows.counts,
+        exchange.control,
         w_in,
         s_in,
         h,
@@ -151,16 +202,16 @@ def experts(
         TOP_K=top_k,
         BLOCK_M=block_m,
         FP8=in_fp8,
-        PLANNED=True,
-        SINGLE=False,
+        **experts_of,
         **in_tiles.arguments(),
         **overlap(h),
     )
-    _down_kernel[(hidden // out_tiles.rows // out_tiles.bands, shared_tiles + num_experts)](
+    _down_kernel[(hidden // out_tiles.rows // out_tiles.bands, shared_tiles + rows.most_owned)](
         h,
         h_scales,
         rows.lists,
         rows.counts,
+        rows.owners,
         rows.weights,
         w_out,
         s_out,
@@ -180,6 +231,7 @@ def experts(
         FP8=out_fp8,
         SHARED_FP8=shared_fp8,
         BANDS=out_tiles.bands,
+        **experts_of,
         **out_tiles.arguments(),
         **overlap(h),
     )

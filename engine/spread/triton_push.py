@@ -1,5 +1,10 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""A member's rows, and where they were routed, into the inbox of every member."""
+"""A member's rows, and where they were routed, into the inbox of every member.
+
+A member that decodes pushes from the launch that routes its rows (triton_route_push.py); ``push``
+sends what is routed already, as the row of padding of a lender is. Reference: the local step;
+tests: tests/kernels/test_spread.py.
+"""
 
 from typing import Any
 
@@ -31,7 +36,7 @@ MOST_THREADS = 256
 
 
 def inbox_arguments(exchange: Exchange) -> dict[str, Any]:
-    """What ``inbox_row`` and the kernels that use it are compiled for."""
+    """Constants of kernels that write or read an inbox."""
     layout = exchange.layout
     return {
         "TOP_K": layout.top_k,
@@ -39,7 +44,8 @@ def inbox_arguments(exchange: Exchange) -> dict[str, Any]:
         "WEIGHT_WORDS": layout.weight_words,
         "X_WORDS": layout.x_words,
         "BLOCK_X": max(triton.next_power_of_2(layout.x_words), MOST_THREADS),
-        "ROW_BYTES": layout.row_bytes,
+        "WEIGHTS_OFFSET": layout.weights_offset,
+        "X_OFFSET": layout.x_offset,
         "MEMBER_BYTES": layout.member_bytes,
     }
 
@@ -48,6 +54,29 @@ def inbox_arguments(exchange: Exchange) -> dict[str, Any]:
 def inbox_of(address, flag, MEMBER_BYTES: tl.constexpr):
     """Where the inbox of this use begins in the memory at ``address``."""
     return address + INBOX + (flag & 1).to(tl.int64) * (MOST_MEMBERS * MEMBER_BYTES)
+
+
+@triton.jit
+def is_sent(p_addresses, p_control, member, place, num_decoding):
+    """Whether the member at ``place`` sends its rows to ``member``: both take part in this step,
+    and it is not aborted."""
+    lent_to = ((agreed(p_control, MASK) >> member) & 1 == 1) & (place < num_decoding)
+    takes_part = (agreed(p_control, TURN) >= 0) & ((member < num_decoding) | lent_to)
+    return takes_part & (is_aborted(member_address(p_addresses, place)) == 0)
+
+
+@triton.jit
+def send_x(
+    p_to, p_x, row, flag, live,
+    X_WORDS: tl.constexpr,
+    BLOCK_X: tl.constexpr,
+    X_OFFSET: tl.constexpr,
+):  # fmt: skip
+    """Store a row where ``live``. ``p_to`` is the own part of the receiver's inbox."""
+    o_x = tl.arange(0, BLOCK_X)
+    in_row = o_x < X_WORDS
+    b_x = tl.load(p_x + row * X_WORDS + o_x, mask=in_row, other=0)
+    store_words(p_to + X_OFFSET + row * (X_WORDS * WORD) + o_x * WORD, b_x, flag, in_row & live)
 
 
 @triton.jit(do_not_specialize=["layer"])
@@ -63,7 +92,8 @@ def _push_kernel(
     WEIGHT_WORDS: tl.constexpr,
     X_WORDS: tl.constexpr,
     BLOCK_X: tl.constexpr,
-    ROW_BYTES: tl.constexpr,
+    WEIGHTS_OFFSET: tl.constexpr,
+    X_OFFSET: tl.constexpr,
     MEMBER_BYTES: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -76,11 +106,9 @@ def _push_kernel(
     place = tl.load(p_control + PLACE)
     flag = (tl.load(p_control + FIRST_FLAG) + layer).to(tl.int32)
     p_to = inbox_of(member_address(p_addresses, member), flag, MEMBER_BYTES)
-    p_to += place * MEMBER_BYTES + row * ROW_BYTES
+    p_to += place * MEMBER_BYTES
     wait_for_inputs(PDL)
-    lent_to = ((agreed(p_control, MASK) >> member) & 1 == 1) & (place < num_decoding)
-    takes_part = (agreed(p_control, TURN) >= 0) & ((member < num_decoding) | lent_to)
-    sent = takes_part & (is_aborted(member_address(p_addresses, place)) == 0)
+    sent = is_sent(p_addresses, p_control, member, place, num_decoding)
     p_ids += row * TOP_K
     live = sent & (tl.load(p_ids) >= 0)
 
@@ -90,18 +118,14 @@ def _push_kernel(
         place_of_id = o_id * 4 + i
         b_id = tl.load(p_ids + place_of_id, mask=place_of_id < TOP_K, other=-1)
         b_ids |= (b_id & 0xFFFF).to(tl.int64) << (16 * i)
-    store_words(p_to + o_id * WORD, b_ids, flag, (o_id >= 0) & sent)
+    store_words(p_to + (row * ID_WORDS + o_id) * WORD, b_ids, flag, (o_id >= 0) & sent)
 
     o_weight = tl.arange(0, WEIGHT_WORDS)
-    p_to += ID_WORDS * WORD
     b_weights = tl.load(p_weights + row * WEIGHT_WORDS + o_weight)
-    store_words(p_to + o_weight * WORD, b_weights, flag, (o_weight >= 0) & live)
+    p_weight_words = p_to + WEIGHTS_OFFSET + (row * WEIGHT_WORDS + o_weight) * WORD
+    store_words(p_weight_words, b_weights, flag, (o_weight >= 0) & live)
 
-    o_x = tl.arange(0, BLOCK_X)
-    p_to += WEIGHT_WORDS * WORD
-    in_row = o_x < X_WORDS
-    b_x = tl.load(p_x + row * X_WORDS + o_x, mask=in_row, other=0)
-    store_words(p_to + o_x * WORD, b_x, flag, in_row & live)
+    send_x(p_to, p_x, row, flag, live, X_WORDS, BLOCK_X, X_OFFSET)
 
 
 def push(

@@ -65,6 +65,7 @@ class Group:
 
     def form(self, generation: int) -> None:
         members = [*self.members, *self.lenders]
+        self.most_members = group_size(len(self.members))
         addresses = [member.memory.data_ptr() for member in members]
         for place, member in enumerate(members):
             member.exchange.join(

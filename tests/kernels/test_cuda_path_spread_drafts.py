@@ -31,7 +31,6 @@ from engine.spread.memory import (
     HEADER_BYTES,
     NUM_DECODING,
     UNKNOWN_MEMBER,
-    WORD_BYTES,
     Exchange,
 )
 from engine.spread.outcome import SpreadOutcome
@@ -195,10 +194,9 @@ def _are_there(exchange: Exchange, rows_each: int, layer: int) -> bool:
     has its turn pushes whole rows."""
     layout, flag = exchange.layout, int(exchange.control[FLAG]) + layer
     inbox = exchange._lane[HEADER_BYTES:][: 2 * MAX_MEMBERS * layout.member_bytes]
-    shape = 2, MAX_MEMBERS, layout.max_rows, layout.row_bytes // WORD_BYTES, 4
     num_members = int(exchange.control[NUM_DECODING])
-    words = inbox.view(torch.int32).view(shape)[flag & 1, :num_members, :rows_each]
-    return bool(words[..., 0, 1].eq(flag).all())
+    words = inbox.view(torch.int32).view(2, MAX_MEMBERS, -1, 4)[flag & 1, :num_members]
+    return bool(words[:, : rows_each * layout.id_words, 1].eq(flag).all())
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +221,7 @@ def sequences(loaded: Sequences) -> Iterator[Sequences]:
     loaded.spread.leave()
 
 
-@pytest.mark.parametrize(("num_rows", "num_next"), [(32, 3), (33, 2), (64, 1), (65, 0)])
+@pytest.mark.parametrize(("num_rows", "num_next"), [(64, 3), (65, 2), (128, 1), (129, 0)])
 def test_no_drafts_are_made_for_which_the_next_step_has_no_room(
     num_rows: int, num_next: int
 ) -> None:

@@ -4,11 +4,13 @@ the local step's kernels, bit for bit."""
 import pytest
 import torch
 
-from engine.spread.memory import EMPTY, TURN, UNKNOWN_MEMBER
+from engine.kernels.triton_route import route_shared
+from engine.spread.memory import EMPTY, HEADER_BYTES, TURN, UNKNOWN_MEMBER
 from engine.spread.triton_agree import agree, offer
 from engine.spread.triton_experts import experts
 from engine.spread.triton_push import push
-from tests.kernels.spread_group import TILES, TOP_K, Group
+from engine.spread.triton_route_push import route_push
+from tests.kernels.spread_group import DIM, NUM_EXPERTS, TILES, TOP_K, Group
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,33 @@ def test_a_spread_layer_has_the_bits_of_the_local_one(
         returned, live = member.exchange.returned, int(member.num_live)
         assert returned[:live].eq(EMPTY).all(), "a value that was read is emptied"
         assert returned[live:, :TOP_K].eq(EMPTY).all(), "padding has no results"
+
+
+@pytest.mark.parametrize("lenders", [[], [0]], ids=str)
+def test_routing_and_pushing_in_one_launch_gives_what_two_give(
+    device: torch.device, lenders: list[int]
+) -> None:
+    group = Group(device, [5, 2], 6, len(lenders))
+    member, layer = group.members[0], 1
+    group.begin_step(3, lenders)
+    projected = torch.randn(2, 6, 2 * DIM + NUM_EXPERTS + 1, device=device)
+    live = torch.tensor([0, 7, -1, 3, 4, -1], dtype=torch.int32, device=device)
+    ids, weights, shared = route_shared(projected, NUM_EXPERTS, TOP_K, torch.bfloat16, live)
+    everyone = [*group.members, *group.lenders]
+    found = []
+    for fused in (False, True):
+        for each in everyone:
+            each.memory[group.layout.lane(1) + HEADER_BYTES :].fill_(0x77)
+        if fused:
+            args = projected, NUM_EXPERTS, live, member.exchange, layer
+            fused_ids, fused_shared = route_push(member.x, *args)
+            assert torch.equal(fused_ids, ids)
+            assert torch.equal(fused_shared, shared)
+        else:
+            push(member.x, ids, weights, member.exchange, layer)
+        found.append([each.memory.clone() for each in everyone])
+    for pushed, routed in zip(*found, strict=True):
+        assert torch.equal(pushed, routed)
 
 
 def test_padding_may_stand_between_rows(device: torch.device) -> None:
@@ -96,14 +125,20 @@ def test_the_experts_are_shared_out_among_decoding_members_and_lenders(
 ) -> None:
     group = Group(device, [4, 3], 4, 2)
     group.begin_step(1, [1])
-    for member in [*group.members, *group.lenders]:
+    everyone = [*group.members, *group.lenders]
+    for member in everyone:
         group.push(member, 0)
-    first, second = group.members
-    owned = [group.collect(each, 0).counts > 0 for each in (first, second, *group.lenders)]
-    assert not owned[2].any(), "it came too late"
-    counts = [int(each.sum()) for each in owned]
-    assert max(counts) - min(counts[:2] + counts[3:]) <= 1
-    assert torch.stack(owned).sum(0).max() == 1
+    collected = [group.collect(each, 0) for each in everyone]
+    for member, rows in zip(everyone, collected, strict=True):
+        group.experts(member, rows)
+    first, second, late, third = collected
+    assert late.counts.eq(0).all(), "it came too late"
+    active = first.counts > 0
+    turns = first.owners[active].bincount(minlength=3)
+    assert turns.max() - turns.min() <= 1
+    for rows in (second, third):
+        assert torch.equal(rows.counts, first.counts)
+        assert torch.equal(rows.owners[active], first.owners[active])
 
 
 def test_a_lender_that_goes_on_with_an_old_step_takes_no_part(device: torch.device) -> None:

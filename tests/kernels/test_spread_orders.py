@@ -50,12 +50,18 @@ def flag_of(use: int) -> int:
 def rows_are_there(group: Group, member: Member, use: int) -> bool:
     """Whether no word of the rows of all members is missing in the inbox."""
     layout, flag = group.layout, flag_of(use)
-    lane = member.memory[layout.lane(1) + HEADER_BYTES :][: 2 * MAX_MEMBERS * layout.member_bytes]
-    shape = 2, MAX_MEMBERS, layout.max_rows, layout.row_bytes // WORD_BYTES, 4
-    words = lane.view(torch.int32).view(shape)[flag & 1, : len(group.members), : group.rows_each]
-    valid = words[..., 1].eq(flag) & words[..., 3].eq(flag)
-    padding = words[..., 0, 0].bitwise_and(0xFFFF).eq(0xFFFF)
-    return bool((valid[..., 0] & (padding | valid.all(-1))).all())
+    inbox = member.memory[layout.lane(1) + HEADER_BYTES :][: 2 * MAX_MEMBERS * layout.member_bytes]
+    here = inbox.view(torch.int32).view(2, MAX_MEMBERS, -1, 4)[flag & 1, : len(group.members)]
+    parts = [layout.weights_offset, layout.x_offset - layout.weights_offset]
+    parts += [layout.member_bytes - layout.x_offset]
+    num_rows, valid = group.rows_each, []
+    for words in here.split([part // WORD_BYTES for part in parts], dim=1):
+        rows = words.view(len(here), layout.max_rows, -1, 4)[:, :num_rows]
+        valid.append((rows[..., 1].eq(flag) & rows[..., 3].eq(flag)).all(-1))
+    ids = here[:, : layout.max_rows * layout.id_words].view(len(here), layout.max_rows, -1, 4)
+    padding = ids[:, :num_rows, 0, 0].bitwise_and(0xFFFF).eq(0xFFFF)
+    has_ids, has_weights, has_x = valid
+    return bool((has_ids & (padding | (has_weights & has_x))).all())
 
 
 def can_run(group: Group, each: Progress) -> bool:

@@ -16,8 +16,8 @@ from transport.wire.memory_export import MemoryKind
 
 Generation = Annotated[int, Meta(ge=1, lt=2**32)]
 MAX_MEMBERS = 8
-MAX_ROWS = 128
-"""Tokens of one member: with more, a worker reads nearly all experts for its own rows."""
+MAX_ROWS = 256
+"""Most tokens that one member brings to a spread step."""
 
 
 class ExchangeExport(WireStruct, frozen=True):

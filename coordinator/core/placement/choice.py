@@ -50,7 +50,7 @@ def choose_prefill(
     room = (
         w for w in workers if w.load.has_room(request.num_tokens, share=limits.prefill_watermark)
     )
-    fitting = _taking_prompt(room, request, limits, reuses)
+    fitting = _taking_prompt(room, request, limits.max_tokens_ahead, reuses)
     return _least_loaded(fitting, request, lambda w, reuse: (_work(w, request, reuse),))
 
 
@@ -83,7 +83,8 @@ def choose_generate(
         return num_sequences, _work(worker, request, reuse), -worker.load.free_pages
 
     room = (w for w in workers if w.load.has_room(request.num_tokens + 1, growing=True))
-    return _least_loaded(_taking_prompt(room, request, limits, reuses), request, load)
+    most_ahead = limits.max_tokens_ahead_generating
+    return _least_loaded(_taking_prompt(room, request, most_ahead, reuses), request, load)
 
 
 def _least_loaded(fitting: Iterable[Place], request: Request, load: Load) -> Place | None:
@@ -100,13 +101,14 @@ def _work(worker: Worker, request: Request, reuse: Reuse) -> int:
 
 
 def _taking_prompt(
-    workers: Iterable[Worker], request: Request, limits: PlacementLimits, reuses: Reuses
+    workers: Iterable[Worker], request: Request, most_ahead: int, reuses: Reuses
 ) -> Iterator[Place]:
-    """The workers that may have this prompt ahead, each with what it reuses of the prompt."""
+    """The workers with at most ``most_ahead`` prompt tokens to compute, including this request's,
+    each with what it reuses of the prompt."""
     for worker in workers:
         ahead = worker.load.tokens_ahead
-        if ahead < limits.max_tokens_ahead:  # before the prompt is looked up, which takes time
+        if ahead < most_ahead:  # before the prompt is looked up, which takes time
             reuse = reuses(worker)
             num_tokens = request.num_tokens - reuse.num_tokens
-            if ahead == 0 or ahead + num_tokens <= limits.max_tokens_ahead:
+            if ahead == 0 or ahead + num_tokens <= most_ahead:
                 yield Place(worker, reuse)
